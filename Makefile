@@ -1,0 +1,52 @@
+# launchbound: the commands a person needs. `make bench` and `make test` set up by themselves.
+PYTHON ?= .venv/bin/python
+SYSTEM_PYTHON ?= python3
+READY := .venv/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup bench test serve lint dashboards gpu-check up down
+
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+setup: $(READY) ## create .venv and install the pinned dependencies (again: quick)
+
+# The stamp is written last, so an interrupted installation is taken up again.
+$(READY): requirements.lock pyproject.toml
+	@$(SYSTEM_PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "launchbound needs Python 3.11 or newer: set SYSTEM_PYTHON=")'
+	@echo "setting up .venv from requirements.lock (a minute or two; torch is the large part)"
+	@test -x .venv/bin/python || $(SYSTEM_PYTHON) -m venv .venv
+	@while sleep 5; do printf '.'; done & beat=$$!; trap "kill $$beat" EXIT; \
+	  .venv/bin/python -m pip install --disable-pip-version-check -q -r requirements.lock
+	@.venv/bin/python -m pip install --disable-pip-version-check -q --no-deps --no-build-isolation -e .
+	@touch $@
+
+bench: $(READY) ## the main job: serve the five modes, sweep them, write the report
+	@.venv/bin/launchbound sweep --preset quick
+
+test: $(READY) ## run the tests
+	@.venv/bin/python -m pytest
+
+serve: $(READY) ## serve on 127.0.0.1:8000
+	@.venv/bin/launchbound serve
+
+lint: $(READY) ## ruff, mypy --strict, and the linters of the compose stack
+	@.venv/bin/ruff check .
+	@.venv/bin/ruff format --check .
+	@.venv/bin/mypy
+	@.venv/bin/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
+	@.venv/bin/hadolint Dockerfile
+	@.venv/bin/python -m dashboards.build --check
+
+dashboards: $(READY) ## rebuild dashboards/grafana/*.json
+	@.venv/bin/python -m dashboards.build
+
+# Takes PYTHON as it is: `make gpu-check PYTHON=python3` installs nothing on a GPU machine that has torch.
+gpu-check: $(if $(filter .venv/bin/python,$(PYTHON)),$(READY)) ## check the CUDA path on a GPU (3 minutes)
+	@$(PYTHON) -m service.gpu_check
+
+up: ## the compose stack: service, Prometheus, Grafana
+	docker compose up -d --build --wait
+
+down: ## stop the compose stack
+	docker compose down

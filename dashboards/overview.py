@@ -1,0 +1,123 @@
+"""The Overview board: is it up, how much, how fast, and which mode pays."""
+
+from __future__ import annotations
+
+from grafana_foundation_sdk.models.dashboard import Dashboard
+
+from dashboards.frame import board
+from dashboards.panels import Face, Panel, Query, bars_by_batch, bars_by_mode, graph, grid, number
+from dashboards.promql import (
+    DECODE,
+    HERE,
+    OF_MODE,
+    SHOWN,
+    mean,
+    quantile,
+    request_parts,
+    series,
+    speedup_over_eager,
+    total_rate,
+)
+from dashboards.theme import AT_LEAST_ONE, NONE_EXPECTED, PART_COLOURS, SHARE_KEPT, SHARE_LOST
+
+FAILED = OF_MODE + ', outcome=~"error|timeout|oom"'
+GENERATED = OF_MODE + ', kind="generated"'
+
+
+def overview() -> Dashboard:
+    """Build the board."""
+    rows = {
+        "Now": _now(),
+        "By mode, over the time shown": [_table(), _split(), _speedup()],
+        "Traffic": _traffic(),
+        "Latency of whole requests": _latency(),
+        "Tokens": _tokens(),
+    }
+    return board("overview", rows)
+
+
+def _now() -> list[Panel]:
+    ended = total_rate("requests_total", "")
+    failed = f"{total_rate('requests_total', '', FAILED)} / ({ended} > 0)"
+    in_time = total_rate("request_duration_seconds_bucket", "", OF_MODE + ', le="$slo"')
+    answered = total_rate("request_duration_seconds_count", "")
+    generated = total_rate("tokens_total", "", GENERATED)
+    engine = Query(f"min({series('engine_up', HERE)})", "up")
+    return [
+        number(Face("Engine", "none", AT_LEAST_ONE, 4, 4, "no service"), engine),
+        number(
+            Face("Modes ready", "none", AT_LEAST_ONE, 4, 4, "none yet"),
+            Query(f"sum({series('mode_ready')})", "ready"),
+        ),
+        number(Face("Requests", "reqps", width=4, height=4), Query(ended, "requests")),
+        number(Face("Failed", "percentunit", SHARE_LOST, 4, 4), Query(failed, "failed")),
+        number(
+            Face("Within SLO", "percentunit", SHARE_KEPT, 4, 4),
+            Query(f"{in_time} / ({answered} > 0)", "in time"),
+        ),
+        number(Face("Generated", "tokens/s", width=4, height=4), Query(generated, "tokens")),
+    ]
+
+
+def _table() -> Panel:
+    def seconds(name: str, column: str, labels: str = OF_MODE) -> Query:
+        return Query(mean(name, "mode", labels, SHOWN), column)
+
+    columns = [
+        Query(f"sum by (mode) (increase({series('requests_total')}[{SHOWN}]))", "requests"),
+        Query(speedup_over_eager(by_batch=False), "speed-up"),
+        seconds("step_batch_wall_seconds", "decode step", OF_MODE + DECODE),
+        seconds("request_duration_seconds", "request mean"),
+        Query(quantile(0.95, "request_duration_seconds", window=SHOWN), "request p95"),
+        seconds("time_to_first_token_seconds", "first token"),
+        seconds("request_dispatch_seconds", "dispatch"),
+        seconds("request_kernel_seconds", "kernel"),
+    ]
+    units = {column.legend: "s" for column in columns} | {"requests": "short", "speed-up": "suffix:×"}
+    return grid(Face("Modes", "none", width=24), *columns, units=units)
+
+
+def _split() -> Panel:
+    parts = [Query(expr, part) for part, expr in request_parts(SHOWN).items()]
+    return bars_by_mode(Face("Where a mean request went", "s", width=12), *parts, colours=PART_COLOURS)
+
+
+def _speedup() -> Panel:
+    face = Face("Decode speed-up over eager", "suffix:×", AT_LEAST_ONE, width=12)
+    return bars_by_batch(face, Query(speedup_over_eager(by_batch=True), "{{mode}}"))
+
+
+def _traffic() -> list[Panel]:
+    failed = total_rate("requests_total", "mode, outcome", FAILED)
+    refused = total_rate("requests_rejected_total", "reason", HERE)
+    return [
+        graph(Face("Rate", "reqps"), Query(total_rate("requests_total"), "{{mode}}")),
+        graph(Face("Failed requests", "reqps", NONE_EXPECTED), Query(failed, "{{mode}} {{outcome}}")),
+        graph(Face("Refused", "reqps", NONE_EXPECTED), Query(refused, "{{reason}}")),
+    ]
+
+
+def _latency() -> list[Panel]:
+    return [
+        graph(
+            Face(f"Latency p{round(q * 100)}", "s"),
+            Query(quantile(q, "request_duration_seconds"), "{{mode}}"),
+        )
+        for q in (0.5, 0.95, 0.99)
+    ]
+
+
+def _tokens() -> list[Panel]:
+    first = "time_to_first_token_seconds"
+    return [
+        graph(
+            Face("Time to first token", "s"),
+            Query(quantile(0.5, first), "{{mode}} p50"),
+            Query(quantile(0.95, first), "{{mode}} p95"),
+        ),
+        graph(Face("Time per output token", "s"), Query(mean("time_per_output_token_seconds"), "{{mode}}")),
+        graph(
+            Face("Tokens generated", "tokens/s"),
+            Query(total_rate("tokens_total", "mode", GENERATED), "{{mode}}"),
+        ),
+    ]

@@ -1,0 +1,44 @@
+"""Colours and scales: one colour per mode and per part of a request, the same on every board."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+MODE_COLOURS: Mapping[str, str] = {
+    "eager": "#7A8B99",
+    "no_grad": "#3D85C6",
+    "inference_mode": "#2A9D8F",
+    "compiled": "#E9A23B",
+    "reduce-overhead": "#D1495B",
+    "fallback": "#8E6BBF",
+}
+"""By mode, in the order of the ladder; `fallback` is what ran as anything but the mode asked for."""
+
+PART_COLOURS: Mapping[str, str] = {
+    "queue": "#B0B7C3",
+    "dispatch": "#C2549D",
+    "sync wait": "#8D6CAB",
+    "kernel": "#5B8C5A",
+    "other": "#D9CBA3",
+}
+"""By part of a request's time, in the order in which they are stacked."""
+
+GOOD, WARN, BAD, NEUTRAL = "#2A9D8F", "#E9A23B", "#D1495B", "#7A8B99"
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Which value gets which colour: `base` below the first of the ascending `steps` (value, colour)."""
+
+    base: str = NEUTRAL
+    steps: tuple[tuple[float, str], ...] = ()
+
+
+PLAIN = Scale()
+AT_LEAST_ONE = Scale(BAD, ((1.0, GOOD),))
+SHARE_LOST = Scale(GOOD, ((0.01, WARN), (0.05, BAD)))
+SHARE_KEPT = Scale(BAD, ((0.95, WARN), (0.99, GOOD)))
+NONE_EXPECTED = Scale(GOOD, ((0.001, BAD),))
+BOUND = Scale(BAD, ((0.2, WARN), (0.5, GOOD)))
+"""Device-bound index: below 0.2 launch-bound, up to 0.5 balanced, from there kernel-bound."""

@@ -1,0 +1,184 @@
+"""Weights in and out: safetensors beside a config.json, never a pickle, and the named models by name."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict
+from pathlib import Path
+
+import msgspec
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from models.config import CONFIGS, Config
+from models.transformer import Transformer
+
+CONFIG_FILE = "config.json"
+WEIGHTS_FILE = "model.safetensors"
+TINY_FOLDER = Path(__file__).parent / "tiny"
+_SEED = 0
+_PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
+
+
+class CheckpointError(ValueError):
+    """A model that cannot be loaded; the message names the remedy."""
+
+
+def expected_shapes(config: Config) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every stored tensor; a tied head is stored once, as the embedding."""
+    c = config
+    features = (c.heads + 2 * c.kv_heads) * c.head_width
+    shapes: dict[str, tuple[int, ...]] = {
+        "embedding.weight": (c.vocabulary, c.width),
+        "norm.weight": (c.width,),
+    }
+    if not c.tied:
+        shapes["head.weight"] = (c.vocabulary, c.width)
+    for layer in range(c.layers):
+        prefix = f"blocks.{layer}."
+        shapes[prefix + "attention_norm.weight"] = (c.width,)
+        shapes[prefix + "attention.query_key_value.weight"] = (features, c.width)
+        shapes[prefix + "attention.output.weight"] = (c.width, c.heads * c.head_width)
+        shapes[prefix + "feed_forward_norm.weight"] = (c.width,)
+        shapes[prefix + "feed_forward.gate_up.weight"] = (2 * c.hidden, c.width)
+        shapes[prefix + "feed_forward.down.weight"] = (c.width, c.hidden)
+    return shapes
+
+
+def save(model: Transformer, folder: Path | str, dtype: torch.dtype = torch.bfloat16) -> None:
+    """Write `config.json` and `model.safetensors` into `folder`, each replaced in one move."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    state = model.state_dict()
+    stored = {
+        name: state[name].detach().to("cpu", dtype).contiguous() for name in expected_shapes(model.config)
+    }
+    weights, config = folder / (WEIGHTS_FILE + ".part"), folder / (CONFIG_FILE + ".part")
+    save_file(stored, weights)
+    config.write_bytes(msgspec.json.format(msgspec.json.encode(asdict(model.config))) + b"\n")
+    weights.replace(folder / WEIGHTS_FILE)
+    config.replace(folder / CONFIG_FILE)
+
+
+def load_config(folder: Path | str) -> Config:
+    """Read `config.json` of `folder`.
+
+    Raises CheckpointError where it is missing, is not ours, or describes a model that cannot be built.
+    """
+    file = Path(folder) / CONFIG_FILE
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot read {file} ({error.strerror}): give a folder written by `python -m models.train`"
+        ) from error
+    try:
+        fields = msgspec.json.decode(content, type=dict[str, object])
+        config = msgspec.convert(fields, Config)
+    except msgspec.MsgspecError as error:
+        remedy = f"serve it as hf:{folder}" if b'"model_type"' in content else "write the folder again"
+        raise CheckpointError(f"{file} is not a configuration of ours ({error}): {remedy}") from error
+    if unknown := fields.keys() - asdict(config).keys():
+        raise CheckpointError(f"{file} has unknown fields ({', '.join(sorted(unknown))}): remove them")
+    bad = [name for name, value in asdict(config).items() if name != "tied" and not value > 0]
+    if bad:
+        raise CheckpointError(f"{file}: {', '.join(bad)} must be greater than 0: write the folder again")
+    return config
+
+
+def load(folder: Path | str) -> tuple[Config, dict[str, Tensor]]:
+    """Configuration and tensors of `folder`, on the CPU in the dtype they are stored in.
+
+    Raises CheckpointError, with the remedy, for a missing folder, no safetensors, pickled weights, a corrupt
+    or truncated file, and for tensors that are missing, unknown, misshapen or not of a float type.
+    """
+    folder = Path(folder)
+    file = _weights_file(folder)
+    config = load_config(folder)
+    try:
+        with safe_open(file, framework="pt") as opened:
+            state = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (not a dict)
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{file} is corrupt or truncated ({error}): fetch or write it again") from error
+    _check(file, config, state)
+    return config, state
+
+
+def _weights_file(folder: Path) -> Path:
+    if not folder.is_dir():
+        raise CheckpointError(f"no folder {folder}: name one of {', '.join(CONFIGS)} or an existing folder")
+    file = folder / WEIGHTS_FILE
+    if file.is_file():
+        return file
+    pickles = sorted(entry.name for entry in folder.iterdir() if entry.suffix in _PICKLES)
+    if pickles:
+        raise CheckpointError(
+            f"{folder} holds pickled weights ({', '.join(pickles)}), which are refused because loading a pickle "
+            f"can run code: convert them to {WEIGHTS_FILE}"
+        )
+    raise CheckpointError(
+        f"{folder} holds no {WEIGHTS_FILE}: give a folder written by `python -m models.train`"
+    )
+
+
+def _check(file: Path, config: Config, state: dict[str, Tensor]) -> None:
+    expected = expected_shapes(config)
+    wrong = [f"{name} is missing" for name in expected.keys() - state.keys()]
+    wrong += [f"{name} is unknown" for name in state.keys() - expected.keys()]
+    for name in expected.keys() & state.keys():
+        tensor = state[name]
+        if tuple(tensor.shape) != expected[name]:
+            wrong.append(f"{name} has shape {list(tensor.shape)} instead of {list(expected[name])}")
+        elif not tensor.is_floating_point():
+            wrong.append(f"{name} is {tensor.dtype}, not a float type")
+    if wrong:
+        shown = "; ".join(sorted(wrong)[:3]) + (f"; and {len(wrong) - 3} more" if len(wrong) > 3 else "")
+        raise CheckpointError(f"{file} does not fit its {CONFIG_FILE}: {shown}. Use the two of one training")
+
+
+def folder_of(name: str | Path) -> Path | None:
+    """The folder with the weights of model `name`; None for the named sizes with seeded random weights."""
+    if name == "tiny":
+        return TINY_FOLDER
+    return None if name in CONFIGS else Path(name)
+
+
+def build(
+    name: str | Path, max_batch: int, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
+) -> Transformer:
+    """The model called `name`, ready to serve batches of up to `max_batch` rows.
+
+    Args:
+        name: `tiny` (trained, ships with the package), `small` or `base` (seeded random weights, for speed
+            work), or a folder written by `save`.
+        max_batch: rows of the largest batch.
+        device: where the weights go.
+        dtype: of the weights; they are stored in bfloat16 and converted.
+
+    Raises CheckpointError, see `load`.
+    """
+    folder = folder_of(name)
+    if folder is None:
+        model = Transformer(CONFIGS[str(name)], max_batch, seed=_SEED)
+    else:
+        config, state = load(folder)
+        model = Transformer(config, max_batch)
+        if config.tied:
+            state["head.weight"] = state["embedding.weight"]
+        model.load_state_dict(state)
+    return model.eval().to(device, dtype)
+
+
+def content_hash(name: str | Path) -> str:
+    """Twelve hex digits that identify a model: sha256 over configuration and weights, or over the seed."""
+    folder = folder_of(name)
+    if folder is None:
+        seeded = msgspec.json.encode({"config": asdict(CONFIGS[str(name)]), "seed": _SEED})
+        return hashlib.sha256(seeded).hexdigest()[:12]
+    digest = hashlib.sha256(msgspec.json.encode(asdict(load_config(folder))))
+    with _weights_file(folder).open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()[:12]

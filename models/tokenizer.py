@@ -1,0 +1,152 @@
+"""Text to token ids and back: a byte-level BPE in which any ids make text and any text makes ids."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+TOKENIZER_FILE = "tokenizer.json"
+END_OF_TEXT = "<|endoftext|>"
+
+
+class TokenizerError(ValueError):
+    """A tokenizer that cannot be loaded or does not fit its model, or text it cannot take."""
+
+
+def _byte_of_character() -> dict[str, int]:
+    """The byte that each character of a byte-level vocabulary stands for, as GPT-2 assigned them.
+
+    Printable characters stand for their own Latin-1 byte; the others follow, in order, from code point 256.
+    """
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(b): b for b in printable} | {chr(256 + place): b for place, b in enumerate(others)}
+
+
+class Tokenizer:
+    """Encodes and decodes; made by `load` or `train`."""
+
+    def __init__(self, inner: tokenizers.Tokenizer, source: str) -> None:
+        """Wrap `inner`; `source` names it in errors.
+
+        Raises TokenizerError where it is not byte-level or knows no end of text.
+        """
+        end = inner.token_to_id(END_OF_TEXT)
+        if end is None:
+            raise TokenizerError(
+                f"{source} has no {END_OF_TEXT} token: train it with `python -m models.train`"
+            )
+        # A prompt that spells out the end of text is text, not an end of text.
+        inner.encode_special_tokens = True
+        self._inner = inner
+        self.end_of_text: int = end
+        alphabet = _byte_of_character()
+        self._bytes = [b""] * inner.get_vocab_size()
+        try:
+            for token, number in inner.get_vocab().items():
+                if number != end:
+                    self._bytes[number] = bytes(alphabet[character] for character in token)
+        except (KeyError, IndexError) as error:
+            raise TokenizerError(f"{source} is not a byte-level BPE: serve its model as hf:FOLDER") from error
+
+    @classmethod
+    def load(cls, folder: Path | str, vocabulary: int | None = None) -> Tokenizer:
+        """Read `tokenizer.json` of `folder`.
+
+        `vocabulary` is that of the model it must fit. Raises TokenizerError where the file is missing or
+        broken, or has another number of tokens.
+        """
+        file = Path(folder) / TOKENIZER_FILE
+        if not file.is_file():
+            raise TokenizerError(
+                f"no {file}: copy the {TOKENIZER_FILE} that the model was trained with there"
+            )
+        try:
+            inner = tokenizers.Tokenizer.from_file(str(file))
+        except Exception as error:  # noqa: BLE001 (the library raises nothing narrower)
+            raise TokenizerError(f"{file} is not a tokenizer ({error}): fetch or write it again") from error
+        tokenizer = cls(inner, str(file))
+        if vocabulary is not None and tokenizer.vocabulary != vocabulary:
+            raise TokenizerError(
+                f"{file} has {tokenizer.vocabulary} tokens but the model {vocabulary}: "
+                "use the tokenizer that the model was trained with"
+            )
+        return tokenizer
+
+    @classmethod
+    def train(cls, texts: Iterable[str], vocabulary: int) -> Tokenizer:
+        """Learn a byte-level BPE of `vocabulary` tokens from `texts`; deterministic."""
+        inner = tokenizers.Tokenizer(models.BPE())
+        inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        inner.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=vocabulary, special_tokens=[END_OF_TEXT], show_progress=False,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        )  # fmt: skip
+        inner.train_from_iterator(texts, trainer)
+        return cls(inner, "the trained tokenizer")
+
+    def save(self, folder: Path | str) -> None:
+        """Write `tokenizer.json` into `folder`."""
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        self._inner.save(str(Path(folder) / TOKENIZER_FILE))
+
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens there are."""
+        return len(self._bytes)
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of `text`; nothing is added.
+
+        Raises TokenizerError for lone surrogates, which are not text.
+        """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise TokenizerError(
+                f"a prompt holds a lone surrogate at character {error.start}: remove it"
+            ) from error
+        ids: list[int] = self._inner.encode(text).ids
+        return ids
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each of `texts`, all of them text; parallel where the library is."""
+        return [encoding.ids for encoding in self._inner.encode_batch_fast(list(texts))]
+
+    def bytes_of(self, token: int) -> bytes:
+        """The bytes that `token` stands for; none for the end of text.
+
+        Raises TokenizerError for an id out of range.
+        """
+        if not 0 <= token < len(self._bytes):
+            raise TokenizerError(f"there is no token {token}: ids go from 0 to {len(self._bytes) - 1}")
+        return self._bytes[token]
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """Text of `tokens`; bytes that are not UTF-8 become U+FFFD, the end of text nothing."""
+        return b"".join(map(self.bytes_of, tokens)).decode(errors="replace")
+
+    def stream(self) -> Stream:
+        """A decoder for tokens that come one by one."""
+        return Stream(self)
+
+
+class Stream:
+    """Incremental decoding: what `push` and `flush` return, joined, is `decode` of all the tokens."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def push(self, token: int) -> str:
+        """The text that `token` completes: whole characters, often none while one spans several tokens."""
+        return self._decoder.decode(self._tokenizer.bytes_of(token))
+
+    def flush(self) -> str:
+        """What a character that never got complete is shown as: U+FFFD or nothing. Call it at the end."""
+        return self._decoder.decode(b"", final=True)

@@ -1,0 +1,1 @@
+"""What both processes know. No torch here, and nothing of HTTP."""

@@ -1,0 +1,262 @@
+"""The front's side of the border: bounded admission, and for every accepted job one ticket that always ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable
+from time import perf_counter_ns
+from typing import Protocol
+
+import msgspec
+
+from service.border.messages import (
+    Cancel,
+    EngineStatus,
+    Job,
+    ModeStatus,
+    Outcome,
+    Struct,
+    Token,
+    ToEngine,
+    ToFront,
+)
+from service.errors import DeadlinePassed, Draining, EngineLost, LaunchboundError, ModeNotReady, QueueFull
+
+GRACE_SECONDS = 1.0
+"""How long after a job's deadline its own answer may still arrive before the front gives it up."""
+
+
+class Listener(Protocol):
+    """Who wants to know what the engine says of itself."""
+
+    def engine(self, status: EngineStatus) -> None:
+        """The engine said hello, or a figure in its status moved."""
+
+    def mode(self, status: ModeStatus) -> None:
+        """A mode changed."""
+
+    def engine_lost(self) -> None:
+        """The engine process ended; its successor starts from zero."""
+
+
+class Admitted(Struct):
+    """Everything about one accepted job and how it ended, for the answer and for the metrics."""
+
+    job: Job
+    received_ns: int
+    outcome: Outcome
+    outcome_ns: int
+
+
+class Ticket:
+    """One accepted job: its pieces of text as they come, then its outcome or a LaunchboundError."""
+
+    def __init__(self, job: Job, loop: asyncio.AbstractEventLoop) -> None:
+        self.job = job
+        self.outcome_ns = 0
+        self._done: asyncio.Future[Outcome] = loop.create_future()
+        self._tokens: deque[Token] = deque()
+        self._news: asyncio.Event | None = asyncio.Event() if job.stream else None
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended for the one who waits for it."""
+        return self._done.done()
+
+    async def outcome(self) -> Outcome:
+        """How the job ended; raises LaunchboundError where no outcome came from the engine."""
+        return await self._done
+
+    async def tokens(self) -> AsyncIterator[Token]:
+        """The pieces of a streaming job until it ends, well or not."""
+        assert self._news is not None
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            while self._tokens:
+                yield self._tokens.popleft()
+            if self._done.done():
+                return
+
+    def push(self, token: Token) -> None:
+        """A piece of text arrived."""
+        if self._news is not None and not self._done.done():
+            self._tokens.append(token)
+            self._news.set()
+
+    def finish(self, outcome: Outcome) -> None:
+        """The engine's last word."""
+        if not self._done.done():
+            self.outcome_ns = perf_counter_ns()
+            self._done.set_result(outcome)
+            self._end()
+
+    def fail(self, error: LaunchboundError) -> None:
+        """End without an outcome."""
+        if not self._done.done():
+            self._done.set_exception(error)
+            self._done.exception()  # a client that went away leaves nobody to retrieve it
+            self._end()
+
+    def expire_in(self, seconds: float, callback: Callable[[str], None]) -> None:
+        """Call `callback` with the job's id after `seconds`, unless the ticket has ended by then."""
+        self._timer = asyncio.get_running_loop().call_later(seconds, callback, self.job.id)
+
+    def _end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._news is not None:
+            self._news.set()
+
+
+class EngineClient:
+    """Admits jobs, sends them through the current engine life, and gives each answer to its ticket."""
+
+    def __init__(
+        self, modes: list[str], max_queue: int, hang_seconds: float, listener: Listener
+    ) -> None:
+        self.configured = modes
+        self.engine: EngineStatus | None = None
+        self.modes: dict[str, ModeStatus] = {}
+        self.down_reason = "the engine is starting"
+        self.retry_after_seconds = 2
+        self.draining = False
+        self.stuck = asyncio.Event()
+        self._max_queue, self._hang_seconds, self._listener = max_queue, hang_seconds, listener
+        self._tickets: dict[str, Ticket] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._send: Callable[[bytes], None] | None = None
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._decode = msgspec.msgpack.Decoder(ToFront).decode
+
+    # ------------------------------------------------------------ for the routes
+
+    def submit(self, job: Job) -> Ticket:
+        """Accept and send `job`; its id is changed where a job of that id is already on its way.
+
+        Raises Draining, ModeNotReady or QueueFull, and then nothing was sent.
+        """
+        self._admit(job.mode)
+        number = 1
+        while job.id in self._tickets:
+            number += 1
+            job = msgspec.structs.replace(job, id=f"{job.id.partition('#')[0]}#{number}")
+        ticket = Ticket(job, asyncio.get_running_loop())
+        self._tickets[job.id] = ticket
+        self._idle.clear()
+        ticket.expire_in((job.deadline_ns - perf_counter_ns()) / 1e9 + GRACE_SECONDS, self._expire)
+        self._post(job)
+        return ticket
+
+    def cancel(self, ticket: Ticket) -> None:
+        """Ask the engine to stop this job between two steps; its outcome still comes."""
+        if ticket.job.id in self._tickets:
+            self._post(Cancel(id=ticket.job.id))
+
+    def in_progress(self) -> Counter[str]:
+        """Accepted and unfinished jobs by mode."""
+        return Counter(ticket.job.mode for ticket in self._tickets.values())
+
+    def ready_modes(self) -> list[str]:
+        """Names of the modes that serve now, in the ladder's order."""
+        return [name for name in self.configured if self._state(name) == "ready"]
+
+    async def drain(self, seconds: float) -> bool:
+        """Refuse what is new and wait for what is running; False where `seconds` did not suffice."""
+        self.draining = True
+        try:
+            async with asyncio.timeout(seconds):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _admit(self, mode: str) -> None:
+        if self.draining:
+            raise Draining("the service is shutting down and takes no new requests; try another instance")
+        if self.engine is None or self._send is None:
+            raise ModeNotReady(
+                f"{self.down_reason}; retry in {self.retry_after_seconds} s",
+                type="engine_not_ready", retry_after_seconds=self.retry_after_seconds,
+            )  # fmt: skip
+        state = self._state(mode)
+        if state != "ready":
+            raise self._not_ready(mode, state)
+        if len(self._tickets) >= self._max_queue:
+            raise QueueFull(
+                f"{self._max_queue} requests are accepted and unfinished; send fewer at a time",
+                retry_after_seconds=1,
+            )
+
+    def _state(self, mode: str) -> str:
+        return self.modes[mode].state if mode in self.modes else "cold"
+
+    def _not_ready(self, mode: str, state: str) -> ModeNotReady:
+        ready = f"ready: {', '.join(self.ready_modes()) or 'none yet'}"
+        detail = self.modes[mode].detail if mode in self.modes else None
+        if state == "failed":
+            message = f"mode '{mode}' failed to become ready ({detail or 'no reason given'}); {ready}"
+            return ModeNotReady(message, type="mode_failed", param="mode", retry_after_seconds=60)
+        return ModeNotReady(f"mode '{mode}' is {state}; {ready}", param="mode")
+
+    # ------------------------------------------------------------ for the supervisor
+
+    def attach(self, send: Callable[[bytes], None]) -> None:
+        """A new engine life begins; `send` hands a message to it without waiting."""
+        self._send = send
+        self.stuck.clear()
+
+    def post(self, message: ToEngine) -> None:
+        """Send a message that is no job."""
+        self._post(message)
+
+    def received(self, frame: bytes) -> None:
+        """One message from the engine. Raises msgspec.DecodeError where it is none that we know."""
+        message = self._decode(frame)
+        if isinstance(message, Token):
+            if (ticket := self._tickets.get(message.id)) is not None:
+                ticket.push(message)
+        elif isinstance(message, Outcome):
+            if (ticket := self._tickets.get(message.id)) is not None:
+                self._forget(message.id)
+                ticket.finish(message)
+        elif isinstance(message, ModeStatus):
+            self.modes[message.mode] = message
+            self._listener.mode(message)
+        else:
+            self.engine = message
+            self._listener.engine(message)
+
+    def lost(self, reason: str, retry_after_seconds: int) -> None:
+        """The engine life ended: everything it had fails, and nothing is ready until the next says so."""
+        self.down_reason, self.retry_after_seconds = reason, retry_after_seconds
+        self.engine, self._send = None, None
+        self.modes.clear()
+        tickets, self._tickets = list(self._tickets.values()), {}
+        self._idle.set()
+        for ticket in tickets:
+            ticket.fail(EngineLost(f"{reason}; send it again", retry_after_seconds=retry_after_seconds))
+        self._listener.engine_lost()
+
+    def _post(self, message: ToEngine) -> None:
+        if self._send is not None:
+            self._send(self._encode(message))
+
+    def _forget(self, job_id: str) -> None:
+        self._tickets.pop(job_id, None)
+        if not self._tickets:
+            self._idle.set()
+
+    def _expire(self, job_id: str) -> None:
+        """The backstop: the engine owes an answer. The job keeps its place until the engine lets go of it."""
+        ticket = self._tickets[job_id]
+        ticket.fail(DeadlinePassed("the deadline passed, and the engine has not answered; is it compiling?"))
+        self._post(Cancel(id=job_id))
+        ticket.expire_in(self._hang_seconds, self._hang)
+
+    def _hang(self, job_id: str) -> None:
+        if job_id in self._tickets:
+            self.stuck.set()

@@ -1,0 +1,239 @@
+"""The nouns that cross the border between front and engine: immutable, typed, and without torch.
+
+Instants (`*_ns`) are `time.perf_counter_ns()`: on Linux that is CLOCK_MONOTONIC, one clock for all
+processes of the machine, so instants of the two sides can be subtracted. Durations are in seconds.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+ModeState = Literal["cold", "warming", "ready", "failed"]
+Phase = Literal["prefill", "decode"]
+OutcomeKind = Literal["ok", "error", "cancelled", "timeout", "oom"]
+FinishReason = Literal["length", "stop"]
+Source = Literal["measured", "calibrated", "sampled", "profiled", "residual"]
+Cache = Literal["cold", "warm"]
+
+
+class Struct(msgspec.Struct, frozen=True):
+    """Base of all nouns here: immutable. (`kw_only` is not inherited, so each of them says it.)"""
+
+
+class Problem(Struct, kw_only=True):
+    """Why something was refused or failed; the front turns `type` into a status code."""
+
+    type: str
+    message: str
+    param: str | None = None
+
+
+# ---------------------------------------------------------------- front to engine
+
+
+class EngineSettings(Struct, kw_only=True):
+    """What the engine process is started with, as JSON in its first argument.
+
+    `cpus` None: decided by the engine (the last core, where there are at least two). `threads` None: as many
+    as `cpus`. `dtype` None: float32 on a CPU, bfloat16 on CUDA. `device` "auto": CUDA where there is one.
+    """
+
+    address: str
+    model: str = "tiny"
+    device: str = "auto"
+    dtype: str | None = None
+    modes: list[str]
+    batch_sizes: list[int]
+    prefill_chunk: int = 64
+    threads: int | None = None
+    cpus: list[int] | None = None
+    cache_folder: str
+    instrumentation: Literal["off", "host", "full"] = "full"
+    profile_every: int = 0
+
+
+class Job(Struct, kw_only=True, tag="job"):
+    """One POST: a batch of prompts to be run in one mode. Validated by the front."""
+
+    id: str
+    mode: str
+    prompts: list[str]
+    max_new_tokens: int
+    temperature: float = 0.0
+    top_k: int | None = None
+    seed: int | None = None
+    stop: list[str] = []
+    ignore_eos: bool = False
+    stream: bool = False
+    profile: bool = False
+    sent_ns: int
+    deadline_ns: int
+
+
+class Cancel(Struct, kw_only=True, tag="cancel"):
+    """The client of job `id` went away; the engine stops it between two steps."""
+
+    id: str
+
+
+class Stop(Struct, kw_only=True, tag="stop"):
+    """End the engine once the running job is done."""
+
+
+ToEngine = Job | Cancel | Stop
+
+
+# ---------------------------------------------------------------- engine to front
+
+
+class Token(Struct, kw_only=True, tag="token"):
+    """New text of one row of a streaming job. `index` is the prompt's place in the batch."""
+
+    id: str
+    index: int
+    text: str
+
+
+class Output(Struct, kw_only=True):
+    """The completion of one prompt."""
+
+    text: str
+    token_ids: list[int]
+    finish_reason: FinishReason
+
+    @property
+    def completion_tokens(self) -> int:
+        """Tokens generated, a final end-of-text token included."""
+        return len(self.token_ids)
+
+
+class PhaseTimings(Struct, kw_only=True):
+    """Sums over the steps of one phase. None: not measurable on this device, or not known yet.
+
+    `wall` and `dispatch` include the sampling operators that run after the step.
+    `dispatch_steps_seconds` holds one value per step where each step's dispatch is measured (CUDA), else is
+    empty; `device_span_steps_seconds` likewise.
+    """
+
+    steps: int
+    wall_seconds: float
+    dispatch_seconds: float | None
+    device_span_seconds: float | None
+    kernel_seconds: float | None
+    sync_wait_seconds: float | None
+    dispatch_steps_seconds: list[float] = []
+    device_span_steps_seconds: list[float] = []
+
+
+class Timings(Struct, kw_only=True):
+    """What the engine measured of one job.
+
+    `queue_seconds` is the time the job waited while the engine was busy with something else; the way
+    through the border is not queue, it is part of `other`.
+    """
+
+    queue_seconds: float
+    prefill: PhaseTimings
+    decode: PhaseTimings
+    tokenise_seconds: float
+    involuntary_switches: int
+    dispatch_source: Source | None
+    kernel_source: Source | None
+    taken_ns: int
+    first_token_ns: int | None
+    done_ns: int
+
+
+class Outcome(Struct, kw_only=True, tag="outcome"):
+    """How a job ended: exactly one per job that the engine took. `timings` is None if it never started."""
+
+    id: str
+    mode: str
+    effective: str
+    reason: str | None
+    kind: OutcomeKind
+    problem: Problem | None = None
+    batch_size: int
+    batch_bucket: int
+    prompt_tokens: int = 0
+    outputs: list[Output] = []
+    timings: Timings | None = None
+    kernels: int | None = None
+    launches: int | None = None
+
+
+class Floor(Struct, kw_only=True):
+    """Dispatch of one decode step of the hollow twin: median, and a 95 % interval of it, in seconds."""
+
+    batch: int
+    seconds: float
+    low: float
+    high: float
+    samples: int
+    source: Literal["calibrated", "interpolated"]
+
+
+class Parity(Struct, kw_only=True):
+    """This mode's logits beside eager's on fixed prompts, teacher-forced.
+
+    `differing_tokens` counts greedy tokens that differ where eager's top two logits are further apart than
+    twice the tolerance; `near_ties` those that differ but are closer.
+    """
+
+    passed: bool
+    max_abs_logit_difference: float
+    tolerance: float
+    positions: int
+    differing_tokens: int
+    near_ties: int
+
+
+class ModeStatus(Struct, kw_only=True, tag="mode"):
+    """Where one mode stands; sent at every change."""
+
+    mode: str
+    removes: str
+    state: ModeState
+    effective: str
+    reason: str | None = None
+    detail: str | None = None
+    cache: Cache | None = None
+    warmup_seconds: float | None = None
+    compile_seconds: list[float] = []
+    graph_breaks: int = 0
+    recompiles: int = 0
+    floors: list[Floor] = []
+    parity: Parity | None = None
+
+
+class EngineStatus(Struct, kw_only=True, tag="engine"):
+    """The engine and its machine; sent once at start and again whenever a figure in it moved.
+
+    `memory` maps the names of DESIGN's memory gauges (`allocated_current`, `allocated_peak`, …) to bytes;
+    None on a CPU.
+    """
+
+    pid: int
+    model: str
+    parameters: int
+    layers: int
+    width: int
+    context: int
+    prefill_chunk: int
+    batch_buckets: list[int]
+    model_hash: str
+    device: str
+    device_name: str
+    dtype: str
+    torch: str
+    cuda: str | None
+    threads: int
+    cpus: list[int]
+    modes: list[str]
+    memory: dict[str, int] | None = None
+    warm: bool = False
+
+
+ToFront = Token | Outcome | ModeStatus | EngineStatus

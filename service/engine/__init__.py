@@ -1,0 +1,1 @@
+"""The engine process: one main thread that owns every torch call."""

@@ -1,0 +1,43 @@
+"""The device and dtype an engine runs on, and what the device says of itself."""
+
+from __future__ import annotations
+
+import torch
+
+
+def choose_device(wanted: str) -> torch.device:
+    """The device named by 'auto', 'cpu' or 'cuda'; raises ValueError where it is not there."""
+    if wanted == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise ValueError(
+            "device 'cuda': torch sees no CUDA device here; use --device cpu or install a CUDA build"
+        )
+    return torch.device(wanted)
+
+
+def choose_dtype(wanted: str | None, device: torch.device) -> torch.dtype:
+    """The weights' dtype: as asked, else bfloat16 on CUDA and float32 on a CPU."""
+    if wanted is None:
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[wanted]
+
+
+def device_name(device: torch.device) -> str:
+    """What the machine calls this device: the GPU's name, or the processor's as the kernel reports it."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    with open("/proc/cpuinfo") as lines:
+        names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+        return next(names, "unknown CPU")
+
+
+def memory(device: torch.device) -> dict[str, int] | None:
+    """Bytes of the caching allocator by statistic and moment (`torch.cuda.memory_stats`); None on a CPU."""
+    if device.type != "cuda":
+        return None
+    stats = torch.cuda.memory_stats()
+    kinds = {"allocated": "allocated_bytes", "reserved": "reserved_bytes", "active": "active_bytes",
+             "inactive_split": "inactive_split_bytes"}  # fmt: skip
+    return {f"{kind}_{moment}": stats.get(f"{name}.all.{moment}", 0)
+            for kind, name in kinds.items() for moment in ("current", "peak")}  # fmt: skip

@@ -1,0 +1,175 @@
+"""Runs one job: tokenise, pad to a bucket, prefill in chunks, then decode one step at a time."""
+
+from __future__ import annotations
+
+import resource
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+from typing import Protocol
+
+import torch
+from models.tokenizer import Tokenizer
+from torch import Tensor
+
+from service.border.messages import Job, OutcomeKind, Problem, Token
+from service.engine.text import Row
+from service.step.callables import Buffers, Step
+from service.step.meters import Meter, Readings
+from service.step.sampling import Sampler
+
+
+class JobError(Exception):
+    """A job that cannot run as asked; `problem` is what the client is told."""
+
+    def __init__(self, type_: str, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.problem = Problem(type=type_, message=message, param=param)
+
+
+class _Stopped(Exception):
+    """The job ends before its rows are complete: the client is gone, or time is up."""
+
+    def __init__(self, kind: OutcomeKind) -> None:
+        super().__init__(kind)
+        self.kind = kind
+
+
+class Border(Protocol):
+    """What a running job needs of the border."""
+
+    def is_cancelled(self, job: Job) -> bool:
+        """Whether the client has gone away."""
+
+    def send(self, message: Token) -> None:
+        """Stream a piece of text."""
+
+
+@dataclass(slots=True)
+class Run:
+    """Everything that one job left behind, raw; times in nanoseconds."""
+
+    kind: OutcomeKind = "ok"
+    bucket: int = 0
+    prompt_tokens: int = 0
+    rows: list[Row] = field(default_factory=list)
+    prefill: Readings = field(default_factory=Readings)
+    decode: Readings = field(default_factory=Readings)
+    tokenise_ns: int = 0
+    first_token_ns: int | None = None
+    involuntary_switches: int = 0
+
+
+class Generator:
+    """Holds what all jobs share: tokenizer, buffers and meter. One job runs at a time."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, buffers: dict[int, Buffers], meter: Meter, context: int, border: Border
+    ) -> None:
+        self._tokenizer, self._buffers, self._meter = tokenizer, buffers, meter
+        self._context, self._border = context, border
+
+    def run(self, job: Job, steps: dict[tuple[str, int], Step], run: Run) -> None:
+        """Run `job` with the steps of its mode, noting everything in `run` as it happens.
+
+        Raises JobError where the prompts do not fit; whatever torch raises passes through, with `run`
+        holding what was measured until then.
+        """
+        switches = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
+        try:
+            prompts = self._tokenise(job, run)
+            buffers = self._buffers[run.bucket]
+            sampler = Sampler(job, buffers.token.device)
+            tokens = self._prefill(job, prompts, buffers, steps["prefill", run.bucket], sampler, run)
+            self._decode(job, tokens, buffers, steps["decode", run.bucket], sampler, run)
+        except _Stopped as stopped:
+            run.kind = stopped.kind
+        finally:
+            run.involuntary_switches = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw - switches
+
+    def _tokenise(self, job: Job, run: Run) -> list[list[int]]:
+        began = perf_counter_ns()
+        prompts = [self._tokenizer.encode(prompt) for prompt in job.prompts]
+        run.prompt_tokens = sum(map(len, prompts))
+        longest = max(map(len, prompts))
+        if longest + job.max_new_tokens > self._context:
+            raise JobError(
+                "prompt_too_long",
+                f"the longest prompt has {longest} tokens; with max_new_tokens={job.max_new_tokens} that is"
+                f" over the context of {self._context}: shorten the prompt or ask for fewer tokens",
+                "prompts",
+            )
+        run.bucket = min(bucket for bucket in self._buffers if bucket >= len(prompts))
+        run.rows = [Row(job, self._tokenizer) for _ in prompts]
+        run.tokenise_ns = perf_counter_ns() - began
+        return prompts
+
+    def _check(self, job: Job, now_ns: int) -> None:
+        """Between two steps: raise _Stopped where the deadline has passed or the client is gone."""
+        if now_ns > job.deadline_ns:
+            raise _Stopped("timeout")
+        if self._border.is_cancelled(job):
+            raise _Stopped("cancelled")
+
+    def _prefill(
+        self, job: Job, prompts: list[list[int]], buffers: Buffers, step: Step, sampler: Sampler, run: Run
+    ) -> Tensor:
+        """Fill the cache chunk by chunk; returns the first new tokens, int64 [bucket].
+
+        Rows are padded on the right. What padding writes to the cache lies behind a row's own positions and
+        is overwritten by decode before anything may attend to it.
+        """
+        chunk = buffers.chunk.shape[1]
+        prompts = prompts + [[0]] * (buffers.bucket - len(prompts))
+        lengths = torch.tensor([len(prompt) for prompt in prompts])
+        count = -(-int(lengths.max()) // chunk)
+        padded = torch.tensor([prompt + [0] * (count * chunk - len(prompt)) for prompt in prompts])
+        logits = greedy = None
+        for begin in range(0, count * chunk, chunk):
+            self._check(job, perf_counter_ns())
+            buffers.chunk.copy_(padded[:, begin : begin + chunk])
+            buffers.positions.fill_(begin)
+            buffers.last.copy_((lengths - 1 - begin).clamp(0, chunk - 1))
+            new_logits, new_greedy = self._meter.run(step, buffers, buffers.chunk, run.prefill)
+            if logits is None or greedy is None:
+                # Kept by copy: another chunk may follow, and a graph replay overwrites its last output.
+                logits, greedy = new_logits.clone(), new_greedy.clone()
+            else:
+                here = (lengths > begin).to(new_logits.device)
+                logits = torch.where(here.unsqueeze(1), new_logits, logits)
+                greedy = torch.where(here, new_greedy, greedy)
+        assert logits is not None
+        assert greedy is not None
+        buffers.positions.copy_(lengths)
+        buffers.last.zero_()
+        return sampler.choose(logits, greedy, run.prefill)
+
+    def _decode(
+        self, job: Job, tokens: Tensor, buffers: Buffers, step: Step, sampler: Sampler, run: Run
+    ) -> None:
+        """Take in tokens and run steps until every row is complete, the client is gone or time is up."""
+        readings = run.prefill
+        while True:
+            values = self._meter.fetch(tokens, readings)
+            now = perf_counter_ns()
+            if run.first_token_ns is None:
+                run.first_token_ns = now
+            if self._take_in(job, run.rows, values):
+                return
+            self._check(job, now)
+            readings = run.decode
+            buffers.token.copy_(tokens.unsqueeze(1))
+            logits, greedy = self._meter.run(step, buffers, buffers.token, readings)
+            buffers.positions.add_(1)
+            tokens = sampler.choose(logits, greedy, readings)
+
+    def _take_in(self, job: Job, rows: list[Row], values: list[int]) -> bool:
+        """Give each unfinished row its token and stream what may leave; True once all rows are complete."""
+        complete = True
+        for index, row in enumerate(rows):
+            if row.finish_reason is not None:
+                continue
+            row.push(values[index])
+            if job.stream and (piece := row.unsent()):
+                self._border.send(Token(id=job.id, index=index, text=piece))
+            complete = complete and row.finish_reason is not None
+        return complete

@@ -1,0 +1,69 @@
+"""The engine's end of the border: what has arrived, in order, and what is sent back."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import msgspec
+import zmq
+
+from service.border.messages import Cancel, Job, Stop, ToEngine, ToFront
+from service.engine.placement import threads_now
+
+
+class Mailbox:
+    """A PAIR socket to the front that never blocks while there is work."""
+
+    def __init__(self, address: str) -> None:
+        before = threads_now()
+        self._context = zmq.Context(io_threads=1)
+        self._socket = self._context.socket(zmq.PAIR)
+        self._socket.connect(address)
+        self.own_threads = threads_now() - before
+        self._decode = msgspec.msgpack.Decoder(ToEngine).decode
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._waiting: deque[Job] = deque()
+        self._running_id: str | None = None
+        self._cancelled: set[str] = set()
+        self.stopped = False
+
+    def receive(self, timeout_milliseconds: int = 0) -> None:
+        """Take in what has arrived, waiting up to `timeout_milliseconds` for a first message."""
+        if timeout_milliseconds and not self._socket.poll(timeout_milliseconds):
+            return
+        while self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+            message = self._decode(self._socket.recv())
+            if isinstance(message, Job):
+                self._waiting.append(message)
+            elif isinstance(message, Cancel):
+                self._cancelled.add(message.id)
+            elif isinstance(message, Stop):
+                self.stopped = True
+        if self._cancelled:
+            self._cancelled &= {job.id for job in self._waiting} | {self._running_id or ""}
+
+    def take(self) -> Job | None:
+        """The job that has waited longest, which from now on is the running one."""
+        job = self._waiting.popleft() if self._waiting else None
+        self._running_id = job.id if job else None
+        return job
+
+    @property
+    def idle(self) -> bool:
+        """Whether no job waits, as far as has been received."""
+        return not self._waiting
+
+    def is_cancelled(self, job: Job) -> bool:
+        """Whether the running `job` has been cancelled by now; about a microsecond where nothing arrived."""
+        if self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+            self.receive()
+        return job.id in self._cancelled
+
+    def send(self, message: ToFront) -> None:
+        """Hand `message` to the border's own thread."""
+        self._socket.send(self._encode(message))
+
+    def close(self) -> None:
+        """Deliver what was sent, then leave."""
+        self._socket.close(linger=1000)
+        self._context.term()

@@ -1,0 +1,67 @@
+"""The few statistics that the service and its load tests share. Imports nothing else of ours."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+from scipy.special import stdtrit
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A value with its confidence interval [low, high] from `samples` paired observations."""
+
+    value: float
+    low: float
+    high: float
+    samples: int
+
+    @property
+    def excludes_one(self) -> bool:
+        """Whether a ratio of 1 (no difference) lies outside the interval."""
+        return self.low > 1.0 or self.high < 1.0
+
+
+def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
+    """Mean of `values` with Student's t interval; infinite below two values.
+
+    Raises ValueError where there is no value at all.
+    """
+    if not values:
+        raise ValueError("an interval needs at least one value")
+    centre, count = fmean(values), len(values)
+    if count < 2:
+        return Interval(centre, -math.inf, math.inf, count)
+    half = float(stdtrit(count - 1, 0.5 + confidence / 2)) * stdev(values) / math.sqrt(count)
+    return Interval(centre, centre - half, centre + half, count)
+
+
+def paired_ratio(baseline: Sequence[float], candidate: Sequence[float], confidence: float = 0.95) -> Interval:
+    """Speed-up `baseline / candidate` of paired durations: t interval on their log ratios.
+
+    A value of 2 says that the candidate took half the baseline's time. A percentile bootstrap would cover
+    too little at the few pairs we have. Raises ValueError for unequal lengths or durations that are not
+    positive.
+    """
+    logs = [math.log(b / c) for b, c in zip(baseline, candidate, strict=True)]
+    interval = mean_interval(logs, confidence)
+    high = math.exp(interval.high) if interval.high < 700 else math.inf
+    return Interval(math.exp(interval.value), math.exp(interval.low), high, interval.samples)
+
+
+def median_interval(values: Sequence[float]) -> Interval:
+    """Median with the order-statistic interval that covers at least 95 % (binomial, normal approximation).
+
+    Needs no assumption on the distribution's shape. Raises ValueError where there is no value.
+    """
+    if not values:
+        raise ValueError("a median needs at least one value")
+    ordered, count = sorted(values), len(values)
+    middle = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
+    reach = 0.98 * math.sqrt(count)
+    low = max(0, math.floor(count / 2 - reach))
+    high = min(count - 1, math.ceil(count / 2 + reach))
+    return Interval(middle, ordered[low], ordered[high], count)

@@ -1,0 +1,124 @@
+"""The hollow twin: the same step with kernels that do next to nothing, so that its wall time is dispatch."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+
+import torch
+from torch import Tensor, nn
+
+from service.border.messages import Floor
+from service.statistics import median_interval
+from service.step.callables import Buffers, Step
+
+WINDOW_SAMPLES = 64
+"""Newest samples per (mode, bucket) that a floor is taken from, so that it follows the machine."""
+
+FIRST_SAMPLES = 21
+"""Samples per (mode, bucket) before a mode is ready."""
+
+LARGEST_STREAM_BYTES = 256 * 2**20
+"""Enough to empty any cache hierarchy; a larger model streams no more than this before each sample."""
+
+
+@dataclass(slots=True)
+class _Twin:
+    mode: str
+    bucket: int
+    step: Step
+    buffers: Buffers
+    samples_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW_SAMPLES))
+
+
+class Calibration:
+    """Dispatch floors per mode and batch, from twins at the smallest and the largest bucket.
+
+    Before every sample a weights-sized buffer is streamed through the caches, because a hot twin reads too
+    low: in a real step the weights push Python's and the dispatcher's own code and data out.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        size = sum(p.numel() * p.element_size() for p in model.parameters())
+        self._stream = torch.zeros(min(size, LARGEST_STREAM_BYTES) // 4)
+        self._device = next(model.parameters()).device
+        self._twins: dict[tuple[str, int], _Twin] = {}
+        self._turn = 0
+
+    def add(self, mode: str, step: Step, buffers: Buffers) -> None:
+        """Take a warmed twin step of `mode` at `buffers.bucket` into the round."""
+        self._twins[mode, buffers.bucket] = _Twin(mode, buffers.bucket, step, buffers)
+
+    def first_samples(self, mode: str) -> None:
+        """Sample `mode`'s twins in turn until each has enough for an interval."""
+        twins = [twin for twin in self._twins.values() if twin.mode == mode]
+        for _ in range(FIRST_SAMPLES):
+            for twin in twins:
+                self._sample(twin)
+
+    def refresh(self) -> float:
+        """Sample the next twin in the round; returns the seconds it took, 0 where there is none."""
+        if not self._twins:
+            return 0.0
+        began = perf_counter_ns()
+        self._sample(list(self._twins.values())[self._turn % len(self._twins)])
+        self._turn += 1
+        return (perf_counter_ns() - began) / 1e9
+
+    @property
+    def round_complete(self) -> bool:
+        """Whether the newest refresh was the last one of a round over all twins."""
+        return bool(self._twins) and self._turn % len(self._twins) == 0
+
+    def floor(self, mode: str, bucket: int) -> Floor | None:
+        """Dispatch of one decode step of `mode` at `bucket`; None before it is calibrated.
+
+        Between the two calibrated buckets the floor is interpolated linearly in the batch.
+        """
+        twins = [twin for twin in self._twins.values() if twin.mode == mode and twin.samples_seconds]
+        if not twins:
+            return None
+        low = _measured(min(twins, key=lambda twin: twin.bucket))
+        high = _measured(max(twins, key=lambda twin: twin.bucket))
+        for end in (low, high):
+            if end.batch == bucket:
+                return end
+        share = (bucket - low.batch) / (high.batch - low.batch)
+
+        def between(a: float, b: float) -> float:
+            return a + share * (b - a)
+
+        return Floor(
+            batch=bucket, seconds=between(low.seconds, high.seconds), low=between(low.low, high.low),
+            high=between(low.high, high.high), samples=min(low.samples, high.samples), source="interpolated",
+        )  # fmt: skip
+
+    def _sample(self, twin: _Twin) -> None:
+        self._stream.sum()
+        buffers = twin.buffers
+        if self._device.type == "cuda":
+            torch.cuda.synchronize()
+        began = perf_counter_ns()
+        twin.step(buffers.token, buffers.positions, buffers.last, buffers.cache)
+        twin.samples_seconds.append((perf_counter_ns() - began) / 1e9)
+
+
+def _measured(twin: _Twin) -> Floor:
+    interval = median_interval(list(twin.samples_seconds))
+    return Floor(
+        batch=twin.bucket, seconds=interval.value, low=interval.low, high=interval.high,
+        samples=interval.samples, source="calibrated",
+    )  # fmt: skip
+
+
+def dispatch_share(floor_seconds: float, steps: int, wall_seconds: float) -> float:
+    """Dispatch seconds of `steps` steps on a CPU: `min(steps × floor, wall)`, a lower estimate."""
+    return min(steps * floor_seconds, wall_seconds)
+
+
+def prepare(buffers: Buffers, position: int = 0) -> Tensor:
+    """Set `buffers` for a single decode step at `position`; returns its tokens."""
+    buffers.positions.fill_(position)
+    buffers.last.zero_()
+    return buffers.token

@@ -1,0 +1,105 @@
+"""Turns a row of the ladder into a callable step, compiled in isolation where the row says so."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from models.transformer import Cache, new_cache
+from service.border.messages import Phase
+from service.border.modes import GradMode, Mode
+
+Step = Callable[[Tensor, Tensor, Tensor, Cache], tuple[Tensor, Tensor]]
+"""(tokens, positions, last, cache) → (logits, greedy token); shapes as in `Transformer.forward`."""
+
+_CONTEXTS: dict[GradMode, Callable[[], AbstractContextManager[Any]]] = {
+    "enabled": torch.enable_grad,
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Buffers:
+    """The static inputs of one batch bucket; every mode reads and writes the same ones.
+
+    `chunk` is int64 [bucket, prefill chunk], `token` int64 [bucket, 1], `positions` and `last` int64
+    [bucket]; `cache` holds the first `bucket` rows of the shared cache.
+    """
+
+    bucket: int
+    chunk: Tensor
+    token: Tensor
+    positions: Tensor
+    last: Tensor
+    cache: Cache
+
+    def arguments(self, phase: Phase) -> tuple[Tensor, Tensor, Tensor, Cache]:
+        """What a step of `phase` is called with."""
+        tokens = self.token if phase == "decode" else self.chunk
+        return tokens, self.positions, self.last, self.cache
+
+
+def allocate(model: nn.Module, buckets: list[int], prefill_chunk: int) -> dict[int, Buffers]:
+    """Buffers for every bucket over one cache, with static addresses so that graphs need not copy them."""
+    parameter = next(model.parameters())
+    largest = max(buckets)
+    cache = new_cache(model.config, largest, parameter.device, parameter.dtype)
+    integers = {"dtype": torch.int64, "device": parameter.device}
+
+    def static(tensor: Tensor) -> Tensor:
+        # A marked input may be mutated inside a CUDA graph and is not copied into it at every replay.
+        torch._dynamo.mark_static_address(tensor)
+        return tensor
+
+    def buffers(bucket: int) -> Buffers:
+        return Buffers(
+            bucket=bucket,
+            chunk=static(torch.zeros((bucket, prefill_chunk), **integers)),
+            token=static(torch.zeros((bucket, 1), **integers)),
+            positions=static(torch.zeros(bucket, **integers)),
+            last=static(torch.zeros(bucket, **integers)),
+            cache=tuple((static(k[:bucket]), static(v[:bucket])) for k, v in cache),
+        )
+
+    return {bucket: buffers(bucket) for bucket in buckets}
+
+
+def build_step(mode: Mode, model: nn.Module) -> Step:
+    """A callable of its own for `mode`: it shares weights with every other one, and no compiled entry.
+
+    Entries of one code object share a recompile limit and are searched in turn, so each callable gets a
+    copied code object (any torch; `isolate_recompiles` exists in newer ones only).
+    """
+    effect = mode.effect(next(model.parameters()).device.type)
+    context = _CONTEXTS[mode.grad_mode]
+
+    def forward(tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
+        result: tuple[Tensor, Tensor] = model(tokens, positions, last, cache)
+        return result
+
+    run: Step = forward
+    if effect.compile is not None:
+        copied = types.FunctionType(
+            forward.__code__.replace(co_name=f"step_{mode.name}"), forward.__globals__, "forward",
+            forward.__defaults__, forward.__closure__,
+        )  # fmt: skip
+        run = torch.compile(copied, **effect.compile)  # type: ignore[call-overload]
+
+    def step(tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
+        with context():
+            logits, greedy = run(tokens, positions, last, cache)
+            # Detached in every mode alike: with grad mode on, the tape dies here, inside the timed call.
+            return logits.detach(), greedy
+
+    def replayed(tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
+        torch.compiler.cudagraph_mark_step_begin()
+        return step(tokens, positions, last, cache)
+
+    return replayed if effect.graph_replay else step

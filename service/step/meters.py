@@ -1,0 +1,108 @@
+"""Meters measure around each call of a step, never inside: plain lists per step, read once per request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from service.step.callables import Buffers, Step
+
+
+@dataclass(slots=True)
+class Readings:
+    """Raw readings of one phase, in nanoseconds; one entry per step unless said otherwise.
+
+    `call` is the host clock around the step's call. `sampling` is around the sampling operators, one entry
+    per sampled token. `wait` is the host blocked on the device, `span` the device's own clock from the first
+    to the last work of the step; both stay empty on a CPU.
+    """
+
+    call: list[int] = field(default_factory=list)
+    sampling: list[int] = field(default_factory=list)
+    wait: list[int] = field(default_factory=list)
+    span: list[int] = field(default_factory=list)
+
+
+class Meter(Protocol):
+    """Runs steps and brings tokens to the host, noting what each took."""
+
+    def run(self, step: Step, buffers: Buffers, tokens: Tensor, readings: Readings) -> tuple[Tensor, Tensor]:
+        """Call `step` once on `tokens` and note it in `readings`."""
+
+    def fetch(self, tokens: Tensor, readings: Readings) -> list[int]:
+        """Bring `tokens`, int64 [batch], to the host: the one wait of a step."""
+
+
+class HostMeter:
+    """For a CPU: operators run where they are called, so the call's clock holds host and kernel together."""
+
+    def run(self, step: Step, buffers: Buffers, tokens: Tensor, readings: Readings) -> tuple[Tensor, Tensor]:
+        """Call `step` once; its wall time goes to `readings.call`."""
+        began = perf_counter_ns()
+        result = step(tokens, buffers.positions, buffers.last, buffers.cache)
+        readings.call.append(perf_counter_ns() - began)
+        return result
+
+    def fetch(self, tokens: Tensor, readings: Readings) -> list[int]:
+        """Nothing to wait for."""
+        values: list[int] = tokens.tolist()
+        return values
+
+
+class CudaMeter:
+    """For CUDA: host clock around the call, events on the compute stream, one wait per fetched token.
+
+    No synchronise is added: tokens leave through a pinned buffer behind one event, and the timing events are
+    read after that wait, when they are known to have passed.
+    """
+
+    def __init__(self, largest_batch: int, instrumented: bool = True) -> None:
+        self._pinned = torch.zeros(largest_batch, dtype=torch.int64, pin_memory=True)
+        self._copied = torch.cuda.Event()
+        self._instrumented = instrumented
+        self._idle: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        self._running: list[tuple[torch.cuda.Event, torch.cuda.Event, Readings]] = []
+
+    def run(self, step: Step, buffers: Buffers, tokens: Tensor, readings: Readings) -> tuple[Tensor, Tensor]:
+        """Call `step` once; `readings.call` is dispatch, which ends when the call returns."""
+        pair = self._take() if self._instrumented else None
+        if pair:
+            pair[0].record()
+        began = perf_counter_ns()
+        result = step(tokens, buffers.positions, buffers.last, buffers.cache)
+        readings.call.append(perf_counter_ns() - began)
+        if pair:
+            pair[1].record()
+            self._running.append((*pair, readings))
+        return result
+
+    def fetch(self, tokens: Tensor, readings: Readings) -> list[int]:
+        """Copy to pinned memory, wait once (`readings.wait`), then read the events that have passed."""
+        target = self._pinned[: tokens.shape[0]]
+        target.copy_(tokens, non_blocking=True)
+        self._copied.record()
+        began = perf_counter_ns()
+        self._copied.synchronize()
+        readings.wait.append(perf_counter_ns() - began)
+        for start, end, owner in self._running:
+            owner.span.append(int(start.elapsed_time(end) * 1e6))
+            self._idle.append((start, end))
+        self._running.clear()
+        values: list[int] = target.tolist()
+        return values
+
+    def _take(self) -> tuple[torch.cuda.Event, torch.cuda.Event]:
+        if self._idle:
+            return self._idle.pop()
+        return torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+
+
+def new_meter(device: torch.device, largest_batch: int, instrumented: bool = True) -> Meter:
+    """The meter that fits `device`."""
+    if device.type == "cuda":
+        return CudaMeter(largest_batch, instrumented)
+    return HostMeter()

@@ -1,0 +1,79 @@
+"""Does a mode still compute the same? Its logits beside eager's, teacher-forced on fixed prompts."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from service.border.messages import Parity
+from service.step.callables import Buffers, Step
+
+DECODE_STEPS = 8
+
+
+def tolerance(dtype: torch.dtype, layers: int, largest_logit: float) -> float:
+    """Largest absolute logit difference that rounding explains.
+
+    float32: 1e-4. bfloat16: rounding errors of one unit roundoff u = 2⁻⁸ each, taken as a random walk over
+    the four roundings per layer that touch the residual stream, `u · √(4 · layers) · max |logit|`: fused
+    kernels keep intermediates in float32 where eager rounds each of them.
+    """
+    if dtype == torch.float32:
+        return 1e-4
+    return 2**-8 * math.sqrt(4 * layers) * max(largest_logit, 1.0)
+
+
+def forced_logits(prefill: Step, decode: Step, buffers: Buffers, vocabulary: int) -> Tensor:
+    """Logits [1 + DECODE_STEPS, bucket, vocabulary] of a fixed ragged batch whose next tokens are given.
+
+    The same tokens are fed whatever the logits say, so that one early difference cannot cascade.
+    """
+    bucket, chunk = buffers.chunk.shape
+    generator = torch.Generator().manual_seed(bucket)
+    tokens = torch.randint(vocabulary, (bucket, chunk + DECODE_STEPS), generator=generator)
+    lengths = torch.randint(1, chunk + 1, (bucket,), generator=generator)
+    buffers.chunk.copy_(tokens[:, :chunk])
+    buffers.positions.zero_()
+    buffers.last.copy_(lengths - 1)
+    # Cloned at once: a graph replay overwrites what the one before returned.
+    logits = [prefill(buffers.chunk, *buffers.arguments("prefill")[1:])[0].clone()]
+    buffers.positions.copy_(lengths)
+    buffers.last.zero_()
+    for step in range(DECODE_STEPS):
+        buffers.token.copy_(tokens[:, chunk + step : chunk + step + 1])
+        logits.append(decode(buffers.token, *buffers.arguments("decode")[1:])[0].clone())
+        buffers.positions.add_(1)
+    return torch.stack(logits)
+
+
+def compare(reference: Tensor, logits: Tensor, layers: int) -> Parity:
+    """Judge `logits` beside eager's `reference`, both [steps, batch, vocabulary].
+
+    A greedy token may differ only where the reference's top two logits are closer than twice the tolerance.
+    """
+    limit = tolerance(reference.dtype, layers, float(reference.abs().max()))
+    difference = float((reference.float() - logits.float()).abs().max())
+    top = reference.float().topk(2, dim=-1)
+    differs = logits.argmax(dim=-1) != top.indices[..., 0]
+    near = (top.values[..., 0] - top.values[..., 1]) < 2 * limit
+    differing = int((differs & ~near).sum())
+    return Parity(
+        # `<=` is False for NaN, so a mode that computes NaN is out of parity.
+        passed=bool(difference <= limit) and differing == 0,
+        max_abs_logit_difference=difference, tolerance=limit, positions=differs.numel(),
+        differing_tokens=differing, near_ties=int((differs & near).sum()),
+    )  # fmt: skip
+
+
+def worst(verdicts: list[Parity]) -> Parity:
+    """One verdict over all buckets: the largest difference, and every count added up."""
+    furthest = max(verdicts, key=lambda verdict: verdict.max_abs_logit_difference)
+    return Parity(
+        passed=all(verdict.passed for verdict in verdicts),
+        max_abs_logit_difference=furthest.max_abs_logit_difference, tolerance=furthest.tolerance,
+        positions=sum(verdict.positions for verdict in verdicts),
+        differing_tokens=sum(verdict.differing_tokens for verdict in verdicts),
+        near_ties=sum(verdict.near_ties for verdict in verdicts),
+    )  # fmt: skip
