@@ -13,6 +13,8 @@ from pathlib import Path
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
+from dashboards.dispatch import dispatch
+from dashboards.load import load
 from dashboards.overview import overview
 
 FOLDER = Path(__file__).parent / "grafana"
@@ -20,7 +22,7 @@ FOLDER = Path(__file__).parent / "grafana"
 
 def boards() -> dict[str, str]:
     """File name → JSON text of every board, the same on every run."""
-    return {"overview.json": _text(overview())}
+    return {f"{made.__name__}.json": _text(made()) for made in (overview, dispatch, load)}
 
 
 def stale(folder: Path = FOLDER) -> list[str]:

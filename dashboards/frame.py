@@ -77,12 +77,12 @@ def _variables() -> list[Builder[shapes.VariableModel]]:
     boundaries.current(shapes.VariableOption(text=f"{DEFAULT_SLO}", value=DEFAULT_SLO))
     return [
         DatasourceVariable("datasource").label("Data source").type("prometheus"),
-        _all(_query("job", "Job", "label_values(launchbound_build_info, job)", "Scrape job of the service.")),
+        _all(_query("job", "Job", "label_values(launchbound_engine_up, job)", "Scrape job of the service.")),
         _all(
             _query(
                 "instance",
                 "Instance",
-                'label_values(launchbound_build_info{job=~"$job"}, instance)',
+                'label_values(launchbound_engine_up{job=~"$job"}, instance)',
                 "One service each; two instances compare two machines or settings.",
             )
         ),

@@ -52,7 +52,7 @@ class Face:
 
 def graph(
     face: Face, *queries: Query, colours: Mapping[str, str] = MODE_COLOURS, stacked: bool = False
-) -> Panel:
+) -> timeseries.Panel:
     """Lines over time; with `stacked`, areas on top of each other."""
     panel = _dressed(timeseries.Panel(), face)
     for index, query in enumerate(queries):
@@ -70,7 +70,7 @@ def graph(
     return _coloured(panel, colours)
 
 
-def number(face: Face, query: Query) -> Panel:
+def number(face: Face, query: Query) -> stat.Panel:
     """One large figure, coloured by its thresholds."""
     panel = _dressed(stat.Panel(), face).with_target(_target(query, 0))
     panel.color_scheme(FieldColor().mode(FieldColorModeId.THRESHOLDS))
@@ -78,7 +78,7 @@ def number(face: Face, query: Query) -> Panel:
     return panel.color_mode(shapes.BigValueColorMode.VALUE).graph_mode(shapes.BigValueGraphMode.AREA)
 
 
-def bars_by_mode(face: Face, *queries: Query, colours: Mapping[str, str] = MODE_COLOURS) -> Panel:
+def bars_by_mode(face: Face, *queries: Query, colours: Mapping[str, str] = MODE_COLOURS) -> barchart.Panel:
     """One bar per mode, stacked from one query per part."""
     panel = _dressed(barchart.Panel(), face)
     for index, query in enumerate(queries):
@@ -89,7 +89,7 @@ def bars_by_mode(face: Face, *queries: Query, colours: Mapping[str, str] = MODE_
     return _coloured(panel.fill_opacity(85).show_value(shapes.VisibilityMode.AUTO), colours)
 
 
-def bars_by_batch(face: Face, query: Query) -> Panel:
+def bars_by_batch(face: Face, query: Query) -> barchart.Panel:
     """Groups of bars: one group per batch bucket, one bar per mode."""
     panel = _dressed(barchart.Panel(), face).with_target(_target(query, 0, as_table=True))
     for step in _matrix(row="batch", column="mode"):
@@ -98,8 +98,11 @@ def bars_by_batch(face: Face, query: Query) -> Panel:
     return _coloured(panel.fill_opacity(85).show_value(shapes.VisibilityMode.AUTO), MODE_COLOURS)
 
 
-def grid(face: Face, *queries: Query, units: Mapping[str, str] | None = None) -> Panel:
-    """A table: one row per label set the queries share, one column per query (its legend is the head)."""
+def grid(face: Face, *queries: Query, units: Mapping[str, str] | None = None) -> table.Panel:
+    """A table: a row per label set that the queries share, a column per query under its legend.
+
+    A query without a legend gets no column: its labels are what is to be read.
+    """
     panel = _dressed(table.Panel(), face)
     for index, query in enumerate(queries):
         panel.with_target(_target(query, index, as_table=True))
@@ -110,6 +113,11 @@ def grid(face: Face, *queries: Query, units: Mapping[str, str] | None = None) ->
     coloured_names = DynamicConfigValue(id_val="mappings", value=[{"type": "value", "options": named}])
     as_text = DynamicConfigValue(id_val="custom.cellOptions", value={"type": "color-text"})
     return panel.override_by_name("mode", [coloured_names, as_text]).show_header(True).filterable(True)
+
+
+def repeated(panel: P) -> P:
+    """The same panel once per chosen mode, two beside each other; inside it `$mode` is that one."""
+    return panel.repeat("mode").repeat_direction("h").max_per_row(2)
 
 
 def _dressed(panel: P, face: Face) -> P:
@@ -145,8 +153,9 @@ def _columns(queries: tuple[Query, ...]) -> DataTransformerConfig:
     letters = [chr(ord("A") + index) for index in range(len(queries))]
     values = [f"Value #{letter}" for letter in letters] if len(queries) > 1 else ["Value"]
     names = {value: query.legend for value, query in zip(values, queries, strict=True)}
+    dropped = {"Time": True} | {value: True for value, legend in names.items() if not legend}
     order = {name: index for index, name in enumerate(["mode", *values])}
-    return _step("organize", excludeByName={"Time": True}, renameByName=names, indexByName=order)
+    return _step("organize", excludeByName=dropped, renameByName=names, indexByName=order)
 
 
 def _matrix(row: str, column: str) -> list[DataTransformerConfig]:

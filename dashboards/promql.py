@@ -10,8 +10,14 @@ HERE = 'job=~"$job", instance=~"$instance"'
 OF_MODE = HERE + ', mode=~"$mode"'
 OF_EAGER = HERE + ', mode="eager"'
 DECODE = ', phase="decode"'
+PREFILL = ', phase="prefill"'
 NOW = "$__rate_interval"
 SHOWN = "$__range"
+
+WHERE_STEPS_ARE_MEASURED = (
+    f" and on (job, instance, mode, phase) launchbound_step_device_span_seconds_count{{{OF_MODE}}}"
+)
+"""Keeps series of instances on CUDA. Elsewhere dispatch by step is an estimate, and so its quantiles were."""
 
 _PARTS = ("queue", "dispatch", "sync_wait", "kernel", "other")
 
@@ -37,14 +43,15 @@ def mean(name: str, by: str = "mode", labels: str = OF_MODE, window: str = NOW) 
     return f"{total} / ({count} > 0)"
 
 
-def quantile(q: float, name: str, by: str = "mode", labels: str = OF_MODE, window: str = NOW) -> str:
-    """Quantile `q` (0 to 1) of a classic histogram; `>= 0` drops the NaN of an empty window."""
-    inner = (
-        f"sum by ({by}, le) ({rate(f'{name}_bucket', labels, window)})"
-        if by
-        else (f"sum by (le) ({rate(f'{name}_bucket', labels, window)})")
-    )
-    return f"histogram_quantile({q}, {inner}) >= 0"
+def quantile(
+    q: float, name: str, by: str = "mode", labels: str = OF_MODE, window: str = NOW, only: str = ""
+) -> str:
+    """Quantile `q` (0 to 1) of a classic histogram; `>= 0` drops the NaN of an empty window.
+
+    `only` is a set operation that keeps some of the bucket series.
+    """
+    buckets = f"{rate(f'{name}_bucket', labels, window)}{only}"
+    return f"histogram_quantile({q}, sum by ({f'{by}, le' if by else 'le'}) ({buckets})) >= 0"
 
 
 def speedup_over_eager(by_batch: bool, window: str = SHOWN) -> str:

@@ -42,3 +42,6 @@ SHARE_KEPT = Scale(BAD, ((0.95, WARN), (0.99, GOOD)))
 NONE_EXPECTED = Scale(GOOD, ((0.001, BAD),))
 BOUND = Scale(BAD, ((0.2, WARN), (0.5, GOOD)))
 """Device-bound index: below 0.2 launch-bound, up to 0.5 balanced, from there kernel-bound."""
+
+PARITY = Scale(GOOD, ((1e-4, WARN),))
+"""Logit difference: float32's tolerance, beyond which only a narrower type may lie."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from models.config import CONFIGS, Config
@@ -56,7 +56,7 @@ def save(model: Transformer, folder: Path | str, dtype: torch.dtype = torch.bflo
         name: state[name].detach().to("cpu", dtype).contiguous() for name in expected_shapes(model.config)
     }
     weights, config = folder / (WEIGHTS_FILE + ".part"), folder / (CONFIG_FILE + ".part")
-    save_file(stored, weights)
+    weights.write_bytes(to_bytes(stored))
     config.write_bytes(msgspec.json.format(msgspec.json.encode(asdict(model.config))) + b"\n")
     weights.replace(folder / WEIGHTS_FILE)
     config.replace(folder / CONFIG_FILE)

@@ -167,9 +167,7 @@ OF_PROBLEM: dict[str, type[LaunchboundError]] = {
 
 def from_problem(problem: Problem) -> LaunchboundError:
     """The exception that stands for what the engine said; unknown types are `EngineFailed`, 500."""
-    return OF_PROBLEM.get(problem.type, EngineFailed)(
-        problem.message, type=problem.type, param=problem.param
-    )
+    return OF_PROBLEM.get(problem.type, EngineFailed)(problem.message, type=problem.type, param=problem.param)
 
 
 def error_body(type_: str, message: str, param: str | None = None) -> dict[str, dict[str, str | None]]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable
+import logging
+from collections import Counter
+from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Protocol
 
@@ -16,12 +17,13 @@ from service.border.messages import (
     Job,
     ModeStatus,
     Outcome,
-    Struct,
-    Token,
     ToEngine,
     ToFront,
+    Token,
 )
-from service.errors import DeadlinePassed, Draining, EngineLost, LaunchboundError, ModeNotReady, QueueFull
+from service.errors import DeadlinePassed, Draining, EngineLost, ModeNotReady, QueueFull
+
+log = logging.getLogger("launchbound.border")
 
 GRACE_SECONDS = 1.0
 """How long after a job's deadline its own answer may still arrive before the front gives it up."""
@@ -40,85 +42,13 @@ class Listener(Protocol):
         """The engine process ended; its successor starts from zero."""
 
 
-class Admitted(Struct):
-    """Everything about one accepted job and how it ended, for the answer and for the metrics."""
-
-    job: Job
-    received_ns: int
-    outcome: Outcome
-    outcome_ns: int
-
-
-class Ticket:
-    """One accepted job: its pieces of text as they come, then its outcome or a LaunchboundError."""
-
-    def __init__(self, job: Job, loop: asyncio.AbstractEventLoop) -> None:
-        self.job = job
-        self.outcome_ns = 0
-        self._done: asyncio.Future[Outcome] = loop.create_future()
-        self._tokens: deque[Token] = deque()
-        self._news: asyncio.Event | None = asyncio.Event() if job.stream else None
-        self._timer: asyncio.TimerHandle | None = None
-
-    @property
-    def done(self) -> bool:
-        """Whether it has ended for the one who waits for it."""
-        return self._done.done()
-
-    async def outcome(self) -> Outcome:
-        """How the job ended; raises LaunchboundError where no outcome came from the engine."""
-        return await self._done
-
-    async def tokens(self) -> AsyncIterator[Token]:
-        """The pieces of a streaming job until it ends, well or not."""
-        assert self._news is not None
-        while True:
-            await self._news.wait()
-            self._news.clear()
-            while self._tokens:
-                yield self._tokens.popleft()
-            if self._done.done():
-                return
-
-    def push(self, token: Token) -> None:
-        """A piece of text arrived."""
-        if self._news is not None and not self._done.done():
-            self._tokens.append(token)
-            self._news.set()
-
-    def finish(self, outcome: Outcome) -> None:
-        """The engine's last word."""
-        if not self._done.done():
-            self.outcome_ns = perf_counter_ns()
-            self._done.set_result(outcome)
-            self._end()
-
-    def fail(self, error: LaunchboundError) -> None:
-        """End without an outcome."""
-        if not self._done.done():
-            self._done.set_exception(error)
-            self._done.exception()  # a client that went away leaves nobody to retrieve it
-            self._end()
-
-    def expire_in(self, seconds: float, callback: Callable[[str], None]) -> None:
-        """Call `callback` with the job's id after `seconds`, unless the ticket has ended by then."""
-        self._timer = asyncio.get_running_loop().call_later(seconds, callback, self.job.id)
-
-    def _end(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._news is not None:
-            self._news.set()
-
-
 class EngineClient:
     """Admits jobs, sends them through the current engine life, and gives each answer to its ticket."""
 
-    def __init__(
-        self, modes: list[str], max_queue: int, hang_seconds: float, listener: Listener
-    ) -> None:
+    def __init__(self, modes: list[str], max_queue: int, hang_seconds: float, listener: Listener) -> None:
         self.configured = modes
         self.engine: EngineStatus | None = None
+        self.device = "unknown"
         self.modes: dict[str, ModeStatus] = {}
         self.down_reason = "the engine is starting"
         self.retry_after_seconds = 2
@@ -147,7 +77,7 @@ class EngineClient:
         ticket = Ticket(job, asyncio.get_running_loop())
         self._tickets[job.id] = ticket
         self._idle.clear()
-        ticket.expire_in((job.deadline_ns - perf_counter_ns()) / 1e9 + GRACE_SECONDS, self._expire)
+        ticket.call_later((job.deadline_ns - perf_counter_ns()) / 1e9 + GRACE_SECONDS, self._expire)
         self._post(job)
         return ticket
 
@@ -224,10 +154,12 @@ class EngineClient:
                 self._forget(message.id)
                 ticket.finish(message)
         elif isinstance(message, ModeStatus):
+            if self._state(message.mode) != message.state:
+                log.info("mode %s: %s %s", message.mode, message.state, message.detail or "")
             self.modes[message.mode] = message
             self._listener.mode(message)
         else:
-            self.engine = message
+            self.engine, self.device = message, message.device
             self._listener.engine(message)
 
     def lost(self, reason: str, retry_after_seconds: int) -> None:
@@ -250,13 +182,8 @@ class EngineClient:
         if not self._tickets:
             self._idle.set()
 
-    def _expire(self, job_id: str) -> None:
+    def _expire(self, ticket: Ticket) -> None:
         """The backstop: the engine owes an answer. The job keeps its place until the engine lets go of it."""
-        ticket = self._tickets[job_id]
         ticket.fail(DeadlinePassed("the deadline passed, and the engine has not answered; is it compiling?"))
-        self._post(Cancel(id=job_id))
-        ticket.expire_in(self._hang_seconds, self._hang)
-
-    def _hang(self, job_id: str) -> None:
-        if job_id in self._tickets:
-            self.stuck.set()
+        self._post(Cancel(id=ticket.job.id))
+        ticket.call_later(self._hang_seconds, lambda _: self.stuck.set())

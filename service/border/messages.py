@@ -18,11 +18,7 @@ Source = Literal["measured", "calibrated", "sampled", "profiled", "residual"]
 Cache = Literal["cold", "warm"]
 
 
-class Struct(msgspec.Struct, frozen=True):
-    """Base of all nouns here: immutable. (`kw_only` is not inherited, so each of them says it.)"""
-
-
-class Problem(Struct, kw_only=True):
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """Why something was refused or failed; the front turns `type` into a status code."""
 
     type: str
@@ -33,7 +29,7 @@ class Problem(Struct, kw_only=True):
 # ---------------------------------------------------------------- front to engine
 
 
-class EngineSettings(Struct, kw_only=True):
+class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the engine process is started with, as JSON in its first argument.
 
     `cpus` None: decided by the engine (the last core, where there are at least two). `threads` None: as many
@@ -54,7 +50,7 @@ class EngineSettings(Struct, kw_only=True):
     profile_every: int = 0
 
 
-class Job(Struct, kw_only=True, tag="job"):
+class Job(msgspec.Struct, frozen=True, kw_only=True, tag="job"):
     """One POST: a batch of prompts to be run in one mode. Validated by the front."""
 
     id: str
@@ -72,13 +68,13 @@ class Job(Struct, kw_only=True, tag="job"):
     deadline_ns: int
 
 
-class Cancel(Struct, kw_only=True, tag="cancel"):
+class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag="cancel"):
     """The client of job `id` went away; the engine stops it between two steps."""
 
     id: str
 
 
-class Stop(Struct, kw_only=True, tag="stop"):
+class Stop(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
     """End the engine once the running job is done."""
 
 
@@ -88,7 +84,7 @@ ToEngine = Job | Cancel | Stop
 # ---------------------------------------------------------------- engine to front
 
 
-class Token(Struct, kw_only=True, tag="token"):
+class Token(msgspec.Struct, frozen=True, kw_only=True, tag="token"):
     """New text of one row of a streaming job. `index` is the prompt's place in the batch."""
 
     id: str
@@ -96,7 +92,7 @@ class Token(Struct, kw_only=True, tag="token"):
     text: str
 
 
-class Output(Struct, kw_only=True):
+class Output(msgspec.Struct, frozen=True, kw_only=True):
     """The completion of one prompt."""
 
     text: str
@@ -109,7 +105,7 @@ class Output(Struct, kw_only=True):
         return len(self.token_ids)
 
 
-class PhaseTimings(Struct, kw_only=True):
+class PhaseTimings(msgspec.Struct, frozen=True, kw_only=True):
     """Sums over the steps of one phase. None: not measurable on this device, or not known yet.
 
     `wall` and `dispatch` include the sampling operators that run after the step.
@@ -127,7 +123,7 @@ class PhaseTimings(Struct, kw_only=True):
     device_span_steps_seconds: list[float] = []
 
 
-class Timings(Struct, kw_only=True):
+class Timings(msgspec.Struct, frozen=True, kw_only=True):
     """What the engine measured of one job.
 
     `queue_seconds` is the time the job waited while the engine was busy with something else; the way
@@ -146,7 +142,7 @@ class Timings(Struct, kw_only=True):
     done_ns: int
 
 
-class Outcome(Struct, kw_only=True, tag="outcome"):
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
     """How a job ended: exactly one per job that the engine took. `timings` is None if it never started."""
 
     id: str
@@ -164,7 +160,7 @@ class Outcome(Struct, kw_only=True, tag="outcome"):
     launches: int | None = None
 
 
-class Floor(Struct, kw_only=True):
+class Floor(msgspec.Struct, frozen=True, kw_only=True):
     """Dispatch of one decode step of the hollow twin: median, and a 95 % interval of it, in seconds."""
 
     batch: int
@@ -175,7 +171,7 @@ class Floor(Struct, kw_only=True):
     source: Literal["calibrated", "interpolated"]
 
 
-class Parity(Struct, kw_only=True):
+class Parity(msgspec.Struct, frozen=True, kw_only=True):
     """This mode's logits beside eager's on fixed prompts, teacher-forced.
 
     `differing_tokens` counts greedy tokens that differ where eager's top two logits are further apart than
@@ -190,7 +186,7 @@ class Parity(Struct, kw_only=True):
     near_ties: int
 
 
-class ModeStatus(Struct, kw_only=True, tag="mode"):
+class ModeStatus(msgspec.Struct, frozen=True, kw_only=True, tag="mode"):
     """Where one mode stands; sent at every change."""
 
     mode: str
@@ -208,7 +204,7 @@ class ModeStatus(Struct, kw_only=True, tag="mode"):
     parity: Parity | None = None
 
 
-class EngineStatus(Struct, kw_only=True, tag="engine"):
+class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
     """The engine and its machine; sent once at start and again whenever a figure in it moved.
 
     `memory` maps the names of DESIGN's memory gauges (`allocated_current`, `allocated_peak`, …) to bytes;

@@ -7,10 +7,11 @@ row into something that runs.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 GradMode = Literal["enabled", "no_grad", "inference_mode"]
-CompileOptions = dict[str, "str | bool | dict[str, bool]"]
+CompileOptions = dict[str, Any]
+"""Keyword arguments of `torch.compile`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from time import perf_counter_ns
 from typing import Protocol
 
 import torch
-from models.tokenizer import Tokenizer
 from torch import Tensor
 
+from models.tokenizer import Tokenizer
 from service.border.messages import Job, OutcomeKind, Problem, Token
-from service.engine.text import Row
+from service.engine.text import Row, Rows
 from service.step.callables import Buffers, Step
 from service.step.meters import Meter, Readings
 from service.step.sampling import Sampler
@@ -51,7 +51,7 @@ class Run:
     kind: OutcomeKind = "ok"
     bucket: int = 0
     prompt_tokens: int = 0
-    rows: list[Row] = field(default_factory=list)
+    rows: Rows | None = None
     prefill: Readings = field(default_factory=Readings)
     decode: Readings = field(default_factory=Readings)
     tokenise_ns: int = 0
@@ -99,7 +99,7 @@ class Generator:
                 "prompts",
             )
         run.bucket = min(bucket for bucket in self._buffers if bucket >= len(prompts))
-        run.rows = [Row(job, self._tokenizer) for _ in prompts]
+        run.rows = Rows(job, self._tokenizer)
         run.tokenise_ns = perf_counter_ns() - began
         return prompts
 
@@ -118,58 +118,87 @@ class Generator:
         Rows are padded on the right. What padding writes to the cache lies behind a row's own positions and
         is overwritten by decode before anything may attend to it.
         """
-        chunk = buffers.chunk.shape[1]
-        prompts = prompts + [[0]] * (buffers.bucket - len(prompts))
-        lengths = torch.tensor([len(prompt) for prompt in prompts])
-        count = -(-int(lengths.max()) // chunk)
-        padded = torch.tensor([prompt + [0] * (count * chunk - len(prompt)) for prompt in prompts])
+        layout = lay_out(prompts, buffers.bucket, buffers.chunk.shape[1], pinned=buffers.chunk.is_cuda)
         logits = greedy = None
-        for begin in range(0, count * chunk, chunk):
+        for index, chunk in enumerate(layout.chunks):
             self._check(job, perf_counter_ns())
-            buffers.chunk.copy_(padded[:, begin : begin + chunk])
-            buffers.positions.fill_(begin)
-            buffers.last.copy_((lengths - 1 - begin).clamp(0, chunk - 1))
+            buffers.chunk.copy_(chunk, non_blocking=True)
+            buffers.positions.fill_(index * chunk.shape[1])
+            buffers.last.copy_(layout.last[index], non_blocking=True)
             new_logits, new_greedy = self._meter.run(step, buffers, buffers.chunk, run.prefill)
             if logits is None or greedy is None:
                 # Kept by copy: another chunk may follow, and a graph replay overwrites its last output.
                 logits, greedy = new_logits.clone(), new_greedy.clone()
             else:
-                here = (lengths > begin).to(new_logits.device)
+                here = layout.reaches[index].to(new_logits.device, non_blocking=True)
                 logits = torch.where(here.unsqueeze(1), new_logits, logits)
                 greedy = torch.where(here, new_greedy, greedy)
         assert logits is not None
         assert greedy is not None
-        buffers.positions.copy_(lengths)
+        buffers.positions.copy_(layout.lengths, non_blocking=True)
         buffers.last.zero_()
         return sampler.choose(logits, greedy, run.prefill)
 
     def _decode(
         self, job: Job, tokens: Tensor, buffers: Buffers, step: Step, sampler: Sampler, run: Run
     ) -> None:
-        """Take in tokens and run steps until every row is complete, the client is gone or time is up."""
-        readings = run.prefill
+        """Take in tokens and run steps until every row is complete, the client is gone or time is up.
+
+        What stands between two calls of `step` here is the engine's own work per decode step.
+        """
+        rows, readings, meter = run.rows, run.prefill, self._meter
+        assert rows is not None
         while True:
-            values = self._meter.fetch(tokens, readings)
+            values = meter.fetch(tokens, readings)
             now = perf_counter_ns()
             if run.first_token_ns is None:
                 run.first_token_ns = now
-            if self._take_in(job, run.rows, values):
+            if (examined := rows.take_in(values)) and self._finish(job, rows, examined):
                 return
             self._check(job, now)
             readings = run.decode
-            buffers.token.copy_(tokens.unsqueeze(1))
-            logits, greedy = self._meter.run(step, buffers, buffers.token, readings)
-            buffers.positions.add_(1)
+            buffers.token_row.copy_(tokens)
+            logits, greedy = meter.run(step, buffers, buffers.token, readings)
+            buffers.positions.add_(buffers.one)
             tokens = sampler.choose(logits, greedy, readings)
 
-    def _take_in(self, job: Job, rows: list[Row], values: list[int]) -> bool:
-        """Give each unfinished row its token and stream what may leave; True once all rows are complete."""
-        complete = True
-        for index, row in enumerate(rows):
-            if row.finish_reason is not None:
-                continue
-            row.push(values[index])
-            if job.stream and (piece := row.unsent()):
-                self._border.send(Token(id=job.id, index=index, text=piece))
-            complete = complete and row.finish_reason is not None
-        return complete
+    def _finish(self, job: Job, rows: Rows, examined: list[tuple[int, Row]]) -> bool:
+        """Stream what may leave of the `examined` rows; True once all rows are complete."""
+        if job.stream:
+            for index, row in examined:
+                if piece := row.unsent():
+                    self._border.send(Token(id=job.id, index=index, text=piece))
+        return rows.complete
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A ragged batch cut into prefill chunks, on the host (pinned for CUDA, so that copies need no wait).
+
+    `chunks` int64 [count, bucket, chunk]; `last` int64 [count, bucket], the place in each chunk of a row's
+    last token; `reaches` bool [count, bucket], whether a row has tokens in that chunk; `lengths` int64
+    [bucket].
+    """
+
+    chunks: Tensor
+    last: Tensor
+    reaches: Tensor
+    lengths: Tensor
+
+
+def lay_out(prompts: list[list[int]], bucket: int, chunk: int, pinned: bool) -> Layout:
+    """Right-pad `prompts` with token 0 to whole chunks, and the batch with one-token rows to `bucket`."""
+    filled = prompts + [[0]] * (bucket - len(prompts))
+    lengths = [len(prompt) for prompt in filled]
+    begins = range(0, max(lengths), chunk)
+
+    def tensor(values: object) -> Tensor:
+        return torch.tensor(values, pin_memory=pinned)
+
+    padded = [prompt + [0] * (len(begins) * chunk - len(prompt)) for prompt in filled]
+    return Layout(
+        chunks=tensor([[row[begin : begin + chunk] for row in padded] for begin in begins]),
+        last=tensor([[min(max(length - 1 - begin, 0), chunk - 1) for length in lengths] for begin in begins]),
+        reaches=tensor([[length > begin for length in lengths] for begin in begins]),
+        lengths=tensor(lengths),
+    )

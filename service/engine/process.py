@@ -15,18 +15,15 @@ from time import perf_counter_ns
 
 import msgspec
 import torch
-from models.checkpoint import TINY_FOLDER, build, content_hash, folder_of
-from models.tokenizer import Tokenizer
 
-from service.border.messages import EngineSettings, EngineStatus, Job, Outcome, OutcomeKind, Problem
-from service.engine.device import choose_device, choose_dtype, device_name, memory
+from service.border.messages import EngineSettings, Job, Outcome, OutcomeKind, Problem
+from service.engine.assembly import assemble
 from service.engine.generation import Generator, JobError, Run
+from service.engine.local import LocalMailbox
 from service.engine.mailbox import Mailbox
-from service.engine.placement import engine_cpus, pin
+from service.engine.placement import pin
 from service.engine.timings import timings
-from service.engine.warmup import Warmup
-from service.step.calibration import Calibration
-from service.step.callables import allocate
+from service.engine.warmup import Rung
 from service.step.meters import new_meter
 
 CALIBRATION_SHARE = 0.01
@@ -36,40 +33,21 @@ IDLE_WAIT_MILLISECONDS = 250
 
 
 class Engine:
-    """Model, modes and border of one engine life."""
+    """One engine life: its parts, and the loop that serves with them."""
 
-    def __init__(self, settings: EngineSettings, mailbox: Mailbox) -> None:
-        self._settings, self._mailbox = settings, mailbox
-        self._device = choose_device(settings.device)
-        self._dtype = choose_dtype(settings.dtype, self._device)
-        self._cpus = engine_cpus(settings.cpus)
-        torch.set_num_threads(settings.threads or len(self._cpus))
-        largest = max(settings.batch_sizes)
-        self._model = build(settings.model, largest, self._device, self._dtype)
-        twin = type(self._model)(self._model.config.hollow(), largest).to(self._device, self._dtype).eval()
-        buffers = allocate(self._model, settings.batch_sizes, settings.prefill_chunk)
-        ends = sorted({min(settings.batch_sizes), largest})
-        self._calibration = Calibration(self._model)
-        self._warmup = Warmup(
-            settings.modes,
-            self._model,
-            twin,
-            buffers,
-            allocate(twin, ends, 1),
-            self._calibration,
-            mailbox.send,
-        )
-        meter = new_meter(self._device, largest)
-        self._generator = Generator(
-            tokenizer_of(settings.model, self._model.config.vocabulary), buffers, meter, self._model.config.context, mailbox
-        )
+    def __init__(self, settings: EngineSettings, mailbox: Mailbox | LocalMailbox) -> None:
+        self._mailbox = mailbox
+        self.parts = parts = assemble(settings, mailbox.send)
+        meter = new_meter(parts.device, max(parts.buffers))
+        context = parts.model.config.context
+        self._generator = Generator(parts.tokenizer, parts.buffers, meter, context, mailbox)
         self._busy_until_ns = self._calibrated_ns = perf_counter_ns()
         self._calibration_seconds = 0.0
 
     def run(self) -> None:
         """Serve until told to stop; modes become ready one after another meanwhile."""
-        self._mailbox.send(self._status(warm=False))
-        for _ in self._warmup.run():
+        self._mailbox.send(self.parts.status(warm=False))
+        for _ in self.parts.warmup.run():
             self._serve_waiting()
         self._settle()
         while not self._mailbox.stopped:
@@ -83,12 +61,12 @@ class Engine:
         torch.compiler.set_stance("fail_on_recompile")
         gc.collect()
         gc.freeze()
-        pin(self._cpus, exempt=self._mailbox.own_threads)
-        self._mailbox.send(self._status(warm=True))
-        self._busy_until_ns = perf_counter_ns()
+        pin(self.parts.cpus, exempt=self._mailbox.own_threads)
+        self._mailbox.send(self.parts.status(warm=True))
 
     def _serve_waiting(self) -> None:
-        """Run every job that has arrived; on entry the engine was busy until now, or idle since the last."""
+        """Run every job that has arrived; whatever the engine did until now kept them waiting."""
+        self._busy_until_ns = perf_counter_ns()
         self._mailbox.receive()
         while not self._mailbox.stopped and (job := self._mailbox.take()) is not None:
             self._serve(job)
@@ -97,8 +75,8 @@ class Engine:
 
     def _serve(self, job: Job) -> None:
         taken_ns = perf_counter_ns()
-        queue_ns = max(0, min(taken_ns, self._busy_until_ns) - job.sent_ns)
-        rung = self._warmup.rungs.get(job.mode)
+        queue_ns = max(0, self._busy_until_ns - job.sent_ns)
+        rung = self.parts.warmup.rungs.get(job.mode)
         run, problem = Run(), None
         if taken_ns > job.deadline_ns:
             run.kind = "timeout"
@@ -107,25 +85,23 @@ class Engine:
         elif rung is None or rung.status.state != "ready":
             run.kind, problem = "error", self._not_ready(job.mode)
         else:
-            run.kind, problem = self._attempt(job, rung.steps, run)
-        status = rung.status if rung else None
-        floor = self._calibration.floor(job.mode, run.bucket) if run.bucket else None
-        done_ns = perf_counter_ns()
+            run.kind, problem = self._attempt(job, rung, run)
+        floor = self.parts.calibration.floor(job.mode, run.bucket) if run.bucket else None
+        cuda, done_ns = self.parts.device.type == "cuda", perf_counter_ns()
         self._mailbox.send(
             Outcome(
-                id=job.id, mode=job.mode, effective=status.effective if status else job.mode,
-                reason=status.reason if status else None, kind=run.kind, problem=problem,
+                id=job.id, mode=job.mode, effective=rung.status.effective if rung else job.mode,
+                reason=rung.status.reason if rung else None, kind=run.kind, problem=problem,
                 batch_size=len(job.prompts), batch_bucket=run.bucket, prompt_tokens=run.prompt_tokens,
-                outputs=[row.output() for row in run.rows],
-                timings=timings(job, run, floor, self._device.type == "cuda", queue_ns, taken_ns, done_ns)
-                if run.bucket else None,
+                outputs=run.rows.outputs() if run.rows else [],
+                timings=timings(run, floor, cuda, queue_ns, taken_ns, done_ns) if run.bucket else None,
             )
         )  # fmt: skip
 
-    def _attempt(self, job: Job, steps: dict, run: Run) -> tuple[OutcomeKind, Problem | None]:  # type: ignore[type-arg]
+    def _attempt(self, job: Job, rung: Rung, run: Run) -> tuple[OutcomeKind, Problem | None]:
         """Run `job`; a failure becomes a problem, save one that poisons the device's context."""
         try:
-            self._generator.run(job, steps, run)
+            self._generator.run(job, rung.steps, run)
         except JobError as error:
             return "error", error.problem
         except torch.OutOfMemoryError as error:
@@ -140,7 +116,7 @@ class Engine:
         return run.kind, None
 
     def _not_ready(self, mode: str) -> Problem:
-        states = {name: rung.status.state for name, rung in self._warmup.rungs.items()}
+        states = {name: rung.status.state for name, rung in self.parts.warmup.rungs.items()}
         ready = [name for name, state in states.items() if state == "ready"]
         state = states.get(mode, "not configured")
         message = f"mode '{mode}' is {state}; ready: {', '.join(ready) or 'none yet'}"
@@ -148,53 +124,38 @@ class Engine:
 
     def _calibrate_in_idle_time(self) -> None:
         """Refresh one floor where no job waits and the budget allows, so that floors follow the machine."""
-        since = (perf_counter_ns() - self._calibrated_ns) / 1e9
-        if not self._mailbox.idle or self._calibration_seconds > since * CALIBRATION_SHARE:
-            return
-        self._calibrated_ns = perf_counter_ns()
-        self._calibration_seconds = self._calibration.refresh()
-        self._warmup.announce_floors()
-        self._busy_until_ns = perf_counter_ns()
-
-    def _status(self, warm: bool) -> EngineStatus:
-        config, device = self._model.config, self._device
-        return EngineStatus(
-            pid=os.getpid(), model=self._settings.model,
-            parameters=sum(p.numel() for p in self._model.parameters()),
-            layers=config.layers, width=config.width, context=config.context,
-            prefill_chunk=self._settings.prefill_chunk, batch_buckets=sorted(self._settings.batch_sizes),
-            model_hash=content_hash(self._settings.model), device=device.type,
-            device_name=device_name(device),
-            dtype=str(self._dtype).removeprefix("torch."), torch=str(torch.__version__), cuda=torch.version.cuda,
-            threads=torch.get_num_threads(), cpus=self._cpus, modes=list(self._warmup.rungs),
-            memory=memory(device), warm=warm,
-        )  # fmt: skip
+        since_seconds = (perf_counter_ns() - self._calibrated_ns) / 1e9
+        if self._mailbox.idle and self._calibration_seconds <= since_seconds * CALIBRATION_SHARE:
+            self._calibrated_ns = perf_counter_ns()
+            self._calibration_seconds = self.parts.calibration.refresh()
+            self.parts.warmup.announce_floors()
+            self._busy_until_ns = perf_counter_ns()
 
 
-def tokenizer_of(model: str, vocabulary: int) -> Tokenizer:
-    """The tokenizer beside the model's weights; the seeded sizes use that of `tiny`."""
-    return Tokenizer.load(folder_of(model) or TINY_FOLDER, vocabulary)
-
-
-def prepare_process(settings: EngineSettings) -> None:
-    """Die with the front, leave Ctrl-C to it, and keep compiled code in a private folder per version."""
-    parent = os.getppid()
-    ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
-    if os.getppid() != parent:
-        raise SystemExit("the front ended before its engine had started")
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def prepare_process(cache_folder: str) -> None:
+    """Keep compiled code in a private folder per version of torch and Python, and fix global numerics."""
     key = hashlib.sha256(f"{torch.__version__} {sys.version}".encode()).hexdigest()[:12]
-    folder = os.path.join(settings.cache_folder, f"compiled-{key}")
+    folder = os.path.join(cache_folder, f"compiled-{key}")
     os.makedirs(folder, mode=0o700, exist_ok=True)
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
     torch.set_float32_matmul_precision("highest")
     torch.manual_seed(int.from_bytes(os.urandom(7)))
 
 
+def follow_the_front() -> None:
+    """End when the front ends, however it ends; and leave Ctrl-C to it."""
+    parent = os.getppid()
+    ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:
+        raise SystemExit("the front ended before its engine had started")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 def main(arguments: list[str]) -> int:
     """Run one engine life; returns the exit code: 0 stopped as told, 2 settings that cannot work."""
     settings = msgspec.json.decode(arguments[0], type=EngineSettings)
-    prepare_process(settings)
+    follow_the_front()
+    prepare_process(settings.cache_folder)
     mailbox = Mailbox(settings.address)
     try:
         with torch.no_grad():

@@ -1,9 +1,10 @@
-"""Tokens become text: per row, with stop strings and what may already be streamed."""
+"""Tokens become text: row by row, with stop strings and what may already be streamed."""
 
 from __future__ import annotations
 
-from models.tokenizer import Tokenizer
+from collections.abc import Callable
 
+from models.tokenizer import Tokenizer
 from service.border.messages import FinishReason, Job, Output
 
 
@@ -22,9 +23,9 @@ class Row:
         self.token_ids: list[int] = []
         self.finish_reason: FinishReason | None = None
 
-    def push(self, token: int) -> None:
-        """Take the next token; sets `finish_reason` once the row is complete."""
-        self.token_ids.append(token)
+    def examine(self) -> None:
+        """Look at the newest token; sets `finish_reason` once the row is complete."""
+        token = self.token_ids[-1]
         if token == self._tokenizer.end_of_text and not self._job.ignore_eos:
             self.finish_reason = "stop"
         elif self._stream is not None:
@@ -34,7 +35,7 @@ class Row:
             self._append(self._stream.flush() if self._stream else "")
 
     def _append(self, text: str) -> None:
-        """Add `text` and cut it before the first stop string, if there is one now."""
+        """Add `text`, then cut before the first stop string if there is one now."""
         self._text += text
         found = [at for stop in self._job.stop if (at := self._text.find(stop)) >= 0]
         if found:
@@ -48,7 +49,43 @@ class Row:
 
     def output(self) -> Output:
         """What is answered for this row; `length` where the generation ended early."""
-        text = self._text
-        if self._stream is None:
-            text = self._tokenizer.decode(self.token_ids)
+        text = self._text if self._stream is not None else self._tokenizer.decode(self.token_ids)
         return Output(text=text, token_ids=self.token_ids, finish_reason=self.finish_reason or "length")
+
+
+class Rows:
+    """All rows of a job. Most steps complete nothing, and then taking in their tokens is cheap."""
+
+    def __init__(self, job: Job, tokenizer: Tokenizer) -> None:
+        self._rows = [Row(job, tokenizer) for _ in job.prompts]
+        self._appends: list[Callable[[int], object]] = [row.token_ids.append for row in self._rows]
+        self._steps_left = job.max_new_tokens
+        self._every_token = bool(job.stop) or job.stream
+        self._end = None if job.ignore_eos else tokenizer.end_of_text
+
+    def take_in(self, tokens: list[int]) -> list[tuple[int, Row]]:
+        """Give every unfinished row its token of `tokens` [bucket]; returns the rows to look at, if any."""
+        for append, token in zip(self._appends, tokens, strict=False):
+            append(token)
+        self._steps_left -= 1
+        if self._steps_left and not self._every_token and self._end not in tokens:
+            return []
+        examined = [(index, row) for index, row in enumerate(self._rows) if row.finish_reason is None]
+        for index, row in examined:
+            row.examine()
+            if row.finish_reason is not None:
+                self._appends[index] = _ignore
+        return examined
+
+    @property
+    def complete(self) -> bool:
+        """Whether no row wants another token."""
+        return all(row.finish_reason is not None for row in self._rows)
+
+    def outputs(self) -> list[Output]:
+        """What is answered, in the order of the prompts."""
+        return [row.output() for row in self._rows]
+
+
+def _ignore(token: int) -> None:
+    """Where a finished row's further tokens go."""

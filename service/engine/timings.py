@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from service.border.messages import Floor, Job, PhaseTimings, Timings
+from service.border.messages import Floor, PhaseTimings, Timings
 from service.engine.generation import Run
 from service.step.calibration import dispatch_share
 from service.step.meters import Readings
 
 
-def timings(
-    job: Job, run: Run, floor: Floor | None, cuda: bool, queue_ns: int, taken_ns: int, done_ns: int
-) -> Timings:
+def timings(run: Run, floor: Floor | None, cuda: bool, queue_ns: int, taken_ns: int, done_ns: int) -> Timings:
     """What `run` took, in seconds, by the definitions of `service.border.messages.Timings`."""
     phase = _cuda_phase if cuda else _cpu_phase
     known = cuda or floor is not None

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from time import perf_counter
 
 import msgspec
-from torch import Tensor, nn
+from torch import Tensor
 from torch._dynamo.utils import counters
 
-from service.border.messages import Floor, ModeStatus, Phase
+from models.transformer import Transformer
+from service.border.messages import Floor, ModeStatus, Parity, Phase
 from service.border.modes import MODES, Mode
 from service.step import parity
 from service.step.calibration import Calibration, prepare
@@ -36,7 +37,7 @@ class Warmup:
     """The configured rungs, made ready in the ladder's order."""
 
     def __init__(
-        self, modes: list[str], model: nn.Module, twin: nn.Module, buffers: dict[int, Buffers],
+        self, modes: list[str], model: Transformer, twin: Transformer, buffers: dict[int, Buffers],
         twin_buffers: dict[int, Buffers], calibration: Calibration, announce: Callable[[ModeStatus], None],
     ) -> None:  # fmt: skip
         self._model, self._twin, self._buffers, self._twin_buffers = model, twin, buffers, twin_buffers
@@ -123,7 +124,7 @@ class Warmup:
             yield step, buffers, "decode"
             self._calibration.add(rung.mode.name, step, buffers)
 
-    def _parity(self, rung: Rung) -> parity.Parity:
+    def _parity(self, rung: Rung) -> Parity:
         config = self._model.config
         verdicts = []
         for bucket, buffers in self._buffers.items():

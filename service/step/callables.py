@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models.transformer import Cache, new_cache
+from models.transformer import Cache, Transformer, new_cache
 from service.border.messages import Phase
 from service.border.modes import GradMode, Mode
 
@@ -29,15 +29,18 @@ _CONTEXTS: dict[GradMode, Callable[[], AbstractContextManager[Any]]] = {
 class Buffers:
     """The static inputs of one batch bucket; every mode reads and writes the same ones.
 
-    `chunk` is int64 [bucket, prefill chunk], `token` int64 [bucket, 1], `positions` and `last` int64
-    [bucket]; `cache` holds the first `bucket` rows of the shared cache.
+    `chunk` is int64 [bucket, prefill chunk]; `token` int64 [bucket, 1], of which `token_row` is a view
+    [bucket]; `positions` and `last` are int64 [bucket]; `one` is an int64 1 on the device, [1]; `cache`
+    holds the first `bucket` rows of the shared cache.
     """
 
     bucket: int
     chunk: Tensor
     token: Tensor
+    token_row: Tensor
     positions: Tensor
     last: Tensor
+    one: Tensor
     cache: Cache
 
     def arguments(self, phase: Phase) -> tuple[Tensor, Tensor, Tensor, Cache]:
@@ -46,12 +49,14 @@ class Buffers:
         return tokens, self.positions, self.last, self.cache
 
 
-def allocate(model: nn.Module, buckets: list[int], prefill_chunk: int) -> dict[int, Buffers]:
+def allocate(model: Transformer, buckets: list[int], prefill_chunk: int) -> dict[int, Buffers]:
     """Buffers for every bucket over one cache, with static addresses so that graphs need not copy them."""
     parameter = next(model.parameters())
     largest = max(buckets)
     cache = new_cache(model.config, largest, parameter.device, parameter.dtype)
-    integers = {"dtype": torch.int64, "device": parameter.device}
+
+    def integers(*shape: int) -> Tensor:
+        return static(torch.zeros(shape, dtype=torch.int64, device=parameter.device))
 
     def static(tensor: Tensor) -> Tensor:
         # A marked input may be mutated inside a CUDA graph and is not copied into it at every replay.
@@ -59,12 +64,15 @@ def allocate(model: nn.Module, buckets: list[int], prefill_chunk: int) -> dict[i
         return tensor
 
     def buffers(bucket: int) -> Buffers:
+        token = integers(bucket, 1)
         return Buffers(
             bucket=bucket,
-            chunk=static(torch.zeros((bucket, prefill_chunk), **integers)),
-            token=static(torch.zeros((bucket, 1), **integers)),
-            positions=static(torch.zeros(bucket, **integers)),
-            last=static(torch.zeros(bucket, **integers)),
+            chunk=integers(bucket, prefill_chunk),
+            token=token,
+            token_row=token.view(bucket),
+            positions=integers(bucket),
+            last=integers(bucket),
+            one=integers(1).add_(1),
             cache=tuple((static(k[:bucket]), static(v[:bucket])) for k, v in cache),
         )
 
@@ -90,7 +98,7 @@ def build_step(mode: Mode, model: nn.Module) -> Step:
             forward.__code__.replace(co_name=f"step_{mode.name}"), forward.__globals__, "forward",
             forward.__defaults__, forward.__closure__,
         )  # fmt: skip
-        run = torch.compile(copied, **effect.compile)  # type: ignore[call-overload]
+        run = torch.compile(copied, **effect.compile)
 
     def step(tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
         with context():

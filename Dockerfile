@@ -1,0 +1,63 @@
+# syntax=docker/dockerfile:1
+# The service's image. CPU torch by default; the CUDA build is PyPI's own, so for a GPU pass an empty index:
+#   docker build --build-arg TORCH_INDEX_URL= -t launchbound:gpu .
+
+ARG PYTHON_IMAGE=python:3.11.14-slim-bookworm
+
+FROM ${PYTHON_IMAGE} AS build
+ARG TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
+SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
+WORKDIR /source
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PATH=/opt/venv/bin:$PATH
+RUN python -m venv /opt/venv
+
+# What the service needs to run, at the locked versions. This layer is built again only when these two files
+# change; development tools are in the lock as well, but are not asked for.
+COPY pyproject.toml requirements.lock ./
+RUN python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")' \
+      > runtime.txt \
+    && pip install --constraint requirements.lock --requirement runtime.txt setuptools \
+      ${TORCH_INDEX_URL:+--extra-index-url "$TORCH_INDEX_URL"}
+
+COPY README.md LICENSE launchbound.py ./
+COPY service service
+COPY models models
+COPY loadtests loadtests
+COPY dashboards dashboards
+RUN pip install --no-deps --no-build-isolation .
+
+
+FROM ${PYTHON_IMAGE}
+ARG COMMIT=unknown
+LABEL org.opencontainers.image.title="launchbound" \
+      org.opencontainers.image.description="Serves a transformer through PyTorch's inference modes and measures where each request's time went" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.revision="${COMMIT}"
+
+# torch.compile builds C++ while the service warms up, so the compiler stays in the image. Its version is
+# the one of the pinned base image's Debian release.
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends g++ \
+    && rm -rf /var/lib/apt/lists/*
+
+RUN useradd --system --uid 10001 --home-dir /cache --shell /usr/sbin/nologin launchbound \
+    && install --directory --mode 0700 --owner launchbound /cache
+COPY --from=build /opt/venv /opt/venv
+
+# Everything that is written at run time lies under /cache (a volume) or /tmp, so that the root may be read-only.
+ENV PATH=/opt/venv/bin:$PATH \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1 \
+    HOME=/cache \
+    LAUNCHBOUND_CACHE_FOLDER=/cache/launchbound \
+    LAUNCHBOUND_COMMIT=${COMMIT}
+USER 10001
+WORKDIR /cache
+VOLUME /cache
+EXPOSE 8000
+
+# Alive, not ready: compiling all modes takes minutes, and an orchestrator must not kill it for that.
+HEALTHCHECK --interval=5s --timeout=4s --start-period=60s --retries=6 \
+  CMD ["python", "-c", "from urllib.request import urlopen; urlopen('http://127.0.0.1:8000/health/live', timeout=3)"]
+CMD ["launchbound", "serve", "--host", "0.0.0.0"]

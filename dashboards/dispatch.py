@@ -1,0 +1,115 @@
+"""The Dispatch and kernels board: is a step spent on host or device, and what did compiling cost."""
+
+from __future__ import annotations
+
+from grafana_foundation_sdk.models.dashboard import Dashboard
+
+from dashboards.frame import board
+from dashboards.panels import Face, Panel, Query, bars_by_batch, bars_by_mode, graph, grid, repeated
+from dashboards.promql import (
+    DECODE,
+    NOW,
+    OF_MODE,
+    PREFILL,
+    SHOWN,
+    WHERE_STEPS_ARE_MEASURED,
+    mean,
+    quantile,
+    request_parts,
+    series,
+    total_rate,
+)
+from dashboards.theme import BOUND, NONE_EXPECTED, PARITY, PART_COLOURS
+
+
+def dispatch() -> Dashboard:
+    """Build the board."""
+    rows = {
+        "Launch-bound or kernel-bound": [_share(), _bound_index(), _floor()],
+        "One step, by batch, over the time shown": _steps(),
+        "On a GPU": _device(),
+        "Compiler": _compiler(),
+        "One mode at a time": [_by_part()],
+    }
+    return board("dispatch", rows)
+
+
+def _share() -> Panel:
+    dispatched, taken = total_rate("request_dispatch_seconds_sum"), total_rate("request_duration_seconds_sum")
+    return graph(
+        Face("Dispatch per request second", "percentunit"), Query(f"{dispatched} / ({taken} > 0)", "{{mode}}")
+    )
+
+
+def _bound_index() -> Panel:
+    index = Query(f"avg by (mode, batch) ({series('device_bound_index')})", "{{mode}}")
+    return bars_by_batch(Face("Device-bound index", "none", BOUND), index)
+
+
+def _floor() -> Panel:
+    floor = Query(f"avg by (mode, batch) ({series('dispatch_floor_seconds')})", "{{mode}}")
+    return bars_by_batch(Face("Dispatch floor", "s", empty="not calibrated"), floor)
+
+
+def _steps() -> list[Panel]:
+    shown = {
+        "Decode step": ("wall", DECODE),
+        "Dispatch of a decode step": ("dispatch", DECODE),
+        "Kernel of a decode step": ("kernel", DECODE),
+        "Prefill step": ("wall", PREFILL),
+    }
+    return [
+        bars_by_batch(
+            Face(title, "s", width=12),
+            Query(mean(f"step_batch_{part}_seconds", "mode, batch", OF_MODE + phase, SHOWN), "{{mode}}"),
+        )
+        for title, (part, phase) in shown.items()
+    ]
+
+
+def _device() -> list[Panel]:
+    decode = OF_MODE + DECODE
+    dispatched = quantile(0.5, "step_dispatch_seconds", labels=decode, only=WHERE_STEPS_ARE_MEASURED)
+    spanned = quantile(0.5, "step_device_span_seconds", labels=decode)
+    return [
+        graph(
+            Face("Dispatch against device span", "s", empty="no GPU"),
+            Query(dispatched, "{{mode}} dispatch"),
+            Query(spanned, "{{mode}} span"),
+        ),
+        graph(
+            Face("Device span p95", "s", empty="no GPU"),
+            Query(quantile(0.95, "step_device_span_seconds", labels=decode), "{{mode}}"),
+        ),
+        graph(Face("Sync wait", "s", empty="no GPU"), Query(mean("request_sync_wait_seconds"), "{{mode}}")),
+    ]
+
+
+def _compiler() -> list[Panel]:
+    fallbacks = total_rate("fallbacks_total", "mode, reason")
+    warm_up = f"max by (mode, cache) ({series('warmup_seconds')})"
+    effective = f"max by (mode, effective, reason) ({series('mode_effective_info')})"
+    parity = f"max by (mode) ({series('mode_parity_max_abs_logit_difference')})"
+    return [
+        graph(
+            Face("Graph breaks", "cps", NONE_EXPECTED), Query(total_rate("graph_breaks_total"), "{{mode}}")
+        ),
+        graph(Face("Recompiles", "cps", NONE_EXPECTED), Query(total_rate("recompiles_total"), "{{mode}}")),
+        graph(Face("Fallbacks", "reqps", NONE_EXPECTED), Query(fallbacks, "{{mode}} {{reason}}")),
+        bars_by_mode(
+            Face("Compilations", "s", empty="nothing compiled in the time shown"),
+            Query(mean("compile_seconds", window=SHOWN), "seconds"),
+        ),
+        grid(Face("Warm-up", "s", empty="still warming"), Query(warm_up, "seconds")),
+        grid(Face("Parity", "sci", PARITY, empty="not measured yet"), Query(parity, "largest difference")),
+        grid(
+            Face("What each mode really runs", "none", width=24, empty="still warming"),
+            Query(effective, ""),
+        ),
+    ]
+
+
+def _by_part() -> Panel:
+    parts = [Query(expr, part) for part, expr in request_parts(NOW).items()]
+    face = Face("Request time by part", "s", width=24)
+    return repeated(graph(face, *parts, colours=PART_COLOURS, stacked=True))

@@ -1,0 +1,110 @@
+"""The Load and memory board: client beside server, queue and refusals, processes and device memory."""
+
+from __future__ import annotations
+
+from grafana_foundation_sdk.models.dashboard import Dashboard
+
+from dashboards.frame import board
+from dashboards.panels import Face, Panel, Query, graph, number
+from dashboards.promql import HERE, NOW, OF_MODE, SHOWN, mean, quantile, series, total_rate
+from dashboards.theme import AT_LEAST_ONE, NONE_EXPECTED, SHARE_LOST
+
+CLIENT = 'mode=~"$mode"'
+NO_CLIENT = "no load generator"
+
+
+def load() -> Dashboard:
+    """Build the board."""
+    rows = {
+        "Load generator and service": _client_and_server(),
+        "Queue": _queue(),
+        "Outcomes": _outcomes(),
+        "Processes": _processes(),
+        "Device memory": _memory(),
+    }
+    return board("load", rows)
+
+
+def _client_and_server() -> list[Panel]:
+    sent = total_rate("loadtest_requests_total", "", CLIENT)
+    seen = mean("loadtest_latency_seconds", "", CLIENT)
+    p95 = quantile(0.95, "loadtest_latency_seconds", labels=CLIENT)
+    return [
+        graph(
+            Face("Users", "none", width=6, empty=NO_CLIENT),
+            Query(f"sum({series('loadtest_users', '')})", "users"),
+        ),
+        graph(
+            Face("Client rate over server rate", "reqps", width=6),
+            Query(sent, "client"),
+            Query(total_rate("requests_total", ""), "server"),
+        ),
+        graph(
+            Face("Client latency over server latency", "s", width=6),
+            Query(seen, "client"),
+            Query(mean("request_duration_seconds", ""), "server"),
+        ),
+        graph(Face("Client p95", "s", width=6, empty=NO_CLIENT), Query(p95, "{{mode}}")),
+    ]
+
+
+def _queue() -> list[Panel]:
+    refused = total_rate("requests_rejected_total", "reason", HERE)
+    progress = f"sum by (mode) ({series('requests_in_progress')})"
+    return [
+        graph(
+            Face("Queue depth", "none", width=6),
+            Query(f"sum by (instance) ({series('queue_depth', HERE)})", "{{instance}}"),
+        ),
+        graph(Face("In progress", "none", width=6), Query(progress, "{{mode}}")),
+        graph(Face("Queue time", "s", width=6), Query(mean("request_queue_seconds"), "{{mode}}")),
+        graph(Face("Refused by reason", "reqps", NONE_EXPECTED, 6), Query(refused, "{{reason}}")),
+    ]
+
+
+def _outcomes() -> list[Panel]:
+    return [
+        graph(Face("Outcomes", "reqps"), Query(total_rate("requests_total", "outcome"), "{{outcome}}")),
+        graph(Face("Sequences per batch", "none"), Query(mean("batch_size"), "{{mode}}")),
+        graph(Face("Profiled requests", "reqps"), Query(total_rate("profiled_requests_total"), "{{mode}}")),
+    ]
+
+
+def _processes() -> list[Panel]:
+    observing = total_rate("instrumentation_seconds_total", "", HERE)
+    restarts = f"sum(increase({series('engine_restarts_total', HERE)}[{SHOWN}]))"
+    switches = total_rate("engine_involuntary_switches_total", "instance", HERE)
+    per_second = f"{observing} / ({total_rate('request_duration_seconds_sum', '', HERE)} > 0)"
+    return [
+        graph(
+            Face("Engine up", "none", AT_LEAST_ONE, 6),
+            Query(f"min by (instance) ({series('engine_up', HERE)})", "{{instance}}"),
+        ),
+        number(
+            Face("Engine restarts", "none", NONE_EXPECTED, 6, empty="no service"), Query(restarts, "restarts")
+        ),
+        graph(Face("Involuntary switches", "cps", width=6), Query(switches, "{{instance}}")),
+        graph(Face("Instrumentation", "percentunit", SHARE_LOST, 6), Query(per_second, "of request time")),
+    ]
+
+
+def _memory() -> list[Panel]:
+    kinds = ("reserved", "allocated", "active", "inactive_split")
+
+    def allocator(stat: str) -> list[Query]:
+        labels = HERE + f', stat="{stat}"'
+        return [
+            Query(f"sum by (instance) ({series(f'memory_{kind}_bytes', labels)})", f"{{{{instance}}}} {kind}")
+            for kind in kinds
+        ]
+
+    out_of_memory = total_rate("requests_total", "mode", OF_MODE + ', outcome="oom"', NOW)
+    return [
+        graph(Face("Allocator", "bytes", width=6, empty="no GPU"), *allocator("current")),
+        graph(Face("Allocator peak", "bytes", width=6, empty="no GPU"), *allocator("peak")),
+        graph(Face("Out of memory", "reqps", NONE_EXPECTED, 6), Query(out_of_memory, "{{mode}}")),
+        graph(
+            Face("GPU utilisation", "percent", width=6, empty="no GPU exporter"),
+            Query("max by (gpu) (DCGM_FI_DEV_GPU_UTIL{})", "GPU {{gpu}}"),
+        ),
+    ]

@@ -1,0 +1,120 @@
+"""A Prometheus of our own on loopback, from Debian's or anyone's binary, with the committed configuration."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import urlencode
+from urllib.request import ProxyHandler, build_opener
+
+import yaml
+
+CONFIGURATION = Path(__file__).parent / "prometheus.yml"
+_OPENER = build_opener(ProxyHandler({}))
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One series of an answer: its labels, and (seconds since the epoch, value) in order of time."""
+
+    labels: Mapping[str, str]
+    points: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Prometheus:
+    """A running server, asked over HTTP. A query that it refuses raises ValueError with its words."""
+
+    url: str
+
+    def query(self, expr: str) -> list[Sample]:
+        """`expr` now: one point per series."""
+        found = self._get("query", query=expr)["result"]
+        return [Sample(one["metric"], (_point(one["value"]),)) for one in found]
+
+    def query_range(self, expr: str, start: float, end: float, step_seconds: float) -> list[Sample]:
+        """`expr` over time, from `start` to `end` in seconds since the epoch."""
+        found = self._get("query_range", query=expr, start=start, end=end, step=step_seconds)["result"]
+        return [Sample(one["metric"], tuple(map(_point, one["values"]))) for one in found]
+
+    def unhealthy(self) -> dict[str, str]:
+        """Scraped address → what its last scrape ran into, for those that do not answer (yet)."""
+        targets = self._get("targets", state="active")["activeTargets"]
+        return {one["scrapeUrl"]: one["lastError"] for one in targets if one["health"] != "up"}
+
+    def rules(self) -> list[dict[str, Any]]:
+        """All rules, each with `name`, `query`, `health` and `type` (recording or alerting)."""
+        return [rule for group in self._get("rules")["groups"] for rule in group["rules"]]
+
+    def _get(self, call: str, **parameters: object) -> Any:
+        # As a form, because a long expression does not fit into every address.
+        data = urlencode(parameters).encode() if call.startswith("query") else None
+        address = f"{self.url}/api/v1/{call}" + ("" if data else f"?{urlencode(parameters)}")
+        try:
+            with _OPENER.open(address, data, timeout=20) as response:
+                return json.load(response)["data"]
+        except OSError as error:
+            told = error.read().decode(errors="replace") if hasattr(error, "read") else str(error)
+            raise ValueError(f"Prometheus does not answer {parameters.get('query', call)}: {told}") from error
+
+
+def configuration(targets: Mapping[str, Sequence[str]], interval: str) -> str:
+    """The committed configuration for fixed addresses: job → ["host:port", …]; other jobs are left out."""
+    told = yaml.safe_load(CONFIGURATION.read_text(encoding="utf-8"))
+    told["global"] = {"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval}
+    told["rule_files"] = [str(CONFIGURATION.parent / name) for name in told["rule_files"]]
+    told["scrape_configs"] = [
+        {"job_name": job["job_name"], "static_configs": [{"targets": list(targets[job["job_name"]])}]}
+        for job in told["scrape_configs"]
+        if job["job_name"] in targets
+    ]
+    return str(yaml.safe_dump(told))
+
+
+@contextmanager
+def local_prometheus(
+    binary: str, folder: Path, targets: Mapping[str, Sequence[str]], interval: str = "5s", port: int = 0
+) -> Iterator[Prometheus]:
+    """Run `binary` until the block ends, its data and configuration in `folder`; port 0 takes a free one.
+
+    Raises RuntimeError with Prometheus' own words where it does not start.
+    """
+    (folder / "prometheus.yml").write_text(configuration(targets, interval), encoding="utf-8")
+    command = [
+        binary, f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+    ]  # fmt: skip
+    running = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    assert running.stderr is not None
+    try:
+        yield Prometheus(f"http://{_listening(running.stderr)}")
+    finally:
+        running.terminate()
+        # Reads what is left, so that a full pipe cannot keep it from ending.
+        running.communicate(timeout=20)
+
+
+def _listening(log: IO[str]) -> str:
+    """Read the log up to where the server says its address (Prometheus 2 and 3 word it alike)."""
+    said = []
+    for line in log:
+        said.append(line)
+        if re.search(r"Server is ready to receive web requests", line):
+            address = next(found for found in map(_address, said) if found)
+            return address
+    raise RuntimeError("Prometheus did not start: " + "".join(said[-5:]))
+
+
+def _address(line: str) -> str | None:
+    found = re.search(r'msg="?Listening on"? address=(\S+)', line)
+    return found[1] if found else None
+
+
+def _point(pair: Sequence[Any]) -> tuple[float, float]:
+    return float(pair[0]), float(pair[1])

@@ -1,0 +1,102 @@
+"""The service under test as plain HTTP: its modes, its readiness, its metrics."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import ProxyHandler, Request, build_opener
+
+from prometheus_client.parser import text_string_to_metric_families
+
+COMPILE_COUNTERS = (
+    "launchbound_recompiles_total", "launchbound_graph_breaks_total", "launchbound_compile_seconds_count",
+)  # fmt: skip
+
+
+class TargetError(RuntimeError):
+    """The service cannot be used for a sweep; the message names the remedy."""
+
+
+class Unreachable(TargetError):
+    """Nothing answers at the address."""
+
+
+class Target:
+    """A running service at `url`; `api_key` is sent as a bearer token."""
+
+    def __init__(self, url: str, api_key: str | None = None, timeout_seconds: float = 10.0) -> None:
+        """Raises TargetError where `url` is not one of http."""
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.netloc:
+            raise TargetError(f"'{url}' is not an address: give it as http://127.0.0.1:8000")
+        self.url = url.rstrip("/")
+        self.headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._timeout_seconds = timeout_seconds
+        # Measured is this machine's loopback or network, never a proxy on the way.
+        self._opener = build_opener(ProxyHandler({}))
+
+    def get(self, path: str) -> tuple[int, str]:
+        """Status and body of GET `path`; an error status is returned, not raised. Raises Unreachable."""
+        try:
+            request = Request(self.url + path, headers=self.headers)
+            with self._opener.open(request, timeout=self._timeout_seconds) as response:
+                return response.status, response.read().decode()
+        except HTTPError as error:
+            return error.code, error.read().decode(errors="replace")
+        except (URLError, OSError) as error:
+            reason = getattr(error, "reason", error)
+            raise Unreachable(f"nothing answers at {self.url} ({reason}): start the service") from error
+
+    def modes(self) -> dict[str, Any]:
+        """The document of GET /v1/modes. Raises TargetError where it is refused or something else."""
+        status, body = self.get("/v1/modes")
+        if status == 401:
+            raise TargetError(f"{self.url} wants an API key: set LAUNCHBOUND_API_KEY to the service's key")
+        document = _json(body)
+        if status == 200 and isinstance(document, dict) and isinstance(document.get("modes"), list):
+            return document
+        raise TargetError(f"GET {self.url}/v1/modes answered {status} {body[:200]!r}: is this a launchbound?")
+
+    def metrics(self) -> str:
+        """The text of GET /metrics. Raises TargetError for any other status than 200."""
+        status, body = self.get("/metrics")
+        if status != 200:
+            raise TargetError(f"GET {self.url}/metrics answered {status}: {body[:200]!r}")
+        return body
+
+
+def _json(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def samples(metrics_text: str, *names: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """Values of the samples called one of `names`, by (name, labels)."""
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(metrics_text)
+        for sample in family.samples
+        if sample.name in names
+    }
+
+
+def compile_counters(metrics_text: str) -> dict[str, float]:
+    """What counts compilations, summed over modes."""
+    totals: dict[str, float] = {}
+    for (name, _), value in samples(metrics_text, *COMPILE_COUNTERS).items():
+        totals[name] = totals.get(name, 0.0) + value
+    return totals
+
+
+def requests_by_mode(metrics_text: str) -> dict[str, dict[str, float]]:
+    """`launchbound_requests_total` as {mode: {outcome: count}}."""
+    counts: dict[str, dict[str, float]] = {}
+    for (_, labels), value in samples(metrics_text, "launchbound_requests_total").items():
+        named: Mapping[str, str] = dict(labels)
+        counts.setdefault(named.get("mode", ""), {})[named.get("outcome", "")] = value
+    return counts

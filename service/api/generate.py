@@ -1,0 +1,76 @@
+"""`POST /v1/modes/{mode}/generate`: one batch of prompts in one mode, at once or as a stream."""
+
+from __future__ import annotations
+
+import asyncio
+from time import perf_counter_ns
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from service.api.answers import generate_answer, reply, server_timing
+from service.api.body import read_body
+from service.api.call import Call, check_limits, check_mode
+from service.api.parts import Parts, parts_of
+from service.api.request_id import id_of
+from service.api.stream import EventStream
+from service.border.messages import Job
+from service.schemas import ErrorBody, GenerateAnswer, GenerateBody, Generation
+
+router = APIRouter(tags=["generation"])
+
+ERRORS: dict[int | str, dict[str, Any]] = {
+    401: {"model": ErrorBody, "description": "The API key is missing or wrong."},
+    404: {"model": ErrorBody, "description": "Unknown mode."},
+    413: {"model": ErrorBody, "description": "The body is over the limit."},
+    422: {"model": ErrorBody, "description": "The body cannot be served; `param` names the field."},
+    429: {"model": ErrorBody, "description": "Too many unfinished requests; see Retry-After."},
+    503: {
+        "model": ErrorBody,
+        "description": "Mode not ready, engine restarting, out of memory, or draining.",
+    },
+    504: {"model": ErrorBody, "description": "The deadline passed."},
+}
+
+
+def body_schema(schema: type[Generation]) -> dict[str, Any]:
+    """OpenAPI for a body that the route reads by itself."""
+    content = {"application/json": {"schema": schema.model_json_schema()}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+def new_job(parts: Parts, job_id: str, mode: str, body: Generation, received_ns: int, **more: Any) -> Job:
+    """`body` as a job for `mode`, stamped as sent now."""
+    return Job(
+        id=job_id, mode=mode, prompts=body.prompts, max_new_tokens=body.max_new_tokens,
+        temperature=body.temperature, top_k=body.top_k, stop=body.stop, ignore_eos=body.ignore_eos,
+        deadline_ns=received_ns + round(parts.settings.request_timeout_seconds * 1e9),
+        sent_ns=perf_counter_ns(), **more,
+    )  # fmt: skip
+
+
+@router.post(
+    "/modes/{mode}/generate",
+    openapi_extra=body_schema(GenerateBody),
+    responses={200: {"model": GenerateAnswer, "content": {"text/event-stream": {}}}, **ERRORS},
+)
+async def generate(mode: str, request: Request) -> Response:
+    """Generate in one mode, and say where the time went. Clocks run from here: the body is parsed."""
+    parts = parts_of(request)
+    check_mode(parts, mode)
+    body = await read_body(request, GenerateBody, parts.settings.max_body_bytes)
+    received_ns = perf_counter_ns()
+    check_limits(parts, body)
+    job = new_job(
+        parts, id_of(request.scope), mode, body, received_ns,
+        seed=body.seed, stream=body.stream, profile=body.profile,
+    )  # fmt: skip
+    if body.stream:
+        return EventStream(parts, job, received_ns)
+    async with Call(parts, request.receive) as call:
+        account = await call.account(call.submit(job), received_ns)
+    answer = generate_answer(account, id_of(request.scope), parts.settings.model, parts.device)
+    # Observed right after the answer has been written, so that nobody waits for the observation.
+    asyncio.get_running_loop().call_soon(parts.metrics.observe, account)
+    return reply(answer, {"Server-Timing": server_timing(answer["timings"])})

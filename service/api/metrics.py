@@ -1,0 +1,18 @@
+"""`GET /metrics`: a route of its own, because a mounted app answers 307 and Prometheus then stores nothing."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from service.api.parts import parts_of
+
+router = APIRouter(tags=["metrics"])
+
+
+@router.get("/metrics", responses={200: {"content": {"text/plain": {}, "application/openmetrics-text": {}}}})
+async def metrics(request: Request) -> Response:
+    """Prometheus text, or OpenMetrics where the Accept header asks for it."""
+    parts = parts_of(request)
+    body, content_type = parts.metrics.render(request.headers.get("accept", ""), parts.client.in_progress())
+    return Response(body, headers={"Content-Type": content_type})

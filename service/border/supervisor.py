@@ -1,0 +1,201 @@
+"""Starts the engine process, watches it, and starts the next one when it ends: one socket per life."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from asyncio.subprocess import Process
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from service.border.client import EngineClient
+from service.border.messages import EngineSettings, Stop
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+log = logging.getLogger("launchbound.supervisor")
+
+ENGINE_COMMAND = (sys.executable, "-m", "service.engine.process")
+EXIT_BAD_SETTINGS = 2
+QUICK_DEATH_SECONDS = 60.0
+"""A life shorter than this counts as a failed start, and the next one waits longer."""
+
+SLOWEST_RETRY_SECONDS = 30.0
+DEATHS_UNTIL_UNWELL = 5
+STOP_SECONDS = 5.0
+IPC_PATH_LIMIT = 107
+
+
+class Supervisor:
+    """Owns the engine process and the private folder of its sockets.
+
+    `describe` builds the engine's settings for a socket address; `refused` is called once if the very first
+    engine says, by exit code 2, that its settings cannot work.
+    """
+
+    def __init__(
+        self,
+        client: EngineClient,
+        describe: Callable[[str], EngineSettings],
+        command: Sequence[str] = ENGINE_COMMAND,
+        first_retry_seconds: float = 0.5,
+        refused: Callable[[str], None] | None = None,
+    ) -> None:
+        self._client, self._describe, self._command = client, describe, tuple(command)
+        self._first_retry_seconds, self._refused = first_retry_seconds, refused
+        self._cores = os.sched_getaffinity(0)
+        self._folder = Path()
+        self._context = zmq.asyncio.Context()
+        self._process: Process | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.lives = 0
+        self.quick_deaths = 0
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the running engine."""
+        return self._process.pid if self._process is not None else None
+
+    @property
+    def unwell(self) -> str | None:
+        """Why the service should be looked at by a person or an orchestrator: it cannot start an engine."""
+        if self._task is not None and self._task.done() and not self._client.draining:
+            return "the engine's supervisor ended"
+        if self.quick_deaths >= DEATHS_UNTIL_UNWELL:
+            return f"the engine ended {self.quick_deaths} times in a row; last: {self._client.down_reason}"
+        return None
+
+    def start(self) -> None:
+        """Begin the first life in the background."""
+        self._folder = Path(tempfile.mkdtemp(prefix="launchbound-"))
+        if len(os.fsencode(self._folder)) + len("/engine-000000.sock") > IPC_PATH_LIMIT:
+            raise OSError(f"the temporary folder's path is too long for a socket: {self._folder}; set TMPDIR")
+        self._task = asyncio.create_task(self._live_on(), name="engine-supervisor")
+
+    async def stop(self) -> None:
+        """End the engine: ask, then SIGTERM, then SIGKILL, each with its time; remove the folder."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._context.destroy(linger=0)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    async def _live_on(self) -> None:
+        while True:
+            began = monotonic()
+            reason, exit_code = await self._live()
+            if exit_code == EXIT_BAD_SETTINGS and self.lives == 1 and self._refused is not None:
+                self._refused(reason)
+            self.quick_deaths = self.quick_deaths + 1 if monotonic() - began < QUICK_DEATH_SECONDS else 0
+            wait = min(SLOWEST_RETRY_SECONDS, self._first_retry_seconds * 2 ** max(0, self.quick_deaths - 1))
+            log.error("%s; starting a new one in %.1f s", reason, wait)
+            self._client.lost(reason, retry_after_seconds=max(1, round(wait) + 1))
+            await asyncio.sleep(wait)
+
+    async def _live(self) -> tuple[str, int | None]:
+        """One engine life, from bind to the end of the process; returns why it ended, and the exit code."""
+        self.lives += 1
+        path = self._folder / f"engine-{self.lives}.sock"
+        socket = self._context.socket(zmq.PAIR)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.SNDHWM, 0)  # admission bounds what is under way
+        socket.bind(f"ipc://{path}")
+        try:
+            process = await self._spawn(f"ipc://{path}")
+        except OSError as error:
+            socket.close()
+            return f"the engine could not be started: {error}", None
+        self._process = process
+        self._client.attach(lambda frame: _send(socket, frame))
+        receiving = asyncio.create_task(self._receive(socket))
+        try:
+            return await self._watch(process, receiving), process.returncode
+        except asyncio.CancelledError:
+            self._client.post(Stop())
+            await _end(process)
+            raise
+        finally:
+            receiving.cancel()
+            await asyncio.gather(receiving, return_exceptions=True)
+            self._process = None
+            socket.close()
+            path.unlink(missing_ok=True)
+
+    async def _watch(self, process: Process, receiving: asyncio.Task[None]) -> str:
+        """Wait for the end of the process; end it where it hangs or speaks another language."""
+        exited = asyncio.create_task(process.wait())
+        stuck = asyncio.create_task(self._client.stuck.wait())
+        try:
+            await asyncio.wait({exited, stuck, receiving}, return_when=asyncio.FIRST_COMPLETED)
+            if exited.done():
+                return f"the engine ended {_how(exited.result())}"
+            why = "does not answer" if stuck.done() else f"sent what is no message ({receiving.exception()})"
+            await _end(process, stop_seconds=0.0)
+            return f"the engine {why} and was ended"
+        finally:
+            exited.cancel()
+            stuck.cancel()
+
+    async def _receive(self, socket: zmq.asyncio.Socket) -> None:
+        while True:
+            self._client.received(await socket.recv())
+
+    async def _spawn(self, address: str) -> Process:
+        """Start the engine in a session of its own, so that Ctrl-C reaches the front alone.
+
+        Its output goes to our stderr. It inherits all cores this process had before the front was pinned.
+        """
+        settings = msgspec.json.encode(self._describe(address)).decode()
+        with _on_cores(self._cores):
+            return await asyncio.create_subprocess_exec(
+                *self._command, settings, stdin=asyncio.subprocess.DEVNULL, stdout=2, start_new_session=True
+            )
+
+
+def _send(socket: zmq.asyncio.Socket, frame: bytes) -> None:
+    """Hand a frame to zmq; without a high-water mark that never waits."""
+    socket.send(frame)
+
+
+@contextmanager
+def _on_cores(cores: set[int]) -> Iterator[None]:
+    """Run the body with this thread allowed on `cores`: a child inherits what its parent's thread may use."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+async def _end(process: Process, stop_seconds: float = STOP_SECONDS) -> None:
+    """Wait, then SIGTERM, then SIGKILL."""
+    for seconds, next_signal in ((stop_seconds, signal.SIGTERM), (STOP_SECONDS, signal.SIGKILL)):
+        try:
+            await asyncio.wait_for(process.wait(), seconds)
+        except TimeoutError:
+            log.warning("the engine did not end in %.0f s: sending %s", seconds, next_signal.name)
+            with suppress(ProcessLookupError):  # it may just have ended
+                process.send_signal(next_signal)
+        else:
+            return
+    await process.wait()
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"with exit code {code}"
+    return f"by signal {-code} ({signal.Signals(-code).name})"

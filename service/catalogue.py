@@ -1,0 +1,149 @@
+"""Every metric this service exports, as one table: name, type, labels, unit, help, and where it is measured.
+
+Pure data. `service.metrics` builds everything from it and refuses a name that is not here; the boards may read
+their descriptions from it. Names stand without their `launchbound_` prefix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Literal
+
+Kind = Literal["counter", "gauge", "histogram", "summary", "info"]
+Start = Literal["always", "timings", "cpu", "cuda", "once measured"]
+
+PREFIX = "launchbound_"
+FALLBACK = "fallback"
+OUTCOMES = ("ok", "error", "cancelled", "timeout", "oom", "rejected")
+PHASES = ("prefill", "decode")
+TOKEN_KINDS = ("prompt", "generated")
+REJECTIONS = ("queue_full", "too_large", "bad_request", "not_ready", "unauthorised", "draining")
+FALLBACK_REASONS = ("graph_skipped", "uncaptured_shape", "recompiled", "other")
+
+STEP_BUCKETS = tuple(float(f"{25e-6 * 2 ** (k / 2):.3g}") for k in range(33))
+"""25 µs to 1.64 s by factors of √2."""
+
+REQUEST_BUCKETS = (
+    0.0005, 0.0007, *(round(step * 10.0**decade, 6) for decade in range(-3, 2) for step in (1, 1.5, 2, 3, 5, 7)),
+    100.0,
+)  # fmt: skip
+"""0.5 ms to 100 s, six per decade, near to geometric, with the round values that people take as SLO."""
+
+COMPILE_BUCKETS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One metric. `start` says from when its label sets exist at 0, or that it is absent until measured.
+
+    "always": from the start. "timings": from the start, unless instrumentation is turned down. "cpu", "cuda":
+    as "timings", once the engine says that it runs there; on the other device only once it was measured.
+    `of_requests`: observed per request, and so with the mode "fallback" too. A histogram without `buckets`
+    takes the configured batch sizes.
+    """
+
+    name: str
+    kind: Kind
+    labels: tuple[str, ...]
+    help: str
+    start: Start = "always"
+    buckets: tuple[float, ...] = ()
+    of_requests: bool = False
+
+    @property
+    def unit(self) -> str:
+        """The unit in the name ('' for a pure number)."""
+        stem = self.name.removesuffix("_total")
+        return next((unit for unit in ("seconds", "bytes") if stem.endswith("_" + unit)), "")
+
+    def label_sets(self, modes: Sequence[str], batches: Sequence[int]) -> Iterator[tuple[str, ...]]:
+        """Every combination of label values there can be, for closed labels."""
+        values: dict[str, Sequence[str]] = {
+            "mode": (*modes, FALLBACK) if self.of_requests else modes,
+            "batch": [str(batch) for batch in batches],
+            "outcome": OUTCOMES,
+            "phase": PHASES,
+            "kind": TOKEN_KINDS,
+            "reason": FALLBACK_REASONS if "mode" in self.labels else REJECTIONS,
+        }
+        return product(*(values[label] for label in self.labels))
+
+
+_PART = " Observed for requests that ended well and were not profiled; one boundary set for all parts."
+_ESTIMATE = " On a CPU an estimate (dispatch a lower, kernel an upper one): read its mean, not its quantiles."
+
+
+def _request(name: str, help_: str, start: Start = "timings") -> Row:
+    return Row(name, "histogram", ("mode",), help_ + _PART, start, REQUEST_BUCKETS, of_requests=True)
+
+
+def _step(name: str, kind: Kind, labels: tuple[str, ...], help_: str, start: Start = "always") -> Row:
+    return Row(
+        name, kind, labels, help_, start, STEP_BUCKETS if kind == "histogram" else (), of_requests=True
+    )
+
+
+CATALOGUE: tuple[Row, ...] = (
+    Row("requests_total", "counter", ("mode", "outcome"),
+        "Requests by mode and outcome, counted when they end; a comparison counts once per run.",
+        of_requests=True),
+    Row("requests_in_progress", "gauge", ("mode",), "Requests accepted and not finished, by mode asked for."),
+    Row("queue_depth", "gauge", (), "Requests accepted and not started: all but the one that runs."),
+    Row("requests_rejected_total", "counter", ("reason",), "Requests refused before they ran, by reason."),
+    _request("request_duration_seconds", "Body parsed until the answer is handed over.", "always"),
+    _request("request_queue_seconds", "Waited while the engine was busy.", "always"),
+    _request("request_dispatch_seconds", "Host time issuing steps." + _ESTIMATE),
+    _request("request_device_span_seconds", "First to last work of each step on the device's stream, gaps "
+             "included.", "cuda"),
+    _request("request_kernel_seconds", "The device really ran kernels." + _ESTIMATE, "cpu"),
+    _request("request_sync_wait_seconds", "Host blocked on the device.", "cuda"),
+    _request("request_other_seconds", "The closing term: tokenise, process border, bookkeeping."),
+    _request("time_to_first_token_seconds", "Body parsed until the first token is on the host.", "always"),
+    _step("time_per_output_token_seconds", "histogram", ("mode",),
+          "(Duration - time to first token) / (tokens of the longest completion - 1)."),
+    _step("step_dispatch_seconds", "histogram", ("mode", "phase"), "Dispatch of one step. On a CPU single steps "
+          "are not measured: each request's mean step, once per step.", "timings"),
+    _step("step_device_span_seconds", "histogram", ("mode", "phase"), "Device span of one step.", "cuda"),
+    _step("step_batch_dispatch_seconds", "summary", ("mode", "phase", "batch"),
+          "Dispatch per step by batch bucket: exact sums for means." + _ESTIMATE, "timings"),
+    _step("step_batch_kernel_seconds", "summary", ("mode", "phase", "batch"),
+          "Kernel time per step by batch bucket." + _ESTIMATE, "cpu"),
+    _step("step_batch_wall_seconds", "summary", ("mode", "phase", "batch"),
+          "Wall time per step by batch bucket: exact sums for means."),
+    Row("device_bound_index", "gauge", ("mode", "batch"),
+        "Kernel / (kernel + dispatch), from the sums since the start: < 0.2 launch-bound, >= 0.5 kernel-bound.",
+        "once measured"),
+    Row("dispatch_floor_seconds", "gauge", ("mode", "batch"), "Dispatch of one decode step of the hollow twin.",
+        "once measured"),
+    Row("tokens_total", "counter", ("mode", "kind"), "Tokens taken in (prompt) and generated.", of_requests=True),
+    Row("batch_size", "histogram", ("mode",), "Sequences per executed batch.", of_requests=True),
+    Row("graph_breaks_total", "counter", ("mode",), "Graph breaks by torch's own count."),
+    Row("recompiles_total", "counter", ("mode",), "Recompilations by torch's own count."),
+    Row("fallbacks_total", "counter", ("mode", "reason"), "Requests that ran as another form than declared."),
+    Row("compile_seconds", "histogram", ("mode",), "One compilation: first call of one callable.", "always",
+        COMPILE_BUCKETS),
+    Row("warmup_seconds", "gauge", ("mode", "cache"), "Warm-up of a mode, by whether its code was cached; "
+        "'none' where it compiles nothing.", "once measured"),
+    Row("mode_ready", "gauge", ("mode",), "1 if the mode is warm, in parity and serving, else 0."),
+    Row("mode_parity_max_abs_logit_difference", "gauge", ("mode",), "Largest logit difference from eager at "
+        "warm-up.", "once measured"),
+    Row("mode_effective_info", "info", ("mode", "effective", "reason"), "What a mode really does here, and why.",
+        "once measured"),
+    Row("memory_allocated_bytes", "gauge", ("stat",), "Caching allocator: allocated.", "once measured"),
+    Row("memory_reserved_bytes", "gauge", ("stat",), "Caching allocator: reserved.", "once measured"),
+    Row("memory_active_bytes", "gauge", ("stat",), "Caching allocator: active.", "once measured"),
+    Row("memory_inactive_split_bytes", "gauge", ("stat",), "Caching allocator: inactive split blocks.",
+        "once measured"),
+    Row("engine_restarts_total", "counter", (), "Times the engine process ended and was started again."),
+    Row("engine_up", "gauge", (), "1 while the engine process answers, else 0."),
+    Row("profiled_requests_total", "counter", ("mode",), "Requests run under the profiler."),
+    Row("instrumentation_seconds_total", "counter", (), "Time the front spent observing these metrics."),
+    Row("engine_involuntary_switches_total", "counter", (), "Times the engine was taken off its core in a "
+        "request."),
+    Row("build_info", "info", ("version", "commit", "torch", "cuda", "device"), "What runs here.",
+        "once measured"),
+    Row("model_info", "info", ("name", "parameters", "dtype", "layers", "width"), "What is served.",
+        "once measured"),
+)  # fmt: skip

@@ -1,0 +1,243 @@
+"""The HTTP bodies: what may come in, checked strictly, and the shape of what goes out."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from typing_extensions import TypedDict
+
+from service.border.messages import FinishReason, Source
+
+CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+MAX_TOP_K = 1_000_000
+MAX_REPEATS = 50
+
+
+def _readable(text: str) -> str:
+    """Refuse control characters: a tokenizer takes them, but nobody means them."""
+    if found := CONTROL.search(text):
+        raise ValueError(
+            f"control character U+{ord(found[0]):04X} at position {found.start()}; of these only newline, tab"
+            " and return may stand in a prompt"
+        )
+    return text
+
+
+Prompt = Annotated[str, Field(min_length=1), AfterValidator(_readable)]
+StopString = Annotated[str, Field(min_length=1, max_length=256)]
+FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Generation(BaseModel):
+    """What every generating call takes."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    prompts: list[Prompt] = Field(min_length=1, description="One batch: they run together, in one step each.")
+    max_new_tokens: int = Field(
+        32, ge=1, description="Per prompt; with the longest prompt within the context."
+    )
+    temperature: FiniteFloat = Field(0.0, ge=0, le=100, description="0: greedy.")
+    top_k: int | None = Field(None, ge=1, le=MAX_TOP_K)
+    seed: int | None = Field(None, ge=0, lt=2**63)
+    stop: list[StopString] = Field([], max_length=4, description="Ends a completion; left out of its text.")
+    ignore_eos: bool = Field(False, description="Go on after an end-of-text token.")
+
+
+EXAMPLE = {"prompts": ["def mean(values):"], "max_new_tokens": 32, "temperature": 0.0}
+
+
+class GenerateBody(Generation):
+    """POST /v1/modes/{mode}/generate."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE, {**EXAMPLE, "stream": True}]})
+
+    stream: bool = Field(False, description="Server-sent events: `token`s, then one `result`.")
+    profile: bool = Field(
+        False, description="Run under torch.profiler; such requests enter no time histogram."
+    )
+
+
+class CompareBody(Generation):
+    """POST /v1/compare."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{**EXAMPLE, "modes": ["eager", "inference_mode"], "repeats": 5}]}
+    )
+
+    modes: list[str] | None = Field(None, min_length=1, description="All that are ready, if left out.")
+    repeats: int = Field(5, ge=1, le=MAX_REPEATS, description="Rounds; each runs every mode once, shuffled.")
+    stream: Literal[False] = False
+    profile: Literal[False] = False
+
+
+# ---------------------------------------------------------------- answers
+
+
+class ErrorDetail(TypedDict):
+    """`param` names the field to change, where there is one."""
+
+    type: str
+    message: str
+    param: str | None
+
+
+class ErrorBody(TypedDict):
+    """The one error shape."""
+
+    error: ErrorDetail
+
+
+class ModeName(TypedDict):
+    """What was asked for and what it really was."""
+
+    requested: str
+    effective: str
+    reason: str | None
+
+
+class OutputBody(TypedDict):
+    """The completion of one prompt."""
+
+    text: str
+    finish_reason: FinishReason
+    completion_tokens: int
+
+
+class Usage(TypedDict):
+    """Tokens, padding not counted."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class PhaseBody(TypedDict):
+    """Sums over the steps of one phase; null: this device cannot measure it."""
+
+    steps: int
+    wall_seconds: float
+    dispatch_seconds: float | None
+    device_span_seconds: float | None
+    kernel_seconds: float | None
+    sync_wait_seconds: float | None
+
+
+class Sources(TypedDict):
+    """How dispatch and kernel were found."""
+
+    dispatch: Source | None
+    kernel: Source | None
+
+
+class TimingsBody(TypedDict):
+    """From the body parsed to the moment before the answer is serialised, in parts that add up to the total."""
+
+    queue_seconds: float
+    dispatch_seconds: float | None
+    device_span_seconds: float | None
+    kernel_seconds: float | None
+    sync_wait_seconds: float | None
+    other_seconds: float
+    border_seconds: float
+    tokenise_seconds: float
+    total_seconds: float
+    time_to_first_token_seconds: float | None
+    involuntary_switches: int
+    prefill: PhaseBody
+    decode: PhaseBody
+    sources: Sources
+    kernels: int | None
+    launches: int | None
+
+
+class GenerateAnswer(TypedDict):
+    """Answer of generate, and a stream's last event."""
+
+    id: str
+    model: str
+    mode: ModeName
+    device: str
+    batch_size: int
+    batch_bucket: int
+    outputs: list[OutputBody]
+    usage: Usage
+    timings: TimingsBody
+
+
+class Speedup(TypedDict):
+    """Paired over the rounds, with its 95 % interval; null where the rounds are too few to bound it."""
+
+    vs: str
+    ratio: float
+    low: float | None
+    high: float | None
+
+
+class ModeResult(TypedDict):
+    """One mode of a comparison: medians over its rounds, waiting behind other requests left out."""
+
+    mode: str
+    effective: str
+    median_seconds: float
+    dispatch_seconds: float | None
+    kernel_seconds: float | None
+    speedup: Speedup | None
+    text_equal: bool | None
+
+
+class CompareAnswer(TypedDict):
+    """Answer of compare."""
+
+    batch_size: int
+    results: list[ModeResult]
+
+
+class FloorBody(TypedDict):
+    """Dispatch of one decode step, by batch bucket."""
+
+    batch: int
+    seconds: float
+    low: float
+    high: float
+    samples: int
+    source: Literal["calibrated", "interpolated"]
+
+
+class ParityBody(TypedDict):
+    """Logits beside eager's on fixed prompts."""
+
+    passed: bool
+    max_abs_logit_difference: float
+    tolerance: float
+    positions: int
+    differing_tokens: int
+    near_ties: int
+
+
+class ModeBody(TypedDict):
+    """One mode of this instance."""
+
+    mode: str
+    removes: str
+    state: Literal["cold", "warming", "ready", "failed"]
+    requested: str
+    effective: str | None
+    reason: str | None
+    detail: str | None
+    cache: Literal["cold", "warm"] | None
+    warmup_seconds: float | None
+    compile_seconds: list[float]
+    graph_breaks: int
+    recompiles: int
+    dispatch_floors: list[FloorBody]
+    parity: ParityBody | None
+
+
+class ModesAnswer(TypedDict):
+    """Answer of GET /v1/modes; `engine` is null while it starts."""
+
+    modes: list[ModeBody]
+    engine: dict[str, Any] | None
