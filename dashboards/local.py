@@ -9,13 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from time import monotonic, sleep
+from typing import Any
 from urllib.parse import urlencode
 from urllib.request import ProxyHandler, build_opener
 
 import yaml
 
 CONFIGURATION = Path(__file__).parent / "prometheus.yml"
+START_SECONDS = 30.0
 _OPENER = build_opener(ProxyHandler({}))
 
 
@@ -43,22 +45,28 @@ class Prometheus:
         found = self._get("query_range", query=expr, start=start, end=end, step=step_seconds)["result"]
         return [Sample(one["metric"], tuple(map(_point, one["values"]))) for one in found]
 
-    def unhealthy(self) -> dict[str, str]:
-        """Scraped address → what its last scrape ran into, for those that do not answer (yet)."""
+    def health(self) -> dict[str, str]:
+        """Scraped address "host:port" → "up", or why not; what has not been found yet is missing."""
         targets = self._get("targets", state="active")["activeTargets"]
-        return {one["scrapeUrl"]: one["lastError"] for one in targets if one["health"] != "up"}
+        return {
+            one["discoveredLabels"]["__address__"]: "up"
+            if one["health"] == "up"
+            else one["lastError"] or "unknown"
+            for one in targets
+        }
 
     def rules(self) -> list[dict[str, Any]]:
         """All rules, each with `name`, `query`, `health` and `type` (recording or alerting)."""
         return [rule for group in self._get("rules")["groups"] for rule in group["rules"]]
 
-    def _get(self, call: str, **parameters: object) -> Any:
+    def _get(self, call: str, **parameters: object) -> dict[str, Any]:
         # As a form, because a long expression does not fit into every address.
         data = urlencode(parameters).encode() if call.startswith("query") else None
         address = f"{self.url}/api/v1/{call}" + ("" if data else f"?{urlencode(parameters)}")
         try:
             with _OPENER.open(address, data, timeout=20) as response:
-                return json.load(response)["data"]
+                answer: dict[str, Any] = json.load(response)["data"]
+                return answer
         except OSError as error:
             told = error.read().decode(errors="replace") if hasattr(error, "read") else str(error)
             raise ValueError(f"Prometheus does not answer {parameters.get('query', call)}: {told}") from error
@@ -67,7 +75,11 @@ class Prometheus:
 def configuration(targets: Mapping[str, Sequence[str]], interval: str) -> str:
     """The committed configuration for fixed addresses: job → ["host:port", …]; other jobs are left out."""
     told = yaml.safe_load(CONFIGURATION.read_text(encoding="utf-8"))
-    told["global"] = {"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval}
+    told["global"] = {
+        "scrape_interval": interval,
+        "scrape_timeout": interval,
+        "evaluation_interval": interval,
+    }
     told["rule_files"] = [str(CONFIGURATION.parent / name) for name in told["rule_files"]]
     told["scrape_configs"] = [
         {"job_name": job["job_name"], "static_configs": [{"targets": list(targets[job["job_name"]])}]}
@@ -90,30 +102,26 @@ def local_prometheus(
         binary, f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}",
         f"--web.listen-address=127.0.0.1:{port}",
     ]  # fmt: skip
-    running = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-    assert running.stderr is not None
+    log = folder / "prometheus.log"
+    with log.open("w", encoding="utf-8") as said:
+        running = subprocess.Popen(command, stdout=said, stderr=said)
     try:
-        yield Prometheus(f"http://{_listening(running.stderr)}")
+        yield Prometheus(f"http://{_listening(running, log)}")
     finally:
         running.terminate()
-        # Reads what is left, so that a full pipe cannot keep it from ending.
-        running.communicate(timeout=20)
+        running.wait(timeout=20)
 
 
-def _listening(log: IO[str]) -> str:
-    """Read the log up to where the server says its address (Prometheus 2 and 3 word it alike)."""
-    said = []
-    for line in log:
-        said.append(line)
-        if re.search(r"Server is ready to receive web requests", line):
-            address = next(found for found in map(_address, said) if found)
-            return address
-    raise RuntimeError("Prometheus did not start: " + "".join(said[-5:]))
-
-
-def _address(line: str) -> str | None:
-    found = re.search(r'msg="?Listening on"? address=(\S+)', line)
-    return found[1] if found else None
+def _listening(running: subprocess.Popen[bytes], log: Path) -> str:
+    """Wait until the log says that the server is ready; its address (versions 2 and 3 say it alike)."""
+    deadline = monotonic() + START_SECONDS
+    while monotonic() < deadline and running.poll() is None:
+        said = log.read_text(encoding="utf-8", errors="replace")
+        address = re.search(r'msg="?Listening on"? address=(\S+)', said)
+        if address and "Server is ready" in said:
+            return address[1]
+        sleep(0.05)
+    raise RuntimeError(f"Prometheus did not start; {log} ends with: {log.read_text(errors='replace')[-500:]}")
 
 
 def _point(pair: Sequence[Any]) -> tuple[float, float]:

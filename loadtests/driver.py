@@ -25,6 +25,7 @@ from loadtests.answer import Answer, Request, body, row
 from loadtests.arrivals import poisson
 from loadtests.assignment import Assignment, Ended, Event, Finished, PassEnded, Started
 from loadtests.exporter import Exporter
+from loadtests.placement import off_cores
 from loadtests.plan import Cell, order
 from loadtests.prompts import read_prompts
 from loadtests.rows import RowWriter, Stage
@@ -151,19 +152,17 @@ def _cpu_seconds() -> float:
     return float(times.user + times.system)
 
 
-def keep_off(cpus: list[int]) -> list[int]:
-    """Bind this process to the cores it may use other than `cpus`, where there are any; returns its cores."""
-    usable = os.sched_getaffinity(0)
-    if rest := usable - set(cpus):
-        os.sched_setaffinity(0, rest)
-    return sorted(os.sched_getaffinity(0))
-
-
 def main() -> int:
     """Run one assignment; returns 0, or 1 where it was aborted."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the sweep, which then ends this process
     assignment = msgspec.json.decode(sys.stdin.buffer.read(), type=Assignment)
-    cpus = keep_off(assignment.avoid_cpus)
+    with off_cores(assignment.avoid_cpus) as cpus:
+        finished = _run(assignment, cpus)
+    emit(finished)
+    return 1 if finished.aborted else 0
+
+
+def _run(assignment: Assignment, cpus: list[int]) -> Finished:
     cells = assignment.plan.cells
     users = max([cell.concurrency for cell in cells] + [OPEN_LOOP_USERS for cell in cells if cell.load])
     target = Target(assignment.url, os.environ.get("LAUNCHBOUND_API_KEY"))
@@ -174,12 +173,9 @@ def main() -> int:
     emit(Started(cpus, note))
     try:
         with RowWriter(Path(assignment.folder)) as rows:
-            driver = Driver(assignment, lane, target, rows, exporter)
-            finished = driver.run()
+            return Driver(assignment, lane, target, rows, exporter).run()
     finally:
         lane.close()
-    emit(finished)
-    return 1 if finished.aborted else 0
 
 
 if __name__ == "__main__":

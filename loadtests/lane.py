@@ -1,7 +1,7 @@
 """Locust as a library: sends the requests of a visit, closed or open loop, and hands back the answers.
 
 Importing this replaces parts of the standard library (gevent): only the load generator's process may. The
-queues and sleeps below are those replaced ones, which let locust's users run while they wait.
+queues and the sleep below rest on the replaced ones, which let locust's users run while they wait.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from queue import Empty, Queue
-from time import perf_counter, sleep
+from time import perf_counter
 from typing import Any, ClassVar
 
 # isort: off
@@ -17,6 +17,7 @@ from locust import FastHttpUser, task  # first: it patches what the others impor
 from locust.contrib.fasthttp import FastResponse
 from locust.env import Environment
 from geventhttpclient.client import HTTPClientPool
+from time import sleep  # the replaced one
 # isort: on
 
 from loadtests.answer import Answer, Request

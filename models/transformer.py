@@ -68,13 +68,14 @@ class Attention(nn.Module):
     ) -> Tensor:  # fmt: skip
         """Write this step's keys and values at `where`, then attend to all that `mask` allows.
 
-        The heads of a group are laid out as extra query rows, so that keys and values are read where they
-        lie: no copy per head, and no attention backend is ruled out by `enable_gqa`.
+        `x` and the result are [batch · tokens, width]. The heads of a group are laid out as extra query rows,
+        so that keys and values are read where they lie: no copy per head, and no attention backend is ruled
+        out by `enable_gqa`.
         """
-        c, (batch, tokens, _) = self.config, x.shape
+        c, (batch, tokens) = self.config, where[1].shape
         projected = self.query_key_value(x).view(batch, tokens, c.heads + 2 * c.kv_heads, c.head_width)
-        turning, v = projected.split((c.heads + c.kv_heads, c.kv_heads), dim=2)
-        q, k = rotate(turning, *rotation).split((c.heads, c.kv_heads), dim=2)
+        turning, v = torch.split(projected, (c.heads + c.kv_heads, c.kv_heads), dim=2)
+        q, k = torch.split(rotate(turning, *rotation), (c.heads, c.kv_heads), dim=2)
         # Detached: with grad mode on, a tape then lives one step and does not reach through the cache.
         keys = cache[0].index_put_(where, k.detach())
         values = cache[1].index_put_(where, v.detach())
@@ -84,7 +85,7 @@ class Attention(nn.Module):
             q, keys.transpose(1, 2), values.transpose(1, 2), attn_mask=mask
         )
         mixed = mixed.reshape(batch, c.heads, tokens, c.head_width).transpose(1, 2)
-        out: Tensor = self.output(mixed.reshape(batch, tokens, -1))
+        out: Tensor = self.output(mixed.reshape(batch * tokens, -1))
         return out
 
 
@@ -117,7 +118,7 @@ class Block(nn.Module):
         self, x: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor, where: tuple[Tensor, Tensor],
         cache: tuple[Tensor, Tensor],
     ) -> Tensor:  # fmt: skip
-        """Map `x` [batch, tokens, width] to the same shape."""
+        """Map `x` [batch · tokens, width] to the same shape."""
         x = x + self.attention(self.attention_norm(x), rotation, mask, where, cache)
         out: Tensor = x + self.feed_forward(self.feed_forward_norm(x))
         return out
@@ -166,9 +167,12 @@ class Transformer(nn.Module):
         groups = self.config.heads // self.config.kv_heads
         mask = (self.columns <= places.unsqueeze(2)).unsqueeze(1).repeat(1, 1, groups, 1)
         where = self.rows[:batch], places
-        x = self.embedding(tokens)
+        # Two dimensions from here on: a product over [batch, 1, width] costs views around every call in eager
+        # modes, and in compiled ones a copy, because Inductor gives the dimension of size 1 a stride of 0.
+        x = self.embedding(tokens.reshape(-1))
         for block, layer_cache in zip(self.blocks, cache, strict=True):
             x = block(x, rotation, mask, where, layer_cache)
-        x = x[:, 0] if count == 1 else x[self.rows[:batch, 0], last]
+        if count > 1:
+            x = x.view(batch, count, -1)[self.rows[:batch, 0], last]
         logits = self.head(self.norm(x))
         return logits, logits.argmax(dim=-1)

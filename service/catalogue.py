@@ -1,6 +1,6 @@
 """Every metric this service exports, as one table: name, type, labels, unit, help, and where it is measured.
 
-Pure data. `service.metrics` builds everything from it and refuses a name that is not here; the boards may read
+Pure data: `service.series` builds everything from it and refuses a name that is not here; boards may read
 their descriptions from it. Names stand without their `launchbound_` prefix.
 """
 
@@ -26,9 +26,11 @@ STEP_BUCKETS = tuple(float(f"{25e-6 * 2 ** (k / 2):.3g}") for k in range(33))
 """25 µs to 1.64 s by factors of √2."""
 
 REQUEST_BUCKETS = (
-    0.0005, 0.0007, *(round(step * 10.0**decade, 6) for decade in range(-3, 2) for step in (1, 1.5, 2, 3, 5, 7)),
+    0.0005,
+    0.0007,
+    *(round(step * 10.0**decade, 6) for decade in range(-3, 2) for step in (1, 1.5, 2, 3, 5, 7)),
     100.0,
-)  # fmt: skip
+)
 """0.5 ms to 100 s, six per decade, near to geometric, with the round values that people take as SLO."""
 
 COMPILE_BUCKETS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0)
@@ -103,8 +105,8 @@ CATALOGUE: tuple[Row, ...] = (
     _request("time_to_first_token_seconds", "Body parsed until the first token is on the host.", "always"),
     _step("time_per_output_token_seconds", "histogram", ("mode",),
           "(Duration - time to first token) / (tokens of the longest completion - 1)."),
-    _step("step_dispatch_seconds", "histogram", ("mode", "phase"), "Dispatch of one step. On a CPU single steps "
-          "are not measured: each request's mean step, once per step.", "timings"),
+    _step("step_dispatch_seconds", "histogram", ("mode", "phase"), "Dispatch of one step. On a CPU single "
+          "steps are not measured: each request's mean step, once per step.", "timings"),
     _step("step_device_span_seconds", "histogram", ("mode", "phase"), "Device span of one step.", "cuda"),
     _step("step_batch_dispatch_seconds", "summary", ("mode", "phase", "batch"),
           "Dispatch per step by batch bucket: exact sums for means." + _ESTIMATE, "timings"),
@@ -113,11 +115,12 @@ CATALOGUE: tuple[Row, ...] = (
     _step("step_batch_wall_seconds", "summary", ("mode", "phase", "batch"),
           "Wall time per step by batch bucket: exact sums for means."),
     Row("device_bound_index", "gauge", ("mode", "batch"),
-        "Kernel / (kernel + dispatch), from the sums since the start: < 0.2 launch-bound, >= 0.5 kernel-bound.",
-        "once measured"),
-    Row("dispatch_floor_seconds", "gauge", ("mode", "batch"), "Dispatch of one decode step of the hollow twin.",
-        "once measured"),
-    Row("tokens_total", "counter", ("mode", "kind"), "Tokens taken in (prompt) and generated.", of_requests=True),
+        "Kernel / (kernel + dispatch), from the sums since the start: < 0.2 launch-bound, "
+        ">= 0.5 kernel-bound.", "once measured"),
+    Row("dispatch_floor_seconds", "gauge", ("mode", "batch"),
+        "Dispatch of one decode step of the hollow twin.", "once measured"),
+    Row("tokens_total", "counter", ("mode", "kind"), "Tokens taken in (prompt) and generated.",
+        of_requests=True),
     Row("batch_size", "histogram", ("mode",), "Sequences per executed batch.", of_requests=True),
     Row("graph_breaks_total", "counter", ("mode",), "Graph breaks by torch's own count."),
     Row("recompiles_total", "counter", ("mode",), "Recompilations by torch's own count."),
@@ -129,8 +132,8 @@ CATALOGUE: tuple[Row, ...] = (
     Row("mode_ready", "gauge", ("mode",), "1 if the mode is warm, in parity and serving, else 0."),
     Row("mode_parity_max_abs_logit_difference", "gauge", ("mode",), "Largest logit difference from eager at "
         "warm-up.", "once measured"),
-    Row("mode_effective_info", "info", ("mode", "effective", "reason"), "What a mode really does here, and why.",
-        "once measured"),
+    Row("mode_effective_info", "info", ("mode", "effective", "reason"),
+        "What a mode really does here, and why.", "once measured"),
     Row("memory_allocated_bytes", "gauge", ("stat",), "Caching allocator: allocated.", "once measured"),
     Row("memory_reserved_bytes", "gauge", ("stat",), "Caching allocator: reserved.", "once measured"),
     Row("memory_active_bytes", "gauge", ("stat",), "Caching allocator: active.", "once measured"),

@@ -60,7 +60,7 @@ class BadRequest(LaunchboundError):
     """The request cannot be served as it is; `param` names the field to change."""
 
     status = 422
-    rejection = "bad_request"
+    rejection: ClassVar[Rejection | None] = "bad_request"
     default_type = "invalid_request"
 
 

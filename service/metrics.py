@@ -148,8 +148,8 @@ class Metrics:
             if seconds is not None:
                 self._series.add_steps(f"step_batch_{part}_seconds", seconds, steps, mode, name, batch)
         if dispatch is not None:
-            self._observe_steps("step_dispatch_seconds", phase.dispatch_steps_seconds or [dispatch / steps] * steps,
-                                mode, name)  # fmt: skip
+            each = phase.dispatch_steps_seconds or [dispatch / steps] * steps
+            self._observe_steps("step_dispatch_seconds", each, mode, name)
         self._observe_steps("step_device_span_seconds", phase.device_span_steps_seconds, mode, name)
         if dispatch is not None and kernel is not None and dispatch + kernel > 0:
             kernels, dispatches = self._bound.get((mode, batch), (0.0, 0.0))

@@ -6,6 +6,7 @@ import re
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic.config import JsonDict
 from typing_extensions import TypedDict
 
 from service.border.messages import FinishReason, Source
@@ -46,7 +47,7 @@ class Generation(BaseModel):
     ignore_eos: bool = Field(False, description="Go on after an end-of-text token.")
 
 
-EXAMPLE = {"prompts": ["def mean(values):"], "max_new_tokens": 32, "temperature": 0.0}
+EXAMPLE: JsonDict = {"prompts": ["def mean(values):"], "max_new_tokens": 32, "temperature": 0.0}
 
 
 class GenerateBody(Generation):
@@ -55,9 +56,7 @@ class GenerateBody(Generation):
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE, {**EXAMPLE, "stream": True}]})
 
     stream: bool = Field(False, description="Server-sent events: `token`s, then one `result`.")
-    profile: bool = Field(
-        False, description="Run under torch.profiler; such requests enter no time histogram."
-    )
+    profile: bool = Field(False, description="Run under torch.profiler; enters no time histogram.")
 
 
 class CompareBody(Generation):
@@ -133,7 +132,7 @@ class Sources(TypedDict):
 
 
 class TimingsBody(TypedDict):
-    """From the body parsed to the moment before the answer is serialised, in parts that add up to the total."""
+    """From the body parsed until just before the answer is serialised, in parts that add up."""
 
     queue_seconds: float
     dispatch_seconds: float | None

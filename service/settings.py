@@ -1,4 +1,4 @@
-"""Everything a person can set, from the environment (`LAUNCHBOUND_*`) or by keyword; what is unknown is refused."""
+"""Everything a person can set, by `LAUNCHBOUND_*` variables or by keyword; unknown keys are refused."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import difflib
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -68,7 +68,7 @@ class Settings(BaseSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def _no_unknown_variable(cls, values: Any) -> Any:
+    def _no_unknown_variable(cls, values: object) -> object:
         refuse_unknown_variables(os.environ, cls.model_fields)
         return values
 

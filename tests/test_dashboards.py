@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from dashboards import build
+from dashboards.frame import metrics_read
 from dashboards.theme import MODE_COLOURS
 from service.border.modes import MODES
+from service.catalogue import CATALOGUE, PREFIX
 
 Json = dict[str, Any]
 BOARDS: dict[str, Json] = {name: json.loads(text) for name, text in build.boards().items()}
@@ -114,6 +116,13 @@ def test_counters_are_rated_and_only_over_grafanas_own_windows(expr: str) -> Non
     assert set(re.findall(r"\[(.*?)\]", expr)) <= {"$__rate_interval", "$__range"}
     for name in re.finditer(r"\w+_(?:total|sum|bucket)\{", expr):
         assert re.search(r"(rate|increase)\($", expr[: name.start()])
+
+
+@pytest.mark.parametrize("expr", EXPRESSIONS)
+def test_every_metric_is_one_that_somebody_exports(expr: str) -> None:
+    ours = {PREFIX + row.name for row in CATALOGUE}
+    clients = {f"launchbound_loadtest_{name}" for name in ("users", "requests_total", "latency_seconds")}
+    assert set(metrics_read(expr)) <= ours | clients | {"DCGM_FI_DEV_GPU_UTIL"}
 
 
 @pytest.mark.parametrize("expr", EXPRESSIONS)

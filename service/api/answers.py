@@ -16,7 +16,7 @@ SHOWN_PARTS = ("queue", "dispatch", "kernel", "sync_wait", "other", "total")
 encode_json = msgspec.json.Encoder().encode
 
 
-def reply(answer: Any, headers: dict[str, str] | None = None, status: int = 200) -> Response:
+def reply(answer: object, headers: dict[str, str] | None = None, status: int = 200) -> Response:
     """An answer as JSON."""
     return Response(encode_json(answer), status, headers, media_type="application/json")
 

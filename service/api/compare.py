@@ -46,7 +46,7 @@ async def compare(request: Request) -> Response:
         for number in range(body.repeats):
             for mode in random.sample(modes, len(modes)):
                 job_id = f"{id_of(request.scope)}/{number}/{mode}"
-                job = new_job(parts, job_id, mode, body, received_ns, seed=seed)
+                job = new_job(parts, job_id, mode, body, received_ns, seed)
                 account = await call.account(call.submit(job), job.sent_ns)
                 parts.metrics.observe(account)
                 runs[mode].append(account)

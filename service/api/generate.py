@@ -16,7 +16,7 @@ from service.api.parts import Parts, parts_of
 from service.api.request_id import id_of
 from service.api.stream import EventStream
 from service.border.messages import Job
-from service.schemas import ErrorBody, GenerateAnswer, GenerateBody, Generation
+from service.schemas import CompareBody, ErrorBody, GenerateAnswer, GenerateBody, Generation
 
 router = APIRouter(tags=["generation"])
 
@@ -28,7 +28,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     429: {"model": ErrorBody, "description": "Too many unfinished requests; see Retry-After."},
     503: {
         "model": ErrorBody,
-        "description": "Mode not ready, engine restarting, out of memory, or draining.",
+        "description": "Mode or engine not ready, out of memory, draining.",
     },
     504: {"model": ErrorBody, "description": "The deadline passed."},
 }
@@ -40,13 +40,16 @@ def body_schema(schema: type[Generation]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": content}}
 
 
-def new_job(parts: Parts, job_id: str, mode: str, body: Generation, received_ns: int, **more: Any) -> Job:
+def new_job(
+    parts: Parts, job_id: str, mode: str, body: GenerateBody | CompareBody, received_ns: int, seed: int | None
+) -> Job:
     """`body` as a job for `mode`, stamped as sent now."""
     return Job(
         id=job_id, mode=mode, prompts=body.prompts, max_new_tokens=body.max_new_tokens,
-        temperature=body.temperature, top_k=body.top_k, stop=body.stop, ignore_eos=body.ignore_eos,
+        temperature=body.temperature, top_k=body.top_k, seed=seed, stop=body.stop, ignore_eos=body.ignore_eos,
+        stream=body.stream, profile=body.profile,
         deadline_ns=received_ns + round(parts.settings.request_timeout_seconds * 1e9),
-        sent_ns=perf_counter_ns(), **more,
+        sent_ns=perf_counter_ns(),
     )  # fmt: skip
 
 
@@ -62,10 +65,7 @@ async def generate(mode: str, request: Request) -> Response:
     body = await read_body(request, GenerateBody, parts.settings.max_body_bytes)
     received_ns = perf_counter_ns()
     check_limits(parts, body)
-    job = new_job(
-        parts, id_of(request.scope), mode, body, received_ns,
-        seed=body.seed, stream=body.stream, profile=body.profile,
-    )  # fmt: skip
+    job = new_job(parts, id_of(request.scope), mode, body, received_ns, body.seed)
     if body.stream:
         return EventStream(parts, job, received_ns)
     async with Call(parts, request.receive) as call:

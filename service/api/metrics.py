@@ -1,4 +1,4 @@
-"""`GET /metrics`: a route of its own, because a mounted app answers 307 and Prometheus then stores nothing."""
+"""`GET /metrics`: an explicit route, as a mounted app answers 307 and Prometheus then stores nothing."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ async def _known(request: Request, error: Exception) -> Response:
         parts = parts_of(request)
         mode = request.path_params.get("mode")
         parts.metrics.rejected(error.rejection, mode if mode in parts.settings.modes else None)
-    elif error.status >= 500:
+    elif error.status in (500, 504):
         log.warning("request %s: %s: %s", id_of(request.scope), error.type, error.message)
     return reply(error_body(error.type, error.message, error.param), error.headers(), error.status)
 
@@ -59,7 +59,7 @@ async def _of_the_framework(request: Request, error: Exception) -> Response:
 
 
 async def _unknown(request: Request, error: Exception) -> Response:
-    """A fault of ours. The framework logs the traceback; this answer passes our middleware by, hence the id."""
+    """A fault of ours. The framework logs the traceback; the answer bypasses our middleware, hence the id."""
     log.error("request %s failed: %s: %s", id_of(request.scope), type(error).__name__, error)
     message = f"the service failed; its log has the reason under the request id {id_of(request.scope)}"
     return reply(error_body("internal", message), {HEADER: id_of(request.scope)}, 500)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -55,11 +53,11 @@ class EventStream(Response):
             self._started = True
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
 
-    async def _finish(self, send: Send, name: str, data: Any) -> None:
+    async def _finish(self, send: Send, name: str, data: object) -> None:
         await self._start(send)
         await send({"type": "http.response.body", "body": event(name, data), "more_body": False})
 
 
-def event(name: str, data: Any) -> bytes:
+def event(name: str, data: object) -> bytes:
     """One event; JSON has no raw line ends, so the data is one line."""
     return b"event: " + name.encode() + b"\ndata: " + encode_json(data) + b"\n\n"

@@ -1,4 +1,4 @@
-"""Where one request's time went, added up so that the parts make the whole: for its answer and for the metrics."""
+"""Where one request's time went, in parts that make the whole: for its answer and for the metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The front's side of the border: bounded admission, and for every accepted job one ticket that always ends."""
+"""The front's side of the border: bounded admission, and one ticket per job that always ends."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from service.border.messages import (
     ToFront,
     Token,
 )
+from service.border.ticket import Ticket
 from service.errors import DeadlinePassed, Draining, EngineLost, ModeNotReady, QueueFull
 
 log = logging.getLogger("launchbound.border")

@@ -101,8 +101,9 @@ class Supervisor:
                 self._refused(reason)
             self.quick_deaths = self.quick_deaths + 1 if monotonic() - began < QUICK_DEATH_SECONDS else 0
             wait = min(SLOWEST_RETRY_SECONDS, self._first_retry_seconds * 2 ** max(0, self.quick_deaths - 1))
-            log.error("%s; starting a new one in %.1f s", reason, wait)
-            self._client.lost(reason, retry_after_seconds=max(1, round(wait) + 1))
+            told = f"{reason}; a new one starts in {wait:.1f} s"
+            log.error(told)
+            self._client.lost(told, retry_after_seconds=round(wait) + 2)
             await asyncio.sleep(wait)
 
     async def _live(self) -> tuple[str, int | None]:

@@ -63,7 +63,7 @@ class Ticket:
         self._end()
 
     def call_later(self, seconds: float, callback: Callable[[Ticket], None]) -> None:
-        """Call `callback` with this ticket after `seconds`, unless the engine has let go of the job by then."""
+        """Call `callback` with this ticket after `seconds`, unless the engine lets go of the job before."""
         self._timer = asyncio.get_running_loop().call_later(seconds, callback, self)
 
     def _end(self) -> None:

@@ -16,7 +16,7 @@ from service.border.modes import MODES, Mode
 from service.step import parity
 from service.step.calibration import Calibration, prepare
 from service.step.callables import Buffers, Step, build_step
-from service.step.profiling import graph_launches
+from service.step.profiling import profile_step
 
 PHASES: tuple[Phase, ...] = ("decode", "prefill")
 
@@ -144,7 +144,7 @@ class Warmup:
             return
         for bucket, buffers in self._buffers.items():
             prepare(buffers)
-            launches = graph_launches(rung.steps["decode", bucket], buffers)
+            launches = profile_step(rung.steps["decode", bucket], buffers).graph_launches
             if launches != 1:
                 reason = (
                     f"CUDA graphs were skipped: {launches} graph launches per decode step at batch {bucket}"

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from time import perf_counter_ns
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from service.step.callables import Buffers, Step
+
+Instrumentation = Literal["off", "host", "full"]
+"""Nothing; the host's clock only; on CUDA also events on the device's stream."""
 
 
 @dataclass(slots=True)
@@ -18,13 +21,19 @@ class Readings:
 
     `call` is the host clock around the step's call. `sampling` is around the sampling operators, one entry
     per sampled token. `wait` is the host blocked on the device, `span` the device's own clock from the first
-    to the last work of the step; both stay empty on a CPU.
+    to the last work of the step; both stay empty on a CPU. `unmeasured` counts steps run without a clock.
     """
 
     call: list[int] = field(default_factory=list)
     sampling: list[int] = field(default_factory=list)
     wait: list[int] = field(default_factory=list)
     span: list[int] = field(default_factory=list)
+    unmeasured: int = 0
+
+    @property
+    def steps(self) -> int:
+        """How many steps ran."""
+        return len(self.call) + self.unmeasured
 
 
 class Meter(Protocol):
@@ -35,6 +44,20 @@ class Meter(Protocol):
 
     def fetch(self, tokens: Tensor, readings: Readings) -> list[int]:
         """Bring `tokens`, int64 [batch], to the host: the one wait of a step."""
+
+
+class BareMeter:
+    """Instrumentation off: no clock is read, so nothing of a step is known but that it ran."""
+
+    def run(self, step: Step, buffers: Buffers, tokens: Tensor, readings: Readings) -> tuple[Tensor, Tensor]:
+        """Call `step` once."""
+        readings.unmeasured += 1
+        return step(tokens, buffers.positions, buffers.last, buffers.cache)
+
+    def fetch(self, tokens: Tensor, readings: Readings) -> list[int]:
+        """Wait and copy in one call."""
+        values: list[int] = tokens.tolist()
+        return values
 
 
 class HostMeter:
@@ -60,16 +83,16 @@ class CudaMeter:
     read after that wait, when they are known to have passed.
     """
 
-    def __init__(self, largest_batch: int, instrumented: bool = True) -> None:
+    def __init__(self, largest_batch: int, events: bool = True) -> None:
         self._pinned = torch.zeros(largest_batch, dtype=torch.int64, pin_memory=True)
         self._copied = torch.cuda.Event()
-        self._instrumented = instrumented
+        self._events = events
         self._idle: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self._running: list[tuple[torch.cuda.Event, torch.cuda.Event, Readings]] = []
 
     def run(self, step: Step, buffers: Buffers, tokens: Tensor, readings: Readings) -> tuple[Tensor, Tensor]:
         """Call `step` once; `readings.call` is dispatch, which ends when the call returns."""
-        pair = self._take() if self._instrumented else None
+        pair = self._take() if self._events else None
         if pair:
             pair[0].record()
         began = perf_counter_ns()
@@ -101,8 +124,10 @@ class CudaMeter:
         return torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 
 
-def new_meter(device: torch.device, largest_batch: int, instrumented: bool = True) -> Meter:
-    """The meter that fits `device`."""
+def new_meter(device: torch.device, largest_batch: int, instrumentation: Instrumentation = "full") -> Meter:
+    """The meter that fits `device`; on a CPU `host` and `full` are the same."""
+    if instrumentation == "off":
+        return BareMeter()
     if device.type == "cuda":
-        return CudaMeter(largest_batch, instrumented)
+        return CudaMeter(largest_batch, events=instrumentation == "full")
     return HostMeter()

@@ -1,36 +1,144 @@
-"""What torch's profiler counts in one step: launch calls; a graph replay of 90 kernels is one of them."""
+"""The sampled tier: runs under torch's profiler, the trace kept for Perfetto, and what it taught."""
 
 from __future__ import annotations
 
+import gzip
+import json
+import os
+import tempfile
+from collections import defaultdict, deque
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile, record_function
 
+from service.border.messages import Phase
 from service.step.callables import Buffers, Step
+from service.step.meters import Meter, Readings
+from service.step.trace import STEP_MARK, ProfiledStep, operator_table, read_steps
 
-GRAPH_LAUNCH_CALLS = frozenset({"cudaGraphLaunch", "cuGraphLaunch"})
-KERNEL_LAUNCH_CALLS = frozenset(
-    {
-        "cudaLaunchKernel",
-        "cuLaunchKernel",
-        "cudaLaunchKernelExC",
-        "cuLaunchKernelEx",
-        "cudaLaunchCooperativeKernel",
-    }
-)
+STEPS_PER_TRACE = 16
+"""Steps of a request that are recorded; what comes after runs unprofiled, so that traces stay openable."""
+
+TRACES_KEPT = 20
+SAMPLES_KEPT = 16
 
 
-def launch_calls(step: Step, buffers: Buffers) -> dict[str, int]:
-    """Driver and runtime calls that launched work in one decode step on CUDA, by name."""
-    step(*buffers.arguments("decode"))
-    torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
-        step(*buffers.arguments("decode"))
+class ProfilingMeter:
+    """Another meter, with a mark around each step and the profiler stopped after enough of them."""
+
+    def __init__(self, inner: Meter, session: profile) -> None:
+        self._inner, self._session = inner, session
+        self.steps = 0
+
+    def run(self, step: Step, buffers: Buffers, tokens: Tensor, readings: Readings) -> tuple[Tensor, Tensor]:
+        """Call `step` once, marked."""
+        if self.steps == STEPS_PER_TRACE:
+            self._session.stop()
+        self.steps += 1
+        with record_function(STEP_MARK):
+            return self._inner.run(step, buffers, tokens, readings)
+
+    def fetch(self, tokens: Tensor, readings: Readings) -> list[int]:
+        """As the inner meter does."""
+        return self._inner.fetch(tokens, readings)
+
+
+class Profiler:
+    """Profiles one job at a time and keeps the newest traces in `folder`."""
+
+    def __init__(self, device: torch.device, folder: Path) -> None:
+        self._cuda, self._folder = device.type == "cuda", folder
+        self._activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._cuda else [])]
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def warm(self) -> None:
+        """The profiler's first use takes seconds: have it before any request."""
+        with self._session(), record_function(STEP_MARK):
+            torch.zeros(1).add_(1)
+
+    def run(
+        self, identity: str, about: dict[str, Any], meter: Meter, action: Callable[[Meter], None]
+    ) -> list[ProfiledStep]:
+        """Call `action` with a profiling meter; returns its recorded steps and writes the trace.
+
+        `about` is kept beside the trace, with the operators' self times. Whatever `action` raises passes
+        through, and then no trace is written.
+        """
+        session = self._session()
+        session.start()
+        profiling = ProfilingMeter(meter, session)
+        try:
+            action(profiling)
+            if self._cuda:
+                torch.cuda.synchronize()
+        finally:
+            if profiling.steps <= STEPS_PER_TRACE:
+                session.stop()
+        trace = self._folder / f"{identity}.trace.json.gz"
+        session.export_chrome_trace(str(trace))
+        with gzip.open(trace, "rt") as file:
+            events = json.load(file)["traceEvents"]
+        steps = read_steps(events, self._cuda)
+        notes = {**about, "id": identity, "steps": len(steps), "operators": operator_table(events)[:50]}
+        (self._folder / f"{identity}.json").write_text(json.dumps(notes))
+        self._forget_old()
+        return steps
+
+    def _session(self) -> profile:
+        # One cycle, no schedule: acc_events is what a single start and stop amounts to.
+        return profile(activities=self._activities, acc_events=True)
+
+    def _forget_old(self) -> None:
+        notes = sorted(self._folder.glob("*.trace.json.gz"), key=os.path.getmtime, reverse=True)
+        for old in notes[TRACES_KEPT:]:
+            old.unlink()
+            (self._folder / old.name.replace(".trace.json.gz", ".json")).unlink(missing_ok=True)
+
+
+class KernelTimes:
+    """Kernel seconds per step by (mode, phase, bucket), learnt from profiled steps on CUDA."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[tuple[str, Phase, int], deque[float]] = defaultdict(
+            lambda: deque(maxlen=SAMPLES_KEPT)
+        )
+
+    def learn(self, mode: str, phase: Phase, bucket: int, steps: list[ProfiledStep]) -> None:
+        """Take in the median of one request's steps of one phase; nothing where there is no device part."""
+        known = [step.kernel_seconds for step in steps if step.kernel_seconds is not None]
+        if known:
+            self._seconds[mode, phase, bucket].append(median(known))
+
+    def per_step(self, mode: str, phase: Phase, bucket: int) -> float | None:
+        """The median over the newest samples; None where none has been taken."""
+        samples = self._seconds.get((mode, phase, bucket))
+        return median(samples) if samples else None
+
+
+def profile_step(step: Step, buffers: Buffers, phase: Phase = "decode") -> ProfiledStep:
+    """One step under the profiler, without a trace: what proves that a mode does what it says."""
+    cuda = buffers.token.is_cuda
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
+    step(*buffers.arguments(phase))
+    if cuda:
         torch.cuda.synchronize()
-    known = GRAPH_LAUNCH_CALLS | KERNEL_LAUNCH_CALLS
-    found = {event.key: event.count for event in profiler.key_averages() if event.key in known}
-    return {name: found[name] for name in sorted(found)}
+    with profile(activities=activities, acc_events=True) as session:
+        with record_function(STEP_MARK):
+            step(*buffers.arguments(phase))
+        if cuda:
+            torch.cuda.synchronize()
+    return read_steps(_chrome_events(session), cuda)[0]
 
 
-def graph_launches(step: Step, buffers: Buffers) -> int:
-    """CUDA-graph launches in one decode step."""
-    return sum(count for name, count in launch_calls(step, buffers).items() if name in GRAPH_LAUNCH_CALLS)
+def _chrome_events(session: profile) -> list[dict[str, Any]]:
+    """The session's events by way of a file, the only form that Kineto gives them in."""
+    with tempfile.TemporaryDirectory(prefix="launchbound-") as folder:
+        path = Path(folder) / "trace.json"
+        session.export_chrome_trace(str(path))
+        events: list[dict[str, Any]] = json.loads(path.read_text())["traceEvents"]
+    return events

@@ -1,0 +1,80 @@
+"""Every query of the boards, and how Grafana's variables are filled in to ask it elsewhere."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from dashboards.build import boards
+
+NEEDS_A_GPU = frozenset(
+    {"Dispatch against device span", "Device span p95", "Sync wait", "Allocator", "Allocator peak"}
+)
+"""Panels whose series a CPU cannot measure, and so does not export."""
+
+PARTS_THAT_NEED_A_GPU = frozenset({"sync wait"})
+"""Queries, by legend, of panels that are otherwise shown on a CPU as well."""
+
+NEEDS_COMPILED_MODES = frozenset({"Compilations"})
+"""Panels that are empty where no configured mode compiles."""
+
+NEEDS_NVIDIAS_EXPORTER = frozenset({"GPU utilisation"})
+"""Panels of series that are not ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One query of one panel; `legend` is its template, or the column it fills."""
+
+    board: str
+    panel: str
+    letter: str
+    legend: str
+    expr: str
+
+    @property
+    def needs_a_gpu(self) -> bool:
+        """Whether it has an answer only for an instance on CUDA."""
+        return self.panel in NEEDS_A_GPU or self.legend in PARTS_THAT_NEED_A_GPU
+
+    @property
+    def needs_more(self) -> bool:
+        """Whether a service on a CPU, with modes that compile nothing, leaves it without an answer."""
+        return self.needs_a_gpu or self.panel in NEEDS_COMPILED_MODES | NEEDS_NVIDIAS_EXPORTER
+
+    def __str__(self) -> str:
+        return f"{self.board}: {self.panel} {self.letter}"
+
+
+def questions() -> list[Question]:
+    """All of them, in the order of the boards."""
+    return [
+        Question(
+            name.removesuffix(".json"),
+            panel["title"],
+            target["refId"],
+            target["legendFormat"],
+            target["expr"],
+        )
+        for name, text in boards().items()
+        for panel in json.loads(text)["panels"]
+        for target in panel.get("targets", [])
+    ]
+
+
+def filled(
+    expr: str, window: str, job: str = ".*", instance: str = ".*", mode: str = ".*", slo: str = "0.1"
+) -> str:
+    """`expr` with values for its variables; `window` stands for both of Grafana's intervals."""
+    values = {
+        "__rate_interval": window,
+        "__range": window,
+        "instance": instance,
+        "job": job,
+        "mode": mode,
+        "slo": slo,
+    }
+    for name, value in values.items():
+        # As Grafana does: what is put into a PromQL string has its backslashes doubled.
+        expr = expr.replace(f"${name}", value.replace("\\", "\\\\"))
+    return expr

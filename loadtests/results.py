@@ -1,0 +1,146 @@
+"""A results folder as tables: medians per cell and round (`cells.csv`), and per cell (`summary.csv`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import polars as pl
+
+from loadtests.plan import Cell
+from loadtests.rows import Row, read_rows
+from loadtests.run_file import Run, read_run
+from loadtests.validation import STEPS_PER_SWITCH, Gate, read_validation
+
+CELLS_FILE = "cells.csv"
+PARTS = ("queue", "dispatch", "kernel", "sync_wait", "other")
+"""In the order in which they are stacked."""
+
+_SCHEMA = {
+    "cell": pl.String, "round": pl.Int64, "sequence": pl.Int64, "stage": pl.String, "mode": pl.String,
+    "effective_mode": pl.String, "control": pl.Boolean, "batch_size": pl.Int64, "prompt_set": pl.String,
+    "new_tokens": pl.Int64, "concurrency": pl.Int64, "load": pl.Float64, "intended_start": pl.Float64,
+    "start": pl.Float64, "latency_seconds": pl.Float64, "latency_from_intended_seconds": pl.Float64,
+    "ok": pl.Boolean, "completion_tokens": pl.Int64, "steps": pl.Int64, "involuntary_switches": pl.Int64,
+    "total_seconds": pl.Float64, "time_to_first_token_seconds": pl.Float64,
+    **{f"{part}_seconds": pl.Float64 for part in PARTS},
+}  # fmt: skip
+
+
+class ResultsError(ValueError):
+    """Results that hold nothing to report; the message says why."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """A sweep read back: its run, its gates and its rows (one per request, columns as in `requests.jsonl`)."""
+
+    folder: Path
+    run: Run
+    gates: tuple[Gate, ...]
+    rows: pl.DataFrame
+
+    @property
+    def failed_gates(self) -> list[Gate]:
+        """Gates that make the sweep invalid."""
+        return [gate for gate in self.gates if gate.failed]
+
+    @property
+    def device(self) -> str:
+        """`cpu` or `cuda`."""
+        return str(self.run.engine.get("device", "cpu"))
+
+    @property
+    def plan_cells(self) -> dict[str, Cell]:
+        """The plan's cells by name."""
+        return {cell.name: cell for cell in self.run.plan.cells}
+
+    @cached_property
+    def rounds(self) -> pl.DataFrame:
+        """One row per cell and round: medians, throughput and means of parts of the requests that were answered.
+
+        `latency_seconds` is the median; from the intended start in an open loop. `tokens_per_second` is, in a
+        closed loop, concurrency × tokens / summed latency (Little's law); in an open loop tokens over the time
+        from the first intended start to the last answer.
+        """
+        good = self.rows.filter((pl.col("stage") == "measure") & pl.col("ok"))
+        latency = (
+            pl.when(pl.col("load").is_null())
+            .then("latency_seconds")
+            .otherwise("latency_from_intended_seconds")
+        )
+        end = (pl.col("start") + pl.col("latency_seconds")).max()
+        tokens = pl.col("completion_tokens").sum()
+        closed = pl.col("concurrency").first() * tokens / pl.col("latency_seconds").sum()
+        opened = tokens / (end - pl.col("intended_start").min())
+        return (
+            good.group_by("cell", "round", maintain_order=True)
+            .agg(
+                pl.col(
+                    "mode",
+                    "effective_mode",
+                    "control",
+                    "batch_size",
+                    "prompt_set",
+                    "new_tokens",
+                    "concurrency",
+                    "load",
+                ).first(),
+                pl.len().alias("requests"),
+                latency.median().alias("latency_seconds"),
+                pl.when(pl.col("load").first().is_null())
+                .then(closed)
+                .otherwise(opened)
+                .alias("tokens_per_second"),
+                *[pl.col(f"{part}_seconds").mean().alias(f"{part}_seconds_mean") for part in PARTS],
+                pl.col("total_seconds").mean().alias("total_seconds_mean"),
+                (pl.col("latency_seconds") - pl.col("total_seconds")).mean().alias("outside_seconds_mean"),
+                pl.col("time_to_first_token_seconds").median(),
+                pl.col("involuntary_switches", "steps").sum(),
+            )
+            .sort("round", maintain_order=True)
+        )
+
+    @cached_property
+    def cells(self) -> pl.DataFrame:
+        """One row per cell, over all its requests that were answered: exact sums and means."""
+        good = self.rows.filter((pl.col("stage") == "measure") & pl.col("ok"))
+        return good.group_by("cell", maintain_order=True).agg(
+            pl.len().alias("requests"),
+            *[pl.col(f"{part}_seconds").mean().alias(f"{part}_seconds_mean") for part in PARTS],
+            pl.col("total_seconds").mean().alias("total_seconds_mean"),
+            (pl.col("latency_seconds") - pl.col("total_seconds")).mean().alias("outside_seconds_mean"),
+            pl.col("involuntary_switches", "steps").sum(),
+            (pl.col("involuntary_switches").sum() * STEPS_PER_SWITCH > pl.col("steps").sum()).alias(
+                "disturbed"
+            ),
+        )
+
+    def medians(self, cell: str, column: str = "latency_seconds") -> dict[int, float]:
+        """`column` of `rounds` by round."""
+        mine = self.rounds.filter(pl.col("cell") == cell)
+        return dict(zip(mine["round"].to_list(), mine[column].to_list(), strict=True))
+
+
+def read_results(folder: Path | str) -> Results:
+    """Everything in a results folder. Raises RunError, RowsError, or ResultsError where nothing was measured."""
+    folder = Path(folder)
+    run, frame = read_run(folder), frame_of(read_rows(folder))
+    if frame.filter((pl.col("stage") == "measure") & pl.col("ok")).is_empty():
+        raise ResultsError(f"{folder} holds no measured request that was answered: run the sweep again")
+    return Results(folder, run, tuple(read_validation(folder)), frame)
+
+
+def frame_of(rows: Iterable[Row]) -> pl.DataFrame:
+    """Rows as a table, one column per field that reports use."""
+    columns = list(_SCHEMA)
+    return pl.DataFrame(
+        [tuple(getattr(row, column) for column in columns) for row in rows], schema=_SCHEMA, orient="row"
+    )
+
+
+def write_cells(results: Results) -> None:
+    """Write `cells.csv`: one line per cell and round."""
+    results.rounds.write_csv(results.folder / CELLS_FILE)

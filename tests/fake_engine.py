@@ -1,0 +1,233 @@
+"""An engine without torch: speaks the border's messages, and does as the first prompt commands.
+
+Started as `python fake_engine.py OPTIONS SETTINGS`, both JSON. Options: `device` ("cpu" or "cuda"), `states`
+(mode → state at start, else ready), `exit` (end at once with this code), `silent` (never say hello).
+A prompt that is no command completes to one word per token.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+import msgspec
+import zmq
+
+from service.border.messages import (
+    Cancel,
+    EngineSettings,
+    EngineStatus,
+    Floor,
+    Job,
+    ModeStatus,
+    Outcome,
+    Output,
+    Parity,
+    PhaseTimings,
+    Problem,
+    Stop,
+    Timings,
+    ToEngine,
+    ToFront,
+    Token,
+)
+from service.border.modes import MODES
+
+STEP_SECONDS = 40e-6
+WORK_SECONDS = 0.004
+"""How long a job takes at least: more than the timings that the fake claims."""
+
+GB = 2**30
+MEMORY = {f"{kind}_{stat}": GB for kind in ("allocated", "reserved", "active", "inactive_split")
+          for stat in ("current", "peak")}  # fmt: skip
+
+
+class FakeEngine:
+    """One life."""
+
+    def __init__(self, settings: EngineSettings, options: dict[str, Any]) -> None:
+        self.settings, self.options = settings, options
+        self.cuda = options.get("device") == "cuda"
+        self.socket = zmq.Context().socket(zmq.PAIR)
+        self.socket.connect(settings.address)
+        self.jobs: list[Job] = []
+        self.cancelled: list[str] = []
+        self.stopped = False
+        self.served = 0
+        self.compilations: dict[str, int] = {}
+        self.effective = {mode: self._effective(mode) for mode in settings.modes}
+
+    def run(self) -> None:
+        for mode in self.settings.modes:
+            self.announce(mode, self.options.get("states", {}).get(mode, "ready"))
+        if not self.options.get("silent"):
+            self.send(self.status())
+        while not self.stopped:
+            self.receive(1000)
+            while self.jobs and not self.stopped:
+                self.serve(self.jobs.pop(0))
+            if os.getppid() == 1:
+                return
+
+    def receive(self, milliseconds: int) -> None:
+        while self.socket.poll(milliseconds):
+            milliseconds = 0
+            message = msgspec.msgpack.decode(self.socket.recv(), type=ToEngine)
+            if isinstance(message, Job):
+                self.jobs.append(message)
+            elif isinstance(message, Cancel):
+                self.cancelled.append(message.id)
+            elif isinstance(message, Stop):
+                self.stopped = True
+
+    def send(self, message: ToFront) -> None:
+        self.socket.send(msgspec.msgpack.encode(message))
+
+    def serve(self, job: Job) -> None:
+        taken = time.perf_counter_ns()
+        self.served += 1
+        command, _, argument = job.prompts[0].partition(" ")
+        texts = [" ".join(f"w{n}" for n in range(job.max_new_tokens)) for _ in job.prompts]
+        effective, reason, source = self.effective[job.mode], MODES[job.mode].cpu.reason, None
+        if command == "!die":
+            os._exit(7)
+        elif command == "!kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif command == "!garbage":
+            self.socket.send(b"\xc1 no message")
+            return
+        elif command == "!stall":
+            return
+        elif command == "!problem":
+            self.end(job, "error", Problem(type=argument, message="as commanded", param=None))
+            return
+        elif command == "!oom":
+            self.end(job, "oom")
+            return
+        elif command == "!state":
+            mode, _, state = argument.partition(" ")
+            self.announce(mode, state)
+        elif command == "!compile":
+            self.compilations[argument] = self.compilations.get(argument, 0) + 1
+            self.announce(argument, "ready")
+        elif command == "!cancelled":
+            texts = [",".join(self.cancelled)]
+        elif command == "!served":
+            texts = [str(self.served)]
+        elif command == "!fallback":
+            effective, reason = "something-else", argument
+        elif command == "!profiled":
+            source = "profiled"
+        if job.stream:
+            for number in range(job.max_new_tokens):
+                for index in range(len(job.prompts)):
+                    self.send(Token(id=job.id, index=index, text=f"{' ' * bool(number)}w{number}"))
+        if command == "!die-after-tokens":
+            self.socket.close(linger=1000)
+            os._exit(7)
+        if command == "!hold":
+            kind = self.hold(job)
+            if kind != "ok":
+                self.end(job, kind)
+                return
+        time.sleep(WORK_SECONDS)
+        done = time.perf_counter_ns()
+        self.send(
+            Outcome(
+                id=job.id, mode=job.mode, effective=effective, reason=reason, kind="ok",
+                batch_size=len(job.prompts), batch_bucket=min(b for b in self.settings.batch_sizes if b >= len(job.prompts)),
+                prompt_tokens=sum(len(prompt.split()) for prompt in job.prompts),
+                outputs=[Output(text=text, token_ids=list(range(job.max_new_tokens)), finish_reason="length") for text in texts],
+                timings=self.timings(job, taken, done, source),
+            )
+        )  # fmt: skip
+
+    def hold(self, job: Job) -> str:
+        """Run until cancelled, too late, told to stop, or released by the arrival of a job '!release'."""
+        while True:
+            self.receive(5)
+            if any(waiting.prompts[0] == "!release" for waiting in self.jobs) or self.stopped:
+                return "ok"
+            if job.id in self.cancelled:
+                return "cancelled"
+            if time.perf_counter_ns() > job.deadline_ns:
+                return "timeout"
+
+    def end(self, job: Job, kind: Any, problem: Problem | None = None) -> None:
+        self.send(
+            Outcome(
+                id=job.id, mode=job.mode, effective=job.mode, reason=None, kind=kind, problem=problem,
+                batch_size=len(job.prompts), batch_bucket=0,
+            )
+        )  # fmt: skip
+
+    def phase(self, steps: int) -> PhaseTimings:
+        total = steps * STEP_SECONDS
+        if self.cuda:
+            return PhaseTimings(
+                steps=steps, wall_seconds=total, dispatch_seconds=total * 0.75, device_span_seconds=total * 0.9,
+                kernel_seconds=None, sync_wait_seconds=total * 0.25,
+                dispatch_steps_seconds=[STEP_SECONDS * 0.75] * steps,
+                device_span_steps_seconds=[STEP_SECONDS * 0.9] * steps,
+            )  # fmt: skip
+        return PhaseTimings(
+            steps=steps, wall_seconds=total, dispatch_seconds=total * 0.6, device_span_seconds=None,
+            kernel_seconds=total * 0.4, sync_wait_seconds=None,
+        )  # fmt: skip
+
+    def timings(self, job: Job, taken: int, done: int, source: Any) -> Timings:
+        return Timings(
+            queue_seconds=20e-6, prefill=self.phase(1), decode=self.phase(job.max_new_tokens - 1),
+            tokenise_seconds=5e-6, involuntary_switches=1,
+            dispatch_source="measured" if self.cuda else "calibrated",
+            kernel_source=source or (None if self.cuda else "residual"),
+            taken_ns=taken, first_token_ns=(taken + done) // 2, done_ns=done,
+        )  # fmt: skip
+
+    def announce(self, mode: str, state: Any) -> None:
+        compiled = MODES[mode].cpu.compile is not None
+        self.send(
+            ModeStatus(
+                mode=mode, removes=MODES[mode].removes, state=state, effective=self.effective[mode],
+                reason=MODES[mode].cpu.reason, detail="as commanded" if state == "failed" else None,
+                cache="cold" if compiled else None, warmup_seconds=1.5 if state == "ready" else None,
+                compile_seconds=[0.7] * (2 * compiled + self.compilations.get(mode, 0)),
+                graph_breaks=self.compilations.get(mode, 0), recompiles=self.compilations.get(mode, 0),
+                floors=[
+                    Floor(batch=batch, seconds=3e-5, low=2e-5, high=4e-5, samples=99, source="calibrated")
+                    for batch in self.settings.batch_sizes
+                ],
+                parity=Parity(passed=True, max_abs_logit_difference=1e-6, tolerance=1e-4, positions=8,
+                              differing_tokens=0, near_ties=0),
+            )
+        )  # fmt: skip
+
+    def status(self) -> EngineStatus:
+        return EngineStatus(
+            pid=os.getpid(), model=self.settings.model, parameters=1, layers=1, width=8, context=64,
+            prefill_chunk=self.settings.prefill_chunk, batch_buckets=self.settings.batch_sizes, model_hash="0",
+            device="cuda" if self.cuda else "cpu", device_name="fake", dtype="float32", torch="none",
+            cuda="13.0" if self.cuda else None, threads=1, cpus=[0], modes=self.settings.modes,
+            memory=MEMORY if self.cuda else None, warm=True,
+        )  # fmt: skip
+
+    def _effective(self, mode: str) -> str:
+        return (MODES[mode].cuda if self.cuda else MODES[mode].cpu).name
+
+
+def main() -> int:
+    options = json.loads(sys.argv[1])
+    settings = msgspec.json.decode(sys.argv[2], type=EngineSettings)
+    if "exit" in options:
+        print("as commanded", file=sys.stderr)
+        return int(options["exit"])
+    FakeEngine(settings, options).run()
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,80 @@
+"""One stack for all tests here: the real service under load, scraped each second by a real Prometheus."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import gpu_page
+import pytest
+import running
+from running import Stack
+
+from dashboards.local import Prometheus, local_prometheus
+from loadtests.exporter import Exporter
+
+ROUNDS = 3
+
+
+def binary(name: str) -> str:
+    """Where a binary is. Without it the test is skipped, or fails where REQUIRE_ALL=1 is set."""
+    found = shutil.which(name)
+    if found is None:
+        told = f"{name} is not installed (Debian: apt-get install prometheus)"
+        if os.environ.get("REQUIRE_ALL") == "1":
+            pytest.fail(told)
+        pytest.skip(told)
+    return found
+
+
+@pytest.fixture(scope="session")
+def promtool() -> str:
+    return binary("promtool")
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    prometheus_binary = binary("prometheus")
+    folder: Path = tmp_path_factory.mktemp("stack")
+    exporter, page = Exporter({"run": "a-sweep"}), gpu_page.GpuPage()
+    with (
+        running.real_service(folder) as url,
+        gpu_page.served(exporter.registry) as client,
+        gpu_page.served(page.registry) as gpu,
+    ):
+        service = url.removeprefix("http://")
+        targets = {"launchbound": [service, gpu], "locust": [client]}
+        with local_prometheus(prometheus_binary, folder, targets, "1s") as prometheus:
+            every = {service, gpu, client}
+            running.until(
+                lambda: (
+                    {address for address, health in prometheus.health().items() if health == "up"} == every
+                ),
+                "all targets scraped",
+            )
+            _, before = running.get(f"{url}/metrics")
+            served = 0
+            for _ in range(ROUNDS):
+                page.advance()
+                served += running.drive(url, exporter, 1)
+                _await_scrape(prometheus)
+            page.restart()
+            _await_scrape(prometheus)
+            _await_scrape(prometheus)
+            _, after = running.get(f"{url}/metrics")
+            yield Stack(prometheus, service, gpu, served, before, after)
+
+
+def _await_scrape(prometheus: Prometheus) -> None:
+    """Wait until every target has been scraped, and the rules evaluated, after this moment."""
+    asked = time.time()
+    newest = "min(timestamp(up)) - {asked}"
+
+    def scraped() -> bool:
+        answer = prometheus.query(newest.format(asked=asked))
+        return bool(answer) and answer[0].points[0][1] > 0
+
+    running.until(scraped, "a scrape after the load")

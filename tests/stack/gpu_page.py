@@ -1,0 +1,139 @@
+"""A metrics page as a service on a GPU shows it, made by the service's own code from made-up accounts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Thread
+from wsgiref.simple_server import WSGIRequestHandler, make_server
+
+from prometheus_client import CollectorRegistry, Gauge, make_wsgi_app
+
+from service.border.account import Account, add_up
+from service.border.messages import (
+    EngineStatus,
+    Job,
+    ModeStatus,
+    Outcome,
+    Output,
+    Parity,
+    PhaseTimings,
+    Timings,
+)
+from service.metrics import Metrics
+
+MODES = ("eager", "reduce-overhead")
+MEMORY = {
+    f"{kind}_{stat}": size
+    for kind, size in {
+        "allocated": 1 << 30,
+        "reserved": 3 << 30,
+        "active": 2 << 30,
+        "inactive_split": 1 << 20,
+    }.items()
+    for stat in ("current", "peak")
+}
+
+
+class GpuPage:
+    """Counts requests in both modes each time `advance` is called."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._metrics = Metrics(self.registry, list(MODES), [1, 4], {"version": "0", "commit": "0"})
+        self._compiled: list[float] = []
+        self._start()
+        Gauge("DCGM_FI_DEV_GPU_UTIL", "As NVIDIA's exporter.", ["gpu"], registry=self.registry).labels(
+            "0"
+        ).set(93)
+
+    def advance(self) -> None:
+        """One more request per mode, one that ran as something else, one more compilation."""
+        self._compiled = [*self._compiled, 12.0]
+        self._metrics.mode(_status("reduce-overhead", self._compiled))
+        for mode in MODES:
+            self._metrics.observe(_account(mode, mode))
+        self._metrics.observe(_account("reduce-overhead", "compiled"))
+
+    def restart(self) -> None:
+        """The engine ends, and the next one is ready at once."""
+        self._metrics.engine_lost()
+        self._start()
+
+    def _start(self) -> None:
+        self._compiled = []
+        self._metrics.engine(_engine())
+        for mode in MODES:
+            self._metrics.mode(_status(mode, []))
+        self._metrics.render("", Counter())
+
+
+@contextmanager
+def served(registry: CollectorRegistry) -> Iterator[str]:
+    """Answer scrapes of `registry` on a free port of loopback; yields "host:port"."""
+
+    class Quiet(WSGIRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with make_server("127.0.0.1", 0, make_wsgi_app(registry), handler_class=Quiet) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def _engine() -> EngineStatus:
+    return EngineStatus(
+        pid=1, model="tiny", parameters=3_000_000, layers=6, width=192, context=512, prefill_chunk=64,
+        batch_buckets=[1, 4], model_hash="0", device="cuda", device_name="a GPU", dtype="bfloat16",
+        torch="2.13.0", cuda="13.0", threads=1, cpus=[0], modes=list(MODES), memory=MEMORY, warm=True,
+    )  # fmt: skip
+
+
+def _status(mode: str, compile_seconds: list[float]) -> ModeStatus:
+    parity = Parity(
+        passed=True,
+        max_abs_logit_difference=0.01,
+        tolerance=0.1,
+        positions=9,
+        differing_tokens=0,
+        near_ties=0,
+    )
+    compiles = mode != "eager"
+    return ModeStatus(
+        mode=mode, removes="", state="ready", effective=mode, cache="cold" if compiles else None,
+        warmup_seconds=24.0 if compiles else 0.5, compile_seconds=compile_seconds, parity=parity,
+    )  # fmt: skip
+
+
+def _phase(steps: int, dispatch: float, span: float, kernel: float) -> PhaseTimings:
+    wait = max(span - dispatch, 0.0)
+    return PhaseTimings(
+        steps=steps, wall_seconds=steps * (dispatch + wait), dispatch_seconds=steps * dispatch,
+        device_span_seconds=steps * span, kernel_seconds=steps * kernel, sync_wait_seconds=steps * wait,
+        dispatch_steps_seconds=[dispatch] * steps, device_span_steps_seconds=[span] * steps,
+    )  # fmt: skip
+
+
+def _account(mode: str, effective: str) -> Account:
+    """A request of one prefill and seven decode steps; eager issues slowly, a graph replay does not."""
+    dispatch, span = (900e-6, 950e-6) if effective == "eager" else (60e-6, 210e-6)
+    prefill, decode = _phase(1, dispatch, 2 * span, 300e-6), _phase(7, dispatch, span, 180e-6)
+    engine_ns = round((prefill.wall_seconds + decode.wall_seconds) * 1e9)
+    job = Job(id="0", mode=mode, prompts=["x"], max_new_tokens=8, sent_ns=10_000, deadline_ns=10**12)
+    timings = Timings(
+        queue_seconds=0.0, prefill=prefill, decode=decode, tokenise_seconds=20e-6, involuntary_switches=0,
+        dispatch_source="measured", kernel_source="sampled", taken_ns=100_000, first_token_ns=2_000_000,
+        done_ns=200_000 + engine_ns,
+    )  # fmt: skip
+    outcome = Outcome(
+        id="0", mode=mode, effective=effective, reason=None, kind="ok", batch_size=1, batch_bucket=1,
+        prompt_tokens=4, outputs=[Output(text="", token_ids=[0] * 8, finish_reason="length")],
+        timings=timings,
+    )  # fmt: skip
+    return add_up(job, outcome, 0, 300_000 + engine_ns, 310_000 + engine_ns)

@@ -1,0 +1,104 @@
+"""The real service as a process of its own, and a short load on it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.request import ProxyHandler, Request, build_opener
+
+from dashboards.local import Prometheus
+from loadtests.exporter import Exporter
+
+MODES = ("eager", "no_grad", "inference_mode")
+BATCH_SIZES = (1, 4)
+SERVE = "from service import app, settings; raise SystemExit(app.serve(settings.Settings()))"
+OPENER = build_opener(ProxyHandler({}))
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """What ran: `served` requests answered with 200, `before` and `after` the service's page around them."""
+
+    prometheus: Prometheus
+    service: str
+    gpu: str
+    served: int
+    before: str
+    after: str
+
+
+def until(true: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
+    """Poll until `true()`; fails with `what` was awaited after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, f"waited {seconds:.0f} s in vain: {what}"
+        time.sleep(0.1)
+
+
+def get(url: str) -> tuple[int, str]:
+    """Status and body; a redirect is not followed, because Prometheus' own scrape may not be either."""
+    try:
+        with OPENER.open(url, timeout=10) as response:
+            assert response.geturl() == url
+            return response.status, response.read().decode()
+    except OSError as error:
+        return getattr(error, "code", 0), str(error)
+
+
+@contextmanager
+def real_service(folder: Path) -> Iterator[str]:
+    """Serve the modes that compile nothing on a free port; yields the address once all are ready."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("LAUNCHBOUND_")}
+    environment |= {
+        "LAUNCHBOUND_PORT": "0",
+        "LAUNCHBOUND_MODES": ",".join(MODES),
+        "LAUNCHBOUND_BATCH_SIZES": ",".join(map(str, BATCH_SIZES)),
+        "LAUNCHBOUND_CACHE_FOLDER": str(folder / "cache"),
+    }
+    log = folder / "service.log"
+    with log.open("w") as said:
+        running = subprocess.Popen([sys.executable, "-c", SERVE], env=environment, stdout=said, stderr=said)
+    try:
+        until(lambda: "serving on" in log.read_text() or running.poll() is not None, "the service's address")
+        found = re.search(r"serving on (\S+)", log.read_text())
+        assert found, log.read_text()
+        until(lambda: get(f"{found[1]}/health/ready")[0] == 200, f"ready modes; {log.read_text()[-500:]}")
+        yield found[1]
+    finally:
+        running.terminate()
+        running.wait(timeout=30)
+
+
+def generate(url: str, mode: str, batch_size: int) -> int:
+    """One request; returns its status."""
+    body = {"prompts": ["def mean(values):"] * batch_size, "max_new_tokens": 8, "ignore_eos": True}
+    request = Request(
+        f"{url}/v1/modes/{mode}/generate", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    try:
+        with OPENER.open(request, timeout=30) as response:
+            return int(response.status)
+    except OSError as error:
+        return getattr(error, "code", 0)
+
+
+def drive(url: str, exporter: Exporter, rounds: int) -> int:
+    """Visit every mode and batch size `rounds` times, and be refused once; returns how many were served."""
+    exporter.users.set(1)
+    for _ in range(rounds):
+        for mode in MODES:
+            for batch_size in BATCH_SIZES:
+                began = time.perf_counter()
+                assert generate(url, mode, batch_size) == 200
+                exporter.observe(mode, batch_size, time.perf_counter() - began, failed=False)
+    assert generate(url, "no_such_mode", 1) == 404
+    assert generate(url, "eager", 0) == 422
+    return rounds * len(MODES) * len(BATCH_SIZES)

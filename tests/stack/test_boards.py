@@ -1,0 +1,116 @@
+"""Every query of every panel and rule answers, on a real Prometheus that scraped the real service."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+from collections import Counter
+
+import pytest
+import running
+from running import Stack
+
+from dashboards.build import boards
+from dashboards.frame import DEFAULT_SLO
+from dashboards.local import Sample
+from dashboards.promql import SHOWN, mean, quantile
+from dashboards.questions import Question, filled, questions
+
+pytestmark = pytest.mark.stack
+
+HERE = [question for question in questions() if not question.needs_more]
+ON_THE_PAGE = [question for question in questions() if question.needs_more]
+WINDOW = "10m"
+OVERVIEW = json.loads(boards()["overview.json"])
+VARIABLES = [variable for variable in OVERVIEW["templating"]["list"] if variable["type"] == "query"]
+ANNOTATIONS = OVERVIEW["annotations"]["list"]
+ON_A_GPU = [question for question in questions() if question.needs_a_gpu]
+
+
+def ask(stack: Stack, expr: str, instance: str | None) -> list[Sample]:
+    """The answer for one instance (None: for all), over a window that holds the whole load."""
+    pattern = ".*" if instance is None else re.escape(instance)
+    return stack.prometheus.query(filled(expr, instance=pattern, window=WINDOW))
+
+
+@pytest.mark.parametrize("question", HERE, ids=str)
+def test_a_query_answers_on_a_cpu_service_under_load(stack: Stack, question: Question) -> None:
+    answer = ask(stack, question.expr, stack.service)
+    assert answer
+    assert not any(math.isnan(value) for sample in answer for _, value in sample.points)
+
+
+@pytest.mark.parametrize("question", ON_THE_PAGE, ids=str)
+def test_a_query_that_needs_more_answers_on_the_page_of_a_gpu_service(
+    stack: Stack, question: Question
+) -> None:
+    answer = ask(stack, question.expr, stack.gpu)
+    assert answer
+    assert not any(math.isnan(value) for sample in answer for _, value in sample.points)
+
+
+@pytest.mark.parametrize("question", ON_A_GPU, ids=str)
+def test_a_panel_for_gpus_is_empty_on_a_cpu(stack: Stack, question: Question) -> None:
+    assert ask(stack, question.expr, stack.service) == []
+
+
+@pytest.mark.parametrize("question", questions(), ids=str)
+def test_the_labels_that_a_legend_names_are_in_the_answer(stack: Stack, question: Question) -> None:
+    instance = stack.gpu if question.needs_more else stack.service
+    named = set(re.findall(r"{{(\w+)}}", question.legend))
+    for sample in ask(stack, question.expr, instance):
+        assert sample.labels.keys() >= named
+
+
+@pytest.mark.parametrize("instance", ["service", "gpu"])
+def test_the_shown_parts_stack_to_the_mean_request(stack: Stack, instance: str) -> None:
+    address = getattr(stack, instance)
+    parts = [question for question in questions() if question.panel == "Where a mean request went"]
+    stacked: Counter[str] = Counter()
+    for part in parts:
+        for sample in ask(stack, part.expr, address):
+            stacked[sample.labels["mode"]] += sample.points[0][1]
+    for sample in ask(stack, mean("request_duration_seconds", window=SHOWN), address):
+        assert stacked[sample.labels["mode"]] == pytest.approx(sample.points[0][1], rel=1e-6)
+
+
+def test_eager_is_as_fast_as_itself_and_each_batch_is_compared_with_its_own(stack: Stack) -> None:
+    (shown,) = [question for question in questions() if question.panel == "Decode speed-up over eager"]
+    ratios = {
+        (sample.labels["mode"], sample.labels["batch"]): sample.points[0][1]
+        for sample in ask(stack, shown.expr, stack.service)
+    }
+    assert ratios.keys() == {(mode, str(batch)) for mode in running.MODES for batch in running.BATCH_SIZES}
+    assert all(ratio == 1 for (mode, _), ratio in ratios.items() if mode == "eager")
+
+
+def test_modes_without_traffic_are_left_out_instead_of_shown_as_nan(stack: Stack) -> None:
+    for shown in (mean("request_duration_seconds"), quantile(0.95, "request_duration_seconds")):
+        modes = {sample.labels["mode"] for sample in ask(stack, shown, stack.service)}
+        assert modes == set(running.MODES)  # and not `fallback`, which exists at 0
+
+
+@pytest.mark.parametrize("name", [variable["name"] for variable in VARIABLES])
+def test_a_variable_finds_values(stack: Stack, name: str) -> None:
+    (asked,) = [variable["definition"] for variable in VARIABLES if variable["name"] == name]
+    found = re.fullmatch(r"label_values\((.*), (\w+)\)", asked)
+    assert found
+    values = {sample.labels[found[2]] for sample in ask(stack, f"group by ({found[2]}) ({found[1]})", None)}
+    expected = {
+        "job": {"launchbound"},
+        "instance": {stack.service, stack.gpu},
+        "mode": {*running.MODES, "reduce-overhead", "fallback"},
+        "slo": {DEFAULT_SLO, "+Inf"},
+    }
+    assert values >= expected[name]
+
+
+@pytest.mark.parametrize("annotation", ANNOTATIONS, ids=lambda annotation: annotation["name"])
+def test_an_annotation_marks_what_happened(stack: Stack, annotation: dict[str, str]) -> None:
+    now = time.time()
+    samples = stack.prometheus.query_range(filled(annotation["expr"], window=WINDOW), now - 600, now, 1)
+    assert samples
+    for sample in samples:
+        assert sample.labels.keys() >= set(re.findall(r"{{(\w+)}}", annotation["titleFormat"]))

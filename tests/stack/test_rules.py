@@ -1,0 +1,90 @@
+"""Configuration and rules: accepted by Prometheus' own tool, each tested, each answering on a real server."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import running
+import yaml
+from running import Stack
+
+from dashboards.local import CONFIGURATION
+
+pytestmark = pytest.mark.stack
+
+FOLDER = CONFIGURATION.parent
+RULES = [
+    rule for group in yaml.safe_load((FOLDER / "rules.yml").read_text())["groups"] for rule in group["rules"]
+]
+RECORDED = [rule["record"] for rule in RULES if "record" in rule]
+ALERTS = [rule["alert"] for rule in RULES if "alert" in rule]
+
+
+def run(promtool: str, *arguments: str, given: str | None = None) -> str:
+    """What promtool says; fails with it where promtool does."""
+    ran = subprocess.run(
+        [promtool, *arguments], input=given, capture_output=True, text=True, cwd=FOLDER, check=False
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran.stdout + ran.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["check", "config", "prometheus.yml"],
+        ["check", "rules", "rules.yml"],
+        ["test", "rules", "rules_test.yml"],
+    ],
+    ids=" ".join,
+)
+def test_promtool_is_content(promtool: str, arguments: list[str]) -> None:
+    run(promtool, *arguments)
+
+
+def test_promtool_finds_no_fault_with_the_exported_metrics(promtool: str, stack: Stack) -> None:
+    assert run(promtool, "check", "metrics", given=stack.after) == ""
+
+
+def test_every_rule_has_a_unit_test() -> None:
+    tests = yaml.safe_load((FOLDER / "rules_test.yml").read_text())["tests"]
+    fired = {
+        case["alertname"] for test in tests for case in test.get("alert_rule_test", []) if case["exp_alerts"]
+    }
+    asked = " ".join(case["expr"] for test in tests for case in test.get("promql_expr_test", []))
+    assert fired == set(ALERTS)
+    assert all(name in asked for name in RECORDED)
+
+
+def test_recorded_names_say_level_metric_and_operation() -> None:
+    for name in RECORDED:
+        level, metric, operation = name.split(":")
+        assert level.startswith("instance")
+        assert metric.startswith("launchbound_")
+        assert operation
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_recording_rule_answers_under_load(stack: Stack, name: str) -> None:
+    running.until(lambda: bool(stack.prometheus.query(f'{name}{{instance="{stack.service}"}}')), name, 20)
+
+
+def test_no_rule_fails_and_no_alert_fires_on_a_healthy_service(stack: Stack) -> None:
+    for rule in stack.prometheus.rules():
+        assert rule["health"] == "ok", rule
+    firing = stack.prometheus.query(f'ALERTS{{alertstate="firing", instance="{stack.service}"}}')
+    assert firing == []
+
+
+def test_the_page_answers_200_at_its_own_address(stack: Stack) -> None:
+    status, page = running.get(f"http://{stack.service}/metrics")
+    assert status == 200
+    assert page.endswith("\n")
+
+
+def test_the_files_that_compose_mounts_are_those_tested_here() -> None:
+    told = (Path(FOLDER).parent / "docker-compose.yml").read_text()
+    assert "./dashboards/prometheus.yml:" in told
+    assert "./dashboards/rules.yml:" in told
