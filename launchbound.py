@@ -1,0 +1,168 @@
+"""The command line. Exit codes: 0 good, 1 a gate or check failed, 2 bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, cast
+
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
+    help="Serve a transformer through PyTorch's inference modes, and measure where each request's time went.",
+)  # fmt: skip
+
+EXIT_FAILED = 1
+EXIT_BAD_INPUT = 2
+
+
+def bad_input(message: object) -> NoReturn:
+    """Say what is wrong and how to mend it, and end with exit code 2."""
+    typer.echo(f"launchbound: {message}", err=True)
+    raise typer.Exit(EXIT_BAD_INPUT)
+
+
+def settings_from(**options: Any) -> Any:  # noqa: ANN401 - Settings is imported late: it is heavy for `--help`
+    """Settings of the environment with `options` over them; unknown or wrong ones end the program."""
+    from service.settings import Settings
+
+    try:
+        return Settings(**{name: value for name, value in options.items() if value is not None})
+    except ValidationError as error:
+        problems = (f"{'.'.join(map(str, e['loc'])) or 'settings'}: {e['msg']}" for e in error.errors())
+        bad_input("; ".join(problems))
+
+
+Model = Annotated[str | None, typer.Option(help="tiny, small, base, or a folder with weights.")]
+Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
+Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or autocast-bfloat16.")]
+Modes = Annotated[str | None, typer.Option(help="Modes, with commas.")]
+BatchSizes = Annotated[str | None, typer.Option(help="Batch buckets, with commas.")]
+
+
+@app.command()
+def serve(
+    model: Model = None, device: Device = None, dtype: Dtype = None, modes: Modes = None,
+    batch_sizes: BatchSizes = None, host: Annotated[str | None, typer.Option(help="Address to bind.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to bind; 0 takes a free one.")] = None,
+) -> None:  # fmt: skip
+    """Serve on 127.0.0.1:8000 until told to stop. Settings may also come as LAUNCHBOUND_<NAME>."""
+    settings = settings_from(
+        model=model, device=device, dtype=dtype, modes=modes, batch_sizes=batch_sizes, host=host, port=port
+    )
+    from service.app import serve as serve_until_stopped
+
+    raise typer.Exit(serve_until_stopped(settings))
+
+
+@app.command()
+def sweep(
+    url: Annotated[str | None, typer.Option(help="A running service; without it one is started.")] = None,
+    preset: Annotated[str, typer.Option(help="quick, standard, full or gpu.")] = "quick",
+    out: Annotated[Path | None, typer.Option(help="Results folder; default results/<UTC>-<commit>.")] = None,
+    seed: Annotated[int, typer.Option(help="Fixes orders, prompts and arrivals.")] = 0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and stop.")] = False,
+    model: Model = None, device: Device = None, dtype: Dtype = None, modes: Modes = None,
+    batch_sizes: BatchSizes = None,
+) -> None:  # fmt: skip
+    """Measure modes against batch sizes in rounds, and write the report."""
+    from loadtests.plan import PlanError
+    from loadtests.presets import Preset, describe, make_plan
+    from loadtests.sweep import new_folder
+
+    try:
+        sizes = [int(size) for size in _words(batch_sizes) or ()]
+        plan = make_plan(cast(Preset, preset), seed, _words(modes), sizes or None)
+    except (PlanError, ValueError) as error:
+        bad_input(error)
+    if dry_run:
+        typer.echo(describe(plan))
+        return
+    if url and (model or device or dtype):
+        bad_input("--model, --device and --dtype belong to the service: leave them out where --url names one")
+    folder = out or new_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    options = {"model": model, "device": device, "dtype": dtype}
+    raise typer.Exit(_sweep(url, plan, folder, options))
+
+
+def _sweep(url: str | None, plan: Any, folder: Path, options: dict[str, str | None]) -> int:  # noqa: ANN401
+    from loadtests.prompts import PromptError
+    from loadtests.sweep import SweepResult, run_sweep
+    from loadtests.target import TargetError
+    from service.launch import LaunchError, launched
+
+    console = Console()
+
+    def run(at: str, settings: dict[str, Any]) -> SweepResult:
+        return run_sweep(at, plan, folder, console=console, settings=settings)
+
+    try:
+        if url:
+            result = run(url, {})
+        else:
+            served = {
+                **options, "modes": ",".join(plan.modes),
+                "batch_sizes": ",".join(map(str, plan.batch_sizes)),
+            }  # fmt: skip
+            settings_from(**served)
+            flags = [f"--{name.replace('_', '-')}={value}" for name, value in served.items() if value]
+            with launched(flags, folder / "service.log") as own:
+                result = run(own, {name: value for name, value in served.items() if value})
+    except (LaunchError, PromptError, TargetError) as error:
+        bad_input(error)
+    return _conclude(folder, result.exit_code, console)
+
+
+def _conclude(folder: Path, exit_code: int, console: Console) -> int:
+    """The table, where the report is, and one JSON line last."""
+    try:
+        from loadtests.report import make_report, print_table
+    except ImportError as error:
+        console.print(
+            f"{error.name} is not installed here: the report is made later by `launchbound report {folder}`"
+        )
+        typer.echo(json.dumps({"path": str(folder), "headline": None, "valid": exit_code == 0}))
+        return exit_code
+    headline = make_report(folder)
+    print_table(folder, console)
+    console.print(f"report: {folder / 'report.html'}", soft_wrap=True)
+    typer.echo(json.dumps({"path": str(folder), "headline": headline, "valid": exit_code == 0}))
+    return exit_code
+
+
+@app.command()
+def report(folder: Annotated[Path, typer.Argument(help="A results folder of `sweep`.")]) -> None:
+    """Write report.html and report.md again from a folder's rows."""
+    from loadtests.rows import RowsError
+
+    try:
+        raise typer.Exit(_conclude(folder, 0, Console()))
+    except (RowsError, FileNotFoundError) as error:
+        bad_input(error)
+
+
+@app.command()
+def parity(
+    model: Model = None, device: Device = None, dtype: Dtype = None, modes: Modes = None,
+    batch_sizes: BatchSizes = None,
+) -> None:  # fmt: skip
+    """Run every mode teacher-forced beside eager, and say whether it still computes the same."""
+    settings = settings_from(model=model, device=device, dtype=dtype, modes=modes, batch_sizes=batch_sizes)
+    from service.parity_check import check_parity
+
+    try:
+        raise typer.Exit(check_parity(settings.engine_settings("")))
+    except ValueError as error:
+        bad_input(error)
+
+
+def _words(text: str | None) -> list[str] | None:
+    return [word.strip() for word in text.split(",") if word.strip()] if text else None
+
+
+if __name__ == "__main__":
+    app(prog_name="launchbound")

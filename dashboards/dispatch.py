@@ -76,6 +76,7 @@ def _device() -> list[Panel]:
             Face("Dispatch against device span", "s", empty="no GPU"),
             Query(dispatched, "{{mode}} dispatch"),
             Query(spanned, "{{mode}} span"),
+            dashed="span",
         ),
         graph(
             Face("Device span p95", "s", empty="no GPU"),
@@ -86,7 +87,7 @@ def _device() -> list[Panel]:
 
 
 def _compiler() -> list[Panel]:
-    fallbacks = total_rate("fallbacks_total", "mode, reason")
+    fallbacks = total_rate("fallbacks_total")
     warm_up = f"max by (mode, cache) ({series('warmup_seconds')})"
     effective = f"max by (mode, effective, reason) ({series('mode_effective_info')})"
     parity = f"max by (mode) ({series('mode_parity_max_abs_logit_difference')})"
@@ -95,7 +96,7 @@ def _compiler() -> list[Panel]:
             Face("Graph breaks", "cps", NONE_EXPECTED), Query(total_rate("graph_breaks_total"), "{{mode}}")
         ),
         graph(Face("Recompiles", "cps", NONE_EXPECTED), Query(total_rate("recompiles_total"), "{{mode}}")),
-        graph(Face("Fallbacks", "reqps", NONE_EXPECTED), Query(fallbacks, "{{mode}} {{reason}}")),
+        graph(Face("Fallbacks", "reqps", NONE_EXPECTED), Query(fallbacks, "{{mode}}")),
         bars_by_mode(
             Face("Compilations", "s", empty="nothing compiled in the time shown"),
             Query(mean("compile_seconds", window=SHOWN), "seconds"),

@@ -73,8 +73,8 @@ def _variables() -> list[Builder[shapes.VariableModel]]:
         f"label_values({series('request_duration_seconds_bucket')}, le)",
         "Bucket boundary in seconds that counts as in time; only boundaries can be asked for exactly.",
     )
-    boundaries.sort(shapes.VariableSort.NUMERICAL_ASC).regex("/^(?!\\+Inf)/")
-    boundaries.current(shapes.VariableOption(text=f"{DEFAULT_SLO}", value=DEFAULT_SLO))
+    boundaries.sort(shapes.VariableSort.NUMERICAL_ASC).regex("/^[0-9].*/")
+    boundaries.current(shapes.VariableOption(text=DEFAULT_SLO, value=DEFAULT_SLO))
     return [
         DatasourceVariable("datasource").label("Data source").type("prometheus"),
         _all(_query("job", "Job", "label_values(launchbound_engine_up, job)", "Scrape job of the service.")),

@@ -7,7 +7,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from dashboards.frame import board
 from dashboards.panels import Face, Panel, Query, graph, number
 from dashboards.promql import HERE, NOW, OF_MODE, SHOWN, mean, quantile, series, total_rate
-from dashboards.theme import AT_LEAST_ONE, NONE_EXPECTED, SHARE_LOST
+from dashboards.theme import AT_LEAST_ONE, NONE_EXPECTED, OUTCOME_COLOURS, SHARE_LOST, SIDE_COLOURS
 
 CLIENT = 'mode=~"$mode"'
 NO_CLIENT = "no load generator"
@@ -33,16 +33,19 @@ def _client_and_server() -> list[Panel]:
         graph(
             Face("Users", "none", width=6, empty=NO_CLIENT),
             Query(f"sum({series('loadtest_users', '')})", "users"),
+            colours=SIDE_COLOURS,
         ),
         graph(
             Face("Client rate over server rate", "reqps", width=6),
             Query(sent, "client"),
             Query(total_rate("requests_total", ""), "server"),
+            colours=SIDE_COLOURS,
         ),
         graph(
             Face("Client latency over server latency", "s", width=6),
             Query(seen, "client"),
             Query(mean("request_duration_seconds", ""), "server"),
+            colours=SIDE_COLOURS,
         ),
         graph(Face("Client p95", "s", width=6, empty=NO_CLIENT), Query(p95, "{{mode}}")),
     ]
@@ -64,7 +67,11 @@ def _queue() -> list[Panel]:
 
 def _outcomes() -> list[Panel]:
     return [
-        graph(Face("Outcomes", "reqps"), Query(total_rate("requests_total", "outcome"), "{{outcome}}")),
+        graph(
+            Face("Outcomes", "reqps"),
+            Query(total_rate("requests_total", "outcome"), "{{outcome}}"),
+            colours=OUTCOME_COLOURS,
+        ),
         graph(Face("Sequences per batch", "none"), Query(mean("batch_size"), "{{mode}}")),
         graph(Face("Profiled requests", "reqps"), Query(total_rate("profiled_requests_total"), "{{mode}}")),
     ]

@@ -35,9 +35,10 @@ class Prometheus:
 
     url: str
 
-    def query(self, expr: str) -> list[Sample]:
-        """`expr` now: one point per series."""
-        found = self._get("query", query=expr)["result"]
+    def query(self, expr: str, at: float | None = None) -> list[Sample]:
+        """`expr` at `at` (seconds since the epoch; None: now): one point per series."""
+        when = {} if at is None else {"time": at}
+        found = self._get("query", query=expr, **when)["result"]
         return [Sample(one["metric"], (_point(one["value"]),)) for one in found]
 
     def query_range(self, expr: str, start: float, end: float, step_seconds: float) -> list[Sample]:

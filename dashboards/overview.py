@@ -64,7 +64,7 @@ def _table() -> Panel:
         return Query(mean(name, "mode", labels, SHOWN), column)
 
     columns = [
-        Query(f"sum by (mode) (increase({series('requests_total')}[{SHOWN}]))", "requests"),
+        Query(f"sum by (mode) (increase({series('requests_total')}[{SHOWN}])) > 0", "requests"),
         Query(speedup_over_eager(by_batch=False), "speed-up"),
         seconds("step_batch_wall_seconds", "decode step", OF_MODE + DECODE),
         seconds("request_duration_seconds", "request mean"),
@@ -88,11 +88,11 @@ def _speedup() -> Panel:
 
 
 def _traffic() -> list[Panel]:
-    failed = total_rate("requests_total", "mode, outcome", FAILED)
+    failed = total_rate("requests_total", "mode", FAILED)
     refused = total_rate("requests_rejected_total", "reason", HERE)
     return [
         graph(Face("Rate", "reqps"), Query(total_rate("requests_total"), "{{mode}}")),
-        graph(Face("Failed requests", "reqps", NONE_EXPECTED), Query(failed, "{{mode}} {{outcome}}")),
+        graph(Face("Failed requests", "reqps", NONE_EXPECTED), Query(failed, "{{mode}}")),
         graph(Face("Refused", "reqps", NONE_EXPECTED), Query(refused, "{{reason}}")),
     ]
 
@@ -114,6 +114,7 @@ def _tokens() -> list[Panel]:
             Face("Time to first token", "s"),
             Query(quantile(0.5, first), "{{mode}} p50"),
             Query(quantile(0.95, first), "{{mode}} p95"),
+            dashed="p95",
         ),
         graph(Face("Time per output token", "s"), Query(mean("time_per_output_token_seconds"), "{{mode}}")),
         graph(

@@ -51,9 +51,13 @@ class Face:
 
 
 def graph(
-    face: Face, *queries: Query, colours: Mapping[str, str] = MODE_COLOURS, stacked: bool = False
+    face: Face,
+    *queries: Query,
+    colours: Mapping[str, str] = MODE_COLOURS,
+    stacked: bool = False,
+    dashed: str | None = None,
 ) -> timeseries.Panel:
-    """Lines over time; with `stacked`, areas on top of each other."""
+    """Lines over time; with `stacked`, areas on top of each other; names that end in `dashed` are dashed."""
     panel = _dressed(timeseries.Panel(), face)
     for index, query in enumerate(queries):
         panel.with_target(_target(query, index))
@@ -65,8 +69,11 @@ def graph(
     if stacked:
         panel.stacking(common.StackingConfig().mode(shapes.StackingMode.NORMAL))
     if face.scale.steps:
-        dashed = common.GraphThresholdsStyleConfig().mode(shapes.GraphThresholdsStyleMode.DASHED)
-        panel.thresholds_style(dashed)
+        line = common.GraphThresholdsStyleConfig().mode(shapes.GraphThresholdsStyleMode.DASHED)
+        panel.thresholds_style(line)
+    if dashed:
+        style = DynamicConfigValue(id_val="custom.lineStyle", value={"fill": "dash", "dash": [6, 4]})
+        panel.override_by_regexp(f"/ {re.escape(dashed)}$/", [style])
     return _coloured(panel, colours)
 
 
@@ -159,10 +166,15 @@ def _columns(queries: tuple[Query, ...]) -> DataTransformerConfig:
 
 
 def _matrix(row: str, column: str) -> list[DataTransformerConfig]:
-    """Label `row` down, label `column` across; rows in numerical order, which needs them as numbers once."""
+    """Label `row` down, label `column` across: rows in numerical order, columns in the ladder's.
+
+    Only numbers are sorted as numbers, and only words are taken as a bar's name: so there and back.
+    """
+    order = {name: index for index, name in enumerate([f"{row}\\{column}", *MODE_COLOURS])}
     return [
         _step("convertFieldType", conversions=[{"targetField": row, "destinationType": "number"}]),
         _step("sortBy", sort=[{"field": row}]),
         _step("convertFieldType", conversions=[{"targetField": row, "destinationType": "string"}]),
         _step("groupingToMatrix", rowField=row, columnField=column, valueField="Value", emptyValue="null"),
+        _step("organize", indexByName=order),
     ]

@@ -24,6 +24,19 @@ PART_COLOURS: Mapping[str, str] = {
 }
 """By part of a request's time, in the order in which they are stacked."""
 
+SIDE_COLOURS: Mapping[str, str] = {"client": "#3D85C6", "server": "#E9A23B", "users": "#3D85C6"}
+"""By who counted."""
+
+OUTCOME_COLOURS: Mapping[str, str] = {
+    "ok": "#2A9D8F",
+    "error": "#D1495B",
+    "timeout": "#E9A23B",
+    "oom": "#7B1E3A",
+    "cancelled": "#7A8B99",
+    "rejected": "#8E6BBF",
+}
+"""By how a request ended."""
+
 GOOD, WARN, BAD, NEUTRAL = "#2A9D8F", "#E9A23B", "#D1495B", "#7A8B99"
 
 

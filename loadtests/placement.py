@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def off_cores(cpus: Iterable[int]) -> Iterator[list[int]]:
-    """Within: every thread of this process keeps off `cpus`, where others are left; yields the cores it has."""
+    """Within: all threads of this process keep off `cpus`, where others are left; yields its cores."""
     before = os.sched_getaffinity(0)
     rest = before - set(cpus) or before
     _bind(rest)

@@ -35,7 +35,7 @@ class ResultsError(ValueError):
 
 @dataclass(frozen=True)
 class Results:
-    """A sweep read back: its run, its gates and its rows (one per request, columns as in `requests.jsonl`)."""
+    """A sweep read back: its run, its gates, and its rows (one per request, as in `requests.jsonl`)."""
 
     folder: Path
     run: Run
@@ -59,11 +59,11 @@ class Results:
 
     @cached_property
     def rounds(self) -> pl.DataFrame:
-        """One row per cell and round: medians, throughput and means of parts of the requests that were answered.
+        """One row per cell and round: medians, throughput and means of parts, of answered requests.
 
         `latency_seconds` is the median; from the intended start in an open loop. `tokens_per_second` is, in a
-        closed loop, concurrency × tokens / summed latency (Little's law); in an open loop tokens over the time
-        from the first intended start to the last answer.
+        closed loop, concurrency × tokens / summed latency (Little's law); in an open loop tokens over the
+        time from the first intended start to the last answer.
         """
         good = self.rows.filter((pl.col("stage") == "measure") & pl.col("ok"))
         latency = (
@@ -125,7 +125,7 @@ class Results:
 
 
 def read_results(folder: Path | str) -> Results:
-    """Everything in a results folder. Raises RunError, RowsError, or ResultsError where nothing was measured."""
+    """Everything in a results folder. Raises RunError, RowsError or ResultsError."""
     folder = Path(folder)
     run, frame = read_run(folder), frame_of(read_rows(folder))
     if frame.filter((pl.col("stage") == "measure") & pl.col("ok")).is_empty():

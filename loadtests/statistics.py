@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 from loadtests.plan import MINIMUM_ROUNDS
@@ -34,7 +35,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The mode to ship, the one with the shortest latency, and the modes that cannot be told from that one."""
+    """The mode to ship, the one with the shortest latency, and those that cannot be told from the latter."""
 
     ship: str
     fastest: str
@@ -139,7 +140,7 @@ def crossover(index_by_batch: Mapping[int, float]) -> Crossover:
         return Crossover("unknown", None)
     if index_by_batch[batches[0]] >= KERNEL_BOUND_FROM:
         return Crossover("below", float(batches[0]))
-    for small, large in zip(batches, batches[1:], strict=False):
+    for small, large in pairwise(batches):
         low, high = index_by_batch[small], index_by_batch[large]
         if high >= KERNEL_BOUND_FROM:
             share = (KERNEL_BOUND_FROM - low) / (high - low)

@@ -1,9 +1,9 @@
-"""From tables to the answer: per cell a summary with its speed-up, per batch size the mode to ship and why."""
+"""From tables to the answer: per cell a summary and its speed-up, per batch size the mode to ship and why."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -40,7 +40,7 @@ def group_of(cell: Cell) -> Group:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One cell over all rounds. `parts` are mean seconds per request, None where this device has no such part.
+    """One cell over all rounds. `parts` are mean seconds per request, None where this device has none.
 
     `comparison` is against the baseline cell of the same group; None for that cell itself or without one.
     """
@@ -205,15 +205,17 @@ def summary_records(findings: Findings) -> Iterator[dict[str, Any]]:
     for summary in findings.summaries:
         comparison, cell = summary.comparison, summary.cell
         yield {
-            "cell": cell.name, "mode": cell.mode, "effective_mode": summary.effective, "control": cell.control,
-            "batch_size": cell.batch_size, "prompt_set": cell.prompt_set, "new_tokens": cell.new_tokens,
+            "cell": cell.name, "mode": cell.mode, "effective_mode": summary.effective,
+            "control": cell.control, "batch_size": cell.batch_size,
+            "prompt_set": cell.prompt_set, "new_tokens": cell.new_tokens,
             "concurrency": cell.concurrency, "load": cell.load, "requests": summary.requests,
             "rounds": summary.latency.samples, **_spread("latency_seconds", summary.latency),
             **_spread("tokens_per_second", summary.tokens_per_second),
             **{f"{part}_seconds_mean": value for part, value in summary.parts.items()},
             "total_seconds_mean": summary.total_seconds, "outside_seconds_mean": summary.outside_seconds,
-            "device_bound_index": summary.index, "bound": bound(summary.index), "disturbed": summary.disturbed,
-            **(_spread("speedup", comparison.speedup) if comparison else _spread("speedup", None)),
+            "device_bound_index": summary.index, "bound": bound(summary.index),
+            "disturbed": summary.disturbed,
+            **_spread("speedup", comparison.speedup if comparison else None),
             "noise_factor": comparison.noise if comparison else None,
             "word": comparison.word if comparison else None,
         }  # fmt: skip

@@ -74,8 +74,8 @@ class Attention(nn.Module):
         """
         c, (batch, tokens) = self.config, where[1].shape
         projected = self.query_key_value(x).view(batch, tokens, c.heads + 2 * c.kv_heads, c.head_width)
-        turning, v = torch.split(projected, (c.heads + c.kv_heads, c.kv_heads), dim=2)
-        q, k = torch.split(rotate(turning, *rotation), (c.heads, c.kv_heads), dim=2)
+        turning, v = projected.split([c.heads + c.kv_heads, c.kv_heads], dim=2)
+        q, k = rotate(turning, *rotation).split([c.heads, c.kv_heads], dim=2)
         # Detached: with grad mode on, a tape then lives one step and does not reach through the cache.
         keys = cache[0].index_put_(where, k.detach())
         values = cache[1].index_put_(where, v.detach())

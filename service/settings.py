@@ -44,7 +44,7 @@ class Settings(BaseSettings):
     # What is served, passed on to the engine.
     model: str = Field("tiny", min_length=1)
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    dtype: Literal["float32", "bfloat16"] | None = None
+    dtype: Literal["float32", "bfloat16", "autocast-bfloat16"] | None = None
     modes: Annotated[list[str], NoDecode] = Field(list(MODES), min_length=1)
     batch_sizes: Annotated[list[int], NoDecode] = Field([1, 4, 16], min_length=1, max_length=32)
     prefill_chunk: int = Field(64, ge=1, le=4096)

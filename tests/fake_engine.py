@@ -1,7 +1,8 @@
 """An engine without torch: speaks the border's messages, and does as the first prompt commands.
 
 Started as `python fake_engine.py OPTIONS SETTINGS`, both JSON. Options: `device` ("cpu" or "cuda"), `states`
-(mode → state at start, else ready), `exit` (end at once with this code), `silent` (never say hello).
+(mode → state at start, else ready), `exit` (end at once with this code), `silent` (never say hello), `deaf`
+(end neither when told to stop nor at SIGTERM).
 A prompt that is no command completes to one word per token.
 """
 
@@ -57,7 +58,9 @@ class FakeEngine:
         self.jobs: list[Job] = []
         self.cancelled: list[str] = []
         self.stopped = False
-        self.served = 0
+        if options.get("deaf"):
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        self.served, self.parent = 0, os.getppid()
         self.compilations: dict[str, int] = {}
         self.effective = {mode: self._effective(mode) for mode in settings.modes}
 
@@ -70,10 +73,10 @@ class FakeEngine:
             self.receive(1000)
             while self.jobs and not self.stopped:
                 self.serve(self.jobs.pop(0))
-            if os.getppid() == 1:
-                return
 
     def receive(self, milliseconds: int) -> None:
+        if os.getppid() != self.parent:
+            raise SystemExit("the front has ended")
         while self.socket.poll(milliseconds):
             milliseconds = 0
             message = msgspec.msgpack.decode(self.socket.recv(), type=ToEngine)
@@ -82,7 +85,7 @@ class FakeEngine:
             elif isinstance(message, Cancel):
                 self.cancelled.append(message.id)
             elif isinstance(message, Stop):
-                self.stopped = True
+                self.stopped = not self.options.get("deaf")
 
     def send(self, message: ToFront) -> None:
         self.socket.send(msgspec.msgpack.encode(message))
@@ -130,7 +133,7 @@ class FakeEngine:
             self.socket.close(linger=1000)
             os._exit(7)
         if command == "!hold":
-            kind = self.hold(job)
+            kind = self.hold(job, argument)
             if kind != "ok":
                 self.end(job, kind)
                 return
@@ -146,11 +149,12 @@ class FakeEngine:
             )
         )  # fmt: skip
 
-    def hold(self, job: Job) -> str:
-        """Run until cancelled, too late, told to stop, or released by the arrival of a job '!release'."""
+    def hold(self, job: Job, path: str) -> str:
+        """Run until cancelled, too late, told to stop, or released: by a job '!release' or a file at `path`."""
         while True:
             self.receive(5)
-            if any(waiting.prompts[0] == "!release" for waiting in self.jobs) or self.stopped:
+            released = any(waiting.prompts[0] == "!release" for waiting in self.jobs)
+            if released or self.stopped or (path and os.path.exists(path)):
                 return "ok"
             if job.id in self.cancelled:
                 return "cancelled"

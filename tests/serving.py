@@ -44,7 +44,7 @@ class Front:
 
     def command(self, command: str, **body: Any) -> httpx.Response:
         """Have the fake engine do something."""
-        return self.generate(prompts=[command], **body)
+        return self.generate(**{"prompts": [command], **body})
 
     def await_ready(self) -> None:
         """Until all modes serve."""
@@ -63,10 +63,12 @@ def fake_engine_command(**options: Any) -> list[str]:
 
 
 @contextmanager
-def running(settings: dict[str, Any] | None = None, **options: Any) -> Iterator[Front]:
-    """A front on a free port with a fake engine of these options; both are gone at the end."""
+def running(
+    settings: dict[str, Any] | None = None, command: list[str] | None = None, **options: Any
+) -> Iterator[Front]:
+    """A front on a free port with a fake engine of these options, or `command`; both are gone at the end."""
     given = {"batch_sizes": [1, 4], "drain_seconds": 1.0, **(settings or {})}
-    app = create_app(Settings(**given), fake_engine_command(**options))
+    app = create_app(Settings(**given), command or fake_engine_command(**options))
     config = uvicorn.Config(app, port=0, loop="uvloop", lifespan="on", log_config=None, timeout_graceful_shutdown=2)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)

@@ -146,7 +146,11 @@ def test_every_mode_of_the_ladder_has_its_own_colour() -> None:
 @pytest.mark.parametrize("panel", MODE_PANELS)
 def test_series_named_by_mode_have_the_modes_colours(panel: Json) -> None:
     overrides = panel["fieldConfig"]["overrides"]
-    fixed = {override["matcher"]["options"].strip("/"): override["properties"] for override in overrides}
+    fixed = {
+        override["matcher"]["options"].strip("/"): override["properties"]
+        for override in overrides
+        if override["properties"][0]["id"] == "color"
+    }
     for mode, colour in MODE_COLOURS.items():
         for name in (mode, f"{mode} p95"):
             matching = [properties for pattern, properties in fixed.items() if re.match(pattern, name)]

@@ -48,7 +48,7 @@ def engine() -> Callable[[Job, Client], Run]:
     def run(job: Job, client: Client) -> Run:
         result = Run()
         with torch.no_grad():
-            Generator(tokenizer, buffers, HostMeter(), model.config.context, client).run(job, steps, result)
+            Generator(tokenizer, buffers, model.config.context, client).run(job, steps, result, HostMeter())
         return result
 
     return run

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from service.api.answers import reply
 from service.api.parts import parts_of
 from service.api.request_id import HEADER, id_of
-from service.errors import BadRequest, LaunchboundError, error_body
+from service.errors import BadRequest, LaunchboundError, Unauthorised, error_body
 
 log = logging.getLogger("launchbound.api")
 
@@ -33,7 +33,8 @@ async def _known(request: Request, error: Exception) -> Response:
     if error.rejection is not None:
         parts = parts_of(request)
         mode = request.path_params.get("mode")
-        parts.metrics.rejected(error.rejection, mode if mode in parts.settings.modes else None)
+        valid = mode in parts.settings.modes and not isinstance(error, Unauthorised)
+        parts.metrics.rejected(error.rejection, mode if valid else None)
     elif error.status in (500, 504):
         log.warning("request %s: %s: %s", id_of(request.scope), error.type, error.message)
     return reply(error_body(error.type, error.message, error.param), error.headers(), error.status)

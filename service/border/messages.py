@@ -33,7 +33,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the engine process is started with, as JSON in its first argument.
 
     `cpus` None: decided by the engine (the last core, where there are at least two). `threads` None: as many
-    as `cpus`. `dtype` None: float32 on a CPU, bfloat16 on CUDA. `device` "auto": CUDA where there is one.
+    as `cpus`. `device` "auto": CUDA where there is one. `dtype` is float32, bfloat16 or autocast-bfloat16;
+    None: float32 on a CPU, bfloat16 on CUDA.
     """
 
     address: str
@@ -114,7 +115,7 @@ class PhaseTimings(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     steps: int
-    wall_seconds: float
+    wall_seconds: float | None
     dispatch_seconds: float | None
     device_span_seconds: float | None
     kernel_seconds: float | None
@@ -142,8 +143,31 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
     done_ns: int
 
 
+class StepProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """Per step of one phase, over its profiled steps. None: there is no such thing on this device.
+
+    `operators` are the calls that a step makes into the dispatcher; `launches` are launch calls, of which a
+    graph replay is one. The two waits are idle gaps of the device by their cause.
+    """
+
+    phase: Phase
+    steps: int
+    operators: float
+    copies: float
+    kernels: float | None = None
+    launches: float | None = None
+    graph_launches: float | None = None
+    kernel_seconds: float | None = None
+    host_wait_seconds: float | None = None
+    kernel_wait_seconds: float | None = None
+
+
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
-    """How a job ended: exactly one per job that the engine took. `timings` is None if it never started."""
+    """How a job ended: exactly one per job that the engine took. `timings` is None if it never started.
+
+    `profile` is there for a job that ran under the profiler: its times are disturbed and belong in no
+    latency statistics. `kernels` and `launches` are its totals where all its steps were profiled.
+    """
 
     id: str
     mode: str
@@ -158,6 +182,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
     timings: Timings | None = None
     kernels: int | None = None
     launches: int | None = None
+    profile: list[StepProfile] | None = None
 
 
 class Floor(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,7 +233,8 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
     """The engine and its machine; sent once at start and again whenever a figure in it moved.
 
     `memory` maps the names of DESIGN's memory gauges (`allocated_current`, `allocated_peak`, …) to bytes;
-    None on a CPU.
+    None on a CPU. `null_kernel_seconds` is what one operator without work costs the host on this machine
+    (`alone`), and on CUDA one kernel inside a replayed graph (`in_graph`); None until measured.
     """
 
     pid: int
@@ -229,6 +255,7 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
     cpus: list[int]
     modes: list[str]
     memory: dict[str, int] | None = None
+    null_kernel_seconds: dict[str, float] | None = None
     warm: bool = False
 
 

@@ -78,6 +78,11 @@ class Supervisor:
             return f"the engine ended {self.quick_deaths} times in a row; last: {self._client.down_reason}"
         return None
 
+    def retry_seconds(self) -> float:
+        """How long to wait before the next life: twice as long after each quick death, to a limit."""
+        doublings = min(max(0, self.quick_deaths - 1), 16)
+        return min(SLOWEST_RETRY_SECONDS, self._first_retry_seconds * 2**doublings)
+
     def start(self) -> None:
         """Begin the first life in the background."""
         self._folder = Path(tempfile.mkdtemp(prefix="launchbound-"))
@@ -100,7 +105,7 @@ class Supervisor:
             if exit_code == EXIT_BAD_SETTINGS and self.lives == 1 and self._refused is not None:
                 self._refused(reason)
             self.quick_deaths = self.quick_deaths + 1 if monotonic() - began < QUICK_DEATH_SECONDS else 0
-            wait = min(SLOWEST_RETRY_SECONDS, self._first_retry_seconds * 2 ** max(0, self.quick_deaths - 1))
+            wait = self.retry_seconds()
             told = f"{reason}; a new one starts in {wait:.1f} s"
             log.error(told)
             self._client.lost(told, retry_after_seconds=round(wait) + 2)
@@ -126,7 +131,7 @@ class Supervisor:
             return await self._watch(process, receiving), process.returncode
         except asyncio.CancelledError:
             self._client.post(Stop())
-            await _end(process)
+            await _end(process, asked=True)
             raise
         finally:
             receiving.cancel()
@@ -144,7 +149,7 @@ class Supervisor:
             if exited.done():
                 return f"the engine ended {_how(exited.result())}"
             why = "does not answer" if stuck.done() else f"sent what is no message ({receiving.exception()})"
-            await _end(process, stop_seconds=0.0)
+            await _end(process, asked=False)
             return f"the engine {why} and was ended"
         finally:
             exited.cancel()
@@ -182,9 +187,10 @@ def _on_cores(cores: set[int]) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-async def _end(process: Process, stop_seconds: float = STOP_SECONDS) -> None:
-    """Wait, then SIGTERM, then SIGKILL."""
-    for seconds, next_signal in ((stop_seconds, signal.SIGTERM), (STOP_SECONDS, signal.SIGKILL)):
+async def _end(process: Process, asked: bool) -> None:
+    """SIGTERM, then SIGKILL, each where waiting did not help; `asked`: it has been told to stop."""
+    patience = ((STOP_SECONDS if asked else 0.0, signal.SIGTERM), (STOP_SECONDS, signal.SIGKILL))
+    for seconds, next_signal in patience:
         try:
             await asyncio.wait_for(process.wait(), seconds)
         except TimeoutError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -12,11 +13,13 @@ from models.checkpoint import TINY_FOLDER, build, content_hash, folder_of
 from models.tokenizer import Tokenizer
 from models.transformer import Transformer
 from service.border.messages import EngineSettings, EngineStatus, ModeStatus
-from service.engine.device import choose_device, choose_dtype, device_name, memory
+from service.engine.device import choose_device, device_name, memory
 from service.engine.placement import engine_cpus
 from service.engine.warmup import Warmup
 from service.step.calibration import Calibration
-from service.step.callables import Buffers, allocate
+from service.step.callables import Buffers, allocate, build_step
+from service.step.null_kernel import null_kernel_seconds
+from service.step.precision import Precision, choose_precision
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +28,7 @@ class Assembly:
 
     settings: EngineSettings
     device: torch.device
-    dtype: torch.dtype
+    precision: Precision
     cpus: list[int]
     model: Transformer
     tokenizer: Tokenizer
@@ -34,7 +37,7 @@ class Assembly:
     warmup: Warmup
 
     def status(self, warm: bool) -> EngineStatus:
-        """What the front is told of this engine and its machine."""
+        """What the front is told of this engine and its machine; the null kernel only once it is warm."""
         config, settings = self.model.config, self.settings
         return EngineStatus(
             pid=os.getpid(), model=settings.model, model_hash=content_hash(settings.model),
@@ -42,9 +45,10 @@ class Assembly:
             layers=config.layers, width=config.width, context=config.context,
             prefill_chunk=settings.prefill_chunk, batch_buckets=sorted(self.buffers),
             device=self.device.type, device_name=device_name(self.device),
-            dtype=str(self.dtype).removeprefix("torch."), torch=str(torch.__version__),
+            dtype=self.precision.name, torch=str(torch.__version__),
             cuda=torch.version.cuda, threads=torch.get_num_threads(), cpus=self.cpus,
-            modes=list(self.warmup.rungs), memory=memory(self.device), warm=warm,
+            modes=list(self.warmup.rungs), memory=memory(self.device),
+            null_kernel_seconds=null_kernel_seconds(self.device) if warm else None, warm=warm,
         )  # fmt: skip
 
 
@@ -54,20 +58,24 @@ def assemble(settings: EngineSettings, announce: Callable[[ModeStatus], None]) -
     Raises ValueError, with the remedy, for a device, dtype, core, checkpoint or tokenizer that cannot work.
     """
     device = choose_device(settings.device)
-    dtype = choose_dtype(settings.dtype, device)
+    precision = choose_precision(settings.dtype, device)
     cpus = engine_cpus(settings.cpus)
     torch.set_num_threads(settings.threads or len(cpus))
     largest = max(settings.batch_sizes)
-    model = build(settings.model, largest, device, dtype)
+    model = build(settings.model, largest, device, precision.weights)
     if settings.prefill_chunk > model.config.context:
         raise ValueError(
             f"prefill_chunk {settings.prefill_chunk} is longer than the context of {model.config.context}"
         )
-    twin = type(model)(model.config.hollow(), largest).eval().to(device, dtype)
-    buffers = allocate(model, settings.batch_sizes, settings.prefill_chunk)
-    twin_buffers = allocate(twin, sorted({min(settings.batch_sizes), largest}), prefill_chunk=1)
+    twin = type(model)(model.config.hollow(), largest).eval().to(device, precision.weights)
+    for either in (model, twin):
+        either.rotary = either.rotary.to(precision.cache)
+    buffers = allocate(model, settings.batch_sizes, settings.prefill_chunk, precision.cache)
+    ends = sorted({min(settings.batch_sizes), largest})
+    twin_buffers = allocate(twin, ends, 1, precision.cache)
     calibration = Calibration(model)
     # The seeded sizes have no tokenizer of their own and use that of `tiny`.
     tokenizer = Tokenizer.load(folder_of(settings.model) or TINY_FOLDER, model.config.vocabulary)
-    warmup = Warmup(settings.modes, model, twin, buffers, twin_buffers, calibration, announce)
-    return Assembly(settings, device, dtype, cpus, model, tokenizer, buffers, calibration, warmup)
+    build_one = partial(build_step, precision=precision)
+    warmup = Warmup(settings.modes, model, twin, buffers, twin_buffers, calibration, announce, build_one)
+    return Assembly(settings, device, precision, cpus, model, tokenizer, buffers, calibration, warmup)

@@ -1,4 +1,4 @@
-"""The device and dtype an engine runs on, and what the device says of itself."""
+"""The device an engine runs on, and what it says of itself."""
 
 from __future__ import annotations
 
@@ -14,13 +14,6 @@ def choose_device(wanted: str) -> torch.device:
             "device 'cuda': torch sees no CUDA device here; use --device cpu or install a CUDA build"
         )
     return torch.device(wanted)
-
-
-def choose_dtype(wanted: str | None, device: torch.device) -> torch.dtype:
-    """The weights' dtype: as asked, else bfloat16 on CUDA and float32 on a CPU."""
-    if wanted is None:
-        return torch.bfloat16 if device.type == "cuda" else torch.float32
-    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[wanted]
 
 
 def device_name(device: torch.device) -> str:

@@ -59,16 +59,27 @@ class Run:
     involuntary_switches: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Course:
+    """What one running job works with."""
+
+    job: Job
+    run: Run
+    buffers: Buffers
+    sampler: Sampler
+    meter: Meter
+
+
 class Generator:
-    """Holds what all jobs share: tokenizer, buffers and meter. One job runs at a time."""
+    """Holds what all jobs share: tokenizer and buffers. One job runs at a time."""
 
     def __init__(
-        self, tokenizer: Tokenizer, buffers: dict[int, Buffers], meter: Meter, context: int, border: Border
+        self, tokenizer: Tokenizer, buffers: dict[int, Buffers], context: int, border: Border
     ) -> None:
-        self._tokenizer, self._buffers, self._meter = tokenizer, buffers, meter
+        self._tokenizer, self._buffers = tokenizer, buffers
         self._context, self._border = context, border
 
-    def run(self, job: Job, steps: dict[tuple[str, int], Step], run: Run) -> None:
+    def run(self, job: Job, steps: dict[tuple[str, int], Step], run: Run, meter: Meter) -> None:
         """Run `job` with the steps of its mode, noting everything in `run` as it happens.
 
         Raises JobError where the prompts do not fit; whatever torch raises passes through, with `run`
@@ -78,9 +89,9 @@ class Generator:
         try:
             prompts = self._tokenise(job, run)
             buffers = self._buffers[run.bucket]
-            sampler = Sampler(job, buffers.token.device)
-            tokens = self._prefill(job, prompts, buffers, steps["prefill", run.bucket], sampler, run)
-            self._decode(job, tokens, buffers, steps["decode", run.bucket], sampler, run)
+            course = _Course(job, run, buffers, Sampler(job, buffers.token.device), meter)
+            tokens = self._prefill(course, prompts, steps["prefill", run.bucket])
+            self._decode(course, tokens, steps["decode", run.bucket])
         except _Stopped as stopped:
             run.kind = stopped.kind
         finally:
@@ -110,22 +121,21 @@ class Generator:
         if self._border.is_cancelled(job):
             raise _Stopped("cancelled")
 
-    def _prefill(
-        self, job: Job, prompts: list[list[int]], buffers: Buffers, step: Step, sampler: Sampler, run: Run
-    ) -> Tensor:
+    def _prefill(self, course: _Course, prompts: list[list[int]], step: Step) -> Tensor:
         """Fill the cache chunk by chunk; returns the first new tokens, int64 [bucket].
 
         Rows are padded on the right. What padding writes to the cache lies behind a row's own positions and
         is overwritten by decode before anything may attend to it.
         """
+        buffers = course.buffers
         layout = lay_out(prompts, buffers.bucket, buffers.chunk.shape[1], pinned=buffers.chunk.is_cuda)
         logits = greedy = None
         for index, chunk in enumerate(layout.chunks):
-            self._check(job, perf_counter_ns())
+            self._check(course.job, perf_counter_ns())
             buffers.chunk.copy_(chunk, non_blocking=True)
             buffers.positions.fill_(index * chunk.shape[1])
             buffers.last.copy_(layout.last[index], non_blocking=True)
-            new_logits, new_greedy = self._meter.run(step, buffers, buffers.chunk, run.prefill)
+            new_logits, new_greedy = course.meter.run(step, buffers, buffers.chunk, course.run.prefill)
             if logits is None or greedy is None:
                 # Kept by copy: another chunk may follow, and a graph replay overwrites its last output.
                 logits, greedy = new_logits.clone(), new_greedy.clone()
@@ -137,16 +147,21 @@ class Generator:
         assert greedy is not None
         buffers.positions.copy_(layout.lengths, non_blocking=True)
         buffers.last.zero_()
-        return sampler.choose(logits, greedy, run.prefill)
+        return course.sampler.choose(logits, greedy, course.run.prefill)
 
-    def _decode(
-        self, job: Job, tokens: Tensor, buffers: Buffers, step: Step, sampler: Sampler, run: Run
-    ) -> None:
+    def _decode(self, course: _Course, tokens: Tensor, step: Step) -> None:
         """Take in tokens and run steps until every row is complete, the client is gone or time is up.
 
         What stands between two calls of `step` here is the engine's own work per decode step.
         """
-        rows, readings, meter = run.rows, run.prefill, self._meter
+        job, run, buffers, meter, sampler = (
+            course.job,
+            course.run,
+            course.buffers,
+            course.meter,
+            course.sampler,
+        )
+        rows, readings = run.rows, run.prefill
         assert rows is not None
         while True:
             values = meter.fetch(tokens, readings)

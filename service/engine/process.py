@@ -11,18 +11,20 @@ import hashlib
 import os
 import signal
 import sys
+from pathlib import Path
 from time import perf_counter_ns
 
 import msgspec
 import torch
 
-from service.border.messages import EngineSettings, Job, Outcome, OutcomeKind, Problem
+from service.border.messages import EngineSettings, Job, Outcome, OutcomeKind, Problem, StepProfile
 from service.engine.assembly import assemble
 from service.engine.generation import Generator, JobError, Run
 from service.engine.local import LocalMailbox
 from service.engine.mailbox import Mailbox
 from service.engine.placement import pin
-from service.engine.timings import timings
+from service.engine.sampling_tier import SampledTier, totals
+from service.engine.timings import Stamps, timings
 from service.engine.warmup import Rung
 from service.step.meters import new_meter
 
@@ -38,12 +40,14 @@ class Engine:
     def __init__(self, settings: EngineSettings, mailbox: Mailbox | LocalMailbox) -> None:
         self._mailbox = mailbox
         self.parts = parts = assemble(settings, mailbox.send)
-        meter = new_meter(parts.device, max(parts.buffers))
+        self._meter = new_meter(parts.device, max(parts.buffers), settings.instrumentation)
         context = parts.model.config.context
-        self._generator = Generator(parts.tokenizer, parts.buffers, meter, context, mailbox)
+        self._generator = Generator(parts.tokenizer, parts.buffers, context, mailbox)
+        self._tier = SampledTier(parts.device, settings.profile_every, Path(settings.cache_folder) / "traces")
         self._busy_until_ns = self._calibrated_ns = perf_counter_ns()
         self._calibration_seconds = 0.0
 
+    @torch.no_grad()
     def run(self) -> None:
         """Serve until told to stop; modes become ready one after another meanwhile."""
         self._mailbox.send(self.parts.status(warm=False))
@@ -58,6 +62,7 @@ class Engine:
 
     def _settle(self) -> None:
         """All that must not change any more is frozen: compiled entries, long-lived objects, cores."""
+        self._tier.warm()
         torch.compiler.set_stance("fail_on_recompile")
         gc.collect()
         gc.freeze()
@@ -77,7 +82,7 @@ class Engine:
         taken_ns = perf_counter_ns()
         queue_ns = max(0, self._busy_until_ns - job.sent_ns)
         rung = self.parts.warmup.rungs.get(job.mode)
-        run, problem = Run(), None
+        run, problem, profile = Run(), None, None
         if taken_ns > job.deadline_ns:
             run.kind = "timeout"
         elif self._mailbox.is_cancelled(job):
@@ -85,35 +90,49 @@ class Engine:
         elif rung is None or rung.status.state != "ready":
             run.kind, problem = "error", self._not_ready(job.mode)
         else:
-            run.kind, problem = self._attempt(job, rung, run)
+            run.kind, problem, profile = self._attempt(job, rung, run)
         floor = self.parts.calibration.floor(job.mode, run.bucket) if run.bucket else None
-        cuda, done_ns = self.parts.device.type == "cuda", perf_counter_ns()
+        evidence = self._tier.evidence(job, run, floor, profile)
+        stamps = Stamps(queue_ns, taken_ns, perf_counter_ns())
+        kernels, launches = totals(run, profile)
         self._mailbox.send(
             Outcome(
                 id=job.id, mode=job.mode, effective=rung.status.effective if rung else job.mode,
                 reason=rung.status.reason if rung else None, kind=run.kind, problem=problem,
                 batch_size=len(job.prompts), batch_bucket=run.bucket, prompt_tokens=run.prompt_tokens,
                 outputs=run.rows.outputs() if run.rows else [],
-                timings=timings(run, floor, cuda, queue_ns, taken_ns, done_ns) if run.bucket else None,
+                timings=timings(run, evidence, stamps) if run.bucket else None,
+                kernels=kernels, launches=launches, profile=profile,
             )
         )  # fmt: skip
 
-    def _attempt(self, job: Job, rung: Rung, run: Run) -> tuple[OutcomeKind, Problem | None]:
+    def _attempt(
+        self, job: Job, rung: Rung, run: Run
+    ) -> tuple[OutcomeKind, Problem | None, list[StepProfile] | None]:
         """Run `job`; a failure becomes a problem, save one that poisons the device's context."""
         try:
-            self._generator.run(job, rung.steps, run)
+            profile = self._run(job, rung, run)
         except JobError as error:
-            return "error", error.problem
+            return "error", error.problem, None
         except torch.OutOfMemoryError as error:
             torch.cuda.empty_cache()
             message = f"the device is out of memory: send fewer prompts or tokens ({error})"
-            return "oom", Problem(type="out_of_memory", message=message)
+            return "oom", Problem(type="out_of_memory", message=message), None
         except torch.AcceleratorError:
             # The context is gone and so is every later call in it: the front starts a new engine.
             raise
         except Exception as error:  # noqa: BLE001 - the border of one job: the engine outlives it
-            return "error", Problem(type="internal", message=f"{type(error).__name__}: {error}"[:2000])
-        return run.kind, None
+            return "error", Problem(type="internal", message=f"{type(error).__name__}: {error}"[:2000]), None
+        return run.kind, None, profile
+
+    def _run(self, job: Job, rung: Rung, run: Run) -> list[StepProfile] | None:
+        """Run `job`, under the profiler where the sampled tier wants it; returns its profile then."""
+        if not self._tier.wants(job):
+            self._generator.run(job, rung.steps, run, self._meter)
+            return None
+        return self._tier.profiled(
+            job, run, self._meter, lambda meter: self._generator.run(job, rung.steps, run, meter)
+        )
 
     def _not_ready(self, mode: str) -> Problem:
         states = {name: rung.status.state for name, rung in self.parts.warmup.rungs.items()}
@@ -158,8 +177,7 @@ def main(arguments: list[str]) -> int:
     prepare_process(settings.cache_folder)
     mailbox = Mailbox(settings.address)
     try:
-        with torch.no_grad():
-            Engine(settings, mailbox).run()
+        Engine(settings, mailbox).run()
     except ValueError as error:
         print(f"launchbound engine: {error}", file=sys.stderr)
         return 2

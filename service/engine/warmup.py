@@ -15,7 +15,7 @@ from service.border.messages import Floor, ModeStatus, Parity, Phase
 from service.border.modes import MODES, Mode
 from service.step import parity
 from service.step.calibration import Calibration, prepare
-from service.step.callables import Buffers, Step, build_step
+from service.step.callables import Buffers, Step
 from service.step.profiling import profile_step
 
 PHASES: tuple[Phase, ...] = ("decode", "prefill")
@@ -39,9 +39,10 @@ class Warmup:
     def __init__(
         self, modes: list[str], model: Transformer, twin: Transformer, buffers: dict[int, Buffers],
         twin_buffers: dict[int, Buffers], calibration: Calibration, announce: Callable[[ModeStatus], None],
+        build: Callable[[Mode, Transformer], Step],
     ) -> None:  # fmt: skip
         self._model, self._twin, self._buffers, self._twin_buffers = model, twin, buffers, twin_buffers
-        self._calibration, self._announce = calibration, announce
+        self._calibration, self._announce, self._build = calibration, announce, build
         self._device = next(model.parameters()).device
         self._reference: dict[int, Tensor] = {}
         self.rungs = {name: self._cold(MODES[name]) for name in modes}
@@ -114,12 +115,12 @@ class Warmup:
         """Every callable of a mode, largest bucket first so that graph pools are sized once."""
         for bucket in sorted(self._buffers, reverse=True):
             for phase in PHASES:
-                step = build_step(rung.mode, self._model)
+                step = self._build(rung.mode, self._model)
                 rung.steps[phase, bucket] = step
                 prepare(self._buffers[bucket])
                 yield step, self._buffers[bucket], phase
         for buffers in self._twin_buffers.values():
-            step = build_step(rung.mode, self._twin)
+            step = self._build(rung.mode, self._twin)
             prepare(buffers)
             yield step, buffers, "decode"
             self._calibration.add(rung.mode.name, step, buffers)
@@ -129,7 +130,7 @@ class Warmup:
         verdicts = []
         for bucket, buffers in self._buffers.items():
             if bucket not in self._reference:
-                eager = build_step(MODES["eager"], self._model)
+                eager = self._build(MODES["eager"], self._model)
                 self._reference[bucket] = parity.forced_logits(eager, eager, buffers, config.vocabulary)
             logits = parity.forced_logits(
                 rung.steps["prefill", bucket], rung.steps["decode", bucket], buffers, config.vocabulary

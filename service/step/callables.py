@@ -6,6 +6,7 @@ import types
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from time import perf_counter_ns
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from models.transformer import Cache, Transformer, new_cache
 from service.border.messages import Phase
 from service.border.modes import GradMode, Mode
+from service.step.precision import Precision
 
 Step = Callable[[Tensor, Tensor, Tensor, Cache], tuple[Tensor, Tensor]]
 """(tokens, positions, last, cache) → (logits, greedy token); shapes as in `Transformer.forward`."""
@@ -49,11 +51,16 @@ class Buffers:
         return tokens, self.positions, self.last, self.cache
 
 
-def allocate(model: Transformer, buckets: list[int], prefill_chunk: int) -> dict[int, Buffers]:
-    """Buffers for every bucket over one cache, with static addresses so that graphs need not copy them."""
+def allocate(
+    model: Transformer, buckets: list[int], prefill_chunk: int, cache_dtype: torch.dtype | None = None
+) -> dict[int, Buffers]:
+    """Buffers for every bucket over one cache, with static addresses so that graphs need not copy them.
+
+    The cache has the dtype of the weights unless `cache_dtype` is given.
+    """
     parameter = next(model.parameters())
     largest = max(buckets)
-    cache = new_cache(model.config, largest, parameter.device, parameter.dtype)
+    cache = new_cache(model.config, largest, parameter.device, cache_dtype or parameter.dtype)
 
     def integers(*shape: int) -> Tensor:
         return static(torch.zeros(shape, dtype=torch.int64, device=parameter.device))
@@ -79,13 +86,29 @@ def allocate(model: Transformer, buckets: list[int], prefill_chunk: int) -> dict
     return {bucket: buffers(bucket) for bucket in buckets}
 
 
-def build_step(mode: Mode, model: nn.Module) -> Step:
+@dataclass(frozen=True, slots=True)
+class Burden:
+    """Extra work inside every step, which only checks give: no request can reach it.
+
+    `host_seconds` are spent spinning on the host's clock; `kernel` issues operators of a known length.
+    """
+
+    host_seconds: float = 0.0
+    kernel: Callable[[], object] | None = None
+
+
+def build_step(
+    mode: Mode, model: nn.Module, burden: Burden | None = None, precision: Precision | None = None
+) -> Step:
     """A callable of its own for `mode`: it shares weights with every other one, and no compiled entry.
 
     Entries of one code object share a recompile limit and are searched in turn, so each callable gets a
-    copied code object (any torch; `isolate_recompiles` exists in newer ones only).
+    copied code object (any torch; `isolate_recompiles` exists in newer ones only). A step without `burden`
+    is built without a trace of one, and so is one whose `precision` does not autocast.
     """
-    effect = mode.effect(next(model.parameters()).device.type)
+    device_type = next(model.parameters()).device.type
+    autocast = precision.autocast if precision else None
+    effect = mode.effect(device_type)
     context = _CONTEXTS[mode.grad_mode]
 
     def forward(tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
@@ -99,6 +122,8 @@ def build_step(mode: Mode, model: nn.Module) -> Step:
             forward.__defaults__, forward.__closure__,
         )  # fmt: skip
         run = torch.compile(copied, **effect.compile)
+    if burden is not None:
+        run = _burdened(run, burden)
 
     def step(tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
         with context():
@@ -106,8 +131,29 @@ def build_step(mode: Mode, model: nn.Module) -> Step:
             # Detached in every mode alike: with grad mode on, the tape dies here, inside the timed call.
             return logits.detach(), greedy
 
+    def lowered(tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
+        with torch.autocast(device_type, autocast):
+            return step(tokens, positions, last, cache)
+
     def replayed(tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
         torch.compiler.cudagraph_mark_step_begin()
-        return step(tokens, positions, last, cache)
+        return whole(tokens, positions, last, cache)
 
-    return replayed if effect.graph_replay else step
+    whole: Step = step if autocast is None else lowered
+    return replayed if effect.graph_replay else whole
+
+
+def _burdened(run: Step, burden: Burden) -> Step:
+    """`run`, then the burden's work: in the step's grad mode and inside its timed call."""
+    spin_ns, kernel = round(burden.host_seconds * 1e9), burden.kernel
+
+    def burdened(tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
+        result = run(tokens, positions, last, cache)
+        if kernel is not None:
+            kernel()
+        until = perf_counter_ns() + spin_ns
+        while perf_counter_ns() < until:
+            continue
+        return result
+
+    return burdened

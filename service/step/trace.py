@@ -40,7 +40,8 @@ class Gaps:
 class ProfiledStep:
     """One step as the profiler saw it. The device's part is None on a CPU.
 
-    `operators` counts the calls that the step made into the dispatcher, not those made by other operators.
+    `operators` counts the calls that the step made into the dispatcher, not those made by other operators;
+    `copies` counts every `aten::copy_`, whoever called it.
     """
 
     operators: int
@@ -56,10 +57,14 @@ def read_steps(events: Iterable[Event], cuda: bool) -> list[ProfiledStep]:
     """The marked steps of a trace, in order of time."""
     complete = [event for event in events if event.get("ph") == "X" and "dur" in event]
     marks = sorted(_of(complete, {"user_annotation"}, STEP_MARK), key=lambda mark: mark["ts"])
-    operators = _outermost(_operators(complete))
+    every = _operators(complete)
+    operators, copies = _outermost(every), [event for event in every if event["name"] == "aten::copy_"]
     calls = [event for event in complete if event.get("cat") in {"cuda_runtime", "cuda_driver"}]
     work = _by_correlation(_of(complete, DEVICE_WORK))
-    return [_step(_inside(operators, mark), _inside(calls, mark), work, cuda) for mark in marks]
+    return [
+        _step(len(_inside(operators, m)), len(_inside(copies, m)), _inside(calls, m) if cuda else None, work)
+        for m in marks
+    ]
 
 
 def operator_table(events: Iterable[Event]) -> list[dict[str, Any]]:
@@ -89,7 +94,8 @@ def _settle(totals: dict[str, tuple[int, float]], event: Event, inner: list[floa
 
 
 def _of(events: Iterable[Event], categories: Iterable[str], name: str | None = None) -> list[Event]:
-    return [e for e in events if e.get("cat") in categories and (name is None or e["name"] == name)]
+    wanted = set(categories)
+    return [e for e in events if e.get("cat") in wanted and (name is None or e["name"] == name)]
 
 
 def _inside(events: Sequence[Event], mark: Event) -> list[Event]:
@@ -116,16 +122,15 @@ def _by_correlation(work: Iterable[Event]) -> dict[int, list[Event]]:
 
 
 def _step(
-    operators: list[Event], calls: list[Event], work: dict[int, list[Event]], cuda: bool
+    operators: int, copies: int, calls: list[Event] | None, work: dict[int, list[Event]]
 ) -> ProfiledStep:
-    copies = sum(event["name"] in {"aten::copy_", "aten::clone", "aten::contiguous"} for event in operators)
-    if not cuda:
-        return ProfiledStep(operators=len(operators), copies=copies)
+    if calls is None:
+        return ProfiledStep(operators=operators, copies=copies)
     launched = [(call, item) for call in calls for item in work.get(call["args"]["correlation"], [])]
     kernels = [item for _, item in launched if item["cat"] == "kernel"]
     names = [call["name"] for call in calls]
     return ProfiledStep(
-        operators=len(operators), copies=copies, kernels=len(kernels),
+        operators=operators, copies=copies, kernels=len(kernels),
         launches=sum(name in LAUNCH_CALLS for name in names),
         graph_launches=sum(name in GRAPH_LAUNCH_CALLS for name in names),
         kernel_seconds=sum(item["dur"] for item in kernels) / 1e6, gaps=_gaps(launched),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from pathlib import Path
 
 import pytest
 import running
@@ -58,6 +57,11 @@ def test_every_rule_has_a_unit_test() -> None:
     assert all(name in asked for name in RECORDED)
 
 
+def test_the_guide_tells_every_alert() -> None:
+    guide = (FOLDER.parent / "docs/observability.md").read_text()
+    assert all(f"`{name}`" in guide for name in ALERTS)
+
+
 def test_recorded_names_say_level_metric_and_operation() -> None:
     for name in RECORDED:
         level, metric, operation = name.split(":")
@@ -85,6 +89,6 @@ def test_the_page_answers_200_at_its_own_address(stack: Stack) -> None:
 
 
 def test_the_files_that_compose_mounts_are_those_tested_here() -> None:
-    told = (Path(FOLDER).parent / "docker-compose.yml").read_text()
+    told = (FOLDER.parent / "docker-compose.yml").read_text()
     assert "./dashboards/prometheus.yml:" in told
     assert "./dashboards/rules.yml:" in told

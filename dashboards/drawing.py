@@ -1,0 +1,150 @@
+"""One panel of a board, as its JSON describes it, drawn from the answers to its queries."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from html import escape
+from typing import Any
+
+import plotly.graph_objects as go
+
+from dashboards.local import Sample
+from dashboards.theme import MODE_COLOURS
+
+Answers = Sequence[Sequence[Sample]]
+PALETTE = ("#4C72B0", "#DD8452", "#55A868", "#C44E52", "#8172B3", "#937860")
+SI = ((1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
+
+
+def draw(panel: dict[str, Any], answers: Answers, height_pixels: int) -> str:
+    """The panel's inside as HTML; its own words where no query has data."""
+    if not any(answers):
+        return f'<div class="empty">{escape(panel["fieldConfig"]["defaults"]["noValue"])}</div>'
+    if panel["type"] == "stat":
+        return _number(panel, answers)
+    if panel["type"] == "table":
+        return _table(panel, answers)
+    figure = _lines(panel, answers) if panel["type"] == "timeseries" else _bars(panel, answers)
+    figure.update_layout(
+        template="plotly_white", height=height_pixels, margin={"l": 62, "r": 12, "t": 8, "b": 28},
+        legend={"orientation": "h", "y": -0.14}, font={"size": 11}, showlegend=True,
+    )  # fmt: skip
+    return str(figure.to_html(full_html=False, include_plotlyjs=False, config={"staticPlot": True}))
+
+
+def shown(value: float, unit: str) -> str:
+    """A value as a reader wants it: '1.3 ms', '4.2 %', '12 reqps', '1.8 ×', '2 GiB'."""
+    if unit == "s":
+        scale, prefix = next((pair for pair in SI if abs(value) >= pair[0]), SI[-1])
+        return "0 s" if value == 0 else f"{value / scale:.3g} {prefix}s"
+    if unit == "percentunit":
+        return f"{value:.1%}"
+    if unit == "bytes":
+        return f"{value / 2**30:.3g} GiB"
+    suffix = unit.removeprefix("suffix:")
+    return f"{value:.3g}" if unit in ("none", "short", "sci") else f"{value:.3g} {suffix}"
+
+
+def rung(mode: str) -> int:
+    """Where a mode stands on the ladder; others come after it."""
+    ladder = list(MODE_COLOURS)
+    return ladder.index(mode) if mode in ladder else len(ladder)
+
+
+def colour_of(panel: dict[str, Any], name: str) -> str:
+    """The fixed colour that the panel's overrides give a series, else one of a palette by name."""
+    for override in panel["fieldConfig"]["overrides"]:
+        matcher = override["matcher"]
+        (first, *_) = override["properties"]
+        if first["id"] == "color" and re.search(matcher["options"].strip("/"), name):
+            return str(first["value"]["fixedColor"])
+    return PALETTE[sum(map(ord, name)) % len(PALETTE)]
+
+
+def dash_of(panel: dict[str, Any], name: str) -> str:
+    """'dash' where the panel's overrides ask for it, else 'solid'."""
+    for override in panel["fieldConfig"]["overrides"]:
+        if override["properties"][0]["id"] == "custom.lineStyle":
+            return "dash" if re.search(override["matcher"]["options"].strip("/"), name) else "solid"
+    return "solid"
+
+
+def named(legend: str, labels: Mapping[str, str]) -> str:
+    """A legend template with its labels filled in."""
+    return re.sub(r"{{(\w+)}}", lambda found: labels.get(found[1], ""), legend)
+
+
+def _lines(panel: dict[str, Any], answers: Answers) -> go.Figure:
+    figure = go.Figure()
+    stacked = panel["fieldConfig"]["defaults"].get("custom", {}).get("stacking", {}).get("mode") == "normal"
+    for target, samples in zip(panel["targets"], answers, strict=True):
+        for sample in samples:
+            name = named(target["legendFormat"], sample.labels)
+            when = [datetime.fromtimestamp(at, UTC) for at, _ in sample.points]
+            values = [value for _, value in sample.points]
+            figure.add_scatter(
+                x=when, y=values, name=name, mode="lines", stackgroup="parts" if stacked else None,
+                line={"color": colour_of(panel, name), "width": 2, "dash": dash_of(panel, name)},
+            )  # fmt: skip
+    return _with_unit(figure, panel, "y")
+
+
+def _bars(panel: dict[str, Any], answers: Answers) -> go.Figure:
+    by_batch = panel["options"]["xField"] != "mode"
+    figure = go.Figure(layout={"barmode": "group" if by_batch else "stack"})
+    if by_batch:
+        batches = sorted({sample.labels["batch"] for sample in answers[0]}, key=float)
+        for mode in sorted({sample.labels["mode"] for sample in answers[0]}, key=rung):
+            own = {one.labels["batch"]: one.points[0][1] for one in answers[0] if one.labels["mode"] == mode}
+            values = [own.get(batch) for batch in batches]
+            figure.add_bar(x=[f"batch {batch}" for batch in batches], y=values, name=mode,
+                           marker_color=colour_of(panel, mode))  # fmt: skip
+        return _with_unit(figure, panel, "y")
+    for target, samples in zip(panel["targets"], answers, strict=True):
+        downwards = sorted(samples, key=lambda one: rung(one.labels["mode"]), reverse=True)
+        modes, values = [one.labels["mode"] for one in downwards], [one.points[0][1] for one in downwards]
+        name = target["legendFormat"]
+        figure.add_bar(y=modes, x=values, name=name, orientation="h", marker_color=colour_of(panel, name))
+    return _with_unit(figure, panel, "x")
+
+
+def _with_unit(figure: go.Figure, panel: dict[str, Any], axis: str) -> go.Figure:
+    unit = panel["fieldConfig"]["defaults"]["unit"]
+    told = {"s": {"tickformat": "~s", "ticksuffix": "s"}, "percentunit": {"tickformat": "~%"}}
+    suffix = "" if unit in ("none", "short", "sci") else f" {unit.removeprefix('suffix:')}"
+    figure.update_layout({f"{axis}axis": {"rangemode": "tozero", **told.get(unit, {"ticksuffix": suffix})}})
+    return figure
+
+
+def _number(panel: dict[str, Any], answers: Answers) -> str:
+    defaults = panel["fieldConfig"]["defaults"]
+    value = answers[0][0].points[-1][1]
+    steps = defaults["thresholds"]["steps"]
+    reached = [step["color"] for step in steps if step["value"] is None or value >= step["value"]]
+    told = escape(shown(value, defaults["unit"]))
+    return f'<div class="number" style="color: {reached[-1]}">{told}</div>'
+
+
+def _table(panel: dict[str, Any], answers: Answers) -> str:
+    columns = [target["legendFormat"] for target in panel["targets"]]
+    overrides = {one["matcher"]["options"]: one["properties"] for one in panel["fieldConfig"]["overrides"]}
+    units = {column: overrides[column][0]["value"] for column in columns if column in overrides}
+    default = panel["fieldConfig"]["defaults"]["unit"]
+    rows: dict[tuple[tuple[str, str], ...], dict[str, str]] = {}
+    for column, samples in zip(columns, answers, strict=True):
+        for one in samples:
+            cells = rows.setdefault(tuple(sorted(one.labels.items())), {})
+            cells[column] = shown(one.points[0][1], units.get(column, default))
+    keys = list(dict.fromkeys(key for labels in rows for key, _ in labels))
+    keys.sort(key=lambda key: key != "mode")
+    shown_columns = [column for column in columns if column]
+    head = "".join(f"<th>{escape(title)}</th>" for title in [*keys, *shown_columns])
+    body = ""
+    for labels, cells in sorted(rows.items(), key=lambda row: rung(dict(row[0]).get("mode", ""))):
+        words = [dict(labels).get(key, "") for key in keys] + [
+            cells.get(column, "") for column in shown_columns
+        ]
+        body += "<tr>" + "".join(f"<td>{escape(word)}</td>" for word in words) + "</tr>"
+    return f"<div><table><tr>{head}</tr>{body}</table></div>"
