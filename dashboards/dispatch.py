@@ -14,6 +14,7 @@ from dashboards.promql import (
     SHOWN,
     WHERE_STEPS_ARE_MEASURED,
     mean,
+    mean_since_start,
     quantile,
     request_parts,
     series,
@@ -98,8 +99,8 @@ def _compiler() -> list[Panel]:
         graph(Face("Recompiles", "cps", NONE_EXPECTED), Query(total_rate("recompiles_total"), "{{mode}}")),
         graph(Face("Fallbacks", "reqps", NONE_EXPECTED), Query(fallbacks, "{{mode}}")),
         bars_by_mode(
-            Face("Compilations", "s", empty="nothing compiled in the time shown"),
-            Query(mean("compile_seconds", window=SHOWN), "seconds"),
+            Face("Compilations", "s", empty="nothing compiled"),
+            Query(mean_since_start("compile_seconds"), "seconds"),
         ),
         grid(Face("Warm-up", "s", empty="still warming"), Query(warm_up, "seconds")),
         grid(Face("Parity", "sci", PARITY, empty="not measured yet"), Query(parity, "largest difference")),

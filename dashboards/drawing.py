@@ -15,6 +15,8 @@ from dashboards.theme import MODE_COLOURS
 
 Answers = Sequence[Sequence[Sample]]
 PALETTE = ("#4C72B0", "#DD8452", "#55A868", "#C44E52", "#8172B3", "#937860")
+STEP_SECONDS = 1.0
+"""Between two points of a line; the pictures are drawn from scrapes each second."""
 SI = ((1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
 
 
@@ -82,13 +84,26 @@ def _lines(panel: dict[str, Any], answers: Answers) -> go.Figure:
     for target, samples in zip(panel["targets"], answers, strict=True):
         for sample in samples:
             name = named(target["legendFormat"], sample.labels)
-            when = [datetime.fromtimestamp(at, UTC) for at, _ in sample.points]
-            values = [value for _, value in sample.points]
+            points = sample.points if stacked else _with_gaps(sample.points)
+            when, values = (
+                [datetime.fromtimestamp(at, UTC) for at, _ in points],
+                [value for _, value in points],
+            )
             figure.add_scatter(
                 x=when, y=values, name=name, mode="lines", stackgroup="parts" if stacked else None,
                 line={"color": colour_of(panel, name), "width": 2, "dash": dash_of(panel, name)},
             )  # fmt: skip
     return _with_unit(figure, panel, "y")
+
+
+def _with_gaps(points: Sequence[tuple[float, float]]) -> list[tuple[float, float | None]]:
+    """The points with a None where the series was absent, so that no line bridges what was not there."""
+    kept: list[tuple[float, float | None]] = []
+    for at, value in points:
+        if kept and at - kept[-1][0] > 1.5 * STEP_SECONDS:
+            kept.append((at - STEP_SECONDS, None))
+        kept.append((at, value))
+    return kept
 
 
 def _bars(panel: dict[str, Any], answers: Answers) -> go.Figure:
@@ -106,7 +121,9 @@ def _bars(panel: dict[str, Any], answers: Answers) -> go.Figure:
         downwards = sorted(samples, key=lambda one: rung(one.labels["mode"]), reverse=True)
         modes, values = [one.labels["mode"] for one in downwards], [one.points[0][1] for one in downwards]
         name = target["legendFormat"]
-        figure.add_bar(y=modes, x=values, name=name, orientation="h", marker_color=colour_of(panel, name))
+        by_mode = [MODE_COLOURS.get(mode, PALETTE[0]) for mode in modes]
+        colour = by_mode if panel["options"].get("colorByField") else colour_of(panel, name)
+        figure.add_bar(y=modes, x=values, name=name, orientation="h", marker_color=colour)
     return _with_unit(figure, panel, "x")
 
 

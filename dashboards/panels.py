@@ -61,8 +61,8 @@ def graph(
     panel = _dressed(timeseries.Panel(), face)
     for index, query in enumerate(queries):
         panel.with_target(_target(query, index))
-    legend = common.VizLegendOptions().show_legend(True).display_mode(shapes.LegendDisplayMode.TABLE)
-    panel.legend(legend.placement(shapes.LegendPlacement.BOTTOM).calcs(["mean", "lastNotNull"]))
+    legend = common.VizLegendOptions().show_legend(True).display_mode(shapes.LegendDisplayMode.LIST)
+    panel.legend(legend.placement(shapes.LegendPlacement.BOTTOM))
     tooltip = common.VizTooltipOptions().mode(shapes.TooltipDisplayMode.MULTI)
     panel.tooltip(tooltip.sort(shapes.SortOrder.DESCENDING))
     panel.line_width(2).fill_opacity(60 if stacked else 8).show_points(shapes.VisibilityMode.AUTO).min(0)
@@ -86,13 +86,15 @@ def number(face: Face, query: Query) -> stat.Panel:
 
 
 def bars_by_mode(face: Face, *queries: Query, colours: Mapping[str, str] = MODE_COLOURS) -> barchart.Panel:
-    """One bar per mode, stacked from one query per part."""
+    """One bar per mode, stacked from one query per part; of a single query, in the mode's own colour."""
     panel = _dressed(barchart.Panel(), face)
     for index, query in enumerate(queries):
         panel.with_target(_target(query, index, as_table=True))
     for step in (_step("merge"), _columns(queries), _step("sortBy", sort=[{"field": "mode"}])):
         panel.with_transformation(step)
     panel.x_field("mode").stacking(shapes.StackingMode.NORMAL).orientation(shapes.VizOrientation.HORIZONTAL)
+    if len(queries) == 1:
+        panel.color_by_field("mode").override_by_name("mode", [_coloured_words()])
     return _coloured(panel.fill_opacity(85).show_value(shapes.VisibilityMode.AUTO), colours)
 
 
@@ -116,10 +118,8 @@ def grid(face: Face, *queries: Query, units: Mapping[str, str] | None = None) ->
     panel.with_transformation(_step("merge")).with_transformation(_columns(queries))
     for column, unit in (units or {}).items():
         panel.override_by_name(column, [DynamicConfigValue(id_val="unit", value=unit)])
-    named = {mode: {"color": colour, "text": mode} for mode, colour in MODE_COLOURS.items()}
-    coloured_names = DynamicConfigValue(id_val="mappings", value=[{"type": "value", "options": named}])
     as_text = DynamicConfigValue(id_val="custom.cellOptions", value={"type": "color-text"})
-    return panel.override_by_name("mode", [coloured_names, as_text]).show_header(True).filterable(True)
+    return panel.override_by_name("mode", [_coloured_words(), as_text]).show_header(True).filterable(True)
 
 
 def repeated(panel: P) -> P:
@@ -149,6 +149,12 @@ def _coloured(panel: P, colours: Mapping[str, str]) -> P:
         fixed = DynamicConfigValue(id_val="color", value={"mode": "fixed", "fixedColor": colour})
         panel.override_by_regexp(f"/^{re.escape(name)}( |$)/", [fixed])
     return panel
+
+
+def _coloured_words() -> DynamicConfigValue:
+    """A mode's name in the mode's colour."""
+    named = {mode: {"color": colour, "text": mode} for mode, colour in MODE_COLOURS.items()}
+    return DynamicConfigValue(id_val="mappings", value=[{"type": "value", "options": named}])
 
 
 def _step(kind: str, **options: object) -> DataTransformerConfig:

@@ -1,6 +1,6 @@
 """Draw the boards without Grafana: every panel's queries asked of a real Prometheus, drawn with plotly.
 
-`python -m dashboards.pictures --prometheus URL --start SECONDS --end SECONDS --out FOLDER` writes one page
+`python -m dashboards.pictures --prometheus URL --seconds 300 --out FOLDER` draws the last five minutes: a page
 per board and, where a Chromium is on the machine, its picture. Layout, colours, units and words come from the
 boards' JSON; what Grafana draws differs in looks, not in numbers.
 """
@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from time import time
 from typing import Any
 
 from plotly import offline
@@ -101,7 +102,8 @@ def _ask(target: dict[str, Any], mode: str, prometheus: Prometheus, span: Span) 
     """Lines over the whole span, rated over seconds; all else at its end, rated over the whole."""
     if target["format"] == "table":
         return prometheus.query(filled(target["expr"], window=span.window, mode=mode), at=span.end)
-    return prometheus.query_range(filled(target["expr"], window="5s", mode=mode), span.start, span.end, 1.0)
+    expr = filled(target["expr"], window="5s", mode=mode)
+    return prometheus.query_range(expr, span.start, span.end, drawing.STEP_SECONDS)
 
 
 def photograph(paths: Sequence[Path], chromium: str) -> None:
@@ -121,16 +123,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m dashboards.pictures", description=__doc__)
     parser.add_argument("--prometheus", required=True, metavar="URL")
-    parser.add_argument("--start", required=True, type=float, metavar="SECONDS")
-    parser.add_argument("--end", required=True, type=float, metavar="SECONDS")
+    parser.add_argument("--seconds", default=300.0, type=float, help="how much of the past to draw")
     parser.add_argument("--out", required=True, type=Path, metavar="FOLDER")
     chosen = parser.parse_args(arguments)
+    span = Span(time() - chosen.seconds, time())
     chosen.out.mkdir(parents=True, exist_ok=True)
     written = []
     for file, text in boards().items():
         path = (chosen.out / file).with_suffix(".html")
         board = json.loads(text)
-        path.write_text(page(path.stem, board, Prometheus(chosen.prometheus), Span(chosen.start, chosen.end)))
+        path.write_text(page(path.stem, board, Prometheus(chosen.prometheus), span))
         written.append(path)
     chromium = shutil.which("chromium")
     if chromium is None:

@@ -43,6 +43,12 @@ def mean(name: str, by: str = "mode", labels: str = OF_MODE, window: str = NOW) 
     return f"{total} / ({count} > 0)"
 
 
+def mean_since_start(name: str, labels: str = OF_MODE) -> str:
+    """Mean over a service's whole life, for what happens once at its start and in no window after that."""
+    total, count = (f"sum by (mode) ({series(f'{name}_{part}', labels)})" for part in ("sum", "count"))
+    return f"{total} / ({count} > 0)"
+
+
 def quantile(
     q: float, name: str, by: str = "mode", labels: str = OF_MODE, window: str = NOW, only: str = ""
 ) -> str:

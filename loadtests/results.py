@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from loadtests.plan import Cell
-from loadtests.rows import Row, read_rows
+from loadtests.rows import Row, RowsError, read_rows
 from loadtests.run_file import Run, read_run
 from loadtests.validation import STEPS_PER_SWITCH, Gate, read_validation
 
@@ -29,7 +29,7 @@ _SCHEMA = {
 }  # fmt: skip
 
 
-class ResultsError(ValueError):
+class ResultsError(RowsError):
     """Results that hold nothing to report; the message says why."""
 
 

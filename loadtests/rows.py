@@ -107,7 +107,7 @@ class RowWriter:
 
 
 class RowsError(ValueError):
-    """Rows that cannot be read; the message names the file and the line."""
+    """A results folder that cannot be read; the message names the file, and the line or the remedy."""
 
 
 def read_rows(folder: Path) -> list[Row]:

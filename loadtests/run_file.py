@@ -8,12 +8,13 @@ from typing import Any
 import msgspec
 
 from loadtests.plan import Plan
+from loadtests.rows import RowsError
 
 RUN_FILE = "run.json"
 FORMAT_VERSION = 1
 
 
-class RunError(ValueError):
+class RunError(RowsError):
     """A results folder that cannot be used; the message names the remedy."""
 
 

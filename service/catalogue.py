@@ -114,6 +114,12 @@ CATALOGUE: tuple[Row, ...] = (
           "Kernel time per step by batch bucket." + _ESTIMATE, "cpu"),
     _step("step_batch_wall_seconds", "summary", ("mode", "phase", "batch"),
           "Wall time per step by batch bucket: exact sums for means."),
+    Row("step_operators", "gauge", ("mode", "phase"), "Operators per step, from the last profiled request.",
+        "once measured"),
+    Row("step_kernels", "gauge", ("mode", "phase"), "Kernels per step, from the last profiled request.",
+        "once measured"),
+    Row("step_launches", "gauge", ("mode", "phase"), "Launch calls per step, from the last profiled request; "
+        "a graph replay is one.", "once measured"),
     Row("device_bound_index", "gauge", ("mode", "batch"),
         "Kernel / (kernel + dispatch), from the sums since the start: < 0.2 launch-bound, "
         ">= 0.5 kernel-bound.", "once measured"),

@@ -9,7 +9,7 @@ from time import perf_counter
 from prometheus_client import CollectorRegistry
 
 from service.border.account import Account
-from service.border.messages import EngineStatus, ModeStatus, PhaseTimings
+from service.border.messages import EngineStatus, ModeStatus, PhaseTimings, StepProfile
 from service.catalogue import FALLBACK, FALLBACK_REASONS
 from service.errors import Rejection
 from service.series import Labels, Series
@@ -43,9 +43,10 @@ class Metrics:
         generated = sum(output.completion_tokens for output in account.outcome.outputs)
         write("tokens_total", generated, mode, "generated")
         write("engine_involuntary_switches_total", account.timings.involuntary_switches)
-        if account.timings.kernel_source == "profiled":
+        if account.outcome.profile is not None:
             # The profiler stretches what it looks at, so these stay out of every time.
             write("profiled_requests_total", 1, account.job.mode)
+            self._observe_profile(account.outcome.profile, mode)
         else:
             self._observe_request(account, mode)
             batch = str(account.outcome.batch_bucket)
@@ -155,6 +156,13 @@ class Metrics:
             kernels, dispatches = self._bound.get((mode, batch), (0.0, 0.0))
             self._bound[mode, batch] = kernels, dispatches = kernels + kernel, dispatches + dispatch
             self._series.write("device_bound_index", kernels / (kernels + dispatches), mode, batch)
+
+    def _observe_profile(self, profile: list[StepProfile], mode: str) -> None:
+        for entry in profile:
+            counts = {"operators": entry.operators, "kernels": entry.kernels, "launches": entry.launches}
+            for what, count in counts.items():
+                if count is not None:
+                    self._series.write(f"step_{what}", count, mode, entry.phase)
 
     def _observe_steps(self, name: str, values: list[float], *labels: str) -> None:
         if values:

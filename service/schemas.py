@@ -38,13 +38,13 @@ class Generation(BaseModel):
 
     prompts: list[Prompt] = Field(min_length=1, description="One batch: they run together, in one step each.")
     max_new_tokens: int = Field(
-        32, ge=1, description="Per prompt; with the longest prompt within the context."
+        default=32, ge=1, description="Per prompt; with the longest prompt within the context."
     )
-    temperature: FiniteFloat = Field(0.0, ge=0, le=100, description="0: greedy.")
-    top_k: int | None = Field(None, ge=1, le=MAX_TOP_K)
-    seed: int | None = Field(None, ge=0, lt=2**63)
-    stop: list[StopString] = Field([], max_length=4, description="Ends a completion; left out of its text.")
-    ignore_eos: bool = Field(False, description="Go on after an end-of-text token.")
+    temperature: FiniteFloat = Field(default=0.0, ge=0, le=100, description="0: greedy.")
+    top_k: int | None = Field(default=None, ge=1, le=MAX_TOP_K)
+    seed: int | None = Field(default=None, ge=0, lt=2**63)
+    stop: list[StopString] = Field(default=[], max_length=4, description="Ends a text; left out of it.")
+    ignore_eos: bool = Field(default=False, description="Go on after an end-of-text token.")
 
 
 EXAMPLE: JsonDict = {"prompts": ["def mean(values):"], "max_new_tokens": 32, "temperature": 0.0}
@@ -55,8 +55,8 @@ class GenerateBody(Generation):
 
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE, {**EXAMPLE, "stream": True}]})
 
-    stream: bool = Field(False, description="Server-sent events: `token`s, then one `result`.")
-    profile: bool = Field(False, description="Run under torch.profiler; enters no time histogram.")
+    stream: bool = Field(default=False, description="Server-sent events: `token`s, then one `result`.")
+    profile: bool = Field(default=False, description="Run under torch.profiler; enters no time histogram.")
 
 
 class CompareBody(Generation):
@@ -66,8 +66,12 @@ class CompareBody(Generation):
         json_schema_extra={"examples": [{**EXAMPLE, "modes": ["eager", "inference_mode"], "repeats": 5}]}
     )
 
-    modes: list[str] | None = Field(None, min_length=1, description="All that are ready, if left out.")
-    repeats: int = Field(5, ge=1, le=MAX_REPEATS, description="Rounds; each runs every mode once, shuffled.")
+    modes: list[str] | None = Field(
+        default=None, min_length=1, description="All that are ready, if left out."
+    )
+    repeats: int = Field(
+        default=5, ge=1, le=MAX_REPEATS, description="Rounds; each runs all modes, shuffled."
+    )
     stream: Literal[False] = False
     profile: Literal[False] = False
 
@@ -117,7 +121,7 @@ class PhaseBody(TypedDict):
     """Sums over the steps of one phase; null: this device cannot measure it."""
 
     steps: int
-    wall_seconds: float
+    wall_seconds: float | None
     dispatch_seconds: float | None
     device_span_seconds: float | None
     kernel_seconds: float | None

@@ -30,11 +30,13 @@ class Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A signal arrived; the process then ends with exit code 0, as it was asked to."""
-        if self._loop is None or self._parts.client.draining:
+        if self._loop is None:
             self.should_exit = True
-            return
-        self._parts.client.draining = True
-        self._loop.call_soon_threadsafe(self._begin_drain)
+        elif self._parts.client.draining:
+            self._loop.call_soon_threadsafe(self._parts.client.abandon)
+        else:
+            self._parts.client.draining = True
+            self._loop.call_soon_threadsafe(self._begin_drain)
 
     def _begin_drain(self) -> None:
         self._draining = asyncio.create_task(self._drain())

@@ -42,27 +42,27 @@ class Settings(BaseSettings):
     )
 
     # What is served, passed on to the engine.
-    model: str = Field("tiny", min_length=1)
+    model: str = Field(default="tiny", min_length=1)
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["float32", "bfloat16", "autocast-bfloat16"] | None = None
-    modes: Annotated[list[str], NoDecode] = Field(list(MODES), min_length=1)
-    batch_sizes: Annotated[list[int], NoDecode] = Field([1, 4, 16], min_length=1, max_length=32)
-    prefill_chunk: int = Field(64, ge=1, le=4096)
-    threads: int | None = Field(None, ge=1)
+    modes: Annotated[list[str], NoDecode] = Field(default=list(MODES), min_length=1)
+    batch_sizes: Annotated[list[int], NoDecode] = Field(default=[1, 4, 16], min_length=1, max_length=32)
+    prefill_chunk: int = Field(default=64, ge=1, le=4096)
+    threads: int | None = Field(default=None, ge=1)
     engine_cpus: Cores = None
     cache_folder: Path = Field(default_factory=_default_cache_folder)
     instrumentation: Literal["off", "host", "full"] = "full"
-    profile_every: int = Field(0, ge=0)
+    profile_every: int = Field(default=0, ge=0)
 
     # How it is served.
-    host: str = Field("127.0.0.1", min_length=1)
-    port: int = Field(8000, ge=0, le=65535)
+    host: str = Field(default="127.0.0.1", min_length=1)
+    port: int = Field(default=8000, ge=0, le=65535)
     api_key: SecretStr | None = None
-    max_queue: int = Field(64, ge=1)
-    request_timeout_seconds: float = Field(120.0, gt=0, le=86400, allow_inf_nan=False)
-    max_body_bytes: int = Field(1_048_576, ge=1024)
-    drain_seconds: float = Field(20.0, ge=0, le=3600, allow_inf_nan=False)
-    hang_seconds: float = Field(300.0, gt=0, allow_inf_nan=False)
+    max_queue: int = Field(default=64, ge=1)
+    request_timeout_seconds: float = Field(default=120.0, gt=0, le=86400, allow_inf_nan=False)
+    max_body_bytes: int = Field(default=1_048_576, ge=1024)
+    drain_seconds: float = Field(default=20.0, ge=0, le=3600, allow_inf_nan=False)
+    hang_seconds: float = Field(default=300.0, gt=0, allow_inf_nan=False)
     front_cpus: Cores = None
     commit: str | None = None
 

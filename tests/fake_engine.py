@@ -24,12 +24,16 @@ from service.border.messages import (
     EngineStatus,
     Floor,
     Job,
+    ModeState,
     ModeStatus,
     Outcome,
+    OutcomeKind,
     Output,
     Parity,
+    Phase,
     PhaseTimings,
     Problem,
+    StepProfile,
     Stop,
     Timings,
     ToEngine,
@@ -53,7 +57,8 @@ class FakeEngine:
     def __init__(self, settings: EngineSettings, options: dict[str, Any]) -> None:
         self.settings, self.options = settings, options
         self.cuda = options.get("device") == "cuda"
-        self.socket = zmq.Context().socket(zmq.PAIR)
+        self.context = zmq.Context()
+        self.socket = self.context.socket(zmq.PAIR)
         self.socket.connect(settings.address)
         self.jobs: list[Job] = []
         self.cancelled: list[str] = []
@@ -95,7 +100,7 @@ class FakeEngine:
         self.served += 1
         command, _, argument = job.prompts[0].partition(" ")
         texts = [" ".join(f"w{n}" for n in range(job.max_new_tokens)) for _ in job.prompts]
-        effective, reason, source = self.effective[job.mode], MODES[job.mode].cpu.reason, None
+        effective, reason, profile = self.effective[job.mode], MODES[job.mode].cpu.reason, None
         if command == "!die":
             os._exit(7)
         elif command == "!kill":
@@ -124,13 +129,14 @@ class FakeEngine:
         elif command == "!fallback":
             effective, reason = "something-else", argument
         elif command == "!profiled":
-            source = "profiled"
+            profile = [self.profile("prefill", 1), self.profile("decode", job.max_new_tokens - 1)]
         if job.stream:
             for number in range(job.max_new_tokens):
                 for index in range(len(job.prompts)):
                     self.send(Token(id=job.id, index=index, text=f"{' ' * bool(number)}w{number}"))
         if command == "!die-after-tokens":
             self.socket.close(linger=1000)
+            self.context.term()
             os._exit(7)
         if command == "!hold":
             kind = self.hold(job, argument)
@@ -139,18 +145,28 @@ class FakeEngine:
                 return
         time.sleep(WORK_SECONDS)
         done = time.perf_counter_ns()
+        count = len(job.prompts)
+        outputs = [
+            Output(text=text, token_ids=list(range(job.max_new_tokens)), finish_reason="length")
+            for text in texts
+        ]
         self.send(
             Outcome(
-                id=job.id, mode=job.mode, effective=effective, reason=reason, kind="ok",
-                batch_size=len(job.prompts), batch_bucket=min(b for b in self.settings.batch_sizes if b >= len(job.prompts)),
-                prompt_tokens=sum(len(prompt.split()) for prompt in job.prompts),
-                outputs=[Output(text=text, token_ids=list(range(job.max_new_tokens)), finish_reason="length") for text in texts],
-                timings=self.timings(job, taken, done, source),
+                id=job.id, mode=job.mode, effective=effective, reason=reason, kind="ok", batch_size=count,
+                batch_bucket=min(bucket for bucket in self.settings.batch_sizes if bucket >= count),
+                prompt_tokens=sum(len(prompt.split()) for prompt in job.prompts), outputs=outputs,
+                timings=self.timings(job, taken, done), profile=profile,
             )
         )  # fmt: skip
 
-    def hold(self, job: Job, path: str) -> str:
-        """Run until cancelled, too late, told to stop, or released: by a job '!release' or a file at `path`."""
+    def profile(self, phase: Phase, steps: int) -> StepProfile:
+        device = 90.0 if self.cuda else None
+        return StepProfile(
+            phase=phase, steps=steps, operators=120.0, copies=0.0, kernels=device, launches=device
+        )
+
+    def hold(self, job: Job, path: str) -> OutcomeKind:
+        """Run until cancelled, too late or told to stop; or until a job '!release' or a file at `path`."""
         while True:
             self.receive(5)
             released = any(waiting.prompts[0] == "!release" for waiting in self.jobs)
@@ -161,7 +177,7 @@ class FakeEngine:
             if time.perf_counter_ns() > job.deadline_ns:
                 return "timeout"
 
-    def end(self, job: Job, kind: Any, problem: Problem | None = None) -> None:
+    def end(self, job: Job, kind: OutcomeKind, problem: Problem | None = None) -> None:
         self.send(
             Outcome(
                 id=job.id, mode=job.mode, effective=job.mode, reason=None, kind=kind, problem=problem,
@@ -173,7 +189,8 @@ class FakeEngine:
         total = steps * STEP_SECONDS
         if self.cuda:
             return PhaseTimings(
-                steps=steps, wall_seconds=total, dispatch_seconds=total * 0.75, device_span_seconds=total * 0.9,
+                steps=steps, wall_seconds=total, dispatch_seconds=total * 0.75,
+                device_span_seconds=total * 0.9,
                 kernel_seconds=None, sync_wait_seconds=total * 0.25,
                 dispatch_steps_seconds=[STEP_SECONDS * 0.75] * steps,
                 device_span_steps_seconds=[STEP_SECONDS * 0.9] * steps,
@@ -183,16 +200,16 @@ class FakeEngine:
             kernel_seconds=total * 0.4, sync_wait_seconds=None,
         )  # fmt: skip
 
-    def timings(self, job: Job, taken: int, done: int, source: Any) -> Timings:
+    def timings(self, job: Job, taken: int, done: int) -> Timings:
         return Timings(
             queue_seconds=20e-6, prefill=self.phase(1), decode=self.phase(job.max_new_tokens - 1),
             tokenise_seconds=5e-6, involuntary_switches=1,
             dispatch_source="measured" if self.cuda else "calibrated",
-            kernel_source=source or (None if self.cuda else "residual"),
+            kernel_source=None if self.cuda else "residual",
             taken_ns=taken, first_token_ns=(taken + done) // 2, done_ns=done,
         )  # fmt: skip
 
-    def announce(self, mode: str, state: Any) -> None:
+    def announce(self, mode: str, state: ModeState) -> None:
         compiled = MODES[mode].cpu.compile is not None
         self.send(
             ModeStatus(
@@ -213,9 +230,9 @@ class FakeEngine:
     def status(self) -> EngineStatus:
         return EngineStatus(
             pid=os.getpid(), model=self.settings.model, parameters=1, layers=1, width=8, context=64,
-            prefill_chunk=self.settings.prefill_chunk, batch_buckets=self.settings.batch_sizes, model_hash="0",
-            device="cuda" if self.cuda else "cpu", device_name="fake", dtype="float32", torch="none",
-            cuda="13.0" if self.cuda else None, threads=1, cpus=[0], modes=self.settings.modes,
+            prefill_chunk=self.settings.prefill_chunk, batch_buckets=self.settings.batch_sizes,
+            model_hash="0", device="cuda" if self.cuda else "cpu", device_name="fake", dtype="float32",
+            torch="none", cuda="13.0" if self.cuda else None, threads=1, cpus=[0], modes=self.settings.modes,
             memory=MEMORY if self.cuda else None, warm=True,
         )  # fmt: skip
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import uvicorn
@@ -20,11 +20,12 @@ from service.settings import Settings
 
 FAKE_ENGINE = Path(__file__).parent / "fake_engine.py"
 PATIENCE_SECONDS = 20.0
-BODY = {"prompts": ["def mean(values):"], "max_new_tokens": 4}
+Value = TypeVar("Value")
+BODY: dict[str, object] = {"prompts": ["def mean(values):"], "max_new_tokens": 4}
 
 
-def until(condition: Callable[[], Any], what: str) -> Any:
-    """Poll `condition` until it is true and return its value; fail, naming `what`, when that takes too long."""
+def until(condition: Callable[[], Value], what: str) -> Value:
+    """Poll `condition` until it holds and return its value; fail, naming `what`, if that takes too long."""
     end = time.monotonic() + PATIENCE_SECONDS
     while not (value := condition()):
         assert time.monotonic() < end, f"waited too long for {what}"
@@ -38,11 +39,13 @@ class Front:
     def __init__(self, http: httpx.Client, parts: Parts, url: str) -> None:
         self.http, self.parts, self.url = http, parts, url
 
-    def generate(self, mode: str = "eager", headers: dict[str, str] | None = None, **body: Any) -> httpx.Response:
+    def generate(
+        self, mode: str = "eager", headers: dict[str, str] | None = None, **body: object
+    ) -> httpx.Response:
         """POST a generation; fields not given are those of BODY."""
         return self.http.post(f"/v1/modes/{mode}/generate", json={**BODY, **body}, headers=headers)
 
-    def command(self, command: str, **body: Any) -> httpx.Response:
+    def command(self, command: str, **body: object) -> httpx.Response:
         """Have the fake engine do something."""
         return self.generate(**{"prompts": [command], **body})
 
@@ -57,19 +60,21 @@ class Front:
         return {name.removeprefix("launchbound_"): float(value) for name, value in pairs}
 
 
-def fake_engine_command(**options: Any) -> list[str]:
+def fake_engine_command(**options: object) -> list[str]:
     """The command line of a fake engine; its settings are appended by the supervisor."""
     return [sys.executable, str(FAKE_ENGINE), json.dumps(options)]
 
 
 @contextmanager
 def running(
-    settings: dict[str, Any] | None = None, command: list[str] | None = None, **options: Any
+    settings: dict[str, Any] | None = None, command: list[str] | None = None, **options: object
 ) -> Iterator[Front]:
     """A front on a free port with a fake engine of these options, or `command`; both are gone at the end."""
     given = {"batch_sizes": [1, 4], "drain_seconds": 1.0, **(settings or {})}
     app = create_app(Settings(**given), command or fake_engine_command(**options))
-    config = uvicorn.Config(app, port=0, loop="uvloop", lifespan="on", log_config=None, timeout_graceful_shutdown=2)
+    config = uvicorn.Config(
+        app, port=0, loop="uvloop", lifespan="on", log_config=None, timeout_graceful_shutdown=2
+    )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()

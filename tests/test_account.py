@@ -13,7 +13,9 @@ SECONDS = st.floats(0, 10)
 JOB = Job(id="a", mode="eager", prompts=["x"], max_new_tokens=4, sent_ns=1_000, deadline_ns=10**12)
 
 
-def phase(dispatch: float | None, kernel: float | None, sync_wait: float | None, steps: int = 1) -> PhaseTimings:
+def phase(
+    dispatch: float | None, kernel: float | None, sync_wait: float | None, steps: int = 1
+) -> PhaseTimings:
     return PhaseTimings(
         steps=steps, wall_seconds=0.0, dispatch_seconds=dispatch, device_span_seconds=None,
         kernel_seconds=kernel, sync_wait_seconds=sync_wait,
@@ -70,6 +72,8 @@ def test_one_token_has_no_time_per_further_token() -> None:
 
 
 def test_an_outcome_that_never_ran_has_no_account() -> None:
-    never = Outcome(id="a", mode="eager", effective="eager", reason=None, kind="timeout", batch_size=1, batch_bucket=0)
+    never = Outcome(
+        id="a", mode="eager", effective="eager", reason=None, kind="timeout", batch_size=1, batch_bucket=0
+    )
     with pytest.raises(ValueError, match="without timings"):
         add_up(JOB, never, 0, 1, 2)

@@ -78,9 +78,7 @@ def untouched(front: Front) -> Iterator[Front]:
 
 
 @pytest.mark.parametrize(("fields", "param"), BAD_FIELDS.values(), ids=BAD_FIELDS.keys())
-def test_a_bad_field_is_a_422_that_names_it(
-    untouched: Front, fields: dict[str, object], param: str
-) -> None:
+def test_a_bad_field_is_a_422_that_names_it(untouched: Front, fields: dict[str, object], param: str) -> None:
     assert refused(untouched.http.post(GENERATE, json={**BODY, **fields}), 422)["param"] == param
 
 

@@ -9,7 +9,7 @@ from serving import BODY, Front, running, until
 from test_api_bad_input import refused
 
 
-def compare(front: Front, **body: Any) -> dict[str, Any]:
+def compare(front: Front, **body: object) -> dict[str, Any]:
     answer = front.http.post("/v1/compare", json={**BODY, **body})
     assert answer.status_code == 200, answer.text
     result: dict[str, Any] = answer.json()
@@ -22,7 +22,8 @@ def test_the_answer_has_the_fields_of_the_contract(front: Front) -> None:
     assert answer["batch_size"] == 2
     for result in answer["results"]:
         assert result.keys() == {
-            "mode", "effective", "median_seconds", "dispatch_seconds", "kernel_seconds", "speedup", "text_equal",
+            "mode", "effective", "median_seconds", "dispatch_seconds", "kernel_seconds", "speedup",
+            "text_equal",
         }  # fmt: skip
 
 

@@ -9,11 +9,18 @@ from serving import BODY, Front, running, until
 
 TIMINGS = {
     "queue_seconds", "dispatch_seconds", "device_span_seconds", "kernel_seconds", "sync_wait_seconds",
-    "other_seconds", "total_seconds", "time_to_first_token_seconds", "involuntary_switches", "prefill", "decode",
-    "sources", "kernels", "launches",
+    "other_seconds", "total_seconds", "time_to_first_token_seconds", "involuntary_switches", "prefill",
+    "decode", "sources", "kernels", "launches",
 }  # fmt: skip
 EXTRA = {"border_seconds", "tokenise_seconds"}
-PHASE = {"steps", "wall_seconds", "dispatch_seconds", "device_span_seconds", "kernel_seconds", "sync_wait_seconds"}
+PHASE = {
+    "steps",
+    "wall_seconds",
+    "dispatch_seconds",
+    "device_span_seconds",
+    "kernel_seconds",
+    "sync_wait_seconds",
+}
 
 
 def header_milliseconds(header: str) -> dict[str, float]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from serving import Front, running, until
 from test_api_bad_input import refused
 
@@ -75,10 +73,6 @@ def test_openapi_describes_the_bodies_with_an_example(front: Front) -> None:
     body = paths["/v1/modes/{mode}/generate"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert body["required"] == ["prompts"]
     assert body["examples"][0]["prompts"]
-    assert front.http.post("/v1/compare", json=_example(paths)).status_code == 200
+    compared = paths["/v1/compare"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert front.http.post("/v1/compare", json=compared["examples"][0]).status_code == 200
     assert front.http.post("/v1/modes/eager/generate", json=body["examples"][0]).status_code == 200
-
-
-def _example(paths: Any) -> Any:
-    schema = paths["/v1/compare"]["post"]["requestBody"]["content"]["application/json"]["schema"]
-    return schema["examples"][0]

@@ -21,7 +21,7 @@ def events(lines: Iterable[str]) -> Iterator[Event]:
             yield name, json.loads(line.removeprefix("data: "))
 
 
-def stream(front: Front, **body: Any) -> list[Event]:
+def stream(front: Front, **body: object) -> list[Event]:
     answer = front.generate(stream=True, **body)
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"].startswith("text/event-stream")

@@ -12,6 +12,8 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
+from loadtests.exporter import PORT
+from service.border.modes import MODES
 from service.settings import PREFIX, Settings
 
 ROOT = Path(__file__).parent.parent
@@ -147,6 +149,14 @@ def test_prometheus_looks_for_containers_that_compose_starts() -> None:
             assert set(looked_up["names"]) <= SERVICES.keys()
     (service_job,) = [job for job in PROMETHEUS["scrape_configs"] if job["job_name"] == "launchbound"]
     assert service_job["dns_sd_configs"][0]["port"] == published_port("service")
+
+
+def test_the_load_generator_lets_prometheus_in_and_asks_for_every_mode() -> None:
+    command = SERVICES["locust"]["command"]
+    assert "--metrics-host=0.0.0.0" in command
+    assert f"--modes=${{LAUNCHBOUND_MODES:-{','.join(MODES)}}}" in command
+    (job,) = [job for job in PROMETHEUS["scrape_configs"] if job["job_name"] == "locust"]
+    assert job["dns_sd_configs"][0]["port"] == PORT
 
 
 def test_grafana_asks_this_prometheus_at_its_scrape_interval() -> None:

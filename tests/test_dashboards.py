@@ -19,6 +19,7 @@ from service.catalogue import CATALOGUE, PREFIX
 
 Json = dict[str, Any]
 BOARDS: dict[str, Json] = {name: json.loads(text) for name, text in build.boards().items()}
+ONCE_PER_LIFE = {"launchbound_compile_seconds_sum{"}  # moves at warm-up, so every later window is empty
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 
@@ -115,6 +116,8 @@ def test_titles_are_unique_and_no_two_panels_overlap(name: str) -> None:
 def test_counters_are_rated_and_only_over_grafanas_own_windows(expr: str) -> None:
     assert set(re.findall(r"\[(.*?)\]", expr)) <= {"$__rate_interval", "$__range"}
     for name in re.finditer(r"\w+_(?:total|sum|bucket)\{", expr):
+        if name[0] in ONCE_PER_LIFE:
+            continue
         assert re.search(r"(rate|increase)\($", expr[: name.start()])
 
 

@@ -7,11 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import psutil
 from serving import BODY
 from test_serve import await_ready, served
-
-import httpx
 
 LIMIT_BYTES = 150_000_000
 
@@ -33,4 +32,7 @@ def test_the_front_serves_without_torch_in_its_memory_and_under_its_limit() -> N
 
 def test_importing_the_front_imports_no_torch() -> None:
     code = "import service.app, sys; print([name for name in sys.modules if name.split('.')[0] == 'torch'])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+        == "[]\n"
+    )

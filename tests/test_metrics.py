@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from itertools import pairwise
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
@@ -185,7 +186,7 @@ def test_one_boundary_set_for_all_request_parts_with_round_slo_values(own_front:
 def test_the_boundaries_are_those_of_the_contract() -> None:
     assert STEP_BUCKETS[0] == 25e-6
     assert STEP_BUCKETS[-1] == pytest.approx(1.6, rel=0.05)
-    ratios = [high / low for low, high in zip(STEP_BUCKETS, STEP_BUCKETS[1:], strict=False)]
+    ratios = [high / low for low, high in pairwise(STEP_BUCKETS)]
     assert ratios == pytest.approx([2**0.5] * len(ratios), rel=0.01)
     assert REQUEST_BUCKETS[0] == 0.0005
     assert list(REQUEST_BUCKETS) == sorted(set(REQUEST_BUCKETS))

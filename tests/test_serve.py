@@ -27,7 +27,7 @@ sys.exit(app.serve(Settings(port=0, drain_seconds=60, batch_sizes=[1, 4])))
 
 
 @contextmanager
-def served(**options: object) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+def served(**options: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The service as a child process, and its URL."""
     command = [sys.executable, "-c", SERVE, *fake_engine_command(**options)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -52,7 +52,7 @@ def await_draining(url: str) -> None:
     until(lambda: httpx.get(f"{url}/health/ready", trust_env=False).status_code == 503, "draining")
 
 
-def engine_of(process: "subprocess.Popen[str]") -> psutil.Process:
+def engine_of(process: subprocess.Popen[str]) -> psutil.Process:
     return until(lambda: psutil.Process(process.pid).children(), "the engine")[0]
 
 
@@ -61,7 +61,9 @@ def test_sigterm_finishes_what_runs_refuses_what_is_new_and_exits_with_0(tmp_pat
         await_ready(url)
         engine = engine_of(process)
         hold = {**BODY, "prompts": [f"!hold {tmp_path / 'go'}"], "stream": True}
-        with httpx.stream("POST", f"{url}/v1/modes/eager/generate", json=hold, trust_env=False) as running_one:
+        with httpx.stream(
+            "POST", f"{url}/v1/modes/eager/generate", json=hold, trust_env=False
+        ) as running_one:
             lines = running_one.iter_lines()
             next(lines)
             process.send_signal(signal.SIGTERM)
@@ -89,7 +91,9 @@ def test_a_second_signal_does_not_wait_for_what_runs() -> None:
     with served() as (process, url):
         await_ready(url)
         hold = {**BODY, "prompts": ["!hold"], "stream": True}
-        with httpx.stream("POST", f"{url}/v1/modes/eager/generate", json=hold, trust_env=False) as running_one:
+        with httpx.stream(
+            "POST", f"{url}/v1/modes/eager/generate", json=hold, trust_env=False
+        ) as running_one:
             lines = running_one.iter_lines()
             next(lines)
             process.send_signal(signal.SIGTERM)
@@ -103,7 +107,7 @@ def test_settings_that_the_engine_refuses_end_the_service_with_2() -> None:
         assert process.wait(PATIENCE_SECONDS) == 2
 
 
-def serve_with(environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+def serve_with(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", SERVE.replace("port=0, ", ""), *fake_engine_command()]
     return subprocess.run(
         command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=60, check=False

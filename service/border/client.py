@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable
-from time import perf_counter_ns
+from time import monotonic, perf_counter_ns
 from typing import Protocol
 
 import msgspec
@@ -54,6 +54,7 @@ class EngineClient:
         self.down_reason = "the engine is starting"
         self.retry_after_seconds = 2
         self.draining = False
+        self._drain_ends: float | None = None
         self.stuck = asyncio.Event()
         self._max_queue, self._hang_seconds, self._listener = max_queue, hang_seconds, listener
         self._tickets: dict[str, Ticket] = {}
@@ -95,15 +96,28 @@ class EngineClient:
         """Names of the modes that serve now, in the ladder's order."""
         return [name for name in self.configured if self._state(name) == "ready"]
 
-    async def drain(self, seconds: float) -> bool:
-        """Refuse what is new and wait for what is running; False where `seconds` did not suffice."""
+    async def drain(self, seconds: float) -> None:
+        """Refuse what is new, wait for what is running, and give up what has not ended in `seconds`.
+
+        Called again, it waits for no longer than the first call would have.
+        """
         self.draining = True
+        if self._drain_ends is None:
+            self._drain_ends = monotonic() + seconds
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(self._drain_ends - monotonic()):
                 await self._idle.wait()
         except TimeoutError:
-            return False
-        return True
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Shut down without waiting: everything unfinished is cancelled, and its waiters are told."""
+        self.draining, self._drain_ends = True, monotonic()
+        tickets, self._tickets = list(self._tickets.values()), {}
+        for ticket in tickets:
+            self._post(Cancel(id=ticket.job.id))
+            ticket.fail(Draining("the service was shut down before the answer was complete; send it again"))
+        self._idle.set()
 
     def _admit(self, mode: str) -> None:
         if self.draining:

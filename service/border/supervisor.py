@@ -36,6 +36,7 @@ QUICK_DEATH_SECONDS = 60.0
 SLOWEST_RETRY_SECONDS = 30.0
 DEATHS_UNTIL_UNWELL = 5
 STOP_SECONDS = 5.0
+LAST_WORDS_MILLISECONDS = 20
 IPC_PATH_LIMIT = 107
 
 
@@ -81,7 +82,7 @@ class Supervisor:
     def retry_seconds(self) -> float:
         """How long to wait before the next life: twice as long after each quick death, to a limit."""
         doublings = min(max(0, self.quick_deaths - 1), 16)
-        return min(SLOWEST_RETRY_SECONDS, self._first_retry_seconds * 2**doublings)
+        return min(SLOWEST_RETRY_SECONDS, self._first_retry_seconds * 2.0**doublings)
 
     def start(self) -> None:
         """Begin the first life in the background."""
@@ -128,7 +129,7 @@ class Supervisor:
         self._client.attach(lambda frame: _send(socket, frame))
         receiving = asyncio.create_task(self._receive(socket))
         try:
-            return await self._watch(process, receiving), process.returncode
+            return await self._watch(process, socket, receiving), process.returncode
         except asyncio.CancelledError:
             self._client.post(Stop())
             await _end(process, asked=True)
@@ -140,13 +141,17 @@ class Supervisor:
             socket.close()
             path.unlink(missing_ok=True)
 
-    async def _watch(self, process: Process, receiving: asyncio.Task[None]) -> str:
+    async def _watch(
+        self, process: Process, socket: zmq.asyncio.Socket, receiving: asyncio.Task[None]
+    ) -> str:
         """Wait for the end of the process; end it where it hangs or speaks another language."""
         exited = asyncio.create_task(process.wait())
         stuck = asyncio.create_task(self._client.stuck.wait())
         try:
             await asyncio.wait({exited, stuck, receiving}, return_when=asyncio.FIRST_COMPLETED)
             if exited.done():
+                receiving.cancel()
+                await self._receive_rest(socket)
                 return f"the engine ended {_how(exited.result())}"
             why = "does not answer" if stuck.done() else f"sent what is no message ({receiving.exception()})"
             await _end(process, asked=False)
@@ -158,6 +163,12 @@ class Supervisor:
     async def _receive(self, socket: zmq.asyncio.Socket) -> None:
         while True:
             self._client.received(await socket.recv())
+
+    async def _receive_rest(self, socket: zmq.asyncio.Socket) -> None:
+        """What an engine said before it ended still counts; it may be a moment behind in the socket."""
+        with suppress(msgspec.MsgspecError):
+            while await socket.poll(LAST_WORDS_MILLISECONDS):
+                self._client.received(await socket.recv())
 
     async def _spawn(self, address: str) -> Process:
         """Start the engine in a session of its own, so that Ctrl-C reaches the front alone.

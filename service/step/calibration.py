@@ -19,6 +19,10 @@ WINDOW_SAMPLES = 64
 FIRST_SAMPLES = 21
 """Samples per (mode, bucket) before a mode is ready."""
 
+WARM_PASSES = 4
+"""Untimed passes before a sample. In service a step follows others of its own mode; after different code the
+first pass reads up to 1.6 times too long (instruction caches and branch history), and four settle it."""
+
 LARGEST_STREAM_BYTES = 256 * 2**20
 """Enough to empty any cache hierarchy; a larger model streams no more than this before each sample."""
 
@@ -40,9 +44,7 @@ class Calibration:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        size = sum(p.numel() * p.element_size() for p in model.parameters())
-        self._stream = torch.zeros(min(size, LARGEST_STREAM_BYTES) // 4)
-        self._device = next(model.parameters()).device
+        self._stream = stream_for(model)
         self._twins: dict[tuple[str, int], _Twin] = {}
         self._turn = 0
 
@@ -51,11 +53,10 @@ class Calibration:
         self._twins[mode, buffers.bucket] = _Twin(mode, buffers.bucket, step, buffers)
 
     def first_samples(self, mode: str) -> None:
-        """Sample `mode`'s twins in turn until each has enough for an interval."""
-        twins = [twin for twin in self._twins.values() if twin.mode == mode]
-        for _ in range(FIRST_SAMPLES):
-            for twin in twins:
-                self._sample(twin)
+        """Sample each of `mode`'s twins until it has enough for an interval."""
+        for twin in self._twins.values():
+            if twin.mode == mode:
+                self._sample(twin, FIRST_SAMPLES)
 
     def refresh(self) -> float:
         """Sample the next twin in the round; returns the seconds it took, 0 where there is none."""
@@ -94,14 +95,30 @@ class Calibration:
             high=between(low.high, high.high), samples=min(low.samples, high.samples), source="interpolated",
         )  # fmt: skip
 
-    def _sample(self, twin: _Twin) -> None:
-        self._stream.sum()
-        buffers = twin.buffers
-        if self._device.type == "cuda":
+    def _sample(self, twin: _Twin, count: int = 1) -> None:
+        twin.samples_seconds.extend(cold_seconds(twin.step, twin.buffers, self._stream, count))
+
+
+def cold_seconds(step: Step, buffers: Buffers, stream: Tensor, count: int = 1) -> list[float]:
+    """Host seconds of `count` calls of a decode `step`, in the state in which serving finds it.
+
+    That is: after others like it, and after `stream` has gone through the caches as the weights do.
+    """
+    arguments, samples = buffers.arguments("decode"), []
+    for _ in range(WARM_PASSES + count):
+        stream.sum()
+        if buffers.token.is_cuda:
             torch.cuda.synchronize()
         began = perf_counter_ns()
-        twin.step(buffers.token, buffers.positions, buffers.last, buffers.cache)
-        twin.samples_seconds.append((perf_counter_ns() - began) / 1e9)
+        step(*arguments)
+        samples.append((perf_counter_ns() - began) / 1e9)
+    return samples[WARM_PASSES:]
+
+
+def stream_for(model: nn.Module) -> Tensor:
+    """A host buffer as large as the weights of `model`, to be read before a sample."""
+    size = sum(p.numel() * p.element_size() for p in model.parameters())
+    return torch.zeros(min(size, LARGEST_STREAM_BYTES) // 4)
 
 
 def _measured(twin: _Twin) -> Floor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import math
 import re
@@ -10,11 +11,13 @@ from collections import Counter
 
 import pytest
 import running
+from plotly.offline import get_plotlyjs
 from running import Stack
 
 from dashboards.build import boards
 from dashboards.frame import DEFAULT_SLO
 from dashboards.local import Sample
+from dashboards.pictures import Span, page
 from dashboards.promql import SHOWN, mean, quantile
 from dashboards.questions import Question, filled, questions
 
@@ -114,3 +117,14 @@ def test_an_annotation_marks_what_happened(stack: Stack, annotation: dict[str, s
     assert samples
     for sample in samples:
         assert sample.labels.keys() >= set(re.findall(r"{{(\w+)}}", annotation["titleFormat"]))
+
+
+@pytest.mark.parametrize("name", boards())
+def test_a_board_can_be_drawn_without_grafana(stack: Stack, name: str) -> None:
+    board, now = json.loads(boards()[name]), time.time()
+    drawn = page(name, board, stack.prometheus, Span(now - 60, now))
+    for panel in board["panels"]:
+        assert html.escape(panel["title"]) in drawn
+    figures = drawn.count("Plotly.newPlot(") - get_plotlyjs().count("Plotly.newPlot(")
+    lines_and_bars = [panel for panel in board["panels"] if panel["type"] in ("timeseries", "barchart")]
+    assert figures >= len(lines_and_bars)

@@ -1,0 +1,130 @@
+"""For plain locust: `locust -f loadtests/locustfile.py --host http://127.0.0.1:8000`, from the root.
+
+Every request goes to a random mode and batch size of those chosen; locust's page shows a row for each pair.
+For figures to decide from, run `launchbound sweep`: it measures in rounds and keeps every request.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import sys
+import uuid
+from argparse import ArgumentParser, Namespace
+from dataclasses import dataclass
+from typing import ClassVar
+
+from locust import FastHttpUser, events, task
+from locust.contrib.fasthttp import FastResponse
+from locust.env import Environment
+from locust.exception import StopTest
+
+from loadtests.exporter import PORT, Exporter
+from loadtests.plan import LADDER
+from loadtests.prompts import PROMPT_FILE, PromptError, read_prompts
+
+logger = logging.getLogger("launchbound")
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What to send, as chosen on the command line or on locust's page."""
+
+    modes: tuple[str, ...]
+    batch_sizes: tuple[int, ...]
+    new_tokens: int
+    prompts: tuple[str, ...]
+
+
+def load_of(options: Namespace) -> Load:
+    """The load that locust's parsed `options` ask for. Raises ValueError, naming option and remedy."""
+    modes = tuple(word.strip() for word in options.modes.split(",") if word.strip())
+    if not modes:
+        raise ValueError(f"--modes is empty: give one or more of {','.join(LADDER)}")
+    try:
+        sizes = tuple(int(size) for size in options.batch_sizes.split(","))
+        new_tokens = int(options.new_tokens)
+    except ValueError as error:
+        raise ValueError(
+            f"--batch-sizes and --new-tokens are whole numbers like 1,4,16 and 32: {error}"
+        ) from error
+    if min(sizes) < 1 or new_tokens < 1:
+        raise ValueError("--batch-sizes and --new-tokens are at least 1")
+    return Load(modes, sizes, new_tokens, tuple(read_prompts(options.prompt_file)))
+
+
+@events.init_command_line_parser.add_listener  # type: ignore[untyped-decorator]
+def add_options(parser: ArgumentParser) -> None:
+    """Options of this file, on the command line and on locust's page."""
+    group = parser.add_argument_group("launchbound")
+    group.add_argument("--modes", default=",".join(LADDER), help="Modes to ask for, with commas")
+    group.add_argument("--batch-sizes", default="1,4,16", help="Prompts per request, with commas")
+    group.add_argument("--new-tokens", default="32", help="Tokens to generate per prompt")
+    group.add_argument("--prompt-file", default=str(PROMPT_FILE), help='JSON lines of {"text": …}')
+    group.add_argument("--metrics-port", type=int, default=PORT, help="Prometheus port; 0: none")
+    group.add_argument("--metrics-host", default="127.0.0.1", help="Address the Prometheus port binds")
+
+
+@events.init.add_listener  # type: ignore[untyped-decorator]
+def prepare(environment: Environment, **_: object) -> None:
+    """Refuse wrong options at once, and export what this load generator does."""
+    options = environment.parsed_options or Namespace()
+    try:
+        load = load_of(options)
+    except (ValueError, PromptError) as error:
+        sys.stderr.write(f"locust: {error}\n")
+        raise SystemExit(2) from error
+    run = os.environ.get("LAUNCHBOUND_RUN") or f"locust-{uuid.uuid4().hex[:6]}"
+    Caller.headers["X-Launchbound-Run"] = run
+    exporter = Exporter({"run": run, "modes": ",".join(load.modes)})
+    exporter.users.set_function(lambda: environment.runner.user_count if environment.runner else 0)
+    logger.info(exporter.serve(options.metrics_port, options.metrics_host))
+
+    def observe(
+        response_time: float, exception: Exception | None, context: dict[str, str], **_: object
+    ) -> None:
+        if "mode" in context:
+            exporter.observe(
+                context["mode"], int(context["batch"]), response_time / 1e3, exception is not None
+            )
+
+    environment.events.request.add_listener(observe)  # type: ignore[no-untyped-call]
+
+
+class Caller(FastHttpUser):
+    """Sends one request after another, each with a random mode, batch size and prompts."""
+
+    headers: ClassVar[dict[str, str]] = {}
+
+    def on_start(self) -> None:
+        """Take what was chosen, which locust's page may have changed since the last start."""
+        try:
+            self.load = load_of(self.environment.parsed_options or Namespace())
+        except (ValueError, PromptError) as error:
+            logger.error("%s", error)
+            raise StopTest(str(error)) from error
+        if key := os.environ.get("LAUNCHBOUND_API_KEY"):
+            self.headers["Authorization"] = f"Bearer {key}"
+
+    @task
+    def generate(self) -> None:
+        """POST to a mode; anything but a 200 is a failure with the service's own message."""
+        mode, batch = random.choice(self.load.modes), random.choice(self.load.batch_sizes)
+        body = {"prompts": random.choices(self.load.prompts, k=batch), "max_new_tokens": self.load.new_tokens}
+        with self.client.post(
+            f"/v1/modes/{mode}/generate", json={**body, "ignore_eos": True}, headers=self.headers,
+            name=f"{mode} b={batch}", context={"mode": mode, "batch": str(batch)}, catch_response=True,
+        ) as response:  # fmt: skip
+            if response.status_code != 200:
+                response.failure(message_of(response))
+
+
+def message_of(response: FastResponse) -> str:
+    """What the service says is wrong, or what the client saw where no answer came."""
+    try:
+        return str(json.loads(response.text or "")["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        seen = getattr(response, "error", None) or (response.text or "")[:200]
+        return f"status {response.status_code}: {seen}"

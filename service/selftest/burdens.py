@@ -1,0 +1,119 @@
+"""Work of a known length put into the step moves its own number and leaves the other alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter_ns
+
+import torch
+
+from service.selftest.lab import Case, Lab
+from service.selftest.rounds import Say, in_rounds
+from service.selftest.rows import Row, judged, not_measurable
+from service.statistics import median_interval
+from service.step.callables import Burden
+
+ROUNDS = 40
+MODES = ("eager", "compiled")
+HOST_SECONDS = 1e-3
+TIMES_LONGER = 8
+ELEMENTS = 1024
+"""Elements of the short kernel; the long one has `TIMES_LONGER` as many, the twin's one."""
+
+SHARE = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The same step without and with more of something, real and hollow, and that something alone."""
+
+    plain: Case
+    more: Case
+    plain_twin: Case
+    more_twin: Case
+    alone: Callable[[], float]
+
+
+def busy(lab: Lab, elements: int) -> Burden:
+    """One operator whose time is in its kernel: the incomplete gamma function, about 0.1 µs per element.
+
+    It touches so little memory that its length does not depend on what the caches hold.
+    """
+    shape = torch.full((elements,), 2.5, device=lab.device)
+    at, out = torch.full_like(shape, 3.0), torch.empty_like(shape)
+    return Burden(kernel=lambda: torch.igamma(shape, at, out=out))
+
+
+def longer_kernel(lab: Lab, say: Say) -> list[Row]:
+    """A kernel made eight times longer."""
+    short, long, hollow = (busy(lab, elements) for elements in (ELEMENTS, ELEMENTS * TIMES_LONGER, 1))
+
+    def pair(mode: str) -> Pair:
+        twin = lab.twin(mode, hollow)
+        return Pair(lab.case(mode, burden=short), lab.case(mode, burden=long), twin, twin,
+                    lambda: _kernel_seconds(long) - _kernel_seconds(short))  # fmt: skip
+
+    what = f"a kernel {TIMES_LONGER} times longer"
+    return _rows(lab, say, what, pair, moved="kernel")
+
+
+def added_host_work(lab: Lab, say: Say) -> list[Row]:
+    """A millisecond of host work added to every step."""
+    spin = Burden(host_seconds=HOST_SECONDS)
+
+    def pair(mode: str) -> Pair:
+        return Pair(lab.case(mode), lab.case(mode, burden=spin), lab.twin(mode), lab.twin(mode, spin),
+                    lambda: HOST_SECONDS)  # fmt: skip
+
+    return _rows(lab, say, "1 ms more host work per step", pair, moved="dispatch")
+
+
+def _kernel_seconds(burden: Burden) -> float:
+    """The kernel alone: median of three."""
+    assert burden.kernel is not None
+    samples = []
+    for _ in range(4):
+        began = perf_counter_ns()
+        burden.kernel()
+        samples.append((perf_counter_ns() - began) / 1e9)
+    return median(samples[1:])
+
+
+def _rows(lab: Lab, say: Say, what: str, pair: Callable[[str], Pair], moved: str) -> list[Row]:
+    other = "dispatch" if moved == "kernel" else "kernel"
+    bounds = {moved: f"moves by it ± {SHARE:.0%}", other: f"moves by < {SHARE:.0%} of it"}
+    if lab.device.type != "cpu":
+        why = "the twin's floor is a CPU's way to tell the two apart"
+        return [not_measurable(f"{what}: {part}", bound, why) for part, bound in bounds.items()]
+    rows = []
+    for mode in (mode for mode in MODES if mode in lab.modes):
+        shifts = _shifts(lab, pair(mode), lambda text, m=mode: say(f"{m}, {text}"), f"{what}/{mode}")
+        for part, bound in bounds.items():
+            centre = 1.0 if part == moved else 0.0
+            rows.append(
+                judged(f"{what}: {part}, {mode}", bound, median_interval(shifts[part]),
+                       least=centre - SHARE, most=centre + SHARE, unit="of what was added",
+                       numbers={"shift": shifts[part], "added_seconds": shifts["added"]})
+            )  # fmt: skip
+    return rows
+
+
+def _shifts(lab: Lab, pair: Pair, say: Say, seed: str) -> dict[str, list[float]]:
+    """Per round, how far dispatch (floor) and kernel (wall less floor) moved, as shares of what was added."""
+    arms: dict[str, Callable[[], float]] = {
+        "plain": pair.plain.decode_seconds, "more": pair.more.decode_seconds,
+        "plain_floor": lambda: lab.floors_seconds(pair.plain_twin), "alone": pair.alone,
+    }  # fmt: skip
+    arms["more_floor"] = lambda: lab.floors_seconds(pair.more_twin)
+    with lab.settled():
+        found = in_rounds(arms, ROUNDS, seed, say)
+    added = median(found["alone"])
+    dispatch = [more - plain for more, plain in zip(found["more_floor"], found["plain_floor"], strict=True)]
+    wall = [more - plain for more, plain in zip(found["more"], found["plain"], strict=True)]
+    return {
+        "dispatch": [d / added for d in dispatch],
+        "kernel": [(w - d) / added for w, d in zip(wall, dispatch, strict=True)],
+        "added": found["alone"],
+    }

@@ -1,0 +1,63 @@
+"""The dispatch floor: it falls down the ladder, and does not depend on how hollow the twin is."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from service.selftest.lab import Lab
+from service.selftest.rounds import Say, in_rounds
+from service.selftest.rows import Row, judged, not_measurable, worst
+from service.statistics import median_interval, paired_ratio
+
+ROUNDS = 40
+STRICT = ("eager", "no_grad", "inference_mode", "compiled")
+LEAST_EAGER_OVER_COMPILED = 3.0
+WIDTHS = (8, 16, 64)
+WIDTHS_APART = 1.15
+
+
+def ladder(lab: Lab, say: Say) -> list[Row]:
+    """The floor of every rung at batch 1, and the ratios between neighbours."""
+    modes = [mode for mode in STRICT if mode in lab.modes]
+    bound = "ratio > 1, strictly"
+    if len(modes) < 2:
+        return [not_measurable("floor falls down the ladder", bound, "fewer than two of its modes are served")]
+    twins = {mode: lab.twin(mode) for mode in modes}
+    with lab.settled():
+        found = in_rounds({m: lambda t=t: lab.floors_seconds(t) for m, t in twins.items()}, ROUNDS, "ladder", say)
+    medians = {mode: median_interval(values) for mode, values in found.items()}
+    note = ", ".join(f"{mode} {interval.value * 1e6:.0f} µs" for mode, interval in medians.items())
+    rows = [
+        judged(f"floor of {upper} over {lower}", bound, paired_ratio(found[upper], found[lower]),
+               least=1.0, note=note if upper == modes[0] else "", numbers={"seconds": found[upper]})
+        for upper, lower in pairwise(modes)
+    ]  # fmt: skip
+    if "eager" in found and "compiled" in found:
+        ratio = paired_ratio(found["eager"], found["compiled"])
+        rows.append(
+            judged("floor of eager over compiled", f"≥ {LEAST_EAGER_OVER_COMPILED:g}", ratio,
+                   least=LEAST_EAGER_OVER_COMPILED, numbers={"compiled_seconds": found["compiled"]})
+        )  # fmt: skip
+    return rows
+
+
+def widths(lab: Lab, say: Say) -> list[Row]:
+    """Per mode, the floors of twins of three widths: were their kernels felt, the widest would read more."""
+    middle, others = WIDTHS[1], (WIDTHS[0], WIDTHS[2])
+    twins = {(mode, width): lab.twin(mode, width=width) for mode in lab.modes for width in WIDTHS}
+    with lab.settled():
+        found = in_rounds({k: lambda t=t: lab.floors_seconds(t) for k, t in twins.items()}, ROUNDS, "widths", say)
+    rows = []
+    for mode in lab.modes:
+        ratios = {width: paired_ratio(found[mode, width], found[mode, middle]) for width in others}
+        made = {
+            width: judged(f"floor at widths {WIDTHS}: {mode}", "within 15 %", ratio,
+                          least=1 / WIDTHS_APART, most=WIDTHS_APART,
+                          note=f"farthest: width {width} over {middle}",
+                          numbers={f"width_{w}_seconds": found[mode, w] for w in WIDTHS})
+            for width, ratio in ratios.items()
+        }  # fmt: skip
+        verdict = worst(row.verdict for row in made.values())
+        candidates = [row for row in made.values() if row.verdict == verdict]
+        rows.append(max(candidates, key=lambda row: abs((row.value or 1.0) - 1)))
+    return rows

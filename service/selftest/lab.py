@@ -1,0 +1,124 @@
+"""Steps on the bench: real and hollow, of every mode, built as the engine builds them and on its cores."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter_ns
+from typing import TYPE_CHECKING
+
+import torch
+
+from models.checkpoint import build
+from models.config import Config
+from models.transformer import Transformer
+from service.border.messages import EngineSettings
+from service.border.modes import MODES
+from service.engine.device import choose_device
+from service.engine.placement import engine_cpus, pin
+from service.step.calibration import cold_seconds, prepare, stream_for
+from service.step.callables import Buffers, Burden, Step, allocate, build_step
+from service.step.precision import choose_precision
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LEAD_STEPS = 3
+"""Untimed steps before timed ones: a mode's first step after another mode's is slower."""
+
+WARM_CALLS = 4
+POSITION = 100
+"""Where decode stands. Attention runs over the whole static cache, so that it matters little."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A warmed decode step at batch 1 with its own buffers."""
+
+    step: Step
+    buffers: Buffers
+
+    def call_seconds(self, clock: Callable[[], int] = perf_counter_ns) -> float:
+        """One call by `clock`: on a CPU the whole step, on CUDA its dispatch."""
+        arguments = self.buffers.arguments("decode")
+        began = clock()
+        self.step(*arguments)
+        return (clock() - began) / 1e9
+
+    def decode_seconds(self, steps: int = 5, clock: Callable[[], int] = perf_counter_ns) -> float:
+        """Median over `steps` calls in a row, as in the middle of a request."""
+        for _ in range(LEAD_STEPS):
+            self.call_seconds()
+        return median(self.call_seconds(clock) for _ in range(steps))
+
+
+class Lab:
+    """Builds cases when they are first asked for. `config` None is the served model itself."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self.settings, self.modes = settings, settings.modes
+        self.device = choose_device(settings.device)
+        self.precision = choose_precision(settings.dtype, self.device)
+        self.cpus = engine_cpus(settings.cpus)
+        torch.set_num_threads(settings.threads or len(self.cpus))
+        self._model = self._fit(build(settings.model, 1, self.device, self.precision.weights))
+        self.config: Config = self._model.config
+        self.stream = stream_for(self._model)
+        self._models: dict[Config, Transformer] = {self.config: self._model}
+        self._cases: dict[tuple[str, Config, Burden | None], Case] = {}
+
+    def case(self, mode: str, config: Config | None = None, burden: Burden | None = None) -> Case:
+        """The decode step of `mode`; compiled here where it is new, which takes seconds."""
+        config = config or self.config
+        key = mode, config, burden
+        if key not in self._cases:
+            model = self._model_of(config)
+            step = build_step(MODES[mode], model, burden, self.precision)
+            buffers = allocate(model, [1], 1, self.precision.cache)[1]
+            prepare(buffers, min(POSITION, config.context - 1))
+            for _ in range(WARM_CALLS):
+                step(*buffers.arguments("decode"))
+            self._cases[key] = Case(step, buffers)
+        return self._cases[key]
+
+    def twin(self, mode: str, burden: Burden | None = None, width: int = 16) -> Case:
+        """The hollow twin of `mode`'s decode step."""
+        return self.case(mode, self.config.hollow(width), burden)
+
+    def floor_seconds(self, twin: Case) -> float:
+        """One sample of the floor, by the calibration's own code."""
+        return cold_seconds(twin.step, twin.buffers, self.stream)[0]
+
+    def floors_seconds(self, twin: Case, count: int = 3) -> float:
+        """Median of a few samples of the floor."""
+        return median(cold_seconds(twin.step, twin.buffers, self.stream, count))
+
+    def weights_bytes(self, config: Config) -> int:
+        """Size of all weights of the model of this shape, each counted once."""
+        return sum(p.numel() * p.element_size() for p in self._model_of(config).parameters())
+
+    @contextmanager
+    def settled(self) -> Iterator[None]:
+        """Within: on the engine's cores, and nothing of what was built is visited by the collector."""
+        before = os.sched_getaffinity(0)
+        gc.collect()
+        gc.freeze()
+        pin(self.cpus, exempt=set())
+        try:
+            yield
+        finally:
+            pin(sorted(before), exempt=set())
+
+    def _model_of(self, config: Config) -> Transformer:
+        if config not in self._models:
+            model = Transformer(config, 1).eval().to(self.device, self.precision.weights)
+            self._models[config] = self._fit(model)
+        return self._models[config]
+
+    def _fit(self, model: Transformer) -> Transformer:
+        model.rotary = model.rotary.to(self.precision.cache)
+        return model

@@ -1,0 +1,71 @@
+"""Classes what `perf` saw at the top of the stack as kernel or host: one rule per class, with its reason.
+
+Judged by the function that ran, as for a GPU: what computes on tensors' elements is kernel, all that leads
+there (Python, dispatcher, shape checks, allocator, guards) is host. The first rule that matches counts.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+Side = Literal["kernel", "host"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Functions of one kind: `symbol` is searched in the demangled name, `binary` in the file's path."""
+
+    name: str
+    side: Side
+    reason: str
+    symbol: str = ""
+    binary: str = ""
+
+    def matches(self, symbol: str, binary: str) -> bool:
+        """Whether a sample in `symbol` of `binary` belongs here."""
+        return bool(re.search(self.symbol, symbol) and re.search(self.binary, binary))
+
+
+RULES: tuple[Rule, ...] = (
+    Rule("operating system", "host", "page faults come from the allocator, interrupts belong to nobody",
+         binary=r"^\[(kernel|guest)"),
+    Rule("stubs", "host", "a jump through the linkage table is part of a call", symbol=r"@plt$"),
+    Rule("matrix products", "kernel", "MKL's own functions, packing and small-size entry included",
+         symbol=r"^(mkl_|MKL_|blas_|cblas_|sgem[mv]|SGEM[MV]|sdot)"),
+    Rule("oneDNN", "kernel", "its primitives, and the code it writes at run time",
+         symbol=r"dnnl(::|_).*(execute|jit_|kernel|gemm|brgemm)"),
+    Rule("code without a file", "kernel", "only oneDNN and MKL write code at run time in this process",
+         symbol=r"^\[unknown\]$", binary=r"^(//anon|anon_inode|\[anon|/dev/zero|$)"),
+    Rule("fused kernels", "kernel", "functions of Inductor's generated libraries that loop over elements",
+         symbol=r"^(kernel(\(|$)|cpp_fused_|cpp_CppMicroGemm)", binary=r"\.so$"),
+    Rule("element functions", "kernel", "vector mathematics that the loops call", symbol=r"^Sleef_"),
+    Rule("vectorised loops", "kernel", "compiled once per instruction set: only inner loops are",
+         symbol=r"at::native::(DEFAULT|AVX2|AVX512|ZVECTOR|SVE\d*|VSX)::|at::vec::|VectorizedLoop"),
+    Rule("inner loops", "kernel", "what TensorIterator calls for the elements of one chunk",
+         symbol=r"callback_fn<|loop_2d_from_1d|cpublas::"),
+    Rule("attention", "kernel", "the flash kernel, with its loops over keys", symbol=r"cpu_flash_attention"),
+    Rule("kernels by name", "kernel", "native functions that are the registered kernel of their operator",
+         symbol=r"at::native::\(anonymous namespace\)::\w*_kernel(_impl)?\b"),
+    Rule("copies", "kernel", "moving and clearing tensors' bytes",
+         symbol=r"^_*(mem(cpy|move|set)|mempcpy)\w*(_avx|_evex|_erms|_sse2)", binary=r"libc[.-]"),
+)  # fmt: skip
+"""Anything else is host."""
+
+
+def side_of(symbol: str, binary: str) -> Side:
+    """`kernel` or `host` for one sample."""
+    return next((rule.side for rule in RULES if rule.matches(symbol, binary)), "host")
+
+
+_LINE = re.compile(r"^\s*(\d+)\.(\d{9}):\s+[0-9a-f]+\s+(.*) \((.*)\)$")
+
+
+def parse(line: str) -> tuple[int, str, str] | None:
+    """(nanoseconds, symbol, binary) of a line of `perf script -F time,ip,sym,dso --ns`; None for any other."""
+    found = _LINE.match(line.rstrip("\n"))
+    if found is None:
+        return None
+    seconds, nanoseconds, symbol, binary = found.groups()
+    return int(seconds) * 1_000_000_000 + int(nanoseconds), symbol, binary

@@ -1,0 +1,77 @@
+"""The CUDA path on a real device: graphs, waits, outputs that survive the next replay."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+from models.config import CONFIGS
+from models.transformer import Transformer
+from service.border.modes import MODES
+from service.step.calibration import prepare
+from service.step.callables import Buffers, allocate, build_step
+from service.step.meters import CudaMeter, Readings
+from service.step.profiling import profile_step
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+@pytest.fixture(scope="module")
+def model() -> Transformer:
+    return Transformer(CONFIGS["tiny"], max_batch=4).eval().to("cuda", torch.bfloat16)
+
+
+@pytest.fixture(scope="module")
+def buffers(model: Transformer) -> Buffers:
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", "/dev/shm/launchbound-tests")
+    return allocate(model, [4], prefill_chunk=64)[4]
+
+
+def test_reduce_overhead_is_one_graph_launch_per_step(model: Transformer, buffers: Buffers) -> None:
+    step = build_step(MODES["reduce-overhead"], model)
+    with torch.no_grad():
+        for _ in range(4):
+            prepare(buffers)
+            step(*buffers.arguments("decode"))
+        profiled = profile_step(step, buffers)
+    assert profiled.graph_launches == 1
+    assert profiled.kernels is not None
+    assert profiled.kernels > 1
+
+
+def test_a_copied_result_survives_the_next_replay(model: Transformer, buffers: Buffers) -> None:
+    step = build_step(MODES["reduce-overhead"], model)
+    with torch.no_grad():
+        for _ in range(4):
+            prepare(buffers)
+            step(*buffers.arguments("decode"))
+        buffers.token.fill_(5)
+        first = step(*buffers.arguments("decode"))[0].clone()
+        kept = first.clone()
+        buffers.token.fill_(9)
+        second = step(*buffers.arguments("decode"))[0].clone()
+    assert torch.equal(first, kept)
+    assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("mode", ["eager", "inference_mode", "reduce-overhead"])
+def test_a_step_waits_for_the_device_only_in_fetch(model: Transformer, buffers: Buffers, mode: str) -> None:
+    step, meter, readings = build_step(MODES[mode], model), CudaMeter(4), Readings()
+    with torch.no_grad():
+        for _ in range(4):
+            prepare(buffers)
+            meter.fetch(meter.run(step, buffers, buffers.token, readings)[1], readings)
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            _, greedy = meter.run(step, buffers, buffers.token, readings)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        tokens = meter.fetch(greedy, readings)
+    assert len(tokens) == 4
+    assert len(readings.call) == len(readings.span) == len(readings.wait) == 5
+    assert all(span > 0 for span in readings.span)

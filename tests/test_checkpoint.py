@@ -1,0 +1,149 @@
+"""Weights are read from safetensors only, and whatever is wrong with a folder is said with its remedy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from models import checkpoint
+from models.checkpoint import CheckpointError
+from models.config import CONFIGS, Config
+from models.transformer import Transformer
+
+SMALL = CONFIGS["tiny"].hollow()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A good checkpoint of a very small model."""
+    checkpoint.save(Transformer(SMALL, 1, seed=5), tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_saved_model_comes_back_equal(tmp_path: Path, tied: bool) -> None:
+    config = Config(
+        layers=1, width=16, heads=2, kv_heads=1, head_width=8, hidden=32, vocabulary=64, tied=tied
+    )
+    model = Transformer(config, 1, seed=5)
+    checkpoint.save(model, tmp_path, torch.float32)
+    back = checkpoint.build(tmp_path, 2)
+    assert back.config == config
+    assert (back.head.weight is back.embedding.weight) == tied
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(back.state_dict()[name], tensor)
+
+
+def test_weights_are_stored_in_bfloat16_and_a_tied_head_once(folder: Path) -> None:
+    stored = load_file(folder / "model.safetensors")
+    assert {tensor.dtype for tensor in stored.values()} == {torch.bfloat16}
+    assert "head.weight" not in stored
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_model_has_the_dtype_asked_for_and_is_trainable_for_the_eager_rung(
+    folder: Path, dtype: torch.dtype
+) -> None:
+    model = checkpoint.build(folder, 1, "cpu", dtype)
+    assert not model.training
+    assert all(p.dtype == dtype and p.requires_grad for p in model.parameters())
+
+
+def test_tiny_ships_with_the_package_in_less_than_10_megabytes() -> None:
+    model = checkpoint.build("tiny", 1)
+    assert model.config == CONFIGS["tiny"]
+    assert (checkpoint.TINY_FOLDER / "model.safetensors").stat().st_size < 10_000_000
+
+
+def test_small_is_seeded() -> None:
+    first, second = (checkpoint.build("small", 1).blocks[0].attention.output.weight for _ in range(2))
+    assert torch.equal(first, second)
+
+
+def test_equal_weights_have_equal_hashes_and_other_weights_another(tmp_path: Path, folder: Path) -> None:
+    checkpoint.save(Transformer(SMALL, 1, seed=5), tmp_path / "same")
+    checkpoint.save(Transformer(SMALL, 1, seed=6), tmp_path / "other")
+    assert checkpoint.content_hash(folder) == checkpoint.content_hash(tmp_path / "same")
+    assert checkpoint.content_hash(folder) != checkpoint.content_hash(tmp_path / "other")
+    assert checkpoint.content_hash("small") != checkpoint.content_hash("base")
+    assert len(checkpoint.content_hash("tiny")) == 12
+
+
+def rewrite_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    state = load_file(folder / "model.safetensors")
+    change(state)
+    save_file(state, folder / "model.safetensors")
+
+
+def rewrite_config(folder: Path, **changes: object) -> None:
+    file = folder / "config.json"
+    fields = json.loads(file.read_text()) | changes
+    file.write_text(json.dumps({name: value for name, value in fields.items() if value is not None}))
+
+
+def truncate(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def pickle_instead(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
+BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no weights": (lambda f: (f / "model.safetensors").unlink(), r"no model\.safetensors.*models\.train"),
+    "pickles": (pickle_instead, r"pytorch_model\.bin.*refused.*convert"),
+    "truncated": (truncate, r"corrupt or truncated.*again"),
+    "noise": (lambda f: (f / "model.safetensors").write_bytes(b"\xff" * 999), r"corrupt or truncated.*again"),
+    "empty": (lambda f: (f / "model.safetensors").write_bytes(b""), r"corrupt or truncated.*again"),
+    "tensor missing": (
+        lambda f: rewrite_weights(f, lambda s: s.pop("norm.weight")), r"norm\.weight is missing"
+    ),
+    "tensor unknown": (
+        lambda f: rewrite_weights(f, lambda s: s.update(bias=torch.zeros(1))), "bias is unknown"
+    ),
+    "tensor misshapen": (
+        lambda f: rewrite_weights(f, lambda s: s.update({"norm.weight": torch.zeros(3)})),
+        r"norm\.weight has shape \[3\] instead of \[16\]",
+    ),
+    "tensor of integers": (
+        lambda f: rewrite_weights(f, lambda s: s.update({"norm.weight": torch.ones(16, dtype=torch.int8)})),
+        r"norm\.weight is torch\.int8",
+    ),
+    "other model's config": (lambda f: rewrite_config(f, layers=7), r"is missing.*more.*one training"),
+    "no config": (lambda f: (f / "config.json").unlink(), r"cannot read .*config\.json.*models\.train"),
+    "config not JSON": (lambda f: (f / "config.json").write_text("{layers"), "not a configuration.*again"),
+    "config not an object": (lambda f: (f / "config.json").write_text("[1]"), "not a configuration"),
+    "config with a field too few": (lambda f: rewrite_config(f, width=None), "width.*again"),
+    "config with a field too many": (lambda f: rewrite_config(f, contxt=9), "unknown fields.*contxt"),
+    "config with a word for a number": (lambda f: rewrite_config(f, layers="six"), r"layers"),
+    "config with nothing": (lambda f: rewrite_config(f, hidden=0), "hidden must be greater than 0"),
+    "config with odd heads": (lambda f: rewrite_config(f, heads=3, kv_heads=2), "multiple of kv_heads"),
+    "Hugging Face's config": (
+        lambda f: (f / "config.json").write_text('{"model_type": "llama"}'), "serve it as hf:"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_folder_is_refused_with_the_remedy(folder: Path, name: str) -> None:
+    breaks, message = BROKEN[name]
+    breaks(folder)
+    with pytest.raises(CheckpointError, match=message):
+        checkpoint.build(folder, 1)
+
+
+def test_a_missing_folder_is_refused_with_the_names_there_are(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="tiny, small, base"):
+        checkpoint.build(tmp_path / "nothing", 1)
+
+
+def test_a_folder_can_be_written_over(folder: Path) -> None:
+    checkpoint.save(Transformer(SMALL, 1, seed=6), folder)
+    expected = Transformer(SMALL, 1, seed=6).embedding.weight.to(torch.bfloat16).float()
+    assert torch.equal(checkpoint.build(folder, 1).embedding.weight, expected)

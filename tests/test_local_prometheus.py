@@ -1,0 +1,53 @@
+"""What a Prometheus without Docker is given, and how drawn figures are worded."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dashboards.drawing import shown
+from dashboards.local import configuration, local_prometheus
+
+
+def test_only_jobs_with_addresses_are_scraped_and_at_the_interval_asked_for() -> None:
+    told = yaml.safe_load(configuration({"launchbound": ["127.0.0.1:1", "127.0.0.1:2"]}, "2s"))
+    (job,) = told["scrape_configs"]
+    assert job == {"job_name": "launchbound", "static_configs": [{"targets": ["127.0.0.1:1", "127.0.0.1:2"]}]}
+    assert told["global"]["scrape_interval"] == "2s"
+
+
+def test_the_rules_are_found_from_any_folder() -> None:
+    for rules in yaml.safe_load(configuration({}, "5s"))["rule_files"]:
+        assert Path(rules).is_absolute()
+        assert Path(rules).exists()
+
+
+def test_a_binary_that_does_not_start_is_reported_in_its_own_words(tmp_path: Path) -> None:
+    refusing = tmp_path / "refusing"
+    refusing.write_text(f"#!{sys.executable}\nraise SystemExit('no room on the disk')\n")
+    refusing.chmod(0o755)
+    with (
+        pytest.raises(RuntimeError, match="no room on the disk"),
+        local_prometheus(str(refusing), tmp_path, {}),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "expected"),
+    [
+        (0.00131, "s", "1.31 ms"),
+        (0.0, "s", "0 s"),
+        (2e-10, "s", "0.2 ns"),
+        (0.042, "percentunit", "4.2%"),
+        (1.8, "suffix:×", "1.8 ×"),
+        (12.0, "reqps", "12 reqps"),
+        (3.0, "none", "3"),
+        (3 * 2**30, "bytes", "3 GiB"),
+    ],
+)
+def test_a_figure_is_shown_with_its_unit(value: float, unit: str, expected: str) -> None:
+    assert shown(value, unit) == expected

@@ -1,0 +1,116 @@
+"""Any text makes ids, any ids make text, and a stream of tokens never shows half a character."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.checkpoint import TINY_FOLDER
+from models.config import CONFIGS
+from models.tokenizer import END_OF_TEXT, Tokenizer, TokenizerError
+
+TOKENIZER = Tokenizer.load(TINY_FOLDER)
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+@given(TEXT)
+def test_decoding_returns_the_encoded_text(text: str) -> None:
+    assert TOKENIZER.decode(TOKENIZER.encode(text)) == text
+
+
+@given(st.lists(st.integers(0, TOKENIZER.vocabulary - 1)))
+def test_streamed_pieces_join_to_the_decoded_whole_for_any_tokens(tokens: list[int]) -> None:
+    stream = TOKENIZER.stream()
+    pieces = [stream.push(token) for token in tokens]
+    assert "".join(pieces) + stream.flush() == TOKENIZER.decode(tokens)
+
+
+@given(TEXT)
+def test_a_stream_of_real_text_never_emits_a_broken_character(text: str) -> None:
+    stream = TOKENIZER.stream()
+    pieces = [stream.push(token) for token in TOKENIZER.encode(text.replace("\ufffd", ""))]
+    assert "\ufffd" not in "".join(pieces)
+    assert stream.flush() == ""
+
+
+def test_a_character_of_several_tokens_is_streamed_once_it_is_complete() -> None:
+    tokens = TOKENIZER.encode("😀")
+    assert len(tokens) > 1
+    stream = TOKENIZER.stream()
+    assert [stream.push(token) for token in tokens] == [""] * (len(tokens) - 1) + ["😀"]
+
+
+def test_a_character_that_stays_incomplete_is_shown_at_the_flush() -> None:
+    stream = TOKENIZER.stream()
+    assert stream.push(TOKENIZER.encode("😀")[0]) == ""
+    assert stream.flush() == "\ufffd"
+
+
+def test_the_tokenizer_fits_tiny() -> None:
+    assert TOKENIZER.vocabulary == CONFIGS["tiny"].vocabulary
+
+
+def test_the_end_of_text_spelt_out_in_a_prompt_is_text() -> None:
+    tokens = TOKENIZER.encode(END_OF_TEXT)
+    assert TOKENIZER.end_of_text not in tokens
+    assert TOKENIZER.decode(tokens) == END_OF_TEXT
+
+
+def test_the_end_of_text_token_decodes_to_nothing() -> None:
+    a, b = TOKENIZER.encode("a"), TOKENIZER.encode("b")
+    assert TOKENIZER.decode([*a, TOKENIZER.end_of_text, *b]) == "ab"
+
+
+@pytest.mark.parametrize("token", [-1, 4096])
+def test_an_id_out_of_range_is_refused(token: int) -> None:
+    with pytest.raises(TokenizerError, match="0 to 4095"):
+        TOKENIZER.decode([token])
+
+
+def test_a_lone_surrogate_is_refused_with_its_place() -> None:
+    with pytest.raises(TokenizerError, match="character 2"):
+        TOKENIZER.encode("ab\ud800")
+
+
+def test_a_batch_is_encoded_as_its_texts_are() -> None:
+    texts = ["import os", "", "def f():\n    return 1\n"]
+    assert TOKENIZER.encode_batch(texts) == [TOKENIZER.encode(text) for text in texts]
+
+
+def test_training_twice_gives_the_same_tokenizer(tmp_path: Path) -> None:
+    words = random.Random(0)
+    texts = ["".join(words.choice("abcd \n") for _ in range(300)) for _ in range(20)]
+    for name in ("one", "two"):
+        Tokenizer.train(texts, vocabulary=300).save(tmp_path / name)
+    first, second = ((tmp_path / name / "tokenizer.json").read_bytes() for name in ("one", "two"))
+    assert first == second
+    assert Tokenizer.load(tmp_path / "one", vocabulary=300).vocabulary == 300
+
+
+def test_a_tokenizer_that_does_not_fit_the_model_is_refused() -> None:
+    with pytest.raises(TokenizerError, match=r"4096 tokens but the model 64.*trained with"):
+        Tokenizer.load(TINY_FOLDER, vocabulary=64)
+
+
+def test_a_missing_tokenizer_names_the_file(tmp_path: Path) -> None:
+    with pytest.raises(TokenizerError, match=r"tokenizer\.json.*copy"):
+        Tokenizer.load(tmp_path)
+
+
+def test_a_broken_tokenizer_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text('{"version": "1.0", "model"')
+    with pytest.raises(TokenizerError, match=r"not a tokenizer.*again"):
+        Tokenizer.load(tmp_path)
+
+
+def test_a_tokenizer_that_is_not_byte_level_is_refused(tmp_path: Path) -> None:
+    import tokenizers
+
+    words = tokenizers.models.WordLevel({END_OF_TEXT: 0, "naïve ": 1}, unk_token=END_OF_TEXT)
+    tokenizers.Tokenizer(words).save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(TokenizerError, match="not a byte-level"):
+        Tokenizer.load(tmp_path)
