@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import polars as pl
 
@@ -29,6 +29,8 @@ from service.statistics import Interval
 
 SUMMARY_FILE = "summary.csv"
 
+Payback = int | Literal["never", "undecided", "unknown", "nothing to pay back"]
+
 Group = tuple[int, str, int, int, float | None]
 """Batch size, prompt set, new tokens, concurrency, load: what cells that are compared have in common."""
 
@@ -43,6 +45,7 @@ class Summary:
     """One cell over all rounds. `parts` are mean seconds per request, None where this device has none.
 
     `comparison` is against the baseline cell of the same group; None for that cell itself or without one.
+    `payback` is the number of requests until the mode's warm-up has paid back, or why there is none.
     """
 
     cell: Cell
@@ -56,6 +59,7 @@ class Summary:
     index: float | None
     disturbed: bool
     comparison: Comparison | None
+    payback: Payback
 
     @property
     def is_baseline(self) -> bool:
@@ -71,8 +75,6 @@ class Verdict:
     summaries: tuple[Summary, ...]
     noise: float
     choice: Choice | None
-    payback: int | None
-    warmup_cache: str | None
 
     @property
     def batch_size(self) -> int:
@@ -167,20 +169,20 @@ class Findings:
         means = self.results.cells.row(by_predicate=pl.col("cell") == cell.name, named=True)
         rounds = self.results.medians(cell.name)
         baseline = self._baseline(group_of(cell))
-        comparison = None
-        if baseline is not None and baseline != cell:
-            reference = self.results.medians(baseline.name)
-            if reference.keys() & rounds.keys():
-                noise = 1.0 if cell.control else self._noise(group_of(cell))
-                comparison = compare(reference, rounds, noise)
+        comparison, latency = None, typical(rounds)
+        reference = self.results.medians(baseline.name) if baseline else {}
+        if baseline != cell and reference.keys() & rounds.keys():
+            noise = 1.0 if cell.control else self._noise(group_of(cell))
+            comparison = compare(reference, rounds, noise)
         effective = self.results.rounds.filter(pl.col("cell") == cell.name)["effective_mode"][0]
         parts = {part: means[f"{part}_seconds_mean"] for part in PARTS}
         return Summary(
-            cell=cell, effective=effective, requests=means["requests"], latency=typical(rounds),
+            cell=cell, effective=effective, requests=means["requests"], latency=latency,
             tokens_per_second=typical(self.results.medians(cell.name, "tokens_per_second")), parts=parts,
             total_seconds=means["total_seconds_mean"], outside_seconds=means["outside_seconds_mean"],
             index=device_bound_index(parts["kernel"], parts["dispatch"]), disturbed=means["disturbed"],
             comparison=comparison,
+            payback=self._payback(cell, comparison, typical(reference) if reference else latency, latency),
         )  # fmt: skip
 
     def _verdict(self, group: Group) -> Verdict:
@@ -188,16 +190,21 @@ class Findings:
         rounds = {s.cell.mode: self.results.medians(s.cell.name) for s in summaries if not s.cell.control}
         noise = self._noise(group)
         choice = choose(rounds, noise)
-        payback, cache = None, None
-        if choice is not None and choice.ship != BASELINE:
-            status = self.results.run.mode(choice.ship)
-            seconds = {s.cell.mode: s.latency.value for s in summaries if not s.cell.control}
-            payback = payback_requests(
-                status.get("warmup_seconds"), self.results.run.mode(BASELINE).get("warmup_seconds"),
-                seconds[BASELINE], seconds[choice.ship],
-            )  # fmt: skip
-            cache = status.get("cache")
-        return Verdict(group, summaries, noise, choice, payback, cache)
+        return Verdict(group, summaries, noise, choice)
+
+    def _payback(
+        self, cell: Cell, comparison: Comparison | None, baseline: Interval, own: Interval
+    ) -> Payback:
+        status = self.results.run.mode(cell.mode)
+        if comparison is None or not status.get("compile_seconds"):
+            return "nothing to pay back"
+        if comparison.word != "faster":
+            return "undecided" if comparison.word == "undecided" else "never"
+        requests = payback_requests(
+            status.get("warmup_seconds"), self.results.run.mode(BASELINE).get("warmup_seconds"),
+            baseline.value, own.value,
+        )  # fmt: skip
+        return "unknown" if requests is None else requests
 
 
 def summary_records(findings: Findings) -> Iterator[dict[str, Any]]:
@@ -218,6 +225,7 @@ def summary_records(findings: Findings) -> Iterator[dict[str, Any]]:
             **_spread("speedup", comparison.speedup if comparison else None),
             "noise_factor": comparison.noise if comparison else None,
             "word": comparison.word if comparison else None,
+            "payback_requests": summary.payback if isinstance(summary.payback, int) else None,
         }  # fmt: skip
 
 

@@ -91,10 +91,8 @@ def cell_rows(outcomes: list[Outcome]) -> list[dict[str, Any]]:
             if not mine or len(mine) != len(eager):
                 continue
             ratio = paired_ratio([_per_step(p) for p in eager], [_per_step(p) for p in mine])
-            profile = next(
-                (o.profile for o in outcomes if o.profile and o.id.startswith(f"{mode}-{batch}-")), []
-            )
-            decode = next((p for p in profile or [] if p.phase == "decode"), None)
+            profiled = [o.profile for o in outcomes if o.profile and (o.mode, o.batch_size) == (mode, batch)]
+            decode = next((p for p in profiled[0] if p.phase == "decode"), None) if profiled else None
             rows.append(
                 {
                     "mode": mode, "batch": batch, "rounds": len(mine),

@@ -1,0 +1,121 @@
+"""Numbers and findings in words, the same in the page, in Markdown and on the terminal."""
+
+from __future__ import annotations
+
+import math
+
+from loadtests.plan import BASELINE, MINIMUM_ROUNDS
+from loadtests.statistics import Comparison, Crossover, bound
+from loadtests.verdict import Findings, Payback, Summary, Verdict
+from service.statistics import Interval
+
+
+def figures(value: float, digits: int = 3) -> str:
+    """`value` to so many significant digits, never in exponents: 0.0312, 4.57, 123, 12,300."""
+    if not math.isfinite(value):
+        return "∞"
+    if value == 0:
+        return "0"
+    places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{places}f}"
+
+
+def milliseconds(seconds: float | None) -> str:
+    """Seconds as milliseconds, or a dash."""
+    return "–" if seconds is None else f"{figures(seconds * 1e3)} ms"
+
+
+def microseconds(seconds: float | None) -> str:
+    """Seconds as microseconds, or a dash."""
+    return "–" if seconds is None else f"{figures(seconds * 1e6)} µs"
+
+
+def times(ratio: float) -> str:
+    """A ratio: 2.93×."""
+    return f"{figures(ratio)}×"
+
+
+def span(interval: Interval, scale: float = 1.0) -> str:
+    """An interval's ends: 2.81–3.05."""
+    return f"{figures(interval.low * scale)}–{figures(interval.high * scale)}"
+
+
+def listed(words: list[str]) -> str:
+    """'a', 'a and b', 'a, b and c'."""
+    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)
+
+
+def compared(comparison: Comparison | None) -> str:
+    """'2.93× (2.81–3.05)', or a dash for what others are compared with."""
+    if comparison is None:
+        return "–"
+    return f"{times(comparison.speedup.value)} ({span(comparison.speedup)})"
+
+
+def payback(value: Payback) -> str:
+    """Requests until a compilation has paid back."""
+    if isinstance(value, str):
+        return value
+    return "at once" if value == 0 else f"{value:,} requests"
+
+
+def bound_by(summary: Summary) -> str:
+    """'launch-bound, index 0.14'."""
+    if summary.index is None:
+        return "bound not known: kernel time is not measured here"
+    return f"{bound(summary.index)}, index {summary.index:.2f}"
+
+
+def gain(verdict: Verdict) -> str:
+    """What the mode to ship gains, in one phrase."""
+    if verdict.choice is None:
+        return f"fewer than {MINIMUM_ROUNDS} rounds: too few to tell modes apart"
+    shipped = verdict.shipped
+    if shipped is None or shipped.comparison is None:
+        return f"no mode is detectably faster than {BASELINE}"
+    return f"{times(shipped.comparison.speedup.value)} the speed of {BASELINE}"
+
+
+def tie(verdict: Verdict) -> str | None:
+    """Which modes cannot be told from the fastest, where there are any."""
+    choice = verdict.choice
+    if choice is None or not choice.tied:
+        return None
+    alike = [mode for mode in [choice.fastest, *choice.tied] if mode != choice.ship]
+    others = f"{listed(alike)} cannot be told from it"
+    if choice.fastest == choice.ship:
+        return f"{others}."
+    return f"{others}; of modes that are alike, the simplest is chosen."
+
+
+def crossing(found: Crossover) -> str:
+    """Where eager turns from dispatch to kernels."""
+    match found.where:
+        case "at":
+            return f"{BASELINE}'s kernels take as long as its dispatch at about batch {figures(found.batch or 0, 2)}"
+        case "below":
+            return f"{BASELINE}'s kernels take longer than its dispatch from batch {found.batch:g}, the smallest here"
+        case "above":
+            return f"{BASELINE}'s dispatch takes longer than its kernels up to batch {found.batch:g}, the largest here"
+    return "where kernels overtake dispatch is not known: kernel time is not measured here"
+
+
+def headline(findings: Findings) -> str:
+    """The whole answer in a sentence or two."""
+    verdicts = findings.main
+    if not verdicts:
+        return f"No cell of {BASELINE} was measured: there is nothing to compare with."
+    if any(verdict.choice is None for verdict in verdicts):
+        return f"Undecided: fewer than {MINIMUM_ROUNDS} rounds are too few to tell modes apart."
+    by_mode: dict[str, list[Verdict]] = {}
+    for verdict in verdicts:
+        by_mode.setdefault(verdict.choice.ship if verdict.choice else "", []).append(verdict)
+    return "; ".join(_ship(mode, group) for mode, group in by_mode.items()) + "."
+
+
+def _ship(mode: str, verdicts: list[Verdict]) -> str:
+    at = f"at batch {listed([str(v.batch_size) for v in verdicts])}"
+    if mode == BASELINE:
+        return f"keep {mode} {at}: nothing is detectably faster"
+    gains = [times(s.comparison.speedup.value) for v in verdicts if (s := v.shipped) and s.comparison]
+    return f"ship {mode} {at}: {listed(gains)} the speed of {BASELINE}"
