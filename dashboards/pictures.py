@@ -1,6 +1,6 @@
 """Draw the boards without Grafana: every panel's queries asked of a real Prometheus, drawn with plotly.
 
-`python -m dashboards.pictures --prometheus URL --seconds 300 --out FOLDER` draws the last five minutes: a page
+`python -m dashboards.pictures --prometheus URL --seconds 300 --out FOLDER` draws the last minutes: a page
 per board and, where a Chromium is on the machine, its picture. Layout, colours, units and words come from the
 boards' JSON; what Grafana draws differs in looks, not in numbers.
 """

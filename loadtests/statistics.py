@@ -89,18 +89,24 @@ def compare(baseline: Rounds, candidate: Rounds, noise: float = 1.0) -> Comparis
 
 
 def choose(by_mode: Mapping[str, Rounds], noise: float = 1.0) -> Choice | None:
-    """Which mode to ship; `by_mode` in the order of the ladder, the simplest first.
+    """Which mode to ship; `by_mode` in the order of the ladder, the simplest, the baseline, first.
 
-    The fastest is the one with the smallest mean log latency over the rounds. Of the modes that are not
-    slower than it by `compare`, the simplest is to be shipped. None with fewer than 8 rounds, where nothing
-    can be said.
+    The fastest is the one with the smallest mean log latency over the rounds. Modes that it is not `faster`
+    than by `compare` are tied with it. The simplest of these is to be shipped, if it is the baseline or
+    `faster` than the baseline. None with fewer than 8 rounds, where nothing can be said.
     """
     fastest = min(by_mode, key=lambda mode: typical(by_mode[mode]).value)
     compared = {mode: compare(rounds, by_mode[fastest], noise) for mode, rounds in by_mode.items()}
     if any(comparison.word == "undecided" for comparison in compared.values()):
         return None
     alike = [mode for mode in by_mode if mode == fastest or compared[mode].word != "faster"]
-    return Choice(ship=alike[0], fastest=fastest, tied=tuple(mode for mode in alike if mode != fastest))
+    baseline = next(iter(by_mode))
+    ship = next(
+        mode
+        for mode in alike
+        if mode in (baseline, fastest) or compare(by_mode[baseline], by_mode[mode], noise).word == "faster"
+    )
+    return Choice(ship=ship, fastest=fastest, tied=tuple(mode for mode in alike if mode != fastest))
 
 
 def typical(rounds: Rounds) -> Interval:

@@ -156,7 +156,10 @@ def _disturbed(rows: Sequence[Row]) -> Gate:
         if row.ok and row.stage == "measure":
             cells[row.cell].append(row)
     marked = [cell for cell, measured in cells.items() if disturbed(measured)]
-    detail = f"{len(marked)} of {len(cells)} cells" + (f": {', '.join(sorted(marked))}" if marked else "")
+    detail = f"{len(marked)} of {len(cells)} cells"
+    if marked:
+        shown = ", ".join(sorted(marked)[:3]) + (", …" if len(marked) > 3 else "")
+        detail += f" ({shown}): the engine was taken off its core; close other programs and run again"
     return Gate(name="no cell disturbed", passed=not marked, detail=detail, warning=True)
 
 

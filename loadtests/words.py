@@ -92,11 +92,12 @@ def crossing(found: Crossover) -> str:
     """Where eager turns from dispatch to kernels."""
     match found.where:
         case "at":
-            return f"{BASELINE}'s kernels take as long as its dispatch at about batch {figures(found.batch or 0, 2)}"
+            batch = figures(found.batch or 0, 2)
+            return f"{BASELINE}'s kernels take as long as its dispatch at about batch {batch}"
         case "below":
-            return f"{BASELINE}'s kernels take longer than its dispatch from batch {found.batch:g}, the smallest here"
+            return f"{BASELINE}'s kernels outlast its dispatch from batch {found.batch:g}, the smallest here"
         case "above":
-            return f"{BASELINE}'s dispatch takes longer than its kernels up to batch {found.batch:g}, the largest here"
+            return f"{BASELINE}'s dispatch outlasts its kernels up to batch {found.batch:g}, the largest here"
     return "where kernels overtake dispatch is not known: kernel time is not measured here"
 
 

@@ -11,7 +11,7 @@ from models import checkpoint, huggingface
 from models.config import Config
 from models.tokenizer import Tokenizer
 from models.transformer import Transformer
-from tests.stepping import greedy
+from stepping import greedy
 
 transformers = pytest.importorskip("transformers")
 

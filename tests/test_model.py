@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from models import checkpoint
 from models.config import CONFIGS, Config, ConfigError
 from models.transformer import Transformer, new_cache
-from tests.stepping import greedy
+from stepping import greedy
 
 CPU = torch.device("cpu")
 SHORT, LONG = [7, 2, 9], [(31 * place + 5) % 4096 for place in range(150)]

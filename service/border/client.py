@@ -154,6 +154,10 @@ class EngineClient:
         self._send = send
         self.stuck.clear()
 
+    def detach(self) -> None:
+        """The engine's socket is about to close."""
+        self._send = None
+
     def post(self, message: ToEngine) -> None:
         """Send a message that is no job."""
         self._post(message)

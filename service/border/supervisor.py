@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import zmq
-import zmq.asyncio
 
 from service.border.client import EngineClient
+from service.border.line import Line
 from service.border.messages import EngineSettings, Stop
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ QUICK_DEATH_SECONDS = 60.0
 SLOWEST_RETRY_SECONDS = 30.0
 DEATHS_UNTIL_UNWELL = 5
 STOP_SECONDS = 5.0
-LAST_WORDS_MILLISECONDS = 20
+LAST_WORDS_SECONDS = 0.02
 IPC_PATH_LIMIT = 107
 
 
@@ -59,7 +59,7 @@ class Supervisor:
         self._first_retry_seconds, self._refused = first_retry_seconds, refused
         self._cores = os.sched_getaffinity(0)
         self._folder = Path()
-        self._context = zmq.asyncio.Context()
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._process: Process | None = None
         self._task: asyncio.Task[None] | None = None
         self.lives = 0
@@ -116,59 +116,40 @@ class Supervisor:
         """One engine life, from bind to the end of the process; returns why it ended, and the exit code."""
         self.lives += 1
         path = self._folder / f"engine-{self.lives}.sock"
-        socket = self._context.socket(zmq.PAIR)
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.SNDHWM, 0)  # admission bounds what is under way
-        socket.bind(f"ipc://{path}")
+        line = Line(self._context, f"ipc://{path}", self._client.received)
         try:
-            process = await self._spawn(f"ipc://{path}")
+            self._process = process = await self._spawn(f"ipc://{path}")
+            self._client.attach(line.send)
+            return await self._watch(process, line), process.returncode
         except OSError as error:
-            socket.close()
             return f"the engine could not be started: {error}", None
-        self._process = process
-        self._client.attach(lambda frame: _send(socket, frame))
-        receiving = asyncio.create_task(self._receive(socket))
+        finally:
+            self._process = None
+            self._client.detach()
+            line.close()
+            path.unlink(missing_ok=True)
+
+    async def _watch(self, process: Process, line: Line) -> str:
+        """Wait for the end of the process; end it where it hangs or speaks another language."""
+        exited = asyncio.create_task(process.wait())
+        stuck = asyncio.create_task(self._client.stuck.wait())
         try:
-            return await self._watch(process, socket, receiving), process.returncode
+            await asyncio.wait({exited, stuck, line.broken}, return_when=asyncio.FIRST_COMPLETED)
+            if exited.done():
+                # Its last words still count, and may be a moment behind in the socket.
+                await asyncio.sleep(LAST_WORDS_SECONDS)
+                line.drain()
+                return f"the engine ended {_how(exited.result())}"
+            why = "does not answer" if stuck.done() else f"sent what is no message ({line.broken.result()})"
+            await _end(process, asked=False)
+            return f"the engine {why} and was ended"
         except asyncio.CancelledError:
             self._client.post(Stop())
             await _end(process, asked=True)
             raise
         finally:
-            receiving.cancel()
-            await asyncio.gather(receiving, return_exceptions=True)
-            self._process = None
-            socket.close()
-            path.unlink(missing_ok=True)
-
-    async def _watch(
-        self, process: Process, socket: zmq.asyncio.Socket, receiving: asyncio.Task[None]
-    ) -> str:
-        """Wait for the end of the process; end it where it hangs or speaks another language."""
-        exited = asyncio.create_task(process.wait())
-        stuck = asyncio.create_task(self._client.stuck.wait())
-        try:
-            await asyncio.wait({exited, stuck, receiving}, return_when=asyncio.FIRST_COMPLETED)
-            if exited.done():
-                receiving.cancel()
-                await self._receive_rest(socket)
-                return f"the engine ended {_how(exited.result())}"
-            why = "does not answer" if stuck.done() else f"sent what is no message ({receiving.exception()})"
-            await _end(process, asked=False)
-            return f"the engine {why} and was ended"
-        finally:
             exited.cancel()
             stuck.cancel()
-
-    async def _receive(self, socket: zmq.asyncio.Socket) -> None:
-        while True:
-            self._client.received(await socket.recv())
-
-    async def _receive_rest(self, socket: zmq.asyncio.Socket) -> None:
-        """What an engine said before it ended still counts; it may be a moment behind in the socket."""
-        with suppress(msgspec.MsgspecError):
-            while await socket.poll(LAST_WORDS_MILLISECONDS):
-                self._client.received(await socket.recv())
 
     async def _spawn(self, address: str) -> Process:
         """Start the engine in a session of its own, so that Ctrl-C reaches the front alone.
@@ -180,11 +161,6 @@ class Supervisor:
             return await asyncio.create_subprocess_exec(
                 *self._command, settings, stdin=asyncio.subprocess.DEVNULL, stdout=2, start_new_session=True
             )
-
-
-def _send(socket: zmq.asyncio.Socket, frame: bytes) -> None:
-    """Hand a frame to zmq; without a high-water mark that never waits."""
-    socket.send(frame)
 
 
 @contextmanager

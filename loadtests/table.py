@@ -1,0 +1,85 @@
+"""The results as a terminal shows them: failed gates first, then per batch size one row per mode."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from loadtests import words
+from loadtests.results import read_results
+from loadtests.verdict import Findings, Summary, Verdict
+
+_STYLE = {"faster": "green", "slower": "red", "undecided": "yellow", "no detectable difference": "dim"}
+_COLUMNS = ("mode", "ms", "tokens/s", "dispatch", "kernel", "index", "speed-up (95 %)", "")
+
+
+def print_table(folder: Path | str, console: Console | None = None) -> None:
+    """Print what a results folder says. Raises RowsError where it holds nothing."""
+    findings, console = Findings(read_results(folder)), console or Console()
+    for gate in findings.results.failed_gates:
+        console.print(Text(f"NOT VALID  {gate.name}: {gate.detail}", style="bold red"), soft_wrap=True)
+    for gate in findings.results.gates:
+        if gate.warning and gate.passed is False:
+            console.print(Text(f"warning  {gate.name}: {gate.detail}", style="yellow"), soft_wrap=True)
+    for verdict in findings.verdicts:
+        console.print(table(verdict))
+        console.print(Text(f"  → {conclusion(verdict)}\n", style="bold"), soft_wrap=True)
+    console.print(Text(words.headline(findings), style="bold"), soft_wrap=True)
+    console.print(Text(words.crossing(findings.crossover) + "."), soft_wrap=True)
+
+
+def conclusion(verdict: Verdict) -> str:
+    """What to ship for this group, in one line."""
+    if verdict.choice is None:
+        return f"undecided: {words.gain(verdict)}"
+    parts = [f"{verdict.choice.ship}: {words.gain(verdict)}"]
+    if tie := words.tie(verdict):
+        parts.append(tie.rstrip("."))
+    return "; ".join(parts)
+
+
+def table(verdict: Verdict) -> Table:
+    """One group as a table; latency is the typical round's median, parts are means per request, in ms."""
+    batch, prompts, tokens, concurrency, _ = verdict.group
+    table = Table(
+        title=f"batch {batch} · {prompts} prompts · {tokens} new tokens · concurrency {concurrency}",
+        title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1), caption=_footnotes(verdict),
+        caption_justify="left",
+    )  # fmt: skip
+    for column in _COLUMNS:
+        left = column in ("mode", "")
+        table.add_column(column, justify="left" if left else "right", no_wrap=column != "")
+    for summary in verdict.summaries:
+        table.add_row(*_row(summary), style="dim" if summary.cell.control else None)
+    return table
+
+
+def _footnotes(verdict: Verdict) -> str | None:
+    notes = [f"{s.cell.mode} runs here as {s.effective}" for s in verdict.modes if s.effective != s.cell.mode]
+    if any(summary.disturbed for summary in verdict.summaries):
+        notes.append("* disturbed: the engine was taken off its core")
+    return "; ".join(notes) or None
+
+
+def _row(summary: Summary) -> list[Text | str]:
+    comparison, parts = summary.comparison, summary.parts
+    name = f"{summary.cell.mode} (control)" if summary.cell.control else summary.cell.mode
+    word = comparison.word if comparison and not summary.cell.control else None
+    return [
+        f"{name} *" if summary.disturbed else name,
+        _milliseconds(summary.latency.value),
+        words.figures(summary.tokens_per_second.value),
+        _milliseconds(parts["dispatch"]),
+        _milliseconds(parts["kernel"]),
+        "–" if summary.index is None else f"{summary.index:.2f}",
+        words.compared(comparison),
+        Text(word or "", style=_STYLE[word] if word else ""),
+    ]
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "–" if seconds is None else words.figures(seconds * 1e3)
