@@ -14,6 +14,8 @@ from loadtests.results import read_results
 from loadtests.verdict import Findings, Summary, Verdict
 
 _STYLE = {"faster": "green", "slower": "red", "undecided": "yellow", "no detectable difference": "dim"}
+WIDTH = 110
+"""Columns of a table that goes into a file or a pipe."""
 _COLUMNS = ("mode", "ms", "tokens/s", "dispatch", "kernel", "index", "speed-up (95 %)", "")
 
 
@@ -26,7 +28,8 @@ def print_table(folder: Path | str, console: Console | None = None) -> None:
         if gate.warning and gate.passed is False:
             console.print(Text(f"warning  {gate.name}: {gate.detail}", style="yellow"), soft_wrap=True)
     for verdict in findings.verdicts:
-        console.print(table(verdict))
+        width = console.width if console.is_terminal else max(WIDTH, console.width)
+        console.print(table(verdict, narrow=width < 100), width=width)
         console.print(Text(f"  → {conclusion(verdict)}\n", style="bold"), soft_wrap=True)
     console.print(Text(words.headline(findings), style="bold"), soft_wrap=True)
     console.print(Text(words.crossing(findings.crossover) + "."), soft_wrap=True)
@@ -42,19 +45,24 @@ def conclusion(verdict: Verdict) -> str:
     return "; ".join(parts)
 
 
-def table(verdict: Verdict) -> Table:
-    """One group as a table; latency is the typical round's median, parts are means per request, in ms."""
+def table(verdict: Verdict, narrow: bool = False) -> Table:
+    """One group as a table; latency is the typical round's median, parts are means per request, in ms.
+
+    `narrow` leaves out what else would not fit into 80 columns.
+    """
     batch, prompts, tokens, concurrency, _ = verdict.group
     table = Table(
         title=f"batch {batch} · {prompts} prompts · {tokens} new tokens · concurrency {concurrency}",
-        title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1), caption=_footnotes(verdict),
-        caption_justify="left",
+        title_justify="left", title_style="bold", caption=_footnotes(verdict), caption_justify="left",
+        box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False,
     )  # fmt: skip
-    for column in _COLUMNS:
+    columns = [column for column in _COLUMNS if not (narrow and column == "tokens/s")]
+    for column in columns:
         left = column in ("mode", "")
         table.add_column(column, justify="left" if left else "right", no_wrap=column != "")
     for summary in verdict.summaries:
-        table.add_row(*_row(summary), style="dim" if summary.cell.control else None)
+        row = dict(zip(_COLUMNS, _row(summary), strict=True))
+        table.add_row(*(row[column] for column in columns), style="dim" if summary.cell.control else None)
     return table
 
 

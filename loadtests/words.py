@@ -16,6 +16,7 @@ def figures(value: float, digits: int = 3) -> str:
         return "∞"
     if value == 0:
         return "0"
+    value = float(f"{value:.{digits - 1}e}")
     places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
     return f"{value:,.{places}f}"
 
@@ -111,7 +112,8 @@ def headline(findings: Findings) -> str:
     by_mode: dict[str, list[Verdict]] = {}
     for verdict in verdicts:
         by_mode.setdefault(verdict.choice.ship if verdict.choice else "", []).append(verdict)
-    return "; ".join(_ship(mode, group) for mode, group in by_mode.items()) + "."
+    sentence = "; ".join(_ship(mode, group) for mode, group in by_mode.items())
+    return f"{sentence[0].upper()}{sentence[1:]}."
 
 
 def _ship(mode: str, verdicts: list[Verdict]) -> str:
@@ -119,4 +121,4 @@ def _ship(mode: str, verdicts: list[Verdict]) -> str:
     if mode == BASELINE:
         return f"keep {mode} {at}: nothing is detectably faster"
     gains = [times(s.comparison.speedup.value) for v in verdicts if (s := v.shipped) and s.comparison]
-    return f"ship {mode} {at}: {listed(gains)} the speed of {BASELINE}"
+    return f"ship {mode} {at} ({listed(gains)} {BASELINE})"

@@ -13,6 +13,7 @@ from models.tokenizer import Tokenizer
 
 _PIECE_CHARACTERS = 48
 """Mean length of the pieces that are encoded on their own, in characters."""
+_SHARE_OF_LINES = 0.25
 
 
 def pieces(text: str, random: np.random.Generator) -> list[str]:
@@ -29,9 +30,10 @@ def pieces(text: str, random: np.random.Generator) -> list[str]:
 def epoch_windows(
     texts: Sequence[str], tokenizer: Tokenizer, length: int, seed: tuple[int, int]
 ) -> NDArray[np.int64]:
-    """All of `texts` once, shuffled, as windows [windows, length + 1] that overlap by one token.
+    """About all of `texts` once, shuffled, as windows [windows, length + 1].
 
-    Each text starts after an end-of-text token. `seed` is (run, epoch): the same gives the same windows.
+    Each text starts after an end-of-text token. A quarter of the windows begin with an unindented line,
+    as prompts do; the others lie a window apart. `seed` is (run, epoch): the same gives the same windows.
     """
     random = np.random.default_rng(seed)
     cut = [pieces(texts[place], random) for place in random.permutation(len(texts))]
@@ -39,22 +41,39 @@ def epoch_windows(
     tokens = np.fromiter(
         (token for ids in encoded for token in (ids or (tokenizer.end_of_text,))), dtype=np.int64
     )
-    tokens = tokens[random.integers(0, length) :]
-    count = (len(tokens) - 1) // length
-    windows = np.lib.stride_tricks.sliding_window_view(tokens, length + 1)[: count * length : length]
-    return np.ascontiguousarray(windows[random.permutation(count)])
+    starts = np.arange(random.integers(0, length), len(tokens) - length, length)
+    lines = _line_starts(tokens[: max(0, len(tokens) - length)], tokenizer)
+    if len(lines):
+        chosen = random.random(len(starts)) < _SHARE_OF_LINES
+        starts[chosen] = random.choice(lines, size=int(chosen.sum()))
+    random.shuffle(starts)
+    return tokens[starts[:, None] + np.arange(length + 1)]
+
+
+def _line_starts(tokens: NDArray[np.int64], tokenizer: Tokenizer) -> NDArray[np.int64]:
+    """Where in `tokens` an unindented line begins."""
+    spelt = [tokenizer.bytes_of(token) for token in range(tokenizer.vocabulary)]
+    closing = np.array([token.endswith(b"\n") for token in spelt])
+    closing[tokenizer.end_of_text] = True
+    opening = np.array([token[:1].strip() != b"" for token in spelt])
+    return np.flatnonzero(closing[tokens[:-1]] & opening[tokens[1:]]) + 1
 
 
 def batches(
     texts: Sequence[str], tokenizer: Tokenizer, batch: int, length: int, seed: int, skip: int
 ) -> Iterator[Tensor]:
-    """Batches int64 [batch, length + 1] without end, epoch after epoch; the first `skip` are left out."""
+    """Batches int64 [batch, length + 1] without end, epoch after epoch; the first `skip` are left out.
+
+    Raises ValueError where the texts do not fill one batch.
+    """
     epoch = 0
     while True:
         windows = epoch_windows(texts, tokenizer, length, (seed, epoch))
         usable = len(windows) // batch
         if not usable:
-            raise ValueError(f"the text fills {len(windows)} windows of {length} tokens, not one batch of {batch}")
+            raise ValueError(
+                f"the text fills {len(windows)} windows of {length} tokens, not one batch of {batch}: give more"
+            )
         for place in range(skip, usable):
             yield torch.from_numpy(windows[place * batch : (place + 1) * batch])
         skip = max(0, skip - usable)

@@ -115,8 +115,8 @@ def _weights_file(folder: Path) -> Path:
     pickles = sorted(entry.name for entry in folder.iterdir() if entry.suffix in _PICKLES)
     if pickles:
         raise CheckpointError(
-            f"{folder} holds pickled weights ({', '.join(pickles)}), which are refused because loading a pickle "
-            f"can run code: convert them to {WEIGHTS_FILE}"
+            f"{folder} holds pickled weights ({', '.join(pickles)}), which are refused because loading "
+            f"a pickle can run code: convert them to {WEIGHTS_FILE}"
         )
     raise CheckpointError(
         f"{folder} holds no {WEIGHTS_FILE}: give a folder written by `python -m models.train`"

@@ -45,7 +45,8 @@ def read(root: Path | None = None) -> Corpus:
     Raises CorpusError where no source is installed.
     """
     root = Path(sysconfig.get_path("stdlib")) if root is None else root
-    training, held_out = [], []
+    training: list[str] = []
+    held_out: list[str] = []
     for path, text in _files(root):
         (held_out if is_held_out(path) else training).append(text)
     if not training or not held_out:

@@ -43,8 +43,11 @@ def llama_config(config: Config, dtype: torch.dtype) -> dict[str, object]:
 def llama_state(model: Transformer) -> dict[str, Tensor]:
     """The tensors of `model` under Llama's names, the fused projections taken apart."""
     c, state = model.config, model.state_dict()
-    parts = (c.heads * c.head_width, c.kv_heads * c.head_width, c.kv_heads * c.head_width)
-    renamed = {"model.embed_tokens.weight": state["embedding.weight"], "model.norm.weight": state["norm.weight"]}
+    parts = [c.heads * c.head_width, c.kv_heads * c.head_width, c.kv_heads * c.head_width]
+    renamed = {
+        "model.embed_tokens.weight": state["embedding.weight"],
+        "model.norm.weight": state["norm.weight"],
+    }
     if not c.tied:
         renamed["lm_head.weight"] = state["head.weight"]
     for layer in range(c.layers):

@@ -33,7 +33,9 @@ def transformer_bits(
     multiplies in bfloat16, quicker and good enough to watch a training.
     """
     device = model.embedding.weight.device
-    windows = [file[start : start + length + 1] for file in files for start in range(0, len(file) - 1, length)]
+    windows = [
+        file[start : start + length + 1] for file in files for start in range(0, len(file) - 1, length)
+    ]
     windows.sort(key=len)
     nats = 0.0
     for start in range(0, len(windows), 16):
@@ -45,7 +47,9 @@ def transformer_bits(
         with torch.autocast(device.type, torch.bfloat16, enabled=autocast):
             logits = parallel.all_logits(model, tokens[:, :-1].clamp(min=0))
         targets = tokens[:, 1:].flatten()
-        nats += F.cross_entropy(logits.flatten(0, 1).float(), targets, ignore_index=-1, reduction="sum").item()
+        nats += F.cross_entropy(
+            logits.flatten(0, 1).float(), targets, ignore_index=-1, reduction="sum"
+        ).item()
     return nats / _NATS_PER_BIT
 
 

@@ -67,7 +67,7 @@ class Tokenizer:
             )
         try:
             inner = tokenizers.Tokenizer.from_file(str(file))
-        except Exception as error:  # noqa: BLE001 (the library raises nothing narrower)
+        except Exception as error:  # the library raises nothing narrower
             raise TokenizerError(f"{file} is not a tokenizer ({error}): fetch or write it again") from error
         tokenizer = cls(inner, str(file))
         if vocabulary is not None and tokenizer.vocabulary != vocabulary:

@@ -10,11 +10,15 @@ import typer
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder for the weights, the tokenizer and the training state.")] = Path(
-        "results/tiny-training"
-    ),
-    minutes: Annotated[float, typer.Option(min=0.01, help="Wall-clock limit; the schedule follows it.")] = 90.0,
-    steps: Annotated[int, typer.Option(min=1, help="Limit in steps of 4096 tokens, if reached earlier.")] = 9000,
+    out: Annotated[
+        Path, typer.Option(help="Folder for the weights, the tokenizer and the training state.")
+    ] = Path("results/tiny-training"),
+    minutes: Annotated[
+        float, typer.Option(min=0.01, help="Wall-clock limit; the schedule follows it.")
+    ] = 90.0,
+    steps: Annotated[
+        int, typer.Option(min=1, help="Limit in steps of 4096 tokens, if reached earlier.")
+    ] = 9000,
     threads: Annotated[int, typer.Option(min=1, help="Threads of torch on a CPU.")] = os.cpu_count() or 1,
     seed: Annotated[int, typer.Option(help="Seed of the weights and of the order of the text.")] = 0,
     resume: Annotated[bool, typer.Option(help="Go on from the training state in --out.")] = False,

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -70,7 +71,7 @@ class Training:
         self.model = Transformer(config, 1, seed=plan.seed).to(self.device).train()
         decayed = [p for p in self.model.parameters() if p.dim() > 1]
         plain = [p for p in self.model.parameters() if p.dim() < 2]
-        groups = [{"params": decayed}, {"params": plain, "weight_decay": 0.0}]
+        groups: list[dict[str, Any]] = [{"params": decayed}, {"params": plain, "weight_decay": 0.0}]
         self._optimiser = torch.optim.AdamW(
             groups, lr=plan.rate, betas=(0.9, 0.95), weight_decay=plan.weight_decay, fused=True
         )
@@ -104,7 +105,7 @@ class Training:
             group["lr"] = rate
         with torch.autocast(self.device.type, torch.bfloat16):
             loss = self._loss(self.model, tokens.to(self.device))
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self._optimiser.step()
         self._optimiser.zero_grad(set_to_none=True)

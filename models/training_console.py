@@ -23,7 +23,9 @@ def train(plan: training.Plan, folder: Path, threads: int, resume: bool) -> None
     try:
         text = corpus.read()
         tokenizer = (
-            Tokenizer.load(folder, config.vocabulary) if resume else Tokenizer.train(text.training, config.vocabulary)
+            Tokenizer.load(folder, config.vocabulary)
+            if resume
+            else Tokenizer.train(text.training, config.vocabulary)
         )
         run = training.Training(plan, config, folder, resume)
     except (corpus.CorpusError, CheckpointError, TokenizerError) as error:

@@ -31,7 +31,10 @@ PLAN = training.Plan(steps=6, minutes=60, batch=2, length=32, evaluate_every=3, 
 
 def test_the_training_forward_gives_the_logits_of_the_served_steps() -> None:
     model = checkpoint.build("tiny", 2)
-    prompts = [TOKENIZER.encode("import os\n\n\ndef walk(top):\n"), TOKENIZER.encode("class Node(object):\n    ")]
+    prompts = [
+        TOKENIZER.encode("import os\n\n\ndef walk(top):\n"),
+        TOKENIZER.encode("class Node(object):\n    "),
+    ]
     tokens, served = greedy(model, prompts, new=24)
     for row, prompt in enumerate(prompts):
         whole = torch.tensor([prompt + tokens[row].tolist()])
@@ -59,12 +62,17 @@ def test_an_epoch_is_the_same_for_the_same_seed_and_other_for_the_next_epoch() -
     assert not np.array_equal(first[: len(other)], other[: len(first)])
 
 
-def test_windows_overlap_by_the_token_that_is_predicted_last() -> None:
-    windows = epoch_windows(TEXT.training, TOKENIZER, 32, (0, 0)).tolist()
-    begins = [window[0] for window in windows]
-    followed = sum(window[-1] in begins for window in windows)
-    assert {len(window) for window in windows} == {33}
-    assert followed >= len(windows) - 1
+def test_windows_are_as_long_as_asked_and_many_begin_with_a_line() -> None:
+    windows = epoch_windows(TEXT.training * 8, TOKENIZER, 32, (0, 0))
+    begins = [TOKENIZER.decode(window).startswith("def f") for window in windows.tolist()]
+    assert windows.shape == (len(windows), 33)
+    assert 0.15 < sum(begins) / len(windows) < 0.45
+
+
+def test_windows_cover_most_of_the_text() -> None:
+    windows = epoch_windows(tuple(f"name{n} = {n}\n" for n in range(2000)), TOKENIZER, 32, (0, 0))
+    seen = {line for window in windows.tolist() for line in TOKENIZER.decode(window).splitlines()}
+    assert len([n for n in range(2000) if f"name{n} = {n}" in seen]) > 1200
 
 
 def test_skipped_batches_are_those_that_came_before() -> None:
@@ -103,7 +111,9 @@ def test_a_resumed_training_ends_where_an_uninterrupted_one_does(tmp_path: Path)
 def test_training_lowers_the_loss_on_held_out_text_and_its_folder_can_be_served(tmp_path: Path) -> None:
     measured = []
     training.Training(
-        training.Plan(steps=40, minutes=60, batch=4, length=32, evaluate_every=20, compile=False), SMALL, tmp_path
+        training.Plan(steps=40, minutes=60, batch=4, length=32, evaluate_every=20, compile=False),
+        SMALL,
+        tmp_path,
     ).run(TEXT, TOKENIZER, lambda now: measured.append(now.bits_per_byte))
     seen = [bits for bits in measured if bits is not None]
     uniform = len(TOKENIZER.encode(TEXT.held_out[0])) * 12 / TEXT.held_out_bytes
@@ -171,4 +181,4 @@ def test_a_bigram_beats_a_unigram_on_text_with_order() -> None:
     learnt = scores.with_start(TEXT.training, TOKENIZER)
     held_out = scores.with_start(TEXT.held_out, TOKENIZER)
     counts = scores.Counts(learnt, CONFIGS["tiny"].vocabulary)
-    assert counts.bigram_bits(held_out) < 0.7 * counts.unigram_bits(held_out)
+    assert counts.bigram_bits(held_out) < 0.8 * counts.unigram_bits(held_out)

@@ -15,11 +15,11 @@ from service.selftest.rows import Row, judged, not_measurable
 from service.statistics import median_interval
 from service.step.callables import Burden
 
-ROUNDS = 40
+ROUNDS = 50
 MODES = ("eager", "compiled")
 HOST_SECONDS = 1e-3
 TIMES_LONGER = 8
-ELEMENTS = 1024
+ELEMENTS = 1536
 """Elements of the short kernel; the long one has `TIMES_LONGER` as many, the twin's one."""
 
 SHARE = 0.05

@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import pairwise
 
 from service.selftest.lab import Lab
-from service.selftest.rounds import Say, in_rounds
+from service.selftest.rounds import Say, in_rounds, paired_median_ratio
 from service.selftest.rows import Row, judged, not_measurable, worst
-from service.statistics import median_interval, paired_ratio
+from service.statistics import median_interval
 
 ROUNDS = 40
 STRICT = ("eager", "no_grad", "inference_mode", "compiled")
@@ -28,12 +28,12 @@ def ladder(lab: Lab, say: Say) -> list[Row]:
     medians = {mode: median_interval(values) for mode, values in found.items()}
     note = ", ".join(f"{mode} {interval.value * 1e6:.0f} µs" for mode, interval in medians.items())
     rows = [
-        judged(f"floor of {upper} over {lower}", bound, paired_ratio(found[upper], found[lower]),
+        judged(f"floor of {upper} over {lower}", bound, paired_median_ratio(found[upper], found[lower]),
                least=1.0, note=note if upper == modes[0] else "", numbers={"seconds": found[upper]})
         for upper, lower in pairwise(modes)
     ]  # fmt: skip
     if "eager" in found and "compiled" in found:
-        ratio = paired_ratio(found["eager"], found["compiled"])
+        ratio = paired_median_ratio(found["eager"], found["compiled"])
         rows.append(
             judged("floor of eager over compiled", f"≥ {LEAST_EAGER_OVER_COMPILED:g}", ratio,
                    least=LEAST_EAGER_OVER_COMPILED, numbers={"compiled_seconds": found["compiled"]})
@@ -49,7 +49,7 @@ def widths(lab: Lab, say: Say) -> list[Row]:
         found = in_rounds({k: lambda t=t: lab.floors_seconds(t) for k, t in twins.items()}, ROUNDS, "widths", say)
     rows = []
     for mode in lab.modes:
-        ratios = {width: paired_ratio(found[mode, width], found[mode, middle]) for width in others}
+        ratios = {width: paired_median_ratio(found[mode, width], found[mode, middle]) for width in others}
         made = {
             width: judged(f"floor at widths {WIDTHS}: {mode}", "within 15 %", ratio,
                           least=1 / WIDTHS_APART, most=WIDTHS_APART,

@@ -17,10 +17,10 @@ from service.engine.generation import Generator, Run
 from service.engine.local import local_job
 from service.engine.mailbox import Mailbox
 from service.selftest.lab import Case, Lab
-from service.selftest.rounds import Say
+from service.selftest.rounds import Say, paired_median_ratio
 from service.selftest.rows import Row, judged
 from service.selftest.workload import NEW_TOKENS, PROMPT
-from service.statistics import median_interval, paired_ratio
+from service.statistics import median_interval
 from service.step.callables import Buffers, Step, allocate, build_step
 from service.step.meters import Meter, Readings, new_meter
 
@@ -51,7 +51,7 @@ def full_against_off(lab: Lab, say: Say) -> list[Row]:
                     block[which].append(seconds)
             for which in (0, 1):
                 blocks[which].append(median(block[which]))
-    ratio = paired_ratio(blocks[0], blocks[1])
+    ratio = paired_median_ratio(blocks[0], blocks[1])
     note = f"{mode}, steps of {median(blocks[1]) * 1e6:.0f} µs"
     return [
         judged("instrumentation full / off, step time", "≤ 1.01", ratio, most=MOST_SHARE, note=note,

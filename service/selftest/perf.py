@@ -16,7 +16,7 @@ from time import monotonic
 from service.selftest.symbols import Side, parse, side_of
 
 SAMPLES_PER_SECOND = 1999
-START_SECONDS = 15.0
+START_SECONDS = STOP_SECONDS = 15.0
 Sample = tuple[int, Side]
 """An instant of `time.perf_counter_ns`, and what ran then."""
 
@@ -40,19 +40,15 @@ def recording(cpus: set[int]) -> Iterator[Recording]:
     seen = Recording()
     with tempfile.TemporaryDirectory(prefix="launchbound-") as folder:
         data = Path(folder) / "perf.data"
-        process = _start(data, cpus)
-        try:
+        with _sampling(data, cpus):
             yield seen
-        finally:
-            process.send_signal(signal.SIGINT)
-            process.communicate()
         seen.samples = _read(data)
 
 
-def _start(data: Path, cpus: set[int]) -> subprocess.Popen[bytes]:
-    """Start perf and wait until it says that it samples."""
-    ready, tell = os.pipe()
-    control, order = os.pipe()
+@contextmanager
+def _sampling(data: Path, cpus: set[int]) -> Iterator[None]:
+    """Start perf, wait until it says that it samples, and end it in order."""
+    (ready, tell), (control, order) = os.pipe(), os.pipe()
     command = [
         "perf", "record", "-q", "-e", "cpu-clock", "-F", str(SAMPLES_PER_SECOND), "-k", "CLOCK_MONOTONIC",
         "-p", str(os.getpid()), "-o", str(data), "-D", "-1", f"--control=fd:{control},{tell}",
@@ -61,29 +57,26 @@ def _start(data: Path, cpus: set[int]) -> subprocess.Popen[bytes]:
         command, pass_fds=(control, tell), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
     )  # fmt: skip
-    os.close(control)
-    os.close(tell)
     try:
         os.sched_setaffinity(process.pid, cpus)
         os.write(order, b"enable\n")
         _await(process, ready)
-    except (OSError, PerfError):
-        process.kill()
-        process.wait()
-        raise
+        yield
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=STOP_SECONDS)
     finally:
-        os.close(order)
-        os.close(ready)
-    return process
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+        for descriptor in (ready, tell, control, order):
+            os.close(descriptor)
 
 
 def _await(process: subprocess.Popen[bytes], ready: int) -> None:
     deadline = monotonic() + START_SECONDS
     while process.poll() is None and monotonic() < deadline:
         if select.select([ready], [], [], 0.2)[0]:
-            if os.read(ready, 16):
-                return
-            break
+            return
     process.kill()
     _, words = process.communicate()
     lines = [line for line in words.decode(errors="replace").splitlines() if line.strip()]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import TypeVar
+
+from service.statistics import Interval, median_interval
 
 Key = TypeVar("Key")
 Say = Callable[[str], None]
@@ -23,3 +26,13 @@ def in_rounds(
         for key in keys:
             found[key].append(arms[key]())
     return found
+
+
+def paired_median_ratio(above: Sequence[float], below: Sequence[float]) -> Interval:
+    """Median of the rounds' ratios `above / below`, with its order-statistic interval.
+
+    Unlike a t interval it does not widen because one round was disturbed. Raises ValueError for unequal
+    lengths or values that are not positive.
+    """
+    logs = median_interval([math.log(a / b) for a, b in zip(above, below, strict=True)])
+    return Interval(math.exp(logs.value), math.exp(logs.low), math.exp(logs.high), logs.samples)

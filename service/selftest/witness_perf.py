@@ -14,7 +14,7 @@ from service.selftest.lab import LEAD_STEPS, Lab
 from service.selftest.perf import PerfError, Recording, recording
 from service.selftest.rounds import Say
 from service.selftest.rows import Row, judged, not_measurable
-from service.statistics import mean_interval
+from service.statistics import median_interval
 
 ROUNDS = 24
 WINDOW_NS = 100_000_000
@@ -48,7 +48,7 @@ def sampled(lab: Lab, say: Say) -> list[Row]:
     if lab.device.type != "cpu":
         return [not_measurable(NAME, BOUND, "on CUDA kernels are timed by the device")]
     if platform.machine() != "x86_64":
-        return [not_measurable(NAME, BOUND, f"the classes of symbols are known for x86_64 only")]
+        return [not_measurable(NAME, BOUND, "the classes of symbols are known for x86_64 only")]
     for mode in lab.modes:
         lab.case(mode)
         lab.twin(mode)
@@ -100,7 +100,7 @@ def _row(mode: str, windows: list[Window], seen: Recording) -> Row:
     if len(pairs) < 2:
         return not_measurable(name, BOUND, "perf gave no samples of this process")
     twin, perf = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    difference = mean_interval([t - p for t, p in pairs])
+    difference = median_interval([t - p for t, p in pairs])
     note = f"twin {median(twin):.0%} kernel, perf {median(perf):.0%}"
     return judged(name, BOUND, difference, least=-POINTS, most=POINTS, unit="share", note=note,
                   numbers={"twin_share": twin, "perf_share": perf})  # fmt: skip

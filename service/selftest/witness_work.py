@@ -13,9 +13,9 @@ from dataclasses import replace
 from models.config import Config
 from service.selftest.lab import Lab
 from service.selftest.regression import curvature, intercept
-from service.selftest.rounds import Say, in_rounds
+from service.selftest.rounds import Say, in_rounds, paired_median_ratio
 from service.selftest.rows import Row, judged, not_measurable
-from service.statistics import median_interval, paired_ratio
+from service.statistics import median_interval
 
 ROUNDS = 25
 QUARTERS = (1, 2, 3, 4)
@@ -69,7 +69,7 @@ def _mode(lab: Lab, mode: str, configs: list[Config], say: Say) -> Row:
         found = in_rounds({**arms, None: lambda: lab.floors_seconds(twin)}, ROUNDS, f"work/{mode}", say)
     lines = list(zip(*(found[config] for config in configs), strict=True))
     intercepts = [max(intercept(loads, line), 1e-9) for line in lines]
-    ratio = paired_ratio(intercepts, found[None])
+    ratio = paired_median_ratio(intercepts, found[None])
     walls = [median_interval(found[config]).value for config in configs]
     note = (
         f"intercept {median_interval(intercepts).value * 1e6:.0f} µs, floor"
