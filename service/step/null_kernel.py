@@ -43,7 +43,7 @@ def _in_graph(device: torch.device) -> float:
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         for _ in range(KERNELS_PER_GRAPH):
             value.add_(one)
-    samples = []
+    samples: list[float] = []
     for _ in range(REPEATS):
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
