@@ -5,6 +5,8 @@ Backgrounds, text and grid are left to the page, which sets them for its light o
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +14,7 @@ import plotly.graph_objects as go
 
 from dashboards.theme import MODE_COLOURS, NEUTRAL
 from loadtests.verdict import Findings, Summary
+from loadtests.words import figures
 
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "star")
 
@@ -42,7 +45,8 @@ def base(x: str, y: str, height: int = 380) -> go.Figure:
     figure.update_layout(
         template=None, height=height, margin={"l": 64, "r": 16, "t": 16, "b": 56}, hovermode="closest",
         legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "xanchor": "left"},
-        xaxis={"title": {"text": x}, "automargin": True}, yaxis={"title": {"text": y}, "automargin": True},
+        xaxis={"title": {"text": x}, "automargin": True, "zeroline": False},
+        yaxis={"title": {"text": y}, "automargin": True, "zeroline": False},
     )  # fmt: skip
     return figure
 
@@ -54,6 +58,22 @@ def by_mode(findings: Findings) -> dict[str, list[Summary]]:
         for summary in verdict.modes:
             modes.setdefault(summary.cell.mode, []).append(summary)
     return modes
+
+
+def log_axis(values: Iterable[float | None]) -> dict[str, Any]:
+    """A logarithmic axis around `values` with ticks at 1, 2 and 5 times the powers of ten."""
+    known = [value for value in values if value is not None and value > 0 and math.isfinite(value)]
+    if not known:
+        return {"type": "log"}
+    low, high = min(known) / 1.25, max(known) * 1.25
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [
+        step * 10.0**power for power in powers for step in (1, 2, 5) if low <= step * 10.0**power <= high
+    ]
+    labels = [figures(tick, 1) for tick in ticks]
+    return {
+        "type": "log", "tickvals": ticks, "ticktext": labels, "range": [math.log10(low), math.log10(high)],
+    }  # fmt: skip
 
 
 def batch_axis(findings: Findings) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import plotly.graph_objects as go
 
-from loadtests.figures import Plot, base, batch_axis, by_mode, colour, translucent
+from loadtests.figures import Plot, base, batch_axis, by_mode, colour, log_axis, translucent
 from loadtests.plan import BASELINE
 from loadtests.verdict import Findings, Summary
 from service.statistics import Interval
@@ -15,11 +15,14 @@ from service.statistics import Interval
 def _lines(
     findings: Findings, figure: go.Figure, value: Callable[[Summary], Interval], scale: float, unit: str
 ) -> None:
+    ends = []
     for mode, summaries in by_mode(findings).items():
         batches = [summary.cell.batch_size for summary in summaries]
         values = [value(summary) for summary in summaries]
         low, high = [scale * v.low for v in values], [scale * v.high for v in values]
+        ends += [scale * v.value for v in values]
         if all(v.samples > 1 for v in values):
+            ends += low + high
             figure.add_scatter(
                 x=batches + batches[::-1], y=high + low[::-1], fill="toself", mode="lines",
                 line={"width": 0}, fillcolor=translucent(colour(mode), 0.18), hoverinfo="skip",
@@ -30,6 +33,7 @@ def _lines(
             legendgroup=mode, line={"color": colour(mode), "width": 2.5}, marker={"size": 8},
             hovertemplate=f"{mode}, batch %{{x}}: %{{y:.4g}} {unit}<extra></extra>",
         )  # fmt: skip
+    figure.update_yaxes(**log_axis(ends))
 
 
 def latency(findings: Findings) -> Plot | None:
@@ -39,7 +43,6 @@ def latency(findings: Findings) -> Plot | None:
     figure = base("batch size (prompts per request)", "latency per request, ms")
     _lines(findings, figure, lambda summary: summary.latency, 1e3, "ms")
     figure.update_xaxes(**batch_axis(findings))
-    figure.update_yaxes(type="log", dtick="D2")
     return Plot("latency", figure)
 
 
@@ -50,7 +53,6 @@ def throughput(findings: Findings) -> Plot | None:
     figure = base("batch size (prompts per request)", "tokens per second")
     _lines(findings, figure, lambda summary: summary.tokens_per_second, 1.0, "tokens/s")
     figure.update_xaxes(**batch_axis(findings))
-    figure.update_yaxes(type="log", dtick="D2")
     return Plot("throughput", figure)
 
 
@@ -96,11 +98,15 @@ def knee(findings: Findings) -> Plot | None:
     if len(findings.main) < 2:
         return None
     figure = base("throughput, tokens per second", "latency per request, ms")
-    for mode, summaries in by_mode(findings).items():
+    modes = by_mode(findings)
+    for mode, summaries in modes.items():
+        labelled = mode in (next(iter(modes)), list(modes)[-1])
         figure.add_scatter(
             x=[s.tokens_per_second.value for s in summaries], y=[1e3 * s.latency.value for s in summaries],
-            text=[f"b={s.cell.batch_size}" for s in summaries], mode="lines+markers+text", name=mode,
-            textposition="top center", textfont={"size": 10}, marker={"size": 8},
+            text=[f"b={s.cell.batch_size}" for s in summaries], name=mode,
+            mode="lines+markers+text" if labelled else "lines+markers",
+            textposition="top center" if mode == BASELINE else "bottom center",
+            textfont={"size": 10}, marker={"size": 8},
             line={"color": colour(mode), "width": 2.5},
             hovertemplate=f"{mode}, %{{text}}: %{{x:.4g}} tokens/s at %{{y:.4g}} ms<extra></extra>",
         )  # fmt: skip
@@ -127,7 +133,7 @@ def saturation(findings: Findings) -> Plot | None:
             hovertemplate=f"{mode}: %{{x:.3g}}/s, %{{y:.4g}} ms, %{{text}}<extra></extra>",
         )  # fmt: skip
     figure.update_xaxes(rangemode="tozero")
-    figure.update_yaxes(type="log", dtick="D2")
+    figure.update_yaxes(**log_axis(1e3 * s.latency.value for s in opened))
     return Plot("saturation", figure)
 
 

@@ -6,7 +6,7 @@ import polars as pl
 from plotly.subplots import make_subplots
 
 from dashboards.theme import PART_COLOURS
-from loadtests.figures import SYMBOLS, Plot, base, colour, translucent
+from loadtests.figures import SYMBOLS, Plot, base, colour, log_axis, translucent
 from loadtests.results import PARTS
 from loadtests.verdict import Findings
 from loadtests.words import figures
@@ -45,7 +45,7 @@ def parts(findings: Findings) -> Plot | None:
     figure.update_layout(
         barmode="stack", bargap=0.35, legend={"y": 1.12, "traceorder": "normal"}, margin={"t": 70}
     )
-    return Plot("parts", figure)
+    return Plot("parts", figure, {"least_width": str(150 + 150 * count)})
 
 
 def index_map(findings: Findings) -> Plot | None:
@@ -67,7 +67,7 @@ def index_map(findings: Findings) -> Plot | None:
     figure.update_xaxes(title=None, showgrid=False, side="top")
     figure.update_yaxes(title=None, showgrid=False)
     figure.update_layout(margin={"t": 36, "b": 16})
-    return Plot("index", figure)
+    return Plot("index", figure, {"least_width": str(220 + 62 * len(verdicts))})
 
 
 def floors(findings: Findings) -> Plot | None:
@@ -79,10 +79,10 @@ def floors(findings: Findings) -> Plot | None:
     figure = base("dispatch floor of one decode step, µs", "", height=110 + 40 * len(known))
     modes = list(known)[::-1]
     values = [1e6 * float(known[mode]["seconds"]) for mode in modes]
+    names = [f"{mode}  <b>{figures(value)} µs</b>" for mode, value in zip(modes, values, strict=True)]
     figure.add_bar(
-        y=modes, x=values, orientation="h", marker={"color": [colour(mode) for mode in modes]},
-        text=[f"{figures(value)} µs" for value in values], textposition="auto", showlegend=False,
-        insidetextfont={"color": "#ffffff"},
+        y=names, x=values, orientation="h", marker={"color": [colour(mode) for mode in modes]},
+        showlegend=False,
         error_x={
             "type": "data", "symmetric": False, "thickness": 1.5, "width": 5,
             "array": [1e6 * (float(known[m]["high"]) - float(known[m]["seconds"])) for m in modes],
@@ -126,6 +126,6 @@ def timeline(findings: Findings) -> Plot | None:
             },
             text=mine["cell"].to_list(), hovertemplate="%{text}<br>%{y:.4g} ms at %{x:.1f} s<extra></extra>",
         )  # fmt: skip
-    figure.update_yaxes(type="log", dtick="D2")
+    figure.update_yaxes(**log_axis((1e3 * rows["latency_seconds"]).to_list()))
     shapes = ", ".join(f"{SYMBOLS[n % len(SYMBOLS)]} = batch {size}" for n, size in enumerate(sizes))
     return Plot("timeline", figure, {"shapes": shapes})

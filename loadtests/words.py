@@ -54,10 +54,10 @@ def compared(comparison: Comparison | None) -> str:
 
 
 def payback(value: Payback) -> str:
-    """Requests until a compilation has paid back."""
-    if isinstance(value, str):
-        return value
-    return "at once" if value == 0 else f"{value:,} requests"
+    """Requests until a compilation has paid back, or why there are none."""
+    if value == "nothing to pay back":
+        return "–"
+    return value if isinstance(value, str) else f"{value:,}"
 
 
 def bound_by(summary: Summary) -> str:

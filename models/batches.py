@@ -47,7 +47,8 @@ def epoch_windows(
         chosen = random.random(len(starts)) < _SHARE_OF_LINES
         starts[chosen] = random.choice(lines, size=int(chosen.sum()))
     random.shuffle(starts)
-    return tokens[starts[:, None] + np.arange(length + 1)]
+    windows: NDArray[np.int64] = tokens[starts[:, None] + np.arange(length + 1)]
+    return windows
 
 
 def _line_starts(tokens: NDArray[np.int64], tokenizer: Tokenizer) -> NDArray[np.int64]:
@@ -72,7 +73,7 @@ def batches(
         usable = len(windows) // batch
         if not usable:
             raise ValueError(
-                f"the text fills {len(windows)} windows of {length} tokens, not one batch of {batch}: give more"
+                f"the text fills {len(windows)} windows of {length}, not one batch of {batch}: give more"
             )
         for place in range(skip, usable):
             yield torch.from_numpy(windows[place * batch : (place + 1) * batch])

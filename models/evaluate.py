@@ -82,7 +82,7 @@ def main(
     folder: Annotated[Path, typer.Option(help="Folder of the model.")] = checkpoint.TINY_FOLDER,
     samples: Annotated[bool, typer.Option(help="Show what it makes of some beginnings.")] = False,
 ) -> None:
-    """Print the scores and one JSON line; exit code 1 below the targets, 2 for a model that cannot be read."""
+    """Print the scores and one JSON line; exit code 1 below the targets, 2 for a broken model."""
     console = Console()
     try:
         text, model = corpus.read(), checkpoint.build(folder, 1)

@@ -32,8 +32,9 @@ def train(plan: training.Plan, folder: Path, threads: int, resume: bool) -> None
         console.print(str(error), style="red", markup=False)
         sys.exit(2)
     console.print(
-        f"{len(text.training)} files to learn from, {len(text.held_out)} held out ({text.held_out_bytes} bytes); "
-        f"{run.device}, {threads} threads; from step {run.step} of at most {plan.steps}, {plan.minutes:g} minutes"
+        f"{len(text.training)} files to learn from, {len(text.held_out)} held out "
+        f"({text.held_out_bytes} bytes); {run.device}, {threads} threads; "
+        f"from step {run.step} of {plan.steps}, at most {plan.minutes:g} minutes"
     )
     bits = _run(run, text, tokenizer, console)
     console.print(f"{folder}: {bits:.4f} bits per held-out byte after {run.step} steps, {run.seconds:.0f} s")

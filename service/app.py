@@ -13,7 +13,8 @@ import uvicorn
 from fastapi import APIRouter, Depends, FastAPI
 from prometheus_client import CollectorRegistry
 
-from service.api import compare, generate, health, metrics, modes, problems
+from service.advice import Ledger
+from service.api import advice, compare, generate, health, metrics, modes, problems, traces
 from service.api.keys import require_key
 from service.api.parts import Parts
 from service.api.request_id import RequestId
@@ -63,7 +64,7 @@ def create_app(
     app.add_middleware(RequestId)
     problems.install(app)
     v1 = APIRouter(prefix="/v1", dependencies=[Depends(require_key)])
-    for routes in (generate, compare, modes):
+    for routes in (generate, compare, modes, advice, traces):
         v1.include_router(routes.router)
     app.include_router(v1)
     app.include_router(health.router)
@@ -105,7 +106,7 @@ def _assemble(
     moved = Metrics(CollectorRegistry(), settings.modes, settings.batch_sizes, build, instrumented)
     client = EngineClient(settings.modes, settings.max_queue, settings.hang_seconds, moved)
     supervisor = Supervisor(client, settings.engine_settings, engine_command, refused=refused)
-    return Parts(settings, client, supervisor, moved)
+    return Parts(settings, client, supervisor, moved, Ledger())
 
 
 def _listen(host: str, port: int) -> socket.socket:

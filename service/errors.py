@@ -5,6 +5,8 @@
     │   ├── UnknownMode 404
     │   ├── BodyTooLarge 413
     │   └── Unauthorised 401           + WWW-Authenticate
+    ├── NotFound 404                   nothing of that name
+    ├── NotMeasured 409                the answer needs measurements that are not there yet
     ├── QueueFull 429                  + Retry-After
     ├── Unavailable 503                + Retry-After
     │   ├── ModeNotReady               warming, failed, or the engine has not said hello yet
@@ -89,6 +91,20 @@ class Unauthorised(BadRequest):
     def headers(self) -> dict[str, str]:
         """Names the scheme, as RFC 6750 wants it."""
         return {"WWW-Authenticate": 'Bearer realm="launchbound"'}
+
+
+class NotFound(LaunchboundError):
+    """Nothing here has that name; the message says where the names are listed."""
+
+    status = 404
+    default_type = "not_found"
+
+
+class NotMeasured(LaunchboundError):
+    """The answer would need measurements that this instance has not made; the message says what to run."""
+
+    status = 409
+    default_type = "not_measured"
 
 
 class QueueFull(LaunchboundError):

@@ -198,6 +198,19 @@ class CompareAnswer(TypedDict):
     results: list[ModeResult]
 
 
+class AdviceAnswer(TypedDict):
+    """The mode to use at a batch size; `crossover_batch` is where eager turns kernel-bound, if seen."""
+
+    batch_size: int
+    mode: str
+    reason: str
+    bound: str | None
+    device_bound_index: float | None
+    crossover_batch: float | None
+    speedup: Speedup
+    samples: int
+
+
 class FloorBody(TypedDict):
     """Dispatch of one decode step, by batch bucket."""
 

@@ -99,8 +99,19 @@ def test_a_profiled_request_leaves_a_trace_and_no_latency(client: httpx.Client) 
         return next(float(line.split()[-1]) for line in lines if line.startswith(name))
 
     before = observed()
-    assert generate(client, "eager", profile=True).status_code == 200
+    answer = generate(client, "eager", profile=True)
+    assert answer.status_code == 200
     assert observed() == before
+    newest = client.get("/v1/traces").json()["traces"][0]
+    assert newest["id"] == answer.json()["id"]
+    assert newest["mode"] == "eager"
+    assert newest["operators"][0]["self_seconds"] > 0
+    trace = client.get(f"/v1/traces/{newest['id']}").json()
+    assert any(event.get("name") == "aten::mm" for event in trace["traceEvents"])
+    assert 'launchbound_step_operators{mode="eager",phase="decode"}' in client.get("/metrics").text
+    missing = client.get("/v1/traces/nothing")
+    assert missing.status_code == 404
+    assert missing.json()["error"]["type"] == "not_found"
 
 
 def test_a_client_that_hangs_up_is_cancelled(client: httpx.Client) -> None:

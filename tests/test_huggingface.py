@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from stepping import greedy
 
 from models import checkpoint, huggingface
 from models.config import Config
 from models.tokenizer import Tokenizer
 from models.transformer import Transformer
-from stepping import greedy
 
 transformers = pytest.importorskip("transformers")
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
 
 import pytest
 import torch
+from stepping import greedy
+from torch._ops import OpOverload
+from torch.autograd.graph import Node
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from models import checkpoint
 from models.config import CONFIGS, Config, ConfigError
 from models.transformer import Transformer, new_cache
-from stepping import greedy
 
+Kwargs = dict[str, object] | None
+GradMode = Callable[[], AbstractContextManager[object]]
 CPU = torch.device("cpu")
 SHORT, LONG = [7, 2, 9], [(31 * place + 5) % 4096 for place in range(150)]
 
@@ -56,7 +60,7 @@ def test_the_greedy_token_is_the_largest_logit(tiny: Transformer) -> None:
 
 def tape_size(tensor: torch.Tensor) -> int:
     """How many backward nodes can be reached from `tensor`."""
-    seen: set[Any] = set()
+    seen: set[Node] = set()
     ahead = [tensor.grad_fn]
     while ahead:
         node = ahead.pop()
@@ -86,12 +90,14 @@ class Operators(TorchDispatchMode):
         super().__init__()
         self.names: list[str] = []
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: OpOverload, types: object, args: tuple[object, ...] = (), kwargs: Kwargs = None
+    ) -> object:
         self.names.append(str(func))
         return func(*args, **(kwargs or {}))
 
 
-def operators(config: Config, batch: int, grad: AbstractContextManager[Any]) -> list[str]:
+def operators(config: Config, batch: int, grad: AbstractContextManager[object]) -> list[str]:
     """Names of the operators of one decode step, in order."""
     model = Transformer(config, batch).eval()
     cache = new_cache(config, batch, CPU, torch.float32)
@@ -105,7 +111,9 @@ def operators(config: Config, batch: int, grad: AbstractContextManager[Any]) -> 
 @pytest.mark.parametrize(
     "grad", [torch.enable_grad, torch.no_grad, torch.inference_mode], ids=lambda grad: grad.__name__
 )
-def test_the_hollow_twin_dispatches_the_same_operators(batch: int, grad: Any) -> None:
+def test_the_hollow_twin_dispatches_the_same_operators(
+    batch: int, grad: Callable[[], AbstractContextManager[object]]
+) -> None:
     real = operators(CONFIGS["tiny"], batch, grad())
     assert len(real) > 10 * CONFIGS["tiny"].layers
     assert operators(CONFIGS["tiny"].hollow(), batch, grad()) == real

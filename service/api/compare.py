@@ -48,7 +48,7 @@ async def compare(request: Request) -> Response:
                 job_id = f"{id_of(request.scope)}/{number}/{mode}"
                 job = new_job(parts, job_id, mode, body, received_ns, seed)
                 account = await call.account(call.submit(job), job.sent_ns)
-                parts.metrics.observe(account)
+                parts.observe(account)
                 runs[mode].append(account)
     answer: CompareAnswer = {
         "batch_size": len(body.prompts),

@@ -72,5 +72,5 @@ async def generate(mode: str, request: Request) -> Response:
         account = await call.account(call.submit(job), received_ns)
     answer = generate_answer(account, id_of(request.scope), parts.settings.model, parts.device)
     # Observed right after the answer has been written, so that nobody waits for the observation.
-    asyncio.get_running_loop().call_soon(parts.metrics.observe, account)
+    asyncio.get_running_loop().call_soon(parts.observe, account)
     return reply(answer, {"Server-Timing": server_timing(answer["timings"])})

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from starlette.requests import HTTPConnection
 
+from service.advice import Ledger
+from service.border.account import Account
 from service.border.client import EngineClient
 from service.border.supervisor import Supervisor
 from service.metrics import Metrics
@@ -20,6 +22,12 @@ class Parts:
     client: EngineClient
     supervisor: Supervisor
     metrics: Metrics
+    ledger: Ledger
+
+    def observe(self, account: Account) -> None:
+        """One request that ended well, for everything that keeps count."""
+        self.metrics.observe(account)
+        self.ledger.observe(account)
 
     @property
     def device(self) -> str:

@@ -40,7 +40,7 @@ class EventStream(Response):
             settings = self._parts.settings
             answer = generate_answer(account, id_of(scope), settings.model, self._parts.device)
             await self._finish(send, "result", answer)
-        self._parts.metrics.observe(account)
+        self._parts.observe(account)
 
     async def _send_tokens(self, ticket: Ticket, send: Send) -> None:
         async for tokens in ticket.tokens():

@@ -1,6 +1,6 @@
 """The front's end of one engine life's socket, driven by the event loop directly.
 
-A plain socket under `add_reader` makes the way there and back about 50 µs shorter than `zmq.asyncio`'s futures.
+A plain socket under `add_reader`: the way there and back is about 50 µs shorter than with `zmq.asyncio`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import zmq
@@ -58,8 +58,8 @@ class Supervisor:
         self._client, self._describe, self._command = client, describe, tuple(command)
         self._first_retry_seconds, self._refused = first_retry_seconds, refused
         self._cores = os.sched_getaffinity(0)
-        self._folder = Path()
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._folder: Path | None = None
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._process: Process | None = None
         self._task: asyncio.Task[None] | None = None
         self.lives = 0
@@ -89,20 +89,22 @@ class Supervisor:
         self._folder = Path(tempfile.mkdtemp(prefix="launchbound-"))
         if len(os.fsencode(self._folder)) + len("/engine-000000.sock") > IPC_PATH_LIMIT:
             raise OSError(f"the temporary folder's path is too long for a socket: {self._folder}; set TMPDIR")
-        self._task = asyncio.create_task(self._live_on(), name="engine-supervisor")
+        self._context = zmq.Context()
+        self._task = asyncio.create_task(self._live_on(self._context), name="engine-supervisor")
 
     async def stop(self) -> None:
         """End the engine: ask, then SIGTERM, then SIGKILL, each with its time; remove the folder."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        self._context.destroy(linger=0)
+        if self._context is not None:
+            self._context.destroy(linger=0)
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    async def _live_on(self) -> None:
+    async def _live_on(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
         while True:
             began = monotonic()
-            reason, exit_code = await self._live()
+            reason, exit_code = await self._live(context)
             if exit_code == EXIT_BAD_SETTINGS and self.lives == 1 and self._refused is not None:
                 self._refused(reason)
             self.quick_deaths = self.quick_deaths + 1 if monotonic() - began < QUICK_DEATH_SECONDS else 0
@@ -112,11 +114,11 @@ class Supervisor:
             self._client.lost(told, retry_after_seconds=round(wait) + 2)
             await asyncio.sleep(wait)
 
-    async def _live(self) -> tuple[str, int | None]:
+    async def _live(self, context: zmq.Context[zmq.Socket[bytes]]) -> tuple[str, int | None]:
         """One engine life, from bind to the end of the process; returns why it ended, and the exit code."""
         self.lives += 1
         path = self._folder / f"engine-{self.lives}.sock"
-        line = Line(self._context, f"ipc://{path}", self._client.received)
+        line = Line(context, f"ipc://{path}", self._client.received)
         try:
             self._process = process = await self._spawn(f"ipc://{path}")
             self._client.attach(line.send)
@@ -134,7 +136,8 @@ class Supervisor:
         exited = asyncio.create_task(process.wait())
         stuck = asyncio.create_task(self._client.stuck.wait())
         try:
-            await asyncio.wait({exited, stuck, line.broken}, return_when=asyncio.FIRST_COMPLETED)
+            ends: set[asyncio.Future[Any]] = {exited, stuck, line.broken}
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if exited.done():
                 # Its last words still count, and may be a moment behind in the socket.
                 await asyncio.sleep(LAST_WORDS_SECONDS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scipy.special import betaincinv
 
-from service.selftest.rows import Row
+from service.selftest.rows import Row, Verdict
 from service.statistics import Interval
 
 
@@ -19,7 +19,7 @@ def share_interval(count: int, total: int, confidence: float = 0.95) -> Interval
 def at_least(name: str, count: int, total: int, needed: int, note: str = "") -> Row:
     """`pass` at `needed` or more; `fail` where the true share is surely under it; between, `undecided`."""
     share = share_interval(count, total)
-    verdict = "pass" if count >= needed else "fail" if share.high < needed / total else "undecided"
+    verdict: Verdict = "pass" if count >= needed else "fail" if share.high < needed / total else "undecided"
     return Row(
         name=name, bound=f"at least {needed} of {total}", verdict=verdict, value=count,
         low=share.low * total, high=share.high * total, unit=f"of {total}", note=note,

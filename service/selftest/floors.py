@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 
 from service.selftest.lab import Lab
@@ -21,10 +22,14 @@ def ladder(lab: Lab, say: Say) -> list[Row]:
     modes = [mode for mode in STRICT if mode in lab.modes]
     bound = "ratio > 1, strictly"
     if len(modes) < 2:
-        return [not_measurable("floor falls down the ladder", bound, "fewer than two of its modes are served")]
+        return [
+            not_measurable("floor falls down the ladder", bound, "fewer than two of its modes are served")
+        ]
     twins = {mode: lab.twin(mode) for mode in modes}
     with lab.settled():
-        found = in_rounds({m: lambda t=t: lab.floors_seconds(t) for m, t in twins.items()}, ROUNDS, "ladder", say)
+        found = in_rounds(
+            {mode: partial(lab.floor_seconds, twin) for mode, twin in twins.items()}, ROUNDS, "ladder", say
+        )
     medians = {mode: median_interval(values) for mode, values in found.items()}
     note = ", ".join(f"{mode} {interval.value * 1e6:.0f} µs" for mode, interval in medians.items())
     rows = [
@@ -46,7 +51,9 @@ def widths(lab: Lab, say: Say) -> list[Row]:
     middle, others = WIDTHS[1], (WIDTHS[0], WIDTHS[2])
     twins = {(mode, width): lab.twin(mode, width=width) for mode in lab.modes for width in WIDTHS}
     with lab.settled():
-        found = in_rounds({k: lambda t=t: lab.floors_seconds(t) for k, t in twins.items()}, ROUNDS, "widths", say)
+        found = in_rounds(
+            {key: partial(lab.floor_seconds, twin) for key, twin in twins.items()}, ROUNDS, "widths", say
+        )
     rows = []
     for mode in lab.modes:
         ratios = {width: paired_median_ratio(found[mode, width], found[mode, middle]) for width in others}

@@ -93,7 +93,7 @@ class NotingMeter:
 
 
 def own_work(lab: Lab, say: Say) -> list[Row]:
-    """What the engine does between two steps' calls: buffers, checks, meters, tokens. With its real mailbox."""
+    """What the engine does between two calls: buffers, checks, meters, tokens; with its real mailbox."""
     settings, mode = lab.settings, "inference_mode"
     model = build(settings.model, 1, lab.device, lab.precision.weights)
     model.rotary = model.rotary.to(lab.precision.cache)

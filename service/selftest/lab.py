@@ -31,6 +31,8 @@ LEAD_STEPS = 3
 """Untimed steps before timed ones: a mode's first step after another mode's is slower."""
 
 WARM_CALLS = 4
+Pick = Callable[[list[float]], float]
+
 POSITION = 100
 """Where decode stands. Attention runs over the whole static cache, so that it matters little."""
 
@@ -49,11 +51,11 @@ class Case:
         self.step(*arguments)
         return (clock() - began) / 1e9
 
-    def decode_seconds(self, steps: int = 5, clock: Callable[[], int] = perf_counter_ns) -> float:
-        """Median over `steps` calls in a row, as in the middle of a request."""
+    def decode_seconds(self, steps: int = 5, pick: Pick = median) -> float:
+        """The median (or another `pick`) of `steps` calls in a row, as in the middle of a request."""
         for _ in range(LEAD_STEPS):
             self.call_seconds()
-        return median(self.call_seconds(clock) for _ in range(steps))
+        return pick([self.call_seconds() for _ in range(steps)])
 
 
 class Lab:
@@ -89,13 +91,9 @@ class Lab:
         """The hollow twin of `mode`'s decode step."""
         return self.case(mode, self.config.hollow(width), burden)
 
-    def floor_seconds(self, twin: Case) -> float:
-        """One sample of the floor, by the calibration's own code."""
-        return cold_seconds(twin.step, twin.buffers, self.stream)[0]
-
-    def floors_seconds(self, twin: Case, count: int = 3) -> float:
-        """Median of a few samples of the floor."""
-        return median(cold_seconds(twin.step, twin.buffers, self.stream, count))
+    def floor_seconds(self, twin: Case, samples: int = 3, pick: Pick = median) -> float:
+        """The median (or another `pick`) of a few samples of the floor, by the calibration's own code."""
+        return pick(cold_seconds(twin.step, twin.buffers, self.stream, samples))
 
     def weights_bytes(self, config: Config) -> int:
         """Size of all weights of the model of this shape, each counted once."""

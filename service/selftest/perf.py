@@ -34,7 +34,7 @@ class Recording:
 
 @contextmanager
 def recording(cpus: set[int]) -> Iterator[Recording]:
-    """Within: this process is sampled, by a perf that runs on `cpus`. Raises PerfError where that is refused."""
+    """Within: this process is sampled, by a perf that runs on `cpus`. Raises PerfError if that is refused."""
     if shutil.which("perf") is None:
         raise PerfError("perf is not installed (Debian: linux-perf)")
     seen = Recording()

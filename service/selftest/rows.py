@@ -35,7 +35,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge(interval: Interval, least: float = -math.inf, most: float = math.inf) -> Verdict:
-    """`pass` where the whole interval lies in [least, most], `fail` where none of it does, else `undecided`."""
+    """`pass` if all of the interval lies in [least, most], `fail` if none of it does, else `undecided`."""
     if least <= interval.low and interval.high <= most:
         return "pass"
     if interval.low > most or interval.high < least:

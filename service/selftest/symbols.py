@@ -63,7 +63,7 @@ _LINE = re.compile(r"^\s*(\d+)\.(\d{9}):\s+[0-9a-f]+\s+(.*) \((.*)\)$")
 
 
 def parse(line: str) -> tuple[int, str, str] | None:
-    """(nanoseconds, symbol, binary) of a line of `perf script -F time,ip,sym,dso --ns`; None for any other."""
+    """(nanoseconds, symbol, binary) of a line of `perf script -F time,ip,sym,dso --ns`, else None."""
     found = _LINE.match(line.rstrip("\n"))
     if found is None:
         return None

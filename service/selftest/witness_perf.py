@@ -76,7 +76,7 @@ def _window(lab: Lab, mode: str) -> Window:
     while now - began < WINDOW_NS:
         steps.append(case.call_seconds(thread_time_ns))
         now = perf_counter_ns()
-    return Window(mode, began, now, median(steps), lab.floors_seconds(twin))
+    return Window(mode, began, now, median(steps), lab.floor_seconds(twin))
 
 
 def kernel_shares(windows: list[Window], seen: Recording) -> list[float | None]:
@@ -84,7 +84,9 @@ def kernel_shares(windows: list[Window], seen: Recording) -> list[float | None]:
     instants = [instant for instant, _ in seen.samples]
     shares: list[float | None] = []
     for window in windows:
-        inside = seen.samples[bisect_right(instants, window.began_ns) : bisect_right(instants, window.ended_ns)]
+        inside = seen.samples[
+            bisect_right(instants, window.began_ns) : bisect_right(instants, window.ended_ns)
+        ]
         kernels = sum(side == "kernel" for _, side in inside)
         shares.append(kernels / len(inside) if inside else None)
     return shares

@@ -8,7 +8,9 @@ and with them the static cache, all of which attention reads whatever the positi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from models.config import Config
 from service.selftest.lab import Lab
@@ -26,7 +28,7 @@ LEAST, MOST = 0.75, 1.25
 def family(config: Config) -> list[Config]:
     """The model at a quarter, half, three quarters and the whole of every width.
 
-    Raises ValueError where a width is no multiple of four, or head widths would rule out an attention backend.
+    Raises ValueError where a width cannot be quartered, or head widths would rule out an attention backend.
     """
     sizes = (config.width, config.hidden, config.vocabulary)
     if any(size % 4 for size in sizes) or config.head_width % 32:
@@ -39,14 +41,14 @@ def family(config: Config) -> list[Config]:
 
 
 def bytes_read(lab: Lab, config: Config) -> float:
-    """Bytes that one decode step at batch 1 reads: all weights, and the keys and values of the whole context."""
+    """What a decode step at batch 1 reads: all weights, and the keys and values of the whole context."""
     element = lab.precision.cache.itemsize
     kept = config.layers * 2 * config.context * config.kv_heads * config.head_width * element
     return float(lab.weights_bytes(config) + kept)
 
 
 def work(lab: Lab, say: Say) -> list[Row]:
-    """Per mode: the intercept of decode wall time over four widths against the twin's floor, paired by round."""
+    """Per mode: the intercept of decode wall time over four widths against the floor, paired by round."""
     name = "intercept over four widths / floor"
     if lab.device.type != "cpu":
         return [not_measurable(name, BOUND, "on CUDA dispatch is measured by itself")]
@@ -54,19 +56,19 @@ def work(lab: Lab, say: Say) -> list[Row]:
         configs = family(lab.config)
     except ValueError as error:
         return [not_measurable(name, BOUND, str(error))]
-    rows = []
-    for mode in lab.modes:
-        rows.append(_mode(lab, mode, configs, lambda text, m=mode: say(f"{m}, {text}")))
-    return rows
+    return [_mode(lab, mode, configs, say) for mode in lab.modes]
 
 
 def _mode(lab: Lab, mode: str, configs: list[Config], say: Say) -> Row:
-    say("building four widths")
+    say(f"{mode}, building four widths")
     cases = {config: lab.case(mode, config) for config in configs}
     twin, loads = lab.twin(mode), [bytes_read(lab, config) for config in configs]
-    arms = {config: lambda c=case: c.decode_seconds() for config, case in cases.items()}
+    arms: dict[Config | None, Callable[[], float]] = {
+        config: case.decode_seconds for config, case in cases.items()
+    }
+    arms[None] = partial(lab.floor_seconds, twin)
     with lab.settled():
-        found = in_rounds({**arms, None: lambda: lab.floors_seconds(twin)}, ROUNDS, f"work/{mode}", say)
+        found = in_rounds(arms, ROUNDS, f"work/{mode}", say)
     lines = list(zip(*(found[config] for config in configs), strict=True))
     intercepts = [max(intercept(loads, line), 1e-9) for line in lines]
     ratio = paired_median_ratio(intercepts, found[None])

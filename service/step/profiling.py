@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import tempfile
 from collections import defaultdict, deque
 from collections.abc import Callable
@@ -25,6 +26,9 @@ STEPS_PER_TRACE = 16
 """Steps of a request that are recorded; what comes after runs unprofiled, so that traces stay openable."""
 
 TRACES_KEPT = 20
+UNSAFE = re.compile(r"[^\w.-]")
+"""What an id, which a client may choose, must not bring into a file's name."""
+
 SAMPLES_KEPT = 16
 
 
@@ -69,6 +73,7 @@ class Profiler:
         `about` is kept beside the trace, with the operators' self times. Whatever `action` raises passes
         through, and then no trace is written.
         """
+        identity = UNSAFE.sub("_", identity)
         session = self._session()
         session.start()
         profiling = ProfilingMeter(meter, session)
@@ -132,10 +137,10 @@ def profile_step(step: Step, buffers: Buffers, phase: Phase = "decode") -> Profi
             step(*buffers.arguments(phase))
         if cuda:
             torch.cuda.synchronize()
-    return read_steps(_chrome_events(session), cuda)[0]
+    return read_steps(chrome_events(session), cuda)[0]
 
 
-def _chrome_events(session: profile) -> list[dict[str, Any]]:
+def chrome_events(session: profile) -> list[dict[str, Any]]:
     """The session's events by way of a file, the only form that Kineto gives them in."""
     with tempfile.TemporaryDirectory(prefix="launchbound-") as folder:
         path = Path(folder) / "trace.json"

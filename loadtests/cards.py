@@ -1,0 +1,114 @@
+"""The answer per batch size as plain values: a card that says what to ship, and a table of all its cells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from loadtests import words
+from loadtests.figures import colour
+from loadtests.plan import MINIMUM_ROUNDS
+from loadtests.run_file import Run
+from loadtests.statistics import bound
+from loadtests.verdict import Summary, Verdict
+
+
+def card(verdict: Verdict, run: Run) -> dict[str, Any]:
+    """The answer for one group: what to ship, its gain, why, and how the modes compare."""
+    shipped = verdict.shipped
+    slowest = max(summary.latency.value for summary in verdict.modes)
+    bars = [
+        {
+            "mode": s.cell.mode, "colour": colour(s.cell.mode), "share": 100 * s.latency.value / slowest,
+            "latency": words.milliseconds(s.latency.value), "shipped": s is shipped,
+        }
+        for s in verdict.modes
+    ]  # fmt: skip
+    batch, prompts, tokens, concurrency, _ = verdict.group
+    return {
+        "batch": batch,
+        "conditions": f"{prompts} prompts, {tokens} new tokens, concurrency {concurrency}",
+        "ship": shipped.cell.mode if shipped else "undecided",
+        "colour": colour(shipped.cell.mode) if shipped else colour(""),
+        "gain": words.gain(verdict),
+        "latency": _latencies(verdict),
+        "interval": words.span(shipped.comparison.speedup) if shipped and shipped.comparison else None,
+        "bound": verdict.bound,
+        "facts": list(_facts(verdict, shipped, run)),
+        "bars": bars,
+    }
+
+
+def _facts(verdict: Verdict, shipped: Summary | None, run: Run) -> Iterator[str]:
+    baseline = verdict.baseline
+    yield _shares([baseline] if shipped in (None, baseline) else [baseline, shipped])
+    if shipped is None:
+        yield f"Run at least {MINIMUM_ROUNDS} rounds to decide."
+        return
+    if shipped is not baseline:
+        yield _payback(shipped, run.mode(shipped.cell.mode))
+    if tie := words.tie(verdict):
+        yield tie
+    if shipped.disturbed or baseline.disturbed:
+        yield "Disturbed: the engine was taken off its core while this was measured."
+
+
+def _latencies(verdict: Verdict) -> str | None:
+    shipped = verdict.shipped
+    if shipped is None or shipped is verdict.baseline:
+        return None
+    own, before = (words.milliseconds(s.latency.value) for s in (shipped, verdict.baseline))
+    return f"{own} per request instead of {before}"
+
+
+def _shares(summaries: list[Summary | None]) -> str:
+    """What kernels are of dispatch and kernels together: the device-bound index in words."""
+    known = [
+        f"{s.index:.0%} in {s.cell.mode} ({bound(s.index)})" for s in summaries if s and s.index is not None
+    ]
+    if not known:
+        return "What it is bound by is not known: kernel time is not measured here."
+    return f"Kernels are {', '.join(known)} of dispatch and kernel time."
+
+
+def _payback(shipped: Summary, status: dict[str, Any]) -> str:
+    seconds, cache = status.get("warmup_seconds"), status.get("cache")
+    warmup = f"warm-up ({words.figures(seconds)} s, {cache} cache)" if seconds else "warm-up"
+    match shipped.payback:
+        case int(requests) if requests > 0:
+            return f"Its {warmup} has paid back after {requests:,} requests."
+        case int():
+            return f"Its {warmup} has paid back at once."
+        case "nothing to pay back":
+            return "Nothing is compiled: there is no warm-up to pay back."
+        case why:
+            return f"Requests until its {warmup} has paid back: {why}."
+
+
+def table(verdict: Verdict) -> dict[str, Any]:
+    """All cells of one group, one row each, as text."""
+    batch, prompts, tokens, concurrency, _ = verdict.group
+    return {
+        "title": f"Batch {batch}",
+        "conditions": f"{prompts} prompts, {tokens} new tokens, concurrency {concurrency}",
+        "noise": words.times(verdict.noise),
+        "rows": [_row(summary) for summary in verdict.summaries],
+    }
+
+
+def _row(summary: Summary) -> dict[str, Any]:
+    control, comparison = summary.cell.control, summary.comparison
+    return {
+        "mode": summary.cell.mode, "colour": colour(summary.cell.mode), "control": control,
+        "effective": summary.effective if summary.effective != summary.cell.mode else None,
+        "disturbed": summary.disturbed, "latency": words.milliseconds(summary.latency.value),
+        "latency_span": words.span(summary.latency, 1e3),
+        "tokens": words.figures(summary.tokens_per_second.value),
+        **{part: words.milliseconds(value) for part, value in summary.parts.items()},
+        "outside": words.milliseconds(summary.outside_seconds),
+        "index": "–" if summary.index is None else f"{summary.index:.2f}",
+        "speedup": words.times(comparison.speedup.value) if comparison else "–",
+        "speedup_span": words.span(comparison.speedup) if comparison else None,
+        "word": comparison.word if comparison and not control else "",
+        "payback": words.payback(summary.payback) if comparison and not control else "",
+    }  # fmt: skip

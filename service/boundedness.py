@@ -1,0 +1,62 @@
+"""Launch-bound or kernel-bound: the index, its words, and the batch where one turns into the other.
+
+Imports nothing else of ours; the service's advice and the sweep's report both speak from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+Bound = Literal["launch-bound", "balanced", "kernel-bound"]
+
+LAUNCH_BOUND_BELOW = 0.2
+KERNEL_BOUND_FROM = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Crossover:
+    """The batch at which kernels take as long as dispatch. `where`: `at`, or outside what was measured."""
+
+    where: Literal["at", "below", "above", "unknown"]
+    batch: float | None
+
+
+def device_bound_index(kernel_seconds: float | None, dispatch_seconds: float | None) -> float | None:
+    """Kernel / (kernel + dispatch), of sums over requests; None where one is not known.
+
+    TaxBreak's HDBI, arXiv:2603.12465.
+    """
+    if kernel_seconds is None or dispatch_seconds is None or kernel_seconds + dispatch_seconds <= 0:
+        return None
+    return kernel_seconds / (kernel_seconds + dispatch_seconds)
+
+
+def bound(index: float | None) -> Bound | None:
+    """The index in words: below 0.2 launch-bound, from 0.5 kernel-bound, balanced between."""
+    if index is None:
+        return None
+    if index < LAUNCH_BOUND_BELOW:
+        return "launch-bound"
+    return "kernel-bound" if index >= KERNEL_BOUND_FROM else "balanced"
+
+
+def crossover(index_by_batch: Mapping[int, float]) -> Crossover:
+    """Where a mode's device-bound index reaches 0.5, that is kernel = dispatch.
+
+    Between the two measured batches around it, the index is taken as linear in ln(batch). `below` and `above`
+    say that the smallest batch is past it already, or the largest not yet there.
+    """
+    batches = sorted(index_by_batch)
+    if not batches:
+        return Crossover("unknown", None)
+    if index_by_batch[batches[0]] >= KERNEL_BOUND_FROM:
+        return Crossover("below", float(batches[0]))
+    for small, large in pairwise(batches):
+        low, high = index_by_batch[small], index_by_batch[large]
+        if high >= KERNEL_BOUND_FROM:
+            share = (KERNEL_BOUND_FROM - low) / (high - low)
+            return Crossover("at", small * (large / small) ** share)
+    return Crossover("above", float(batches[-1]))

@@ -1,0 +1,36 @@
+"""What the bench's process tells its parent."""
+
+from __future__ import annotations
+
+import msgspec
+
+from service.selftest.rows import Row
+
+
+class Said(msgspec.Struct, frozen=True, tag="said"):
+    """How far a check is."""
+
+    name: str
+    text: str
+
+
+class Machine(msgspec.Struct, frozen=True, tag="machine"):
+    """What is measured on."""
+
+    described: dict[str, str | int]
+
+
+class Rows(msgspec.Struct, frozen=True, tag="rows"):
+    """A check is over."""
+
+    name: str
+    rows: list[Row]
+
+
+class EngineRest(msgspec.Struct, frozen=True, tag="engine_rest"):
+    """By mode, an engine's work for one job outside its steps, in seconds."""
+
+    seconds: dict[str, float]
+
+
+BenchEvent = Said | Machine | Rows | EngineRest

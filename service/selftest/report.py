@@ -1,0 +1,96 @@
+"""The selftest for people and for programs: a table, and `selftest.json`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from loadtests.environment import git_state
+from service.selftest.rows import Row, Verdict
+
+FILE = "selftest.json"
+FORMAT_VERSION = 1
+_STYLES: dict[Verdict, str] = {
+    "pass": "green", "fail": "bold red", "undecided": "yellow", "not measurable here": "dim",
+}  # fmt: skip
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """One selftest. `machine` is the processor, and the GPU where one was used."""
+
+    format_version: int = FORMAT_VERSION
+    commit: str | None
+    dirty: bool | None
+    machine: str
+    torch: str
+    threads: int
+    dtype: str
+    created: str
+    modes: list[str]
+    seconds: float
+    rows: list[Row]
+
+    @property
+    def failed(self) -> list[Row]:
+        """Rows that make the selftest fail."""
+        return [row for row in self.rows if row.verdict == "fail"]
+
+
+def new_report(rows: list[Row], machine: dict[str, str | int], modes: list[str], seconds: float) -> Report:
+    """`rows` with everything they depend on."""
+    names = dict.fromkeys(str(machine.get(key, "unknown")) for key in ("cpu", "device"))
+    return Report(
+        **git_state(), machine=" + ".join(names), torch=str(machine.get("torch", "unknown")),
+        threads=int(machine.get("threads", 0)), dtype=str(machine.get("dtype", "unknown")),
+        created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), modes=modes, seconds=seconds, rows=rows,
+    )  # fmt: skip
+
+
+def new_folder(root: Path | str = "results") -> Path:
+    """A fresh folder `<root>/selftest-<UTC>-<commit>`."""
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    folder = Path(root) / f"selftest-{stamp}-{(git_state()['commit'] or 'nocommit')[:8]}"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def write(report: Report, folder: Path) -> Path:
+    """Write `selftest.json`; returns its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / FILE
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
+    return path
+
+
+def read(path: Path) -> Report:
+    """A report as written. Raises msgspec.DecodeError or OSError."""
+    return msgspec.json.decode(path.read_bytes(), type=Report)
+
+
+def print_table(report: Report, console: Console) -> None:
+    """Every row, then the count of each verdict."""
+    table = Table(
+        "property", "bound", "measured [95 %]", "verdict", "note", title=f"selftest, {report.machine}"
+    )
+    for row in report.rows:
+        verdict = row.verdict.upper() if row.verdict == "fail" else row.verdict
+        again = " (twice)" if row.repeated else ""
+        table.add_row(
+            row.name, row.bound, measured(row), f"[{_STYLES[row.verdict]}]{verdict}{again}[/]", row.note
+        )
+    console.print(table)
+
+
+def measured(row: Row) -> str:
+    """Value and interval in words; durations in µs or ms."""
+    if row.value is None or row.low is None or row.high is None:
+        return "–"
+    scale, unit = 1.0, "" if row.unit == "ratio" else f" {row.unit}"
+    if row.unit == "s":
+        scale, unit = (1e3, " ms") if abs(row.value) >= 1e-3 else (1e6, " µs")
+    value, low, high = (f"{number * scale:.3g}" for number in (row.value, row.low, row.high))
+    return f"{value}{unit}" if low == high else f"{value} [{low}, {high}]{unit}"

@@ -1,0 +1,115 @@
+"""The service that the checks over HTTP talk to: started for them, asked through plain connections."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from pathlib import Path
+from time import monotonic, perf_counter, sleep
+from typing import Any
+from urllib.parse import urlsplit
+
+from loadtests.placement import off_cores
+from service.launch import launched
+from service.selftest.rounds import Say
+from service.selftest.workload import NEW_TOKENS, PROMPT
+from service.settings import Settings
+
+READY_SECONDS = 600.0
+POLL_SECONDS = 0.5
+
+
+class ServedError(RuntimeError):
+    """The service did not do what a check needs; the message says what."""
+
+
+class Connection:
+    """One kept-alive connection."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._http = HTTPConnection(parts.hostname or "", parts.port, timeout=60)
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        """Status and body."""
+        self._http.request("GET", path)
+        answer = self._http.getresponse()
+        return answer.status, answer.read()
+
+    def generate(self, mode: str, new_tokens: int = NEW_TOKENS) -> dict[str, Any]:
+        """The timings of one request, with the client's own `latency_seconds`. Raises ServedError."""
+        body = json.dumps({"prompts": [PROMPT], "max_new_tokens": new_tokens, "ignore_eos": True})
+        began = perf_counter()
+        self._http.request("POST", f"/v1/modes/{mode}/generate", body, {"Content-Type": "application/json"})
+        answer = self._http.getresponse()
+        text = answer.read()
+        latency = perf_counter() - began
+        if answer.status != 200:
+            raise ServedError(f"{mode} answered {answer.status}: {text[:200].decode(errors='replace')}")
+        timings: dict[str, Any] = json.loads(text)["timings"]
+        return {**timings, "latency_seconds": latency}
+
+    def close(self) -> None:
+        """Leave."""
+        self._http.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A warm service and what it said of itself."""
+
+    url: str
+    modes: list[str]
+    cpus: list[int]
+
+    @contextmanager
+    def connection(self) -> Iterator[Connection]:
+        """A connection of one's own; a thread needs one each."""
+        connection = Connection(self.url)
+        try:
+            yield connection
+        finally:
+            connection.close()
+
+
+def flags(settings: Settings) -> Sequence[str]:
+    """The command line that serves by `settings`, as far as the checks depend on them, at batch 1 and 4."""
+    given = {
+        "model": settings.model, "device": settings.device, "dtype": settings.dtype,
+        "modes": ",".join(settings.modes), "batch_sizes": "1,4",
+    }  # fmt: skip
+    return [f"--{name.replace('_', '-')}={value}" for name, value in given.items() if value]
+
+
+@contextmanager
+def served(settings: Settings, log: Path, say: Say) -> Iterator[Served]:
+    """Start a service, wait until it is ready, keep off its engine's cores, and end it with the block.
+
+    Raises ServedError where it does not become ready, and LaunchError where it does not start.
+    """
+    environment = {"LAUNCHBOUND_CACHE_FOLDER": str(settings.cache_folder), "LAUNCHBOUND_API_KEY": ""}
+    with launched(flags(settings), log, environment) as url:
+        _await_ready(url, say)
+        with Served(url, settings.modes, []).connection() as connection:
+            engine = json.loads(connection.get("/v1/modes")[1])["engine"]
+        cpus = engine["cpus"]
+        with off_cores(cpus):
+            yield Served(url, settings.modes, cpus)
+
+
+def _await_ready(url: str, say: Say) -> None:
+    began = monotonic()
+    with Served(url, [], []).connection() as connection:
+        while monotonic() - began < READY_SECONDS:
+            status, body = connection.get("/health/ready")
+            if status == 200:
+                return
+            states = [mode["state"] for mode in json.loads(connection.get("/v1/modes")[1])["modes"]]
+            if "failed" in states:
+                raise ServedError(f"a mode failed to become ready: {body[:300].decode(errors='replace')}")
+            say(f"service warming up: {states.count('ready')} of {len(states)} modes ready")
+            sleep(POLL_SECONDS)
+    raise ServedError(f"the service was not ready within {READY_SECONDS:.0f} s")
