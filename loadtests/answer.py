@@ -40,15 +40,16 @@ class Answer:
     failure: str | None
 
 
-def body(plan: Plan, texts: Sequence[str], cell: Cell, number: int, index: int) -> str:
-    """The JSON of the `index`-th request of `cell` in round `number`.
+def body(plan: Plan, texts: Sequence[str], cell: Cell, number: int, index: int, profile: bool = False) -> str:
+    """The JSON of the `index`-th request of `cell` in round `number`; `profile` runs it under the profiler.
 
     Prompts depend on seed, round, index, batch and prompt set, not on the mode: within a round all modes are
     asked the same.
     """
     seed = f"prompts/{plan.seed}/{number}/{index}/{cell.batch_size}/{cell.prompt_set}"
     prompts = draw(select(list(texts), cell.prompt_set), cell.batch_size, seed)
-    return json.dumps({"prompts": prompts, "max_new_tokens": cell.new_tokens, "ignore_eos": True})
+    content = {"prompts": prompts, "max_new_tokens": cell.new_tokens, "ignore_eos": True}
+    return json.dumps({**content, "profile": True} if profile else content)
 
 
 def row(run: str, sequence: int, request: Request, answer: Answer, clock_offset: float) -> dict[str, Any]:

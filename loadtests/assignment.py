@@ -9,7 +9,11 @@ from loadtests.rows import Stage
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
-    """What the load generator is told. It keeps off `avoid_cpus`, the engine's cores."""
+    """What the load generator is told. It keeps off `avoid_cpus`, the engine's cores.
+
+    `profile_first`: the first pass of warming up runs under the service's profiler, so that it learns the
+    kernel time of every cell's step where clocks cannot tell it.
+    """
 
     run: str
     url: str
@@ -18,6 +22,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     prompt_file: str
     avoid_cpus: list[int] = []
     exporter_port: int = 0
+    profile_first: bool = False
 
 
 class Started(msgspec.Struct, frozen=True, tag="started"):

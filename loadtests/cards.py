@@ -9,8 +9,8 @@ from loadtests import words
 from loadtests.figures import colour
 from loadtests.plan import MINIMUM_ROUNDS
 from loadtests.run_file import Run
-from loadtests.statistics import bound
 from loadtests.verdict import Summary, Verdict
+from service.boundedness import bound
 
 
 def card(verdict: Verdict, run: Run) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def _latencies(verdict: Verdict) -> str | None:
     if shipped is None or shipped is verdict.baseline:
         return None
     own, before = (words.milliseconds(s.latency.value) for s in (shipped, verdict.baseline))
-    return f"{own} per request instead of {before}"
+    return f"{own} instead of {before}"
 
 
 def _shares(summaries: list[Summary | None]) -> str:
@@ -68,7 +68,7 @@ def _shares(summaries: list[Summary | None]) -> str:
     ]
     if not known:
         return "What it is bound by is not known: kernel time is not measured here."
-    return f"Kernels are {', '.join(known)} of dispatch and kernel time."
+    return f"Kernels' share of dispatch and kernel time: {', '.join(known)}."
 
 
 def _payback(shipped: Summary, status: dict[str, Any]) -> str:

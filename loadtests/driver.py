@@ -128,7 +128,9 @@ class Driver:
         ]
 
     def _request(self, cell: Cell, number: int, index: int, stage: Stage) -> Request:
-        content = body(self._plan, self._texts, cell, number, index)
+        # Round 0 is the first pass of warming up.
+        profile = self._assignment.profile_first and number == 0
+        content = body(self._plan, self._texts, cell, number, index, profile)
         return Request(cell, number, stage, uuid.uuid4().hex, content)
 
     def _take(self, visit: Iterator[tuple[Request, Answer]]) -> Iterator[tuple[Request, Answer]]:

@@ -13,12 +13,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from plotly.offline import get_plotlyjs
 
 from loadtests import plots_modes, plots_parts, words
+from loadtests.csv_files import write_tables
 from loadtests.figures import Plot
-from loadtests.results import read_results, write_cells
-from loadtests.statistics import bound
-from loadtests.table import print_table
-from loadtests.verdict import Findings, write_summary
+from loadtests.results import read_results
+from loadtests.terminal import print_table
+from loadtests.verdict import Findings
 from loadtests.view import view
+from service.boundedness import bound
 
 REPORT_FILE = "report.html"
 MARKDOWN_FILE = "report.md"
@@ -33,8 +34,7 @@ def make_report(folder: Path | str) -> dict[str, Any]:
     Raises RowsError where the folder holds no results, or none that were answered.
     """
     findings = Findings(read_results(folder))
-    write_cells(findings.results)
-    write_summary(findings)
+    write_tables(findings)
     context = view(findings)
     drawn = [
         {"id": plot.id, "facts": plot.facts, "height": plot.figure.layout.height, "json": embedded(plot)}

@@ -1,4 +1,4 @@
-"""A results folder as tables: medians per cell and round (`cells.csv`), and per cell (`summary.csv`)."""
+"""A results folder read back as tables: medians per cell and round, sums and means per cell."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from loadtests.rows import Row, RowsError, read_rows
 from loadtests.run_file import Run, read_run
 from loadtests.validation import STEPS_PER_SWITCH, Gate, read_validation
 
-CELLS_FILE = "cells.csv"
 PARTS = ("queue", "dispatch", "kernel", "sync_wait", "other")
 """In the order in which they are stacked."""
 
@@ -23,7 +22,8 @@ _SCHEMA = {
     "effective_mode": pl.String, "control": pl.Boolean, "batch_size": pl.Int64, "prompt_set": pl.String,
     "new_tokens": pl.Int64, "concurrency": pl.Int64, "load": pl.Float64, "intended_start": pl.Float64,
     "start": pl.Float64, "latency_seconds": pl.Float64, "latency_from_intended_seconds": pl.Float64,
-    "ok": pl.Boolean, "completion_tokens": pl.Int64, "steps": pl.Int64, "involuntary_switches": pl.Int64,
+    "ok": pl.Boolean, "profiled": pl.Boolean, "completion_tokens": pl.Int64, "steps": pl.Int64,
+    "involuntary_switches": pl.Int64,
     "total_seconds": pl.Float64, "time_to_first_token_seconds": pl.Float64,
     **{f"{part}_seconds": pl.Float64 for part in PARTS},
 }  # fmt: skip
@@ -65,7 +65,7 @@ class Results:
         closed loop, concurrency × tokens / summed latency (Little's law); in an open loop tokens over the
         time from the first intended start to the last answer.
         """
-        good = self.rows.filter((pl.col("stage") == "measure") & pl.col("ok"))
+        good = measured(self.rows)
         latency = (
             pl.when(pl.col("load").is_null())
             .then("latency_seconds")
@@ -106,7 +106,7 @@ class Results:
     @cached_property
     def cells(self) -> pl.DataFrame:
         """One row per cell, over all its requests that were answered: exact sums and means."""
-        good = self.rows.filter((pl.col("stage") == "measure") & pl.col("ok"))
+        good = measured(self.rows)
         return good.group_by("cell", maintain_order=True).agg(
             pl.len().alias("requests"),
             *[pl.col(f"{part}_seconds").mean().alias(f"{part}_seconds_mean") for part in PARTS],
@@ -128,7 +128,7 @@ def read_results(folder: Path | str) -> Results:
     """Everything in a results folder. Raises RunError, RowsError or ResultsError."""
     folder = Path(folder)
     run, frame = read_run(folder), frame_of(read_rows(folder))
-    if frame.filter((pl.col("stage") == "measure") & pl.col("ok")).is_empty():
+    if measured(frame).is_empty():
         raise ResultsError(f"{folder} holds no measured request that was answered: run the sweep again")
     return Results(folder, run, tuple(read_validation(folder)), frame)
 
@@ -141,6 +141,6 @@ def frame_of(rows: Iterable[Row]) -> pl.DataFrame:
     )
 
 
-def write_cells(results: Results) -> None:
-    """Write `cells.csv`: one line per cell and round."""
-    results.rounds.write_csv(results.folder / CELLS_FILE)
+def measured(rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows that count: not warming up, answered as asked, and not stretched by the profiler."""
+    return rows.filter((pl.col("stage") == "measure") & pl.col("ok") & ~pl.col("profiled"))

@@ -80,6 +80,11 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return self.status == 200 and self.error is None
 
     @property
+    def profiled(self) -> bool:
+        """Whether all of it ran under the profiler, which stretches what it looks at."""
+        return self.sources is not None and self.sources.kernel == "profiled"
+
+    @property
     def steps(self) -> int:
         """Steps of both phases."""
         return sum(phase.steps for phase in (self.prefill, self.decode) if phase)

@@ -1,6 +1,7 @@
-"""What measured rounds say: speed-ups with intervals and words, noise, bounds, crossover, and payback.
+"""What measured rounds say: speed-ups with intervals and words, noise, which mode to ship, and payback.
 
-Pure functions over durations in seconds. Every formula stands in the docstring of its function.
+Pure functions over durations in seconds. Every formula stands in the docstring of its function; the
+device-bound index and its crossover are `service.boundedness`.
 """
 
 from __future__ import annotations
@@ -8,18 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal
 
 from loadtests.plan import MINIMUM_ROUNDS
 from service.statistics import Interval, mean_interval, paired_ratio
 
 Word = Literal["faster", "slower", "no detectable difference", "undecided"]
-Bound = Literal["launch-bound", "balanced", "kernel-bound"]
-
-LAUNCH_BOUND_BELOW = 0.2
-KERNEL_BOUND_FROM = 0.5
-
 Rounds = Mapping[int, float]
 """By round, the median latency of a cell's requests in it."""
 
@@ -40,14 +35,6 @@ class Choice:
     ship: str
     fastest: str
     tied: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Crossover:
-    """The batch at which kernels take as long as dispatch. `where`: `at`, or outside what was measured."""
-
-    where: Literal["at", "below", "above", "unknown"]
-    batch: float | None
 
 
 def paired(first: Rounds, second: Rounds) -> tuple[list[float], list[float]]:
@@ -117,41 +104,6 @@ def typical(rounds: Rounds) -> Interval:
     logs = mean_interval([math.log(value) for value in rounds.values()])
     high = math.exp(logs.high) if logs.high < 700 else math.inf
     return Interval(math.exp(logs.value), math.exp(logs.low), high, logs.samples)
-
-
-def device_bound_index(kernel_seconds: float | None, dispatch_seconds: float | None) -> float | None:
-    """Kernel / (kernel + dispatch), of sums over requests (TaxBreak's HDBI); None where one is not known."""
-    if kernel_seconds is None or dispatch_seconds is None or kernel_seconds + dispatch_seconds <= 0:
-        return None
-    return kernel_seconds / (kernel_seconds + dispatch_seconds)
-
-
-def bound(index: float | None) -> Bound | None:
-    """The index in words: below 0.2 launch-bound, from 0.5 kernel-bound, balanced between."""
-    if index is None:
-        return None
-    if index < LAUNCH_BOUND_BELOW:
-        return "launch-bound"
-    return "kernel-bound" if index >= KERNEL_BOUND_FROM else "balanced"
-
-
-def crossover(index_by_batch: Mapping[int, float]) -> Crossover:
-    """Where a mode's device-bound index reaches 0.5, that is kernel = dispatch.
-
-    Between the two measured batches around it, the index is taken as linear in ln(batch). `below` and `above`
-    say that the smallest batch is past it already, or the largest not yet there.
-    """
-    batches = sorted(index_by_batch)
-    if not batches:
-        return Crossover("unknown", None)
-    if index_by_batch[batches[0]] >= KERNEL_BOUND_FROM:
-        return Crossover("below", float(batches[0]))
-    for small, large in pairwise(batches):
-        low, high = index_by_batch[small], index_by_batch[large]
-        if high >= KERNEL_BOUND_FROM:
-            share = (KERNEL_BOUND_FROM - low) / (high - low)
-            return Crossover("at", small * (large / small) ** share)
-    return Crossover("above", float(batches[-1]))
 
 
 def payback_requests(

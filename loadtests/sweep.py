@@ -102,7 +102,7 @@ class _Sweep:
         assignment = Assignment(
             run=run.run, url=self._target.url, folder=str(self._folder), plan=self._plan,
             prompt_file=str(prompt_file), exporter_port=exporter_port,
-            avoid_cpus=run.engine.get("cpus") or [],
+            avoid_cpus=run.engine.get("cpus") or [], profile_first=run.engine.get("device") == "cuda",
         )  # fmt: skip
         self._measure(assignment)
         return self._look_back(before)

@@ -138,7 +138,7 @@ def _parity(run: Run) -> Gate:
 
 def _warmup(run: Run) -> Gate:
     detail = f"{run.client.warmup_passes} passes; {run.client.warmup_reason}"
-    return Gate(name="warm-up settled", passed=run.client.warmup_settled, detail=detail, warning=True)
+    return Gate(name="warm-up", passed=run.client.warmup_settled, detail=detail, warning=True)
 
 
 def disturbed(rows: Iterable[Row]) -> bool:
@@ -160,7 +160,7 @@ def _disturbed(rows: Sequence[Row]) -> Gate:
     if marked:
         shown = ", ".join(sorted(marked)[:3]) + (", …" if len(marked) > 3 else "")
         detail += f" ({shown}): the engine was taken off its core; close other programs and run again"
-    return Gate(name="no cell disturbed", passed=not marked, detail=detail, warning=True)
+    return Gate(name="disturbed cells", passed=not marked, detail=detail, warning=True)
 
 
 def _rounds(run: Run) -> Gate:
@@ -168,7 +168,7 @@ def _rounds(run: Run) -> Gate:
     detail = f"{done} rounds" + (
         "" if done >= MINIMUM_ROUNDS else f", fewer than {MINIMUM_ROUNDS}: undecided"
     )
-    return Gate(name="enough rounds", passed=done >= MINIMUM_ROUNDS, detail=detail, warning=True)
+    return Gate(name="rounds", passed=done >= MINIMUM_ROUNDS, detail=detail, warning=True)
 
 
 def _fallbacks(rows: Sequence[Row], run: Run) -> Gate:
@@ -182,4 +182,4 @@ def _fallbacks(rows: Sequence[Row], run: Run) -> Gate:
     detail = (
         "; ".join(f"{count} × {what}" for what, count in other.items()) or "every request ran as declared"
     )
-    return Gate(name="no fallback", passed=not other, detail=detail, warning=True)
+    return Gate(name="fallbacks", passed=not other, detail=detail, warning=True)

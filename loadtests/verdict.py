@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import polars as pl
 
 from loadtests.plan import BASELINE, Cell
 from loadtests.results import PARTS, Results
-from loadtests.statistics import (
-    Bound,
-    Choice,
-    Comparison,
-    Crossover,
-    bound,
-    choose,
-    compare,
-    crossover,
-    device_bound_index,
-    noise_factor,
-    payback_requests,
-    typical,
-)
+from loadtests.statistics import Choice, Comparison, choose, compare, noise_factor, payback_requests, typical
+from service.boundedness import Bound, Crossover, bound, crossover, device_bound_index
 from service.statistics import Interval
-
-SUMMARY_FILE = "summary.csv"
 
 Payback = int | Literal["never", "undecided", "unknown", "nothing to pay back"]
 
@@ -205,40 +190,3 @@ class Findings:
             baseline.value, own.value,
         )  # fmt: skip
         return "unknown" if requests is None else requests
-
-
-def summary_records(findings: Findings) -> Iterator[dict[str, Any]]:
-    """`summary.csv`, one record per cell."""
-    for summary in findings.summaries:
-        comparison, cell = summary.comparison, summary.cell
-        yield {
-            "cell": cell.name, "mode": cell.mode, "effective_mode": summary.effective,
-            "control": cell.control, "batch_size": cell.batch_size,
-            "prompt_set": cell.prompt_set, "new_tokens": cell.new_tokens,
-            "concurrency": cell.concurrency, "load": cell.load, "requests": summary.requests,
-            "rounds": summary.latency.samples, **_spread("latency_seconds", summary.latency),
-            **_spread("tokens_per_second", summary.tokens_per_second),
-            **{f"{part}_seconds_mean": value for part, value in summary.parts.items()},
-            "total_seconds_mean": summary.total_seconds, "outside_seconds_mean": summary.outside_seconds,
-            "device_bound_index": summary.index, "bound": bound(summary.index),
-            "disturbed": summary.disturbed,
-            **_spread("speedup", comparison.speedup if comparison else None),
-            "noise_factor": comparison.noise if comparison else None,
-            "word": comparison.word if comparison else None,
-            "payback_requests": summary.payback if isinstance(summary.payback, int) else None,
-        }  # fmt: skip
-
-
-def _spread(name: str, interval: Interval | None) -> dict[str, float | None]:
-    values = (
-        {name: None, f"{name}_low": None, f"{name}_high": None}
-        if interval is None
-        else {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
-    )
-    return dict(values)
-
-
-def write_summary(findings: Findings) -> None:
-    """Write `summary.csv`: one line per cell."""
-    frame = pl.DataFrame(list(summary_records(findings)), infer_schema_length=None)
-    frame.write_csv(findings.results.folder / SUMMARY_FILE)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 from loadtests.plan import BASELINE, MINIMUM_ROUNDS
-from loadtests.statistics import Comparison, Crossover, bound
+from loadtests.statistics import Comparison
 from loadtests.verdict import Findings, Payback, Summary, Verdict
+from service.boundedness import Crossover, bound
 from service.statistics import Interval
 
 

@@ -16,7 +16,7 @@ from service.border import supervisor
 def test_the_sockets_lie_in_a_private_folder_that_is_removed() -> None:
     with running() as front:
         front.await_ready()
-        folder = front.parts.supervisor._folder
+        folder = front.parts.supervisor.folder
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
         assert [path.name for path in folder.iterdir()] == ["engine-1.sock"]
     assert not folder.exists()
@@ -25,7 +25,7 @@ def test_the_sockets_lie_in_a_private_folder_that_is_removed() -> None:
 def test_each_life_has_its_own_socket(own_front: Front) -> None:
     own_front.command("!die")
     own_front.await_ready()
-    assert [path.name for path in own_front.parts.supervisor._folder.iterdir()] == ["engine-2.sock"]
+    assert [path.name for path in own_front.parts.supervisor.folder.iterdir()] == ["engine-2.sock"]
 
 
 def test_the_engine_ends_with_the_front() -> None:

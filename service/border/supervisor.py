@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import shutil
 import signal
 import sys
 import tempfile
@@ -37,6 +36,7 @@ SLOWEST_RETRY_SECONDS = 30.0
 DEATHS_UNTIL_UNWELL = 5
 STOP_SECONDS = 5.0
 LAST_WORDS_SECONDS = 0.02
+FOLDER_PREFIX = "launchbound-"
 IPC_PATH_LIMIT = 107
 
 
@@ -58,8 +58,7 @@ class Supervisor:
         self._client, self._describe, self._command = client, describe, tuple(command)
         self._first_retry_seconds, self._refused = first_retry_seconds, refused
         self._cores = os.sched_getaffinity(0)
-        self._folder: Path | None = None
-        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        self.folder: Path | None = None
         self._process: Process | None = None
         self._task: asyncio.Task[None] | None = None
         self.lives = 0
@@ -73,8 +72,8 @@ class Supervisor:
     @property
     def unwell(self) -> str | None:
         """Why the service should be looked at by a person or an orchestrator: it cannot start an engine."""
-        if self._task is not None and self._task.done() and not self._client.draining:
-            return "the engine's supervisor ended"
+        if self._task is not None and self._task.done() and not self._task.cancelled():
+            return f"the engine's supervisor ended: {self._task.exception()!r}"
         if self.quick_deaths >= DEATHS_UNTIL_UNWELL:
             return f"the engine ended {self.quick_deaths} times in a row; last: {self._client.down_reason}"
         return None
@@ -85,26 +84,27 @@ class Supervisor:
         return min(SLOWEST_RETRY_SECONDS, self._first_retry_seconds * 2.0**doublings)
 
     def start(self) -> None:
-        """Begin the first life in the background."""
-        self._folder = Path(tempfile.mkdtemp(prefix="launchbound-"))
-        if len(os.fsencode(self._folder)) + len("/engine-000000.sock") > IPC_PATH_LIMIT:
-            raise OSError(f"the temporary folder's path is too long for a socket: {self._folder}; set TMPDIR")
-        self._context = zmq.Context()
-        self._task = asyncio.create_task(self._live_on(self._context), name="engine-supervisor")
+        """Begin the first life in the background. Raises OSError where no socket fits into TMPDIR."""
+        folder = tempfile.gettempdir()
+        if len(os.fsencode(folder)) + len(f"/{FOLDER_PREFIX}12345678/engine-123456.sock") > IPC_PATH_LIMIT:
+            raise OSError(f"the path of {folder} is too long for a socket in it; set TMPDIR to a shorter one")
+        self._task = asyncio.create_task(self._live_on(), name="engine-supervisor")
 
     async def stop(self) -> None:
-        """End the engine: ask, then SIGTERM, then SIGKILL, each with its time; remove the folder."""
+        """End the engine: ask, then SIGTERM, then SIGKILL, each with its time; its folder goes with it."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        if self._context is not None:
-            self._context.destroy(linger=0)
-        shutil.rmtree(self._folder, ignore_errors=True)
 
-    async def _live_on(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+    async def _live_on(self) -> None:
+        with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX) as folder, zmq.Context() as context:
+            self.folder = Path(folder)
+            await self._live_again_and_again(self.folder, context)
+
+    async def _live_again_and_again(self, folder: Path, context: zmq.Context[zmq.Socket[bytes]]) -> None:
         while True:
             began = monotonic()
-            reason, exit_code = await self._live(context)
+            reason, exit_code = await self._live(folder / f"engine-{self.lives + 1}.sock", context)
             if exit_code == EXIT_BAD_SETTINGS and self.lives == 1 and self._refused is not None:
                 self._refused(reason)
             self.quick_deaths = self.quick_deaths + 1 if monotonic() - began < QUICK_DEATH_SECONDS else 0
@@ -114,10 +114,9 @@ class Supervisor:
             self._client.lost(told, retry_after_seconds=round(wait) + 2)
             await asyncio.sleep(wait)
 
-    async def _live(self, context: zmq.Context[zmq.Socket[bytes]]) -> tuple[str, int | None]:
+    async def _live(self, path: Path, context: zmq.Context[zmq.Socket[bytes]]) -> tuple[str, int | None]:
         """One engine life, from bind to the end of the process; returns why it ended, and the exit code."""
         self.lives += 1
-        path = self._folder / f"engine-{self.lives}.sock"
         line = Line(context, f"ipc://{path}", self._client.received)
         try:
             self._process = process = await self._spawn(f"ipc://{path}")

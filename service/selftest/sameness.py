@@ -23,7 +23,9 @@ from service.statistics import Interval, mean_interval
 REPEATS, NEEDED = 40, 35
 REQUESTS = 2
 SHORT = 6
-SWEEP_BATCHES = (1, 4)
+SWEEP_BATCHES = 2
+"""The smallest so many of those served."""
+
 SWEEP_TOKENS = 8
 NEEDED_SHARE = 0.9
 
@@ -60,7 +62,7 @@ def twice(served: Served, say: Say) -> list[Row]:
     """The same sweep twice; per cell, the two log ratios to eager must not differ."""
     if BASELINE not in served.modes:
         raise RuntimeError(f"every ratio is to '{BASELINE}': serve it")
-    cells = ladder_cells(served.modes, SWEEP_BATCHES, SWEEP_TOKENS)
+    cells = ladder_cells(served.modes, served.batch_sizes[:SWEEP_BATCHES], SWEEP_TOKENS)
     plan = Plan(preset="selftest", seed=7, rounds=MINIMUM_ROUNDS, cells=tuple(cells), warmup_passes_most=3)
     sweeps = [_sweep(served, plan, number, say) for number in (1, 2)]
     differences = {}

@@ -63,6 +63,7 @@ class Served:
 
     url: str
     modes: list[str]
+    batch_sizes: list[int]
     cpus: list[int]
 
     @contextmanager
@@ -76,10 +77,10 @@ class Served:
 
 
 def flags(settings: Settings) -> Sequence[str]:
-    """The command line that serves by `settings`, as far as the checks depend on them, at batch 1 and 4."""
+    """The command line that serves by `settings`, as far as the checks depend on them."""
     given = {
         "model": settings.model, "device": settings.device, "dtype": settings.dtype,
-        "modes": ",".join(settings.modes), "batch_sizes": "1,4",
+        "modes": ",".join(settings.modes), "batch_sizes": ",".join(map(str, settings.batch_sizes)),
     }  # fmt: skip
     return [f"--{name.replace('_', '-')}={value}" for name, value in given.items() if value]
 
@@ -93,16 +94,16 @@ def served(settings: Settings, log: Path, say: Say) -> Iterator[Served]:
     environment = {"LAUNCHBOUND_CACHE_FOLDER": str(settings.cache_folder), "LAUNCHBOUND_API_KEY": ""}
     with launched(flags(settings), log, environment) as url:
         _await_ready(url, say)
-        with Served(url, settings.modes, []).connection() as connection:
+        with Served(url, [], [], []).connection() as connection:
             engine = json.loads(connection.get("/v1/modes")[1])["engine"]
         cpus = engine["cpus"]
         with off_cores(cpus):
-            yield Served(url, settings.modes, cpus)
+            yield Served(url, settings.modes, settings.batch_sizes, cpus)
 
 
 def _await_ready(url: str, say: Say) -> None:
     began = monotonic()
-    with Served(url, [], []).connection() as connection:
+    with Served(url, [], [], []).connection() as connection:
         while monotonic() - began < READY_SECONDS:
             status, body = connection.get("/health/ready")
             if status == 200:
