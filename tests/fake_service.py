@@ -139,7 +139,9 @@ class _Handler(BaseHTTPRequestHandler):
             script.ran[mode] += 1
             fails = script.fail_after is not None and sum(script.ran.values()) > script.fail_after
         if fails:
-            return self._reply(500, {"error": {"type": "internal", "message": "the engine broke", "param": None}})
+            return self._reply(
+                500, {"error": {"type": "internal", "message": "the engine broke", "param": None}}
+            )
         batch, tokens = len(body["prompts"]), body["max_new_tokens"]
         effective = "compiled-cpp" if mode == "reduce-overhead" else mode
         outputs = [{"text": "x", "finish_reason": "length", "completion_tokens": tokens}] * batch

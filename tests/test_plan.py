@@ -7,6 +7,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from loadtests.answer import body
 from loadtests.arrivals import poisson
 from loadtests.plan import Cell, Plan, PlanError, check, order
@@ -33,12 +34,8 @@ def test_rounds_differ_in_order_and_the_seed_fixes_them() -> None:
 def test_a_preset_has_eight_rounds_and_a_control_at_every_closed_batch(preset: str) -> None:
     plan = make_plan(preset)
     assert plan.rounds >= 8
-    groups = {
-        (c.batch_size, c.prompt_set, c.new_tokens, c.concurrency) for c in plan.cells if c.load is None
-    }
-    controls = [
-        (c.batch_size, c.prompt_set, c.new_tokens, c.concurrency) for c in plan.cells if c.control
-    ]
+    groups = {(c.batch_size, c.prompt_set, c.new_tokens, c.concurrency) for c in plan.cells if c.load is None}
+    controls = [(c.batch_size, c.prompt_set, c.new_tokens, c.concurrency) for c in plan.cells if c.control]
     assert sorted(controls) == sorted(groups)
 
 
@@ -121,7 +118,12 @@ def test_a_prompt_set_has_the_length_it_is_called_by(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [("", "no prompt"), ('{"text": 3}\n', "line 1"), ('{"text": "a"}\nnonsense\n', "line 2"), ("[1]\n", "line 1")],
+    [
+        ("", "no prompt"),
+        ('{"text": 3}\n', "line 1"),
+        ('{"text": "a"}\nnonsense\n', "line 2"),
+        ("[1]\n", "line 1"),
+    ],
 )
 def test_a_broken_prompt_file_is_refused_with_its_line(tmp_path, content: str, words: str) -> None:
     path = tmp_path / "prompts.jsonl"

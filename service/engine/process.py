@@ -23,7 +23,7 @@ from service.engine.generation import Generator, JobError, Run
 from service.engine.local import LocalMailbox
 from service.engine.mailbox import Mailbox
 from service.engine.placement import pin
-from service.engine.sampling_tier import SampledTier, totals
+from service.engine.sampling_tier import SampledTier, ran_as, totals
 from service.engine.timings import Stamps, timings
 from service.engine.warmup import Rung
 from service.step.meters import new_meter
@@ -95,10 +95,10 @@ class Engine:
         evidence = self._tier.evidence(job, run, floor, profile)
         stamps = Stamps(queue_ns, taken_ns, perf_counter_ns())
         kernels, launches = totals(run, profile)
+        effective, reason = ran_as(rung.mode, rung.status, profile) if rung else (job.mode, None)
         self._mailbox.send(
             Outcome(
-                id=job.id, mode=job.mode, effective=rung.status.effective if rung else job.mode,
-                reason=rung.status.reason if rung else None, kind=run.kind, problem=problem,
+                id=job.id, mode=job.mode, effective=effective, reason=reason, kind=run.kind, problem=problem,
                 batch_size=len(job.prompts), batch_bucket=run.bucket, prompt_tokens=run.prompt_tokens,
                 outputs=run.rows.outputs() if run.rows else [],
                 timings=timings(run, evidence, stamps) if run.bucket else None,
@@ -122,6 +122,8 @@ class Engine:
             # The context is gone and so is every later call in it: the front starts a new engine.
             raise
         except Exception as error:  # noqa: BLE001 - the border of one job: the engine outlives it
+            if "fail_on_recompile" in str(error):
+                self.parts.warmup.update(rung, recompiles=rung.status.recompiles + 1)
             return "error", Problem(type="internal", message=f"{type(error).__name__}: {error}"[:2000]), None
         return run.kind, None, profile
 

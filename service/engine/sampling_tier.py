@@ -9,7 +9,8 @@ from time import time
 
 import torch
 
-from service.border.messages import Floor, Job, Phase, StepProfile
+from service.border.messages import Floor, Job, ModeStatus, Phase, StepProfile
+from service.border.modes import Mode
 from service.engine.generation import Run
 from service.engine.timings import Evidence
 from service.step.meters import Meter
@@ -64,6 +65,16 @@ class SampledTier:
 def covered(run: Run) -> bool:
     """Whether the profiler saw every step of `run`."""
     return run.prefill.steps + run.decode.steps <= STEPS_PER_TRACE
+
+
+def ran_as(mode: Mode, status: ModeStatus, profile: Sequence[StepProfile] | None) -> tuple[str, str | None]:
+    """What a request really ran as, and why: a sample of graph replay must show one launch per step."""
+    if status.effective != mode.cuda.name or not mode.cuda.graph_replay:
+        return status.effective, status.reason
+    decode = [entry.graph_launches for entry in profile or () if entry.phase == "decode"]
+    if any(launches is not None and launches != 1 for launches in decode):
+        return "compiled", "graph_skipped"
+    return status.effective, status.reason
 
 
 def totals(run: Run, profile: Sequence[StepProfile] | None) -> tuple[int | None, int | None]:

@@ -1,0 +1,201 @@
+"""The engine without a front: jobs in, outcomes out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from service.border.messages import EngineSettings, Job, ModeStatus, StepProfile, Timings
+from service.border.modes import MODES
+from service.engine import warmup
+from service.engine.local import LocalMailbox, local_job
+from service.engine.process import Engine
+from service.engine.sampling_tier import ran_as
+
+PROMPT = "def mean(values):\n"
+MODE_NAMES = ["eager", "inference_mode"]
+
+
+@pytest.fixture(autouse=True)
+def globals_as_before() -> Iterator[None]:
+    """An engine freezes globals of its process, which here is everyone's."""
+    threads = torch.get_num_threads()
+    yield
+    torch.compiler.set_stance("default")
+    torch.set_num_threads(threads)
+
+
+def settings(folder: Path, **changes: object) -> EngineSettings:
+    base = EngineSettings(
+        address="", modes=MODE_NAMES, batch_sizes=[1, 2], cache_folder=str(folder), cpus=None, threads=1
+    )
+    return msgspec.structs.replace(base, **changes)
+
+
+def serve(folder: Path, jobs: list[Job], **changes: object) -> LocalMailbox:
+    mailbox = LocalMailbox(jobs)
+    Engine(settings(folder, **changes), mailbox).run()
+    return mailbox
+
+
+def timings_of(mailbox: LocalMailbox, index: int = 0) -> Timings:
+    timings = mailbox.outcomes[index].timings
+    assert timings is not None
+    return timings
+
+
+def test_every_job_gets_one_outcome_in_order_with_a_split_of_its_wall_time(tmp_path: Path) -> None:
+    jobs = [local_job(f"{m}{n}", m, [PROMPT] * n, 5, ignore_eos=True) for m in MODE_NAMES for n in (1, 2)]
+    mailbox = serve(tmp_path, jobs)
+    assert [outcome.id for outcome in mailbox.outcomes] == [job.id for job in jobs]
+    for index in range(len(jobs)):
+        timings = timings_of(mailbox, index)
+        for phase in (timings.prefill, timings.decode):
+            assert phase.wall_seconds is not None
+            assert phase.dispatch_seconds is not None
+            assert phase.kernel_seconds is not None
+            assert 0 < phase.dispatch_seconds <= phase.wall_seconds
+            assert phase.dispatch_seconds + phase.kernel_seconds == pytest.approx(phase.wall_seconds)
+        assert timings.taken_ns < (timings.first_token_ns or 0) < timings.done_ns
+
+
+def test_dispatch_is_steps_times_the_floor_that_the_mode_shows(tmp_path: Path) -> None:
+    mailbox = serve(tmp_path, [local_job("a", "eager", [PROMPT], 33, ignore_eos=True)])
+    floors = {floor.batch: floor for floor in mailbox.modes["eager"].floors}
+    decode = timings_of(mailbox).decode
+    assert decode.dispatch_seconds is not None
+    assert floors[1].low <= decode.dispatch_seconds / decode.steps <= floors[1].high or (
+        decode.dispatch_seconds == decode.wall_seconds
+    )
+
+
+def test_a_mode_that_is_not_there_is_answered_with_those_that_are(tmp_path: Path) -> None:
+    outcome = serve(tmp_path, [local_job("a", "compiled", [PROMPT], 2)]).outcomes[0]
+    assert outcome.kind == "error"
+    assert outcome.problem is not None
+    assert outcome.problem.type == "mode_not_ready"
+    assert "eager" in outcome.problem.message
+    assert outcome.timings is None
+
+
+def test_a_job_whose_deadline_passed_in_the_queue_never_starts(tmp_path: Path) -> None:
+    late = msgspec.structs.replace(local_job("a", "eager", [PROMPT], 2), deadline_ns=1)
+    outcome = serve(tmp_path, [late]).outcomes[0]
+    assert (outcome.kind, outcome.timings) == ("timeout", None)
+
+
+def test_one_request_in_so_many_is_profiled_and_any_that_asks(tmp_path: Path) -> None:
+    jobs = [local_job(str(n), "eager", [PROMPT], 4, ignore_eos=True, profile=n == 2) for n in range(6)]
+    mailbox = serve(tmp_path, jobs, profile_every=4)
+    assert [outcome.profile is not None for outcome in mailbox.outcomes] == [
+        False,
+        False,
+        True,
+        True,
+        False,
+        False,
+    ]
+    profile = mailbox.outcomes[2].profile
+    assert profile is not None
+    assert [(entry.phase, entry.steps) for entry in profile] == [("prefill", 1), ("decode", 3)]
+    assert all(entry.operators > 50 and entry.kernels is None for entry in profile)
+    assert {path.name for path in (tmp_path / "traces").iterdir()} >= {"2.json", "2.trace.json.gz", "3.json"}
+
+
+def test_an_id_cannot_lead_a_trace_out_of_its_folder(tmp_path: Path) -> None:
+    serve(tmp_path / "cache", [local_job("../../out", "eager", [PROMPT], 2, profile=True)])
+    assert list(tmp_path.rglob("*.trace.json.gz")) == [
+        tmp_path / "cache" / "traces" / ".._.._out.trace.json.gz"
+    ]
+
+
+def test_without_instrumentation_steps_are_counted_and_nothing_is_claimed_of_them(tmp_path: Path) -> None:
+    mailbox = serve(tmp_path, [local_job("a", "eager", [PROMPT], 4, ignore_eos=True)], instrumentation="off")
+    timings = timings_of(mailbox)
+    assert timings.decode.steps == 3
+    assert (
+        timings.decode.wall_seconds
+        is timings.decode.dispatch_seconds
+        is timings.decode.kernel_seconds
+        is None
+    )
+    assert timings.dispatch_source is timings.kernel_source is None
+
+
+def test_a_mode_whose_warm_up_raises_fails_alone_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = warmup.Warmup._callables
+
+    def breaking(self: warmup.Warmup, rung: warmup.Rung) -> object:
+        if rung.mode.name == "inference_mode":
+            raise RuntimeError("the backend gave up")
+        return ready(self, rung)
+
+    monkeypatch.setattr(warmup.Warmup, "_callables", breaking)
+    mailbox = serve(tmp_path, [local_job(mode, mode, [PROMPT], 2) for mode in MODE_NAMES])
+    assert mailbox.modes["inference_mode"].state == "failed"
+    assert "the backend gave up" in (mailbox.modes["inference_mode"].detail or "")
+    assert [outcome.kind for outcome in mailbox.outcomes] == ["ok", "error"]
+
+
+def test_a_mode_out_of_parity_is_not_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = warmup.parity.forced_logits
+
+    def wrong(*arguments: object) -> torch.Tensor:
+        logits = honest(*arguments)  # type: ignore[arg-type]
+        return logits + 1e-3 if wrong_now else logits
+
+    wrong_now = False
+
+    def watch(message: object) -> None:
+        nonlocal wrong_now
+        if isinstance(message, ModeStatus):
+            wrong_now = message.mode == "inference_mode"
+
+    monkeypatch.setattr(warmup.parity, "forced_logits", wrong)
+    mailbox = LocalMailbox([local_job("a", "inference_mode", [PROMPT], 2)], watch)
+    Engine(settings(tmp_path), mailbox).run()
+    status = mailbox.modes["inference_mode"]
+    assert status.state == "failed"
+    assert status.parity is not None
+    assert not status.parity.passed
+    assert mailbox.modes["eager"].state == "ready"
+    assert mailbox.outcomes[0].kind == "error"
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "autocast-bfloat16"])
+def test_each_precision_serves_in_parity_and_says_what_it_is(tmp_path: Path, dtype: str) -> None:
+    mailbox = serve(tmp_path, [local_job("a", "inference_mode", [PROMPT], 4, ignore_eos=True)], dtype=dtype)
+    assert mailbox.outcomes[0].kind == "ok"
+    assert all(status.parity and status.parity.passed for status in mailbox.modes.values())
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [({"device": "cuda"}, "--device cpu"), ({"dtype": "int8"}, "float32"), ({"cpus": [4096]}, "cores"),
+     ({"model": "nowhere"}, "nowhere"), ({"prefill_chunk": 4096}, "context")],
+)  # fmt: skip
+def test_settings_that_cannot_work_are_refused_with_a_remedy(
+    tmp_path: Path, change: dict[str, object], words: str
+) -> None:
+    if change == {"device": "cuda"} and torch.cuda.is_available():
+        pytest.skip("there is a CUDA device here")
+    with pytest.raises(ValueError, match=words):
+        Engine(settings(tmp_path, **change), LocalMailbox([]))
+
+
+def test_a_sample_without_its_graph_launch_is_not_reported_under_the_modes_own_name() -> None:
+    mode = MODES["reduce-overhead"]
+    status = ModeStatus(mode=mode.name, removes="", state="ready", effective="reduce-overhead")
+
+    def profile(launches: float) -> list[StepProfile]:
+        return [StepProfile(phase="decode", steps=3, operators=1, copies=0, graph_launches=launches)]
+
+    assert ran_as(mode, status, profile(1.0)) == ("reduce-overhead", None)
+    assert ran_as(mode, status, profile(0.0)) == ("compiled", "graph_skipped")
+    assert ran_as(mode, status, None) == ("reduce-overhead", None)
