@@ -17,8 +17,8 @@ $(READY): requirements.lock pyproject.toml
 	@echo "setting up .venv from requirements.lock (a minute or two; torch is the large part)"
 	@test -x .venv/bin/python || $(SYSTEM_PYTHON) -m venv .venv
 	@while sleep 5; do printf '.'; done & beat=$$!; trap "kill $$beat" EXIT; \
-	  .venv/bin/python -m pip install --disable-pip-version-check -q -r requirements.lock
-	@.venv/bin/python -m pip install --disable-pip-version-check -q --no-deps --no-build-isolation -e .
+	  .venv/bin/python -m pip install --disable-pip-version-check -qq -r requirements.lock
+	@.venv/bin/python -m pip install --disable-pip-version-check -qq --no-deps --no-build-isolation -e .
 	@touch $@
 
 bench: $(READY) ## the main job: serve the five modes, sweep them, write the report

@@ -2,7 +2,8 @@
 
 Started as `python fake_engine.py OPTIONS SETTINGS`, both JSON. Options: `device` ("cpu" or "cuda"), `states`
 (mode → state at start, else ready), `exit` (end at once with this code), `silent` (never say hello), `deaf`
-(end neither when told to stop nor at SIGTERM).
+(end neither when told to stop nor at SIGTERM),
+`unconnected` (never come to the border).
 A prompt that is no command completes to one word per token.
 """
 
@@ -246,6 +247,8 @@ def main() -> int:
     if "exit" in options:
         print("as commanded", file=sys.stderr)
         return int(options["exit"])
+    if "unconnected" in options:
+        signal.pause()
     FakeEngine(settings, options).run()
     return 0
 

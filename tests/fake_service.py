@@ -20,7 +20,7 @@ STEP_SECONDS = {
 
 @dataclass
 class Script:
-    """How this instance behaves. `fail_after`: requests from then on get 500. `miscount`: counts one too many."""
+    """How this instance behaves. `fail_after` so many requests all get 500. `miscount`: counts one too many."""
 
     states: list[str] = field(default_factory=lambda: ["ready"])
     failed_mode: str | None = None
@@ -73,8 +73,10 @@ def timings(mode: str, batch: int, tokens: int) -> dict[str, Any]:
     dispatch, kernel = STEP_SECONDS[mode][0], STEP_SECONDS[mode][1] * batch
 
     def phase(steps: int) -> dict[str, Any]:
-        return {"steps": steps, "wall_seconds": steps * (dispatch + kernel), "dispatch_seconds": steps * dispatch,
-                "device_span_seconds": None, "kernel_seconds": steps * kernel, "sync_wait_seconds": None}  # fmt: skip
+        return {
+            "steps": steps, "wall_seconds": steps * (dispatch + kernel), "dispatch_seconds": steps * dispatch,
+            "device_span_seconds": None, "kernel_seconds": steps * kernel, "sync_wait_seconds": None,
+        }  # fmt: skip
 
     total = tokens * (dispatch + kernel) + 0.0004
     return {

@@ -60,7 +60,8 @@ def make_results(
 
 
 def _row(
-    cell: Cell, number: int, sequence: int, now: float, seconds: float, failed: bool, device: str, switches: int
+    cell: Cell, number: int, sequence: int, now: float, seconds: float, failed: bool, device: str,
+    switches: int,
 ) -> dict[str, object]:  # fmt: skip
     tokens = cell.new_tokens
     measured = timings(cell.mode, cell.batch_size, tokens) | {"involuntary_switches": switches}
@@ -71,8 +72,8 @@ def _row(
         "stage": "measure" if number else "warmup", "mode": cell.mode,
         "effective_mode": "compiled-cpp" if cell.mode == "reduce-overhead" else cell.mode,
         "batch_size": cell.batch_size, "prompt_set": cell.prompt_set, "new_tokens": tokens,
-        "concurrency": cell.concurrency, "load": cell.load, "request_id": str(sequence), "intended_start": now,
-        "start": now, "latency_seconds": seconds, "latency_from_intended_seconds": seconds,
+        "concurrency": cell.concurrency, "load": cell.load, "request_id": str(sequence),
+        "intended_start": now, "start": now, "latency_seconds": seconds, "latency_from_intended_seconds": seconds,
         "status": 500 if failed else 200, "error": "the engine broke" if failed else None,
     }  # fmt: skip
     if failed:

@@ -86,3 +86,4 @@ def running(
     finally:
         server.should_exit = True
         thread.join(PATIENCE_SECONDS)
+        assert not thread.is_alive(), "the server did not end"

@@ -95,7 +95,7 @@ def test_a_given_request_id_is_taken_and_is_the_answers_id(front: Front) -> None
     assert answer.headers["x-request-id"] == answer.json()["id"] == "mine-1"
 
 
-@pytest.mark.parametrize("given", ["x" * 129, "with space", "a,b", "née"])
+@pytest.mark.parametrize("given", ["x" * 129, "with space", "a,b", "née", "../a"])
 def test_a_malformed_request_id_is_replaced(front: Front, given: str) -> None:
     answer = front.generate(headers={"X-Request-ID": given.encode()})  # type: ignore[dict-item]
     assert answer.status_code == 200

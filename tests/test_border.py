@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import stat
+import time
 from pathlib import Path
 
 import psutil
 import pytest
+import zmq
 from serving import Front, running, until
 
 from service.border import supervisor
+from service.border.line import Line
 
 
 def test_the_sockets_lie_in_a_private_folder_that_is_removed() -> None:
@@ -33,6 +37,26 @@ def test_the_engine_ends_with_the_front() -> None:
         front.await_ready()
         engine = psutil.Process(front.parts.supervisor.pid)
     assert not engine.is_running()
+
+
+def test_an_engine_that_has_not_come_to_the_border_yet_is_ended_at_once() -> None:
+    with running(unconnected=True) as front:
+        engine = psutil.Process(until(lambda: front.parts.supervisor.pid, "the engine's start"))
+        began = time.monotonic()
+    assert not engine.is_running()
+    assert time.monotonic() - began < supervisor.STOP_SECONDS
+
+
+def test_a_send_to_nobody_does_not_wait(tmp_path: Path) -> None:
+    async def send() -> bool:
+        with zmq.Context() as context:
+            alone = Line(context, f"ipc://{tmp_path / 'l'}", print)
+            try:
+                return alone.send(b"hello")
+            finally:
+                alone.close()
+
+    assert asyncio.run(asyncio.wait_for(send(), 5)) is False
 
 
 def test_an_engine_that_ignores_stop_and_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,6 +92,15 @@ def test_the_parts_sum_to_the_total_and_none_is_negative(client: httpx.Client, m
     assert timings["sync_wait_seconds"] is timings["device_span_seconds"] is timings["launches"] is None
 
 
+def test_an_idle_engine_keeps_nobody_waiting_and_the_way_there_is_border_not_queue(
+    client: httpx.Client,
+) -> None:
+    timings = [generate(client, "eager", max_new_tokens=1).json()["timings"] for _ in range(5)]
+    # Now and then a sample of the twin is in the way; most requests find the engine idle.
+    assert min(t["queue_seconds"] for t in timings) == 0.0
+    assert all(0 < t["border_seconds"] < t["other_seconds"] for t in timings)
+
+
 def test_a_profiled_request_leaves_a_trace_and_no_latency(client: httpx.Client) -> None:
     def observed() -> float:
         lines = client.get("/metrics").text.splitlines()

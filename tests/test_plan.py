@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -125,7 +126,7 @@ def test_a_prompt_set_has_the_length_it_is_called_by(name: str) -> None:
         ("[1]\n", "line 1"),
     ],
 )
-def test_a_broken_prompt_file_is_refused_with_its_line(tmp_path, content: str, words: str) -> None:
+def test_a_broken_prompt_file_is_refused_with_its_line(tmp_path: Path, content: str, words: str) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_text(content)
     with pytest.raises(PromptError, match=words):

@@ -68,8 +68,8 @@ def test_open_loop_latency_counts_from_the_intended_start(tmp_path: Path) -> Non
 def test_csv_files_have_a_line_per_cell_and_round_and_per_cell(tmp_path: Path) -> None:
     findings = Findings(read_results(make_results(tmp_path)))
     write_tables(findings)
-    cells = list(csv.DictReader((tmp_path / "cells.csv").open()))
-    summary = list(csv.DictReader((tmp_path / "summary.csv").open()))
+    cells = list(csv.DictReader((tmp_path / "cells.csv").read_text().splitlines()))
+    summary = list(csv.DictReader((tmp_path / "summary.csv").read_text().splitlines()))
     assert len(cells) == 18 * 8
     assert len(summary) == 18
     compiled = next(r for r in summary if r["mode"] == "compiled" and r["batch_size"] == "1")
@@ -80,7 +80,7 @@ def test_csv_files_have_a_line_per_cell_and_round_and_per_cell(tmp_path: Path) -
 def test_rows_are_read_as_they_were_written_with_fields_of_others_kept(tmp_path: Path) -> None:
     make_results(tmp_path)
     assert all(row.ok and row.steps == 32 for row in read_rows(tmp_path))
-    assert json.loads((tmp_path / "requests.jsonl").open().readline())["kernels"] is None
+    assert json.loads((tmp_path / "requests.jsonl").read_text().splitlines()[0])["kernels"] is None
 
 
 def test_a_row_is_in_the_file_before_the_next_begins(tmp_path: Path) -> None:

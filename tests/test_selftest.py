@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from threading import Event
 
 import msgspec
 import pytest
@@ -17,6 +18,7 @@ from service.border.modes import MODES
 from service.selftest import bench
 from service.selftest.checks import BENCH, SERVICE, chosen, settle
 from service.selftest.counting import at_least, share_interval
+from service.selftest.disturbance import Disturbance
 from service.selftest.parts import request_parts
 from service.selftest.perf import Recording
 from service.selftest.regression import curvature, intercept
@@ -231,6 +233,33 @@ def test_an_undecided_row_is_measured_once_more_and_the_others_stay() -> None:
     assert len(calls) == 2
     assert (wide.verdict, wide.repeated) == ("pass", True)
     assert (sure.value, sure.repeated) == (1.0, False)
+
+
+class Busy(Disturbance):
+    """As if somebody else had had the core for this share of the time."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self._share = share
+
+    def take_share(self) -> float:
+        return self._share
+
+
+def test_a_failure_on_a_disturbed_core_is_undecided_and_a_pass_stands() -> None:
+    rows = [judged("bad", "b", interval(2, 3), most=1), judged("good", "b", interval(0, 1), most=1)]
+    rows.append(exact("sure", "b", False, 1.0, "s"))
+    assert [row.verdict for row in Busy(0.2).excuse(rows)] == ["undecided", "pass", "fail"]
+    assert "20%" in Busy(0.2).excuse(rows)[0].note
+    assert Busy(0.001).excuse(rows) == rows
+
+
+def test_time_in_which_a_thread_did_not_run_is_a_disturbance() -> None:
+    disturbance, event = Disturbance(), Event()
+    with disturbance.noted():
+        event.wait(0.05)
+    assert disturbance.take_share() > 0.5
+    assert disturbance.take_share() == 0.0
 
 
 def test_a_check_that_breaks_is_a_failed_row_that_says_why(capsys: pytest.CaptureFixture[str]) -> None:

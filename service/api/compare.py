@@ -45,7 +45,7 @@ async def compare(request: Request) -> Response:
     async with Call(parts, request.receive) as call:
         for number in range(body.repeats):
             for mode in random.sample(modes, len(modes)):
-                job_id = f"{id_of(request.scope)}/{number}/{mode}"
+                job_id = f"{id_of(request.scope)}.{number}.{mode}"
                 job = new_job(parts, job_id, mode, body, received_ns, seed)
                 account = await call.account(call.submit(job), job.sent_ns)
                 parts.observe(account)

@@ -9,12 +9,12 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 HEADER = "X-Request-ID"
-WELL_FORMED = re.compile(r"[A-Za-z0-9._:/+=~-]{1,128}")
+WELL_FORMED = re.compile(r"[A-Za-z0-9._-]{1,128}")
 KEY = "launchbound.request_id"
 
 
 class RequestId:
-    """ASGI middleware. A malformed or overlong id is not echoed but replaced: it ends up in logs."""
+    """ASGI middleware. A malformed or overlong id is replaced: ids go into logs and file names."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

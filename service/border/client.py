@@ -60,7 +60,7 @@ class EngineClient:
         self._tickets: dict[str, Ticket] = {}
         self._idle = asyncio.Event()
         self._idle.set()
-        self._send: Callable[[bytes], None] | None = None
+        self._send: Callable[[bytes], bool] | None = None
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode = msgspec.msgpack.Decoder(ToFront).decode
 
@@ -149,18 +149,17 @@ class EngineClient:
 
     # ------------------------------------------------------------ for the supervisor
 
-    def attach(self, send: Callable[[bytes], None]) -> None:
-        """A new engine life begins; `send` hands a message to it without waiting."""
+    def attach(self, send: Callable[[bytes], bool]) -> None:
+        """A new engine life begins; `send` hands a frame to it without waiting, False where it is not there.
+
+        What could not be sent to an engine that has just ended fails with everything else it had, in `lost`.
+        """
         self._send = send
         self.stuck.clear()
 
     def detach(self) -> None:
         """The engine's socket is about to close."""
         self._send = None
-
-    def post(self, message: ToEngine) -> None:
-        """Send a message that is no job."""
-        self._post(message)
 
     def received(self, frame: bytes) -> None:
         """One message from the engine. Raises msgspec.DecodeError where it is none that we know."""

@@ -26,12 +26,16 @@ class Line:
         self._loop.add_reader(self._socket.fileno(), self.drain)
         self.broken: asyncio.Future[Exception] = self._loop.create_future()
 
-    def send(self, frame: bytes) -> None:
-        """Hand a frame to zmq's own thread."""
-        self._socket.send(frame)
+    def send(self, frame: bytes) -> bool:
+        """Hand a frame to zmq's own thread. False: the engine has not come yet, or has gone."""
+        try:
+            self._socket.send(frame, zmq.NOBLOCK)
+        except zmq.Again:
+            return False
         # The descriptor signals only changes, and a send may have taken in the signal of an arrival.
         if self._readable():
             self._loop.call_soon(self.drain)
+        return True
 
     def drain(self) -> None:
         """Take in all frames that are there."""

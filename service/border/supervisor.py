@@ -111,7 +111,7 @@ class Supervisor:
             wait = self.retry_seconds()
             told = f"{reason}; a new one starts in {wait:.1f} s"
             log.error(told)
-            self._client.lost(told, retry_after_seconds=round(wait) + 2)
+            self._client.lost(told, retry_after_seconds=round(wait) + 5)
             await asyncio.sleep(wait)
 
     async def _live(self, path: Path, context: zmq.Context[zmq.Socket[bytes]]) -> tuple[str, int | None]:
@@ -146,8 +146,7 @@ class Supervisor:
             await _end(process, asked=False)
             return f"the engine {why} and was ended"
         except asyncio.CancelledError:
-            self._client.post(Stop())
-            await _end(process, asked=True)
+            await _end(process, asked=line.send(msgspec.msgpack.encode(Stop())))
             raise
         finally:
             exited.cancel()

@@ -52,8 +52,10 @@ class Engine:
         """Serve until told to stop; modes become ready one after another meanwhile."""
         self._mailbox.send(self.parts.status(warm=False))
         for _ in self.parts.warmup.run():
+            self._busy_until_ns = perf_counter_ns()
             self._serve_waiting()
         self._settle()
+        self._busy_until_ns = perf_counter_ns()
         while not self._mailbox.stopped:
             self._serve_waiting()
             self._calibrate_in_idle_time()
@@ -70,8 +72,7 @@ class Engine:
         self._mailbox.send(self.parts.status(warm=True))
 
     def _serve_waiting(self) -> None:
-        """Run every job that has arrived; whatever the engine did until now kept them waiting."""
-        self._busy_until_ns = perf_counter_ns()
+        """Run every job that has arrived, one after another; each keeps those behind it waiting."""
         self._mailbox.receive()
         while not self._mailbox.stopped and (job := self._mailbox.take()) is not None:
             self._serve(job)

@@ -64,7 +64,7 @@ def run(settings: EngineSettings, names: list[str], teller: Teller) -> None:
         if name == ENGINE_REST:
             teller.tell(EngineRest(seconds=engine_seconds(lab, say)))
             continue
-        teller.tell(Rows(name=name, rows=settle(name, partial(CHECKS[name], lab, say))))
+        teller.tell(Rows(name=name, rows=settle(name, partial(CHECKS[name], lab, say), lab.disturbance)))
 
 
 def main(arguments: list[str]) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from service.selftest.disturbance import Disturbance
 from service.selftest.rows import Row
 
 BENCH: dict[str, str] = {
@@ -43,13 +44,17 @@ def chosen(only: Iterable[str] | None) -> tuple[list[str], list[str]]:
     return [name for name in BENCH if name in names], [name for name in SERVICE if name in names]
 
 
-def settle(name: str, check: Callable[[], list[Row]]) -> list[Row]:
-    """The check's rows. Where one is undecided, the check runs once more and that row is the new one."""
+def settle(name: str, check: Callable[[], list[Row]], disturbance: Disturbance | None = None) -> list[Row]:
+    """The check's rows. Where one is undecided, the check runs once more and that row is the new one.
+
+    With `disturbance`, what failed while others used the cores is undecided too.
+    """
+    judge = disturbance.excuse if disturbance else _as_it_is
     try:
-        first = check()
+        first = judge(check())
         if all(row.verdict != "undecided" for row in first):
             return first
-        second = {row.name: row for row in check()}
+        second = {row.name: row for row in judge(check())}
     except Exception as error:  # noqa: BLE001 - a check that breaks is a failed row, and the others still run
         traceback.print_exc()
         note = f"broke: {type(error).__name__}: {error}"[:300]
@@ -60,3 +65,7 @@ def settle(name: str, check: Callable[[], list[Row]]) -> list[Row]:
         else row
         for row in first
     ]
+
+
+def _as_it_is(rows: list[Row]) -> list[Row]:
+    return rows

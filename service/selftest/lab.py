@@ -20,6 +20,7 @@ from service.border.messages import EngineSettings
 from service.border.modes import MODES
 from service.engine.device import choose_device
 from service.engine.placement import engine_cpus, pin
+from service.selftest.disturbance import Disturbance
 from service.step.calibration import cold_seconds, prepare, stream_for
 from service.step.callables import Buffers, Burden, Step, allocate, build_step
 from service.step.precision import choose_precision
@@ -70,6 +71,7 @@ class Lab:
         self._model = self._fit(build(settings.model, 1, self.device, self.precision.weights))
         self.config: Config = self._model.config
         self.stream = stream_for(self._model)
+        self.disturbance = Disturbance()
         self._models: dict[Config, Transformer] = {self.config: self._model}
         self._cases: dict[tuple[str, Config, Burden | None], Case] = {}
 
@@ -107,7 +109,8 @@ class Lab:
         gc.freeze()
         pin(self.cpus, exempt=set())
         try:
-            yield
+            with self.disturbance.noted():
+                yield
         finally:
             pin(sorted(before), exempt=set())
 

@@ -55,13 +55,12 @@ def sampled(lab: Lab, say: Say) -> list[Row]:
     elsewhere = os.sched_getaffinity(0) - set(lab.cpus) or set(lab.cpus)
     windows: list[Window] = []
     try:
-        with lab.settled(), recording(elsewhere) as seen:
+        with recording(elsewhere) as seen, lab.settled():
             for number in range(ROUNDS):
                 say(f"round {number + 1} of {ROUNDS}")
                 modes = list(lab.modes)
                 Random(f"perf/{number}").shuffle(modes)
                 windows += [_window(lab, mode) for mode in modes]
-            say("reading perf's samples")
     except PerfError as error:
         return [not_measurable(NAME, BOUND, str(error))]
     return [_row(mode, [w for w in windows if w.mode == mode], seen) for mode in lab.modes]
