@@ -14,7 +14,8 @@ from service.selftest.rows import Row, judged, not_measurable
 from service.statistics import median_interval
 from service.step.callables import Burden
 
-ROUNDS = 50
+ROUNDS = 30
+STEPS = 12
 MODES = ("eager", "compiled")
 HOST_SECONDS = 1e-3
 TIMES_LONGER = 8
@@ -107,10 +108,10 @@ def _shifts(lab: Lab, pair: Pair, say: Say, seed: str) -> dict[str, list[float]]
     """Per round, how far dispatch (floor) and kernel (wall less floor) moved, as shares of what was added."""
     # The shortest of a few: what is asked is how much was added, and interference only ever adds.
     arms: dict[str, Callable[[], float]] = {
-        "plain": lambda: pair.plain.decode_seconds(pick=min),
-        "more": lambda: pair.more.decode_seconds(pick=min),
-        "plain_floor": lambda: lab.floor_seconds(pair.plain_twin, pick=min),
-        "more_floor": lambda: lab.floor_seconds(pair.more_twin, pick=min),
+        "plain": lambda: pair.plain.decode_seconds(STEPS, min),
+        "more": lambda: pair.more.decode_seconds(STEPS, min),
+        "plain_floor": lambda: lab.floor_seconds(pair.plain_twin, STEPS, min),
+        "more_floor": lambda: lab.floor_seconds(pair.more_twin, STEPS, min),
         "alone": pair.alone,
     }
     with lab.settled():
