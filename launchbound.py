@@ -160,6 +160,22 @@ def parity(
         bad_input(error)
 
 
+@app.command()
+def selftest(
+    only: Annotated[str | None, typer.Option(help="Checks to run, with commas; default all.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Default results/selftest-<UTC>-<commit>.")] = None,
+    model: Model = None, device: Device = None, dtype: Dtype = None, modes: Modes = None,
+) -> None:  # fmt: skip
+    """Prove on this machine that the numbers are right; some minutes, exit code 1 where a check fails."""
+    settings = settings_from(model=model, device=device, dtype=dtype, modes=modes)
+    from service.selftest.run import main
+
+    try:
+        raise typer.Exit(main(settings, _words(only), out))
+    except ValueError as error:
+        bad_input(error)
+
+
 def _words(text: str | None) -> list[str] | None:
     return [word.strip() for word in text.split(",") if word.strip()] if text else None
 
