@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import signal
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, cast
 
@@ -59,6 +61,38 @@ def serve(
 
 
 @app.command()
+def stack(
+    model: Model = None, device: Device = None, dtype: Dtype = None, modes: Modes = None,
+    batch_sizes: BatchSizes = None,
+    port: Annotated[int, typer.Option(help="Port of the service; 0 takes a free one.")] = 8000,
+    prometheus_port: Annotated[int, typer.Option(help="Port of Prometheus; 0 takes a free one.")] = 9090,
+) -> None:  # fmt: skip
+    """Serve, with Prometheus beside where its binary is on this machine, until Ctrl-C. Without Docker."""
+    served = {"model": model, "device": device, "dtype": dtype, "modes": modes, "batch_sizes": batch_sizes,
+              "port": port, "host": "127.0.0.1"}  # fmt: skip
+    folder = Path(settings_from(**served).cache_folder) / "stack"
+    folder.mkdir(parents=True, exist_ok=True)
+    from dashboards.local import PrometheusError
+    from dashboards.stack import watch
+    from service.launch import LaunchError, launched
+
+    # A supervisor's SIGTERM ends both in order, as Ctrl-C does; a shell's background job ignores SIGINT.
+    for stop in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(stop, signal.default_int_handler)
+    try:
+        with launched(_flags(served), folder / "service.log") as url:
+            code = watch(url, shutil.which("prometheus"), folder, prometheus_port, typer.echo)
+    except (LaunchError, PrometheusError) as error:
+        bad_input(error)
+    raise typer.Exit(code)
+
+
+def _flags(options: dict[str, Any]) -> list[str]:
+    """Options as `launchbound serve` takes them; None is left to its default."""
+    return [f"--{name.replace('_', '-')}={value}" for name, value in options.items() if value is not None]
+
+
+@app.command()
 def sweep(
     url: Annotated[str | None, typer.Option(help="A running service; without it one is started.")] = None,
     preset: Annotated[str, typer.Option(help="quick, standard, full or gpu.")] = "quick",
@@ -109,8 +143,7 @@ def _sweep(url: str | None, plan: Any, folder: Path, options: dict[str, str | No
                 "batch_sizes": ",".join(map(str, plan.batch_sizes)),
             }  # fmt: skip
             settings_from(**served)
-            flags = [f"--{name.replace('_', '-')}={value}" for name, value in served.items() if value]
-            with launched(flags, folder / "service.log") as own:
+            with launched(_flags(served), folder / "service.log") as own:
                 result = run(own, {name: value for name, value in served.items() if value})
     except (LaunchError, PromptError, TargetError) as error:
         bad_input(error)

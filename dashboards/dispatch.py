@@ -29,6 +29,7 @@ def dispatch() -> Dashboard:
         "Launch-bound or kernel-bound": [_share(), _bound_index(), _floor()],
         "One step, by batch, over the time shown": _steps(),
         "On a GPU": _device(),
+        "What a step issues": _issued(),
         "Compiler": _compiler(),
         "One mode at a time": [_by_part()],
     }
@@ -84,6 +85,22 @@ def _device() -> list[Panel]:
             Query(quantile(0.95, "step_device_span_seconds", labels=decode), "{{mode}}"),
         ),
         graph(Face("Sync wait", "s", empty="no GPU"), Query(mean("request_sync_wait_seconds"), "{{mode}}")),
+    ]
+
+
+def _issued() -> list[Panel]:
+    counts = [
+        Query(f"max by (mode, phase) ({series(f'step_{what}')})", what)
+        for what in ("operators", "kernels", "launches")
+    ]
+    captured = f"sum by (mode) ({series('cudagraph_captures_total')}) > 0"
+    return [
+        grid(Face("Operators, kernels, launches", "none", empty="no profiled request"), *counts),
+        graph(
+            Face("Graph replays", "cps", empty="no GPU"),
+            Query(total_rate("cudagraph_replays_total"), "{{mode}}"),
+        ),
+        bars_by_mode(Face("Graphs captured", "none", empty="no graphs"), Query(captured, "graphs")),
     ]
 
 

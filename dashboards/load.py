@@ -106,12 +106,20 @@ def _memory() -> list[Panel]:
         ]
 
     out_of_memory = total_rate("requests_total", "mode", OF_MODE + ', outcome="oom"', NOW)
+    retries = total_rate("memory_alloc_retries_total", "instance", HERE)
+    failures = total_rate("memory_ooms_total", "instance", HERE)
     return [
-        graph(Face("Allocator", "bytes", width=6, empty="no GPU"), *allocator("current")),
-        graph(Face("Allocator peak", "bytes", width=6, empty="no GPU"), *allocator("peak")),
-        graph(Face("Out of memory", "reqps", NONE_EXPECTED, 6), Query(out_of_memory, "{{mode}}")),
+        graph(Face("Allocator", "bytes", empty="no GPU"), *allocator("current")),
+        graph(Face("Allocator peak", "bytes", empty="no GPU"), *allocator("peak")),
         graph(
-            Face("GPU utilisation", "percent", width=6, empty="no GPU exporter"),
+            Face("Allocator retries", "cps", NONE_EXPECTED, empty="no GPU"), Query(retries, "{{instance}}")
+        ),
+        graph(
+            Face("Failed allocations", "cps", NONE_EXPECTED, empty="no GPU"), Query(failures, "{{instance}}")
+        ),
+        graph(Face("Out of memory", "reqps", NONE_EXPECTED), Query(out_of_memory, "{{mode}}")),
+        graph(
+            Face("GPU utilisation", "percent", empty="no GPU exporter"),
             Query("max by (gpu) (DCGM_FI_DEV_GPU_UTIL{})", "GPU {{gpu}}"),
         ),
     ]

@@ -21,6 +21,10 @@ START_SECONDS = 30.0
 _OPENER = build_opener(ProxyHandler({}))
 
 
+class PrometheusError(RuntimeError):
+    """Prometheus did not start; the message has its last words."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One series of an answer: its labels, and (seconds since the epoch, value) in order of time."""
@@ -96,7 +100,7 @@ def local_prometheus(
 ) -> Iterator[Prometheus]:
     """Run `binary` until the block ends, its data and configuration in `folder`; port 0 takes a free one.
 
-    Raises RuntimeError with Prometheus' own words where it does not start.
+    Raises PrometheusError with Prometheus' own words where it does not start.
     """
     (folder / "prometheus.yml").write_text(configuration(targets, interval), encoding="utf-8")
     command = [
@@ -122,7 +126,8 @@ def _listening(running: subprocess.Popen[bytes], log: Path) -> str:
         if address and "Server is ready" in said:
             return address[1]
         sleep(0.05)
-    raise RuntimeError(f"Prometheus did not start; {log} ends with: {log.read_text(errors='replace')[-500:]}")
+    last = log.read_text(encoding="utf-8", errors="replace")[-500:]
+    raise PrometheusError(f"Prometheus did not start; {log} ends with: {last}")
 
 
 def _point(pair: Sequence[Any]) -> tuple[float, float]:

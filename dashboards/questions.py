@@ -8,11 +8,21 @@ from dataclasses import dataclass
 from dashboards.build import boards
 
 NEEDS_A_GPU = frozenset(
-    {"Dispatch against device span", "Device span p95", "Sync wait", "Allocator", "Allocator peak"}
+    {
+        "Dispatch against device span",
+        "Device span p95",
+        "Sync wait",
+        "Graph replays",
+        "Graphs captured",
+        "Allocator",
+        "Allocator peak",
+        "Allocator retries",
+        "Failed allocations",
+    }
 )
 """Panels whose series a CPU cannot measure, and so does not export."""
 
-PARTS_THAT_NEED_A_GPU = frozenset({"sync wait"})
+PARTS_THAT_NEED_A_GPU = frozenset({"sync wait", "kernels", "launches"})
 """Queries, by legend, of panels that are otherwise shown on a CPU as well."""
 
 NEEDS_COMPILED_MODES = frozenset({"Compilations"})

@@ -14,6 +14,8 @@ from loadtests.results import read_results
 from loadtests.verdict import Findings, Summary, Verdict
 
 _STYLE = {"faster": "green", "slower": "red", "undecided": "yellow", "no detectable difference": "dim"}
+_LEFT_OUT = ("tokens/s", "index")
+"""What does not fit into 80 columns."""
 WIDTH = 110
 """Columns of a table that goes into a file or a pipe."""
 _COLUMNS = ("mode", "ms", "tokens/s", "dispatch", "kernel", "index", "speed-up (95 %)", "")
@@ -22,14 +24,15 @@ _COLUMNS = ("mode", "ms", "tokens/s", "dispatch", "kernel", "index", "speed-up (
 def print_table(folder: Path | str, console: Console | None = None) -> None:
     """Print what a results folder says. Raises RowsError where it holds nothing."""
     findings, console = Findings(read_results(folder)), console or Console()
+    if not console.is_terminal and console.width < WIDTH:
+        console = Console(file=console.file, width=WIDTH)
     for gate in findings.results.failed_gates:
         console.print(Text(f"NOT VALID  {gate.name}: {gate.detail}", style="bold red"), soft_wrap=True)
     for gate in findings.results.gates:
         if gate.warning and gate.passed is False:
             console.print(Text(f"warning  {gate.name}: {gate.detail}", style="yellow"), soft_wrap=True)
     for verdict in findings.verdicts:
-        width = console.width if console.is_terminal else max(WIDTH, console.width)
-        console.print(table(verdict, narrow=width < 100), width=width)
+        console.print(table(verdict, narrow=console.width < WIDTH - 10))
         console.print(Text(f"  → {conclusion(verdict)}\n", style="bold"), soft_wrap=True)
     console.print(Text(words.headline(findings), style="bold"), soft_wrap=True)
     console.print(Text(words.crossing(findings.crossover) + "."), soft_wrap=True)
@@ -56,10 +59,15 @@ def table(verdict: Verdict, narrow: bool = False) -> Table:
         title_justify="left", title_style="bold", caption=_footnotes(verdict), caption_justify="left",
         box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False,
     )  # fmt: skip
-    columns = [column for column in _COLUMNS if not (narrow and column == "tokens/s")]
+    columns = [column for column in _COLUMNS if not (narrow and column in _LEFT_OUT)]
     for column in columns:
         left = column in ("mode", "")
-        table.add_column(column, justify="left" if left else "right", no_wrap=column != "")
+        table.add_column(
+            column,
+            justify="left" if left else "right",
+            no_wrap=column != "",
+            min_width=10 if column == "" else None,
+        )
     for summary in verdict.summaries:
         row = dict(zip(_COLUMNS, _row(summary), strict=True))
         table.add_row(*(row[column] for column in columns), style="dim" if summary.cell.control else None)

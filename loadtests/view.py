@@ -153,7 +153,7 @@ def selftest(findings: Findings) -> str:
         found = msgspec.json.decode(path.read_bytes())
         if (found.get("commit"), found.get("cpu")) == (environment.get("commit"), environment.get("cpu")):
             return f"{'passed' if found.get('passed') else 'FAILED'}: {found.get('detail', '')}"
-    return "not run on this machine and commit (`launchbound selftest`)"
+    return "not run on this machine and commit (launchbound selftest)"
 
 
 def reproduce(run: Run) -> list[str]:

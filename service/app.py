@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager
 
 import uvicorn
 from fastapi import APIRouter, Depends, FastAPI
-from prometheus_client import CollectorRegistry
 
 from service.advice import Ledger
 from service.api import advice, compare, generate, health, metrics, modes, problems, traces
@@ -22,6 +21,7 @@ from service.border.client import EngineClient
 from service.border.supervisor import ENGINE_COMMAND, Supervisor
 from service.build import build_commit, build_version
 from service.metrics import Metrics
+from service.series import new_registry
 from service.server import Server
 from service.settings import Settings
 
@@ -103,7 +103,7 @@ def _assemble(
 ) -> Parts:
     build = {"version": build_version(), "commit": build_commit(settings.commit)}
     instrumented = settings.instrumentation == "full"
-    moved = Metrics(CollectorRegistry(), settings.modes, settings.batch_sizes, build, instrumented)
+    moved = Metrics(new_registry(), settings.modes, settings.batch_sizes, build, instrumented)
     client = EngineClient(settings.modes, settings.max_queue, settings.hang_seconds, moved)
     supervisor = Supervisor(client, settings.engine_settings, engine_command, refused=refused)
     return Parts(settings, client, supervisor, moved, Ledger())

@@ -131,6 +131,10 @@ CATALOGUE: tuple[Row, ...] = (
     Row("graph_breaks_total", "counter", ("mode",), "Graph breaks by torch's own count."),
     Row("recompiles_total", "counter", ("mode",), "Recompilations by torch's own count."),
     Row("fallbacks_total", "counter", ("mode", "reason"), "Requests that ran as another form than declared."),
+    Row("cudagraph_captures_total", "counter", ("mode",), "CUDA graphs captured at warm-up: one per callable "
+        "(phase and batch bucket, and the floor's hollow twins) of a mode that replays them.", "cuda"),
+    Row("cudagraph_replays_total", "counter", ("mode",), "Steps, prefill and decode, of requests that ended "
+        "well and ran as the form of their mode that replays a graph per step.", "cuda"),
     Row("compile_seconds", "histogram", ("mode",), "One compilation: first call of one callable.", "always",
         COMPILE_BUCKETS),
     Row("warmup_seconds", "gauge", ("mode", "cache"), "Warm-up of a mode, by whether its code was cached; "
@@ -140,11 +144,18 @@ CATALOGUE: tuple[Row, ...] = (
         "warm-up.", "once measured"),
     Row("mode_effective_info", "info", ("mode", "effective", "reason"),
         "What a mode really does here, and why.", "once measured"),
-    Row("memory_allocated_bytes", "gauge", ("stat",), "Caching allocator: allocated.", "once measured"),
-    Row("memory_reserved_bytes", "gauge", ("stat",), "Caching allocator: reserved.", "once measured"),
-    Row("memory_active_bytes", "gauge", ("stat",), "Caching allocator: active.", "once measured"),
-    Row("memory_inactive_split_bytes", "gauge", ("stat",), "Caching allocator: inactive split blocks.",
-        "once measured"),
+    Row("memory_allocated_bytes", "gauge", ("stat",), "Device memory in live tensors, now "
+        "(current) or at most in the engine's life (peak).", "once measured"),
+    Row("memory_reserved_bytes", "gauge", ("stat",), "Device memory that the caching allocator holds, "
+        "in use or kept for later.", "once measured"),
+    Row("memory_active_bytes", "gauge", ("stat",), "Device memory in live tensors or waiting for a "
+        "stream to be done with it.", "once measured"),
+    Row("memory_inactive_split_bytes", "gauge", ("stat",), "Device memory in unused parts of "
+        "blocks that are otherwise in use: lost to fragmentation.", "once measured"),
+    Row("memory_alloc_retries_total", "counter", (), "Allocations that had to be tried again after cached "
+        "blocks were given back.", "cuda"),
+    Row("memory_ooms_total", "counter", (), "Allocations that failed for want of device memory, in requests "
+        "or at warm-up.", "cuda"),
     Row("engine_restarts_total", "counter", (), "Times the engine process ended and was started again."),
     Row("engine_up", "gauge", (), "1 while the engine process answers, else 0."),
     Row("profiled_requests_total", "counter", ("mode",), "Requests run under the profiler."),

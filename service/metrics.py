@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from service.border.account import Account
 from service.border.messages import EngineStatus, ModeStatus, PhaseTimings, StepProfile
+from service.border.modes import MODES
 from service.catalogue import FALLBACK, FALLBACK_REASONS
 from service.errors import Rejection
 from service.series import Labels, Series
@@ -29,6 +30,7 @@ class Metrics:
         self._series = Series(registry, modes, batch_sizes)
         self._modes = modes
         self._statuses: dict[str, ModeStatus] = {}
+        self._memory_events: dict[str, int] = {}
         self._bound: dict[Labels, tuple[float, float]] = {}
         self._series.start("always", *(["timings"] if instrumented else []))
 
@@ -43,6 +45,7 @@ class Metrics:
         generated = sum(output.completion_tokens for output in account.outcome.outputs)
         write("tokens_total", generated, mode, "generated")
         write("engine_involuntary_switches_total", account.timings.involuntary_switches)
+        self._observe_replays(account)
         if account.outcome.profile is not None:
             # The profiler stretches what it looks at, so these stay out of every time.
             write("profiled_requests_total", 1, account.job.mode)
@@ -74,9 +77,13 @@ class Metrics:
               status.cuda or "none", status.device_name)  # fmt: skip
         write("model_info", 1, status.model, str(status.parameters), status.dtype, str(status.layers),
               str(status.width))  # fmt: skip
-        for name, size in (status.memory or {}).items():
+        for name, value in (status.memory or {}).items():
             kind, _, stat = name.rpartition("_")
-            write(f"memory_{kind}_bytes", size, stat)
+            if stat in ("current", "peak"):
+                write(f"memory_{kind}_bytes", value, stat)
+            else:
+                write(f"memory_{name}_total", value - self._memory_events.get(name, 0))
+                self._memory_events[name] = value
 
     def mode(self, status: ModeStatus) -> None:
         """A mode changed: what grew since its last status is counted, what is a state is set."""
@@ -87,6 +94,9 @@ class Metrics:
             write("compile_seconds", seconds, name)
         write("graph_breaks_total", status.graph_breaks - (before.graph_breaks if before else 0), name)
         write("recompiles_total", status.recompiles - (before.recompiles if before else 0), name)
+        captured = status.graph_captures - (before.graph_captures if before else 0)
+        if captured:
+            write("cudagraph_captures_total", captured, name)
         write("mode_ready", 1 if status.state == "ready" else 0, name)
         self._declare(before, status)
         if status.warmup_seconds is not None:
@@ -105,6 +115,7 @@ class Metrics:
         for status in self._statuses.values():
             self._series.remove("mode_effective_info", *_declaration(status))
         self._statuses.clear()
+        self._memory_events.clear()
 
     def render(self, accept: str, in_progress: Tally[str]) -> tuple[bytes, str]:
         """The exposition in the format that `accept` asks for, and its content type."""
@@ -123,6 +134,13 @@ class Metrics:
         reason = outcome.reason if outcome.reason in FALLBACK_REASONS else "other"
         self._series.write("fallbacks_total", 1, mode, reason)
         return FALLBACK
+
+    def _observe_replays(self, account: Account) -> None:
+        """Where a request ran as the form of its mode that replays graphs, each of its steps was a replay."""
+        mode, timings = account.job.mode, account.timings
+        if MODES[mode].cuda.graph_replay and account.outcome.effective == MODES[mode].cuda.name:
+            steps = timings.prefill.steps + timings.decode.steps
+            self._series.write("cudagraph_replays_total", steps, mode)
 
     def _observe_request(self, account: Account, mode: str) -> None:
         parts = {

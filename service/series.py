@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, disable_created_metrics
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    GCCollector,
+    Histogram,
+    Info,
+    PlatformCollector,
+    ProcessCollector,
+    disable_created_metrics,
+)
 from prometheus_client.core import SummaryMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
@@ -13,6 +23,14 @@ from service.catalogue import CATALOGUE, PREFIX, Row
 
 Labels = tuple[str, ...]
 Write = Callable[[float], None]
+
+
+def new_registry() -> CollectorRegistry:
+    """A registry with what there is to know of this process: its memory, CPU time, files, and collections."""
+    registry = CollectorRegistry()
+    for collector in (ProcessCollector, GCCollector, PlatformCollector):
+        collector(registry=registry)
+    return registry
 
 
 class Sums(Collector):

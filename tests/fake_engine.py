@@ -68,6 +68,7 @@ class FakeEngine:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self.served, self.parent = 0, os.getppid()
         self.compilations: dict[str, int] = {}
+        self.ooms = 0
         self.effective = {mode: self._effective(mode) for mode in settings.modes}
 
     def run(self) -> None:
@@ -115,6 +116,8 @@ class FakeEngine:
             self.end(job, "error", Problem(type=argument, message="as commanded", param=None))
             return
         elif command == "!oom":
+            self.ooms += 1
+            self.send(self.status())
             self.end(job, "oom")
             return
         elif command == "!state":
@@ -218,6 +221,7 @@ class FakeEngine:
                 reason=MODES[mode].cpu.reason, detail="as commanded" if state == "failed" else None,
                 cache="cold" if compiled else None, warmup_seconds=1.5 if state == "ready" else None,
                 compile_seconds=[0.7] * (2 * compiled + self.compilations.get(mode, 0)),
+                graph_captures=self.captures(mode),
                 graph_breaks=self.compilations.get(mode, 0), recompiles=self.compilations.get(mode, 0),
                 floors=[
                     Floor(batch=batch, seconds=3e-5, low=2e-5, high=4e-5, samples=99, source="calibrated")
@@ -234,8 +238,13 @@ class FakeEngine:
             prefill_chunk=self.settings.prefill_chunk, batch_buckets=self.settings.batch_sizes,
             model_hash="0", device="cuda" if self.cuda else "cpu", device_name="fake", dtype="float32",
             torch="none", cuda="13.0" if self.cuda else None, threads=1, cpus=[0], modes=self.settings.modes,
-            memory=MEMORY if self.cuda else None, warm=True,
+            memory={**MEMORY, "alloc_retries": self.ooms, "ooms": self.ooms} if self.cuda else None,
+            warm=True,
         )  # fmt: skip
+
+    def captures(self, mode: str) -> int:
+        replays = self.cuda and MODES[mode].cuda.graph_replay
+        return 2 + self.compilations.get(mode, 0) if replays else 0
 
     def _effective(self, mode: str) -> str:
         return (MODES[mode].cuda if self.cuda else MODES[mode].cpu).name

@@ -20,14 +20,13 @@ STEP_SECONDS = {
 
 @dataclass
 class Script:
-    """How this instance behaves. `fail_after` so many requests all get 500. `miscount`: counts one too many."""
+    """How this instance behaves. After `fail_after` requests all get 500; each POST waits for `hold`."""
 
     states: list[str] = field(default_factory=lambda: ["ready"])
     failed_mode: str | None = None
     in_parity: bool = True
     api_key: str | None = None
     fail_after: int | None = None
-    miscount: bool = False
     largest_bucket: int = 16
     hold: Event | None = None
     asked: int = 0
@@ -111,7 +110,7 @@ class _Handler(BaseHTTPRequestHandler):
             with script.lock:
                 lines = ["# TYPE launchbound_requests_total counter"]
                 lines += [
-                    f'launchbound_requests_total{{mode="{mode}",outcome="ok"}} {count + script.miscount}'
+                    f'launchbound_requests_total{{mode="{mode}",outcome="ok"}} {count}'
                     for mode, count in script.ran.items()
                 ]
             return self._reply(200, None, "\n".join(lines) + "\n")

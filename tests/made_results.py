@@ -73,7 +73,8 @@ def _row(
         "effective_mode": "compiled-cpp" if cell.mode == "reduce-overhead" else cell.mode,
         "batch_size": cell.batch_size, "prompt_set": cell.prompt_set, "new_tokens": tokens,
         "concurrency": cell.concurrency, "load": cell.load, "request_id": str(sequence),
-        "intended_start": now, "start": now, "latency_seconds": seconds, "latency_from_intended_seconds": seconds,
+        "intended_start": now, "start": now, "latency_seconds": seconds,
+        "latency_from_intended_seconds": seconds,
         "status": 500 if failed else 200, "error": "the engine broke" if failed else None,
     }  # fmt: skip
     if failed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import pytest
 import yaml
 
 from dashboards.drawing import shown
-from dashboards.local import configuration, local_prometheus
+from dashboards.local import PrometheusError, configuration, local_prometheus
+from dashboards.stack import watch
 
 
 def test_only_jobs_with_addresses_are_scraped_and_at_the_interval_asked_for() -> None:
@@ -30,10 +32,33 @@ def test_a_binary_that_does_not_start_is_reported_in_its_own_words(tmp_path: Pat
     refusing.write_text(f"#!{sys.executable}\nraise SystemExit('no room on the disk')\n")
     refusing.chmod(0o755)
     with (
-        pytest.raises(RuntimeError, match="no room on the disk"),
+        pytest.raises(PrometheusError, match="no room on the disk"),
         local_prometheus(str(refusing), tmp_path, {}),
     ):
         pass
+
+
+def test_without_a_binary_the_stack_serves_on_until_stopped_and_tells_how_to_get_one(tmp_path: Path) -> None:
+    said: list[str] = []
+
+    def listen(line: str) -> None:
+        said.append(line)
+        if "Ctrl-C" in line:
+            raise KeyboardInterrupt
+
+    with socket.create_server(("127.0.0.1", 0)) as service:
+        url = f"http://127.0.0.1:{service.getsockname()[1]}"
+        assert watch(url, None, tmp_path, 0, listen) == 0
+    assert any(url in line for line in said)
+    assert any("apt-get install prometheus" in line for line in said)
+
+
+def test_the_stack_ends_when_the_service_has_ended_and_says_where_its_log_is(tmp_path: Path) -> None:
+    said: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as service:
+        url = f"http://127.0.0.1:{service.getsockname()[1]}"
+    assert watch(url, None, tmp_path, 0, said.append) == 1
+    assert said[-1] == f"the service has ended; its log is in {tmp_path}"
 
 
 @pytest.mark.parametrize(

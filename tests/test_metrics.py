@@ -20,6 +20,7 @@ SERIES_PER_MODE = 800
 ON_CUDA_ONLY = (
     "request_device_span_seconds", "request_sync_wait_seconds", "step_device_span_seconds",
     "memory_allocated_bytes", "memory_reserved_bytes", "memory_active_bytes", "memory_inactive_split_bytes",
+    "memory_alloc_retries_total", "memory_ooms_total", "cudagraph_captures_total", "cudagraph_replays_total",
 )  # fmt: skip
 NOT_WITHOUT_A_PROFILER = ("request_kernel_seconds", "step_batch_kernel_seconds", "device_bound_index")
 
@@ -38,6 +39,15 @@ STILL = {
     "memory_reserved_bytes": "this engine's memory never moves",
     "memory_active_bytes": "this engine's memory never moves",
     "memory_inactive_split_bytes": "this engine's memory never moves",
+    "process_virtual_memory_bytes": "may stay where it is",
+    "process_resident_memory_bytes": "may stay where it is",
+    "process_start_time_seconds": "a state",
+    "process_open_fds": "back at what it was when nothing runs",
+    "process_max_fds": "a limit",
+    "python_gc_objects_collected_total": "the collector may not have run",
+    "python_gc_objects_uncollectable_total": "a fault",
+    "python_gc_collections_total": "the collector may not have run",
+    "python_info": "a state",
 }
 """Series that a short load does not move, with the reason."""
 
@@ -86,9 +96,9 @@ def be_refused(front: Front) -> None:
     client._max_queue, client.draining = limit, True
     front.generate()
     client.draining = False
-    front.command("!state compiled warming")
-    front.generate("compiled")
-    front.command("!state compiled ready")
+    front.command("!state reduce-overhead warming")
+    front.generate("reduce-overhead")
+    front.command("!state reduce-overhead ready")
 
 
 def key_of(sample: Sample) -> tuple[str, frozenset[tuple[str, str]]]:
@@ -99,7 +109,7 @@ def key_of(sample: Sample) -> tuple[str, frozenset[tuple[str, str]]]:
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_every_series_moves_under_a_short_load_or_is_listed_with_its_reason(device: str) -> None:
-    modes = ["eager", "compiled"]
+    modes = ["eager", "reduce-overhead"]
     settings = {"modes": modes, "request_timeout_seconds": 0.4, "max_body_bytes": 4096, "api_key": "key"}
     with running(settings, device=device) as front:
         front.http.headers["Authorization"] = "Bearer key"
@@ -122,7 +132,8 @@ def expected_still(family: str, labels: frozenset[tuple[str, str]]) -> bool:
     # A request is observed as fallback only if it ended well.
     failed_fallback = ("mode", "fallback") in labels and family == "requests_total"
     eager_compiles_nothing = family == "compile_seconds" and ("mode", "eager") in labels
-    return family in STILL or failed_fallback or eager_compiles_nothing
+    eager_has_no_graph = family.startswith("cudagraph_") and ("mode", "eager") in labels
+    return family in STILL or failed_fallback or eager_compiles_nothing or eager_has_no_graph
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -281,6 +292,50 @@ def test_compilations_are_counted_once_and_again_in_a_new_engine(own_front: Fron
     own_front.await_ready()
     assert own_front.series()[count] == 5
     assert own_front.series()['recompiles_total{mode="compiled"}'] == 1
+
+
+def test_each_step_of_a_mode_that_replays_graphs_is_a_replay(cuda_front: Front) -> None:
+    replays = 'cudagraph_replays_total{mode="reduce-overhead"}'
+    before = cuda_front.series()[replays]
+    cuda_front.generate("reduce-overhead", max_new_tokens=5)
+    cuda_front.generate("compiled", max_new_tokens=5)
+    cuda_front.command("!fallback graph_skipped", mode="reduce-overhead")
+    series = cuda_front.series()
+    assert series[replays] - before == 5
+    assert series['cudagraph_replays_total{mode="compiled"}'] == 0
+
+
+def test_graph_captures_are_counted_where_a_mode_replays_and_again_in_a_new_engine() -> None:
+    with running(device="cuda") as front:
+        front.await_ready()
+        captures = 'cudagraph_captures_total{mode="reduce-overhead"}'
+        assert front.series()[captures] == 2
+        assert front.series()['cudagraph_captures_total{mode="compiled"}'] == 0
+        front.command("!die")
+        front.await_ready()
+        assert front.series()[captures] == 4
+
+
+def test_failed_allocations_add_up_over_engine_lives() -> None:
+    with running(device="cuda") as front:
+        front.await_ready()
+        assert front.series()["memory_ooms_total"] == 0
+        for expected in (1, 2):
+            front.command("!oom")
+            assert front.series()["memory_ooms_total"] == expected
+        front.command("!die")
+        front.await_ready()
+        assert front.series()["memory_ooms_total"] == 2
+        front.command("!oom")
+        assert front.series()["memory_ooms_total"] == 3
+        assert front.series()["memory_alloc_retries_total"] == 3
+
+
+def test_the_front_tells_of_its_own_process_and_collections(front: Front) -> None:
+    series = front.series()
+    assert series["process_resident_memory_bytes"] > 0
+    assert series["process_cpu_seconds_total"] > 0
+    assert series['python_gc_collections_total{generation="0"}'] >= 0
 
 
 def test_the_states_of_modes_and_engine_follow_them(own_front: Front) -> None:

@@ -279,7 +279,8 @@ def test_the_report_has_the_fields_that_other_programs_read(tmp_path: Path) -> N
     path = write(report, tmp_path / "selftest")
     assert path.name == FILE
     document = json.loads(path.read_text())
-    assert {"format_version", "commit", "dirty", "machine", "created", "rows"} <= document.keys()
+    assert {"format_version", "commit", "dirty", "machine", "cpu", "created", "rows"} <= document.keys()
+    assert (document["passed"], document["detail"]) == (True, "1 pass, 1 not measurable here")
     assert document["format_version"] == 1
     assert document["machine"] == "A CPU"
     for row in document["rows"]:

@@ -159,22 +159,17 @@ def test_a_service_that_only_fails_ends_the_sweep_early(tmp_path: Path) -> None:
     assert "complete" in failed(result)
 
 
-def test_requests_of_somebody_else_fail_the_count(tmp_path: Path) -> None:
-    script = Script()
-    script.ran["eager"] = 0
-    real, script.miscount = script.ran, False
-    with fake_service(script) as url:
+def test_requests_of_somebody_else_fail_the_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script, real = Script(), sweep.drive
 
-        def meddle(*_: object) -> Iterator[Event | None]:
-            real["eager"] += 1
-            yield from ()
+    def with_another_client(assignment: Assignment, log: Path) -> Iterator[Event | None]:
+        yield from real(assignment, log)
+        script.ran["eager"] += 1
 
-        original, sweep.drive = sweep.drive, meddle  # type: ignore[assignment]
-        try:
-            result = run_sweep(url, SMALL, tmp_path, console=Console(file=io.StringIO()), exporter_port=0)
-        finally:
-            sweep.drive = original
-    assert "client rows = server's count" in failed(result)
+    monkeypatch.setattr(sweep, "drive", with_another_client)
+    result = swept(tmp_path, script)
+    count = next(gate for gate in result.failed if gate.name == "client rows = server's count")
+    assert "eager: 36 rows, 37 counted" in count.detail
 
 
 def test_a_mode_out_of_parity_fails_the_sweep(tmp_path: Path) -> None:

@@ -225,6 +225,7 @@ class ModeStatus(msgspec.Struct, frozen=True, kw_only=True, tag="mode"):
     compile_seconds: list[float] = []
     graph_breaks: int = 0
     recompiles: int = 0
+    graph_captures: int = 0
     floors: list[Floor] = []
     parity: Parity | None = None
 
@@ -232,9 +233,10 @@ class ModeStatus(msgspec.Struct, frozen=True, kw_only=True, tag="mode"):
 class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
     """The engine and its machine; sent once at start and again whenever a figure in it moved.
 
-    `memory` maps the names of DESIGN's memory gauges (`allocated_current`, `allocated_peak`, …) to bytes;
-    None on a CPU. `null_kernel_seconds` is what one operator without work costs the host on this machine
-    (`alone`), and on CUDA one kernel inside a replayed graph (`in_graph`); None until measured.
+    `memory` maps the caching allocator's sizes (`allocated_current`, `allocated_peak`, …) to bytes, and
+    `alloc_retries` and `ooms` to how often they happened in this engine's life; None on a CPU.
+    `null_kernel_seconds` is what one operator without work costs the host on this machine (`alone`), and on
+    CUDA one kernel inside a replayed graph (`in_graph`); None until measured.
     """
 
     pid: int

@@ -26,11 +26,16 @@ def device_name(device: torch.device) -> str:
 
 
 def memory(device: torch.device) -> dict[str, int] | None:
-    """Bytes of the caching allocator by statistic and moment (`torch.cuda.memory_stats`); None on a CPU."""
+    """What `torch.cuda.memory_stats` says of the caching allocator; None on a CPU.
+
+    Bytes by statistic and moment (`allocated_peak`), and how often an allocation had to be tried again after
+    cached blocks were given back (`alloc_retries`), or failed (`ooms`).
+    """
     if device.type != "cuda":
         return None
     stats = torch.cuda.memory_stats()
     kinds = {"allocated": "allocated_bytes", "reserved": "reserved_bytes", "active": "active_bytes",
              "inactive_split": "inactive_split_bytes"}  # fmt: skip
-    return {f"{kind}_{moment}": stats.get(f"{name}.all.{moment}", 0)
-            for kind, name in kinds.items() for moment in ("current", "peak")}  # fmt: skip
+    sizes = {f"{kind}_{moment}": stats.get(f"{name}.all.{moment}", 0)
+             for kind, name in kinds.items() for moment in ("current", "peak")}  # fmt: skip
+    return sizes | {event: stats.get(f"num_{event}", 0) for event in ("alloc_retries", "ooms")}

@@ -19,6 +19,7 @@ import torch
 
 from service.border.messages import EngineSettings, Job, Outcome, OutcomeKind, Problem, StepProfile
 from service.engine.assembly import assemble
+from service.engine.device import memory
 from service.engine.generation import Generator, JobError, Run
 from service.engine.local import LocalMailbox
 from service.engine.mailbox import Mailbox
@@ -33,6 +34,9 @@ CALIBRATION_SHARE = 0.01
 
 IDLE_WAIT_MILLISECONDS = 250
 
+MEMORY_SECONDS = 1.0
+"""How long after telling the front of its device memory the engine looks whether it moved."""
+
 
 class Engine:
     """One engine life: its parts, and the loop that serves with them."""
@@ -44,13 +48,14 @@ class Engine:
         context = parts.model.config.context
         self._generator = Generator(parts.tokenizer, parts.buffers, context, mailbox)
         self._tier = SampledTier(parts.device, settings.profile_every, Path(settings.cache_folder) / "traces")
-        self._busy_until_ns = self._calibrated_ns = perf_counter_ns()
+        self._busy_until_ns = self._calibrated_ns = self._memory_ns = perf_counter_ns()
         self._calibration_seconds = 0.0
+        self._status = parts.status(warm=False)
 
     @torch.no_grad()
     def run(self) -> None:
         """Serve until told to stop; modes become ready one after another meanwhile."""
-        self._mailbox.send(self.parts.status(warm=False))
+        self._mailbox.send(self._status)
         for _ in self.parts.warmup.run():
             self._busy_until_ns = perf_counter_ns()
             self._serve_waiting()
@@ -69,15 +74,29 @@ class Engine:
         gc.collect()
         gc.freeze()
         pin(self.parts.cpus, exempt=self._mailbox.own_threads)
-        self._mailbox.send(self.parts.status(warm=True))
+        self._status = self.parts.status(warm=True)
+        self._mailbox.send(self._status)
 
     def _serve_waiting(self) -> None:
         """Run every job that has arrived, one after another; each keeps those behind it waiting."""
         self._mailbox.receive()
         while not self._mailbox.stopped and (job := self._mailbox.take()) is not None:
             self._serve(job)
+            self._announce_memory()
             self._busy_until_ns = perf_counter_ns()
             self._mailbox.receive()
+        self._announce_memory()
+
+    def _announce_memory(self) -> None:
+        """Tell the front of device memory that moved; called between jobs, looks once a second on CUDA."""
+        now_ns = perf_counter_ns()
+        if self._status.memory is None or now_ns - self._memory_ns < MEMORY_SECONDS * 1e9:
+            return
+        self._memory_ns, held = now_ns, memory(self.parts.device)
+        if held != self._status.memory:
+            self._status = msgspec.structs.replace(self._status, memory=held)
+            self._mailbox.send(self._status)
+        self._busy_until_ns = perf_counter_ns()
 
     def _serve(self, job: Job) -> None:
         taken_ns = perf_counter_ns()
@@ -94,15 +113,17 @@ class Engine:
             run.kind, problem, profile = self._attempt(job, rung, run)
         floor = self.parts.calibration.floor(job.mode, run.bucket) if run.bucket else None
         evidence = self._tier.evidence(job, run, floor, profile)
-        stamps = Stamps(queue_ns, taken_ns, perf_counter_ns())
         kernels, launches = totals(run, profile)
+        outputs = run.rows.outputs() if run.rows else []
         effective, reason = ran_as(rung.mode, rung.status, profile) if rung else (job.mode, None)
         self._mailbox.send(
             Outcome(
                 id=job.id, mode=job.mode, effective=effective, reason=reason, kind=run.kind, problem=problem,
                 batch_size=len(job.prompts), batch_bucket=run.bucket, prompt_tokens=run.prompt_tokens,
-                outputs=run.rows.outputs() if run.rows else [],
-                timings=timings(run, evidence, stamps) if run.bucket else None,
+                outputs=outputs,
+                timings=timings(run, evidence, Stamps(queue_ns, taken_ns, perf_counter_ns()))
+                if run.bucket
+                else None,
                 kernels=kernels, launches=launches, profile=profile,
             )
         )  # fmt: skip

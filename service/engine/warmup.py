@@ -91,10 +91,7 @@ class Warmup:
             first = perf_counter() - started
             for _ in range(RUNS_TO_CAPTURE):
                 step(*buffers.arguments(phase))
-            if rung.mode.effect(self._device.type).compile is not None:
-                rung.status = msgspec.structs.replace(
-                    rung.status, compile_seconds=[*rung.status.compile_seconds, first]
-                )
+            self._count(rung, first)
             seconds += perf_counter() - started
             yield
         self._prove_graphs(rung)
@@ -110,6 +107,15 @@ class Warmup:
             floors=self._floors(rung), warmup_seconds=seconds,
             cache=("cold" if missed else "warm") if compiled else None,
         )  # fmt: skip
+
+    def _count(self, rung: Rung, first_seconds: float) -> None:
+        """One more callable is in its final form: note what its first call took, and its graph."""
+        effect, status = rung.mode.effect(self._device.type), rung.status
+        if effect.compile is not None:
+            rung.status = msgspec.structs.replace(
+                status, compile_seconds=[*status.compile_seconds, first_seconds],
+                graph_captures=status.graph_captures + effect.graph_replay,
+            )  # fmt: skip
 
     def _callables(self, rung: Rung) -> Iterator[tuple[Step, Buffers, Phase]]:
         """Every callable of a mode, largest bucket first so that graph pools are sized once."""
@@ -150,4 +156,6 @@ class Warmup:
                 reason = (
                     f"CUDA graphs were skipped: {launches} graph launches per decode step at batch {bucket}"
                 )
-                rung.status = msgspec.structs.replace(rung.status, effective="compiled", reason=reason)
+                rung.status = msgspec.structs.replace(
+                    rung.status, effective="compiled", reason=reason, graph_captures=0
+                )

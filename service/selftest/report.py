@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from loadtests.environment import git_state
+from loadtests.environment import cpu_model, git_state
 from service.selftest.rows import Row, Verdict
 
 FILE = "selftest.json"
@@ -20,12 +21,15 @@ _STYLES: dict[Verdict, str] = {
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """One selftest. `machine` is the processor, and the GPU where one was used."""
+    """One selftest. `machine` is the processor, and the GPU if one was used; `detail` counts the verdicts."""
 
     format_version: int = FORMAT_VERSION
     commit: str | None
     dirty: bool | None
     machine: str
+    cpu: str
+    passed: bool
+    detail: str
     torch: str
     threads: int
     dtype: str
@@ -43,10 +47,13 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 def new_report(rows: list[Row], machine: dict[str, str | int], modes: list[str], seconds: float) -> Report:
     """`rows` with everything they depend on."""
     names = dict.fromkeys(str(machine.get(key, "unknown")) for key in ("cpu", "device"))
+    counts = Counter(row.verdict for row in rows)
+    detail = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     return Report(
-        **git_state(), machine=" + ".join(names), torch=str(machine.get("torch", "unknown")),
-        threads=int(machine.get("threads", 0)), dtype=str(machine.get("dtype", "unknown")),
-        created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), modes=modes, seconds=seconds, rows=rows,
+        **git_state(), machine=" + ".join(names), cpu=cpu_model(), passed=not counts["fail"], detail=detail,
+        torch=str(machine.get("torch", "unknown")), threads=int(machine.get("threads", 0)),
+        dtype=str(machine.get("dtype", "unknown")), modes=modes, seconds=seconds, rows=rows,
+        created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import types
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
@@ -21,7 +22,6 @@ Step = Callable[[Tensor, Tensor, Tensor, Cache], tuple[Tensor, Tensor]]
 """(tokens, positions, last, cache) → (logits, greedy token); shapes as in `Transformer.forward`."""
 
 _CONTEXTS: dict[GradMode, Callable[[], AbstractContextManager[Any]]] = {
-    "enabled": torch.enable_grad,
     "no_grad": torch.no_grad,
     "inference_mode": torch.inference_mode,
 }
@@ -102,45 +102,64 @@ def build_step(
 ) -> Step:
     """A callable of its own for `mode`: it shares weights with every other one, and no compiled entry.
 
-    Entries of one code object share a recompile limit and are searched in turn, so each callable gets a
-    copied code object (any torch; `isolate_recompiles` exists in newer ones only). A step without `burden`
-    is built without a trace of one, and so is one whose `precision` does not autocast.
+    A step without `burden` is built without a trace of one, and one whose `precision` does not autocast
+    without a trace of that.
     """
     device_type = next(model.parameters()).device.type
-    autocast = precision.autocast if precision else None
     effect = mode.effect(device_type)
-    context = _CONTEXTS[mode.grad_mode]
+    step = _forward(model, f"step_{mode.name}")
+    if effect.compile is not None:
+        step = torch.compile(step, **effect.compile)
+    if burden is not None:
+        step = _burdened(step, burden)
+    step = _taped(step) if mode.grad_mode == "enabled" else _within(_CONTEXTS[mode.grad_mode], step)
+    if precision is not None and precision.autocast is not None:
+        step = _within(partial(torch.autocast, device_type, precision.autocast), step)
+    return _replayed(step) if effect.graph_replay else step
+
+
+def _forward(model: nn.Module, name: str) -> Step:
+    """The model's forward with a code object of its own.
+
+    Entries of one code object share a recompile limit and are searched in turn. Copying isolates them in any
+    torch; `isolate_recompiles` exists in newer ones only.
+    """
 
     def forward(tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
         result: tuple[Tensor, Tensor] = model(tokens, positions, last, cache)
         return result
 
-    run: Step = forward
-    if effect.compile is not None:
-        copied = types.FunctionType(
-            forward.__code__.replace(co_name=f"step_{mode.name}"), forward.__globals__, "forward",
-            forward.__defaults__, forward.__closure__,
-        )  # fmt: skip
-        run = torch.compile(copied, **effect.compile)
-    if burden is not None:
-        run = _burdened(run, burden)
+    code = forward.__code__.replace(co_name=name)
+    return types.FunctionType(code, forward.__globals__, name, forward.__defaults__, forward.__closure__)
 
-    def step(tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
+
+def _within(context: Callable[[], AbstractContextManager[Any]], run: Step) -> Step:
+    def within(tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
         with context():
+            return run(tokens, positions, last, cache)
+
+    return within
+
+
+def _taped(run: Step) -> Step:
+    """Grad mode on. The tape dies inside the step, and so inside its timed call: it is grad mode's price."""
+
+    def taped(tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
+        with torch.enable_grad():
             logits, greedy = run(tokens, positions, last, cache)
-            # Detached in every mode alike: with grad mode on, the tape dies here, inside the timed call.
             return logits.detach(), greedy
 
-    def lowered(tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
-        with torch.autocast(device_type, autocast):
-            return step(tokens, positions, last, cache)
+    return taped
+
+
+def _replayed(run: Step) -> Step:
+    """Each call is a step of its own to CUDA-graph trees, which may then reuse the last one's outputs."""
 
     def replayed(tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
         torch.compiler.cudagraph_mark_step_begin()
-        return whole(tokens, positions, last, cache)
+        return run(tokens, positions, last, cache)
 
-    whole: Step = step if autocast is None else lowered
-    return replayed if effect.graph_replay else whole
+    return replayed
 
 
 def _burdened(run: Step, burden: Burden) -> Step:

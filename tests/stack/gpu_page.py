@@ -18,7 +18,9 @@ from service.border.messages import (
     Outcome,
     Output,
     Parity,
+    Phase,
     PhaseTimings,
+    StepProfile,
     Timings,
 )
 from service.metrics import Metrics
@@ -43,17 +45,24 @@ class GpuPage:
         self.registry = CollectorRegistry()
         self._metrics = Metrics(self.registry, list(MODES), [1, 4], {"version": "0", "commit": "0"})
         self._compiled: list[float] = []
+        self._tight = 0
         self._start()
         Gauge("DCGM_FI_DEV_GPU_UTIL", "As NVIDIA's exporter.", ["gpu"], registry=self.registry).labels(
             "0"
         ).set(93)
 
     def advance(self) -> None:
-        """One more request per mode, one that ran as something else, one more compilation."""
+        """Two more requests per mode, one of them profiled; one that ran as something else, one compilation.
+
+        Memory is tight: an allocation is tried again, and another fails.
+        """
         self._compiled = [*self._compiled, 12.0]
+        self._tight += 1
+        self._metrics.engine(_engine(self._tight))
         self._metrics.mode(_status("reduce-overhead", self._compiled))
         for mode in MODES:
             self._metrics.observe(_account(mode, mode))
+            self._metrics.observe(_account(mode, mode, _profile(mode)))
         self._metrics.observe(_account("reduce-overhead", "compiled"))
 
     def restart(self) -> None:
@@ -62,8 +71,8 @@ class GpuPage:
         self._start()
 
     def _start(self) -> None:
-        self._compiled = []
-        self._metrics.engine(_engine())
+        self._compiled, self._tight = [], 0
+        self._metrics.engine(_engine(0))
         for mode in MODES:
             self._metrics.mode(_status(mode, []))
         self._metrics.render("", Counter())
@@ -87,11 +96,12 @@ def served(registry: CollectorRegistry) -> Iterator[str]:
             thread.join()
 
 
-def _engine() -> EngineStatus:
+def _engine(tight: int) -> EngineStatus:
     return EngineStatus(
         pid=1, model="tiny", parameters=3_000_000, layers=6, width=192, context=512, prefill_chunk=64,
         batch_buckets=[1, 4], model_hash="0", device="cuda", device_name="a GPU", dtype="bfloat16",
-        torch="2.13.0", cuda="13.0", threads=1, cpus=[0], modes=list(MODES), memory=MEMORY, warm=True,
+        torch="2.13.0", cuda="13.0", threads=1, cpus=[0], modes=list(MODES), warm=True,
+        memory={**MEMORY, "alloc_retries": tight, "ooms": tight},
     )  # fmt: skip
 
 
@@ -108,6 +118,7 @@ def _status(mode: str, compile_seconds: list[float]) -> ModeStatus:
     return ModeStatus(
         mode=mode, removes="", state="ready", effective=mode, cache="cold" if compiles else None,
         warmup_seconds=24.0 if compiles else 0.5, compile_seconds=compile_seconds, parity=parity,
+        graph_captures=6 if mode == "reduce-overhead" else 0,
     )  # fmt: skip
 
 
@@ -120,7 +131,23 @@ def _phase(steps: int, dispatch: float, span: float, kernel: float) -> PhaseTimi
     )  # fmt: skip
 
 
-def _account(mode: str, effective: str) -> Account:
+def _profile(mode: str) -> list[StepProfile]:
+    operators, launches = (190.0, 180.0) if mode == "eager" else (1.0, 1.0)
+    phases: tuple[Phase, ...] = ("prefill", "decode")
+    return [
+        StepProfile(
+            phase=phase,
+            steps=1,
+            operators=operators,
+            copies=0.0,
+            kernels=max(launches, 60.0),
+            launches=launches,
+        )
+        for phase in phases
+    ]
+
+
+def _account(mode: str, effective: str, profile: list[StepProfile] | None = None) -> Account:
     """A request of one prefill and seven decode steps; eager issues slowly, a graph replay does not."""
     dispatch, span = (900e-6, 950e-6) if effective == "eager" else (60e-6, 210e-6)
     prefill, decode = _phase(1, dispatch, 2 * span, 300e-6), _phase(7, dispatch, span, 180e-6)
@@ -134,6 +161,6 @@ def _account(mode: str, effective: str) -> Account:
     outcome = Outcome(
         id="0", mode=mode, effective=effective, reason=None, kind="ok", batch_size=1, batch_bucket=1,
         prompt_tokens=4, outputs=[Output(text="", token_ids=[0] * 8, finish_reason="length")],
-        timings=timings,
+        timings=timings, profile=profile,
     )  # fmt: skip
     return add_up(job, outcome, 0, 300_000 + engine_ns, 310_000 + engine_ns)

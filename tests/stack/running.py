@@ -77,9 +77,11 @@ def real_service(folder: Path) -> Iterator[str]:
         running.wait(timeout=30)
 
 
-def generate(url: str, mode: str, batch_size: int) -> int:
+def generate(url: str, mode: str, batch_size: int, **more: object) -> int:
     """One request; returns its status."""
-    body = {"prompts": ["def mean(values):"] * batch_size, "max_new_tokens": 8, "ignore_eos": True}
+    body = {
+        "prompts": ["def mean(values):"] * batch_size, "max_new_tokens": 8, "ignore_eos": True, **more
+    }  # fmt: skip
     request = Request(
         f"{url}/v1/modes/{mode}/generate", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
@@ -91,7 +93,10 @@ def generate(url: str, mode: str, batch_size: int) -> int:
 
 
 def drive(url: str, exporter: Exporter, rounds: int) -> int:
-    """Visit every mode and batch size `rounds` times, and be refused once; returns how many were served."""
+    """Visit every mode and batch size `rounds` times, once per mode under the profiler, and be refused.
+
+    Returns how many were served.
+    """
     exporter.users.set(1)
     for _ in range(rounds):
         for mode in MODES:
@@ -99,6 +104,7 @@ def drive(url: str, exporter: Exporter, rounds: int) -> int:
                 began = time.perf_counter()
                 assert generate(url, mode, batch_size) == 200
                 exporter.observe(mode, batch_size, time.perf_counter() - began, failed=False)
+            assert generate(url, mode, 1, profile=True) == 200
     assert generate(url, "no_such_mode", 1) == 404
     assert generate(url, "eager", 0) == 422
-    return rounds * len(MODES) * len(BATCH_SIZES)
+    return rounds * len(MODES) * (len(BATCH_SIZES) + 1)

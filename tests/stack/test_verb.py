@@ -1,0 +1,62 @@
+"""`launchbound stack`: service and Prometheus, started together, answering, and stopped together."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import running
+from conftest import binary
+
+from dashboards.local import Prometheus
+
+pytestmark = pytest.mark.stack
+
+Started = subprocess.Popen[str]
+
+
+@pytest.fixture
+def verb(tmp_path: Path) -> Iterator[Started]:
+    binary("prometheus")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("LAUNCHBOUND_")}
+    options = ["--port=0", "--prometheus-port=0", "--modes=inference_mode", "--batch-sizes=1"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "launchbound", "stack", *options],
+        env={**environment, "LAUNCHBOUND_CACHE_FOLDER": str(tmp_path)}, stdout=subprocess.PIPE, text=True,
+    ) as started:  # fmt: skip
+        yield started
+        started.terminate()
+
+
+def told(started: Started) -> dict[str, str]:
+    """What the verb says until it waits, by the first word of each line."""
+    assert started.stdout is not None
+    lines = []
+    for line in started.stdout:
+        lines.append(line.strip())
+        if line.startswith("Ctrl-C"):
+            break
+    return dict(re.findall(r"^(\w+): +(.*)", "\n".join(lines), re.MULTILINE))
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_service_and_prometheus_answer_and_both_stop_with_the_verb(
+    verb: Started, stop: signal.Signals
+) -> None:
+    lines = told(verb)
+    service, prometheus = lines["service"].split()[0], lines["Prometheus"].split()[0]
+    assert prometheus in lines["Grafana"]
+    assert running.get(f"{service}/metrics")[0] == 200
+    scraped = service.removeprefix("http://")
+    running.until(lambda: Prometheus(prometheus).health().get(scraped) == "up", "the service scraped")
+    assert Prometheus(prometheus).rules()
+    verb.send_signal(stop)
+    assert verb.wait(timeout=40) == 0
+    for gone in (f"{service}/metrics", f"{prometheus}/-/ready"):
+        assert running.get(gone)[0] == 0
