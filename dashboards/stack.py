@@ -1,4 +1,4 @@
-"""What `launchbound stack` shows beside a running service: Prometheus, where there is one, until told to stop."""
+"""What `launchbound stack` runs beside a service: Prometheus, where there is one, until told to stop."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ INTERVAL = "5s"
 LOOK_SECONDS = 1.0
 
 NO_PROMETHEUS = """\
-no `prometheus` on the PATH, so the service runs without: install it (Debian and Ubuntu: apt-get install prometheus;
-macOS: brew install prometheus; others: https://prometheus.io/download/) and start again, or use `make up` (Docker)"""
+Prometheus: there is no `prometheus` on the PATH, so the service runs without. Install it (Debian and Ubuntu:
+            apt-get install prometheus; others: https://prometheus.io/download/) and start again."""
 
 
 def watch(service: str, binary: str | None, folder: Path, port: int, say: Callable[[str], None]) -> int:
@@ -54,7 +54,7 @@ def _beside(service: str, binary: str | None, folder: Path, port: int) -> Iterat
 
 
 def _told(service: str, prometheus: str | None) -> Iterator[str]:
-    yield f"service:    {service} (modes become ready one after another; /docs, /metrics)"
+    yield f"service:    {service} (/docs, /metrics; modes become ready one after another)"
     if prometheus is None:
         yield NO_PROMETHEUS
     else:
@@ -65,7 +65,7 @@ def _told(service: str, prometheus: str | None) -> Iterator[str]:
 
 
 def _gone(addresses: Mapping[str, str]) -> str | None:
-    """Which of them takes no connection any more, if any. A busy one still does: the kernel accepts for it."""
+    """Which of them takes no connection any more, if any; a busy one still does, by its kernel's hand."""
     for name, url in addresses.items():
         at = urlsplit(url)
         try:

@@ -33,6 +33,7 @@ def summary_records(findings: Findings) -> Iterator[dict[str, Any]]:
             "prompt_set": cell.prompt_set, "new_tokens": cell.new_tokens,
             "concurrency": cell.concurrency, "load": cell.load, "requests": summary.requests,
             "rounds": summary.latency.samples, **_spread("latency_seconds", summary.latency),
+            "latency_p95_seconds": summary.latency_p95_seconds,
             **_spread("tokens_per_second", summary.tokens_per_second),
             **{f"{part}_seconds_mean": value for part, value in summary.parts.items()},
             "total_seconds_mean": summary.total_seconds, "outside_seconds_mean": summary.outside_seconds,

@@ -44,6 +44,7 @@ def base(x: str, y: str, height: int = 380) -> go.Figure:
     figure = go.Figure()
     figure.update_layout(
         template=None, height=height, margin={"l": 64, "r": 16, "t": 16, "b": 56}, hovermode="closest",
+        showlegend=True,
         legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "xanchor": "left"},
         xaxis={"title": {"text": x}, "automargin": True, "zeroline": False},
         yaxis={"title": {"text": y}, "automargin": True, "zeroline": False},

@@ -37,8 +37,8 @@ def _lines(
 
 
 def latency(findings: Findings) -> Plot | None:
-    """Latency against batch size."""
-    if not findings.main:
+    """Latency against batch size; nothing for a single one, where the tables say it all."""
+    if len(findings.main) < 2:
         return None
     figure = base("batch size (prompts per request)", "latency per request, ms")
     _lines(findings, figure, lambda summary: summary.latency, 1e3, "ms")
@@ -47,8 +47,8 @@ def latency(findings: Findings) -> Plot | None:
 
 
 def throughput(findings: Findings) -> Plot | None:
-    """Tokens per second against batch size."""
-    if not findings.main:
+    """Tokens per second against batch size; nothing for a single one."""
+    if len(findings.main) < 2:
         return None
     figure = base("batch size (prompts per request)", "tokens per second")
     _lines(findings, figure, lambda summary: summary.tokens_per_second, 1.0, "tokens/s")
@@ -124,16 +124,21 @@ def saturation(findings: Findings) -> Plot | None:
     figure = base("arrivals per second", "latency from the intended start, ms")
     smallest = min(s.cell.batch_size for s in opened)
     for (mode, batch), mine in _grouped(opened).items():
-        dash = "solid" if batch == smallest else "dot"
-        figure.add_scatter(
-            x=[rates.get(s.cell.name) for s in mine], y=[1e3 * s.latency.value for s in mine],
-            mode="lines+markers", name=f"{mode} b={batch}",
-            line={"color": colour(mode), "width": 2.5, "dash": dash},
-            text=[f"{s.cell.load:.0%} of what it can take" for s in mine],
-            hovertemplate=f"{mode}: %{{x:.3g}}/s, %{{y:.4g}} ms, %{{text}}<extra></extra>",
-        )  # fmt: skip
+        symbol = "circle" if batch == smallest else "square"
+        for name, dash, values in (
+            (f"{mode} b={batch}", "solid", [1e3 * s.latency.value for s in mine]),
+            ("95th percentile", "dot", [1e3 * s.latency_p95_seconds for s in mine]),
+        ):
+            figure.add_scatter(
+                x=[rates.get(s.cell.name) for s in mine], y=values, name=name, legendgroup=f"{mode} {batch}",
+                mode="lines+markers", showlegend=dash == "solid", marker={"symbol": symbol, "size": 7},
+                line={"color": colour(mode), "width": 2.5 if dash == "solid" else 1.5, "dash": dash},
+                text=[f"{s.cell.load:.0%} of what it can take" for s in mine],
+                hovertemplate=f"{mode}, {name}: %{{x:.3g}}/s, %{{y:.4g}} ms, %{{text}}<extra></extra>",
+            )  # fmt: skip
     figure.update_xaxes(rangemode="tozero")
-    figure.update_yaxes(**log_axis(1e3 * s.latency.value for s in opened))
+    ends = [1e3 * value for s in opened for value in (s.latency.value, s.latency_p95_seconds)]
+    figure.update_yaxes(**log_axis(ends))
     return Plot("saturation", figure)
 
 

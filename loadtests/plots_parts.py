@@ -104,7 +104,9 @@ def smallest_floor(mode: dict[str, object]) -> dict[str, float] | None:
 
 def timeline(findings: Findings) -> Plot | None:
     """Every request's latency in the order of measuring, warm-up shaded."""
-    rows = findings.results.rows.filter("ok").sort("start")
+    rows = findings.results.rows.filter(pl.col("ok") & pl.col("load").is_null()).sort("start")
+    if rows.is_empty():
+        return None
     began = rows["start"].min()
     rows = rows.with_columns((pl.col("start") - pl.lit(began)).alias("at"))
     figure = base("seconds since the first request", "latency, ms")

@@ -38,7 +38,7 @@ def wait_until_ready(
             if all(state == "ready" for state in states.values()) and document.get("engine"):
                 _check_fits(document, plan)
                 return document
-            tell(f"{waited:.0f} s: " + ", ".join(f"{mode} {state}" for mode, state in states.items()))
+            tell(f"{waited:.0f} s: {_progress(states)}")
         if waited > timeout_seconds:
             raise TargetError(
                 f"not ready after {timeout_seconds:.0f} s: {target.url}/health/ready says what is missing"
@@ -59,6 +59,12 @@ def _states(document: dict[str, Any], modes: Sequence[str]) -> dict[str, str]:
             why = served[mode].get("detail") or served[mode].get("reason") or "without a reason"
             raise TargetError(f"mode {mode} failed to become ready: {why}; sweep without it, or mend it")
     return {mode: served[mode]["state"] for mode in modes}
+
+
+def _progress(states: dict[str, str]) -> str:
+    waiting = [f"{mode} {state}" for mode, state in states.items() if state != "ready"]
+    ready = len(states) - len(waiting)
+    return f"{ready} of {len(states)} modes ready; {', '.join(waiting) or 'engine starting'}"
 
 
 def _check_fits(document: dict[str, Any], plan: Plan) -> None:

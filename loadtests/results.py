@@ -29,6 +29,12 @@ _SCHEMA = {
 }  # fmt: skip
 
 
+_LATENCY = (
+    pl.when(pl.col("load").is_null()).then("latency_seconds").otherwise("latency_from_intended_seconds")
+)
+"""What counts as latency: in an open loop from the intended start."""
+
+
 class ResultsError(RowsError):
     """Results that hold nothing to report; the message says why."""
 
@@ -66,11 +72,6 @@ class Results:
         time from the first intended start to the last answer.
         """
         good = measured(self.rows)
-        latency = (
-            pl.when(pl.col("load").is_null())
-            .then("latency_seconds")
-            .otherwise("latency_from_intended_seconds")
-        )
         end = (pl.col("start") + pl.col("latency_seconds")).max()
         tokens = pl.col("completion_tokens").sum()
         closed = pl.col("concurrency").first() * tokens / pl.col("latency_seconds").sum()
@@ -89,7 +90,7 @@ class Results:
                     "load",
                 ).first(),
                 pl.len().alias("requests"),
-                latency.median().alias("latency_seconds"),
+                _LATENCY.median().alias("latency_seconds"),
                 pl.when(pl.col("load").first().is_null())
                 .then(closed)
                 .otherwise(opened)
@@ -105,10 +106,11 @@ class Results:
 
     @cached_property
     def cells(self) -> pl.DataFrame:
-        """One row per cell, over all its requests that were answered: exact sums and means."""
+        """One row per cell, over its answered requests: exact sums and means, and the 95th percentile."""
         good = measured(self.rows)
         return good.group_by("cell", maintain_order=True).agg(
             pl.len().alias("requests"),
+            _LATENCY.quantile(0.95, "linear").alias("latency_p95_seconds"),
             *[pl.col(f"{part}_seconds").mean().alias(f"{part}_seconds_mean") for part in PARTS],
             pl.col("total_seconds").mean().alias("total_seconds_mean"),
             (pl.col("latency_seconds") - pl.col("total_seconds")).mean().alias("outside_seconds_mean"),

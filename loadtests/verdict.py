@@ -37,6 +37,7 @@ class Summary:
     effective: str | None
     requests: int
     latency: Interval
+    latency_p95_seconds: float
     tokens_per_second: Interval
     parts: dict[str, float | None]
     total_seconds: float | None
@@ -163,6 +164,7 @@ class Findings:
         parts = {part: means[f"{part}_seconds_mean"] for part in PARTS}
         return Summary(
             cell=cell, effective=effective, requests=means["requests"], latency=latency,
+            latency_p95_seconds=means["latency_p95_seconds"],
             tokens_per_second=typical(self.results.medians(cell.name, "tokens_per_second")), parts=parts,
             total_seconds=means["total_seconds_mean"], outside_seconds=means["outside_seconds_mean"],
             index=device_bound_index(parts["kernel"], parts["dispatch"]), disturbed=means["disturbed"],

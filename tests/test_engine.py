@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count, pairwise
 from pathlib import Path
 
 import msgspec
 import pytest
 import torch
 
-from service.border.messages import EngineSettings, Job, ModeStatus, StepProfile, Timings
+from service.border.messages import (
+    EngineSettings,
+    EngineStatus,
+    Job,
+    ModeStatus,
+    Outcome,
+    StepProfile,
+    Timings,
+    ToFront,
+)
 from service.border.modes import MODES
-from service.engine import warmup
+from service.engine import assembly, process, warmup
 from service.engine.local import LocalMailbox, local_job
 from service.engine.process import Engine
 from service.engine.sampling_tier import ran_as
@@ -199,3 +209,35 @@ def test_a_sample_without_its_graph_launch_is_not_reported_under_the_modes_own_n
     assert ran_as(mode, status, profile(1.0)) == ("reduce-overhead", None)
     assert ran_as(mode, status, profile(0.0)) == ("compiled", "graph_skipped")
     assert ran_as(mode, status, None) == ("reduce-overhead", None)
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(0.0, True), (3600.0, False)])
+def test_device_memory_that_moved_is_told_between_jobs_and_no_oftener_than_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, told: bool
+) -> None:
+    sizes, sent = count(), list[ToFront]()
+    monkeypatch.setattr(assembly, "memory", lambda _: {"allocated_current": next(sizes)})
+    monkeypatch.setattr(process, "memory", lambda _: {"allocated_current": next(sizes)})
+    monkeypatch.setattr(process, "MEMORY_SECONDS", seconds)
+    jobs = [local_job(str(n), "inference_mode", [PROMPT], 2) for n in range(2)]
+    mailbox = LocalMailbox(jobs, sent.append)
+    Engine(settings(tmp_path, modes=["inference_mode"], batch_sizes=[1]), mailbox).run()
+    statuses = [message for message in sent if isinstance(message, EngineStatus)]
+    after_a_job = sum(type(one) is Outcome and type(other) is EngineStatus for one, other in pairwise(sent))
+    assert after_a_job == (2 if told else 0)
+    assert (len(statuses) > 4) == told
+    assert [status.warm for status in statuses] == sorted(status.warm for status in statuses)
+
+
+def test_memory_that_did_not_move_and_a_device_without_any_are_not_told_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "MEMORY_SECONDS", 0.0)
+    for memory in (None, {"allocated_current": 7}):
+        monkeypatch.setattr(assembly, "memory", lambda _, held=memory: held)
+        monkeypatch.setattr(process, "memory", lambda _, held=memory: held)
+        sent: list[ToFront] = []
+        mailbox = LocalMailbox([local_job("a", "inference_mode", [PROMPT], 2)], sent.append)
+        Engine(settings(tmp_path, modes=["inference_mode"], batch_sizes=[1]), mailbox).run()
+        statuses = [message for message in sent if isinstance(message, EngineStatus)]
+        assert [status.warm for status in statuses] == [False, True]

@@ -36,8 +36,12 @@ def promtool() -> str:
 
 
 @pytest.fixture(scope="session")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    prometheus_binary = binary("prometheus")
+def prometheus_binary() -> str:
+    return binary("prometheus")
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory, prometheus_binary: str) -> Iterator[Stack]:
     folder: Path = tmp_path_factory.mktemp("stack")
     exporter, page = Exporter({"run": "a-sweep"}), gpu_page.GpuPage()
     with (

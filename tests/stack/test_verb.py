@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import running
-from conftest import binary
 
 from dashboards.local import Prometheus
 
@@ -22,8 +21,8 @@ Started = subprocess.Popen[str]
 
 
 @pytest.fixture
-def verb(tmp_path: Path) -> Iterator[Started]:
-    binary("prometheus")
+def verb(tmp_path: Path, prometheus_binary: str) -> Iterator[Started]:
+    assert prometheus_binary
     environment = {name: value for name, value in os.environ.items() if not name.startswith("LAUNCHBOUND_")}
     options = ["--port=0", "--prometheus-port=0", "--modes=inference_mode", "--batch-sizes=1"]
     with subprocess.Popen(
