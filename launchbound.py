@@ -147,35 +147,38 @@ def _sweep(url: str | None, plan: Any, folder: Path, options: dict[str, str | No
                 result = run(own, {name: value for name, value in served.items() if value})
     except (LaunchError, PromptError, TargetError) as error:
         bad_input(error)
-    return _conclude(folder, result.exit_code, console)
+    _conclude(folder, console, [f"FAILED  {gate.name}: {gate.detail}" for gate in result.failed])
+    return result.exit_code
 
 
-def _conclude(folder: Path, exit_code: int, console: Console) -> int:
-    """The table, where the report is, and one JSON line last."""
+def _conclude(folder: Path, console: Console, failed: Sequence[str] = ()) -> None:
+    """The table, where the report is, and one JSON line last; ends the program for a folder without rows."""
+    headline: dict[str, Any] | None = None
+    valid = not failed
     try:
         from loadtests.report import make_report, print_table
+        from loadtests.rows import RowsError
     except ImportError as error:
+        for line in failed:
+            console.print(line, soft_wrap=True)
         console.print(
             f"{error.name} is not installed here: the report is made later by `launchbound report {folder}`"
         )
-        typer.echo(json.dumps({"path": str(folder), "headline": None, "valid": exit_code == 0}))
-        return exit_code
-    headline = make_report(folder)
-    print_table(folder, console)
-    console.print(f"report: {folder / 'report.html'}", soft_wrap=True)
-    typer.echo(json.dumps({"path": str(folder), "headline": headline, "valid": exit_code == 0}))
-    return exit_code
+    else:
+        try:
+            headline = make_report(folder)
+        except (RowsError, FileNotFoundError) as error:
+            bad_input(error)
+        valid = bool(headline["valid"])
+        print_table(folder, console)
+        console.print(f"report: {folder / 'report.html'}", soft_wrap=True)
+    typer.echo(json.dumps({"path": str(folder), "headline": headline, "valid": valid}))
 
 
 @app.command()
 def report(folder: Annotated[Path, typer.Argument(help="A results folder of `sweep`.")]) -> None:
     """Write report.html and report.md again from a folder's rows."""
-    from loadtests.rows import RowsError
-
-    try:
-        raise typer.Exit(_conclude(folder, 0, Console()))
-    except (RowsError, FileNotFoundError) as error:
-        bad_input(error)
+    _conclude(folder, Console())
 
 
 @app.command()
