@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 import shutil
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, cast
 

@@ -78,10 +78,10 @@ def ladder(findings: Findings) -> Iterator[str]:
         verb = "falls strictly" if falls else "does NOT fall strictly"
         yield f"The dispatch floor {verb} down the ladder: {(' > ' if falls else ', ').join(floors)}."
     if BASELINE in known and "compiled" in known:
+        ratio = words.times(known[BASELINE] / known["compiled"])
         yield (
-            f"{BASELINE}'s floor is {words.times(known[BASELINE] / known['compiled'])} that of compiled. Floors are "
-            "taken with cold caches, as a step finds them: the misses cost all modes about the same, which draws "
-            "this ratio together."
+            f"{BASELINE}'s floor is {ratio} that of compiled. Floors are taken with cold caches, as a step finds "
+            "them: the misses cost all modes about the same, which draws this ratio together."
         )
     if len(findings.main) > 1:
         ends = (findings.main[0], findings.main[-1])
