@@ -126,8 +126,9 @@ def sweep(
 
 def _sweep(url: str | None, plan: Any, folder: Path, options: dict[str, str | None]) -> int:  # noqa: ANN401
     from loadtests.prompts import PromptError
+    from loadtests.rows import RowsError
     from loadtests.sweep import SweepResult, run_sweep
-    from loadtests.target import TargetError
+    from loadtests.target import ModeFailed, TargetError
     from service.launch import LaunchError, launched
 
     console = Console()
@@ -146,19 +147,37 @@ def _sweep(url: str | None, plan: Any, folder: Path, options: dict[str, str | No
             settings_from(**served)
             with launched(_flags(served), folder / "service.log") as own:
                 result = run(own, {name: value for name, value in served.items() if value})
+    except ModeFailed as error:
+        return _no_answer(folder, [], error)
     except (LaunchError, PromptError, TargetError) as error:
         bad_input(error)
-    _conclude(folder, console, [f"FAILED  {gate.name}: {gate.detail}" for gate in result.failed])
+    failed = [f"FAILED  {gate.name}: {gate.detail}" for gate in result.failed]
+    try:
+        _conclude(folder, console, failed)
+    except RowsError as error:
+        return _no_answer(folder, failed, error)
     return result.exit_code
 
 
+def _no_answer(folder: Path, failed: Sequence[str], why: Exception) -> int:
+    """A sweep that measured nothing: failed gates, the reason, and the JSON line all the same."""
+    for line in failed:
+        typer.echo(line)
+    typer.echo(f"launchbound: {why}", err=True)
+    _last_line(folder, None, valid=False)
+    return EXIT_FAILED
+
+
+def _last_line(folder: Path, headline: dict[str, Any] | None, valid: bool) -> None:
+    typer.echo(json.dumps({"path": str(folder), "headline": headline, "valid": valid}))
+
+
 def _conclude(folder: Path, console: Console, failed: Sequence[str] = ()) -> None:
-    """The table, where the report is, and one JSON line last; ends the program for a folder without rows."""
+    """The table, where the report is, one JSON line last. Raises RowsError where there is nothing."""
     headline: dict[str, Any] | None = None
     valid = not failed
     try:
         from loadtests.report import make_report, print_table
-        from loadtests.rows import RowsError
     except ImportError as error:
         for line in failed:
             console.print(line, soft_wrap=True)
@@ -166,20 +185,22 @@ def _conclude(folder: Path, console: Console, failed: Sequence[str] = ()) -> Non
             f"{error.name} is not installed here: the report is made later by `launchbound report {folder}`"
         )
     else:
-        try:
-            headline = make_report(folder)
-        except (RowsError, FileNotFoundError) as error:
-            bad_input(error)
+        headline = make_report(folder)
         valid = bool(headline["valid"])
         print_table(folder, console)
         console.print(f"report: {folder / 'report.html'}", soft_wrap=True)
-    typer.echo(json.dumps({"path": str(folder), "headline": headline, "valid": valid}))
+    _last_line(folder, headline, valid)
 
 
 @app.command()
 def report(folder: Annotated[Path, typer.Argument(help="A results folder of `sweep`.")]) -> None:
     """Write report.html and report.md again from a folder's rows."""
-    _conclude(folder, Console())
+    from loadtests.rows import RowsError
+
+    try:
+        _conclude(folder, Console())
+    except (RowsError, FileNotFoundError) as error:
+        bad_input(error)
 
 
 @app.command()

@@ -29,11 +29,12 @@ def card(verdict: Verdict, run: Run) -> dict[str, Any]:
         "batch": batch,
         "conditions": f"{prompts} prompts, {tokens} new tokens, concurrency {concurrency}",
         "ship": shipped.cell.mode if shipped else "undecided",
+        "runs_as": shipped.runs_as if shipped else None,
         "colour": colour(shipped.cell.mode) if shipped else colour(""),
         "gain": words.gain(verdict),
         "latency": _latencies(verdict),
         "interval": words.span(shipped.comparison.speedup) if shipped and shipped.comparison else None,
-        "bound": verdict.bound,
+        "bound": _bound(verdict.baseline),
         "facts": list(_facts(verdict, shipped, run)),
         "bars": bars,
     }
@@ -45,6 +46,9 @@ def _facts(verdict: Verdict, shipped: Summary | None, run: Run) -> Iterator[str]
     if shipped is None:
         yield f"Run at least {MINIMUM_ROUNDS} rounds to decide."
         return
+    if shipped.runs_as:
+        reason = run.mode(shipped.cell.mode).get("reason")
+        yield f"{shipped.cell.mode} runs here as {shipped.runs_as}{f': {reason}' if reason else ''}."
     if shipped is not baseline:
         yield _payback(shipped, run.mode(shipped.cell.mode))
     if tie := words.tie(verdict):
@@ -64,11 +68,18 @@ def _latencies(verdict: Verdict) -> str | None:
 def _shares(summaries: list[Summary | None]) -> str:
     """What kernels are of dispatch and kernels together: the device-bound index in words."""
     known = [
-        f"{s.index:.0%} in {s.cell.mode} ({bound(s.index)})" for s in summaries if s and s.index is not None
+        f"{'at most ' if s.upper_estimate else ''}{100 * s.index:.0f} % in {s.cell.mode} ({bound(s.index)})"
+        for s in summaries
+        if s and s.index is not None
     ]
     if not known:
         return "What it is bound by is not known: kernel time is not measured here."
     return f"Kernels' share of dispatch and kernel time: {', '.join(known)}."
+
+
+def _bound(baseline: Summary) -> str | None:
+    found = bound(baseline.index)
+    return f"{found} by upper estimate" if found and baseline.upper_estimate else found
 
 
 def _payback(shipped: Summary, status: dict[str, Any]) -> str:
@@ -100,7 +111,7 @@ def _row(summary: Summary) -> dict[str, Any]:
     control, comparison = summary.cell.control, summary.comparison
     return {
         "mode": summary.cell.mode, "colour": colour(summary.cell.mode), "control": control,
-        "effective": summary.effective if summary.effective != summary.cell.mode else None,
+        "effective": summary.runs_as,
         "disturbed": summary.disturbed, "latency": words.milliseconds(summary.latency.value),
         "latency_span": words.span(summary.latency, 1e3),
         "tokens": words.figures(summary.tokens_per_second.value),

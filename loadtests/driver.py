@@ -82,10 +82,11 @@ class Driver:
         over = False
         while not over:
             number, latencies = -self._warmup.passes, dict[str, float]()
+            profiled = self._profiled(number)
             for cell in order(self._plan, number):
                 request = self._request(cell, number, 0, "warmup")
                 for _, answer in self._take(self._lane.closed([request], 1)):
-                    if answer.status == 200:
+                    if answer.status == 200 and not profiled:
                         latencies[cell.name] = answer.latency_seconds
             over = self._warmup.add(latencies, compile_counters(self._target.metrics()))
             warmup = self._warmup
@@ -127,10 +128,12 @@ class Driver:
             for r, offset in zip(requests, due, strict=True)
         ]
 
-    def _request(self, cell: Cell, number: int, index: int, stage: Stage) -> Request:
+    def _profiled(self, number: int) -> bool:
         # Round 0 is the first pass of warming up.
-        profile = self._assignment.profile_first and number == 0
-        content = body(self._plan, self._texts, cell, number, index, profile)
+        return self._assignment.profile_first and number == 0
+
+    def _request(self, cell: Cell, number: int, index: int, stage: Stage) -> Request:
+        content = body(self._plan, self._texts, cell, number, index, self._profiled(number))
         return Request(cell, number, stage, uuid.uuid4().hex, content)
 
     def _take(self, visit: Iterator[tuple[Request, Answer]]) -> Iterator[tuple[Request, Answer]]:

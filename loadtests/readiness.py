@@ -7,7 +7,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from loadtests.plan import Plan
-from loadtests.target import Target, TargetError, Unreachable
+from loadtests.target import ModeFailed, Target, TargetError, Unreachable
 
 CONNECT_GRACE_SECONDS = 60.0
 """How long nothing may answer: a service that has just been started imports for some seconds."""
@@ -21,7 +21,8 @@ def wait_until_ready(
     """The document of GET /v1/modes once all modes of `plan` are ready.
 
     `tell` gets one line on the state at every poll. Raises TargetError where the service does not answer or
-    lacks a mode, where a mode failed, or once `timeout_seconds` are over.
+    lacks a mode, or once `timeout_seconds` are over, and ModeFailed where a mode
+    failed (out of parity is one way).
     """
     began, answered = monotonic(), False
     while True:
@@ -47,7 +48,7 @@ def wait_until_ready(
 
 
 def _states(document: dict[str, Any], modes: Sequence[str]) -> dict[str, str]:
-    """State by mode. Raises TargetError for a mode that is not served or has failed."""
+    """State by mode. Raises TargetError for a mode that is not served, ModeFailed for one that has failed."""
     served = {mode["mode"]: mode for mode in document["modes"]}
     if missing := [mode for mode in modes if mode not in served]:
         raise TargetError(
@@ -57,7 +58,7 @@ def _states(document: dict[str, Any], modes: Sequence[str]) -> dict[str, str]:
     for mode in modes:
         if served[mode]["state"] == "failed":
             why = served[mode].get("detail") or served[mode].get("reason") or "without a reason"
-            raise TargetError(f"mode {mode} failed to become ready: {why}; sweep without it, or mend it")
+            raise ModeFailed(f"mode {mode} failed to become ready: {why}; sweep without it, or mend it")
     return {mode: served[mode]["state"] for mode in modes}
 
 

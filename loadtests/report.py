@@ -75,6 +75,7 @@ def headline(findings: Findings) -> dict[str, Any]:
             {
                 "batch_size": verdict.batch_size,
                 "ship": verdict.choice.ship if verdict.choice else None,
+                "effective": shipped.effective if shipped else None,
                 "fastest": verdict.choice.fastest if verdict.choice else None,
                 "speedup": msgspec.to_builtins(comparison.speedup) if comparison else None,
                 "word": comparison.word if comparison else None,

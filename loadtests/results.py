@@ -9,10 +9,9 @@ from pathlib import Path
 
 import polars as pl
 
-from loadtests.plan import Cell
 from loadtests.rows import Row, RowsError, read_rows
 from loadtests.run_file import Run, read_run
-from loadtests.validation import STEPS_PER_SWITCH, Gate, read_validation
+from loadtests.validation import Gate, read_validation
 
 PARTS = ("queue", "dispatch", "kernel", "sync_wait", "other")
 """In the order in which they are stacked."""
@@ -23,7 +22,7 @@ _SCHEMA = {
     "new_tokens": pl.Int64, "concurrency": pl.Int64, "load": pl.Float64, "intended_start": pl.Float64,
     "start": pl.Float64, "latency_seconds": pl.Float64, "latency_from_intended_seconds": pl.Float64,
     "ok": pl.Boolean, "profiled": pl.Boolean, "completion_tokens": pl.Int64, "steps": pl.Int64,
-    "involuntary_switches": pl.Int64,
+    "involuntary_switches": pl.Int64, "kernel_source": pl.String,
     "total_seconds": pl.Float64, "time_to_first_token_seconds": pl.Float64,
     **{f"{part}_seconds": pl.Float64 for part in PARTS},
 }  # fmt: skip
@@ -57,11 +56,6 @@ class Results:
     def device(self) -> str:
         """`cpu` or `cuda`."""
         return str(self.run.engine.get("device", "cpu"))
-
-    @property
-    def plan_cells(self) -> dict[str, Cell]:
-        """The plan's cells by name."""
-        return {cell.name: cell for cell in self.run.plan.cells}
 
     @cached_property
     def rounds(self) -> pl.DataFrame:
@@ -115,9 +109,7 @@ class Results:
             pl.col("total_seconds").mean().alias("total_seconds_mean"),
             (pl.col("latency_seconds") - pl.col("total_seconds")).mean().alias("outside_seconds_mean"),
             pl.col("involuntary_switches", "steps").sum(),
-            (pl.col("involuntary_switches").sum() * STEPS_PER_SWITCH > pl.col("steps").sum()).alias(
-                "disturbed"
-            ),
+            (pl.col("kernel_source") == "residual").any().alias("kernel_residual"),
         )
 
     def medians(self, cell: str, column: str = "latency_seconds") -> dict[int, float]:

@@ -36,6 +36,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     The second block is the response's, under its own names, and absent where the request failed. A file may
     hold more fields than these: whatever else the service puts into `timings` is kept as it came.
+    `profiled`: it ran under the profiler, which stretches what it looks at, and counts in no statistic.
     """
 
     run: str
@@ -70,6 +71,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     total_seconds: float | None = None
     time_to_first_token_seconds: float | None = None
     involuntary_switches: int | None = None
+    profiled: bool = False
     prefill: Phase | None = None
     decode: Phase | None = None
     sources: Sources | None = None
@@ -80,9 +82,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return self.status == 200 and self.error is None
 
     @property
-    def profiled(self) -> bool:
-        """Whether all of it ran under the profiler, which stretches what it looks at."""
-        return self.sources is not None and self.sources.kernel == "profiled"
+    def kernel_source(self) -> str | None:
+        """Where its kernel time comes from."""
+        return self.sources.kernel if self.sources else None
 
     @property
     def steps(self) -> int:

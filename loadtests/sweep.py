@@ -52,7 +52,7 @@ class SweepResult:
 
 
 def new_folder(root: Path | str = "results") -> Path:
-    """A fresh folder `<root>/<UTC>-<commit>` (DESIGN's name for it)."""
+    """A fresh folder `<root>/<UTC>-<commit>`: when it was swept, and what."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     folder = Path(root) / f"{stamp}-{(git_state()['commit'] or 'nocommit')[:8]}"
     folder.mkdir(parents=True)

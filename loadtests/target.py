@@ -20,6 +20,10 @@ class TargetError(RuntimeError):
     """The service cannot be used for a sweep; the message names the remedy."""
 
 
+class ModeFailed(TargetError):
+    """A mode of the plan failed or is out of parity: a failed check, not bad input."""
+
+
 class Unreachable(TargetError):
     """Nothing answers at the address."""
 

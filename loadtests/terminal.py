@@ -35,14 +35,14 @@ def print_table(folder: Path | str, console: Console | None = None) -> None:
         console.print(table(verdict, narrow=console.width < WIDTH - 10))
         console.print(Text(f"  → {conclusion(verdict)}\n", style="bold"), soft_wrap=True)
     console.print(Text(words.headline(findings), style="bold"), soft_wrap=True)
-    console.print(Text(words.crossing(findings.crossover) + "."), soft_wrap=True)
+    console.print(Text(words.crossing(findings.crossover, findings.upper_estimate) + "."), soft_wrap=True)
 
 
 def conclusion(verdict: Verdict) -> str:
     """What to ship for this group, in one line."""
-    if verdict.choice is None:
+    if verdict.shipped is None:
         return f"undecided: {words.gain(verdict)}"
-    parts = [f"{verdict.choice.ship}: {words.gain(verdict)}"]
+    parts = [f"{words.named(verdict.shipped)}: {words.gain(verdict)}"]
     if tie := words.tie(verdict):
         parts.append(tie.rstrip("."))
     return "; ".join(parts)
@@ -75,7 +75,9 @@ def table(verdict: Verdict, narrow: bool = False) -> Table:
 
 
 def _footnotes(verdict: Verdict) -> str | None:
-    notes = [f"{s.cell.mode} runs here as {s.effective}" for s in verdict.modes if s.effective != s.cell.mode]
+    notes = [f"{s.cell.mode} runs here as {s.runs_as}" for s in verdict.modes if s.runs_as]
+    if any(summary.upper_estimate for summary in verdict.summaries):
+        notes.append("kernel and index are upper estimates")
     if any(summary.disturbed for summary in verdict.summaries):
         notes.append("* disturbed: the engine was taken off its core")
     return "; ".join(notes) or None

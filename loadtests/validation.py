@@ -141,21 +141,21 @@ def _warmup(run: Run) -> Gate:
     return Gate(name="warm-up", passed=run.client.warmup_settled, detail=detail, warning=True)
 
 
-def disturbed(rows: Iterable[Row]) -> bool:
-    """Whether the engine was taken off its core more than once per 20 steps of `rows`."""
-    switches = steps = 0
-    for row in rows:
-        switches += row.involuntary_switches or 0
-        steps += row.steps
+def disturbed(switches: int, steps: int) -> bool:
+    """Whether the engine was taken off its core more than once per 20 steps."""
     return switches * STEPS_PER_SWITCH > steps
 
 
 def _disturbed(rows: Sequence[Row]) -> Gate:
     cells: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
-        if row.ok and row.stage == "measure":
+        if row.ok and row.stage == "measure" and not row.profiled:
             cells[row.cell].append(row)
-    marked = [cell for cell, measured in cells.items() if disturbed(measured)]
+    marked = [
+        cell
+        for cell, measured in cells.items()
+        if disturbed(sum(r.involuntary_switches or 0 for r in measured), sum(r.steps for r in measured))
+    ]
     detail = f"{len(marked)} of {len(cells)} cells"
     if marked:
         shown = ", ".join(sorted(marked)[:3]) + (", …" if len(marked) > 3 else "")

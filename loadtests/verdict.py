@@ -11,6 +11,7 @@ import polars as pl
 from loadtests.plan import BASELINE, Cell
 from loadtests.results import PARTS, Results
 from loadtests.statistics import Choice, Comparison, choose, compare, noise_factor, payback_requests, typical
+from loadtests.validation import disturbed
 from service.boundedness import Bound, Crossover, bound, crossover, device_bound_index
 from service.statistics import Interval
 
@@ -29,6 +30,8 @@ def group_of(cell: Cell) -> Group:
 class Summary:
     """One cell over all rounds. `parts` are mean seconds per request, None where this device has none.
 
+    `upper_estimate`: kernel, and with it `index`, are at most this (the residual of a CPU).
+
     `comparison` is against the baseline cell of the same group; None for that cell itself or without one.
     `payback` is the number of requests until the mode's warm-up has paid back, or why there is none.
     """
@@ -43,9 +46,15 @@ class Summary:
     total_seconds: float | None
     outside_seconds: float | None
     index: float | None
+    upper_estimate: bool
     disturbed: bool
     comparison: Comparison | None
     payback: Payback
+
+    @property
+    def runs_as(self) -> str | None:
+        """What the mode runs as here, where that is something else than its name says."""
+        return self.effective if self.effective != self.cell.mode else None
 
     @property
     def is_baseline(self) -> bool:
@@ -133,6 +142,11 @@ class Findings:
         indices = {v.batch_size: v.baseline.index for v in self.main}
         return crossover({batch: index for batch, index in indices.items() if index is not None})
 
+    @property
+    def upper_estimate(self) -> bool:
+        """Whether the baseline's kernel times, and so the crossover, are upper estimates."""
+        return any(verdict.baseline.upper_estimate for verdict in self.main)
+
     def _cells_of_plan(self) -> list[Cell]:
         return [cell for cell in self.results.run.plan.cells if cell.load is None] or self._cells
 
@@ -167,7 +181,9 @@ class Findings:
             latency_p95_seconds=means["latency_p95_seconds"],
             tokens_per_second=typical(self.results.medians(cell.name, "tokens_per_second")), parts=parts,
             total_seconds=means["total_seconds_mean"], outside_seconds=means["outside_seconds_mean"],
-            index=device_bound_index(parts["kernel"], parts["dispatch"]), disturbed=means["disturbed"],
+            index=device_bound_index(parts["kernel"], parts["dispatch"]),
+            upper_estimate=means["kernel_residual"],
+            disturbed=disturbed(means["involuntary_switches"], means["steps"]),
             comparison=comparison,
             payback=self._payback(cell, comparison, typical(reference) if reference else latency, latency),
         )  # fmt: skip

@@ -7,7 +7,7 @@ import math
 from loadtests.plan import BASELINE, MINIMUM_ROUNDS
 from loadtests.statistics import Comparison
 from loadtests.verdict import Findings, Payback, Summary, Verdict
-from service.boundedness import Crossover, bound
+from service.boundedness import Crossover
 from service.statistics import Interval
 
 
@@ -61,11 +61,9 @@ def payback(value: Payback) -> str:
     return value if isinstance(value, str) else f"{value:,}"
 
 
-def bound_by(summary: Summary) -> str:
-    """'launch-bound, index 0.14'."""
-    if summary.index is None:
-        return "bound not known: kernel time is not measured here"
-    return f"{bound(summary.index)}, index {summary.index:.2f}"
+def named(summary: Summary) -> str:
+    """Its mode, and what that runs as where that differs: 'reduce-overhead (here: compiled-cpp)'."""
+    return f"{summary.cell.mode} (here: {summary.runs_as})" if summary.runs_as else summary.cell.mode
 
 
 def gain(verdict: Verdict) -> str:
@@ -90,16 +88,20 @@ def tie(verdict: Verdict) -> str | None:
     return f"{others}; of modes that are alike, the simplest is chosen."
 
 
-def crossing(found: Crossover) -> str:
-    """Where eager turns from dispatch to kernels."""
+def crossing(found: Crossover, upper_estimate: bool) -> str:
+    """Where eager turns from dispatch to kernels; `upper_estimate`: its kernels take at most that long."""
+    estimate = "by upper estimate, " if upper_estimate else ""
     match found.where:
         case "at":
             batch = figures(found.batch or 0, 2)
-            return f"{BASELINE}'s kernels take as long as its dispatch at about batch {batch}"
+            return f"{estimate}{BASELINE}'s kernels take as long as its dispatch at about batch {batch}"
         case "below":
-            return f"{BASELINE}'s kernels outlast its dispatch from batch {found.batch:g}, the smallest here"
+            where = f"from batch {found.batch:g} on, the smallest here"
+            return f"{estimate}{BASELINE}'s kernels outlast its dispatch {where}"
         case "above":
-            return f"{BASELINE}'s dispatch outlasts its kernels up to batch {found.batch:g}, the largest here"
+            even = f"even {estimate}" if estimate else ""
+            where = f"up to batch {found.batch:g}, the largest here"
+            return f"{even}{BASELINE}'s dispatch outlasts its kernels {where}"
     return "where kernels overtake dispatch is not known: kernel time is not measured here"
 
 
@@ -110,16 +112,16 @@ def headline(findings: Findings) -> str:
         return f"No cell of {BASELINE} was measured: there is nothing to compare with."
     if any(verdict.choice is None for verdict in verdicts):
         return f"Undecided: fewer than {MINIMUM_ROUNDS} rounds are too few to tell modes apart."
-    by_mode: dict[str, list[Verdict]] = {}
+    by_name: dict[str, list[Verdict]] = {}
     for verdict in verdicts:
-        by_mode.setdefault(verdict.choice.ship if verdict.choice else "", []).append(verdict)
-    sentence = "; ".join(_ship(mode, group) for mode, group in by_mode.items())
+        by_name.setdefault(named(verdict.shipped) if verdict.shipped else "", []).append(verdict)
+    sentence = "; ".join(_ship(name, group) for name, group in by_name.items())
     return f"{sentence[0].upper()}{sentence[1:]}."
 
 
-def _ship(mode: str, verdicts: list[Verdict]) -> str:
+def _ship(name: str, verdicts: list[Verdict]) -> str:
     at = f"at batch {listed([str(v.batch_size) for v in verdicts])}"
-    if mode == BASELINE:
-        return f"keep {mode} {at}: nothing is detectably faster"
+    if all(verdict.shipped is verdict.baseline for verdict in verdicts):
+        return f"keep {name} {at}: nothing is detectably faster"
     gains = [times(s.comparison.speedup.value) for v in verdicts if (s := v.shipped) and s.comparison]
-    return f"ship {mode} {at} ({listed(gains)} {BASELINE})"
+    return f"ship {name} {at} ({listed(gains)} {BASELINE})"

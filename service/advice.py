@@ -19,7 +19,7 @@ SAMPLES_KEPT = 256
 
 @dataclass(slots=True)
 class _Cell:
-    """Wall seconds per decode step of the newest requests, and what they summed up to."""
+    """Wall seconds per decode step of the newest requests, and what all of them summed up to, prefill too."""
 
     step_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES_KEPT))
     kernel_seconds: float = 0.0
@@ -57,9 +57,9 @@ class Ledger:
             return
         cell = self._cells[account.job.mode, outcome.batch_bucket]
         cell.step_seconds.append(decode.wall_seconds / decode.steps)
-        if decode.kernel_seconds is not None and decode.dispatch_seconds is not None:
-            cell.kernel_seconds += decode.kernel_seconds
-            cell.dispatch_seconds += decode.dispatch_seconds
+        if account.kernel_seconds is not None and account.dispatch_seconds is not None:
+            cell.kernel_seconds += account.kernel_seconds
+            cell.dispatch_seconds += account.dispatch_seconds
 
     def advise(self, batch_size: int, buckets: Sequence[int], modes: Sequence[str]) -> Advice:
         """The best of `modes` (in the ladder's order, simplest first) for a batch of `batch_size`.
@@ -74,6 +74,8 @@ class Ledger:
             for mode in dict.fromkeys([BASELINE, *modes])
             if mode not in cells or len(cells[mode].step_seconds) < SAMPLES_NEEDED
         ]  # fmt: skip
+        if BASELINE not in modes:
+            raise NotMeasured(f"advice is against {BASELINE}, which is not ready here: add it to --modes")
         if missing:
             raise NotMeasured(
                 f"at batch {batch_size} (bucket {bucket}) too few requests ran in {', '.join(missing)}: "
@@ -111,7 +113,7 @@ def _reason(mode: str, speedup: Interval, eager_index: float | None) -> str:
     if mode == BASELINE:
         return "no other mode is detectably faster than eager here, and eager is the simplest"
     share = "" if eager_index is None else (
-        f"; eager spends {1 - eager_index:.0%} of a decode step on dispatch and is {bound(eager_index)}"
+        f"; of eager's dispatch and kernel time {1 - eager_index:.0%} is dispatch: {bound(eager_index)}"
     )  # fmt: skip
     return (
         f"a decode step is {speedup.value:.2f} times as fast as eager's "

@@ -92,9 +92,11 @@ CATALOGUE: tuple[Row, ...] = (
         "Requests by mode and outcome, counted when they end; a comparison counts once per run.",
         of_requests=True),
     Row("requests_in_progress", "gauge", ("mode",), "Requests accepted and not finished, by mode asked for."),
-    Row("queue_depth", "gauge", (), "Requests accepted and not started: all but the one that runs."),
+    Row("queue_depth", "gauge", (), "Requests accepted and not started: all unfinished but one, which is taken "
+        "to run."),
     Row("requests_rejected_total", "counter", ("reason",), "Requests refused before they ran, by reason."),
-    _request("request_duration_seconds", "Body parsed until the answer is handed over.", "always"),
+    _request("request_duration_seconds", "Body parsed until the answer, or a stream's last event, is ready to "
+             "be serialised.", "always"),
     _request("request_queue_seconds", "Waited while the engine was busy.", "always"),
     _request("request_dispatch_seconds", "Host time issuing steps." + _ESTIMATE),
     _request("request_device_span_seconds", "First to last work of each step on the device's stream, gaps "
@@ -128,9 +130,12 @@ CATALOGUE: tuple[Row, ...] = (
     Row("tokens_total", "counter", ("mode", "kind"), "Tokens taken in (prompt) and generated.",
         of_requests=True),
     Row("batch_size", "histogram", ("mode",), "Sequences per executed batch.", of_requests=True),
-    Row("graph_breaks_total", "counter", ("mode",), "Graph breaks by torch's own count."),
-    Row("recompiles_total", "counter", ("mode",), "Recompilations by torch's own count."),
-    Row("fallbacks_total", "counter", ("mode", "reason"), "Requests that ran as another form than declared."),
+    Row("graph_breaks_total", "counter", ("mode",), "Graph breaks while the mode was made ready, by torch's "
+        "own count."),
+    Row("recompiles_total", "counter", ("mode",), "Graphs compiled beyond one per callable while the mode "
+        "was made ready, by torch's own count, and later steps refused because they would recompile."),
+    Row("fallbacks_total", "counter", ("mode", "reason"), "Requests that ran as another form "
+        "than declared, as seen in profiled requests."),
     Row("cudagraph_captures_total", "counter", ("mode",), "CUDA graphs captured at warm-up: one per callable "
         "(phase and batch bucket, and the floor's hollow twins) of a mode that replays them.", "cuda"),
     Row("cudagraph_replays_total", "counter", ("mode",), "Steps, prefill and decode, of requests that ended "

@@ -154,6 +154,7 @@ class TimingsBody(TypedDict):
     sources: Sources
     kernels: int | None
     launches: int | None
+    profiled: bool
 
 
 class GenerateAnswer(TypedDict):

@@ -16,7 +16,7 @@ from service.border.modes import MODES
 
 PREFIX = "LAUNCHBOUND_"
 
-KNOWN_ELSEWHERE = frozenset({"LAUNCHBOUND_URL", "LAUNCHBOUND_RUN", "LAUNCHBOUND_RESULTS"})
+KNOWN_ELSEWHERE = frozenset({"LAUNCHBOUND_URL", "LAUNCHBOUND_RUN"})
 """Variables of the load generator and its reports, which may stand in the same environment."""
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from scipy.special import stdtrit
+from scipy.special import bdtr, stdtrit
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +53,20 @@ def paired_ratio(baseline: Sequence[float], candidate: Sequence[float], confiden
 
 
 def median_interval(values: Sequence[float]) -> Interval:
-    """Median with the order-statistic interval that covers at least 95 % (binomial, normal approximation).
+    """Median with the narrowest symmetric order-statistic interval that covers at least 95 %.
 
-    Needs no assumption on the distribution's shape. Raises ValueError where there is no value.
+    Its coverage is binomial, whatever the distribution's shape; with fewer than six values no such interval
+    is wide enough, and it is infinite. Raises ValueError where there is no value.
     """
     if not values:
         raise ValueError("a median needs at least one value")
     ordered, count = sorted(values), len(values)
     middle = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
-    reach = 0.98 * math.sqrt(count)
-    low = max(0, math.floor(count / 2 - reach))
-    high = min(count - 1, math.ceil(count / 2 + reach))
-    return Interval(middle, ordered[low], ordered[high], count)
+    # The median lies below the k-th smallest value with the chance of fewer than k values below it.
+    rank = max((k for k in range(1, count // 2 + 1) if bdtr(k - 1, count, 0.5) <= 0.025), default=0)
+    if rank == 0:
+        return Interval(middle, -math.inf, math.inf, count)
+    return Interval(middle, ordered[rank - 1], ordered[count - rank], count)
 
 
 def unpaired_ratio(

@@ -13,7 +13,7 @@ from typing import Any
 
 STEP_SECONDS = {
     "eager": (0.0016, 0.0005), "no_grad": (0.0013, 0.0005), "inference_mode": (0.0011, 0.0005),
-    "compiled": (0.0003, 0.0004), "reduce-overhead": (0.00028, 0.0004),
+    "compiled": (0.0003, 0.0004), "reduce-overhead": (0.00026, 0.0004),
 }  # fmt: skip
 """Dispatch, and kernel per row, of one step."""
 
@@ -28,6 +28,7 @@ class Script:
     api_key: str | None = None
     fail_after: int | None = None
     largest_bucket: int = 16
+    device: str = "cpu"
     hold: Event | None = None
     asked: int = 0
     ran: Counter[str] = field(default_factory=Counter)
@@ -84,6 +85,7 @@ def timings(mode: str, batch: int, tokens: int) -> dict[str, Any]:
         "total_seconds": total, "time_to_first_token_seconds": dispatch + kernel, "involuntary_switches": 0,
         "prefill": phase(1), "decode": phase(tokens - 1),
         "sources": {"dispatch": "calibrated", "kernel": "residual"}, "kernels": None, "launches": None,
+        "profiled": False,
     }  # fmt: skip
 
 
@@ -124,7 +126,9 @@ class _Handler(BaseHTTPRequestHandler):
                 mode_status(mode, "failed" if mode == script.failed_mode else state, script.in_parity)
                 for mode in STEP_SECONDS
             ]
-            engine = engine_status(script.largest_bucket) if state == "ready" else None
+            engine = (
+                engine_status(script.largest_bucket) | {"device": script.device} if state == "ready" else None
+            )
             return self._reply(200, {"modes": modes, "engine": engine})
         return self._reply(404, {"error": {"type": "not_found", "message": self.path, "param": None}})
 
@@ -151,7 +155,7 @@ class _Handler(BaseHTTPRequestHandler):
             "mode": {"requested": mode, "effective": effective, "reason": None}, "device": "cpu",
             "batch_size": batch, "batch_bucket": batch, "outputs": outputs,
             "usage": {"prompt_tokens": 6 * batch, "completion_tokens": tokens * batch, "total_tokens": 0},
-            "timings": timings(mode, batch, tokens),
+            "timings": timings(mode, batch, tokens) | {"profiled": bool(body.get("profile"))},
         })  # fmt: skip
 
 

@@ -66,7 +66,8 @@ def _row(
     tokens = cell.new_tokens
     measured = timings(cell.mode, cell.batch_size, tokens) | {"involuntary_switches": switches}
     if device == "cuda":
-        measured |= {"kernel_seconds": None, "sync_wait_seconds": 0.001}
+        measured |= {"kernel_seconds": None, "sync_wait_seconds": 0.001,
+                     "sources": {"dispatch": "measured", "kernel": None}}  # fmt: skip
     fields: dict[str, object] = {
         "run": "a-run", "cell": cell.name, "control": cell.control, "round": number, "sequence": sequence,
         "stage": "measure" if number else "warmup", "mode": cell.mode,

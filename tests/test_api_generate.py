@@ -10,7 +10,7 @@ from serving import BODY, Front, running, until
 TIMINGS = {
     "queue_seconds", "dispatch_seconds", "device_span_seconds", "kernel_seconds", "sync_wait_seconds",
     "other_seconds", "total_seconds", "time_to_first_token_seconds", "involuntary_switches", "prefill",
-    "decode", "sources", "kernels", "launches",
+    "decode", "sources", "kernels", "launches", "profiled",
 }  # fmt: skip
 EXTRA = {"border_seconds", "tokenise_seconds"}
 PHASE = {

@@ -165,7 +165,7 @@ def test_a_mode_out_of_parity_is_not_served(tmp_path: Path, monkeypatch: pytest.
     def watch(message: object) -> None:
         nonlocal wrong_now
         if isinstance(message, ModeStatus):
-            wrong_now = message.mode == "inference_mode"
+            wrong_now = message.mode == "inference_mode" and message.state == "warming"
 
     monkeypatch.setattr(warmup.parity, "forced_logits", wrong)
     mailbox = LocalMailbox([local_job("a", "inference_mode", [PROMPT], 2)], watch)

@@ -21,7 +21,8 @@ from loadtests.results import read_results
 from loadtests.run_file import read_run, write_run
 from loadtests.terminal import print_table
 from loadtests.verdict import Findings
-from loadtests.words import figures
+from loadtests.words import crossing, figures
+from service.boundedness import Crossover
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +164,7 @@ def test_a_gpu_without_kernel_times_says_so_and_shows_the_wait(tmp_path: Path) -
     text = page(tmp_path)
     assert "kernel time is not measured here" in text
     assert "sync wait" in text
-    assert "lower and kernel an upper estimate" not in text
+    assert "estimate" not in text.partition("<h2>Pictures")[0]
 
 
 def test_other_conditions_have_answers_of_their_own(tmp_path: Path) -> None:
@@ -184,7 +185,65 @@ def test_the_ladders_floors_are_judged(clear: Path, tmp_path: Path) -> None:
         floor["seconds"] = 1.0
     write_run(tmp_path, run)
     make_report(tmp_path)
-    assert "does NOT fall strictly" in page(tmp_path)
+    assert "does NOT fall down the ladder" in page(tmp_path)
+
+
+def test_floors_whose_intervals_touch_do_not_fall_strictly(clear: Path, tmp_path: Path) -> None:
+    shutil.copytree(clear, tmp_path, dirs_exist_ok=True)
+    run = read_run(tmp_path)
+    floor, below = (run.modes[place]["dispatch_floors"][0] for place in (1, 2))
+    floor["low"] = below["high"]
+    write_run(tmp_path, run)
+    make_report(tmp_path)
+    assert "falls, within the intervals&#39; reach, down the ladder" in page(tmp_path)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_cold_caches_are_spoken_of_on_a_cpu_only(tmp_path: Path, device: str) -> None:
+    make_report(make_results(tmp_path, device=device))
+    assert ("cold caches" in page(tmp_path)) is (device == "cpu")
+
+
+@pytest.mark.parametrize("source", ["residual", "sampled"])
+def test_a_residual_kernel_is_called_an_upper_estimate_and_a_measured_one_is_not(
+    tmp_path: Path, source: str
+) -> None:
+    rows = make_results(tmp_path) / "requests.jsonl"
+    rows.write_text(rows.read_text().replace('"kernel":"residual"', f'"kernel":"{source}"'))
+    make_report(tmp_path)
+    for text in (page(tmp_path).partition("<h2>Pictures")[0], (tmp_path / "report.md").read_text()):
+        assert ("at most 24 % in eager" in text) is (source == "residual")
+        assert ("By upper estimate, eager" in text) is (source == "residual")
+        assert "24 % in eager" in text
+    assert ("upper estimate" in printed(tmp_path, 120)) is (source == "residual")
+
+
+@pytest.mark.parametrize(
+    ("found", "upper_estimate", "text"),
+    [
+        (
+            Crossover("below", 1.0),
+            True,
+            "by upper estimate, eager's kernels outlast its dispatch from batch 1 on",
+        ),
+        (Crossover("below", 1.0), False, "eager's kernels outlast its dispatch from batch 1 on"),
+        (Crossover("above", 8.0), True, "even by upper estimate, eager's dispatch outlasts its kernels"),
+        (Crossover("above", 8.0), False, "eager's dispatch outlasts its kernels"),
+    ],
+)
+def test_the_crossing_carries_the_estimate(found: Crossover, upper_estimate: bool, text: str) -> None:
+    assert crossing(found, upper_estimate).startswith(text)
+
+
+def test_a_shipped_mode_that_runs_as_something_else_is_named_with_it_and_the_reason(tmp_path: Path) -> None:
+    headline = make_report(make_results(tmp_path, CLEAR | {"reduce-overhead": 0.3}))
+    assert headline["text"].startswith("Ship reduce-overhead (here: compiled-cpp) at batch 1, 4 and 16")
+    assert {(b["ship"], b["effective"]) for b in headline["batches"]} == {("reduce-overhead", "compiled-cpp")}
+    cards = page(tmp_path).partition("<h2>")[0]
+    assert 'reduce-overhead<span class="under">here: compiled-cpp</span>' in cards
+    for text in (cards, (tmp_path / "report.md").read_text()):
+        assert "reduce-overhead runs here as compiled-cpp: a CPU has no CUDA graphs." in text
+    assert "→ reduce-overhead (here: compiled-cpp): 3" in printed(tmp_path, 120)
 
 
 def test_a_selftest_of_this_machine_and_commit_is_shown_and_of_others_is_not(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from loadtests.plan import Cell, Plan
 from loadtests.results import read_results
 from loadtests.rows import Row, RowsError, RowWriter, read_rows
 from loadtests.run_file import read_run, write_run
-from loadtests.validation import disturbed, read_validation, validate
+from loadtests.validation import read_validation, validate
 from loadtests.verdict import Findings
 
 
@@ -40,10 +40,23 @@ def test_warming_up_and_failures_are_in_no_figure(tmp_path: Path) -> None:
 def test_profiled_requests_are_in_no_figure(tmp_path: Path) -> None:
     make_results(tmp_path)
     lines = (tmp_path / "requests.jsonl").read_text().splitlines()
-    row = json.loads(lines[-1]) | {"sources": {"dispatch": "measured", "kernel": "profiled"}}
+    row = json.loads(lines[-1]) | {"profiled": True, "latency_seconds": 1e6, "involuntary_switches": 10**6}
     (tmp_path / "requests.jsonl").write_text("\n".join([*lines[:-1], json.dumps(row)]) + "\n")
     results = read_results(tmp_path)
     assert results.rounds["requests"].sum() == results.run.plan.requests - 1
+    assert results.rounds["latency_seconds"].max() < 1e6
+    assert not any(summary.disturbed for summary in Findings(results).summaries)
+    gate = next(g for g in validate(results.run, read_rows(tmp_path), None, None) if "disturbed" in g.name)
+    assert gate.passed
+
+
+def test_kernel_times_learnt_from_a_profile_do_not_make_a_request_profiled(tmp_path: Path) -> None:
+    make_results(tmp_path)
+    path = tmp_path / "requests.jsonl"
+    path.write_text(path.read_text().replace('"kernel":"residual"', '"kernel":"profiled"'))
+    results = read_results(tmp_path)
+    assert set(results.rows["kernel_source"]) == {"profiled"}
+    assert results.rounds["requests"].sum() == results.run.plan.requests
 
 
 def test_throughput_in_a_closed_loop_is_concurrency_times_tokens_over_latency(tmp_path: Path) -> None:
@@ -154,8 +167,10 @@ def test_disturbed_cells_are_a_warning_that_does_not_fail(tmp_path: Path) -> Non
 def test_a_cell_is_disturbed_above_one_switch_per_twenty_steps(
     tmp_path: Path, switches: int, verdict: bool
 ) -> None:
-    rows = read_rows(make_results(tmp_path, switches=switches))
-    assert disturbed(rows) is verdict
+    findings = Findings(read_results(make_results(tmp_path, switches=switches)))
+    assert {summary.disturbed for summary in findings.summaries} == {verdict}
+    gate = next(gate for gate in findings.results.gates if gate.name == "disturbed cells")
+    assert gate.passed is not verdict
 
 
 def test_client_cpu_parity_rate_and_count_have_gates_of_their_own(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from threading import Event as Flag
 from typing import Any
@@ -16,7 +17,9 @@ from typing import Any
 import pytest
 from fake_service import Script, fake_service
 from rich.console import Console
+from typer.testing import CliRunner
 
+import launchbound
 from loadtests import readiness, sweep
 from loadtests.assignment import Assignment, Ended, Event, Started
 from loadtests.placement import off_cores
@@ -241,6 +244,44 @@ def test_a_service_that_cannot_be_swept_is_refused_with_the_remedy(
     )
     with pytest.raises(TargetError, match=words):
         swept(tmp_path, script, plan)
+
+
+def told(folder: Path, script: Script, monkeypatch: pytest.MonkeyPatch) -> tuple[int, list[str], str]:
+    """Exit code, lines and errors of `launchbound sweep` against a service of its own."""
+    monkeypatch.setattr(sweep, "run_sweep", partial(run_sweep, exporter_port=0))
+    options = ["--modes", "eager,compiled", "--batch-sizes", "1", "--out", str(folder)]
+    with fake_service(script) as url:
+        done = CliRunner().invoke(launchbound.app, ["sweep", "--url", url, *options])
+    return done.exit_code, done.stdout.splitlines(), done.stderr
+
+
+def test_a_mode_that_failed_is_a_failed_check_with_the_json_line_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, lines, errors = told(tmp_path, Script(failed_mode="compiled"), monkeypatch)
+    assert code == launchbound.EXIT_FAILED
+    assert json.loads(lines[-1]) == {"path": str(tmp_path), "headline": None, "valid": False}
+    assert "compiled failed to become ready" in errors
+
+
+def test_a_sweep_without_an_answer_fails_with_its_gates_and_the_json_line_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, lines, _ = told(tmp_path, Script(fail_after=0), monkeypatch)
+    assert code == launchbound.EXIT_FAILED
+    assert json.loads(lines[-1]) == {"path": str(tmp_path), "headline": None, "valid": False}
+    assert any(line.startswith("FAILED  no errors") for line in lines[:-1])
+
+
+def test_a_service_that_cannot_be_used_is_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert told(tmp_path, Script(api_key="secret"), monkeypatch)[0] == launchbound.EXIT_BAD_INPUT
+
+
+def test_the_profiled_pass_of_warming_up_is_no_latency(tmp_path: Path) -> None:
+    result = swept(tmp_path, Script(device="cuda"))
+    assert result.run.client.warmup_passes >= 3
+    profiled = {row.round for row in read_rows(tmp_path) if row.profiled}
+    assert profiled == {0}
 
 
 def test_the_api_key_of_the_environment_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

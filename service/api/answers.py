@@ -22,7 +22,7 @@ def reply(answer: object, headers: dict[str, str] | None = None, status: int = 2
 
 
 def generate_answer(account: Account, request_id: str, model: str, device: str) -> GenerateAnswer:
-    """The body of one generation, as the contract has it."""
+    """The body of one generation."""
     outcome = account.outcome
     generated = sum(output.completion_tokens for output in outcome.outputs)
     return {
@@ -69,6 +69,7 @@ def timings_body(account: Account) -> TimingsBody:
         "sources": {"dispatch": timings.dispatch_source, "kernel": timings.kernel_source},
         "kernels": account.outcome.kernels,
         "launches": account.outcome.launches,
+        "profiled": account.outcome.profile is not None,
     }
 
 

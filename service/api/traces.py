@@ -40,7 +40,12 @@ def traces(request: Request) -> Response:
 @router.get("/traces/{identity}")
 def trace(identity: str, request: Request) -> Response:
     """One trace in the Chrome format: open it at ui.perfetto.dev."""
-    path = _folder(request) / f"{identity}.trace.json.gz"
-    if not SAFE_NAME.fullmatch(identity) or not path.is_file():
-        raise NotFound(f"no trace '{identity}': GET /v1/traces lists those that are kept", param="identity")
-    return Response(gzip.decompress(path.read_bytes()), media_type="application/json")
+    unknown = NotFound(f"no trace '{identity}': GET /v1/traces lists those that are kept", param="identity")
+    if not SAFE_NAME.fullmatch(identity):
+        raise unknown
+    try:
+        packed = (_folder(request) / f"{identity}.trace.json.gz").read_bytes()
+    except FileNotFoundError:
+        # Never there, or no longer among the newest.
+        raise unknown from None
+    return Response(gzip.decompress(packed), media_type="application/json")

@@ -46,7 +46,7 @@ def add_up(job: Job, outcome: Outcome, received_ns: int, outcome_ns: int, handed
     timings = outcome.timings
     if timings is None:
         raise ValueError(f"job {job.id} ended as '{outcome.kind}' without timings")
-    phases = (timings.prefill, timings.decode)
+    phases = [phase for phase in (timings.prefill, timings.decode) if phase.steps]
     dispatch = _sum([phase.dispatch_seconds for phase in phases])
     kernel = _sum([phase.kernel_seconds for phase in phases])
     sync_wait = _sum([phase.sync_wait_seconds for phase in phases])
@@ -67,6 +67,6 @@ def add_up(job: Job, outcome: Outcome, received_ns: int, outcome_ns: int, handed
 
 
 def _sum(values: list[float | None]) -> float | None:
-    """Sum of what was measured; None where nothing was. A phase of no steps may leave its None out."""
+    """The sum over the phases that ran; None where one of them was not measured, or none ran."""
     measured = [value for value in values if value is not None]
-    return sum(measured) if measured else None
+    return sum(measured) if measured and len(measured) == len(values) else None

@@ -32,9 +32,9 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the engine process is started with, as JSON in its first argument.
 
-    `cpus` None: decided by the engine (the last core, where there are at least two). `threads` None: as many
-    as `cpus`. `device` "auto": CUDA where there is one. `dtype` is float32, bfloat16 or autocast-bfloat16;
-    None: float32 on a CPU, bfloat16 on CUDA.
+    `cpus` None: decided by the engine (the upper half of its cores; of two, the last). `threads` None: as
+    many as `cpus`. `device` "auto": CUDA where there is one. `dtype` is float32, bfloat16 or
+    autocast-bfloat16; None: float32 on a CPU, bfloat16 on CUDA.
     """
 
     address: str

@@ -63,9 +63,11 @@ def assemble(settings: EngineSettings, announce: Callable[[ModeStatus], None]) -
     torch.set_num_threads(settings.threads or len(cpus))
     largest = max(settings.batch_sizes)
     model = build(settings.model, largest, device, precision.weights)
-    if settings.prefill_chunk > model.config.context:
+    if model.config.context % settings.prefill_chunk:
+        # The last chunk of a long prompt is padded, and padding must not be written behind the cache.
         raise ValueError(
-            f"prefill_chunk {settings.prefill_chunk} is longer than the context of {model.config.context}"
+            f"prefill_chunk {settings.prefill_chunk} does not divide the context of {model.config.context}: "
+            "choose 32, 64 or 128"
         )
     twin = type(model)(model.config.hollow(), largest).eval().to(device, precision.weights)
     for either in (model, twin):

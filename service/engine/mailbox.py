@@ -19,6 +19,8 @@ class Mailbox:
         before = threads_now()
         self._context = zmq.Context(io_threads=1)
         self._socket = self._context.socket(zmq.PAIR)
+        # Without a high-water mark a front that stalls would block the engine in `send`.
+        self._socket.set(zmq.SNDHWM, 0)
         self._socket.connect(address)
         self._signal = select.poll()
         self._signal.register(self._socket, select.POLLIN)

@@ -67,6 +67,10 @@ class Engine:
             if self._mailbox.idle:
                 self._mailbox.receive(IDLE_WAIT_MILLISECONDS)
 
+    def _wanted(self) -> bool:
+        self._mailbox.receive()
+        return not self._mailbox.idle
+
     def _settle(self) -> None:
         """All that must not change any more is frozen: compiled entries, long-lived objects, cores."""
         self._tier.warm()
@@ -170,7 +174,7 @@ class Engine:
         since_seconds = (perf_counter_ns() - self._calibrated_ns) / 1e9
         if self._mailbox.idle and self._calibration_seconds <= since_seconds * CALIBRATION_SHARE:
             self._calibrated_ns = perf_counter_ns()
-            self._calibration_seconds = self.parts.calibration.refresh()
+            self._calibration_seconds = self.parts.calibration.refresh(self._wanted)
             self.parts.warmup.announce_floors()
             self._busy_until_ns = perf_counter_ns()
 
@@ -201,10 +205,12 @@ def main(arguments: list[str]) -> int:
     prepare_process(settings.cache_folder)
     mailbox = Mailbox(settings.address)
     try:
-        Engine(settings, mailbox).run()
-    except ValueError as error:
-        print(f"launchbound engine: {error}", file=sys.stderr)
-        return 2
+        try:
+            engine = Engine(settings, mailbox)
+        except ValueError as error:
+            print(f"launchbound engine: {error}", file=sys.stderr)
+            return 2
+        engine.run()
     finally:
         mailbox.close()
     return 0

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 
 import msgspec
+import torch
 from torch import Tensor
 from torch._dynamo.utils import counters
 
@@ -73,18 +74,36 @@ class Warmup:
         return [floor for floor in floors if floor]
 
     def run(self) -> Iterator[None]:
-        """Make every mode ready; yields between compilations so that ready modes can serve."""
+        """Make every mode ready; yields between compilations so that ready modes can serve.
+
+        What is needed once for all modes is done before the mode that needs it first, so that no mode's
+        warm-up contains it.
+        """
+        self._reference = {
+            bucket: self._logits_of_eager(buffers) for bucket, buffers in self._buffers.items()
+        }
+        compiler_loaded = False
         for rung in self.rungs.values():
             self.update(rung, state="warming")
-            began = perf_counter()
+            if rung.mode.effect(self._device.type).compile is not None and not compiler_loaded:
+                load_compiler(self._device)
+                compiler_loaded = True
             try:
-                yield from self._ready(rung, began)
+                yield from self._ready(rung)
+            except torch.AcceleratorError:
+                # The device's context is gone for every mode: the front starts a new engine.
+                raise
             except Exception as error:  # noqa: BLE001 - whatever a backend raises fails this mode, not the engine
-                rung.steps.clear()
-                self.update(rung, state="failed", detail=f"{type(error).__name__}: {error}"[:2000])
+                self._fail(rung, f"{type(error).__name__}: {error}"[:2000])
 
-    def _ready(self, rung: Rung, began: float) -> Iterator[None]:
+    def _fail(self, rung: Rung, detail: str) -> None:
+        rung.steps.clear()
+        self._calibration.remove(rung.mode.name)
+        self.update(rung, state="failed", detail=detail)
+
+    def _ready(self, rung: Rung) -> Iterator[None]:
         misses, seconds = counters["inductor"]["fxgraph_cache_miss"], 0.0
+        graphs, breaks = counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())
         for step, buffers, phase in self._callables(rung):
             started = perf_counter()
             step(*buffers.arguments(phase))
@@ -95,18 +114,22 @@ class Warmup:
             seconds += perf_counter() - started
             yield
         self._prove_graphs(rung)
-        began_check = perf_counter()
+        compiled = len(rung.status.compile_seconds)
+        missed = counters["inductor"]["fxgraph_cache_miss"] > misses
+        began = perf_counter()
         self._calibration.first_samples(rung.mode.name)
         verdict = self._parity(rung)
-        seconds += perf_counter() - began_check
-        missed = counters["inductor"]["fxgraph_cache_miss"] > misses
-        compiled = bool(rung.status.compile_seconds)
-        self.update(
-            rung, state="ready" if verdict.passed else "failed", parity=verdict,
-            detail=None if verdict.passed else "out of parity with eager: see `parity`",
-            floors=self._floors(rung), warmup_seconds=seconds,
+        rung.status = msgspec.structs.replace(
+            rung.status, parity=verdict, floors=self._floors(rung),
+            warmup_seconds=seconds + perf_counter() - began,
             cache=("cold" if missed else "warm") if compiled else None,
+            graph_breaks=sum(counters["graph_break"].values()) - breaks,
+            recompiles=max(0, counters["stats"]["unique_graphs"] - graphs - compiled),
         )  # fmt: skip
+        if verdict.passed:
+            self.update(rung, state="ready")
+        else:
+            self._fail(rung, "out of parity with eager: see `parity`")
 
     def _count(self, rung: Rung, first_seconds: float) -> None:
         """One more callable is in its final form: note what its first call took, and its graph."""
@@ -131,16 +154,16 @@ class Warmup:
             yield step, buffers, "decode"
             self._calibration.add(rung.mode.name, step, buffers)
 
+    def _logits_of_eager(self, buffers: Buffers) -> Tensor:
+        eager = self._build(MODES["eager"], self._model)
+        return parity.forced_logits(eager, eager, buffers, self._model.config.vocabulary)
+
     def _parity(self, rung: Rung) -> Parity:
         config = self._model.config
         verdicts = []
         for bucket, buffers in self._buffers.items():
-            if bucket not in self._reference:
-                eager = self._build(MODES["eager"], self._model)
-                self._reference[bucket] = parity.forced_logits(eager, eager, buffers, config.vocabulary)
-            logits = parity.forced_logits(
-                rung.steps["prefill", bucket], rung.steps["decode", bucket], buffers, config.vocabulary
-            )
+            prefill, decode = rung.steps["prefill", bucket], rung.steps["decode", bucket]
+            logits = parity.forced_logits(prefill, decode, buffers, config.vocabulary)
             verdicts.append(parity.compare(self._reference[bucket], logits, config.layers))
         return parity.worst(verdicts)
 
@@ -159,3 +182,12 @@ class Warmup:
                 rung.status = msgspec.structs.replace(
                     rung.status, effective="compiled", reason=reason, graph_captures=0
                 )
+
+
+def load_compiler(device: torch.device) -> None:
+    """Compile something trivial: the compiler's own start takes seconds, and is no mode's price."""
+    torch.compile(_trivial, fullgraph=True)(torch.zeros(1, device=device))
+
+
+def _trivial(x: Tensor) -> Tensor:
+    return x + 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 
@@ -52,18 +53,25 @@ class Calibration:
         """Take a warmed twin step of `mode` at `buffers.bucket` into the round."""
         self._twins[mode, buffers.bucket] = _Twin(mode, buffers.bucket, step, buffers)
 
+    def remove(self, mode: str) -> None:
+        """Take a mode that failed out of the round."""
+        self._twins = {key: twin for key, twin in self._twins.items() if twin.mode != mode}
+
     def first_samples(self, mode: str) -> None:
         """Sample each of `mode`'s twins until it has enough for an interval."""
         for twin in self._twins.values():
             if twin.mode == mode:
                 self._sample(twin, FIRST_SAMPLES)
 
-    def refresh(self) -> float:
-        """Sample the next twin in the round; returns the seconds it took, 0 where there is none."""
+    def refresh(self, wanted: Callable[[], bool] = lambda: False) -> float:
+        """Sample the next twin in the round; returns the seconds it took, 0 where there is none.
+
+        `wanted` is asked between passes: where it says that the engine is needed, the sample is given up.
+        """
         if not self._twins:
             return 0.0
         began = perf_counter_ns()
-        self._sample(list(self._twins.values())[self._turn % len(self._twins)])
+        self._sample(list(self._twins.values())[self._turn % len(self._twins)], wanted=wanted)
         self._turn += 1
         return (perf_counter_ns() - began) / 1e9
 
@@ -95,17 +103,22 @@ class Calibration:
             high=between(low.high, high.high), samples=min(low.samples, high.samples), source="interpolated",
         )  # fmt: skip
 
-    def _sample(self, twin: _Twin, count: int = 1) -> None:
-        twin.samples_seconds.extend(cold_seconds(twin.step, twin.buffers, self._stream, count))
+    def _sample(self, twin: _Twin, count: int = 1, wanted: Callable[[], bool] = lambda: False) -> None:
+        twin.samples_seconds.extend(cold_seconds(twin.step, twin.buffers, self._stream, count, wanted))
 
 
-def cold_seconds(step: Step, buffers: Buffers, stream: Tensor, count: int = 1) -> list[float]:
+def cold_seconds(
+    step: Step, buffers: Buffers, stream: Tensor, count: int = 1, wanted: Callable[[], bool] = lambda: False
+) -> list[float]:
     """Host seconds of `count` calls of a decode `step`, in the state in which serving finds it.
 
     That is: after others like it, and after `stream` has gone through the caches as the weights do.
+    Fewer where `wanted` said between two of them that the machine is needed.
     """
     arguments, samples = buffers.arguments("decode"), []
     for _ in range(WARM_PASSES + count):
+        if wanted():
+            break
         stream.sum()
         if buffers.token.is_cuda:
             torch.cuda.synchronize()

@@ -90,7 +90,9 @@ class Profiler:
             events = json.load(file)["traceEvents"]
         steps = read_steps(events, self._cuda)
         notes = {**about, "id": identity, "steps": len(steps), "operators": operator_table(events)[:50]}
-        (self._folder / f"{identity}.json").write_text(json.dumps(notes))
+        note = self._folder / f"{identity}.json"
+        note.with_suffix(".part").write_text(json.dumps(notes))
+        note.with_suffix(".part").replace(note)
         self._forget_old()
         return steps
 
