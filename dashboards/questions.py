@@ -25,9 +25,6 @@ NEEDS_A_GPU = frozenset(
 PARTS_THAT_NEED_A_GPU = frozenset({"sync wait", "kernels", "launches"})
 """Queries, by legend, of panels that are otherwise shown on a CPU as well."""
 
-NEEDS_COMPILED_MODES = frozenset({"Compilations"})
-"""Panels that are empty where no configured mode compiles."""
-
 NEEDS_NVIDIAS_EXPORTER = frozenset({"GPU utilisation"})
 """Panels of series that are not ours."""
 
@@ -49,8 +46,8 @@ class Question:
 
     @property
     def needs_more(self) -> bool:
-        """Whether a service on a CPU, with modes that compile nothing, leaves it without an answer."""
-        return self.needs_a_gpu or self.panel in NEEDS_COMPILED_MODES | NEEDS_NVIDIAS_EXPORTER
+        """Whether a service on a CPU leaves it without an answer."""
+        return self.needs_a_gpu or self.panel in NEEDS_NVIDIAS_EXPORTER
 
     def __str__(self) -> str:
         return f"{self.board}: {self.panel} {self.letter}"

@@ -35,7 +35,8 @@ def print_table(folder: Path | str, console: Console | None = None) -> None:
         console.print(table(verdict, narrow=console.width < WIDTH - 10))
         console.print(Text(f"  → {conclusion(verdict)}\n", style="bold"), soft_wrap=True)
     console.print(Text(words.headline(findings), style="bold"), soft_wrap=True)
-    console.print(Text(words.crossing(findings.crossover, findings.upper_estimate) + "."), soft_wrap=True)
+    crossing = words.crossing(findings.crossover, findings.upper_estimate)
+    console.print(Text(f"{crossing[0].upper()}{crossing[1:]}."), soft_wrap=True)
 
 
 def conclusion(verdict: Verdict) -> str:

@@ -92,11 +92,11 @@ CATALOGUE: tuple[Row, ...] = (
         "Requests by mode and outcome, counted when they end; a comparison counts once per run.",
         of_requests=True),
     Row("requests_in_progress", "gauge", ("mode",), "Requests accepted and not finished, by mode asked for."),
-    Row("queue_depth", "gauge", (), "Requests accepted and not started: all unfinished but one, which is taken "
-        "to run."),
+    Row("queue_depth", "gauge", (), "Requests accepted and not started: all unfinished but one, which is "
+        "taken to run."),
     Row("requests_rejected_total", "counter", ("reason",), "Requests refused before they ran, by reason."),
-    _request("request_duration_seconds", "Body parsed until the answer, or a stream's last event, is ready to "
-             "be serialised.", "always"),
+    _request("request_duration_seconds", "Body parsed until the answer, or a stream's last event, is ready "
+             "to be serialised.", "always"),
     _request("request_queue_seconds", "Waited while the engine was busy.", "always"),
     _request("request_dispatch_seconds", "Host time issuing steps." + _ESTIMATE),
     _request("request_device_span_seconds", "First to last work of each step on the device's stream, gaps "

@@ -17,7 +17,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 from dashboards.local import Prometheus
 from loadtests.exporter import Exporter
 
-MODES = ("eager", "no_grad", "inference_mode")
+MODES = ("eager", "no_grad", "inference_mode", "compiled", "reduce-overhead")
 BATCH_SIZES = (1, 4)
 SERVE = "from service import app, settings; raise SystemExit(app.serve(settings.Settings()))"
 OPENER = build_opener(ProxyHandler({}))
@@ -55,7 +55,7 @@ def get(url: str) -> tuple[int, str]:
 
 @contextmanager
 def real_service(folder: Path) -> Iterator[str]:
-    """Serve the modes that compile nothing on a free port; yields the address once all are ready."""
+    """Serve all five modes on a free port; yields the address once all are ready, compiled ones too."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("LAUNCHBOUND_")}
     environment |= {
         "LAUNCHBOUND_PORT": "0",
@@ -70,7 +70,9 @@ def real_service(folder: Path) -> Iterator[str]:
         until(lambda: "serving on" in log.read_text() or running.poll() is not None, "the service's address")
         found = re.search(r"serving on (\S+)", log.read_text())
         assert found, log.read_text()
-        until(lambda: get(f"{found[1]}/health/ready")[0] == 200, f"ready modes; {log.read_text()[-500:]}")
+        until(
+            lambda: get(f"{found[1]}/health/ready")[0] == 200, f"ready modes; {log.read_text()[-500:]}", 270
+        )
         yield found[1]
     finally:
         running.terminate()

@@ -23,7 +23,7 @@ STILL = {
     "engine_restarts": "a fault",
     "engine_up": "a state",
     "engine_involuntary_switches": "may be 0 on a quiet machine",
-    "compile_seconds": "this load has no compiled mode",
+    "compile_seconds": "measured once, at warm-up",
     "step_operators": "a property of the mode, the same in every step",
     "mode_ready": "a state",
     "mode_parity_max_abs_logit_difference": "measured once, at warm-up",
