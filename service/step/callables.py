@@ -6,7 +6,6 @@ import types
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
@@ -112,9 +111,9 @@ def build_step(
         step = torch.compile(step, **effect.compile)
     if burden is not None:
         step = _burdened(step, burden)
-    step = _taped(step) if mode.grad_mode == "enabled" else _within(_CONTEXTS[mode.grad_mode], step)
+    step = _taped(step) if mode.grad_mode == "enabled" else _within(_CONTEXTS[mode.grad_mode](), step)
     if precision is not None and precision.autocast is not None:
-        step = _within(partial(torch.autocast, device_type, precision.autocast), step)
+        step = _within(torch.autocast(device_type, precision.autocast), step)
     return _replayed(step) if effect.graph_replay else step
 
 
@@ -133,9 +132,11 @@ def _forward(model: nn.Module, name: str) -> Step:
     return types.FunctionType(code, forward.__globals__, name, forward.__defaults__, forward.__closure__)
 
 
-def _within(context: Callable[[], AbstractContextManager[Any]], run: Step) -> Step:
+def _within(context: AbstractContextManager[Any], run: Step) -> Step:
+    """`run` inside `context`, one object for all steps: making a new one costs more than entering it."""
+
     def within(tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
-        with context():
+        with context:
             return run(tokens, positions, last, cache)
 
     return within
@@ -144,8 +145,10 @@ def _within(context: Callable[[], AbstractContextManager[Any]], run: Step) -> St
 def _taped(run: Step) -> Step:
     """Grad mode on. The tape dies inside the step, and so inside its timed call: it is grad mode's price."""
 
+    grad_mode = torch.enable_grad()
+
     def taped(tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
-        with torch.enable_grad():
+        with grad_mode:
             logits, greedy = run(tokens, positions, last, cache)
             return logits.detach(), greedy
 
