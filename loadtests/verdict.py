@@ -8,9 +8,9 @@ from typing import Literal
 
 import polars as pl
 
+from loadtests.comparison import Choice, Comparison, choose, compare, noise_factor, payback_requests, typical
 from loadtests.plan import BASELINE, Cell
 from loadtests.results import PARTS, Results
-from loadtests.statistics import Choice, Comparison, choose, compare, noise_factor, payback_requests, typical
 from loadtests.validation import disturbed
 from service.boundedness import Bound, Crossover, bound, crossover, device_bound_index
 from service.statistics import Interval

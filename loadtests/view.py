@@ -11,12 +11,12 @@ import msgspec
 
 from loadtests import words
 from loadtests.cards import card, table
+from loadtests.comparison import together
 from loadtests.environment import cpu_model
 from loadtests.figures import colour
 from loadtests.plan import BASELINE, MINIMUM_ROUNDS
 from loadtests.plots_parts import smallest_floor
 from loadtests.run_file import Run
-from loadtests.statistics import together
 from loadtests.verdict import Findings
 
 SELFTEST_FILE = "selftest.json"

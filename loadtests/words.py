@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
+from loadtests.comparison import Comparison
 from loadtests.plan import BASELINE, MINIMUM_ROUNDS
-from loadtests.statistics import Comparison
 from loadtests.verdict import Findings, Payback, Summary, Verdict
 from service.boundedness import Crossover
 from service.statistics import Interval

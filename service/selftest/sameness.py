@@ -10,9 +10,9 @@ from tempfile import TemporaryDirectory
 
 from rich.console import Console
 
+from loadtests.comparison import compare, paired
 from loadtests.plan import BASELINE, MINIMUM_ROUNDS, Plan, ladder_cells
 from loadtests.rows import read_rows
-from loadtests.statistics import compare, paired
 from loadtests.sweep import run_sweep
 from service.selftest.counting import at_least
 from service.selftest.rounds import Say

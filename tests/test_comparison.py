@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from loadtests.statistics import choose, compare, noise_factor, payback_requests, together, typical
+from loadtests.comparison import choose, compare, noise_factor, payback_requests, together, typical
 from loadtests.warmup import WarmUp
 
 durations = st.floats(1e-6, 1e3)
