@@ -25,8 +25,9 @@ from rich.table import Table
 from service.border.messages import EngineSettings, Job, ModeStatus, Outcome, PhaseTimings, ToFront
 from service.border.modes import MODES
 from service.engine.local import LocalMailbox, local_job
-from service.engine.process import Engine, prepare_process
+from service.engine.process import Engine
 from service.statistics import paired_ratio
+from service.step.process_state import prepare_process
 from service.step.profiling import profile_step
 
 BATCHES = [1, 8, 32]

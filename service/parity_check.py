@@ -7,7 +7,8 @@ from rich.table import Table
 
 from service.border.messages import EngineSettings, ModeStatus, ToFront
 from service.engine.local import LocalMailbox
-from service.engine.process import Engine, prepare_process
+from service.engine.process import Engine
+from service.step.process_state import prepare_process
 
 
 def check_parity(settings: EngineSettings) -> int:

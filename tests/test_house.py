@@ -15,6 +15,14 @@ ALLOWED: dict[str, set[str]] = {
     "service.statistics": set(),
     "service.step": {"service.step", "service.border", "service.statistics", "models"},
     "service.engine": {"service.engine", "service.step", "service.border", "models"},
+    "service.anatomy": {
+        "service.anatomy",
+        "service.step",
+        "service.border",
+        "service.statistics",
+        "service.boundedness",
+        "models",
+    },
     "loadtests": {"loadtests", "service.statistics", "service.boundedness", "dashboards.theme"},
     "dashboards": {"dashboards"},
 }

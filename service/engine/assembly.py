@@ -13,11 +13,11 @@ from models.checkpoint import TINY_FOLDER, build, content_hash, folder_of
 from models.tokenizer import Tokenizer
 from models.transformer import Transformer
 from service.border.messages import EngineSettings, EngineStatus, ModeStatus
-from service.engine.device import choose_device, device_name, memory
-from service.engine.placement import engine_cpus
+from service.border.placement import engine_cpus
 from service.engine.warmup import Warmup
 from service.step.calibration import Calibration
 from service.step.callables import Buffers, allocate, build_step
+from service.step.device import choose_device, device_name, memory
 from service.step.null_kernel import null_kernel_seconds
 from service.step.precision import Precision, choose_precision
 

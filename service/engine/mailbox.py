@@ -9,7 +9,7 @@ import msgspec
 import zmq
 
 from service.border.messages import Cancel, Job, Stop, ToEngine, ToFront
-from service.engine.placement import threads_now
+from service.border.placement import threads_now
 
 
 class Mailbox:

@@ -5,11 +5,7 @@ Started by the front as `python -m service.engine.process SETTINGS`, with `Engin
 
 from __future__ import annotations
 
-import ctypes
 import gc
-import hashlib
-import os
-import signal
 import sys
 from pathlib import Path
 from time import perf_counter_ns
@@ -17,17 +13,19 @@ from time import perf_counter_ns
 import msgspec
 import torch
 
+from service.border.following import follow_the_front
 from service.border.messages import EngineSettings, Job, Outcome, OutcomeKind, Problem, StepProfile
+from service.border.placement import pin
 from service.engine.assembly import assemble
-from service.engine.device import memory
 from service.engine.generation import Generator, JobError, Run
 from service.engine.local import LocalMailbox
 from service.engine.mailbox import Mailbox
-from service.engine.placement import pin
 from service.engine.sampling_tier import SampledTier, ran_as, totals
 from service.engine.timings import Stamps, timings
 from service.engine.warmup import Rung
+from service.step.device import memory
 from service.step.meters import new_meter
+from service.step.process_state import prepare_process
 
 CALIBRATION_SHARE = 0.01
 """At most this share of the engine's time goes into refreshing the dispatch floors."""
@@ -177,25 +175,6 @@ class Engine:
             self._calibration_seconds = self.parts.calibration.refresh(self._wanted)
             self.parts.warmup.announce_floors()
             self._busy_until_ns = perf_counter_ns()
-
-
-def prepare_process(cache_folder: str) -> None:
-    """Keep compiled code in a private folder per version of torch and Python, and fix global numerics."""
-    key = hashlib.sha256(f"{torch.__version__} {sys.version}".encode()).hexdigest()[:12]
-    folder = os.path.join(cache_folder, f"compiled-{key}")
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
-    torch.set_float32_matmul_precision("highest")
-    torch.manual_seed(int.from_bytes(os.urandom(7)))
-
-
-def follow_the_front() -> None:
-    """End when the front ends, however it ends; and leave Ctrl-C to it."""
-    parent = os.getppid()
-    ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
-    if os.getppid() != parent:
-        raise SystemExit("the front ended before its engine had started")
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def main(arguments: list[str]) -> int:

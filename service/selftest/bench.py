@@ -15,7 +15,6 @@ import msgspec
 import torch
 
 from service.border.messages import EngineSettings
-from service.engine.process import prepare_process
 from service.selftest.burdens import added_host_work, longer_kernel
 from service.selftest.checks import ENGINE_REST, settle
 from service.selftest.cuda import on_cuda
@@ -29,6 +28,7 @@ from service.selftest.rounds import Say
 from service.selftest.rows import Row
 from service.selftest.witness_perf import sampled
 from service.selftest.witness_work import work
+from service.step.process_state import prepare_process
 
 CHECKS: dict[str, Callable[[Lab, Say], list[Row]]] = {
     "ladder": ladder, "widths": widths, "intercept": work, "perf": sampled, "kernel": longer_kernel,

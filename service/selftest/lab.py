@@ -18,11 +18,11 @@ from models.config import Config
 from models.transformer import Transformer
 from service.border.messages import EngineSettings
 from service.border.modes import MODES
-from service.engine.device import choose_device
-from service.engine.placement import engine_cpus, pin
+from service.border.placement import engine_cpus, pin
 from service.selftest.disturbance import Disturbance
 from service.step.calibration import cold_seconds, prepare, stream_for
 from service.step.callables import Buffers, Burden, Step, allocate, build_step
+from service.step.device import choose_device
 from service.step.precision import choose_precision
 
 if TYPE_CHECKING:

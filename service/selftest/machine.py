@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from service.engine.device import device_name
+from service.step.device import device_name
 
 
 def described(device: torch.device, precision: str) -> dict[str, str | int]:

@@ -1,0 +1,1 @@
+"""Which layer of PyTorch took the time: measured on this machine, on the model being served."""
