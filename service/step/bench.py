@@ -34,7 +34,7 @@ class Case:
     buffers: Buffers
 
     def call(self) -> tuple[Tensor, Tensor]:
-        """One call; gives logits [bucket, vocabulary] and greedy tokens [bucket], without waiting for CUDA."""
+        """One call, not waited for on CUDA; gives logits [bucket, vocabulary] and greedy tokens [bucket]."""
         return self.step(*self.buffers.arguments(self.phase))
 
     def call_seconds(self, clock: Callable[[], int] = perf_counter_ns) -> float:
