@@ -9,7 +9,6 @@ from prometheus_client import (
     Counter,
     Gauge,
     GCCollector,
-    Histogram,
     Info,
     PlatformCollector,
     ProcessCollector,
@@ -20,6 +19,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from service.catalogue import CATALOGUE, PREFIX, Row
+from service.distribution import Distribution, exposed
 
 Labels = tuple[str, ...]
 Write = Callable[[float], None]
@@ -54,6 +54,9 @@ class Sums(Collector):
         yield family
 
 
+Family = Counter | Gauge | Distribution | Info | Sums
+
+
 class Series:
     """The catalogue's rows as living series: registered when due, children cached, unknown names refused."""
 
@@ -61,7 +64,7 @@ class Series:
         disable_created_metrics()
         self._registry, self._modes, self._batch_sizes = registry, modes, batch_sizes
         self._rows = {row.name: row for row in CATALOGUE}
-        self._families: dict[str, Counter | Gauge | Histogram | Info | Sums] = {}
+        self._families: dict[str, Family] = {}
         self._writers: dict[tuple[str, Labels], Write] = {}
 
     def start(self, *due: str) -> None:
@@ -83,14 +86,15 @@ class Series:
     def remove(self, name: str, *labels: str) -> None:
         """Take one label set out of the exposition."""
         family = self._family(name)
-        assert not isinstance(family, Sums)
+        assert isinstance(family, Counter | Gauge | Info)
         family.remove(*labels)
         del self._writers[name, labels]
 
     def render(self, accept: str) -> tuple[bytes, str]:
         """The exposition in the format that an Accept header asks for, and its content type."""
         encode, content_type = choose_encoder(accept)
-        return encode(self._registry), content_type
+        distributions = (family for family in self._families.values() if isinstance(family, Distribution))
+        return exposed(distributions, lambda: encode(self._registry)), content_type
 
     def writer(self, name: str, labels: Labels) -> Write:
         """The cached way into one series."""
@@ -105,13 +109,13 @@ class Series:
             return (family.labels(*labels) if labels else family).inc
         if isinstance(family, Gauge):
             return (family.labels(*labels) if labels else family).set
-        if isinstance(family, Histogram):
-            return (family.labels(*labels) if labels else family).observe
+        if isinstance(family, Distribution):
+            return family.labels(*labels)
         assert isinstance(family, Info)
         child = family.labels(*labels)
         return lambda _: child.info({})
 
-    def _family(self, name: str) -> Counter | Gauge | Histogram | Info | Sums:
+    def _family(self, name: str) -> Family:
         family = self._families.get(name)
         if family is None:
             row = self._rows[name]
@@ -124,15 +128,17 @@ class Series:
                         self.writer(name, labels)
         return family
 
-    def _register(self, row: Row) -> Counter | Gauge | Histogram | Info | Sums:
+    def _register(self, row: Row) -> Family:
         name, registry = PREFIX + row.name, self._registry
         if row.kind == "counter":
             return Counter(name, row.help, row.labels, unit=row.unit, registry=registry)
         if row.kind == "gauge":
             return Gauge(name, row.help, row.labels, unit=row.unit, registry=registry)
         if row.kind == "histogram":
-            buckets = row.buckets or self._batch_sizes
-            return Histogram(name, row.help, row.labels, unit=row.unit, registry=registry, buckets=buckets)
+            bounds = row.buckets or self._batch_sizes
+            distribution = Distribution(name, row.help, row.labels, row.unit, bounds)
+            registry.register(distribution)
+            return distribution
         if row.kind == "info":
             return Info(name.removesuffix("_info"), row.help, row.labels, registry=registry)
         sums = Sums(row)
