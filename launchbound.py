@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any, NoReturn, cast
 
 import typer
@@ -39,7 +42,7 @@ def settings_from(**options: Any) -> Any:  # noqa: ANN401 - Settings is imported
         bad_input("; ".join(problems))
 
 
-Model = Annotated[str | None, typer.Option(help="tiny, small, base, or a folder with weights.")]
+Model = Annotated[str | None, typer.Option(help="tiny, small, base, a folder, hf:FOLDER or hf:HUB-ID.")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
 Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or autocast-bfloat16.")]
 Modes = Annotated[str | None, typer.Option(help="Modes, with commas.")]
@@ -67,6 +70,9 @@ def stack(
     batch_sizes: BatchSizes = None,
     port: Annotated[int, typer.Option(help="Port of the service; 0 takes a free one.")] = 8000,
     prometheus_port: Annotated[int, typer.Option(help="Port of Prometheus; 0 takes a free one.")] = 9090,
+    scrape_seconds: Annotated[
+        int, typer.Option(min=1, max=60, help="How often Prometheus asks; 1 to follow a short sweep.")
+    ] = 5,
 ) -> None:  # fmt: skip
     """Serve, with Prometheus beside where its binary is on this machine, until Ctrl-C. Without Docker."""
     served = {"model": model, "device": device, "dtype": dtype, "modes": modes, "batch_sizes": batch_sizes,
@@ -82,7 +88,8 @@ def stack(
         signal.signal(stop, signal.default_int_handler)
     try:
         with launched(_flags(served), folder / "service.log") as url:
-            code = watch(url, shutil.which("prometheus"), folder, prometheus_port, typer.echo)
+            binary = shutil.which("prometheus")
+            code = watch(url, binary, folder, prometheus_port, scrape_seconds, typer.echo)
     except (LaunchError, PrometheusError) as error:
         bad_input(error)
     raise typer.Exit(code)
@@ -193,6 +200,56 @@ def _conclude(folder: Path, console: Console, failed: Sequence[str] = ()) -> Non
 
 
 @app.command()
+def generate(
+    prompt: Annotated[str, typer.Argument(help="The text to go on from.")],
+    mode: Annotated[str, typer.Option(help="One rung of the ladder.")] = "eager",
+    max_new_tokens: Annotated[int, typer.Option(min=1)] = 64,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0: greedy.")] = 0.0,
+    top_k: Annotated[int | None, typer.Option(min=1)] = None,
+    seed: Annotated[int | None, typer.Option(min=0)] = None,
+    url: Annotated[str | None, typer.Option(help="A running service; without it one is started.")] = None,
+    model: Model = None, device: Device = None, dtype: Dtype = None,
+) -> None:  # fmt: skip
+    """Complete a prompt, streamed, and show where its time went."""
+    if url and (model or device or dtype):
+        bad_input("--model, --device and --dtype belong to the service: leave them out where --url names one")
+    from loadtests.generate import Asked, GenerationFailed, show
+    from loadtests.target import ModeFailed, TargetError
+    from service.launch import LaunchError
+
+    served = {"model": model, "device": device, "dtype": dtype, "modes": mode, "batch_sizes": "1"}
+    asked = Asked(prompt, mode, max_new_tokens, temperature, top_k, seed)
+    try:
+        with _service(url, served) as at:
+            key, own = os.environ.get("LAUNCHBOUND_API_KEY"), url is None
+            show(at, key, asked, Console(), Console(stderr=True), settled=own)
+    except (GenerationFailed, ModeFailed) as error:
+        typer.echo(f"launchbound: {error}", err=True)
+        raise typer.Exit(EXIT_FAILED) from None
+    except (LaunchError, TargetError) as error:
+        bad_input(error)
+
+
+@contextmanager
+def _service(url: str | None, served: dict[str, Any]) -> Iterator[str]:
+    """The URL of a service: the given one, or one of our own that ends with the block."""
+    if url:
+        yield url
+        return
+    settings_from(**served)
+    from loadtests.target import Unreachable
+    from service.launch import LaunchError, last_words, launched
+
+    with TemporaryDirectory(prefix="launchbound-") as folder:
+        log = Path(folder) / "service.log"
+        try:
+            with launched(_flags(served), log) as own:
+                yield own
+        except Unreachable as error:
+            raise LaunchError(f"the service ended: {last_words(log)}") from error
+
+
+@app.command()
 def report(folder: Annotated[Path, typer.Argument(help="A results folder of `sweep`.")]) -> None:
     """Write report.html and report.md again from a folder's rows."""
     from loadtests.rows import RowsError
@@ -231,6 +288,64 @@ def selftest(
     try:
         raise typer.Exit(main(settings, _words(only), out))
     except ValueError as error:
+        bad_input(error)
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
+More = Annotated[list[str] | None, typer.Option("--set", help="Any argument of the study, as NAME=VALUE.")]
+
+
+@app.command()
+def anatomy(
+    mode: Annotated[str | None, typer.Option(help="The mode to look into.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Sequences in the step.")] = None,
+    phase: Annotated[str | None, typer.Option(help="decode or prefill.")] = None,
+    layers: Annotated[bool, typer.Option("--layers", help="What each layer of PyTorch takes.")] = False,
+    budget: Annotated[bool, typer.Option("--budget", help="Dispatch against kernels by batch.")] = False,
+    tape: Annotated[bool, typer.Option("--tape", help="What autograd records and saves.")] = False,
+    timeline: Annotated[bool, typer.Option("--timeline", help="Host and device side by side.")] = False,
+    memory: Annotated[bool, typer.Option("--memory", help="What the allocator holds.")] = False,
+    expression: Annotated[str | None, typer.Option(help="With --tape: block, step or your own.")] = None,
+    against: Annotated[str | None, typer.Option(help="With --timeline: a second mode.")] = None,
+    out: Annotated[Path | None, typer.Option(help="With --timeline or --memory: a folder for files.")] = None,
+    more: More = None, as_json: Json = False, model: Model = None, device: Device = None, dtype: Dtype = None,
+) -> None:  # fmt: skip
+    """What one step of a mode does, operator by operator; or another study, by its option."""
+    asked = {"layers": layers, "budget": budget, "tape": tape, "timeline": timeline, "memory": memory}
+    chosen = [name for name, wanted in asked.items() if wanted] or ["operators"]
+    if len(chosen) > 1:
+        bad_input(f"one study at a time: --{' or --'.join(chosen)}")
+    arguments = {"mode": mode, "batch_size": batch_size, "phase": phase, "expression": expression,
+                 "against": against, "out": out and str(out)}  # fmt: skip
+    served = {"model": model, "device": device, "dtype": dtype}
+    _study(chosen[0], arguments, more, as_json, served)
+
+
+@app.command()
+def probe(
+    name: Annotated[str, typer.Argument(help="As GET /v1/probes lists them.")],
+    more: More = None, as_json: Json = False, model: Model = None, device: Device = None, dtype: Dtype = None,
+) -> None:  # fmt: skip
+    """One pitfall, live: a step without and with it, the counter that moved, the line to blame, the cure."""
+    from service.border.probes import PROBES
+
+    if name not in PROBES:
+        bad_input(f"no probe '{name}'; try one of {', '.join(PROBES)}")
+    _study("probes", {"name": name}, more, as_json, {"model": model, "device": device, "dtype": dtype})
+
+
+def _study(
+    name: str, arguments: dict[str, Any], more: Sequence[str] | None, as_json: bool, served: dict[str, Any]
+) -> None:
+    settings = settings_from(**served)
+    if size := arguments.get("batch_size"):
+        settings = settings_from(**served, batch_sizes=[*settings.batch_sizes, size])
+    from service.anatomy.console import further_arguments, main
+    from service.anatomy.errors import StudyError
+
+    try:
+        main(settings.engine_settings(""), name, arguments | further_arguments(more or ()), as_json)
+    except StudyError as error:
         bad_input(error)
 
 

@@ -15,7 +15,6 @@ BOARDS = Path(__file__).parent / "grafana"
 LOAD_GENERATOR = "127.0.0.1:9646"
 """Where a sweep on this machine shows its own metrics."""
 
-INTERVAL = "5s"
 LOOK_SECONDS = 1.0
 
 NO_PROMETHEUS = """\
@@ -23,16 +22,19 @@ Prometheus: there is no `prometheus` on the PATH, so the service runs without. I
             apt-get install prometheus; others: https://prometheus.io/download/) and start again."""
 
 
-def watch(service: str, binary: str | None, folder: Path, port: int, say: Callable[[str], None]) -> int:
+def watch(
+    service: str, binary: str | None, folder: Path, port: int, scrape_seconds: int, say: Callable[[str], None]
+) -> int:
     """Run Prometheus at `binary` (None: there is none) beside the service at `service` until Ctrl-C.
 
-    Its data and log stay in `folder`; `port` 0 takes a free one. `say` is given the lines for a person.
+    It scrapes every `scrape_seconds`. Its data and log stay in `folder`; `port` 0 takes a free one. `say` is
+    given the lines for a person.
     Returns the exit code: 0 told to stop, 1 one of the two has ended by itself. Raises PrometheusError where
     Prometheus does not start.
     """
     try:
-        with _beside(service, binary, folder, port) as prometheus:
-            for line in _told(service, prometheus):
+        with _beside(service, binary, folder, port, scrape_seconds) as prometheus:
+            for line in _told(service, prometheus, scrape_seconds):
                 say(line)
             shown = {"the service": service} | ({"Prometheus": prometheus} if prometheus else {})
             while not (gone := _gone(shown)):
@@ -44,22 +46,25 @@ def watch(service: str, binary: str | None, folder: Path, port: int, say: Callab
 
 
 @contextmanager
-def _beside(service: str, binary: str | None, folder: Path, port: int) -> Iterator[str | None]:
+def _beside(
+    service: str, binary: str | None, folder: Path, port: int, scrape_seconds: int
+) -> Iterator[str | None]:
     if binary is None:
         yield None
         return
     targets = {"launchbound": [urlsplit(service).netloc], "locust": [LOAD_GENERATOR]}
-    with local_prometheus(binary, folder, targets, INTERVAL, port) as running:
+    with local_prometheus(binary, folder, targets, f"{scrape_seconds}s", port) as running:
         yield running.url
 
 
-def _told(service: str, prometheus: str | None) -> Iterator[str]:
+def _told(service: str, prometheus: str | None, scrape_seconds: int) -> Iterator[str]:
     yield f"service:    {service} (/docs, /metrics; modes become ready one after another)"
     if prometheus is None:
         yield NO_PROMETHEUS
     else:
         yield f"Prometheus: {prometheus} (rules and alerts at /alerts)"
-        yield f"Grafana:    add {prometheus} as a Prometheus data source with scrape interval {INTERVAL}, and"
+        source = f"a Prometheus data source with scrape interval {scrape_seconds}s"
+        yield f"Grafana:    add {prometheus} as {source}, and"
         yield f"            import {BOARDS}/*.json; docs/observability.md tells more"
     yield "Ctrl-C stops what was started here"
 

@@ -18,7 +18,17 @@ POLL_SECONDS = 0.5
 def wait_until_ready(
     target: Target, plan: Plan, tell: Callable[[str], None], timeout_seconds: float = 900.0
 ) -> dict[str, Any]:
-    """The document of GET /v1/modes once all modes of `plan` are ready.
+    """The document of GET /v1/modes once all modes of `plan` are ready; raises what `await_modes` raises."""
+    document = await_modes(target, plan.modes, tell, timeout_seconds)
+    _check_fits(document, plan)
+    return document
+
+
+def await_modes(
+    target: Target, modes: Sequence[str], tell: Callable[[str], None], timeout_seconds: float = 900.0,
+    settled: bool = False,
+) -> dict[str, Any]:  # fmt: skip
+    """The document of GET /v1/modes once all of `modes` are ready; `settled`: and the whole engine is warm.
 
     `tell` gets one line on the state at every poll. Raises TargetError where the service does not answer or
     lacks a mode, or once `timeout_seconds` are over, and ModeFailed where a mode
@@ -35,9 +45,9 @@ def wait_until_ready(
             tell(f"{waited:.0f} s: waiting for {target.url} to answer")
         else:
             answered = True
-            states = _states(document, plan.modes)
-            if all(state == "ready" for state in states.values()) and document.get("engine"):
-                _check_fits(document, plan)
+            states = _states(document, modes)
+            ready = all(state == "ready" for state in states.values())
+            if ready and _stands(document.get("engine"), settled):
                 return document
             tell(f"{waited:.0f} s: {_progress(states)}")
         if waited > timeout_seconds:
@@ -45,6 +55,10 @@ def wait_until_ready(
                 f"not ready after {timeout_seconds:.0f} s: {target.url}/health/ready says what is missing"
             )
         sleep(POLL_SECONDS)
+
+
+def _stands(engine: dict[str, Any] | None, settled: bool) -> bool:
+    return engine is not None and (not settled or bool(engine.get("warm")))
 
 
 def _states(document: dict[str, Any], modes: Sequence[str]) -> dict[str, str]:

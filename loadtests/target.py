@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
@@ -22,6 +23,14 @@ class TargetError(RuntimeError):
 
 class ModeFailed(TargetError):
     """A mode of the plan failed or is out of parity: a failed check, not bad input."""
+
+
+class Refused(TargetError):
+    """The service answered a request with an error; `status` is its code."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class Unreachable(TargetError):
@@ -51,8 +60,26 @@ class Target:
         except HTTPError as error:
             return error.code, error.read().decode(errors="replace")
         except (URLError, OSError) as error:
-            reason = getattr(error, "reason", error)
-            raise Unreachable(f"nothing answers at {self.url} ({reason}): start the service") from error
+            raise self._unreachable(error) from error
+
+    def stream(self, path: str, body: Mapping[str, object]) -> Iterator[tuple[str, Any]]:
+        """The events of POST `path` with `body` as JSON, (name, data) each, as they arrive.
+
+        Raises Refused where the service answers with an error, Unreachable where it does not or stops to.
+        """
+        headers = {**self.headers, "Content-Type": "application/json"}
+        request = Request(self.url + path, json.dumps(body).encode(), headers)
+        try:
+            with self._opener.open(request, timeout=self._timeout_seconds) as response:
+                yield from _events(response)
+        except HTTPError as error:
+            raise Refused(error.code, _message(error.read().decode(errors="replace"))) from error
+        except (URLError, OSError, HTTPException) as error:
+            raise self._unreachable(error) from error
+
+    def _unreachable(self, error: Exception) -> Unreachable:
+        reason = getattr(error, "reason", error)
+        return Unreachable(f"nothing answers at {self.url} ({reason}): start the service")
 
     def modes(self) -> dict[str, Any]:
         """The document of GET /v1/modes. Raises TargetError where it is refused or something else."""
@@ -70,6 +97,24 @@ class Target:
         if status != 200:
             raise TargetError(f"GET {self.url}/metrics answered {status}: {body[:200]!r}")
         return body
+
+
+def _events(lines: Iterable[bytes]) -> Iterator[tuple[str, Any]]:
+    """Server-sent events from their lines; ours have one line of JSON each."""
+    name = ""
+    for line in lines:
+        field, _, value = line.decode().rstrip("\n").partition(": ")
+        if field == "event":
+            name = value
+        elif field == "data":
+            yield name, json.loads(value)
+
+
+def _message(body: str) -> str:
+    """The service's own words, or what came instead."""
+    document = _json(body)
+    error = document.get("error") if isinstance(document, dict) else None
+    return str(error["message"]) if isinstance(error, dict) and error.get("message") else body[:200]
 
 
 def _json(text: str) -> object:

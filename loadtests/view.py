@@ -136,6 +136,8 @@ def environment(run: Run) -> Iterator[tuple[str, str]]:
     yield "model", f"{engine.get('model')}, {engine.get('parameters', 0):,} parameters, {shape}"
     yield "model hash", str(engine.get("model_hash"))
     yield "device", f"{engine.get('device_name') or engine.get('device')}, {engine.get('dtype')}"
+    if engine.get("no_twin") and engine.get("device") == "cpu":
+        yield "dispatch", f"not measured, because there is no hollow twin: {engine['no_twin']}"
     threads, share = engine.get("threads"), run.client.cpu_share
     yield "engine", f"{threads} thread{'s' if threads != 1 else ''} on {_cores(engine.get('cpus'))}"
     used = "" if share is None else f", {share:.0%} of one used"

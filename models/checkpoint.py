@@ -19,7 +19,7 @@ CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 TINY_FOLDER = Path(__file__).parent / "tiny"
 _SEED = 0
-_PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
+PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 
 
 class CheckpointError(ValueError):
@@ -112,12 +112,14 @@ def _weights_file(folder: Path) -> Path:
     file = folder / WEIGHTS_FILE
     if file.is_file():
         return file
-    pickles = sorted(entry.name for entry in folder.iterdir() if entry.suffix in _PICKLES)
+    pickles = sorted(entry.name for entry in folder.iterdir() if entry.suffix in PICKLES)
     if pickles:
         raise CheckpointError(
             f"{folder} holds pickled weights ({', '.join(pickles)}), which are refused because loading "
             f"a pickle can run code: convert them to {WEIGHTS_FILE}"
         )
+    if (folder / f"{WEIGHTS_FILE}.index.json").is_file():
+        raise CheckpointError(f"{folder} holds weights in several files, not ours: serve it as hf:{folder}")
     raise CheckpointError(
         f"{folder} holds no {WEIGHTS_FILE}: give a folder written by `python -m models.train`"
     )
@@ -139,15 +141,32 @@ def _check(file: Path, config: Config, state: dict[str, Tensor]) -> None:
 
 
 def folder_of(name: str | Path) -> Path | None:
-    """The folder with the weights of model `name`; None for the named sizes with seeded random weights."""
+    """The folder with the weights of model `name`; None for the named sizes with seeded random weights.
+
+    Raises CheckpointError for `hf:` names: see `models.opening`.
+    """
     if name == "tiny":
         return TINY_FOLDER
+    if str(name).startswith("hf:"):
+        raise CheckpointError(
+            f"{name} is no model of ours, as is wanted here: name one of {', '.join(CONFIGS)}"
+        )
     return None if name in CONFIGS else Path(name)
 
 
+def config_of(name: str | Path) -> Config:
+    """The shape of model `name`. Raises CheckpointError, see `load_config`."""
+    folder = folder_of(name)
+    if folder is None:
+        return CONFIGS[str(name)]
+    _weights_file(folder)
+    return load_config(folder)
+
+
 def build(
-    name: str | Path, max_batch: int, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
-) -> Transformer:
+    name: str | Path, max_batch: int, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32,
+    shortened: Config | None = None,
+) -> Transformer:  # fmt: skip
     """The model called `name`, ready to serve batches of up to `max_batch` rows.
 
     Args:
@@ -156,15 +175,16 @@ def build(
         max_batch: rows of the largest batch.
         device: where the weights go.
         dtype: of the weights; they are stored in bfloat16 and converted.
+        shortened: `config_of(name)`, with a shorter context.
 
     Raises CheckpointError, see `load`.
     """
     folder = folder_of(name)
     if folder is None:
-        model = Transformer(CONFIGS[str(name)], max_batch, seed=_SEED)
+        model = Transformer(shortened or CONFIGS[str(name)], max_batch, seed=_SEED)
     else:
         config, state = load(folder)
-        model = Transformer(config, max_batch)
+        model = Transformer(shortened or config, max_batch)
         if config.tied:
             state["head.weight"] = state["embedding.weight"]
         model.load_state_dict(state)

@@ -17,6 +17,16 @@ class TokenizerError(ValueError):
     """A tokenizer that cannot be loaded or does not fit its model, or text it cannot take."""
 
 
+def refuse_surrogates(text: str) -> None:
+    """Raise TokenizerError where `text` cannot be encoded at all."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise TokenizerError(
+            f"a prompt holds a lone surrogate at character {error.start}: remove it"
+        ) from error
+
+
 def _byte_of_character() -> dict[str, int]:
     """The byte that each character of a byte-level vocabulary stands for, as GPT-2 assigned them.
 
@@ -44,6 +54,7 @@ class Tokenizer:
         inner.encode_special_tokens = True
         self._inner = inner
         self.end_of_text: int = end
+        self.ends = frozenset([end])
         alphabet = _byte_of_character()
         self._bytes = [b""] * inner.get_vocab_size()
         try:
@@ -105,12 +116,7 @@ class Tokenizer:
 
         Raises TokenizerError for lone surrogates, which are not text.
         """
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise TokenizerError(
-                f"a prompt holds a lone surrogate at character {error.start}: remove it"
-            ) from error
+        refuse_surrogates(text)
         ids: list[int] = self._inner.encode(text).ids
         return ids
 

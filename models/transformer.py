@@ -7,9 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.config import Config
-
-Cache = tuple[tuple[Tensor, Tensor], ...]
-"""Per layer the keys and the values, each [batch, context, kv_heads, head_width]."""
+from models.served import Cache, Served
 
 
 def new_cache(config: Config, batch: int, device: torch.device, dtype: torch.dtype) -> Cache:
@@ -124,9 +122,10 @@ class Block(nn.Module):
         return out
 
 
-class Transformer(nn.Module):
+class Transformer(Served):
     """The decoder. Weights are drawn from `seed` until a checkpoint is loaded over them."""
 
+    config: Config
     rotary: Tensor
     columns: Tensor
     rows: Tensor
@@ -149,17 +148,7 @@ class Transformer(nn.Module):
         self.register_buffer("rows", torch.arange(max_batch).unsqueeze(1), persistent=False)
 
     def forward(self, tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
-        """One step.
-
-        Args:
-            tokens: int64 [batch, tokens]; one token per sequence in decode, a chunk in prefill.
-            positions: int64 [batch], where each row's first token stands in its sequence.
-            last: int64 [batch], which of this step's tokens predicts the next one.
-            cache: of at least `batch` rows; written in place.
-
-        Returns:
-            Logits [batch, vocabulary] after `last`, and the greedy token, int64 [batch].
-        """
+        """One step, as `Served.forward`."""
         batch, count = tokens.shape
         places = positions.unsqueeze(1) + self.columns[:count]
         table = self.rotary[places]
@@ -176,3 +165,14 @@ class Transformer(nn.Module):
             x = x.view(batch, count, -1)[self.rows[:batch, 0], last]
         logits = self.head(self.norm(x))
         return logits, logits.argmax(dim=-1)
+
+    def new_cache(self, rows: int, dtype: torch.dtype) -> Cache:
+        """A zeroed cache of `rows` rows, as `Served.new_cache`."""
+        return new_cache(self.config, rows, self.rotary.device, dtype)
+
+    def twin(self) -> Transformer:
+        """The hollow twin, as `Served.twin`."""
+        weight = self.embedding.weight
+        twin = Transformer(self.config.hollow(), len(self.rows)).eval().to(weight.device, weight.dtype)
+        twin.rotary = twin.rotary.to(self.rotary.dtype)
+        return twin

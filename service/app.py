@@ -13,10 +13,13 @@ import uvicorn
 from fastapi import APIRouter, Depends, FastAPI
 
 from service.advice import Ledger
-from service.api import advice, compare, generate, health, metrics, modes, problems, traces
+from service.api import advice, anatomy, compare, generate, health, metrics, modes, openai, problems, traces
 from service.api.keys import require_key
 from service.api.parts import Parts
 from service.api.request_id import RequestId
+from service.api.runs import RunNotes
+from service.border.anatomy import Anatomy, Limits
+from service.border.anatomy_process import ANATOMY_COMMAND, AnatomyProcess
 from service.border.client import EngineClient
 from service.border.supervisor import ENGINE_COMMAND, Supervisor
 from service.build import build_commit, build_version
@@ -39,13 +42,15 @@ def create_app(
     settings: Settings,
     engine_command: Sequence[str] | None = None,
     refused: Callable[[str], None] | None = None,
+    anatomy_command: Sequence[str] | None = None,
 ) -> FastAPI:
     """The front as an ASGI app. Its lifespan starts the engine and ends it.
 
-    `engine_command` replaces the engine's command line; its settings are appended as JSON. `refused` is told
-    why where the first engine says that its settings cannot work.
+    `engine_command` and `anatomy_command` replace the command lines of these processes; their settings are
+    appended as JSON. `refused` is told why where the first engine says that its settings cannot work.
     """
-    parts = _assemble(settings, engine_command or ENGINE_COMMAND, refused)
+    commands = engine_command or ENGINE_COMMAND, anatomy_command or ANATOMY_COMMAND
+    parts = _assemble(settings, commands, refused)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -54,6 +59,7 @@ def create_app(
             yield
         finally:
             await parts.client.drain(settings.drain_seconds)
+            await parts.anatomy.stop()
             await parts.supervisor.stop()
 
     app = FastAPI(
@@ -61,10 +67,11 @@ def create_app(
         redirect_slashes=False,
     )  # fmt: skip
     app.state.parts = parts
+    app.add_middleware(RunNotes, parts=parts)
     app.add_middleware(RequestId)
     problems.install(app)
     v1 = APIRouter(prefix="/v1", dependencies=[Depends(require_key)])
-    for routes in (generate, compare, modes, advice, traces):
+    for routes in (generate, compare, openai, modes, advice, anatomy, traces):
         v1.include_router(routes.router)
     app.include_router(v1)
     app.include_router(health.router)
@@ -99,14 +106,26 @@ def serve(settings: Settings) -> int:
 
 
 def _assemble(
-    settings: Settings, engine_command: Sequence[str], refused: Callable[[str], None] | None
+    settings: Settings,
+    commands: tuple[Sequence[str], Sequence[str]],
+    refused: Callable[[str], None] | None,
 ) -> Parts:
     build = {"version": build_version(), "commit": build_commit(settings.commit)}
     instrumented = settings.instrumentation == "full"
     moved = Metrics(new_registry(), settings.modes, settings.batch_sizes, build, instrumented)
     client = EngineClient(settings.modes, settings.max_queue, settings.hang_seconds, moved)
-    supervisor = Supervisor(client, settings.engine_settings, engine_command, refused=refused)
-    return Parts(settings, client, supervisor, moved, Ledger())
+    supervisor = Supervisor(client, settings.engine_settings, commands[0], refused=refused)
+    studies = Anatomy(client, AnatomyProcess(settings.engine_settings, commands[1]), _limits(settings))
+    return Parts(settings, client, supervisor, studies, moved, Ledger())
+
+
+def _limits(settings: Settings) -> Limits:
+    """What bounds a study; no request waits for one so long that half its own time is gone."""
+    return Limits(
+        pause=min(settings.anatomy_pause_seconds, settings.request_timeout_seconds / 2),
+        wait=settings.request_timeout_seconds, study=settings.hang_seconds,
+        idle=settings.anatomy_idle_seconds,
+    )  # fmt: skip
 
 
 def _listen(host: str, port: int) -> socket.socket:

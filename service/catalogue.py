@@ -20,7 +20,7 @@ OUTCOMES = ("ok", "error", "cancelled", "timeout", "oom", "rejected")
 PHASES = ("prefill", "decode")
 TOKEN_KINDS = ("prompt", "generated")
 REJECTIONS = ("queue_full", "too_large", "bad_request", "not_ready", "unauthorised", "draining")
-FALLBACK_REASONS = ("graph_skipped", "uncaptured_shape", "recompiled", "other")
+FALLBACK_REASONS = ("graph_skipped", "other")
 
 STEP_BUCKETS = tuple(float(f"{25e-6 * 2 ** (k / 2):.3g}") for k in range(33))
 """25 µs to 1.64 s by factors of √2."""

@@ -7,11 +7,14 @@
     │   └── Unauthorised 401           + WWW-Authenticate
     ├── NotFound 404                   nothing of that name
     ├── NotMeasured 409                the answer needs measurements that are not there yet
+    ├── RunInProgress 409              + Retry-After; a sweep is measuring, a study would disturb it
+    ├── AnatomyBusy 409                + Retry-After; another study is under way
     ├── QueueFull 429                  + Retry-After
     ├── Unavailable 503                + Retry-After
     │   ├── ModeNotReady               warming, failed, or the engine has not said hello yet
     │   ├── EngineLost                 the engine process ended while it had the job
     │   ├── OutOfMemory                the device's memory
+    │   ├── StudyInterrupted           the anatomy process ended, or the engine served meanwhile
     │   └── Draining                   the service is shutting down
     ├── DeadlinePassed 504
     ├── ClientGone 499                 nobody is there to read it; only logs and metrics see it
@@ -107,6 +110,20 @@ class NotMeasured(LaunchboundError):
     default_type = "not_measured"
 
 
+class RunInProgress(LaunchboundError):
+    """A sweep is measuring: its requests carry `X-Launchbound-Run`, and the last one is not long ago."""
+
+    status = 409
+    default_type = "run_in_progress"
+
+
+class AnatomyBusy(LaunchboundError):
+    """Another study is under way; they run one at a time."""
+
+    status = 409
+    default_type = "anatomy_busy"
+
+
 class QueueFull(LaunchboundError):
     """As many requests as `max_queue` are accepted and unfinished."""
 
@@ -146,6 +163,12 @@ class OutOfMemory(Unavailable):
     default_type = "out_of_memory"
 
 
+class StudyInterrupted(Unavailable):
+    """A study that did not come to its end; asked for again, it starts in a new process."""
+
+    default_type = "study_interrupted"
+
+
 class Draining(Unavailable):
     """The service finishes what it has and takes nothing new."""
 
@@ -173,8 +196,12 @@ class EngineFailed(LaunchboundError):
 
 OF_PROBLEM: dict[str, type[LaunchboundError]] = {
     "prompt_too_long": BadRequest,
+    "unknown_mode": UnknownMode,
+    "not_found": NotFound,
     "invalid_request": BadRequest,
+    "unsupported_here": BadRequest,
     "mode_not_ready": ModeNotReady,
+    "mode_failed": ModeNotReady,
     "out_of_memory": OutOfMemory,
     "timeout": DeadlinePassed,
     "cancelled": ClientGone,

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 SERVING = "launchbound: serving on "
+ENGINE = "launchbound engine: "
 STOP_SECONDS = 30.0
 
 
@@ -44,8 +45,14 @@ def _url(process: subprocess.Popen[str], log: Path) -> str:
     for line in process.stdout:
         if line.startswith(SERVING):
             return line.removeprefix(SERVING).strip()
+    raise LaunchError(f"the service ended before it listened: {last_words(log)}")
+
+
+def last_words(log: Path) -> str:
+    """Why a service ended, from its log: what its engine said last, else its own last line."""
     words = log.read_text(errors="replace").strip().splitlines()
-    raise LaunchError(f"the service ended before it listened: {words[-1] if words else 'without a word'}")
+    said = [line.removeprefix(ENGINE) for line in words if line.startswith(ENGINE)]
+    return (said or words or ["without a word"])[-1]
 
 
 def _end(process: subprocess.Popen[str]) -> None:

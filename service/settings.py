@@ -48,6 +48,7 @@ class Settings(BaseSettings):
     modes: Annotated[list[str], NoDecode] = Field(default=list(MODES), min_length=1)
     batch_sizes: Annotated[list[int], NoDecode] = Field(default=[1, 4, 16], min_length=1, max_length=32)
     prefill_chunk: int = Field(default=64, ge=1, le=4096)
+    context: int | None = Field(default=None, ge=16, le=1_048_576)
     threads: int | None = Field(default=None, ge=1)
     engine_cpus: Cores = None
     cache_folder: Path = Field(default_factory=_default_cache_folder)
@@ -63,6 +64,8 @@ class Settings(BaseSettings):
     max_body_bytes: int = Field(default=1_048_576, ge=1024)
     drain_seconds: float = Field(default=20.0, ge=0, le=3600, allow_inf_nan=False)
     hang_seconds: float = Field(default=300.0, gt=0, allow_inf_nan=False)
+    anatomy_pause_seconds: float = Field(default=30.0, gt=0, le=3600, allow_inf_nan=False)
+    anatomy_idle_seconds: float = Field(default=300.0, ge=0, le=86400, allow_inf_nan=False)
     front_cpus: Cores = None
     commit: str | None = None
 
@@ -116,9 +119,9 @@ class Settings(BaseSettings):
         """What the engine process is started with; `address` is the border's socket."""
         return EngineSettings(
             address=address, model=self.model, device=self.device, dtype=self.dtype, modes=self.modes,
-            batch_sizes=self.batch_sizes, prefill_chunk=self.prefill_chunk, threads=self.threads,
-            cpus=self.engine_cpus, cache_folder=str(self.cache_folder), instrumentation=self.instrumentation,
-            profile_every=self.profile_every,
+            batch_sizes=self.batch_sizes, prefill_chunk=self.prefill_chunk, context=self.context,
+            threads=self.threads, cpus=self.engine_cpus, cache_folder=str(self.cache_folder),
+            instrumentation=self.instrumentation, profile_every=self.profile_every,
         )  # fmt: skip
 
 

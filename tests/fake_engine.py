@@ -3,8 +3,8 @@
 Started as `python fake_engine.py OPTIONS SETTINGS`, both JSON. Options: `device` ("cpu" or "cuda"), `states`
 (mode → state at start, else ready), `exit` (end at once with this code), `silent` (never say hello), `deaf`
 (end neither when told to stop nor at SIGTERM),
-`unconnected` (never come to the border).
-A prompt that is no command completes to one word per token.
+`unconnected` (never come to the border), `restless` (the first rest does not hold).
+A prompt that is no command, or token ids, completes to one word per token.
 """
 
 from __future__ import annotations
@@ -31,9 +31,12 @@ from service.border.messages import (
     OutcomeKind,
     Output,
     Parity,
+    Pause,
     Phase,
     PhaseTimings,
     Problem,
+    Resting,
+    Resume,
     StepProfile,
     Stop,
     Timings,
@@ -61,7 +64,8 @@ class FakeEngine:
         self.context = zmq.Context()
         self.socket = self.context.socket(zmq.PAIR)
         self.socket.connect(settings.address)
-        self.jobs: list[Job] = []
+        self.jobs: list[Job | Pause] = []
+        self.resting = 0
         self.cancelled: list[str] = []
         self.stopped = False
         if options.get("deaf"):
@@ -79,7 +83,11 @@ class FakeEngine:
         while not self.stopped:
             self.receive(1000)
             while self.jobs and not self.stopped:
-                self.serve(self.jobs.pop(0))
+                first = self.jobs.pop(0)
+                if isinstance(first, Pause):
+                    self.rest(first)
+                else:
+                    self.serve(first)
 
     def receive(self, milliseconds: int) -> None:
         if os.getppid() != self.parent:
@@ -89,10 +97,24 @@ class FakeEngine:
             message = msgspec.msgpack.decode(self.socket.recv(), type=ToEngine)
             if isinstance(message, Job):
                 self.jobs.append(message)
+            elif isinstance(message, Pause):
+                self.jobs += [message] if message.id != self.resting else []
+            elif isinstance(message, Resume):
+                self.resting = 0
+                self.jobs = [job for job in self.jobs if isinstance(job, Job)]
             elif isinstance(message, Cancel):
                 self.cancelled.append(message.id)
             elif isinstance(message, Stop):
                 self.stopped = not self.options.get("deaf")
+
+    def rest(self, asked: Pause) -> None:
+        """Do nothing until told to go on; option `restless`: say once that it has not rested."""
+        self.resting = asked.id
+        self.send(Resting(id=asked.id, holds=True))
+        if self.options.pop("restless", False):
+            self.send(Resting(id=asked.id, holds=False))
+        while self.resting and not self.stopped:
+            self.receive(5)
 
     def send(self, message: ToFront) -> None:
         self.socket.send(msgspec.msgpack.encode(message))
@@ -100,7 +122,8 @@ class FakeEngine:
     def serve(self, job: Job) -> None:
         taken = time.perf_counter_ns()
         self.served += 1
-        command, _, argument = job.prompts[0].partition(" ")
+        first = job.prompts[0]
+        command, _, argument = first.partition(" ") if isinstance(first, str) else ("", "", "")
         texts = [" ".join(f"w{n}" for n in range(job.max_new_tokens)) for _ in job.prompts]
         effective, reason, profile = self.effective[job.mode], MODES[job.mode].cpu.reason, None
         if command == "!die":
@@ -128,6 +151,8 @@ class FakeEngine:
             self.announce(argument, "ready")
         elif command == "!cancelled":
             texts = [",".join(self.cancelled)]
+        elif command == "!job":
+            texts = [msgspec.json.encode(job).decode()] * len(job.prompts)
         elif command == "!served":
             texts = [str(self.served)]
         elif command == "!fallback":
@@ -158,7 +183,8 @@ class FakeEngine:
             Outcome(
                 id=job.id, mode=job.mode, effective=effective, reason=reason, kind="ok", batch_size=count,
                 batch_bucket=min(bucket for bucket in self.settings.batch_sizes if bucket >= count),
-                prompt_tokens=sum(len(prompt.split()) for prompt in job.prompts), outputs=outputs,
+                prompt_tokens=sum(len(p.split() if isinstance(p, str) else p) for p in job.prompts),
+                outputs=outputs,
                 timings=self.timings(job, taken, done), profile=profile,
             )
         )  # fmt: skip
@@ -173,7 +199,8 @@ class FakeEngine:
         """Run until cancelled, too late or told to stop; or until a job '!release' or a file at `path`."""
         while True:
             self.receive(5)
-            released = any(waiting.prompts[0] == "!release" for waiting in self.jobs)
+            waiting = [job for job in self.jobs if isinstance(job, Job)]
+            released = any(job.prompts[0] == "!release" for job in waiting)
             if released or self.stopped or (path and os.path.exists(path)):
                 return "ok"
             if job.id in self.cancelled:

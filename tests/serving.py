@@ -19,6 +19,7 @@ from service.app import create_app
 from service.settings import Settings
 
 FAKE_ENGINE = Path(__file__).parent / "fake_engine.py"
+FAKE_ANATOMY = Path(__file__).parent / "fake_anatomy.py"
 PATIENCE_SECONDS = 20.0
 Value = TypeVar("Value")
 BODY: dict[str, object] = {"prompts": ["def mean(values):"], "max_new_tokens": 4}
@@ -67,11 +68,17 @@ def fake_engine_command(**options: object) -> list[str]:
 
 @contextmanager
 def running(
-    settings: dict[str, Any] | None = None, command: list[str] | None = None, **options: object
-) -> Iterator[Front]:
-    """A front on a free port with a fake engine of these options, or `command`; both are gone at the end."""
+    settings: dict[str, Any] | None = None, command: list[str] | None = None,
+    anatomy: Path | None = None, **options: object,
+) -> Iterator[Front]:  # fmt: skip
+    """A front on a free port with a fake engine of these options, or `command`; both are gone at the end.
+
+    `anatomy`: the folder in which a fake anatomy process finds its commands; else it is the real one.
+    """
     given = {"batch_sizes": [1, 4], "drain_seconds": 1.0, **(settings or {})}
-    app = create_app(Settings(**given), command or fake_engine_command(**options))
+    fake_anatomy = [sys.executable, str(FAKE_ANATOMY), str(anatomy)] if anatomy else None
+    engine = command or fake_engine_command(**options)
+    app = create_app(Settings(**given), engine, anatomy_command=fake_anatomy)
     config = uvicorn.Config(
         app, port=0, loop="uvloop", lifespan="on", log_config=None, timeout_graceful_shutdown=2
     )

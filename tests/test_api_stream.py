@@ -72,6 +72,21 @@ def test_a_deadline_in_mid_stream_is_an_error_event() -> None:
     with running({"request_timeout_seconds": 0.3}) as front:
         front.await_ready()
         assert stream(front, prompts=["!hold"])[-1][1]["error"]["type"] == "timeout"
+        assert front.series()['requests_total{mode="eager",outcome="timeout"}'] == 1
+
+
+def test_a_stream_that_shutting_down_cuts_off_is_an_error_event_and_counted(own_front: Front) -> None:
+    body = {**BODY, "prompts": ["!hold"], "stream": True}
+    with own_front.http.stream("POST", "/v1/modes/eager/generate", json=body) as answer:
+        arriving = events(answer.iter_lines())
+        next(arriving)
+        client = own_front.parts.client
+        loop = own_front.parts.supervisor._task.get_loop()
+        loop.call_soon_threadsafe(client.abandon)
+        assert list(arriving)[-1][1]["error"]["type"] == "draining"
+    series = own_front.series()
+    assert series['requests_total{mode="eager",outcome="error"}'] == 1
+    assert series['requests_rejected_total{reason="draining"}'] == 0
 
 
 def test_a_client_that_leaves_a_stream_is_cancelled_in_the_engine(own_front: Front) -> None:

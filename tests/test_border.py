@@ -13,7 +13,7 @@ import pytest
 import zmq
 from serving import Front, running, until
 
-from service.border import supervisor
+from service.border import child, supervisor
 from service.border.line import Line
 
 
@@ -44,7 +44,7 @@ def test_an_engine_that_has_not_come_to_the_border_yet_is_ended_at_once() -> Non
         engine = psutil.Process(until(lambda: front.parts.supervisor.pid, "the engine's start"))
         began = time.monotonic()
     assert not engine.is_running()
-    assert time.monotonic() - began < supervisor.STOP_SECONDS
+    assert time.monotonic() - began < child.STOP_SECONDS
 
 
 def test_a_send_to_nobody_does_not_wait(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_a_send_to_nobody_does_not_wait(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_ignores_stop_and_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "STOP_SECONDS", 0.2)
+    monkeypatch.setattr(child, "STOP_SECONDS", 0.2)
     with running(states={"eager": "ready"}, deaf=True) as front:
         front.await_ready()
         engine = psutil.Process(front.parts.supervisor.pid)

@@ -22,6 +22,7 @@ def test_the_front_serves_without_torch_in_its_memory_and_under_its_limit() -> N
             for mode in ("eager", "compiled"):
                 assert http.post(f"/v1/modes/{mode}/generate", json=BODY).status_code == 200
             assert http.post("/v1/compare", json={**BODY, "repeats": 2}).status_code == 200
+            assert len(http.get("/v1/probes").json()["probes"]) >= 10
             assert http.get("/metrics").status_code == http.get("/openapi.json").status_code == 200
         maps = Path(f"/proc/{process.pid}/maps").read_text()
         mapped = set(re.findall(r"/\S+", maps))

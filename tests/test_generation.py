@@ -17,7 +17,8 @@ from service.engine.generation import Generator, JobError, Run, lay_out
 from service.engine.local import local_job
 from service.engine.text import Rows
 from service.step.callables import Step, allocate, build_step
-from service.step.meters import HostMeter
+from service.step.meters import HostMeter, Readings
+from service.step.sampling import Sampler, nucleus
 
 PROMPT = "def mean(values):\n"
 LONG = "import os\n" * 40
@@ -92,6 +93,71 @@ def test_a_seed_gives_the_same_text_in_every_bucket_and_other_seeds_others(engin
 
 def test_top_k_of_one_is_greedy(engine: Engine) -> None:
     assert ids(engine, [PROMPT], temperature=2.0, top_k=1, seed=1) == ids(engine, [PROMPT])
+
+
+def test_a_nucleus_is_the_fewest_likeliest_tokens_that_reach_top_p() -> None:
+    probabilities = torch.tensor([[0.1, 0.5, 0.15, 0.25], [0.97, 0.01, 0.01, 0.01]])
+    for top_p, kept in ((0.7, [{1, 3}, {0}]), (0.76, [{1, 2, 3}, {0}]), (0.5, [{1}, {0}]), (0.0, [{1}, {0}])):
+        likeliest, order = nucleus(probabilities, top_p)
+        rows = zip(likeliest, order, strict=True)
+        assert [set(tokens[left > 0].tolist()) for left, tokens in rows] == kept
+        assert torch.equal(likeliest[likeliest > 0], probabilities.gather(-1, order)[likeliest > 0])
+
+
+def test_top_p_near_0_is_greedy_and_of_1_is_no_limit(engine: Engine) -> None:
+    assert ids(engine, [PROMPT], temperature=2.0, top_p=1e-9, seed=1) == ids(engine, [PROMPT])
+    free, limited = (ids(engine, [PROMPT], temperature=1.0, top_p=top_p, seed=3) for top_p in (None, 1.0))
+    assert free == limited
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1e-300, 1.0])
+def test_an_end_of_text_is_not_chosen_before_min_tokens_and_may_be_then(temperature: float) -> None:
+    job = local_job("a", "eager", ["x"], 9, min_tokens=2, temperature=temperature, seed=1)
+    sampler = Sampler(job, torch.device("cpu"), ends=[3])
+    logits = torch.full((4, 5), -100.0)
+    logits[:, 3], logits[:, 1] = 100.0, 50.0
+    chosen = [sampler.choose(logits, logits.argmax(dim=-1), Readings()).tolist()[0] for _ in range(3)]
+    assert chosen == [1, 1, 3]
+    assert logits[0, 3] == 100.0
+
+
+def test_min_tokens_costs_nothing_once_they_are_there_nor_where_the_end_is_ignored() -> None:
+    logits = torch.zeros(1, 5)
+    for ignore, count in ((False, 2), (True, 0)):
+        job = local_job("a", "eager", ["x"], 9, min_tokens=2, ignore_eos=ignore)
+        sampler, readings = Sampler(job, torch.device("cpu"), ends=[3]), Readings()
+        for _ in range(4):
+            sampler.choose(logits, logits.argmax(dim=-1), readings)
+        assert len(readings.sampling) == count
+
+
+def test_a_stop_string_complete_within_min_tokens_is_text() -> None:
+    tokenizer = Tokenizer.load(TINY_FOLDER)
+    tokens = tokenizer.encode("import os; import re")
+    for least, text in ((0, ""), (1, "import os; "), (len(tokens), "import os; import re")):
+        job = local_job("a", "eager", ["x"], len(tokens), min_tokens=least, stop=["import"])
+        rows = Rows(job, tokenizer)
+        for token in tokens:
+            if not rows.complete:
+                rows.take_in([token])
+        assert rows.outputs()[0].text == text
+
+
+def test_token_ids_are_the_text_they_stand_for(engine: Engine) -> None:
+    tokens = Tokenizer.load(TINY_FOLDER).encode(PROMPT)
+    job = local_job("a", "inference_mode", [tokens, PROMPT], 8, ignore_eos=True)
+    run = engine(job, Client())
+    assert run.rows is not None
+    by_ids, by_text = run.rows.outputs()
+    assert by_ids == by_text
+    assert run.prompt_tokens == 2 * len(tokens)
+
+
+@pytest.mark.parametrize("token", [-1, 4096])
+def test_a_token_that_the_model_does_not_have_is_refused_with_the_range(engine: Engine, token: int) -> None:
+    with pytest.raises(JobError, match="from 0 to 4095") as refused:
+        engine(local_job("a", "inference_mode", [[1, token]], 8), Client())
+    assert refused.value.problem.type == "invalid_request"
 
 
 def test_sampling_is_measured_and_greedy_runs_no_sampling_operator(engine: Engine) -> None:

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
 from models.config import Config
-from models.transformer import Cache, Transformer
+from models.served import Cache
+from models.transformer import Transformer
 from service.border.modes import LADDER, MODES
 from service.step.calibration import prepare
 from service.step.callables import Buffers, allocate, build_step

@@ -48,7 +48,7 @@ def test_without_a_binary_the_stack_serves_on_until_stopped_and_tells_how_to_get
 
     with socket.create_server(("127.0.0.1", 0)) as service:
         url = f"http://127.0.0.1:{service.getsockname()[1]}"
-        assert watch(url, None, tmp_path, 0, listen) == 0
+        assert watch(url, None, tmp_path, 0, 5, listen) == 0
     assert any(url in line for line in said)
     assert any("apt-get install prometheus" in line for line in said)
 
@@ -57,7 +57,7 @@ def test_the_stack_ends_when_the_service_has_ended_and_says_where_its_log_is(tmp
     said: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as service:
         url = f"http://127.0.0.1:{service.getsockname()[1]}"
-    assert watch(url, None, tmp_path, 0, said.append) == 1
+    assert watch(url, None, tmp_path, 0, 5, said.append) == 1
     assert said[-1] == f"the service has ended; its log is in {tmp_path}"
 
 

@@ -20,18 +20,18 @@ from service.selftest.checks import BENCH, SERVICE, chosen, settle
 from service.selftest.counting import at_least, share_interval
 from service.selftest.disturbance import Disturbance
 from service.selftest.parts import request_parts
-from service.selftest.perf import Recording
 from service.selftest.regression import curvature, intercept
 from service.selftest.report import FILE, measured, new_report, read, write
 from service.selftest.rounds import in_rounds, paired_median_ratio
 from service.selftest.rows import Row, exact, judge, judged, not_measurable, worst
 from service.selftest.served import flags
-from service.selftest.symbols import RULES, parse, side_of
 from service.selftest.witness_perf import Window, kernel_shares
 from service.selftest.witness_work import family
 from service.settings import Settings
 from service.statistics import Interval
 from service.step.callables import Burden, allocate, build_step
+from service.step.native_stacks import Recording, Sample
+from service.step.symbols import RULES, parse, side_of
 
 
 def interval(low: float, high: float) -> Interval:
@@ -174,7 +174,8 @@ def test_samples_are_counted_in_the_window_in_which_they_were_taken() -> None:
     windows = [Window("eager", 100, 200, 1e-3, 6e-4), Window("eager", 300, 400, 1e-3, 6e-4)]
     windows.append(Window("eager", 500, 600, 1e-3, 6e-4))
     seen = Recording()
-    seen.samples = [(90, "kernel"), (110, "kernel"), (190, "host"), (250, "kernel"), (350, "kernel")]
+    taken = [(90, "kernel"), (110, "kernel"), (190, "host"), (250, "kernel"), (350, "kernel")]
+    seen.samples = [Sample(instant, side) for instant, side in taken]
     assert kernel_shares(windows, seen) == [0.5, 1.0, None]
     assert windows[0].twin_share == pytest.approx(0.4)
 

@@ -7,6 +7,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from fastapi import APIRouter, Request
+from pydantic import BaseModel
 from starlette.responses import Response
 
 from service.api.answers import generate_answer, reply, server_timing
@@ -14,9 +15,9 @@ from service.api.body import read_body
 from service.api.call import Call, check_limits, check_mode
 from service.api.parts import Parts, parts_of
 from service.api.request_id import id_of
-from service.api.stream import EventStream
+from service.api.stream import EventStream, GenerateEvents
 from service.border.messages import Job
-from service.schemas import CompareBody, ErrorBody, GenerateAnswer, GenerateBody, Generation
+from service.schemas import CompareBody, ErrorBody, GenerateAnswer, GenerateBody
 
 router = APIRouter(tags=["generation"])
 
@@ -34,7 +35,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def body_schema(schema: type[Generation]) -> dict[str, Any]:
+def body_schema(schema: type[BaseModel]) -> dict[str, Any]:
     """OpenAPI for a body that the route reads by itself."""
     content = {"application/json": {"schema": schema.model_json_schema()}}
     return {"requestBody": {"required": True, "content": content}}
@@ -67,7 +68,7 @@ async def generate(mode: str, request: Request) -> Response:
     check_limits(parts, body)
     job = new_job(parts, id_of(request.scope), mode, body, received_ns, body.seed)
     if body.stream:
-        return EventStream(parts, job, received_ns)
+        return EventStream(parts, job, received_ns, GenerateEvents(parts, id_of(request.scope)))
     async with Call(parts, request.receive) as call:
         account = await call.account(call.submit(job), received_ns)
     answer = generate_answer(account, id_of(request.scope), parts.settings.model, parts.device)

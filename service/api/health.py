@@ -20,9 +20,17 @@ async def live(request: Request) -> Response:
     if (reason := parts.supervisor.unwell) is not None:
         raise Unavailable(reason, type="unwell")
     up = parts.client.engine is not None
-    return reply({"status": "live", "engine": "up" if up else parts.client.down_reason})
+    return reply(
+        {
+            "status": "live",
+            "engine": "up" if up else parts.client.down_reason,
+            "engine_paused": parts.client.rest.held,
+            "anatomy": parts.anatomy.process.doing,
+        }
+    )
 
 
+@router.get("", summary="The same as /health/ready, where vLLM has it: load generators ask there first.")
 @router.get("/ready")
 async def ready(request: Request) -> Response:
     """200 once every configured mode is warm and in parity."""

@@ -8,6 +8,7 @@ from starlette.requests import HTTPConnection
 
 from service.advice import Ledger
 from service.border.account import Account
+from service.border.anatomy import Anatomy
 from service.border.client import EngineClient
 from service.border.supervisor import Supervisor
 from service.metrics import Metrics
@@ -21,6 +22,7 @@ class Parts:
     settings: Settings
     client: EngineClient
     supervisor: Supervisor
+    anatomy: Anatomy
     metrics: Metrics
     ledger: Ledger
 

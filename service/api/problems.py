@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.api.answers import reply
+from service.api.openai_errors import completion_error, speaks_openai
 from service.api.parts import parts_of
 from service.api.request_id import HEADER, id_of
 from service.errors import BadRequest, LaunchboundError, Unauthorised, error_body
@@ -32,12 +33,22 @@ async def _known(request: Request, error: Exception) -> Response:
     assert isinstance(error, LaunchboundError)
     if error.rejection is not None:
         parts = parts_of(request)
-        mode = request.path_params.get("mode")
-        valid = mode in parts.settings.modes and not isinstance(error, Unauthorised)
+        mode = request.path_params.get("mode", getattr(request.state, "mode", None))
+        # Only a POST asks a mode to serve: what refuses a GET is no request of that mode.
+        asked = request.method == "POST" and mode in parts.settings.modes
+        valid = asked and not isinstance(error, Unauthorised)
         parts.metrics.rejected(error.rejection, mode if valid else None)
     elif error.status in (500, 504):
         log.warning("request %s: %s: %s", id_of(request.scope), error.type, error.message)
-    return reply(error_body(error.type, error.message, error.param), error.headers(), error.status)
+    body = _body(request, error.type, error.message, error.param)
+    return reply(body, error.headers(), error.status)
+
+
+def _body(request: Request, type_: str, message: str, param: str | None = None) -> object:
+    """The one shape; where OpenAI's clients call, in the words that they know."""
+    if speaks_openai(request.url.path):
+        return completion_error(type_, message, param)
+    return error_body(type_, message, param)
 
 
 async def _parameters(request: Request, error: Exception) -> Response:
@@ -53,9 +64,8 @@ async def _of_the_framework(request: Request, error: Exception) -> Response:
         404: f"there is no {request.url.path[:200]} here; /docs lists what there is",
         405: f"{request.method} is not possible here; see the Allow header and /docs",
     }
-    body = error_body(
-        TYPES.get(error.status_code, "http_error"), messages.get(error.status_code, str(error.detail))
-    )
+    message = messages.get(error.status_code, str(error.detail))
+    body = _body(request, TYPES.get(error.status_code, "http_error"), message)
     return reply(body, dict(error.headers or {}), error.status_code)
 
 
@@ -63,4 +73,4 @@ async def _unknown(request: Request, error: Exception) -> Response:
     """A fault of ours. The framework logs the traceback; the answer bypasses our middleware, hence the id."""
     log.error("request %s failed: %s: %s", id_of(request.scope), type(error).__name__, error)
     message = f"the service failed; its log has the reason under the request id {id_of(request.scope)}"
-    return reply(error_body("internal", message), {HEADER: id_of(request.scope)}, 500)
+    return reply(_body(request, "internal", message), {HEADER: id_of(request.scope)}, 500)

@@ -17,10 +17,12 @@ from service.border.messages import (
     Job,
     ModeStatus,
     Outcome,
+    Resting,
     ToEngine,
     ToFront,
     Token,
 )
+from service.border.rest import Rest
 from service.border.ticket import Ticket
 from service.errors import DeadlinePassed, Draining, EngineLost, ModeNotReady, QueueFull
 
@@ -56,6 +58,7 @@ class EngineClient:
         self.draining = False
         self._drain_ends: float | None = None
         self.stuck = asyncio.Event()
+        self.rest = Rest(self._post)
         self._max_queue, self._hang_seconds, self._listener = max_queue, hang_seconds, listener
         self._tickets: dict[str, Ticket] = {}
         self._idle = asyncio.Event()
@@ -92,6 +95,15 @@ class EngineClient:
         """Accepted and unfinished jobs by mode."""
         return Counter(ticket.job.mode for ticket in self._tickets.values())
 
+    def longest_wait_seconds(self) -> float:
+        """How long the oldest unfinished job has been on its way; 0 where there is none."""
+        oldest = next(iter(self._tickets.values()), None)
+        return (perf_counter_ns() - oldest.job.sent_ns) / 1e9 if oldest else 0.0
+
+    def warming(self) -> list[str]:
+        """Names of the modes that are yet to become ready, or to fail."""
+        return [name for name in self.configured if self._state(name) in ("cold", "warming")]
+
     def ready_modes(self) -> list[str]:
         """Names of the modes that serve now, in the ladder's order."""
         return [name for name in self.configured if self._state(name) == "ready"]
@@ -102,6 +114,7 @@ class EngineClient:
         Called again, it waits for no longer than the first call would have.
         """
         self.draining = True
+        self.rest.break_off(Draining("the service is shutting down; try another instance"))
         if self._drain_ends is None:
             self._drain_ends = monotonic() + seconds
         try:
@@ -113,6 +126,7 @@ class EngineClient:
     def abandon(self) -> None:
         """Shut down without waiting: everything unfinished is cancelled, and its waiters are told."""
         self.draining, self._drain_ends = True, monotonic()
+        self.rest.break_off(Draining("the service was shut down"))
         tickets, self._tickets = list(self._tickets.values()), {}
         for ticket in tickets:
             self._post(Cancel(id=ticket.job.id))
@@ -176,6 +190,8 @@ class EngineClient:
                 log.info("mode %s: %s %s", message.mode, message.state, message.detail or "")
             self.modes[message.mode] = message
             self._listener.mode(message)
+        elif isinstance(message, Resting):
+            self.rest.answered(message)
         else:
             self.engine, self.device = message, message.device
             self._listener.engine(message)
@@ -189,6 +205,7 @@ class EngineClient:
         self._idle.set()
         for ticket in tickets:
             ticket.fail(EngineLost(f"{reason}; send it again", retry_after_seconds=retry_after_seconds))
+        self.rest.break_off(EngineLost(f"{reason}; try again", retry_after_seconds=retry_after_seconds))
         self._listener.engine_lost()
 
     def _post(self, message: ToEngine) -> None:

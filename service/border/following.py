@@ -7,10 +7,10 @@ import os
 import signal
 
 
-def follow_the_front() -> None:
-    """End when the front ends, however it ends; and leave Ctrl-C to it."""
+def follow_the_front(by: signal.Signals = signal.SIGTERM) -> None:
+    """End, by this signal, when the front ends, however it ends; and leave Ctrl-C to it."""
     parent = os.getppid()
-    ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+    ctypes.CDLL(None, use_errno=True).prctl(1, by)  # PR_SET_PDEATHSIG
     if os.getppid() != parent:
         raise SystemExit("the front ended before its child had started")
     signal.signal(signal.SIGINT, signal.SIG_IGN)

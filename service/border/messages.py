@@ -6,6 +6,7 @@ processes of the machine, so instants of the two sides can be subtracted. Durati
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -44,6 +45,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     modes: list[str]
     batch_sizes: list[int]
     prefill_chunk: int = 64
+    context: int | None = None
     threads: int | None = None
     cpus: list[int] | None = None
     cache_folder: str
@@ -52,14 +54,20 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, tag="job"):
-    """One POST: a batch of prompts to be run in one mode. Validated by the front."""
+    """One POST: a batch of prompts to be run in one mode. Validated by the front.
+
+    A prompt is text, or its token ids, which only the engine can check. Until a row has `min_tokens`,
+    neither an end of text (unless that is ignored anyway) nor a stop string ends it.
+    """
 
     id: str
     mode: str
-    prompts: list[str]
+    prompts: Sequence[str | list[int]]
     max_new_tokens: int
+    min_tokens: int = 0
     temperature: float = 0.0
     top_k: int | None = None
+    top_p: float | None = None
     seed: int | None = None
     stop: list[str] = []
     ignore_eos: bool = False
@@ -75,11 +83,26 @@ class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag="cancel"):
     id: str
 
 
+class Pause(msgspec.Struct, frozen=True, kw_only=True, tag="pause"):
+    """Rest once the jobs sent before this are done, and say so with `Resting`; what comes after waits.
+
+    It holds for `lease_seconds` from then on, and as long again from each further Pause of the same id, so
+    that a front in trouble cannot keep an engine from serving.
+    """
+
+    id: int
+    lease_seconds: float
+
+
+class Resume(msgspec.Struct, frozen=True, kw_only=True, tag="resume"):
+    """Serve again; a Pause that still stands in line is forgotten."""
+
+
 class Stop(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
-    """End the engine once the running job is done."""
+    """End once the running job is done."""
 
 
-ToEngine = Job | Cancel | Stop
+ToEngine = Job | Cancel | Pause | Resume | Stop
 
 
 # ---------------------------------------------------------------- engine to front
@@ -235,6 +258,7 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
 
     `memory` maps the caching allocator's sizes (`allocated_current`, `allocated_peak`, …) to bytes, and
     `alloc_retries` and `ooms` to how often they happened in this engine's life; None on a CPU.
+    `no_twin` says why there is no hollow twin, where there is none: without it a CPU has no dispatch floors.
     `null_kernel_seconds` is what one operator without work costs the host on this machine (`alone`), and on
     CUDA one kernel inside a replayed graph (`in_graph`); None until measured.
     """
@@ -258,7 +282,18 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
     modes: list[str]
     memory: dict[str, int] | None = None
     null_kernel_seconds: dict[str, float] | None = None
+    no_twin: str | None = None
     warm: bool = False
 
 
-ToFront = Token | Outcome | ModeStatus | EngineStatus
+class Resting(msgspec.Struct, frozen=True, kw_only=True, tag="resting"):
+    """The answer to Pause `id`: from now on the engine does nothing at all.
+
+    `holds` False answers a Pause that came to prolong a rest which had run out: the engine has served since.
+    """
+
+    id: int
+    holds: bool
+
+
+ToFront = Token | Outcome | ModeStatus | EngineStatus | Resting

@@ -5,38 +5,28 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
-import sys
 import tempfile
 from asyncio.subprocess import Process
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any
 
-import msgspec
 import zmq
 
+from service.border.child import FOLDER_PREFIX, module_command, spawn, watch
 from service.border.client import EngineClient
 from service.border.line import Line
-from service.border.messages import EngineSettings, Stop
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from service.border.messages import EngineSettings
 
 log = logging.getLogger("launchbound.supervisor")
 
-ENGINE_COMMAND = (sys.executable, "-m", "service.engine.process")
+ENGINE_COMMAND = module_command("service.engine.process")
 EXIT_BAD_SETTINGS = 2
 QUICK_DEATH_SECONDS = 60.0
 """A life shorter than this counts as a failed start, and the next one waits longer."""
 
 SLOWEST_RETRY_SECONDS = 30.0
 DEATHS_UNTIL_UNWELL = 5
-STOP_SECONDS = 5.0
-LAST_WORDS_SECONDS = 0.02
-FOLDER_PREFIX = "launchbound-"
 IPC_PATH_LIMIT = 107
 
 
@@ -119,9 +109,11 @@ class Supervisor:
         self.lives += 1
         line = Line(context, f"ipc://{path}", self._client.received)
         try:
-            self._process = process = await self._spawn(f"ipc://{path}")
+            settings = self._describe(f"ipc://{path}")
+            self._process = process = await spawn(self._command, settings, self._cores)
             self._client.attach(line.send)
-            return await self._watch(process, line), process.returncode
+            reason = await watch("the engine", process, line, self._client.stuck, "does not answer")
+            return reason, process.returncode
         except OSError as error:
             return f"the engine could not be started: {error}", None
         finally:
@@ -129,68 +121,3 @@ class Supervisor:
             self._client.detach()
             line.close()
             path.unlink(missing_ok=True)
-
-    async def _watch(self, process: Process, line: Line) -> str:
-        """Wait for the end of the process; end it where it hangs or speaks another language."""
-        exited = asyncio.create_task(process.wait())
-        stuck = asyncio.create_task(self._client.stuck.wait())
-        try:
-            ends: set[asyncio.Future[Any]] = {exited, stuck, line.broken}
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            if exited.done():
-                # Its last words still count, and may be a moment behind in the socket.
-                await asyncio.sleep(LAST_WORDS_SECONDS)
-                line.drain()
-                return f"the engine ended {_how(exited.result())}"
-            why = "does not answer" if stuck.done() else f"sent what is no message ({line.broken.result()})"
-            await _end(process, asked=False)
-            return f"the engine {why} and was ended"
-        except asyncio.CancelledError:
-            await _end(process, asked=line.send(msgspec.msgpack.encode(Stop())))
-            raise
-        finally:
-            exited.cancel()
-            stuck.cancel()
-
-    async def _spawn(self, address: str) -> Process:
-        """Start the engine in a session of its own, so that Ctrl-C reaches the front alone.
-
-        Its output goes to our stderr. It inherits all cores this process had before the front was pinned.
-        """
-        settings = msgspec.json.encode(self._describe(address)).decode()
-        with _on_cores(self._cores):
-            return await asyncio.create_subprocess_exec(
-                *self._command, settings, stdin=asyncio.subprocess.DEVNULL, stdout=2, start_new_session=True
-            )
-
-
-@contextmanager
-def _on_cores(cores: set[int]) -> Iterator[None]:
-    """Run the body with this thread allowed on `cores`: a child inherits what its parent's thread may use."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cores)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
-
-
-async def _end(process: Process, asked: bool) -> None:
-    """SIGTERM, then SIGKILL, each where waiting did not help; `asked`: it has been told to stop."""
-    patience = ((STOP_SECONDS if asked else 0.0, signal.SIGTERM), (STOP_SECONDS, signal.SIGKILL))
-    for seconds, next_signal in patience:
-        try:
-            await asyncio.wait_for(process.wait(), seconds)
-        except TimeoutError:
-            log.warning("the engine did not end in %.0f s: sending %s", seconds, next_signal.name)
-            with suppress(ProcessLookupError):  # it may just have ended
-                process.send_signal(next_signal)
-        else:
-            return
-    await process.wait()
-
-
-def _how(code: int) -> str:
-    if code >= 0:
-        return f"with exit code {code}"
-    return f"by signal {-code} ({signal.Signals(-code).name})"

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 
-from models.checkpoint import TINY_FOLDER, build, content_hash, folder_of
-from models.tokenizer import Tokenizer
-from models.transformer import Transformer
+from models.opening import content_hash, open_model, open_tokenizer
+from models.served import NoTwin, Served, ServedTokenizer
 from service.border.messages import EngineSettings, EngineStatus, ModeStatus
 from service.border.placement import engine_cpus
 from service.engine.warmup import Warmup
@@ -30,11 +30,12 @@ class Assembly:
     device: torch.device
     precision: Precision
     cpus: list[int]
-    model: Transformer
-    tokenizer: Tokenizer
+    model: Served
+    tokenizer: ServedTokenizer
     buffers: dict[int, Buffers]
     calibration: Calibration
     warmup: Warmup
+    no_twin: str | None
 
     def status(self, warm: bool) -> EngineStatus:
         """What the front is told of this engine and its machine; the null kernel only once it is warm."""
@@ -48,7 +49,8 @@ class Assembly:
             dtype=self.precision.name, torch=str(torch.__version__),
             cuda=torch.version.cuda, threads=torch.get_num_threads(), cpus=self.cpus,
             modes=list(self.warmup.rungs), memory=memory(self.device),
-            null_kernel_seconds=null_kernel_seconds(self.device) if warm else None, warm=warm,
+            null_kernel_seconds=null_kernel_seconds(self.device) if warm else None,
+            no_twin=self.no_twin, warm=warm,
         )  # fmt: skip
 
 
@@ -62,22 +64,28 @@ def assemble(settings: EngineSettings, announce: Callable[[ModeStatus], None]) -
     cpus = engine_cpus(settings.cpus)
     torch.set_num_threads(settings.threads or len(cpus))
     largest = max(settings.batch_sizes)
-    model = build(settings.model, largest, device, precision.weights)
-    if model.config.context % settings.prefill_chunk:
-        # The last chunk of a long prompt is padded, and padding must not be written behind the cache.
-        raise ValueError(
-            f"prefill_chunk {settings.prefill_chunk} does not divide the context of {model.config.context}: "
-            "choose 32, 64 or 128"
-        )
-    twin = type(model)(model.config.hollow(), largest).eval().to(device, precision.weights)
-    for either in (model, twin):
-        either.rotary = either.rotary.to(precision.cache)
+    model = open_model(
+        settings.model, largest, device, precision.weights, precision.cache, settings.context,
+        settings.prefill_chunk,
+    )  # fmt: skip
+    tokenizer = open_tokenizer(settings.model, model.config.vocabulary)
+    twin, no_twin = twin_of(model)
     buffers = allocate(model, settings.batch_sizes, settings.prefill_chunk, precision.cache)
     ends = sorted({min(settings.batch_sizes), largest})
-    twin_buffers = allocate(twin, ends, 1, precision.cache)
-    calibration = Calibration(model)
-    # The seeded sizes have no tokenizer of their own and use that of `tiny`.
-    tokenizer = Tokenizer.load(folder_of(settings.model) or TINY_FOLDER, model.config.vocabulary)
+    twin_buffers = allocate(twin, ends, 1, precision.cache) if twin else {}
+    calibration = Calibration(model, twin)
     build_one = partial(build_step, precision=precision)
-    warmup = Warmup(settings.modes, model, twin, buffers, twin_buffers, calibration, announce, build_one)
-    return Assembly(settings, device, precision, cpus, model, tokenizer, buffers, calibration, warmup)
+    warmup = Warmup(settings.modes, model, buffers, twin_buffers, calibration, announce, build_one)
+    return Assembly(
+        settings, device, precision, cpus, model, tokenizer, buffers, calibration, warmup, no_twin
+    )
+
+
+def twin_of(model: Served) -> tuple[Served | None, str | None]:
+    """The hollow twin of `model`; where there can be none, None and why, which a CPU's log says too."""
+    try:
+        return model.twin(), None
+    except NoTwin as missing:
+        if not next(model.parameters()).is_cuda:
+            print(f"launchbound engine: dispatch is not measured on this CPU: {missing}", file=sys.stderr)
+        return None, str(missing)

@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from models.tokenizer import Tokenizer
+from models.served import ServedTokenizer
 from service.border.messages import Job, OutcomeKind, Problem, Token
 from service.engine.text import Row, Rows
 from service.step.callables import Buffers, Step
@@ -74,7 +74,7 @@ class Generator:
     """Holds what all jobs share: tokenizer and buffers. One job runs at a time."""
 
     def __init__(
-        self, tokenizer: Tokenizer, buffers: dict[int, Buffers], context: int, border: Border
+        self, tokenizer: ServedTokenizer, buffers: dict[int, Buffers], context: int, border: Border
     ) -> None:
         self._tokenizer, self._buffers = tokenizer, buffers
         self._context, self._border = context, border
@@ -89,7 +89,8 @@ class Generator:
         try:
             prompts = self._tokenise(job, run)
             buffers = self._buffers[run.bucket]
-            course = _Course(job, run, buffers, Sampler(job, buffers.token.device), meter)
+            sampler = Sampler(job, buffers.token.device, self._tokenizer.ends)
+            course = _Course(job, run, buffers, sampler, meter)
             tokens = self._prefill(course, prompts, steps["prefill", run.bucket])
             self._decode(course, tokens, steps["decode", run.bucket])
         except _Stopped as stopped:
@@ -99,20 +100,34 @@ class Generator:
 
     def _tokenise(self, job: Job, run: Run) -> list[list[int]]:
         began = perf_counter_ns()
-        prompts = [self._tokenizer.encode(prompt) for prompt in job.prompts]
+        prompts = [
+            self._tokenizer.encode(prompt) if isinstance(prompt, str) else self._known(prompt)
+            for prompt in job.prompts
+        ]
         run.prompt_tokens = sum(map(len, prompts))
+        if not all(prompts):
+            raise JobError("invalid_request", "a prompt has no tokens: write at least a word", "prompts")
         longest = max(map(len, prompts))
         if longest + job.max_new_tokens > self._context:
             raise JobError(
                 "prompt_too_long",
-                f"the longest prompt has {longest} tokens; with max_new_tokens={job.max_new_tokens} that is"
-                f" over the context of {self._context}: shorten the prompt or ask for fewer tokens",
+                f"the longest prompt has {longest} tokens; with {job.max_new_tokens} new ones that is over"
+                f" the context of {self._context}: shorten the prompt or ask for fewer tokens",
                 "prompts",
             )
         run.bucket = min(bucket for bucket in self._buffers if bucket >= len(prompts))
         run.rows = Rows(job, self._tokenizer)
         run.tokenise_ns = perf_counter_ns() - began
         return prompts
+
+    def _known(self, prompt: list[int]) -> list[int]:
+        """`prompt`; raises JobError where one of its token ids is none of this model's."""
+        vocabulary = self._tokenizer.vocabulary
+        strange = [token for token in prompt if not 0 <= token < vocabulary]
+        if strange:
+            message = f"there is no token {strange[0]}: ids go from 0 to {vocabulary - 1}"
+            raise JobError("invalid_request", message, "prompts")
+        return prompt
 
     def _check(self, job: Job, now_ns: int) -> None:
         """Between two steps: raise _Stopped where the deadline has passed or the client is gone."""

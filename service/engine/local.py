@@ -22,6 +22,7 @@ class LocalMailbox:
     def __init__(self, jobs: Iterable[Job], watch: Callable[[ToFront], None] | None = None) -> None:
         self._jobs, self._watch = deque(jobs), watch
         self._warm = False
+        self.resting = False
         self.own_threads: set[int] = set()
         self.outcomes: list[Outcome] = []
         self.tokens: list[Token] = []

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import select
 from collections import deque
+from time import perf_counter_ns
 
 import msgspec
 import zmq
 
-from service.border.messages import Cancel, Job, Stop, ToEngine, ToFront
+from service.border.messages import Cancel, Job, Pause, Resting, Resume, Stop, ToEngine, ToFront
 from service.border.placement import threads_now
 
 
@@ -28,8 +29,10 @@ class Mailbox:
         self.own_threads = threads_now() - before
         self._decode = msgspec.msgpack.Decoder(ToEngine).decode
         self._encode = msgspec.msgpack.Encoder().encode
-        self._waiting: deque[Job] = deque()
+        self._waiting: deque[Job | Pause] = deque()
+        self._rest_id, self._rest_until_ns = 0, 0
         self._running_id: str | None = None
+        self._looks = False
         self._cancelled: set[str] = set()
         self.stopped = False
 
@@ -44,28 +47,66 @@ class Mailbox:
                 self._waiting.append(message)
             elif isinstance(message, Cancel):
                 self._cancelled.add(message.id)
+            elif isinstance(message, Pause):
+                self._pause(message)
+            elif isinstance(message, Resume):
+                self._rest_until_ns = 0
+                self._waiting = deque(waiting for waiting in self._waiting if isinstance(waiting, Job))
             elif isinstance(message, Stop):
                 self.stopped = True
         if self._cancelled:
-            self._cancelled &= {job.id for job in self._waiting} | {self._running_id or ""}
+            waiting = {job.id for job in self._waiting if isinstance(job, Job)}
+            self._cancelled &= waiting | {self._running_id or ""}
 
     def take(self) -> Job | None:
-        """The job that has waited longest, which from now on is the running one."""
-        job = self._waiting.popleft() if self._waiting else None
-        self._running_id = job.id if job else None
-        return job
+        """The job that has waited longest, which from now on is the running one; None while resting.
+
+        A Pause stands in line like a job. Where it is its turn, the rest begins and the front is told.
+        """
+        if self.resting:
+            return None
+        first = self._waiting.popleft() if self._waiting else None
+        if isinstance(first, Pause):
+            self._rest(first)
+            first = None
+        self._running_id = first.id if first else None
+        return first
+
+    @property
+    def resting(self) -> bool:
+        """Whether the engine is to do nothing at all for now."""
+        return perf_counter_ns() < self._rest_until_ns
+
+    def _pause(self, asked: Pause) -> None:
+        if asked.id != self._rest_id:
+            self._waiting.append(asked)
+        elif self.resting:
+            self._rest(asked)
+        else:
+            self.send(Resting(id=asked.id, holds=False))
+
+    def _rest(self, asked: Pause) -> None:
+        begins = asked.id != self._rest_id
+        self._rest_id = asked.id
+        self._rest_until_ns = perf_counter_ns() + round(asked.lease_seconds * 1e9)
+        if begins:
+            self.send(Resting(id=asked.id, holds=True))
 
     @property
     def idle(self) -> bool:
-        """Whether no job waits, as far as has been received."""
+        """Whether nobody waits for the engine, as far as has been received."""
         return not self._waiting
 
     def is_cancelled(self, job: Job) -> bool:
         """Whether the running `job` has been cancelled by now.
 
-        Asked between any two steps: polling the descriptor is ten times cheaper than asking the socket. A
-        send may have swallowed the descriptor's signal, so after one the socket itself is asked.
+        Asked between any two steps, looked up between every other two: polling the descriptor is ten times
+        cheaper than asking the socket, and still costs microseconds. A send may have swallowed the
+        descriptor's signal, so after one the socket itself is asked.
         """
+        self._looks = not self._looks
+        if not self._looks:
+            return job.id in self._cancelled
         if self._sent or self._signal.poll(0):
             self.receive()
         return job.id in self._cancelled

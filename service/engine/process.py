@@ -61,6 +61,7 @@ class Engine:
         self._busy_until_ns = perf_counter_ns()
         while not self._mailbox.stopped:
             self._serve_waiting()
+            self._rest()
             self._calibrate_in_idle_time()
             if self._mailbox.idle:
                 self._mailbox.receive(IDLE_WAIT_MILLISECONDS)
@@ -78,6 +79,12 @@ class Engine:
         pin(self.parts.cpus, exempt=self._mailbox.own_threads)
         self._status = self.parts.status(warm=True)
         self._mailbox.send(self._status)
+
+    def _rest(self) -> None:
+        """Leave the machine to the anatomy process as long as it is told to; what arrives meanwhile waits."""
+        while self._mailbox.resting and not self._mailbox.stopped:
+            self._mailbox.receive(IDLE_WAIT_MILLISECONDS)
+            self._busy_until_ns = perf_counter_ns()
 
     def _serve_waiting(self) -> None:
         """Run every job that has arrived, one after another; each keeps those behind it waiting."""

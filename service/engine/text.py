@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from models.tokenizer import Tokenizer
+from models.served import ServedTokenizer
 from service.border.messages import FinishReason, Job, Output
 
 
@@ -12,21 +12,22 @@ class Row:
     """The completion of one prompt as it grows.
 
     Text is decoded per token only where somebody needs it then: for stop strings or for a stream. A stop
-    string is left out of the text, and so is the end-of-text token.
+    string is left out of the text, and so is the end-of-text token. One that was complete within the job's
+    `min_tokens` is text like any other.
     """
 
-    def __init__(self, job: Job, tokenizer: Tokenizer) -> None:
+    def __init__(self, job: Job, tokenizer: ServedTokenizer) -> None:
         self._tokenizer, self._job = tokenizer, job
         self._stream = tokenizer.stream() if job.stop or job.stream else None
         self._held = max((len(stop) for stop in job.stop), default=1) - 1
-        self._text, self._sent = "", 0
+        self._text, self._sent, self._settled = "", 0, 0
         self.token_ids: list[int] = []
         self.finish_reason: FinishReason | None = None
 
     def examine(self) -> None:
         """Look at the newest token; sets `finish_reason` once the row is complete."""
         token = self.token_ids[-1]
-        if token == self._tokenizer.end_of_text and not self._job.ignore_eos:
+        if token in self._tokenizer.ends and not self._job.ignore_eos:
             self.finish_reason = "stop"
         elif self._stream is not None:
             self._append(self._stream.push(token))
@@ -37,9 +38,15 @@ class Row:
     def _append(self, text: str) -> None:
         """Add `text`, then cut before the first stop string if there is one now."""
         self._text += text
-        found = [at for stop in self._job.stop if (at := self._text.find(stop)) >= 0]
+        if len(self.token_ids) <= self._job.min_tokens:
+            self._settled = len(self._text)
+        found = [at for stop in self._job.stop if (at := self._find(stop)) >= 0]
         if found:
             self._text, self.finish_reason = self._text[: min(found)], "stop"
+
+    def _find(self, stop: str) -> int:
+        """Where `stop` first stands with its end beyond the text of the first `min_tokens` tokens, or -1."""
+        return self._text.find(stop, max(0, self._settled - len(stop) + 1))
 
     def unsent(self) -> str:
         """Text that may leave now: nothing that could still turn out to be part of a stop string."""
@@ -56,19 +63,19 @@ class Row:
 class Rows:
     """All rows of a job. Most steps complete nothing, and then taking in their tokens is cheap."""
 
-    def __init__(self, job: Job, tokenizer: Tokenizer) -> None:
+    def __init__(self, job: Job, tokenizer: ServedTokenizer) -> None:
         self._rows = [Row(job, tokenizer) for _ in job.prompts]
         self._appends: list[Callable[[int], object]] = [row.token_ids.append for row in self._rows]
         self._steps_left = job.max_new_tokens
         self._every_token = bool(job.stop) or job.stream
-        self._end = None if job.ignore_eos else tokenizer.end_of_text
+        self._ends: frozenset[int] = frozenset() if job.ignore_eos else tokenizer.ends
 
     def take_in(self, tokens: list[int]) -> list[tuple[int, Row]]:
         """Give every unfinished row its token of `tokens` [bucket]; returns the rows to look at, if any."""
         for append, token in zip(self._appends, tokens, strict=False):
             append(token)
         self._steps_left -= 1
-        if self._steps_left and not self._every_token and self._end not in tokens:
+        if self._steps_left and not self._every_token and self._ends.isdisjoint(tokens):
             return []
         examined = [(index, row) for index, row in enumerate(self._rows) if row.finish_reason is None]
         for index, row in examined:

@@ -8,10 +8,11 @@ from time import perf_counter
 
 import msgspec
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch._dynamo.exc import Unsupported
 from torch._dynamo.utils import counters
 
-from models.transformer import Transformer
+from models.served import Served
 from service.border.messages import Floor, ModeStatus, Parity, Phase
 from service.border.modes import MODES, Mode
 from service.step import parity
@@ -38,11 +39,11 @@ class Warmup:
     """The configured rungs, made ready in the ladder's order."""
 
     def __init__(
-        self, modes: list[str], model: Transformer, twin: Transformer, buffers: dict[int, Buffers],
+        self, modes: list[str], model: Served, buffers: dict[int, Buffers],
         twin_buffers: dict[int, Buffers], calibration: Calibration, announce: Callable[[ModeStatus], None],
-        build: Callable[[Mode, Transformer], Step],
+        build: Callable[[Mode, nn.Module], Step],
     ) -> None:  # fmt: skip
-        self._model, self._twin, self._buffers, self._twin_buffers = model, twin, buffers, twin_buffers
+        self._model, self._buffers, self._twin_buffers = model, buffers, twin_buffers
         self._calibration, self._announce, self._build = calibration, announce, build
         self._device = next(model.parameters()).device
         self._reference: dict[int, Tensor] = {}
@@ -93,8 +94,15 @@ class Warmup:
             except torch.AcceleratorError:
                 # The device's context is gone for every mode: the front starts a new engine.
                 raise
+            except Unsupported as error:
+                self._fail(rung, self._not_one_graph(error))
             except Exception as error:  # noqa: BLE001 - whatever a backend raises fails this mode, not the engine
                 self._fail(rung, f"{type(error).__name__}: {error}"[:2000])
+
+    def _not_one_graph(self, error: Unsupported) -> str:
+        plain = [name for name, rung in self.rungs.items() if not rung.mode.effect(self._device.type).compile]
+        remain = f"what remains: {', '.join(plain)}" if plain else "no configured mode remains: add eager"
+        return f"this model cannot be compiled as one graph; {remain}. {error}"[:2000]
 
     def _fail(self, rung: Rung, detail: str) -> None:
         rung.steps.clear()
@@ -149,10 +157,10 @@ class Warmup:
                 prepare(self._buffers[bucket])
                 yield step, self._buffers[bucket], phase
         for buffers in self._twin_buffers.values():
-            step = self._build(rung.mode, self._twin)
+            step = self._build(rung.mode, self._calibration.twin_of(rung.mode))
             prepare(buffers)
             yield step, buffers, "decode"
-            self._calibration.add(rung.mode.name, step, buffers)
+            self._calibration.add(rung.mode, step, buffers)
 
     def _logits_of_eager(self, buffers: Buffers) -> Tensor:
         eager = self._build(MODES["eager"], self._model)

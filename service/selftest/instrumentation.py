@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from time import perf_counter_ns
@@ -86,10 +87,14 @@ class NotingMeter:
         return self._inner.fetch(tokens, readings)
 
     def gaps_seconds(self, run: Run) -> float:
-        """Median time between two calls, less what was waited for the device."""
+        """Median time between two calls, less what was waited for the device.
+
+        Of means over two in a row, because the engine looks for cancellations between every other two.
+        """
         between = [after[0] - before[1] for before, after in zip(self.calls, self.calls[1:], strict=False)]
         waited = [*run.prefill.wait, *run.decode.wait][: len(between)] or [0] * len(between)
-        return median(gap - wait for gap, wait in zip(between, waited, strict=True)) / 1e9
+        own = [gap - wait for gap, wait in zip(between, waited, strict=True)]
+        return median((one + next_one) / 2 for one, next_one in pairwise(own)) / 1e9
 
 
 def own_work(lab: Lab, say: Say) -> list[Row]:

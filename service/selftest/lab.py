@@ -20,8 +20,9 @@ from service.border.messages import EngineSettings
 from service.border.modes import MODES
 from service.border.placement import engine_cpus, pin
 from service.selftest.disturbance import Disturbance
-from service.step.calibration import cold_seconds, prepare, stream_for
+from service.step.calibration import cold_seconds, prepare
 from service.step.callables import Buffers, Burden, Step, allocate, build_step
+from service.step.cooling import Cooling, issued_by_operator, weights_by_reader
 from service.step.device import choose_device
 from service.step.precision import choose_precision
 
@@ -40,17 +41,29 @@ POSITION = 100
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A warmed decode step at batch 1 with its own buffers."""
+    """A warmed decode step at batch 1 with its own buffers.
+
+    Where it is of a model with fewer weights than the served one, `cooling` reads the difference: before each
+    step (`cooled_before`) or inside, off the clock.
+    """
 
     step: Step
     buffers: Buffers
+    cooling: Cooling | None = None
+    cooled_before: bool = False
+    own_bytes: int = 0
 
     def call_seconds(self, clock: Callable[[], int] = perf_counter_ns) -> float:
-        """One call by `clock`: on a CPU the whole step, on CUDA its dispatch."""
+        """One call by `clock`: on a CPU the whole step less its cooling, on CUDA its dispatch."""
         arguments = self.buffers.arguments("decode")
+        if self.cooling and self.cooled_before:
+            self.cooling.before(self.own_bytes)
+        paused_ns = self.cooling.paused_ns if self.cooling else 0
         began = clock()
         self.step(*arguments)
-        return (clock() - began) / 1e9
+        ended = clock()
+        paused_ns = self.cooling.paused_ns - paused_ns if self.cooling else 0
+        return (ended - began - paused_ns) / 1e9
 
     def decode_seconds(self, steps: int = 5, pick: Pick = median) -> float:
         """The median (or another `pick`) of `steps` calls in a row, as in the middle of a request."""
@@ -70,9 +83,9 @@ class Lab:
         torch.set_num_threads(settings.threads or len(self.cpus))
         self._model = self._fit(build(settings.model, 1, self.device, self.precision.weights))
         self.config: Config = self._model.config
-        self.stream = stream_for(self._model)
+        self._cooling = Cooling(self._model) if self.device.type == "cpu" else None
         self.disturbance = Disturbance()
-        self._models: dict[Config, Transformer] = {self.config: self._model}
+        self._models: dict[tuple[Config, bool], Transformer] = {(self.config, False): self._model}
         self._cases: dict[tuple[str, Config, Burden | None], Case] = {}
 
     def case(self, mode: str, config: Config | None = None, burden: Burden | None = None) -> Case:
@@ -80,13 +93,16 @@ class Lab:
         config = config or self.config
         key = mode, config, burden
         if key not in self._cases:
-            model = self._model_of(config)
+            by_operator = issued_by_operator(MODES[mode], self.device.type)
+            model = self._model_of(config, by_operator)
             step = build_step(MODES[mode], model, burden, self.precision)
             buffers = allocate(model, [1], 1, self.precision.cache)[1]
             prepare(buffers, min(POSITION, config.context - 1))
             for _ in range(WARM_CALLS):
                 step(*buffers.arguments("decode"))
-            self._cases[key] = Case(step, buffers)
+            cooled_before = not by_operator and config != self.config
+            own_bytes = sum(weights_by_reader(model).values())
+            self._cases[key] = Case(step, buffers, self._cooling, cooled_before, own_bytes)
         return self._cases[key]
 
     def twin(self, mode: str, burden: Burden | None = None, width: int = 16) -> Case:
@@ -95,11 +111,11 @@ class Lab:
 
     def floor_seconds(self, twin: Case, samples: int = 3, pick: Pick = median) -> float:
         """The median (or another `pick`) of a few samples of the floor, by the calibration's own code."""
-        return pick(cold_seconds(twin.step, twin.buffers, self.stream, samples))
+        return pick(cold_seconds(twin.step, twin.buffers, twin.cooling, twin.cooled_before, samples))
 
     def weights_bytes(self, config: Config) -> int:
         """Size of all weights of the model of this shape, each counted once."""
-        return sum(p.numel() * p.element_size() for p in self._model_of(config).parameters())
+        return sum(p.numel() * p.element_size() for p in self._model_of(config, cooled=False).parameters())
 
     @contextmanager
     def settled(self) -> Iterator[None]:
@@ -114,11 +130,15 @@ class Lab:
         finally:
             pin(sorted(before), exempt=set())
 
-    def _model_of(self, config: Config) -> Transformer:
-        if config not in self._models:
-            model = Transformer(config, 1).eval().to(self.device, self.precision.weights)
-            self._models[config] = self._fit(model)
-        return self._models[config]
+    def _model_of(self, config: Config, cooled: bool) -> Transformer:
+        """The model of this shape; `cooled`: its blocks read what they have less than the served one's."""
+        cooled = cooled and self._cooling is not None and config != self.config
+        if (config, cooled) not in self._models:
+            model = self._fit(Transformer(config, 1).eval().to(self.device, self.precision.weights))
+            if cooled and self._cooling is not None:
+                self._cooling.into(model)
+            self._models[config, cooled] = model
+        return self._models[config, cooled]
 
     def _fit(self, model: Transformer) -> Transformer:
         model.rotary = model.rotary.to(self.precision.cache)

@@ -11,10 +11,10 @@ from statistics import median
 from time import perf_counter_ns, thread_time_ns
 
 from service.selftest.lab import LEAD_STEPS, Lab
-from service.selftest.perf import PerfError, Recording, recording
 from service.selftest.rounds import Say
 from service.selftest.rows import Row, judged, not_measurable
 from service.statistics import median_interval
+from service.step.native_stacks import PerfError, Recording, recording
 
 ROUNDS = 24
 WINDOW_NS = 100_000_000
@@ -80,13 +80,13 @@ def _window(lab: Lab, mode: str) -> Window:
 
 def kernel_shares(windows: list[Window], seen: Recording) -> list[float | None]:
     """Per window, the share of its samples that were in kernels; None where it has none."""
-    instants = [instant for instant, _ in seen.samples]
+    instants = [sample.instant_ns for sample in seen.samples]
     shares: list[float | None] = []
     for window in windows:
         inside = seen.samples[
             bisect_right(instants, window.began_ns) : bisect_right(instants, window.ended_ns)
         ]
-        kernels = sum(side == "kernel" for _, side in inside)
+        kernels = sum(sample.side == "kernel" for sample in inside)
         shares.append(kernels / len(inside) if inside else None)
     return shares
 

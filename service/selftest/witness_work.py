@@ -4,6 +4,10 @@ The family is the served model at a quarter, half, three quarters and the whole 
 layers, heads and context. Decode at batch 1 reads every weight once and does two operations with it, so its
 work and its bytes are one regressor up to a constant; bytes are taken, because memory is what it waits for,
 and with them the static cache, all of which attention reads whatever the position.
+
+Where the host issues operator by operator, the narrower models read, off the clock, what the served model's
+modules have more: its host code is then as cold at every width, and what grows with the width is work alone.
+Left out, the price of that cold would be booked as work, and sampled native stacks contradict it.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from time import perf_counter_ns
 import torch
 from torch import Tensor
 
-from models.checkpoint import build
+from models.opening import open_model
 from service.border.messages import EngineSettings, Phase
 from service.border.modes import MODES
 from service.border.placement import engine_cpus
@@ -57,8 +57,10 @@ class Bench:
         self.precision = choose_precision(settings.dtype, self.device)
         self.cpus = engine_cpus(settings.cpus)
         torch.set_num_threads(settings.threads or len(self.cpus))
-        self.model = build(settings.model, max(settings.batch_sizes), self.device, self.precision.weights)
-        self.model.rotary = self.model.rotary.to(self.precision.cache)
+        self.model = open_model(
+            settings.model, max(settings.batch_sizes), self.device, self.precision.weights,
+            self.precision.cache, settings.context, settings.prefill_chunk,
+        )  # fmt: skip
         self.buffers = allocate(
             self.model, settings.batch_sizes, settings.prefill_chunk, self.precision.cache
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,9 +11,12 @@ from time import perf_counter_ns
 import torch
 from torch import Tensor, nn
 
+from models.served import Served
 from service.border.messages import Floor
+from service.border.modes import Mode
 from service.statistics import median_interval
 from service.step.callables import Buffers, Step
+from service.step.cooling import Cooling, issued_by_operator
 
 WINDOW_SAMPLES = 64
 """Newest samples per (mode, bucket) that a floor is taken from, so that it follows the machine."""
@@ -24,9 +28,6 @@ WARM_PASSES = 4
 """Untimed passes before a sample. In service a step follows others of its own mode; after different code the
 first pass reads up to 1.6 times too long (instruction caches and branch history), and four settle it."""
 
-LARGEST_STREAM_BYTES = 256 * 2**20
-"""Enough to empty any cache hierarchy; a larger model streams no more than this before each sample."""
-
 
 @dataclass(slots=True)
 class _Twin:
@@ -34,24 +35,40 @@ class _Twin:
     bucket: int
     step: Step
     buffers: Buffers
+    cooled_before: bool
     samples_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW_SAMPLES))
 
 
 class Calibration:
     """Dispatch floors per mode and batch, from twins at the smallest and the largest bucket.
 
-    Before every sample a weights-sized buffer is streamed through the caches, because a hot twin reads too
-    low: in a real step the weights push Python's and the dispatcher's own code and data out.
+    On a CPU a twin reads too low unless it is kept as cold as the served model's weights keep a real step:
+    see `Cooling`. On CUDA no weights pass through the host's caches, and there is nothing to cool.
+    `twin` None: there is none, no twin step is ever added, and every floor stays None.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        self._stream = stream_for(model)
+    def __init__(self, model: nn.Module, twin: Served | None) -> None:
+        self._device_type = next(model.parameters()).device.type
+        self._cooling = Cooling(model) if self._device_type == "cpu" else None
+        self._in_one_call = twin
+        self._by_operator = twin
+        if self._cooling and twin:
+            self._by_operator = copy.deepcopy(twin)
+            self._cooling.into(self._by_operator)
         self._twins: dict[tuple[str, int], _Twin] = {}
         self._turn = 0
 
-    def add(self, mode: str, step: Step, buffers: Buffers) -> None:
+    def twin_of(self, mode: Mode) -> Served:
+        """The hollow model that `mode`'s twin steps are to be built on."""
+        twin = self._by_operator if issued_by_operator(mode, self._device_type) else self._in_one_call
+        if twin is None:
+            raise ValueError("this model has no hollow twin")
+        return twin
+
+    def add(self, mode: Mode, step: Step, buffers: Buffers) -> None:
         """Take a warmed twin step of `mode` at `buffers.bucket` into the round."""
-        self._twins[mode, buffers.bucket] = _Twin(mode, buffers.bucket, step, buffers)
+        before = not issued_by_operator(mode, self._device_type)
+        self._twins[mode.name, buffers.bucket] = _Twin(mode.name, buffers.bucket, step, buffers, before)
 
     def remove(self, mode: str) -> None:
         """Take a mode that failed out of the round."""
@@ -104,34 +121,35 @@ class Calibration:
         )  # fmt: skip
 
     def _sample(self, twin: _Twin, count: int = 1, wanted: Callable[[], bool] = lambda: False) -> None:
-        twin.samples_seconds.extend(cold_seconds(twin.step, twin.buffers, self._stream, count, wanted))
+        samples = cold_seconds(twin.step, twin.buffers, self._cooling, twin.cooled_before, count, wanted)
+        twin.samples_seconds.extend(samples)
 
 
 def cold_seconds(
-    step: Step, buffers: Buffers, stream: Tensor, count: int = 1, wanted: Callable[[], bool] = lambda: False
-) -> list[float]:
+    step: Step, buffers: Buffers, cooling: Cooling | None, cooled_before: bool, count: int = 1,
+    wanted: Callable[[], bool] = lambda: False,
+) -> list[float]:  # fmt: skip
     """Host seconds of `count` calls of a decode `step`, in the state in which serving finds it.
 
-    That is: after others like it, and after `stream` has gone through the caches as the weights do.
-    Fewer where `wanted` said between two of them that the machine is needed.
+    That is: after others like it, and as cold as `cooling` makes it, before each call (`cooled_before`) or
+    inside, which is taken off the clock. Fewer where `wanted` said between two that the machine is needed.
     """
     arguments, samples = buffers.arguments("decode"), []
     for _ in range(WARM_PASSES + count):
         if wanted():
             break
-        stream.sum()
+        if cooling is not None and cooled_before:
+            cooling.before()
         if buffers.token.is_cuda:
             torch.cuda.synchronize()
+        paused_ns = cooling.paused_ns if cooling is not None else 0
         began = perf_counter_ns()
         step(*arguments)
-        samples.append((perf_counter_ns() - began) / 1e9)
+        ended = perf_counter_ns()
+        if cooling is not None:
+            paused_ns = cooling.paused_ns - paused_ns
+        samples.append((ended - began - paused_ns) / 1e9)
     return samples[WARM_PASSES:]
-
-
-def stream_for(model: nn.Module) -> Tensor:
-    """A host buffer as large as the weights of `model`, to be read before a sample."""
-    size = sum(p.numel() * p.element_size() for p in model.parameters())
-    return torch.zeros(min(size, LARGEST_STREAM_BYTES) // 4)
 
 
 def _measured(twin: _Twin) -> Floor:

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models.transformer import Cache, Transformer, new_cache
+from models.served import Cache, Served
 from service.border.messages import Phase
 from service.border.modes import GradMode, Mode
 from service.step.precision import Precision
 
 Step = Callable[[Tensor, Tensor, Tensor, Cache], tuple[Tensor, Tensor]]
-"""(tokens, positions, last, cache) → (logits, greedy token); shapes as in `Transformer.forward`."""
+"""(tokens, positions, last, cache) → (logits, greedy token); shapes as in `Served.forward`."""
 
 _CONTEXTS: dict[GradMode, Callable[[], AbstractContextManager[Any]]] = {
     "no_grad": torch.no_grad,
@@ -51,7 +51,7 @@ class Buffers:
 
 
 def allocate(
-    model: Transformer, buckets: list[int], prefill_chunk: int, cache_dtype: torch.dtype | None = None
+    model: Served, buckets: list[int], prefill_chunk: int, cache_dtype: torch.dtype | None = None
 ) -> dict[int, Buffers]:
     """Buffers for every bucket over one cache, with static addresses so that graphs need not copy them.
 
@@ -59,7 +59,7 @@ def allocate(
     """
     parameter = next(model.parameters())
     largest = max(buckets)
-    cache = new_cache(model.config, largest, parameter.device, cache_dtype or parameter.dtype)
+    cache = model.new_cache(largest, cache_dtype or parameter.dtype)
 
     def integers(*shape: int) -> Tensor:
         return static(torch.zeros(shape, dtype=torch.int64, device=parameter.device))

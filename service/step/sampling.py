@@ -1,7 +1,8 @@
-"""Temperature, top-k and seed: the same eager operators after the step in every mode."""
+"""Temperature, top-k, top-p, seed, least length: the same eager operators after the step in every mode."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from time import perf_counter_ns
 
 import torch
@@ -10,15 +11,23 @@ from torch import Tensor
 from service.border.messages import Job
 from service.step.meters import Readings
 
+GREEDY_BELOW = 1e-5
+"""A temperature below this is greedy: dividing by it would leave float32's range, and choose the same."""
+
 
 class Sampler:
-    """Chooses one job's next tokens; greedy where the temperature is 0, and then no operator runs at all.
+    """Chooses one job's next tokens; where they are plainly the greedy ones, no operator runs at all.
 
     Only the job's own rows are sampled, so that a seed gives the same text whatever bucket pads the batch.
+    `ends` are the tokens that may not be chosen while a row has fewer than the job's `min_tokens`.
     """
 
-    def __init__(self, job: Job, device: torch.device) -> None:
-        self._temperature, self._top_k, self._rows = job.temperature, job.top_k, len(job.prompts)
+    def __init__(self, job: Job, device: torch.device, ends: Collection[int]) -> None:
+        self._temperature = job.temperature if job.temperature >= GREEDY_BELOW else 0.0
+        self._top_k, self._top_p, self._rows = job.top_k, job.top_p, len(job.prompts)
+        self._forced = job.min_tokens if ends and not job.ignore_eos else 0
+        # On the device once: an index made in each step would wait for its copy.
+        self._ends = torch.tensor(list(ends), device=device) if self._forced else None
         self._generator: torch.Generator | None = None
         if job.seed is not None:
             self._generator = torch.Generator(device).manual_seed(job.seed)
@@ -28,14 +37,38 @@ class Sampler:
 
         The host time of the sampling operators goes to `readings.sampling`; it counts as dispatch.
         """
-        if self._temperature == 0.0:
+        if self._temperature == 0.0 and not self._forced:
             return greedy
         began = perf_counter_ns()
+        if self._ends is not None and self._forced:
+            self._forced -= 1
+            logits = logits.index_fill(-1, self._ends, -torch.inf)
+        tokens = self._draw(logits, greedy) if self._temperature else logits.argmax(dim=-1)
+        readings.sampling.append(perf_counter_ns() - began)
+        return tokens
+
+    def _draw(self, logits: Tensor, greedy: Tensor) -> Tensor:
+        """The job's rows sampled, those of padding greedy."""
         scores = logits[: self._rows].float() / self._temperature
         if self._top_k is not None and self._top_k < scores.shape[-1]:
             threshold = scores.topk(self._top_k, dim=-1).values[:, -1:]
             scores = scores.masked_fill(scores < threshold, -torch.inf)
-        drawn = torch.multinomial(scores.softmax(dim=-1), 1, generator=self._generator).squeeze(1)
-        tokens = torch.cat((drawn, greedy[self._rows :]))
-        readings.sampling.append(perf_counter_ns() - began)
-        return tokens
+        probabilities = scores.softmax(dim=-1)
+        if self._top_p is None or self._top_p >= 1.0:
+            drawn = torch.multinomial(probabilities, 1, generator=self._generator)
+        else:
+            likeliest, order = nucleus(probabilities, self._top_p)
+            drawn = order.gather(-1, torch.multinomial(likeliest, 1, generator=self._generator))
+        return torch.cat((drawn.squeeze(1), greedy[self._rows :]))
+
+
+def nucleus(probabilities: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
+    """The fewest likeliest tokens whose probabilities reach `top_p`; the others' become 0.
+
+    From probabilities [rows, vocabulary]: what is left of them, likeliest first, and the tokens in that
+    order, int64 [rows, vocabulary]. The likeliest always stays. Holtzman et al., 2020, arXiv:1904.09751.
+    """
+    ordered, order = probabilities.sort(dim=-1, descending=True)
+    outside = ordered.cumsum(dim=-1) - ordered >= top_p
+    outside[:, 0] = False
+    return ordered.masked_fill(outside, 0.0), order

@@ -24,7 +24,8 @@ Started = subprocess.Popen[str]
 def verb(tmp_path: Path, prometheus_binary: str) -> Iterator[Started]:
     assert prometheus_binary
     environment = {name: value for name, value in os.environ.items() if not name.startswith("LAUNCHBOUND_")}
-    options = ["--port=0", "--prometheus-port=0", "--modes=inference_mode", "--batch-sizes=1"]
+    ports = ["--port=0", "--prometheus-port=0", "--scrape-seconds=1"]
+    options = [*ports, "--modes=inference_mode", "--batch-sizes=1"]
     with subprocess.Popen(
         [sys.executable, "-m", "launchbound", "stack", *options],
         env={**environment, "LAUNCHBOUND_CACHE_FOLDER": str(tmp_path)}, stdout=subprocess.PIPE, text=True,
@@ -51,6 +52,7 @@ def test_service_and_prometheus_answer_and_both_stop_with_the_verb(
     lines = told(verb)
     service, prometheus = lines["service"].split()[0], lines["Prometheus"].split()[0]
     assert prometheus in lines["Grafana"]
+    assert "scrape interval 1s" in lines["Grafana"]
     assert running.get(f"{service}/metrics")[0] == 200
     scraped = service.removeprefix("http://")
     running.until(lambda: Prometheus(prometheus).health().get(scraped) == "up", "the service scraped")

@@ -12,13 +12,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
+from typing import NamedTuple
 
-from service.selftest.symbols import Side, parse, side_of
+from service.step.symbols import Side, parse, side_of
 
 SAMPLES_PER_SECOND = 1999
 START_SECONDS = STOP_SECONDS = 15.0
-Sample = tuple[int, Side]
-"""An instant of `time.perf_counter_ns`, and what ran then."""
+
+
+class Sample(NamedTuple):
+    """What ran at an instant of `time.perf_counter_ns`: a function of a binary, and its class."""
+
+    instant_ns: int
+    side: Side
+    symbol: str = ""
+    binary: str = ""
 
 
 class PerfError(RuntimeError):
@@ -91,5 +99,5 @@ def _read(data: Path) -> list[Sample]:
         for line in process.stdout:
             if (parsed := parse(line)) is not None:
                 instant, symbol, binary = parsed
-                samples.append((instant, side_of(symbol, binary)))
+                samples.append(Sample(instant, side_of(symbol, binary), symbol, binary))
     return samples

@@ -59,6 +59,11 @@ def side_of(symbol: str, binary: str) -> Side:
     return next((rule.side for rule in RULES if rule.matches(symbol, binary)), "host")
 
 
+def rule_of(symbol: str, binary: str) -> str:
+    """The name of the rule that classes a sample; `anything else` where none does."""
+    return next((rule.name for rule in RULES if rule.matches(symbol, binary)), "anything else")
+
+
 _LINE = re.compile(r"^\s*(\d+)\.(\d{9}):\s+[0-9a-f]+\s+(.*) \((.*)\)$")
 
 

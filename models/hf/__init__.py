@@ -1,0 +1,1 @@
+"""Models of Hugging Face `transformers`, stepped as ours are. The only room that imports `transformers`."""

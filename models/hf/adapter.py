@@ -1,0 +1,137 @@
+"""A `transformers` causal model behind our step: per-row positions, a static cache, one graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import Cache as LibraryCache
+from transformers import PreTrainedModel
+
+from models.hf.twin import hollow
+from models.served import TWIN_CONTEXT, Cache, NoTwin, Served
+
+Widths = tuple[tuple[int, int, int], ...]
+"""Per layer: heads of the cache, features of a key, features of a value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes of a model whose configuration is not ours; as `models.served.Sizes`."""
+
+    layers: int
+    width: int
+    vocabulary: int
+    context: int
+
+
+class StepCache(LibraryCache):
+    """Takes a step's keys and values to their rows and positions in the static cache, for one step."""
+
+    def __init__(self, cache: Cache, rows: Tensor, places: Tensor) -> None:
+        super().__init__(layers=[])
+        self._cache, self._rows, self._places = cache, rows, places
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: object, **__: object
+    ) -> tuple[Tensor, Tensor]:
+        """Write [batch, heads, tokens, width]; returns the layer's whole cache, in that order too."""
+        keys, values = self._cache[layer_idx]
+        where = self._rows, self._places
+        # Detached: with grad mode on, a tape then lives one step and does not reach through the cache.
+        keys.index_put_(where, key_states.detach().transpose(1, 2).to(keys.dtype))
+        values.index_put_(where, value_states.detach().transpose(1, 2).to(values.dtype))
+        return keys.transpose(1, 2), values.transpose(1, 2)
+
+
+class ProbeCache(LibraryCache):
+    """Notes what each layer would keep, and keeps nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(layers=[])
+        self.widths: dict[int, tuple[int, int, int]] = {}
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: object, **__: object
+    ) -> tuple[Tensor, Tensor]:
+        """The same back."""
+        self.widths[layer_idx] = key_states.shape[1], key_states.shape[3], value_states.shape[3]
+        return key_states, value_states
+
+
+class HuggingFaceModel(Served):
+    """`inner` with our step around it, for batches of up to `rows` rows.
+
+    Raises ValueError where `inner` does not keep keys and values for each of its layers.
+    """
+
+    columns: Tensor
+    rows: Tensor
+
+    def __init__(self, inner: PreTrainedModel, rows: int, context: int) -> None:
+        super().__init__()
+        self.inner: Any = inner
+        parameter = next(inner.parameters())
+        device = parameter.device
+        # Where attention is not torch's own, the mask is added to its scores.
+        self._added = inner.config._attn_implementation != "sdpa"
+        self._lowest = torch.finfo(parameter.dtype).min
+        self.register_buffer("columns", torch.arange(context, device=device), persistent=False)
+        self.register_buffer("rows", torch.arange(rows, device=device).unsqueeze(1), persistent=False)
+        self._widths, vocabulary = self._probe()
+        self.config = Shape(len(self._widths), inner.config.hidden_size, vocabulary, context)
+
+    @torch.no_grad()
+    def _probe(self) -> tuple[Widths, int]:
+        """One token through the model: what its layers keep, and how many logits come out."""
+        cache, zero = ProbeCache(), self.columns[:1].unsqueeze(0)
+        out = self.inner(
+            input_ids=zero, attention_mask=self._mask(zero)[..., :1], position_ids=zero,
+            past_key_values=cache, use_cache=True,
+        )  # fmt: skip
+        found = cache.widths
+        if not found or sorted(found) != list(range(len(found))):
+            raise ValueError("its layers do not keep keys and values, each their own")
+        return tuple(found[layer] for layer in range(len(found))), out.logits.shape[-1]
+
+    def forward(self, tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
+        """One step, as `Served.forward`."""
+        batch, count = tokens.shape
+        places = positions.unsqueeze(1) + self.columns[:count]
+        out = self.inner(
+            input_ids=tokens, attention_mask=self._mask(places), position_ids=places, use_cache=True,
+            past_key_values=StepCache(cache, self.rows[:batch], places),
+            logits_to_keep=last.unsqueeze(1) if count > 1 else 0,
+        )  # fmt: skip
+        logits = out.logits[:, 0]
+        return logits, logits.argmax(dim=-1)
+
+    def _mask(self, places: Tensor) -> Tensor:
+        """What each token at `places` [batch, tokens] attends to: [batch, 1, tokens, context].
+
+        Of four dimensions, so that the library takes it as it is.
+        """
+        seen = (self.columns <= places.unsqueeze(2)).unsqueeze(1)
+        return torch.where(seen, 0.0, self._lowest) if self._added else seen
+
+    def new_cache(self, rows: int, dtype: torch.dtype) -> Cache:
+        """A zeroed cache of `rows` rows, as `Served.new_cache`."""
+        context, device = self.config.context, self.columns.device
+
+        def zeros(heads: int, width: int) -> Tensor:
+            return torch.zeros((rows, context, heads, width), device=device, dtype=dtype)
+
+        return tuple((zeros(heads, key), zeros(heads, value)) for heads, key, value in self._widths)
+
+    def twin(self) -> HuggingFaceModel:
+        """The hollow twin, as `Served.twin`: this model's configuration with its widths shrunk."""
+        inner = hollow(self.inner)
+        try:
+            twin = HuggingFaceModel(inner, len(self.rows), min(TWIN_CONTEXT, self.config.context)).eval()
+        except Exception as error:  # an architecture may break anywhere at widths it never saw
+            raise NoTwin(f"{type(inner).__name__} does not run at small widths ({error})") from error
+        if [name for name, _ in twin.named_modules()] != [name for name, _ in self.named_modules()]:
+            raise NoTwin(f"{type(inner).__name__} has other modules at small widths")
+        return twin

@@ -1,0 +1,109 @@
+"""A Hugging Face model's folder: where it is, and whether its files can be read; without `transformers`."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from functools import cache
+from pathlib import Path
+
+import msgspec
+from safetensors import SafetensorError, safe_open
+
+from models.checkpoint import CONFIG_FILE, PICKLES, WEIGHTS_FILE, CheckpointError
+
+PREFIX = "hf:"
+INDEX_FILE = WEIGHTS_FILE + ".index.json"
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+_WANTED = ["*.json", "*.safetensors"]
+
+
+@cache
+def folder_of(name: str) -> Path:
+    """The local folder of `hf:<folder or hub id>`; a hub id is fetched, or taken from the hub's local cache.
+
+    Raises CheckpointError where there is neither such a folder nor a way to fetch it.
+    """
+    place = name.removeprefix(PREFIX)
+    folder = Path(place).expanduser()
+    if place and folder.is_dir():
+        return folder.absolute()
+    if not _HUB_ID.fullmatch(place):
+        raise CheckpointError(f"no folder {place}: give an existing one, or the id of a model on the hub")
+    try:
+        from huggingface_hub import snapshot_download
+    except ModuleNotFoundError as error:
+        raise missing_library() from error
+    try:
+        return Path(snapshot_download(place, allow_patterns=_WANTED))
+    except Exception as error:  # the library, the network and the hub each raise their own
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise CheckpointError(
+            f"there is no folder {place}, and the hub gave no model of that id ({reason}): check the name, "
+            "the network and your access, or give a folder that holds the model"
+        ) from error
+
+
+def missing_library() -> CheckpointError:
+    """What is said where the `models` extra is not installed."""
+    return CheckpointError("models of Hugging Face need transformers: pip install 'launchbound[models]'")
+
+
+def read_json(file: Path) -> dict[str, object]:
+    """The JSON object in `file`. Raises CheckpointError where there is none."""
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=dict[str, object])
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot read {file} ({error.strerror}): give a folder as `save_pretrained` writes it"
+        ) from error
+    except msgspec.MsgspecError as error:
+        raise CheckpointError(f"{file} is not a JSON object ({error}): fetch it again") from error
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files of `folder`, each of which opens and has its full length.
+
+    Raises CheckpointError, with the remedy, where there are none, where one is missing, corrupt or truncated.
+    """
+    files = _named_files(folder)
+    missing = [file.name for file in files if not file.is_file()]
+    if missing:
+        raise CheckpointError(
+            f"{folder} lacks {', '.join(missing)}, which its {INDEX_FILE} names: fetch the missing files"
+        )
+    for file in files:
+        try:
+            with safe_open(file, framework="pt") as opened:
+                opened.keys()
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(f"{file} is corrupt or truncated ({error}): fetch it again") from error
+    return files
+
+
+def _named_files(folder: Path) -> list[Path]:
+    if (folder / WEIGHTS_FILE).is_file():
+        return [folder / WEIGHTS_FILE]
+    if (folder / INDEX_FILE).is_file():
+        shards = read_json(folder / INDEX_FILE).get("weight_map")
+        names = sorted(set(map(str, shards.values()))) if isinstance(shards, dict) else []
+        if not names or any(Path(name).name != name for name in names):
+            raise CheckpointError(f"{folder / INDEX_FILE} names no weights of this folder: fetch it again")
+        return [folder / name for name in names]
+    pickles = sorted(entry.name for entry in folder.iterdir() if entry.suffix in PICKLES)
+    if pickles:
+        raise CheckpointError(
+            f"{folder} holds pickled weights ({', '.join(pickles)}), which are refused because loading "
+            "a pickle can run code: load them where you trust them and write them with `save_pretrained`"
+        )
+    raise CheckpointError(f"{folder} holds no {WEIGHTS_FILE}: give a folder as `save_pretrained` writes it")
+
+
+def content_hash(folder: Path) -> str:
+    """Twelve hex digits over configuration and weights."""
+    digest = hashlib.sha256((folder / CONFIG_FILE).read_bytes())
+    for file in weight_files(folder):
+        with file.open("rb") as opened:
+            while block := opened.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()[:12]

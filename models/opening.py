@@ -1,0 +1,87 @@
+"""A model by its name: the sizes of ours, a folder of ours, or `hf:` and a folder or hub id."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from importlib import import_module
+from types import ModuleType
+
+import torch
+
+from models import checkpoint
+from models.checkpoint import TINY_FOLDER, CheckpointError
+from models.hf import files
+from models.served import Served, ServedTokenizer
+from models.tokenizer import Tokenizer
+
+
+def open_model(
+    name: str, rows: int, device: torch.device, weights: torch.dtype, cache: torch.dtype,
+    context: int | None = None, chunk: int = 1,
+) -> Served:  # fmt: skip
+    """The model called `name`, ready to serve batches of up to `rows` rows in prefill chunks of `chunk`.
+
+    `weights` and `cache` are the dtypes in which the two are kept. `context` is the length of the static
+    cache; None: what the model is made for, of Hugging Face's at most 512. Raises CheckpointError, with the
+    remedy, for a model that cannot be loaded or whose context cannot be so long or so divided.
+    """
+    if name.startswith(files.PREFIX):
+        model: Served = _library("loading").load(files.folder_of(name), rows, device, weights, context, chunk)
+    else:
+        model = _ours(name, rows, device, weights, cache, context)
+    if model.config.context % chunk:
+        # The last chunk of a long prompt is padded, and padding must not be written behind the cache.
+        raise CheckpointError(
+            f"prefill_chunk {chunk} does not divide the context of {model.config.context}: "
+            "choose 32, 64 or 128, or a context that is a multiple of it"
+        )
+    return model
+
+
+def _ours(
+    name: str, rows: int, device: torch.device, weights: torch.dtype, cache: torch.dtype, context: int | None
+) -> Served:
+    config = checkpoint.config_of(name)
+    if context is not None and context > config.context:
+        raise CheckpointError(
+            f"a context of {context} is longer than the {config.context} of {name}: "
+            "set LAUNCHBOUND_CONTEXT to less"
+        )
+    config = replace(config, context=context or config.context)
+    model = checkpoint.build(name, rows, device, weights, config)
+    model.rotary = model.rotary.to(cache)
+    return model
+
+
+def open_tokenizer(name: str, vocabulary: int) -> ServedTokenizer:
+    """The tokenizer of the model called `name`, which has `vocabulary` logits.
+
+    Raises TokenizerError, with the remedy, where it is missing, broken or does not fit.
+    """
+    if name.startswith(files.PREFIX):
+        found: ServedTokenizer = _library("tokens").load(files.folder_of(name), vocabulary)
+        return found
+    # The seeded sizes have no tokenizer of their own and use that of `tiny`.
+    return Tokenizer.load(checkpoint.folder_of(name) or TINY_FOLDER, vocabulary)
+
+
+@cache
+def content_hash(name: str) -> str:
+    """Twelve hex digits that identify a model, read once per process."""
+    if name.startswith(files.PREFIX):
+        return files.content_hash(files.folder_of(name))
+    return checkpoint.content_hash(name)
+
+
+def _library(room: str) -> ModuleType:
+    """A module of `models.hf` that needs `transformers`, which our own models do without.
+
+    Raises CheckpointError where that is not installed.
+    """
+    try:
+        return import_module(f"models.hf.{room}")
+    except ModuleNotFoundError as error:
+        if error.name != "transformers":
+            raise
+        raise files.missing_library() from error

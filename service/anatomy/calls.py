@@ -1,0 +1,143 @@
+"""Calls into the dispatcher that a step made, as torch's profiler saw them, nested as they were."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C._profiler import RecordScope, _EventType, _ExperimentalConfig
+from torch.autograd.profiler import profile, record_function
+
+from service.step.bench import Case
+from service.step.trace import STEP_MARK
+
+COPY = "aten::copy_"
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A tensor that an operator was given: sizes and strides in elements."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def bytes(self) -> int:
+        """Size of all its elements."""
+        return int(torch.Size(self.shape).numel()) * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of an operator below autograd, in its place in the step.
+
+    `within` names the composite operators that led here, outermost first. `inner` counts the calls that its
+    kernel made into the dispatcher again, and `copied` holds the target of every copy among them, its own
+    included. `begin_ns` is on the profiler's clock.
+    """
+
+    name: str
+    overload: str
+    within: tuple[str, ...]
+    begin_ns: int
+    seconds: float
+    inner: int
+    operands: tuple[Operand, ...]
+    copied: tuple[Operand, ...]
+
+    @property
+    def schema_name(self) -> str:
+        """As the dispatcher knows it: `aten::add.Tensor`, or `aten::mm` for the default overload."""
+        return f"{self.name}.{self.overload}" if self.overload else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedStep:
+    """One marked step: its calls in order, its wall time under the profiler and how many events it wrote."""
+
+    calls: tuple[Call, ...]
+    begin_ns: int
+    seconds: float
+    events: int
+
+
+def record(case: Case, steps: int, operands: bool = False) -> list[RecordedStep]:
+    """Run `steps` steps under the profiler. With `operands` it also notes shapes, which slows it."""
+    # Not torch.profiler's own: in one cycle without warnings that reads every event twice, which takes longer
+    # than all steps.
+    config = _ExperimentalConfig(capture_overload_names=True)
+    session = profile(record_shapes=operands, experimental_config=config)
+    case.call()
+    with session:
+        for _ in range(steps):
+            with record_function(STEP_MARK):
+                case.call()
+    results: Any = session.kineto_results
+    overloads = {event.correlation_id(): event.overload_name() for event in results.events()}
+    marks = [event for event in results.experimental_event_tree() if event.name == STEP_MARK]
+    return [_step(mark, overloads) for mark in marks]
+
+
+def _step(mark: Any, overloads: dict[int, str]) -> RecordedStep:  # noqa: ANN401 - an event of torch's tree
+    return RecordedStep(
+        calls=tuple(_calls(mark.children, overloads, ())), begin_ns=mark.start_time_ns,
+        seconds=mark.duration_time_ns / 1e9, events=sum(1 for _ in _below(mark)),
+    )  # fmt: skip
+
+
+def _calls(events: list[Any], overloads: dict[int, str], within: tuple[str, ...]) -> Iterator[Call]:
+    """What a composite operator calls stands in its place: it has no kernel of its own."""
+    for event in events:
+        if not _is_operator(event):
+            yield from _calls(event.children, overloads, within)
+            continue
+        overload = overloads.get(event.correlation_id, "")
+        if is_composite(f"{event.name}.{overload}" if overload else event.name):
+            yield from _calls(event.children, overloads, (*within, event.name))
+        else:
+            yield _call(event, overload, within)
+
+
+def _call(event: Any, overload: str, within: tuple[str, ...]) -> Call:  # noqa: ANN401
+    inner = [other for other in _below(event) if _is_operator(other)]
+    copies = [other for other in (event, *inner) if other.name == COPY]
+    return Call(
+        name=event.name, overload=overload, within=within, begin_ns=event.start_time_ns,
+        seconds=event.duration_time_ns / 1e9, inner=len(inner), operands=_operands(event),
+        copied=tuple(_operands(copy)[0] for copy in copies if _operands(copy)),
+    )  # fmt: skip
+
+
+def is_composite(schema_name: str) -> bool:
+    """Whether the operator is only a recipe of others (CompositeImplicitAutograd). False where unknown."""
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+    if not torch._C._dispatch_has_kernel(schema_name):
+        return False
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(schema_name, key))
+
+
+def _is_operator(event: Any) -> bool:  # noqa: ANN401
+    return (
+        event.tag == _EventType.TorchOp
+        and event.extra_fields.scope == RecordScope.FUNCTION
+        and "::" in event.name
+    )
+
+
+def _below(event: Any) -> Iterator[Any]:  # noqa: ANN401
+    for child in event.children:
+        yield child
+        yield from _below(child)
+
+
+def _operands(event: Any) -> tuple[Operand, ...]:  # noqa: ANN401
+    tensors = []
+    for given in event.extra_fields.inputs:
+        for one in given if isinstance(given, list) else [given]:
+            if hasattr(one, "sizes") and not isinstance(one, Tensor):
+                tensors.append(Operand(tuple(one.sizes), tuple(one.strides), one.dtype))
+    return tuple(tensors)

@@ -1,0 +1,39 @@
+"""The step that a study was asked for, or a refusal that names what there is instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from service.anatomy.errors import StudyError
+from service.border.messages import Phase
+from service.step.bench import Bench, Case
+
+
+def choose_bucket(bench: Bench, batch_size: int) -> int:
+    """The smallest configured bucket that holds `batch_size`. Raises StudyError where none does."""
+    largest = max(bench.buffers)
+    if not 1 <= batch_size <= largest:
+        raise StudyError(
+            "invalid_request", f"batch_size lies between 1 and {largest} here, got {batch_size}", "batch_size"
+        )
+    return min(bucket for bucket in bench.buffers if bucket >= batch_size)
+
+
+def choose_modes(bench: Bench, wanted: str | None, param: str = "mode") -> list[str]:
+    """`wanted` alone, or every configured mode for None. Raises StudyError for one that is not configured."""
+    if wanted is None:
+        return list(bench.modes)
+    if wanted not in bench.modes:
+        known = ", ".join(bench.modes)
+        raise StudyError("unknown_mode", f"no mode '{wanted[:64]}' here; try one of {known}", param)
+    return [wanted]
+
+
+def choose_case(bench: Bench, mode: str, bucket: int, phase: Phase, say: Callable[[str], None]) -> Case:
+    """The warmed step. Raises StudyError where the mode does not compile."""
+    say(f"making {mode} ready ({phase}, batch {bucket})")
+    try:
+        return bench.case(mode, bucket, phase)
+    except Exception as error:
+        message = f"{mode} does not run here: {type(error).__name__}: {error}"[:2000]
+        raise StudyError("mode_failed", message, "mode") from error

@@ -1,0 +1,87 @@
+"""Dispatch of a step as the product says it: on a CPU the hollow twin's floor, on CUDA the call itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+from weakref import WeakKeyDictionary
+
+import msgspec
+
+from models.served import Served
+from service.anatomy.estimate import Estimate
+from service.border.messages import Floor
+from service.border.modes import MODES
+from service.step.bench import WARM_CALLS, Bench
+from service.step.calibration import Calibration, prepare
+from service.step.callables import allocate, build_step
+
+_TWIN: WeakKeyDictionary[Bench, Served] = WeakKeyDictionary()
+
+_CALIBRATIONS: WeakKeyDictionary[Bench, dict[int, Calibration]] = WeakKeyDictionary()
+"""One per bucket, because a calibration interpolates between its smallest bucket and its largest."""
+
+
+class Dispatch(msgspec.Struct, frozen=True, kw_only=True):
+    """`share` is `seconds` of the step's `step_seconds`; `kernel_seconds` the rest, or what CUDA measured.
+
+    `calibrated`: a lower estimate, from the hollow twin at decode, which a prefill chunk takes too.
+    """
+
+    seconds: float
+    low: float | None
+    high: float | None
+    share: float
+    kernel_seconds: float
+    source: Literal["calibrated", "measured"]
+
+
+def prepare_floor(bench: Bench, mode: str, bucket: int, say: Callable[[str], None]) -> None:
+    """Build, and where the mode says so compile, the hollow twin's step; nothing where it is there.
+
+    Raises NoTwin for a model that has none.
+    """
+    if bench not in _TWIN:
+        _TWIN[bench] = bench.model.twin()
+    twin = _TWIN[bench]
+    calibrations = _CALIBRATIONS.setdefault(bench, {})
+    if bucket not in calibrations:
+        calibrations[bucket] = Calibration(bench.model, twin)
+    if calibrations[bucket].floor(mode, bucket) is None:
+        say(f"building the hollow twin of {mode}")
+        step = build_step(MODES[mode], calibrations[bucket].twin_of(MODES[mode]), precision=bench.precision)
+        buffers = allocate(twin, [bucket], 1, bench.precision.cache)[bucket]
+        prepare(buffers)
+        for _ in range(WARM_CALLS):
+            step(*buffers.arguments("decode"))
+        calibrations[bucket].add(MODES[mode], step, buffers)
+        calibrations[bucket].first_samples(mode)
+
+
+def floor(bench: Bench, mode: str, bucket: int) -> Floor | None:
+    """The floor of a decode step, sampled again at each call; None where no twin was prepared."""
+    calibration = _CALIBRATIONS.get(bench, {}).get(bucket)
+    if calibration is None:
+        return None
+    calibration.first_samples(mode)
+    return calibration.floor(mode, bucket)
+
+
+def calibrated(found: Floor | None, whole: Estimate) -> Dispatch | None:
+    """Dispatch and what is left of a step of `whole` on a CPU; None without a floor."""
+    if found is None:
+        return None
+    seconds = min(found.seconds, whole.median_seconds)
+    return Dispatch(
+        seconds=seconds, low=found.low, high=found.high, share=seconds / whole.median_seconds,
+        kernel_seconds=whole.median_seconds - seconds, source="calibrated",
+    )  # fmt: skip
+
+
+def measured(dispatch: Estimate, kernel_seconds: float) -> Dispatch:
+    """On CUDA the call returns when everything is issued, and kernels are timed by the device."""
+    seconds = dispatch.median_seconds
+    return Dispatch(
+        seconds=seconds, low=dispatch.low, high=dispatch.high,
+        share=seconds / (seconds + kernel_seconds), kernel_seconds=kernel_seconds, source="measured",
+    )  # fmt: skip

@@ -1,0 +1,156 @@
+"""Loops in C++ over single operators, built once per torch and compiler: their cost without Python's."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.cpp_extension import get_cxx_compiler, include_paths, library_paths
+
+from service.anatomy.errors import StudyError
+
+
+@dataclass(frozen=True, slots=True)
+class Loops:
+    """Seconds of `times` calls of a named operator; see `_SOURCE` for the names.
+
+    `plain` is (name, tensors, times). `after` is (name, tensors, before, others, times): each call comes
+    after one of `before`, which is not timed and leaves the caches as it does; reading the clock is in the
+    seconds, and `nothing` has only that.
+    """
+
+    plain: Callable[[str, list[Tensor], int], float]
+    after: Callable[[str, list[Tensor], str, list[Tensor], int], float]
+
+
+_NAMESPACE = "launchbound_layers"
+
+_SOURCE = """
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/layer_norm.h>
+#include <ATen/ops/matmul.h>
+#include <torch/library.h>
+#include <chrono>
+#include <functional>
+
+namespace {
+using at::Tensor;
+using Tensors = std::vector<Tensor>;
+using Clock = std::chrono::steady_clock;
+
+void empty_operator(const Tensor&, const Tensor&) {}
+
+// New memory like `like`; on a CPU each page of it is written once, which may be a page fault.
+void allocate(const Tensor& like) {
+  if (!like.is_cpu()) {
+    at::empty(like.sizes(), like.options());
+    return;
+  }
+  // As operators do for their results on a CPU: not by way of the dispatcher.
+  const Tensor made = at::detail::empty_cpu(like.sizes(), like.options());
+  auto* bytes = static_cast<volatile char*>(made.data_ptr());
+  for (size_t place = 0; place < made.nbytes(); place += 4096) bytes[place] = 0;
+}
+
+std::function<void()> call_of(std::string_view name, Tensors t) {
+  if (name == "nothing") return [] {};
+  if (name == "dispatcher") {
+    static const auto handle = c10::Dispatcher::singleton()
+        .findSchemaOrThrow("launchbound_layers::empty_operator", "")
+        .typed<void(const Tensor&, const Tensor&)>();
+    return [=] { handle.call(t[0], t[1]); };
+  }
+  if (name == "allocate") return [=] { for (const auto& like : t) allocate(like); };
+  if (name == "cast") return [=] { for (const auto& each : t) each.to(at::kBFloat16); };
+  if (name == "add") return [=] { at::add(t[0], t[1]); };
+  if (name == "add_out") return [=]() mutable { at::add_out(t.back(), t[0], t[1]); };
+  if (name == "matmul") return [=] { at::matmul(t[0], t[1]); };
+  if (name == "matmul_out") return [=]() mutable { at::matmul_out(t.back(), t[0], t[1]); };
+  TORCH_CHECK(name == "layer_norm", "no loop of this name: ", name);
+  return [=] { at::layer_norm(t[0], {t[1].size(0)}, t[1], t[2]); };
+}
+
+double seconds(Clock::duration spent) { return std::chrono::duration<double>(spent).count(); }
+
+double loop(std::string name, Tensors tensors, int64_t times) {
+  const auto call = call_of(name, std::move(tensors));
+  const auto began = Clock::now();
+  for (int64_t i = 0; i < times; ++i) call();
+  return seconds(Clock::now() - began);
+}
+
+double loop_after(std::string name, Tensors tensors, std::string before, Tensors others, int64_t times) {
+  const auto call = call_of(name, std::move(tensors)), first = call_of(before, std::move(others));
+  Clock::duration spent{0};
+  for (int64_t i = 0; i < times; ++i) {
+    first();
+    const auto began = Clock::now();
+    call();
+    spent += Clock::now() - began;
+  }
+  return seconds(spent);
+}
+}
+
+TORCH_LIBRARY(launchbound_layers, m) {
+  m.def("empty_operator(Tensor a, Tensor b) -> ()");
+  m.impl("empty_operator", c10::DispatchKey::CompositeExplicitAutograd, &empty_operator);
+  m.def("loop(str name, Tensor[] tensors, int times) -> float", &loop);
+  m.def("loop_after(str name, Tensor[] tensors, str before, Tensor[] others, int times) -> float",
+        &loop_after);
+}
+"""
+
+
+def load_loops(cache_folder: str, say: Callable[[str], None]) -> Loops:
+    """The loops, compiled (about five seconds) where `cache_folder` has none for this torch and compiler.
+
+    The operators are registered once per process. Raises StudyError where there is no C++ compiler.
+    """
+    registered = getattr(torch.ops, _NAMESPACE)
+    if hasattr(registered, "loop"):
+        return _loops_of(registered)
+    compiler = get_cxx_compiler()
+    key = hashlib.sha256(f"{torch.__version__} {compiler} {_SOURCE}".encode()).hexdigest()[:16]
+    library = Path(cache_folder) / f"layers-{key}.so"
+    if not library.exists():
+        say("compiling the loops in C++")
+        library.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _compile(compiler, library)
+    torch.ops.load_library(library)
+    return _loops_of(registered)
+
+
+def _loops_of(registered: Any) -> Loops:  # noqa: ANN401 - torch makes its namespaces as they are asked for
+    return Loops(registered.loop.default, registered.loop_after.default)
+
+
+def _compile(compiler: str, library: Path) -> None:
+    """Write `library` in one move, so that two processes may build it at a time."""
+    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+        made = Path(folder) / library.name
+        command = [compiler, "-O2", "-std=c++20", "-shared", "-fPIC", "-x", "c++", "-", "-o", str(made)]
+        command += [f"-I{path}" for path in include_paths()]
+        command += [*(f"-L{path}" for path in library_paths()), "-ltorch_cpu", "-lc10"]
+        try:
+            subprocess.run(command, input=_SOURCE, text=True, capture_output=True, check=True, timeout=300)
+        except FileNotFoundError:
+            message = (
+                f"the layer table needs a C++ compiler and {compiler} is not there: install g++, or set CXX"
+            )
+            raise StudyError("unsupported_here", message) from None
+        except subprocess.CalledProcessError as error:
+            message = f"{compiler} cannot build against torch's headers: {error.stderr.strip()[:500]}"
+            raise StudyError("unsupported_here", message) from None
+        os.replace(made, library)

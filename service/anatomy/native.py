@@ -1,0 +1,84 @@
+"""The native functions that really ran in steps of a mode, sampled by perf and classed as kernel or host."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections import Counter
+from collections.abc import Callable
+from time import perf_counter_ns
+
+import msgspec
+
+from service.step.bench import Bench, Case
+from service.step.native_stacks import PerfError, Sample, recording
+from service.step.symbols import Side, rule_of
+
+SAMPLED_NS = 400_000_000
+SYMBOLS_SHOWN = 25
+SYMBOL_CHARACTERS = 160
+
+
+class Symbol(msgspec.Struct, frozen=True, kw_only=True):
+    """A function of `binary`, its share of all samples, and the rule that made it kernel or host."""
+
+    symbol: str
+    binary: str
+    side: Side
+    rule: str
+    share: float
+
+
+class Native(msgspec.Struct, frozen=True, kw_only=True):
+    """`symbols` are the most frequent. Without samples `reason` says why, and the rest is empty."""
+
+    samples: int
+    steps: int
+    kernel_share: float | None
+    symbols: list[Symbol]
+    reason: str | None = None
+
+
+def sample_native(bench: Bench, case: Case, say: Callable[[str], None]) -> Native:
+    """Run steps under perf for a while. What cannot be sampled here is said in `reason`."""
+    if bench.device.type != "cpu":
+        return _nothing("on CUDA kernels run on the device, where perf does not look")
+    if platform.machine() != "x86_64":
+        return _nothing("the classes of symbols are known for x86_64 only")
+    say("sampling native functions with perf")
+    # Of the parent, because this process may be pinned to the very cores that perf is to leave alone.
+    elsewhere = os.sched_getaffinity(os.getppid()) - set(bench.cpus) or set(bench.cpus)
+    steps = 0
+    try:
+        with recording(elsewhere) as seen:
+            case.call()
+            began = now = perf_counter_ns()
+            while now - began < SAMPLED_NS:
+                case.call()
+                steps, now = steps + 1, perf_counter_ns()
+    except PerfError as error:
+        return _nothing(str(error))
+    return summary([sample for sample in seen.samples if began <= sample.instant_ns < now], steps)
+
+
+def summary(samples: list[Sample], steps: int) -> Native:
+    """The most frequent symbols of `samples`, with their shares."""
+    if not samples:
+        return _nothing("perf gave no samples of this process")
+    counts = Counter((sample.symbol, os.path.basename(sample.binary), sample.side) for sample in samples)
+    paths = {(sample.symbol, os.path.basename(sample.binary)): sample.binary for sample in samples}
+    return Native(
+        samples=len(samples), steps=steps,
+        kernel_share=sum(sample.side == "kernel" for sample in samples) / len(samples),
+        symbols=[
+            Symbol(
+                symbol=symbol[:SYMBOL_CHARACTERS], binary=binary, side=side,
+                rule=rule_of(symbol, paths[symbol, binary]), share=count / len(samples),
+            )
+            for (symbol, binary, side), count in counts.most_common(SYMBOLS_SHOWN)
+        ],
+    )  # fmt: skip
+
+
+def _nothing(reason: str) -> Native:
+    return Native(samples=0, steps=0, kernel_share=None, symbols=[], reason=reason)

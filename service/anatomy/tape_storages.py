@@ -1,0 +1,122 @@
+"""Bytes that tensors hold, each storage counted once, and whose they are: a parameter's, the cache's, …"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+import msgspec
+from torch import Tensor
+
+from service.step.bench import Bench
+from service.step.callables import Buffers
+
+Kind = Literal["parameter", "buffer", "cache", "input", "intermediate"]
+"""`intermediate`: made by the step itself. Only this kind is memory that nothing but the tape keeps alive."""
+
+
+NOBODY: tuple[Kind, None] = ("intermediate", None)
+
+
+class SavedTensor(msgspec.Struct, frozen=True, kw_only=True):
+    """A tensor that a backward node keeps. `storage` numbers storages: equal numbers are the same memory.
+
+    `tensor_bytes` are those of its elements, `storage_bytes` what it keeps alive: for a view, all of its
+    base. `of` names the parameter, buffer or input.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    tensor_bytes: int
+    storage_bytes: int
+    storage: int
+    kind: Kind
+    of: str | None
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """What a tape keeps alive. `tensor_bytes` adds up elements, shared ones each time they are saved.
+
+    `storage_bytes` counts each storage once, and `by_kind` splits that; `own_bytes` is what would be freed
+    without the tape, its intermediates.
+    """
+
+    tensors: int
+    tensor_bytes: int
+    storages: int
+    storage_bytes: int
+    by_kind: dict[Kind, int]
+    own_bytes: int
+
+
+class Storages:
+    """Numbers storages as they are met; `owned` says whose those are that were there before the tape."""
+
+    def __init__(self, owned: Iterable[tuple[Kind, str, Tensor]]) -> None:
+        self._owners: dict[int, tuple[Kind, str | None]] = {}
+        self._numbers: dict[int, int] = {}
+        for kind, name, tensor in owned:
+            self._owners.setdefault(_address(tensor), (kind, name))
+
+    def saved(self, name: str, tensor: Tensor) -> SavedTensor:
+        """Describe `tensor`. It must stay alive as long as others are described: addresses are used again."""
+        address = _address(tensor)
+        kind, of = self._owners.get(address, NOBODY)
+        return SavedTensor(
+            name=name, shape=tuple(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch."),
+            tensor_bytes=tensor_bytes(tensor), storage_bytes=tensor.untyped_storage().nbytes(),
+            storage=self._numbers.setdefault(address, len(self._numbers)), kind=kind, of=of,
+        )  # fmt: skip
+
+
+def held(saved: Iterable[SavedTensor]) -> Held:
+    """Add up what was saved, each storage once."""
+    every = list(saved)
+    by_storage = {tensor.storage: tensor for tensor in every}.values()
+    by_kind: dict[Kind, int] = {}
+    for tensor in by_storage:
+        by_kind[tensor.kind] = by_kind.get(tensor.kind, 0) + tensor.storage_bytes
+    return Held(
+        tensors=len(every), tensor_bytes=sum(tensor.tensor_bytes for tensor in every),
+        storages=len(by_storage), storage_bytes=sum(by_kind.values()), by_kind=by_kind,
+        own_bytes=by_kind.get("intermediate", 0),
+    )  # fmt: skip
+
+
+def tensor_bytes(tensor: Tensor) -> int:
+    """Bytes of all elements of `tensor`."""
+    return tensor.numel() * tensor.element_size()
+
+
+def distinct_bytes(tensors: Iterable[Tensor]) -> int:
+    """Bytes of the storages under `tensors`, each counted once."""
+    return sum({_address(t): t.untyped_storage().nbytes() for t in tensors}.values())
+
+
+def owned_by(bench: Bench, buffers: Buffers) -> Iterator[tuple[Kind, str, Tensor]]:
+    """What is there before a step of the served model: its weights, its tables, the cache and its inputs."""
+    for name, parameter in bench.model.named_parameters():
+        yield "parameter", name, parameter
+    for name, buffer in bench.model.named_buffers():
+        yield "buffer", name, buffer
+    for layer, (keys, values) in enumerate(buffers.cache):
+        yield "cache", f"layer {layer} keys", keys
+        yield "cache", f"layer {layer} values", values
+    for name in ("chunk", "token", "positions", "last", "one"):
+        yield "input", name, getattr(buffers, name)
+
+
+def tensors_in(value: object) -> Iterator[Tensor]:
+    """Every tensor in `value`, however deep in lists, tuples and dicts."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            yield from tensors_in(one)
+    elif isinstance(value, dict):
+        yield from tensors_in(list(value.values()))
+
+
+def _address(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()

@@ -1,0 +1,145 @@
+"""One profiled step as blocks on the host and on the device, from the events of torch's profiler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from statistics import median_low
+from typing import Any, Literal
+
+import msgspec
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from service.step.bench import Bench, Case
+from service.step.profiling import chrome_events
+from service.step.trace import DEVICE_WORK, LAUNCH_CALLS, STEP_MARK, Event, ProfiledStep, read_steps
+
+WARM_STEPS = 2
+"""Steps before the ones that count: the profiler's first mark takes milliseconds."""
+
+STEPS = 9
+
+OF_AUTOGRAD = frozenset({"detach", "detach_"})
+RUNTIME = frozenset({"cuda_runtime", "cuda_driver"})
+
+Lane = Literal["host", "device"]
+Kind = Literal["operator", "compiled", "launch", "runtime", "mark", "kernel", "copy"]
+
+
+class Block(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that ran, `begin_us` after the step began. `depth` counts the blocks of its lane around it.
+
+    `row` is the host's thread or the device's stream; `launched_by` is the index of the block on the host
+    whose call started this one, None on the host.
+    """
+
+    name: str
+    kind: Kind
+    lane: Lane
+    row: int
+    depth: int
+    begin_us: float
+    duration_us: float
+    launched_by: int | None = None
+
+
+class RecordedStep(msgspec.Struct, frozen=True, kw_only=True):
+    """The step of median length among those recorded; `profiled_seconds` ends with its last work anywhere.
+
+    Under the profiler a step takes longer than alone, and the more so the more blocks it has. `counted` is
+    what the trace's reader says of it.
+    """
+
+    blocks: list[Block]
+    profiled_seconds: float
+    counted: ProfiledStep
+
+
+def record_step(bench: Bench, case: Case) -> RecordedStep:
+    """Profile a few steps of `case` and take the one in the middle."""
+    activities = [ProfilerActivity.CPU]
+    if bench.device.type == "cuda":
+        activities.append(ProfilerActivity.CUDA)
+    with profile(activities=activities, acc_events=True) as session:
+        for _ in range(WARM_STEPS + STEPS):
+            with record_function(STEP_MARK):
+                case.call()
+            bench.synchronise()
+    return read_step(chrome_events(session), bench.device.type == "cuda", WARM_STEPS)
+
+
+def read_step(events: list[Event], cuda: bool, skip: int = 0) -> RecordedStep:
+    """The marked step of median length, after `skip` others. Raises ValueError where there is none."""
+    complete = [event for event in events if event.get("ph") == "X" and "dur" in event]
+    marks = [e for e in complete if e["name"] == STEP_MARK and e.get("cat") == "user_annotation"]
+    marks.sort(key=lambda mark: mark["ts"])
+    counted = read_steps(events, cuda)
+    found = [(_blocks(complete, mark, cuda), step) for mark, step in zip(marks, counted, strict=True)][skip:]
+    if not found:
+        raise ValueError("no marked step in this trace")
+    ends = [max(_end(block) for block in blocks) for blocks, _ in found]
+    middle = ends.index(median_low(ends))
+    blocks, step = found[middle]
+    return RecordedStep(blocks=blocks, profiled_seconds=ends[middle] / 1e6, counted=step)
+
+
+def outermost(blocks: Iterable[Block], kinds: set[Kind]) -> Iterator[Block]:
+    """Blocks of `kinds` that lie in no other block of `kinds` on their row."""
+    until: dict[tuple[Lane, int], float] = {}
+    for block in blocks:
+        row = block.lane, block.row
+        if block.kind in kinds and block.begin_us >= until.get(row, -1.0):
+            until[row] = _end(block)
+            yield block
+
+
+def _blocks(events: list[Event], mark: Event, cuda: bool) -> list[Block]:
+    begin, end = mark["ts"], mark["ts"] + mark["dur"]
+    inside = [event for event in events if begin <= event["ts"] < end]
+    on_host = [e for e in inside if e["tid"] == mark["tid"] or e.get("cat") in RUNTIME]
+    host = sorted(on_host, key=lambda event: (event["ts"], -event["dur"], event is not mark))
+    blocks = [_block(event, begin, "host", depth) for event, depth in _nested(host)]
+    if not cuda:
+        return blocks
+    calls = {
+        event["args"]["correlation"]: index
+        for index, event in enumerate(host)
+        if "correlation" in event.get("args", {}) and event.get("cat") in RUNTIME
+    }
+    work = [e for e in events if e.get("cat") in DEVICE_WORK and e["args"].get("correlation") in calls]
+    for event in sorted(work, key=lambda event: event["ts"]):
+        block = _block(event, begin, "device", 0)
+        blocks.append(msgspec.structs.replace(block, launched_by=calls[event["args"]["correlation"]]))
+    return blocks
+
+
+def _nested(events: list[Event]) -> Iterator[tuple[Event, int]]:
+    ends: list[float] = []
+    for event in events:
+        while ends and event["ts"] >= ends[-1]:
+            ends.pop()
+        yield event, len(ends)
+        ends.append(event["ts"] + event["dur"])
+
+
+def _block(event: Event, begin: float, lane: Lane, depth: int) -> Block:
+    row: Any = event["tid"] if lane == "host" else event["args"].get("stream", 0)
+    return Block(
+        name=event["name"], kind=_kind(event), lane=lane, row=int(row), depth=depth,
+        begin_us=event["ts"] - begin, duration_us=event["dur"],
+    )  # fmt: skip
+
+
+def _kind(event: Event) -> Kind:
+    category = event.get("cat")
+    if category in DEVICE_WORK:
+        return "kernel" if category == "kernel" else "copy"
+    if category in RUNTIME:
+        return "launch" if event["name"] in LAUNCH_CALLS else "runtime"
+    if category == "cpu_op":
+        # The compiler leaves marks of its own in this category, without a namespace; autograd does for views.
+        return "operator" if "::" in event["name"] or event["name"] in OF_AUTOGRAD else "compiled"
+    return "mark"
+
+
+def _end(block: Block) -> float:
+    return block.begin_us + block.duration_us
