@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from models.served import NoTwin
-from service.anatomy import budget, budget_steps
-from service.anatomy.budget import BudgetArguments, BudgetFinding, draw_budget
-from service.anatomy.budget_steps import Steps, between, split
-from service.anatomy.budget_verdict import Budget, Quantity, judge
-from service.anatomy.calls import record
+from service.anatomy.budget import steps as budget_steps
+from service.anatomy.budget import study as budget
+from service.anatomy.budget.show import show
+from service.anatomy.budget.steps import Steps, between, split
+from service.anatomy.budget.study import BudgetArguments, BudgetFinding, draw_budget
+from service.anatomy.budget.verdict import Budget, Quantity, judge
 from service.anatomy.errors import StudyError
-from service.anatomy.show_budget import show
+from service.anatomy.operators.calls import record
 from service.boundedness import KERNEL_BOUND_FROM, LAUNCH_BOUND_BELOW
 from service.statistics import Interval
 from service.step.bench import Bench

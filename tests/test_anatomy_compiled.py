@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from service.anatomy import native
-from service.anatomy.guards import compiled_function, entries, read_guards
-from service.anatomy.native import sample_native, summary
-from service.anatomy.sources import FusedKernel, absorbed, fused_kernels
+from service.anatomy.operators import native
+from service.anatomy.operators.guards import compiled_function, entries, read_guards
+from service.anatomy.operators.native import sample_native, summary
+from service.anatomy.operators.sources import FusedKernel, absorbed, fused_kernels
 from service.step.native_stacks import PerfError, Sample
 
 PYTHON = """

@@ -14,12 +14,12 @@ import torch
 from anatomy_bench import BUCKETS, CONFIG, PLAIN, quiet, small_bench
 from rich.console import Console
 
-from service.anatomy import memory_resident
 from service.anatomy.errors import StudyError
-from service.anatomy.memory import MemoryArguments, MemoryFinding, read_memory
-from service.anatomy.memory_resident import growth, why_not
-from service.anatomy.memory_statistics import SNAPSHOT_FILE, Snapshot, Statistic, pool_bytes, statistics
-from service.anatomy.show_memory import show
+from service.anatomy.memory import resident as memory_resident
+from service.anatomy.memory.resident import growth, why_not
+from service.anatomy.memory.show import show
+from service.anatomy.memory.statistics import SNAPSHOT_FILE, Snapshot, Statistic, pool_bytes, statistics
+from service.anatomy.memory.study import MemoryArguments, MemoryFinding, read_memory
 from service.step.bench import Bench
 
 STATS = {

@@ -22,17 +22,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from models.checkpoint import save
 from models.config import Config
 from models.transformer import Transformer
-from service.anatomy.calls import record
-from service.anatomy.dispatch_keys import thread_keys
 from service.anatomy.errors import StudyError
 from service.anatomy.estimate import estimate
-from service.anatomy.graph_breaks import trace
-from service.anatomy.guards import entries
-from service.anatomy.operator_rows import copies, operator_rows, syncs
-from service.anatomy.operator_times import OperatorTimes
-from service.anatomy.operators import OperatorsArguments, OperatorsFinding, list_operators
-from service.anatomy.show_operators import show
-from service.anatomy.sightings import Sightings
+from service.anatomy.operators.calls import record
+from service.anatomy.operators.dispatch_keys import thread_keys
+from service.anatomy.operators.graph_breaks import trace
+from service.anatomy.operators.guards import entries
+from service.anatomy.operators.rows import copies, operator_rows, syncs
+from service.anatomy.operators.show import show
+from service.anatomy.operators.sightings import Sightings
+from service.anatomy.operators.study import OperatorsArguments, OperatorsFinding, list_operators
+from service.anatomy.operators.times import OperatorTimes
 from service.border.messages import EngineSettings
 from service.border.modes import MODES, Effect
 from service.step.bench import Bench, Case

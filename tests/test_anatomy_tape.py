@@ -14,11 +14,11 @@ from rich.console import Console
 from torch import Tensor
 
 from service.anatomy.errors import StudyError
-from service.anatomy.show_tape import show
-from service.anatomy.tape import TapeArguments, TapeFinding, read_tape
-from service.anatomy.tape_nodes import execution_order, short_name
-from service.anatomy.tape_steps import peak_of_events
-from service.anatomy.tape_subjects import MENU, choose_subject, own_expressions
+from service.anatomy.tape.nodes import execution_order, short_name
+from service.anatomy.tape.show import show
+from service.anatomy.tape.steps import peak_of_events
+from service.anatomy.tape.study import TapeArguments, TapeFinding, read_tape
+from service.anatomy.tape.subjects import MENU, choose_subject, own_expressions
 from service.step.bench import Bench
 
 FLOATS = 4

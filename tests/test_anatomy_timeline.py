@@ -17,15 +17,16 @@ from anatomy_bench import quiet, small_bench
 from rich.console import Console
 
 from models.served import NoTwin
-from service.anatomy import timeline, timeline_tax
 from service.anatomy.errors import StudyError
 from service.anatomy.estimate import Estimate
-from service.anatomy.show_timeline import paint, show
-from service.anatomy.timeline import TimelineArguments, draw_timeline
-from service.anatomy.timeline_blocks import Block, outermost, read_step
-from service.anatomy.timeline_files import PAGE_FILE, TRACE_FILE, trace
-from service.anatomy.timeline_tax import tax_by_floor, tax_by_kernels
-from service.anatomy.timeline_tracks import TimelineFinding
+from service.anatomy.timeline import study as timeline
+from service.anatomy.timeline import tax as timeline_tax
+from service.anatomy.timeline.blocks import Block, outermost, read_step
+from service.anatomy.timeline.files import PAGE_FILE, TRACE_FILE, trace
+from service.anatomy.timeline.show import paint, show
+from service.anatomy.timeline.study import TimelineArguments, draw_timeline
+from service.anatomy.timeline.tax import tax_by_floor, tax_by_kernels
+from service.anatomy.timeline.tracks import TimelineFinding
 from service.border.messages import Floor
 from service.step.bench import Bench
 from service.step.trace import STEP_MARK

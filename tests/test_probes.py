@@ -22,12 +22,12 @@ from torch._dynamo.utils import counters, graph_break_reasons
 
 from models.checkpoint import save
 from models.transformer import Transformer
-from service.anatomy import probes
 from service.anatomy.errors import StudyError
-from service.anatomy.probes import TABLE, ProbeFinding, ProbesArguments, judge, run_probe
-from service.anatomy.probes_subject import Subject, make_subject
-from service.anatomy.probes_trial import Counter, Side, Trial, interleave
-from service.anatomy.show_probes import show
+from service.anatomy.probes import study as probes
+from service.anatomy.probes.show import show
+from service.anatomy.probes.study import TABLE, ProbeFinding, ProbesArguments, judge, run_probe
+from service.anatomy.probes.subject import Subject, make_subject
+from service.anatomy.probes.trial import Counter, Side, Trial, interleave
 from service.border.messages import EngineSettings
 from service.border.probes import PROBES
 from service.statistics import Interval
@@ -78,8 +78,19 @@ def state() -> dict[str, Any]:
         "logging": logging.root.manager.disable,
         "profile function": sys.getprofile(),
         "float32 precision": torch.get_float32_matmul_precision(),
+        "tensor bytes": tensor_bytes(),
         "random state": torch.get_rng_state().tolist(),
     }
+
+
+def tensor_bytes() -> int:
+    """Of large storages that Python still holds; what torch caches for itself is small."""
+    storages = {
+        value.untyped_storage().data_ptr(): value.untyped_storage().nbytes()
+        for value in gc.get_objects()
+        if type(value) in (torch.Tensor, torch.nn.Parameter)
+    }
+    return sum(size for size in storages.values() if size >= 4096)
 
 
 @pytest.fixture(scope="module")

@@ -29,6 +29,7 @@ from loadtests.rows import read_rows
 from loadtests.run_file import read_run
 from loadtests.sweep import SweepResult, run_sweep
 from loadtests.target import Target, TargetError
+from service.verbs.shared import EXIT_BAD_INPUT, EXIT_FAILED
 
 CONTRACT = {
     "cell", "round", "sequence", "stage", "mode", "effective_mode", "batch_size", "concurrency",
@@ -259,7 +260,7 @@ def test_a_mode_that_failed_is_a_failed_check_with_the_json_line_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code, lines, errors = told(tmp_path, Script(failed_mode="compiled"), monkeypatch)
-    assert code == launchbound.EXIT_FAILED
+    assert code == EXIT_FAILED
     assert json.loads(lines[-1]) == {"path": str(tmp_path), "headline": None, "valid": False}
     assert "compiled failed to become ready" in errors
 
@@ -268,13 +269,13 @@ def test_a_sweep_without_an_answer_fails_with_its_gates_and_the_json_line_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code, lines, _ = told(tmp_path, Script(fail_after=0), monkeypatch)
-    assert code == launchbound.EXIT_FAILED
+    assert code == EXIT_FAILED
     assert json.loads(lines[-1]) == {"path": str(tmp_path), "headline": None, "valid": False}
     assert any(line.startswith("FAILED  no errors") for line in lines[:-1])
 
 
 def test_a_service_that_cannot_be_used_is_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert told(tmp_path, Script(api_key="secret"), monkeypatch)[0] == launchbound.EXIT_BAD_INPUT
+    assert told(tmp_path, Script(api_key="secret"), monkeypatch)[0] == EXIT_BAD_INPUT
 
 
 def test_the_profiled_pass_of_warming_up_is_no_latency(tmp_path: Path) -> None:

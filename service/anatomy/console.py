@@ -13,7 +13,7 @@ from rich.console import Console
 
 from service.anatomy import studies
 from service.anatomy.errors import StudyError
-from service.anatomy.tape_subjects import own_expressions
+from service.anatomy.tape.subjects import own_expressions
 from service.border.messages import EngineSettings
 from service.border.placement import pin
 from service.step.bench import Bench

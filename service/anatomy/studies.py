@@ -27,15 +27,15 @@ class Study:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Where a study lives: its module below `service.anatomy`, its arguments' type and its function."""
+    """Where a study lives: its room below `service.anatomy`, its arguments' type and its function."""
 
-    module: str
+    room: str
     arguments: str
     function: str
 
     def load(self) -> Study:
         """Import it; each study is imported only once somebody wants it."""
-        module = import_module(f"service.anatomy.{self.module}")
+        module = import_module(f"service.anatomy.{self.room}.study")
         return Study(getattr(module, self.arguments), getattr(module, self.function))
 
 
@@ -46,6 +46,7 @@ STUDIES: dict[str, Row] = {
     "tape": Row("tape", "TapeArguments", "read_tape"),
     "timeline": Row("timeline", "TimelineArguments", "draw_timeline"),
     "memory": Row("memory", "MemoryArguments", "read_memory"),
+    "rms_norm": Row("rms_norm", "RmsNormArguments", "compare_rms_norm"),
     "probes": Row("probes", "ProbesArguments", "run_probe"),
 }
 """Every study there is; a new one is one more row."""
@@ -70,5 +71,5 @@ def run(bench: Bench, name: str, arguments: bytes, say: Say) -> msgspec.Struct:
 
 def shown(name: str) -> Callable[[Any, Console], None]:
     """What prints a finding of study `name` as tables on a console."""
-    show: Callable[[Any, Console], None] = import_module(f"service.anatomy.show_{STUDIES[name].module}").show
+    show: Callable[[Any, Console], None] = import_module(f"service.anatomy.{STUDIES[name].room}.show").show
     return show

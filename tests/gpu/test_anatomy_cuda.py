@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from service.anatomy.operators import OperatorsArguments, list_operators
+from service.anatomy.operators.study import OperatorsArguments, list_operators
 from service.border.messages import EngineSettings
 from service.step.bench import Bench
 from service.step.trace import LAUNCH_CALLS

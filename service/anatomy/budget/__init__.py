@@ -1,0 +1,1 @@
+"""Dispatch and kernel over batch sizes."""

@@ -1,0 +1,83 @@
+"""Amortisation and budget in a terminal: dispatch against kernels by batch, crossover and verdict."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from service.anatomy.budget.study import BatchPoint, Between, BudgetFinding, ModeCrossover
+from service.anatomy.budget.verdict import Budget, Quantity
+
+_STYLES = {"launch-bound": "red", "balanced": "yellow", "kernel-bound": "green"}
+
+
+def show(finding: BudgetFinding, console: Console) -> None:
+    """Print `finding`."""
+    if finding.points:
+        console.print(_points(finding.points, finding.device))
+    for place in finding.crossovers:
+        console.print(f"{place.mode}: {_crossover(place)}", highlight=False)
+    _budget(finding.budget, console)
+    for note in finding.notes:
+        console.print(f"note: {note}", markup=False)
+    if finding.points:
+        cpu = finding.device == "cpu"
+        lower = "Dispatch is a lower estimate, from the hollow twin. " if cpu else ""
+        graphs = "a CPU has no graphs that do it" if cpu else "graphs do it"
+        console.print(
+            f"[dim]µs per decode step, {finding.rounds} interleaved rounds \\[95 % interval]. {lower}Without "
+            "dispatch: at most so many times as fast if one empty operator "
+            f"({finding.null_kernel_seconds * 1e6:.1f} µs) were all the host had to issue; {graphs}.[/]"
+        )
+
+
+def _points(points: list[BatchPoint], device: str) -> Table:
+    table = Table(
+        "mode", "batch", "step", "dispatch", "kernel", "dispatch per sequence", "bound", "without dispatch",
+        f"against {points[0].mode}", title=f"amortisation on {device}",
+    )  # fmt: skip
+    for place, point in enumerate(points):
+        if place and point.mode != points[place - 1].mode:
+            table.add_section()
+        name = point.mode if point.mode == point.effective else f"{point.mode} ({point.effective})"
+        table.add_row(
+            name, str(point.batch_size), f"{point.step.median_seconds * 1e6:.0f}",
+            _micros(point.dispatch_seconds), _micros(point.kernel_seconds),
+            f"{point.dispatch_seconds_per_sequence * 1e6:.0f}",
+            f"[{_STYLES[point.bound]}]{point.bound}[/] {point.device_bound_index:.0%}",
+            f"{point.without_dispatch_speedup:.2f} ×",
+            f"{point.speedup.value:.2f} × \\[{point.speedup.low:.2f}, {point.speedup.high:.2f}]",
+        )  # fmt: skip
+    return table
+
+
+def _budget(budget: Budget, console: Console) -> None:
+    table = Table(
+        "quantity", "value", "from", title=f"budget of one step, {budget.mode}, batch {budget.batch_size}"
+    )
+    table.add_row("operators per step", *_quantity(budget.ops_per_step))
+    table.add_row("× µs per operator", *_quantity(budget.microseconds_per_op))
+    table.add_row("= dispatch, µs", f"{budget.dispatch_microseconds:.4g}", "")
+    table.add_row("against kernel, µs", *_quantity(budget.kernel_microseconds))
+    console.print(table)
+    console.print(f"[{_STYLES[budget.bound]}]{budget.bound}[/], index {budget.device_bound_index:.2f}")
+    console.print(f"will compile help me? {budget.will_compile_help}", highlight=False)
+
+
+def _quantity(quantity: Quantity) -> tuple[str, str]:
+    return f"{quantity.value:.4g}", quantity.source
+
+
+def _micros(between: Between) -> str:
+    return f"{between.value * 1e6:.0f} \\[{between.low * 1e6:.0f}, {between.high * 1e6:.0f}]"
+
+
+def _crossover(place: ModeCrossover) -> str:
+    if place.batch_size is None:
+        return "no crossover known"
+    words = {
+        "at": f"kernels take as long as dispatch at batch {place.batch_size:.1f}",
+        "below": f"kernels take longer from batch {place.batch_size:.0f}, the smallest drawn, on",
+        "above": f"dispatch still takes longer at batch {place.batch_size:.0f}, the largest drawn",
+    }
+    return words[place.where]

@@ -1,0 +1,191 @@
+"""Study of amortisation: dispatch and kernel per step over batches, and whether compiling will help."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+import msgspec
+
+from service.anatomy.budget.steps import Key, Parts, Say, Steps, ready_cases, take_apart, time_steps
+from service.anatomy.budget.verdict import Budget, Quantity, judge
+from service.anatomy.choosing import choose_bucket, choose_case, choose_modes
+from service.anatomy.errors import StudyError
+from service.anatomy.estimate import Estimate, estimate
+from service.anatomy.operators.calls import record
+from service.border.modes import MODES
+from service.boundedness import Bound, bound, crossover, device_bound_index
+from service.statistics import Interval, median_interval
+from service.step.bench import Bench
+from service.step.null_kernel import null_kernel_seconds
+
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class BudgetArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Modes and batches to be drawn (None: all configured), and the step whose budget is made.
+
+    The budget is of `mode` (an uncompiled one; None: the first) at `batch_size` (None: the smallest). What is
+    given of `ops_per_step`, `microseconds_per_op` and `kernel_microseconds` stands in place of the measured
+    value; with all three and an empty list of modes, nothing is measured at all.
+    """
+
+    modes: list[str] | None = None
+    batch_sizes: Annotated[list[int], msgspec.Meta(min_length=1)] | None = None
+    mode: str | None = None
+    batch_size: int | None = None
+    ops_per_step: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    microseconds_per_op: Positive | None = None
+    kernel_microseconds: Positive | None = None
+    rounds: Annotated[int, msgspec.Meta(ge=6, le=500)] = 11
+
+
+class Between(msgspec.Struct, frozen=True, kw_only=True):
+    """A value with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+class BatchPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A decode step of one mode at one batch.
+
+    On a CPU `source` is `calibrated`: dispatch is a lower estimate. `without_dispatch_speedup` is what
+    removing all dispatch but one operator's would buy, on CUDA by a graph: the step over its kernels and one
+    empty operator; an upper bound. `speedup` is measured, against the first mode drawn.
+    """
+
+    mode: str
+    effective: str
+    batch_size: int
+    step: Estimate
+    dispatch_seconds: Between
+    kernel_seconds: Between
+    dispatch_seconds_per_sequence: float
+    device_bound_index: float
+    bound: Bound
+    without_dispatch_speedup: float
+    speedup: Between
+    source: str
+
+
+class ModeCrossover(msgspec.Struct, frozen=True, kw_only=True):
+    """The batch at which kernels take as long as dispatch; `where`: `at`, or `below` or `above` all drawn."""
+
+    mode: str
+    where: str
+    batch_size: float | None
+
+
+class BudgetFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """Amortisation over batches, the crossover of each mode, and the budget of one step."""
+
+    device: str
+    threads: int | None
+    rounds: int
+    null_kernel_seconds: float
+    points: list[BatchPoint]
+    crossovers: list[ModeCrossover]
+    budget: Budget
+    notes: list[str]
+
+
+def draw_budget(bench: Bench, arguments: BudgetArguments, say: Say) -> BudgetFinding:
+    """Measure modes over batches and make the budget.
+
+    Raises StudyError for a mode or batch that is not there, and on a CPU for a model without a hollow twin.
+    """
+    mode, batch = _subject(bench, arguments)
+    modes = _modes(bench, arguments.modes)
+    batches = sorted({choose_bucket(bench, size) for size in arguments.batch_sizes or bench.buffers})
+    cases, notes = ready_cases(bench, modes, batches, say)
+    steps = time_steps(bench, cases, arguments.rounds, say) if cases else Steps({}, {})
+    if steps.disturbed:
+        notes.append(
+            f"disturbed: other work took the core {steps.switches_per_step:.2f} times per step, and "
+            "that reads as kernel on a CPU; measure again on a quiet machine"
+        )
+    parts = take_apart(bench, cases, steps, say)
+    null = null_kernel_seconds(bench.device)["alone"]
+    points = [_point(bench, key, steps, parts[key], null) for key in cases]
+    return BudgetFinding(
+        device=bench.device.type, threads=bench.settings.threads, rounds=arguments.rounds,
+        null_kernel_seconds=null, points=points, crossovers=_crossovers(points),
+        budget=_budget(bench, mode, batch, arguments, parts, say), notes=notes,
+    )  # fmt: skip
+
+
+def _subject(bench: Bench, arguments: BudgetArguments) -> tuple[str, int]:
+    plain = [name for name in bench.modes if MODES[name].effect(bench.device.type).compile is None]
+    if arguments.mode is None and not plain:
+        raise StudyError("invalid_request", "a budget needs an uncompiled mode: serve eager as well", "mode")
+    mode = choose_modes(bench, arguments.mode or plain[0])[0]
+    if mode not in plain:
+        known = ", ".join(plain)
+        raise StudyError(
+            "invalid_request", f"{mode} does not issue single operators; try one of {known}", "mode"
+        )
+    return mode, choose_bucket(
+        bench, min(bench.buffers) if arguments.batch_size is None else arguments.batch_size
+    )
+
+
+def _modes(bench: Bench, wanted: list[str] | None) -> list[str]:
+    if wanted is None:
+        return list(bench.modes)
+    return [choose_modes(bench, mode, "modes")[0] for mode in dict.fromkeys(wanted)]
+
+
+def _point(bench: Bench, key: Key, steps: Steps, parts: Parts, null: float) -> BatchPoint:
+    (mode, batch), walls = key, steps.walls[key]
+    first = next(iter(steps.walls))[0]
+    ratios = [base / own for base, own in zip(steps.walls[first, batch], walls, strict=True)]
+    found, dispatch, kernel = estimate(walls), parts.dispatch.value, parts.kernel.value
+    index = device_bound_index(kernel, dispatch) or 0.0
+    return BatchPoint(
+        mode=mode, effective=MODES[mode].effect(bench.device.type).name, batch_size=batch, step=found,
+        dispatch_seconds=_between(parts.dispatch), kernel_seconds=_between(parts.kernel),
+        dispatch_seconds_per_sequence=dispatch / batch, device_bound_index=index,
+        bound=bound(index) or "launch-bound", speedup=_between(median_interval(ratios)), source=parts.source,
+        without_dispatch_speedup=max(1.0, found.median_seconds / (kernel + null)),
+    )  # fmt: skip
+
+
+def _between(interval: Interval) -> Between:
+    return Between(value=interval.value, low=interval.low, high=interval.high)
+
+
+def _crossovers(points: list[BatchPoint]) -> list[ModeCrossover]:
+    found = []
+    for mode in dict.fromkeys(point.mode for point in points):
+        index = {point.batch_size: point.device_bound_index for point in points if point.mode == mode}
+        place = crossover(index)
+        found.append(ModeCrossover(mode=mode, where=place.where, batch_size=place.batch))
+    return found
+
+
+def _budget(
+    bench: Bench, mode: str, batch: int, arguments: BudgetArguments, parts: Mapping[Key, Parts], say: Say
+) -> Budget:
+    """Each quantity as given, else as measured; a step that nobody drew is measured for itself."""
+    given = (arguments.ops_per_step, arguments.microseconds_per_op, arguments.kernel_microseconds)
+    if all(value is not None for value in given):
+        measured: tuple[float | None, ...] = (None, None, None)
+    else:
+        case = choose_case(bench, mode, batch, "decode", say)
+        own = parts.get((mode, batch)) or take_apart(
+            bench, {(mode, batch): case},
+            time_steps(bench, {(mode, batch): case}, arguments.rounds, say), say,
+        )[mode, batch]  # fmt: skip
+        ops = len(record(case, 1)[0].calls)
+        measured = (ops, own.dispatch.value * 1e6 / ops, own.kernel.value * 1e6)
+    return judge(mode, batch, *(_quantity(g, m) for g, m in zip(given, measured, strict=True)))
+
+
+def _quantity(given: float | None, measured: float | None) -> Quantity:
+    if given is not None:
+        return Quantity(value=given, source="given")
+    if measured is None:
+        raise ValueError("neither given nor measured")
+    return Quantity(value=measured, source="measured")

@@ -1,0 +1,1 @@
+"""What each layer of PyTorch costs one operator."""

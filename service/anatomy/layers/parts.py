@@ -1,0 +1,161 @@
+"""The layers themselves: which arms isolate each, in words and in numbers, and where none can."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.anatomy.layers.operations import Operation
+from service.anatomy.layers.setup import Setup
+from service.border.modes import GradMode
+
+Rounds = NDArray[np.float64]
+"""Seconds per call, round by round."""
+
+_NATIVE = ("dispatcher", "from native", "autocast", "no autocast", "cast", "cast of one", "compute nothing",
+           "allocate", "allocate nothing")  # fmt: skip
+_PYTHON = ("hollow", "from python", "taped")
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """One operator's arms at one size, with the reading of clocks and the bare loop taken off."""
+
+    setup: Setup
+    operation: Operation
+    seconds: Mapping[str, Rounds]
+
+    @classmethod
+    def of(cls, setup: Setup, operation: Operation, raw: Mapping[str, Rounds], loop: Rounds) -> Readings:
+        """From `raw` rounds; `loop` is Python's bare loop."""
+        seconds = {**raw, "whole": raw["whole"] - loop}
+        seconds |= {name: raw[name] - raw["python clock"] for name in _PYTHON}
+        seconds |= {name: raw[name] - raw["native clock"] for name in _NATIVE}
+        return cls(setup, operation, seconds)
+
+    def __getitem__(self, arm: str) -> Rounds:
+        """Its seconds per call, round by round."""
+        return self.seconds[arm]
+
+    @property
+    def cuda(self) -> bool:
+        """Whether kernels run beside the host."""
+        return self.setup.device.type == "cuda"
+
+    @property
+    def fixed(self) -> Rounds:
+        """The operator on no elements, from C++, without an allocation."""
+        nothing = self["compute nothing"]
+        return nothing if self.operation.loop_out else nothing - self["allocate nothing"]
+
+    @property
+    def growing(self) -> Rounds:
+        """What a call costs more at this size, without its allocations."""
+        computing = self["compute"] if self.operation.loop_out else self["compute"] - self["allocate"]
+        return computing - self.fixed
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One layer. `seconds` gives its rounds, `counts` whether the state asked for contains it.
+
+    Where `why_not` says something, the layer cannot be isolated, or is not there, on this device.
+    """
+
+    name: str
+    experiment: Callable[[Readings], str]
+    seconds: Callable[[Readings], Rounds]
+    counts: Callable[[Readings], bool] = lambda _: True
+    why_not: Callable[[Readings], str | None] = lambda _: None
+
+
+def _autocast(r: Readings) -> Rounds:
+    fixed = r["autocast"] - r["no autocast"]
+    return fixed + r["cast"] - r["cast of one"] if r.operation.lowered else fixed
+
+
+def _words(grad: GradMode) -> str:
+    return {"enabled": "grad mode on", "no_grad": "no_grad", "inference_mode": "inference mode"}[grad]
+
+
+def _given_results(r: Readings) -> str:
+    return "with out=" if r.operation.loop_out else "less its allocations (it has no out=)"
+
+
+PARTS: tuple[Part, ...] = (
+    Part(
+        "python",
+        lambda r: (
+            "the same statement and torch's own Python around it, with a C function that does nothing in "
+            "place of torch's"
+        ),
+        lambda r: r["hollow"],
+    ),
+    Part(
+        "binding",
+        lambda r: (
+            "inference mode, one element: the call from Python less python, less the call from C++ "
+            "(arguments parsed, overload chosen, lock released, result wrapped)"
+        ),
+        lambda r: r["from python"] - r["hollow"] - r["from native"],
+    ),
+    Part(
+        "autocast",
+        lambda r: (
+            f"{_words(r.setup.state.grad)}, one element, C++: inside autocast less outside"
+            + ("; and what it casts at this size less of one element" if r.operation.lowered else "")
+        ),
+        _autocast,
+        counts=lambda r: r.setup.state.autocast,
+    ),
+    Part(
+        "autograd",
+        lambda r: f"one element, from Python: {_words(r.setup.taped.grad)} less inference mode",
+        lambda r: r["taped"] - r["from python"],
+        counts=lambda r: r.setup.state.grad != "inference_mode",
+    ),
+    Part(
+        "dispatcher",
+        lambda r: "inference mode, C++: one pass to an operator of ours with an empty kernel",
+        lambda r: r["dispatcher"],
+    ),
+    Part(
+        "operator",
+        lambda r: (
+            f"inference mode, no elements, C++: the call {_given_results(r)}, less dispatcher "
+            "(further passes, shapes, types, broadcasting)"
+        ),
+        lambda r: r.fixed - r["dispatcher"],
+    ),
+    Part(
+        "allocator",
+        lambda r: (
+            "C++: new tensors of the results' shapes, each page written once, and freed"
+            + ("; out= takes it away" if r.operation.loop_out else "")
+        ),
+        lambda r: r["allocate"],
+    ),
+    Part(
+        "launch",
+        lambda r: (
+            f"inference mode, C++, the host's time: the call {_given_results(r)} at this size, "
+            "less no elements"
+        ),
+        lambda r: r.growing,
+        why_not=lambda r: None if r.cuda else "a CPU runs a kernel where it is called: nothing is launched",
+    ),
+    Part(
+        "kernel",
+        lambda r: (
+            "the device's time per kernel inside one replayed graph of many; beside the host, not in the sum"
+            if r.cuda
+            else f"inference mode, C++: the call {_given_results(r)} at this size less no elements"
+        ),
+        lambda r: r["graph"] if r.cuda else r.growing,
+        counts=lambda r: not r.cuda,
+    ),
+)
+"""From the user's line inwards. What counts adds up to the whole, which is measured apart."""

@@ -1,0 +1,138 @@
+"""Which arms are timed for one operator at one size, each isolating something of the user's call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from service.anatomy.layers.arms import Arm, State, python_arm, python_arm_after
+from service.anatomy.layers.loops import Loops
+from service.anatomy.layers.operations import Operation, hollow_names
+
+KERNELS_PER_GRAPH = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """Where and how the calls are made: `state` is what a user's call runs in."""
+
+    device: torch.device
+    dtype: torch.dtype
+    state: State
+    loops: Loops
+
+    @property
+    def taped(self) -> State:
+        """The state as asked without autocast, and with a tape where the one asked for has no autograd."""
+        return State("enabled" if self.state.grad == "inference_mode" else self.state.grad)
+
+    def lowers(self, operation: Operation) -> bool:
+        """Whether autocast computes it in bfloat16 here."""
+        return self.state.autocast and operation.lowered and self.dtype == torch.float32
+
+
+@dataclass(frozen=True, slots=True)
+class Tensors:
+    """Arguments of one operator: `sized` as a user has them, the same of one element, and of none."""
+
+    sized: list[Tensor]
+    smallest: list[Tensor]
+    empty: list[Tensor]
+    computed: list[Tensor]
+    """What the kernel gets: `sized`, after autocast."""
+
+
+def arms_of(setup: Setup, operation: Operation, size: int) -> dict[str, Arm]:
+    """Every arm of `operation` on [size, size]."""
+    sized, smallest, empty = (
+        operation.tensors(rows, width, setup.device, setup.dtype)
+        for rows, width in ((size, size), (1, 1), (0, 1))
+    )
+    lowered = torch.bfloat16 if setup.lowers(operation) else setup.dtype
+    tensors = Tensors(
+        sized, smallest, [tensor.detach() for tensor in empty],
+        [tensor.detach().to(lowered) for tensor in sized],
+    )  # fmt: skip
+    computing, given = _computing(operation, tensors.computed)
+    arms = {
+        "whole": python_arm(operation.statement, operation.names(sized), setup.state),
+        "compute": Arm(lambda times: setup.loops.plain(computing, given, times)),
+    }
+    if setup.device.type == "cuda":
+        arms["graph"] = _graph_arm(setup, computing, given)
+    return arms | _from_python(setup, operation, tensors) | _from_native(setup, operation, tensors)
+
+
+def _from_python(setup: Setup, operation: Operation, tensors: Tensors) -> dict[str, Arm]:
+    """Statements of Python on one element, each after a call of the real size."""
+    names = operation.names(tensors.smallest)
+    before: Callable[[], object] = eval(f"lambda: {operation.statement}", operation.names(tensors.sized))
+
+    def arm(statement: str, names: dict[str, Any], state: State | None = None) -> Arm:
+        return python_arm_after(before, statement, names, state)
+
+    return {
+        "python clock": arm("pass", {}),
+        "hollow": arm(operation.statement, hollow_names(names)),
+        "from python": arm(operation.statement, names),
+        "taped": arm(operation.statement, names, setup.taped),
+    }
+
+
+def _from_native(setup: Setup, operation: Operation, tensors: Tensors) -> dict[str, Arm]:
+    """Calls from C++, each after a call of the real size."""
+    results = operation.results(tensors.computed)
+    computing, given = _computing(operation, tensors.empty)
+    state, loops = setup.state, setup.loops
+    # Under inference mode autocast keeps no weight and casts it in every call.
+    cast = slice(None) if state.grad == "inference_mode" else slice(1)
+
+    def arm(name: str, these: list[Tensor], state: State | None = None) -> Arm:
+        def run(times: int) -> float:
+            return loops.after(name, these, operation.loop, tensors.sized, times)
+
+        return Arm(run, state or State())
+
+    return {
+        "native clock": arm("nothing", []),
+        "dispatcher": arm("dispatcher", tensors.smallest[:2]),
+        "from native": arm(operation.loop, tensors.smallest),
+        "autocast": arm(operation.loop, tensors.smallest, State(state.grad, autocast=True)),
+        "no autocast": arm(operation.loop, tensors.smallest, State(state.grad)),
+        "cast": arm("cast", tensors.sized[cast]),
+        "cast of one": arm("cast", tensors.smallest[cast]),
+        "compute nothing": arm(computing, given),
+        "allocate": arm("allocate", results),
+        "allocate nothing": arm("allocate", operation.results(tensors.empty)),
+    }
+
+
+def _computing(operation: Operation, tensors: list[Tensor]) -> tuple[str, list[Tensor]]:
+    """The loop and its arguments, with results that are there already where it can be given them."""
+    if operation.loop_out is None:
+        return operation.loop, tensors
+    return operation.loop_out, [*tensors, *operation.results(tensors)]
+
+
+def _graph_arm(setup: Setup, computing: str, given: list[Tensor]) -> Arm:
+    """Device seconds per kernel, of a replayed graph of many."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.inference_mode():
+        setup.loops.plain(computing, given, 1)
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            setup.loops.plain(computing, given, KERNELS_PER_GRAPH)
+
+    def replay(times: int) -> float:
+        began, ended = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        began.record()
+        graph.replay()
+        ended.record()
+        ended.synchronize()
+        return float(began.elapsed_time(ended)) / 1e3 / KERNELS_PER_GRAPH * times
+
+    return Arm(replay)

@@ -1,0 +1,153 @@
+"""Study of one operator's layers: µs of each by ablation, and whether their sum is the measured whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+import msgspec
+import numpy as np
+import torch
+
+from service.anatomy.layers.arms import Say, State, in_rounds, python_arm
+from service.anatomy.layers.loops import load_loops
+from service.anatomy.layers.operations import OPERATIONS, Operation
+from service.anatomy.layers.parts import PARTS, Part, Readings, Rounds
+from service.anatomy.layers.setup import Setup, arms_of
+from service.border.modes import GradMode
+from service.statistics import median_interval
+from service.step.bench import Bench
+
+AGREEMENT = 0.15
+"""How far the sum may lie from the whole, as a share of it."""
+
+OperationName = Literal["matmul", "add", "layer_norm"]
+Size = Annotated[int, msgspec.Meta(ge=1, le=4096)]
+
+
+class LayersArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Operators on float tensors of [size, size], in a state of torch.
+
+    `grad`: grad mode on (`enabled`), off (`no_grad`), or `inference_mode`. `autocast` to bfloat16; None: as
+    the service's precision has it. `rounds` are the repeats behind every interval.
+    """
+
+    operations: Annotated[list[OperationName], msgspec.Meta(min_length=1)] = msgspec.field(
+        default_factory=lambda: ["matmul", "add", "layer_norm"]
+    )
+    sizes: Annotated[list[Size], msgspec.Meta(min_length=1, max_length=8)] = msgspec.field(
+        default_factory=lambda: [8, 64, 256, 512]
+    )
+    grad: GradMode = "enabled"
+    autocast: bool | None = None
+    rounds: Annotated[int, msgspec.Meta(ge=6, le=500)] = 15
+
+
+class Span(msgspec.Struct, frozen=True, kw_only=True):
+    """A median over the rounds, with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Layer(msgspec.Struct, frozen=True, kw_only=True):
+    """One layer of one call, and the experiment that isolates it.
+
+    `in_sum` False: the price of what is switched off here, or of what runs beside. `microseconds` None: it
+    cannot be isolated on this device, and `why_not` says why.
+    """
+
+    name: str
+    microseconds: Span | None
+    in_sum: bool
+    experiment: str
+    why_not: str | None
+
+
+class OperationLayers(msgspec.Struct, frozen=True, kw_only=True):
+    """One operator at one size. `agreement` is sum / whole; on CUDA both are of the host's time."""
+
+    operation: str
+    statement: str
+    size: int
+    layers: list[Layer]
+    sum_microseconds: Span
+    whole_microseconds: Span
+    agreement: Span
+    agrees: bool
+
+
+class LayersFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """The layer table.
+
+    Calls come in a row, each after the one before: within a model, where other operators and more memory lie
+    between, each costs more.
+    """
+
+    device: str
+    dtype: str
+    threads: int
+    grad: GradMode
+    autocast: bool
+    rounds: int
+    operations: list[OperationLayers]
+
+
+def measure_layers(bench: Bench, arguments: LayersArguments, say: Say) -> LayersFinding:
+    """Time every arm of every operator and size in interleaved rounds.
+
+    Raises StudyError where there is no C++ compiler.
+    """
+    autocast = bench.precision.autocast is not None if arguments.autocast is None else arguments.autocast
+    loops = load_loops(bench.settings.cache_folder, say)
+    setup = Setup(bench.device, bench.precision.weights, State(arguments.grad, autocast), loops)
+    chosen = [
+        (OPERATIONS[name], size)
+        for name in dict.fromkeys(arguments.operations)
+        for size in sorted(set(arguments.sizes))
+    ]
+    return LayersFinding(
+        device=setup.device.type, dtype=bench.precision.name, threads=torch.get_num_threads(),
+        grad=arguments.grad, autocast=autocast, rounds=arguments.rounds,
+        operations=[describe(*found) for found in _measured(setup, chosen, arguments.rounds, say)],
+    )  # fmt: skip
+
+
+def _measured(
+    setup: Setup, chosen: list[tuple[Operation, int]], rounds: int, say: Say
+) -> Iterator[tuple[Readings, int]]:
+    """All of `chosen` in the same rounds."""
+    arms = {("", 0, "loop"): python_arm("pass", {})}
+    for operation, size in chosen:
+        arms |= {(operation.name, size, key): arm for key, arm in arms_of(setup, operation, size).items()}
+    found = {key: np.array(values) for key, values in in_rounds(arms, setup.device, rounds, say).items()}
+    for operation, size in chosen:
+        own = {key[2]: values for key, values in found.items() if key[:2] == (operation.name, size)}
+        yield Readings.of(setup, operation, own, found["", 0, "loop"]), size
+
+
+def describe(readings: Readings, size: int) -> OperationLayers:
+    """Layers, sum and agreement of one operator at one size."""
+    counting = [part for part in PARTS if part.counts(readings) and part.why_not(readings) is None]
+    total = np.sum([part.seconds(readings) for part in counting], axis=0)
+    agreement = _span(total / readings["whole"])
+    return OperationLayers(
+        operation=readings.operation.name, statement=readings.operation.statement, size=size,
+        layers=[_layer(part, readings, part in counting) for part in PARTS],
+        sum_microseconds=_span(total * 1e6), whole_microseconds=_span(readings["whole"] * 1e6),
+        agreement=agreement, agrees=abs(agreement.value - 1) <= AGREEMENT,
+    )  # fmt: skip
+
+
+def _layer(part: Part, readings: Readings, in_sum: bool) -> Layer:
+    why_not = part.why_not(readings)
+    return Layer(
+        name=part.name, in_sum=in_sum, experiment=part.experiment(readings), why_not=why_not,
+        microseconds=None if why_not else _span(part.seconds(readings) * 1e6),
+    )  # fmt: skip
+
+
+def _span(rounds: Rounds) -> Span:
+    interval = median_interval(rounds.tolist())
+    return Span(value=interval.value, low=interval.low, high=interval.high)

@@ -1,0 +1,120 @@
+"""Where memory goes: what serving holds all the time, what a mode's step takes, and the allocator's view."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+
+import msgspec
+import torch
+from msgspec import UNSET, UnsetType
+
+from service.anatomy.choosing import choose_bucket, choose_case, choose_modes
+from service.anatomy.errors import StudyError
+from service.anatomy.memory.resident import Process, Resident, growth, process_now, why_not
+from service.anatomy.memory.statistics import Snapshot, Statistic, pool_bytes, statistics
+from service.anatomy.tape.steps import Peak, TapeOfStep, tape_of_step
+from service.anatomy.tape.storages import Held, distinct_bytes
+from service.border.messages import Phase
+from service.step.bench import Bench, Case
+from service.step.callables import Buffers
+from service.step.device import memory
+
+
+class MemoryArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`mode` None is every configured one; `out` a folder for a snapshot, on CUDA only."""
+
+    mode: str | None = None
+    batch_size: int = 1
+    phase: Phase = "decode"
+    out: str | None = None
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory that serving holds all the time, each storage counted once."""
+
+    name: str
+    bytes: int
+    what: str
+
+
+class MemoryOfStep(msgspec.Struct, frozen=True, kw_only=True):
+    """What one step takes: its tape, the most that torch's allocator gave it, and how far the process grew.
+
+    `resident` is there on a CPU only, and None where it cannot be measured.
+    """
+
+    mode: str
+    effective: str
+    tape: Held
+    step: Peak
+    resident: Resident | UnsetType | None = UNSET
+
+
+class MemoryFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """`allocator` is there on CUDA only; on a CPU `process`, and why its growth is not known."""
+
+    device: str
+    batch_bucket: int
+    phase: Phase
+    parts: list[Part]
+    steps: list[MemoryOfStep]
+    files: list[str]
+    allocator: list[Statistic] | UnsetType = UNSET
+    process: Process | UnsetType = UNSET
+    no_resident: str | UnsetType | None = UNSET
+
+
+def read_memory(bench: Bench, arguments: MemoryArguments, say: Callable[[str], None]) -> MemoryFinding:
+    """Run steps and read the accounts. Raises StudyError for arguments that cannot work here."""
+    on_cuda = bench.device.type == "cuda"
+    if arguments.out is not None and not on_cuda:
+        message = "a snapshot is of CUDA's allocator, and this is a CPU: leave out `out`"
+        raise StudyError("unsupported_here", message, "out")
+    bucket = choose_bucket(bench, arguments.batch_size)
+    modes = choose_modes(bench, arguments.mode)
+    cases = [choose_case(bench, mode, bucket, arguments.phase, say) for mode in modes]
+    snapshot = Snapshot(Path(arguments.out)) if arguments.out is not None else None
+    with snapshot or nullcontext():
+        say("one step of each mode")
+        taped = [tape_of_step(bench, case) for case in cases]
+    finding = MemoryFinding(
+        device=bench.device.type, batch_bucket=bucket, phase=arguments.phase,
+        parts=parts(bench, bench.buffers[bucket]), steps=[_step(one) for one in taped],
+        files=[str(snapshot.file)] if snapshot is not None else [],
+    )  # fmt: skip
+    return _on_cuda(bench, finding) if on_cuda else _on_cpu(finding, cases, say)
+
+
+def parts(bench: Bench, buffers: Buffers) -> list[Part]:
+    """What is held whether a step runs or not. The cache is that of the largest bucket, shared by all."""
+    model, bucket = bench.model, buffers.bucket
+    inputs = [buffers.chunk, buffers.token, buffers.positions, buffers.last, buffers.one]
+    return [
+        Part(name="parameters", bytes=distinct_bytes(model.parameters()), what="the weights, tied ones once"),
+        Part(name="buffers", bytes=distinct_bytes(model.buffers()), what="the model's constant tables"),
+        Part(
+            name="cache", bytes=distinct_bytes(tensor for layer in buffers.cache for tensor in layer),
+            what=f"keys and values, {max(bench.buffers)} rows",
+        ),
+        Part(name="inputs", bytes=distinct_bytes(inputs), what=f"static inputs of batch {bucket}"),
+    ]  # fmt: skip
+
+
+def _step(taped: TapeOfStep) -> MemoryOfStep:
+    return MemoryOfStep(mode=taped.mode, effective=taped.effective, tape=taped.held, step=taped.step)
+
+
+def _on_cuda(bench: Bench, finding: MemoryFinding) -> MemoryFinding:
+    found = statistics(memory(bench.device) or {}, pool_bytes(torch.cuda.memory_snapshot()))
+    return msgspec.structs.replace(finding, allocator=found)
+
+
+def _on_cpu(finding: MemoryFinding, cases: list[Case], say: Callable[[str], None]) -> MemoryFinding:
+    missing, steps = why_not(), []
+    say("resident size of steps")
+    for step, case in zip(finding.steps, cases, strict=True):
+        resident = growth(case.call) if missing is None else None
+        steps.append(msgspec.structs.replace(step, resident=resident))
+    return msgspec.structs.replace(finding, steps=steps, process=process_now(), no_resident=missing)

@@ -1,0 +1,1 @@
+"""One step of one mode, operator by operator."""

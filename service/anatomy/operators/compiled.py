@@ -1,0 +1,76 @@
+"""What the compiler made of a step: graphs, guards, recompiles, kernels and code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from torch._inductor.output_code import CompiledFxGraph
+
+from service.anatomy.errors import StudyError
+from service.anatomy.operators.graph_breaks import Tracing, trace
+from service.anatomy.operators.guards import Guard, entries, read_guards
+from service.anatomy.operators.sources import FusedKernel, fused_kernels
+from service.anatomy.operators.wrapper_times import WrapperTimes, time_wrappers
+from service.step.bench import Bench, Case
+
+
+@dataclass(frozen=True, slots=True)
+class GraphCall:
+    """One generated graph and the inputs that a step handed to it."""
+
+    graph: CompiledFxGraph
+    inputs: list[Any]
+
+
+class Compiled(msgspec.Struct, frozen=True, kw_only=True):
+    """A compiled step. `recompiles` counts entries of its code after the first; `tracing` what may break."""
+
+    tracing: Tracing
+    compiled_graphs: int
+    recompiles: int
+    guards: list[Guard]
+    fused_kernels: list[FusedKernel]
+    generated_code: str
+    times: WrapperTimes | None
+
+
+def read_compiled(bench: Bench, case: Case, say: Callable[[str], None]) -> Compiled:
+    """Raises StudyError where the step ran without the compiler's code."""
+    with graph_calls() as calls:
+        case.call()
+    compiled = entries(case.step)
+    if not calls or not compiled:
+        raise StudyError("mode_failed", f"{case.mode} ran no compiled code: ask for it again", "mode")
+    say("timing guards and wrappers")
+    times = time_wrappers(case, calls[0].graph, calls[0].inputs) if len(calls) == 1 else None
+    code = [call.graph.source_code for call in calls]
+    return Compiled(
+        tracing=trace(bench, case), compiled_graphs=len(calls), recompiles=len(compiled) - 1,
+        guards=[guard for entry in compiled[:1] for guard in read_guards(entry)],
+        fused_kernels=[kernel for text in code for kernel in fused_kernels(text)],
+        generated_code="\n".join(code), times=times,
+    )  # fmt: skip
+
+
+@contextmanager
+def graph_calls() -> Iterator[list[GraphCall]]:
+    """Within: every generated graph that is called in this process, in order, with copies of its input lists.
+
+    A graph from a warm cache has its code with it, which hooks of the compiler would not see.
+    """
+    calls: list[GraphCall] = []
+    original = CompiledFxGraph.__call__
+
+    def noting(self: CompiledFxGraph, inputs: Any) -> Any:  # noqa: ANN401
+        calls.append(GraphCall(self, list(inputs)))
+        return original(self, inputs)
+
+    CompiledFxGraph.__call__ = noting  # type: ignore[method-assign]
+    try:
+        yield calls
+    finally:
+        CompiledFxGraph.__call__ = original  # type: ignore[method-assign]

@@ -1,0 +1,38 @@
+"""What a step did on CUDA by the profiler: kernels, launch calls, kernel time; and where the host waited."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+
+from service.anatomy.operators.sightings import short_place
+from service.step.bench import Bench, Case
+from service.step.profiling import profile_step
+from service.step.trace import ProfiledStep
+
+STEPS = 5
+NO_DEVICE = "on a CPU operators run where they are called: there are no launches and no kernels to count"
+
+
+def device_work(bench: Bench, case: Case) -> ProfiledStep | None:
+    """The profiled step with the median kernel time of a few; None on a CPU."""
+    if bench.device.type != "cuda":
+        return None
+    steps = [profile_step(case.step, case.buffers, case.phase) for _ in range(STEPS)]
+    return sorted(steps, key=lambda step: step.kernel_seconds or 0.0)[STEPS // 2]
+
+
+def reported_waits(bench: Bench, case: Case) -> list[str]:
+    """The lines at which CUDA's sync debug mode saw the host wait in one step; empty on a CPU."""
+    if bench.device.type != "cuda":
+        return []
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            case.call()
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+    return [short_place(w.filename, w.lineno) for w in caught if "synchroniz" in str(w.message)]

@@ -1,0 +1,66 @@
+"""Where the compiler cannot follow a step: traced anew, without touching what is compiled."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import msgspec
+from torch._dynamo.backends.debugging import ExplainWithBackend
+
+from service.anatomy.operators.sightings import short_place
+from service.border.modes import MODES, Effect
+from service.step.bench import Bench, Case
+from service.step.callables import build_step
+
+_TRACED: WeakKeyDictionary[Bench, dict[tuple[str, int, str], Tracing]] = WeakKeyDictionary()
+
+
+class GraphBreak(msgspec.Struct, frozen=True, kw_only=True):
+    """Why the compiler stopped, and at which line."""
+
+    reason: str
+    line: str | None
+
+
+class Tracing(msgspec.Struct, frozen=True, kw_only=True):
+    """A step as the compiler sees it where it may break: as `torch._dynamo.explain` counts.
+
+    `graph_breaks` has one reason for each break for which the compiler gave one.
+    """
+
+    graphs: int
+    graph_break_count: int
+    graph_breaks: list[GraphBreak]
+    traced_operators: int
+
+
+def trace(bench: Bench, case: Case) -> Tracing:
+    """Trace the step of `case` once per bench, in the same contexts, with a code object of its own.
+
+    `torch._dynamo.explain` would count the same and reset every compiled entry of the process.
+    """
+    key = case.mode, case.buffers.bucket, case.phase
+    known = _TRACED.setdefault(bench, {})
+    if key not in known:
+        witness = ExplainWithBackend("eager")
+        broken = Effect(case.mode, {"backend": witness, "dynamic": False})
+        mode = replace(MODES[case.mode], cpu=broken, cuda=broken)
+        build_step(mode, bench.model, precision=bench.precision)(*case.buffers.arguments(case.phase))
+        known[key] = _read(witness.output())
+    return known[key]
+
+
+def _read(explained: Any) -> Tracing:  # noqa: ANN401 - torch's ExplainOutput
+    return Tracing(
+        graphs=explained.graph_count, graph_break_count=explained.graph_break_count,
+        graph_breaks=[_break(reason) for reason in explained.break_reasons],
+        traced_operators=explained.op_count,
+    )  # fmt: skip
+
+
+def _break(reason: Any) -> GraphBreak:  # noqa: ANN401 - torch's GraphCompileReason
+    stack = list(reason.user_stack)
+    line = short_place(stack[-1].filename, stack[-1].lineno) if stack else None
+    return GraphBreak(reason=reason.reason.strip(), line=line)

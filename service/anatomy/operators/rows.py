@@ -1,0 +1,109 @@
+"""The rows of a step's anatomy: each operator with its keys and times, each copy, each wait for a value."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import Literal
+
+import msgspec
+
+from service.anatomy.operators.calls import Call
+from service.anatomy.operators.sightings import SAME_CALL, Sighting
+from service.anatomy.operators.times import OperatorTimes
+
+SyncKind = Literal["item", "nonzero", "equal", "device_to_host", "reported"]
+SYNCHRONISING: dict[str, SyncKind] = {
+    "aten::_local_scalar_dense": "item",
+    "aten::nonzero": "nonzero",
+    "aten::equal": "equal",
+}
+"""Operators whose result the host must have before it can go on."""
+
+
+class Operator(msgspec.Struct, frozen=True, kw_only=True):
+    """One call below autograd, in its place.
+
+    `keys` are the dispatch keys whose kernels it runs through; `within` the composite operators that led
+    here. `host_seconds` is the call with all inner calls and, on a CPU, its kernel; `lead_seconds` what lay
+    between the call before and this one. `cumulative_seconds` sums `host_seconds`.
+    """
+
+    name: str
+    overload: str
+    keys: list[str] | None
+    shapes: list[list[int]]
+    strides: list[list[int]]
+    dtypes: list[str]
+    host_seconds: float
+    cumulative_seconds: float
+    lead_seconds: float
+    is_view: bool | None
+    inner_calls: int
+    within: list[str]
+    line: str | None
+
+
+class Copy(msgspec.Struct, frozen=True, kw_only=True):
+    """One `aten::copy_`: `operator` is the place in `operators` of the call that made it."""
+
+    operator: int
+    name: str
+    bytes: int
+    line: str | None
+
+
+class Sync(msgspec.Struct, frozen=True, kw_only=True):
+    """A point where the host waits for a value of the device. On a CPU there is nothing to wait for."""
+
+    operator: int | None
+    kind: SyncKind
+    line: str | None
+
+
+def operator_rows(
+    calls: tuple[Call, ...], sightings: list[Sighting] | None, times: OperatorTimes
+) -> list[Operator]:
+    """The rows in order; keys, views and lines are None without `sightings`."""
+    seen: list[Sighting | None] = list(sightings) if sightings is not None else [None] * len(calls)
+    sums = accumulate(times.own_seconds)
+    return [
+        Operator(
+            name=call.name, overload=call.overload or "default", keys=sighting.keys if sighting else None,
+            shapes=[list(o.shape) for o in call.operands], strides=[list(o.strides) for o in call.operands],
+            dtypes=[str(o.dtype).removeprefix("torch.") for o in call.operands],
+            host_seconds=own, cumulative_seconds=total, lead_seconds=lead,
+            is_view=sighting.is_view if sighting else None, inner_calls=call.inner, within=list(call.within),
+            line=sighting.line if sighting else None,
+        )
+        for call, sighting, own, total, lead in zip(
+            calls, seen, times.own_seconds, sums, times.lead_seconds, strict=True
+        )
+    ]  # fmt: skip
+
+
+def agreeing(calls: tuple[Call, ...], sightings: list[Sighting]) -> bool:
+    """Whether both saw the same calls in the same order, but for what a dispatch mode itself changes."""
+    return [SAME_CALL.get(call.name, call.name) for call in calls] == [
+        sighting.schema_name.partition(".")[0] for sighting in sightings
+    ]
+
+
+def copies(calls: tuple[Call, ...], operators: list[Operator]) -> list[Copy]:
+    """Every copy of the step, hidden ones included: those that an operator's kernel makes."""
+    return [
+        Copy(operator=place, name=call.name, bytes=target.bytes, line=operators[place].line)
+        for place, call in enumerate(calls)
+        for target in call.copied
+    ]
+
+
+def syncs(operators: list[Operator], sightings: list[Sighting] | None) -> list[Sync]:
+    """Calls after which the host needs a value, and copies from a device to the host."""
+    found = []
+    for place, operator in enumerate(operators):
+        kind = SYNCHRONISING.get(operator.name)
+        if kind is None and sightings is not None and sightings[place].to_host:
+            kind = "device_to_host"
+        if kind is not None:
+            found.append(Sync(operator=place, kind=kind, line=operator.line))
+    return found

@@ -1,0 +1,118 @@
+"""The anatomy of a step as tables in a terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from service.anatomy.estimate import Estimate
+from service.anatomy.operators.finding import OperatorsFinding
+from service.anatomy.operators.show_compiled import show_compiled
+
+MICRO = 1e6
+
+
+def show(finding: OperatorsFinding, console: Console) -> None:
+    """Print what `finding` says: the step, its operators, copies, waits, compiled code, native functions."""
+    _head(finding, console)
+    _operators(finding, console)
+    _copies(finding, console)
+    _syncs(finding, console)
+    if finding.graphs is not None:
+        show_compiled(finding, console)
+    _native(finding, console)
+    for note in finding.notes:
+        console.print(f"note: {note}")
+
+
+def micros(found: Estimate) -> str:
+    """A duration with its interval, in microseconds."""
+    if found.low is None or found.high is None:
+        return f"{found.median_seconds * MICRO:.1f} µs"
+    interval = f"{found.low * MICRO:.1f} to {found.high * MICRO:.1f}"
+    return f"{found.median_seconds * MICRO:.1f} µs ({interval}, n={found.samples})"
+
+
+def _head(finding: OperatorsFinding, console: Console) -> None:
+    name = finding.mode if finding.mode == finding.effective else f"{finding.mode} (runs {finding.effective})"
+    size = f"batch {finding.batch_size} in bucket {finding.batch_bucket}"
+    console.print(f"[bold]{name}, {finding.phase}, {size}, {finding.device}[/bold]")
+    if finding.reason:
+        console.print(f"  {finding.reason}")
+    console.print(f"  one step            {micros(finding.step_seconds)}")
+    plain = "Python, binding and composite operators"
+    rest = plain if finding.graphs is None else "generated code, guards and wrappers"
+    console.print(
+        f"  in listed operators {finding.operators_seconds * MICRO:.1f} µs, {finding.operators_share:.0%}; "
+        f"the rest is {rest}, and {finding.tail_seconds * MICRO:.1f} µs after the last one"
+    )
+    if (dispatch := finding.dispatch) is not None:
+        console.print(
+            f"  dispatch            {dispatch.seconds * MICRO:.1f} µs, {dispatch.share:.0%} "
+            f"({dispatch.source}); kernel {dispatch.kernel_seconds * MICRO:.1f} µs"
+        )
+    console.print(
+        f"  profiler            {finding.profiled_seconds.median_seconds * MICRO:.1f} µs per step under it, "
+        f"{finding.event_seconds * MICRO:.2f} µs per event taken off; all parts {finding.accounted_share:.0%}"
+    )
+    if finding.no_device:
+        console.print(f"  launches            none: {finding.no_device}")
+    else:
+        console.print(f"  launches            {finding.launches}, kernels {finding.kernels}")
+
+
+def _operators(finding: OperatorsFinding, console: Console) -> None:
+    table = Table(title=f"{len(finding.operators)} operators, below autograd", title_justify="left")
+    for heading in ("#", "operator", "keys", "shapes", "strides", "µs", "Σ µs", "before", "line"):
+        number = "µs" in heading or heading in {"#", "before"}
+        table.add_column(heading, justify="right" if number else "left", no_wrap=number or heading == "line")
+    for place, row in enumerate(finding.operators):
+        overload = "" if row.overload == "default" else f".{row.overload}"
+        keys = "?" if row.keys is None else " ".join(row.keys)
+        table.add_row(
+            str(place), row.name.removeprefix("aten::") + overload + (" (view)" if row.is_view else ""), keys,
+            _sizes(row.shapes), _sizes(row.strides), f"{row.host_seconds * MICRO:.1f}",
+            f"{row.cumulative_seconds * MICRO:.0f}", f"{row.lead_seconds * MICRO:.1f}", row.line or "?",
+        )  # fmt: skip
+    console.print(table)
+
+
+def _sizes(lists: list[list[int]]) -> str:
+    return " ".join("×".join(map(str, sizes)) or "·" for sizes in lists)
+
+
+def _copies(finding: OperatorsFinding, console: Console) -> None:
+    total = sum(copy.bytes for copy in finding.copies)
+    views = sum(row.is_view is True for row in finding.operators)
+    table = Table(title=f"{len(finding.copies)} copies, {total} bytes; {views} views", title_justify="left")
+    for heading in ("by", "line", "copies", "bytes"):
+        table.add_column(heading, justify="right" if heading in {"copies", "bytes"} else "left")
+    groups: dict[tuple[str, str], list[int]] = {}
+    for copy in finding.copies:
+        groups.setdefault((copy.name, copy.line or "?"), []).append(copy.bytes)
+    for (name, line), sizes in sorted(groups.items(), key=lambda group: -sum(group[1])):
+        table.add_row(name, line, str(len(sizes)), str(sum(sizes)))
+    console.print(table)
+
+
+def _syncs(finding: OperatorsFinding, console: Console) -> None:
+    if not finding.syncs:
+        console.print("no sync points: the host needs no value of the device within the step")
+    for sync in finding.syncs:
+        console.print(f"sync point: {sync.kind} at {sync.line or 'an unknown line'}")
+
+
+def _native(finding: OperatorsFinding, console: Console) -> None:
+    native = finding.native
+    if native is None:
+        return
+    if native.kernel_share is None:
+        console.print(f"native functions: not sampled, because {native.reason}")
+        return
+    title = f"native functions: {native.samples} samples, {native.kernel_share:.0%} kernel"
+    table = Table(title=title, title_justify="left")
+    for heading in ("share", "class", "function", "of", "by"):
+        table.add_column(heading, justify="right" if heading == "share" else "left")
+    for symbol in native.symbols[:15]:
+        table.add_row(f"{symbol.share:.1%}", symbol.side, symbol.symbol[:70], symbol.binary, symbol.rule)
+    console.print(table)

@@ -1,0 +1,123 @@
+"""The anatomy of one step of one mode: its operators, what each costs, and what the compiler made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+from models.served import NoTwin
+from service.anatomy.choosing import choose_bucket, choose_case, choose_modes
+from service.anatomy.floor import Dispatch, calibrated, floor, measured, prepare_floor
+from service.anatomy.operators.calls import Call, record
+from service.anatomy.operators.compiled import Compiled, read_compiled
+from service.anatomy.operators.device_work import NO_DEVICE, device_work, reported_waits
+from service.anatomy.operators.dispatch_keys import thread_keys
+from service.anatomy.operators.finding import OperatorsArguments, OperatorsFinding
+from service.anatomy.operators.graph_breaks import trace
+from service.anatomy.operators.native import Native, sample_native
+from service.anatomy.operators.rows import Sync, agreeing, copies, operator_rows, syncs
+from service.anatomy.operators.sightings import Sighting, Sightings
+from service.anatomy.operators.times import OperatorTimes, time_operators
+from service.border.modes import MODES
+from service.step.bench import Bench, Case
+
+Say = Callable[[str], None]
+
+__all__ = ["OperatorsArguments", "OperatorsFinding", "list_operators"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    calls: tuple[Call, ...]
+    sightings: list[Sighting] | None
+    times: OperatorTimes
+
+
+def list_operators(bench: Bench, arguments: OperatorsArguments, say: Say) -> OperatorsFinding:
+    """Take one step of a mode apart. Raises StudyError for a mode or batch that is not there."""
+    began = perf_counter()
+    choose_modes(bench, arguments.mode)
+    bucket = choose_bucket(bench, arguments.batch_size)
+    case = choose_case(bench, arguments.mode, bucket, arguments.phase, say)
+    compiled = MODES[case.mode].effect(bench.device.type).compile is not None
+    if compiled:
+        say("tracing for graph breaks")
+        trace(bench, case)
+    no_floor = _prepare_floor(bench, case, say)
+    prepared = perf_counter() - began
+    facts = read_compiled(bench, case, say) if compiled else None
+    listed = _list(bench, case, say)
+    native = sample_native(bench, case, say) if arguments.native else None
+    say("calibrating dispatch")
+    return _finding(bench, case, arguments, listed, facts, native, prepared, no_floor)
+
+
+def _prepare_floor(bench: Bench, case: Case, say: Say) -> str | None:
+    """On a CPU build the hollow twin; returns why there is none, where there is none."""
+    if bench.device.type == "cpu":
+        try:
+            prepare_floor(bench, case.mode, case.buffers.bucket, say)
+        except NoTwin as missing:
+            return str(missing)
+    return None
+
+
+def _list(bench: Bench, case: Case, say: Say) -> _Listed:
+    say("recording one step")
+    calls = record(case, 1, operands=True)[0].calls
+    thread = thread_keys(MODES[case.mode], bench.device, bench.precision)
+    with Sightings(thread) as seen:
+        case.call()
+    sightings = seen.seen if agreeing(calls, seen.seen) else None
+    return _Listed(calls, sightings, time_operators(bench, case, calls, say))
+
+
+def _finding(
+    bench: Bench, case: Case, arguments: OperatorsArguments, listed: _Listed, facts: Compiled | None,
+    native: Native | None, prepared: float, no_floor: str | None,
+) -> OperatorsFinding:  # fmt: skip
+    times, work = listed.times, device_work(bench, case)
+    effect = MODES[case.mode].effect(bench.device.type)
+    operators = operator_rows(listed.calls, listed.sightings, times)
+    spent, whole = sum(times.own_seconds), times.plain.median_seconds
+    waits = [Sync(operator=None, kind="reported", line=line) for line in reported_waits(bench, case)]
+    if work is not None:
+        dispatch: Dispatch | None = measured(times.plain, work.kernel_seconds or 0.0)
+    else:
+        dispatch = calibrated(floor(bench, case.mode, case.buffers.bucket), times.plain)
+    return OperatorsFinding(
+        mode=case.mode, effective=effect.name, reason=effect.reason, device=bench.device.type,
+        batch_size=arguments.batch_size, batch_bucket=case.buffers.bucket, phase=case.phase,
+        step_seconds=times.plain, profiled_seconds=times.profiled, event_seconds=times.event_seconds,
+        operators_seconds=spent, operators_share=spent / whole,
+        tail_seconds=times.tail_seconds, accounted_share=times.accounted_seconds / whole, dispatch=dispatch,
+        operators=operators, copies=copies(listed.calls, operators),
+        syncs=syncs(operators, listed.sightings) + waits,
+        kernels=work.kernels if work else None, launches=work.launches if work else None,
+        no_device=None if work else NO_DEVICE,
+        native=native, prepare_seconds=prepared, notes=_notes(bench, listed, no_floor),
+        **_compiled_fields(facts),
+    )  # fmt: skip
+
+
+def _compiled_fields(facts: Compiled | None) -> dict[str, Any]:
+    if facts is None:
+        return {}
+    return {
+        "graphs": facts.tracing.graphs, "graph_break_count": facts.tracing.graph_break_count,
+        "graph_breaks": facts.tracing.graph_breaks, "recompiles": facts.recompiles, "guards": facts.guards,
+        "wrapper": facts.times, "fused_kernels": facts.fused_kernels, "generated_code": facts.generated_code,
+    }  # fmt: skip
+
+
+def _notes(bench: Bench, listed: _Listed, no_floor: str | None) -> list[str]:
+    notes = [f"dispatch is not known: {no_floor}"] if no_floor else []
+    if listed.sightings is None:
+        notes.append("keys, views and lines are unknown: a dispatch mode saw other calls than the profiler")
+    if bench.device.type == "cpu":
+        notes.append(
+            "on a CPU an operator's host time contains its kernel, and a sync point costs no waiting"
+        )
+    return notes

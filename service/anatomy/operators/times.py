@@ -1,0 +1,105 @@
+"""How long each call of a step takes on the host: profiled and plain steps in turns, the profiler taken off.
+
+The profiler reads its clock inside its own work, so a call without inner calls reads true, and each inner
+event adds what one event costs. That is measured in the same rounds: (profiled - plain step) / events,
+each the shortest of its kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+
+from service.anatomy.errors import StudyError
+from service.anatomy.estimate import Estimate, estimate
+from service.anatomy.operators.calls import Call, RecordedStep, record
+from service.step.bench import Bench, Case
+
+ROUNDS = 10
+STEPS_PER_ROUND = 4
+LEAD_STEPS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorTimes:
+    """Per call of the step, in order: its seconds and those since the call before it, events taken off.
+
+    `lead_seconds` is Python, binding and composite operators. `tail_seconds` is what follows the last call.
+    """
+
+    plain: Estimate
+    profiled: Estimate
+    event_seconds: float
+    own_seconds: list[float]
+    lead_seconds: list[float]
+    tail_seconds: float
+
+    @property
+    def accounted_seconds(self) -> float:
+        """All parts together; beside `plain` it says how well the profiler's part was taken off."""
+        return sum(self.own_seconds) + sum(self.lead_seconds) + self.tail_seconds
+
+
+def time_operators(
+    bench: Bench, case: Case, calls: tuple[Call, ...], say: Callable[[str], None]
+) -> OperatorTimes:
+    """Raises StudyError where the step does not make the same calls each time."""
+    plain: list[float] = []
+    recorded: list[RecordedStep] = []
+    say("timing operators")
+    for _ in range(ROUNDS):
+        for _ in range(LEAD_STEPS):
+            case.call_seconds()
+        for _ in range(STEPS_PER_ROUND):
+            plain.append(case.call_seconds())
+            bench.synchronise()
+        recorded += record(case, STEPS_PER_ROUND)
+    names = [call.schema_name for call in calls]
+    if any([call.schema_name for call in step.calls] != names for step in recorded):
+        raise StudyError("unsupported_here", "this step does not make the same calls every time: try again")
+    return _times(plain, recorded)
+
+
+def _times(plain: list[float], recorded: list[RecordedStep]) -> OperatorTimes:
+    whole, profiled = estimate(plain), estimate([step.seconds for step in recorded])
+    events = recorded[0].events
+    # Of the shortest: others on the machine only ever lengthen a step, and would be taken for the profiler.
+    longer = min(step.seconds for step in recorded) - min(plain)
+    cost = max(longer, 0.0) / max(events, 1)
+    own, lead = [], []
+    for place, call in enumerate(recorded[0].calls):
+        seconds = median(step.calls[place].seconds for step in recorded)
+        own.append(max(seconds - call.inner * cost, 0.0))
+        between = median(_since_the_last(step, place) for step in recorded)
+        # Its own event, and those of the composite operators around it, lie in front of a call.
+        events_before = 1 + _newly_entered(recorded[0].calls, place)
+        lead.append(max(between - events_before * cost, 0.0))
+    tail = median(_after_the_last(step) for step in recorded)
+    return OperatorTimes(whole, profiled, cost, own, lead, tail)
+
+
+def _since_the_last(step: RecordedStep, place: int) -> float:
+    call = step.calls[place]
+    if place == 0:
+        return (call.begin_ns - step.begin_ns) / 1e9
+    last = step.calls[place - 1]
+    return (call.begin_ns - last.begin_ns) / 1e9 - last.seconds
+
+
+def _after_the_last(step: RecordedStep) -> float:
+    if not step.calls:
+        return step.seconds
+    last = step.calls[-1]
+    return step.seconds - (last.begin_ns - step.begin_ns) / 1e9 - last.seconds
+
+
+def _newly_entered(calls: tuple[Call, ...], place: int) -> int:
+    """Composite operators around this call that were not around the one before it, by name."""
+    within, before = calls[place].within, calls[place - 1].within if place else ()
+    shared = 0
+    for mine, theirs in zip(within, before, strict=False):
+        if mine != theirs:
+            break
+        shared += 1
+    return len(within) - shared

@@ -1,0 +1,88 @@
+"""Compiled steps of a probe: made with entries of their own, and what the compiler tells of making them."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter_ns
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._dynamo.utils import counters, get_compilation_metrics, graph_break_reasons
+
+from models.served import Cache
+from service.anatomy.operators.guards import entries
+
+
+def compiled(model: Callable[..., object], backend: str = "inductor") -> types.FunctionType:
+    """`model` compiled where graphs may break, with a code object, and so entries, of its own."""
+
+    def probed(tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> object:
+        return model(tokens, positions, last, cache)
+
+    own = types.FunctionType(
+        probed.__code__.replace(), probed.__globals__, "probed", None, probed.__closure__
+    )
+    step: Any = torch.compile(own, dynamic=False, backend=backend)
+    assert isinstance(step, types.FunctionType)
+    return step
+
+
+@dataclass(frozen=True, slots=True)
+class Compilation:
+    """What the compiler counted in the first call of a step; a reason for each break, with its stack."""
+
+    breaks: int
+    graphs: int
+    reasons: list[Any]
+
+    @property
+    def first_reason(self) -> str:
+        """Why it stopped first, in short."""
+        return str(self.reasons[0].reason).splitlines()[0].rstrip(".") if self.reasons else "nothing"
+
+
+def compile_counting(call: Callable[[], object]) -> Compilation:
+    """Make the first call of a compiled step."""
+    counters.clear()
+    count = len(graph_break_reasons)
+    call()
+    breaks, graphs = sum(counters["graph_break"].values()), counters["stats"]["unique_graphs"]
+    return Compilation(breaks, graphs, graph_break_reasons[count:])
+
+
+def recompiles(step: types.FunctionType) -> int:
+    """Compiled entries of `step` after its first."""
+    return len(entries(step)) - 1
+
+
+def why_recompiled() -> str:
+    """The guard that failed before the newest compilation, and a stack, as the compiler tells it."""
+    return str(get_compilation_metrics()[-1].recompile_reason)
+
+
+def failed_guard(reason: str) -> str:
+    """The guard alone, in a sentence."""
+    return f"The guard that failed: {reason.splitlines()[0].split('#')[0].strip()}."
+
+
+def seconds_of(call: Callable[[], object]) -> float:
+    """How long `call` took."""
+    began = perf_counter_ns()
+    call()
+    return (perf_counter_ns() - began) / 1e9
+
+
+@contextmanager
+def counters_kept() -> Iterator[None]:
+    """Puts back the compiler's counters and list of breaks, which are the whole process's."""
+    kept, reasons = {name: counter.copy() for name, counter in counters.items()}, graph_break_reasons.copy()
+    try:
+        yield
+    finally:
+        counters.clear()
+        counters.update(kept)
+        graph_break_reasons[:] = reasons

@@ -1,0 +1,120 @@
+"""Probes of memory: copies that no line says, and buffers asked for anew in every step."""
+
+from __future__ import annotations
+
+import resource
+from collections import Counter as Counts
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from service.anatomy.operators.calls import record
+from service.anatomy.operators.sightings import Sighting
+from service.anatomy.probes.blame import line_of, sightings
+from service.anatomy.probes.subject import Subject
+from service.anatomy.probes.trial import Counter, Side, Trial
+
+SCRATCH_BYTES = 33 << 20
+"""Above 32 MiB, the most that glibc keeps back for later: what is larger comes from the system each time."""
+
+_ON_CUDA = (
+    "`empty_cache` gives the memory back to the driver, which unmaps it and maps it again in the next step. "
+    "Without that line the caching allocator would have kept it."
+)
+_ON_CPU = (
+    "So large a block is unmapped when freed, and each of its pages faults when touched anew. A smaller one "
+    "stays with the C library and costs next to nothing."
+)
+_STEPS_COUNTED = 5
+_COPYING = ("aten::clone", "aten::_to_copy", "aten::copy_")
+
+
+def hidden_copy(subject: Subject, say: Callable[[str], None]) -> Trial:
+    """The layers' outputs laid out with their features first, as a view that looks free."""
+    spoiled = subject.copy()
+    for layer in subject.layers(spoiled):
+        layer.register_forward_hook(_features_first)
+    without, with_fault = subject.served(subject.model, "prefill"), subject.served(spoiled, "prefill")
+    say("counting copies")
+    (before, before_bytes), (after, after_bytes) = copies(subject, without), copies(subject, with_fault)
+    seen = sightings(subject, with_fault)
+    blame = line_of("aten::clone", seen)
+    return Trial(
+        without=Side(without), with_fault=Side(with_fault),
+        counter=Counter(name="copies_per_step", before=before, after=after), blame=blame,
+        notes=[
+            f"A step copied {before_bytes:,} bytes without and {after_bytes:,} bytes with the fault.",
+            *_further_copies(sightings(subject, without), seen, blame),
+        ],
+    )  # fmt: skip
+
+
+def _features_first(layer: object, inputs: object, output: Any) -> Any:  # noqa: ANN401 - a tensor or a tuple
+    hidden: Tensor = output[0] if isinstance(output, tuple) else output
+    turned = hidden.transpose(-1, -2)
+    copied = turned.flatten().view(turned.shape).transpose(-1, -2)
+    return (copied, *output[1:]) if isinstance(output, tuple) else copied
+
+
+def _further_copies(before: list[Sighting], after: list[Sighting], blame: str) -> list[str]:
+    """Where the layout made others copy, who do not in the step without it."""
+    lines = [Counts(one.line for one in seen if one.schema_name in _COPYING) for seen in (before, after)]
+    further = sorted(line for line in lines[1] - lines[0] if line and line != blame)
+    return [f"The layout made others copy as well: {', '.join(further)}."] if further else []
+
+
+def copies(subject: Subject, run: Callable[[], object]) -> tuple[int, int]:
+    """How many tensors a call of `run` copies, in operators and within their kernels, and their bytes."""
+    step = record(subject.case(run), 1, operands=True)[0]
+    copied = [target for call in step.calls for target in call.copied]
+    return len(copied), sum(target.bytes for target in copied)
+
+
+def allocator_churn(subject: Subject, say: Callable[[str], None]) -> Trial:
+    """A scratch buffer made in every step, where one that is kept would do."""
+    kept, churning = subject.copy(), subject.copy()
+    scratch = torch.empty(SCRATCH_BYTES, dtype=torch.uint8, device=subject.bench.device)
+    subject.layers(kept)[0].register_forward_hook(lambda *_: _clear(scratch))
+    subject.layers(churning)[0].register_forward_hook(_scratch_anew)
+    without, with_fault = subject.served(kept), subject.served(churning)
+    say("counting what the allocator asks of the system")
+    name, count = _requests(subject.bench.device)
+    return Trial(
+        without=Side(without), with_fault=Side(with_fault),
+        counter=Counter(name=name, before=_per_step(count, without), after=_per_step(count, with_fault)),
+        blame=line_of("aten::empty.memory_format", sightings(subject, with_fault)),
+        notes=[
+            f"Both steps clear {SCRATCH_BYTES >> 20} MiB in their first layer; only its origin differs.",
+            _ON_CUDA if scratch.is_cuda else _ON_CPU,
+        ],
+    )  # fmt: skip
+
+
+def _scratch_anew(layer: nn.Module, inputs: tuple[Tensor, ...], output: object) -> None:
+    device = next(layer.parameters()).device
+    scratch = torch.empty(SCRATCH_BYTES, dtype=torch.uint8, device=device)
+    _clear(scratch)
+    if device.type == "cuda":
+        del scratch
+        torch.cuda.empty_cache()
+
+
+def _clear(scratch: Tensor) -> None:
+    scratch.zero_()
+
+
+def _requests(device: torch.device) -> tuple[str, Callable[[], int]]:
+    """What counts how often memory comes from the system: page faults, or the driver's allocations."""
+    if device.type == "cuda":
+        return "device_allocations_per_step", lambda: int(torch.cuda.memory_stats()["num_device_alloc"])
+    return "page_faults_per_step", lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+def _per_step(count: Callable[[], int], run: Callable[[], object]) -> float:
+    run()
+    before = count()
+    for _ in range(_STEPS_COUNTED):
+        run()
+    return (count() - before) / _STEPS_COUNTED

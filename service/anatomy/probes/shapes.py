@@ -1,0 +1,81 @@
+"""Probe of shapes: prompts run at their own lengths, where one padded length would do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import cycle
+
+from torch import Tensor
+
+from models.served import Cache
+from service.anatomy.errors import StudyError
+from service.anatomy.operators.guards import entries
+from service.anatomy.probes.blame import line_that_calls
+from service.anatomy.probes.compiling import compiled, failed_guard, seconds_of, why_recompiled
+from service.anatomy.probes.subject import Subject
+from service.anatomy.probes.trial import Counter, Side, Trial
+
+LIMIT = 2
+"""Entries of one step before the compiler gives up, lowered from torch's 8 so that the probe answers soon."""
+
+_MOST_LENGTHS = 10
+
+
+def unbucketed_shape(subject: Subject, say: Callable[[str], None]) -> Trial:
+    """Prompts of several lengths through one padded shape, and each through its own."""
+    prompts = _prompts(subject)
+    padded, own = compiled(subject.model), compiled(subject.model)
+    without = subject.served(_padding(padded, cycle(prompts)), "prefill")
+    say("compiling one padded length")
+    without()
+    first = subject.served(_as_they_come(own, iter(prompts[:LIMIT])), "prefill")
+    say(f"compiling {LIMIT} lengths of their own")
+    first()
+    new_shape, reason = seconds_of(first), why_recompiled()
+    # The entries are used up; the lengths that have one are not met again.
+    with_fault = subject.served(_as_they_come(own, cycle(prompts[LIMIT:])), "prefill")
+    return Trial(
+        without=Side(without), with_fault=Side(with_fault),
+        blame=line_that_calls(own.__code__, with_fault),
+        counter=Counter(name="compiled_entries", before=len(entries(padded)), after=len(entries(own))),
+        notes=[
+            failed_guard(reason),
+            f"A new length took {new_shape:.2f} s to compile. What is timed comes after it: {LIMIT} entries "
+            "are used up (torch's own limit is 8), and each further length runs uncompiled.",
+            "With `fullgraph=True`, as the compiled modes have it, the limit raises instead.",
+        ],
+    )  # fmt: skip
+
+
+def _prompts(subject: Subject) -> list[Tensor]:
+    """Chunks of different lengths, all shorter than a whole one. Raises StudyError where too few fit."""
+    chunk = subject.buffers.chunk
+    longest = chunk.shape[1] - 1
+    lengths = range(longest, max(longest - _MOST_LENGTHS, 1), -1)
+    if len(lengths) <= LIMIT:
+        raise StudyError(
+            "unsupported_here",
+            f"prompts of several lengths do not fit a prefill chunk of {chunk.shape[1]}: make it 8 or more",
+        )
+    return [chunk[:, :length].clone() for length in lengths]
+
+
+def _padding(step: Callable[..., object], prompts: Iterator[Tensor]) -> Callable[..., object]:
+    def pad(chunk: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> object:
+        prompt = next(prompts)
+        length = prompt.shape[1]
+        chunk[:, :length] = prompt
+        chunk[:, length:] = 0
+        last.fill_(length - 1)
+        return step(chunk, positions, last, cache)
+
+    return pad
+
+
+def _as_they_come(step: Callable[..., object], prompts: Iterator[Tensor]) -> Callable[..., object]:
+    def as_it_comes(chunk: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> object:
+        prompt = next(prompts)
+        last.fill_(prompt.shape[1] - 1)
+        return step(prompt, positions, last, cache)
+
+    return as_it_comes

@@ -1,0 +1,37 @@
+"""A probe's finding in a terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from service.anatomy.estimate import Estimate
+from service.anatomy.probes.study import ProbeFinding
+
+
+def show(finding: ProbeFinding, console: Console) -> None:
+    """Print both times, their ratio, the counter, the line to blame and the cure."""
+    step = f"one {finding.phase} step, {finding.layers} layers, batch {finding.batch_size}, {finding.device}"
+    table = Table()
+    for heading in ("", "ms", "95 %", finding.counter.name.replace("_", " ")):
+        table.add_column(heading, justify="left" if not heading else "right")
+    counter = finding.counter
+    table.add_row("without", *_times(finding.without), f"{counter.before:g}")
+    table.add_row("with", *_times(finding.with_fault), f"{counter.after:g}")
+    console.print(f"{finding.name}: {finding.teaches}", markup=False, soft_wrap=True)
+    console.print(step, markup=False)
+    console.print(table)
+    ratio = finding.ratio
+    console.print(
+        f"{finding.verdict}: {ratio.value:.2f} times as long [{ratio.low:.2f} to {ratio.high:.2f}]",
+        markup=False,
+    )
+    for name, text in (("blame", finding.blame), ("cure", finding.cure)):
+        console.print(f"{name}: {text}", markup=False, soft_wrap=True)
+    for note in finding.notes:
+        console.print(f"- {note}", markup=False, soft_wrap=True)
+
+
+def _times(found: Estimate) -> tuple[str, str]:
+    low, high = ("?" if side is None else f"{side * 1000:.3f}" for side in (found.low, found.high))
+    return f"{found.median_seconds * 1000:.3f}", f"{low} to {high}"

@@ -1,0 +1,163 @@
+"""The probes, one pitfall each: a step without and with it, what it moved, the line to blame, the cure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import msgspec
+
+from service.anatomy.errors import StudyError
+from service.anatomy.estimate import Estimate, estimate
+from service.anatomy.probes.graphs import graph_break
+from service.anatomy.probes.guards import grad_mode_mismatch, recompile, thread_change
+from service.anatomy.probes.memory import allocator_churn, hidden_copy
+from service.anatomy.probes.modes import autocast, sync_point
+from service.anatomy.probes.operator import custom_op
+from service.anatomy.probes.shapes import LIMIT, unbucketed_shape
+from service.anatomy.probes.state import as_found
+from service.anatomy.probes.subject import Subject, make_subject
+from service.anatomy.probes.trial import Counter, Trial, interleave
+from service.border.messages import Phase
+from service.border.probes import PROBES
+from service.statistics import Interval, median_interval
+from service.step.bench import Bench
+
+SMALLEST_DIFFERENCE = 0.01
+"""Less is not called one, whatever the interval: two copies of one step differ by that for where they lie."""
+
+Verdict = Literal["slower", "faster", "no detectable difference"]
+
+
+class ProbesArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which probe, at which batch. `repeats` pairs are timed, fewer where each one compiles."""
+
+    name: str
+    batch_size: Annotated[int, msgspec.Meta(ge=1)] = 1
+    repeats: Annotated[int, msgspec.Meta(ge=6, le=1001)] = 41
+    seed: int = 0
+
+
+class Ratio(msgspec.Struct, frozen=True, kw_only=True):
+    """How many times as long the step takes with the fault: median of the pairs' ratios, 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+class ProbeFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """What a probe found. Times are seconds of one step, on `device` until it has finished.
+
+    `counter` holds its reading in the step without and with the fault. `blame` is `file:line` of the fault,
+    found while it happened. `verdict` is `slower` or `faster` only where the ratio's interval excludes 1
+    and the ratio differs from 1 by SMALLEST_DIFFERENCE.
+    """
+
+    name: str
+    without: Estimate
+    with_fault: Estimate = msgspec.field(name="with")
+    ratio: Ratio
+    verdict: Verdict
+    counter: Counter
+    blame: str
+    cure: str
+    teaches: str
+    notes: list[str]
+    device: str
+    batch_size: int
+    phase: Phase
+    layers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A row of the table. A probe `resets` where it leaves compiled entries on the model's own code."""
+
+    run: Callable[[Subject, Callable[[str], None]], Trial]
+    cure: str
+    phase: Phase = "decode"
+    resets: bool = False
+    recompile_limit: int = 8
+
+
+TABLE: dict[str, Probe] = {
+    "graph-break": Probe(
+        graph_break, resets=True,
+        cure="Take the call out of the step; with `fullgraph=True` a break is an error that names its line.",
+    ),
+    "recompile": Probe(
+        recompile, cure="Keep the number out of the step, or in a tensor: its value is then no guard."
+    ),
+    "unbucketed-shape": Probe(
+        unbucketed_shape, phase="prefill", recompile_limit=LIMIT,
+        cure="Pad every input to one of a few fixed sizes, and compile each of them before serving.",
+    ),
+    "sync-point": Probe(
+        sync_point, resets=True,
+        cure="Leave the value on the device, and read it after the step, with what goes to the host anyway.",
+    ),
+    "hidden-copy": Probe(
+        hidden_copy, phase="prefill",
+        cure="Keep one layout through the step, or copy once where it can be seen, with `.contiguous()`.",
+    ),
+    "allocator-churn": Probe(
+        allocator_churn,
+        cure="Allocate the buffer once, beside the cache, and write into it in every step.",
+    ),
+    "grad-mode-mismatch": Probe(
+        grad_mode_mismatch, cure="Warm up in exactly the grad mode that serves, and enter it in one place."
+    ),
+    "thread-change": Probe(
+        thread_change, cure="Set the number of threads once, before the first compilation, and never again."
+    ),
+    "custom-op": Probe(
+        custom_op, resets=True,
+        cure="Register the kernel with `torch.library.custom_op`, and give it a fake with `register_fake`.",
+    ),
+    "autocast": Probe(
+        autocast, cure="Cast the weights once (`--dtype bfloat16`): autocast is for training in float32."
+    ),
+}  # fmt: skip
+"""Every probe there is, by the names that `service.border.probes` teaches."""
+
+
+def run_probe(bench: Bench, arguments: ProbesArguments, say: Callable[[str], None]) -> ProbeFinding:
+    """Run the probe `arguments.name` and leave the process as it was found.
+
+    Raises StudyError for a probe that does not exist, a batch that no bucket holds, or a model that lacks
+    what the probe spoils.
+    """
+    if arguments.name not in TABLE:
+        known = ", ".join(TABLE)
+        raise StudyError("not_found", f"no probe '{arguments.name[:64]}'; try one of {known}", "name")
+    probe = TABLE[arguments.name]
+    with as_found(bench, probe.resets, probe.recompile_limit):
+        return _measure(bench, probe, arguments, say)
+
+
+def _measure(
+    bench: Bench, probe: Probe, arguments: ProbesArguments, say: Callable[[str], None]
+) -> ProbeFinding:
+    subject = make_subject(bench, arguments.batch_size)
+    trial = probe.run(subject, say)
+    repeats = min(arguments.repeats, trial.most_repeats or arguments.repeats)
+    say(f"timing {repeats} pairs of steps")
+    without, with_fault = interleave(trial, repeats, arguments.seed, bench.synchronise)
+    # Pairs lie close in time and share the machine's state; their median bears a pair that was disturbed.
+    ratio = median_interval([b / a for a, b in zip(without, with_fault, strict=True)])
+    return ProbeFinding(
+        name=arguments.name, without=estimate(without), with_fault=estimate(with_fault),
+        ratio=Ratio(value=ratio.value, low=ratio.low, high=ratio.high), verdict=judge(ratio),
+        counter=trial.counter, blame=trial.blame, cure=probe.cure, teaches=PROBES[arguments.name],
+        notes=trial.notes, device=bench.device.type, batch_size=subject.buffers.bucket, phase=probe.phase,
+        layers=subject.model.config.layers,
+    )  # fmt: skip
+
+
+def judge(ratio: Interval) -> Verdict:
+    """What the interval of times with the fault over times without it allows to say."""
+    if not ratio.excludes_one or abs(ratio.value - 1) < SMALLEST_DIFFERENCE:
+        return "no detectable difference"
+    return "slower" if ratio.value > 1 else "faster"

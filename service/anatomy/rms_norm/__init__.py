@@ -1,0 +1,1 @@
+"""A custom operator beside the form that Inductor can fuse."""

@@ -1,0 +1,184 @@
+"""A fused RMS-norm as a custom operator of torch, and what hiding it from the compiler costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from time import perf_counter_ns
+from types import FunctionType
+from typing import Annotated
+
+import msgspec
+import torch
+from torch import Tensor
+from torch._dynamo.utils import counters
+from torch._inductor import metrics
+from torch.nn import functional
+
+from service.anatomy.errors import StudyError
+from service.anatomy.estimate import Estimate, estimate
+from service.anatomy.layers.arms import Arm, State, in_rounds
+from service.statistics import median_interval
+from service.step.bench import Bench
+
+Say = Callable[[str], None]
+Norm = Callable[[Tensor, Tensor, float], Tensor]
+Form = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+NAME = "launchbound_anatomy::rms_norm"
+EPSILON = 1e-5
+
+
+class RmsNormArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`rows` of hidden states of the model's width, or of `width`."""
+
+    rows: Annotated[int, msgspec.Meta(ge=1, le=65536)] = 16
+    width: Annotated[int, msgspec.Meta(ge=1, le=65536)] | None = None
+    rounds: Annotated[int, msgspec.Meta(ge=6, le=500)] = 15
+
+
+class RmsNormForm(msgspec.Struct, frozen=True, kw_only=True):
+    """One way to write the norm, eager or compiled: what a call takes, on CUDA until the device is done.
+
+    `kernels` counts what Inductor generated for it, None in eager. `fits` is the largest difference from
+    ATen's form in eager, as a share of the tolerance of the dtype.
+    """
+
+    name: str
+    call: Estimate
+    kernels: int | None
+    fits: float
+
+
+class RmsNormFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """The custom operator beside ATen's form, each between an addition and a gate that can be fused with it.
+
+    `opaque_ratio` is the compiled custom form over the compiled ATen form, per round: above 1, hiding the
+    norm from the compiler costs. Both compiled with `fullgraph`, which a break would have made fail.
+    """
+
+    device: str
+    rows: int
+    width: int
+    dtype: str
+    rounds: int
+    runs: str
+    forms: list[RmsNormForm]
+    opaque_ratio: float
+    opaque_ratio_low: float
+    opaque_ratio_high: float
+    graph_breaks: int
+
+
+@cache
+def rms_norm_operator() -> Norm:
+    """The custom operator, registered at the first call and once per process.
+
+    (x [..., width], weight [width], epsilon) → as x. Forward only. A Triton kernel on CUDA, ATen's on a CPU.
+    """
+
+    @torch.library.custom_op(NAME, mutates_args=(), device_types="cpu")
+    def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+        # As the fake says; ATen would keep a transposed layout.
+        return aten_rms_norm(x, weight, epsilon).contiguous()
+
+    @rms_norm.register_fake
+    def _(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+        return x.new_empty(x.shape)
+
+    @rms_norm.register_kernel("cuda")
+    def _(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+        from service.anatomy.rms_norm.triton_kernel import launch
+
+        return launch(x, weight, epsilon)
+
+    return rms_norm
+
+
+def aten_rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    """The form that torch knows and Inductor can take apart and fuse."""
+    return functional.rms_norm(x, weight.shape, weight, epsilon)
+
+
+def surrounded(norm: Norm) -> Form:
+    """`norm` as in a block: after a residual addition, before a gate.
+
+    With a code object of its own, because compiled entries of one share a recompile limit.
+    """
+
+    def form(x: Tensor, residual: Tensor, weight: Tensor, gate: Tensor) -> Tensor:
+        return norm(x + residual, weight, EPSILON) * functional.silu(gate)
+
+    return FunctionType(form.__code__.replace(), form.__globals__, "form", None, form.__closure__)
+
+
+def compare_rms_norm(bench: Bench, arguments: RmsNormArguments, say: Say) -> RmsNormFinding:
+    """Time both forms, eager and compiled, in interleaved rounds under inference mode.
+
+    Raises StudyError where a form does not compile whole or does not compute what ATen's eager form does.
+    """
+    width = arguments.width or bench.model.config.width
+    inputs = _inputs(bench, arguments.rows, width)
+    norms = {"ATen": aten_rms_norm, "custom": rms_norm_operator()}
+    breaks = sum(counters["graph_break"].values())
+    forms: dict[str, Form] = {f"{name}, eager": surrounded(norm) for name, norm in norms.items()}
+    kernels: dict[str, int] = {}
+    for name, norm in norms.items():
+        say(f"compiling the {name} form")
+        forms[f"{name}, compiled"], kernels[f"{name}, compiled"] = _compiled(norm, inputs)
+    fits = {name: _fit(form, forms["ATen, eager"], inputs) for name, form in forms.items()}
+    arms = {name: _arm(bench, form, inputs) for name, form in forms.items()}
+    seconds = in_rounds(arms, bench.device, arguments.rounds, say)
+    ratio = median_interval(
+        [c / a for c, a in zip(seconds["custom, compiled"], seconds["ATen, compiled"], strict=True)]
+    )
+    return RmsNormFinding(
+        device=bench.device.type, rows=arguments.rows, width=width, dtype=bench.precision.name,
+        rounds=arguments.rounds, runs="Triton" if bench.device.type == "cuda" else "ATen",
+        forms=[
+            RmsNormForm(name=name, call=estimate(seconds[name]), kernels=kernels.get(name), fits=fits[name])
+            for name in forms
+        ],
+        opaque_ratio=ratio.value, opaque_ratio_low=ratio.low, opaque_ratio_high=ratio.high,
+        graph_breaks=sum(counters["graph_break"].values()) - breaks,
+    )  # fmt: skip
+
+
+def _inputs(bench: Bench, rows: int, width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, device=bench.device, dtype=bench.precision.weights)
+
+    return normal(rows, width), normal(rows, width), normal(width), normal(rows, width)
+
+
+def _compiled(norm: Norm, inputs: tuple[Tensor, ...]) -> tuple[Form, int]:
+    form = torch.compile(surrounded(norm), fullgraph=True, dynamic=False)
+    before = metrics.generated_kernel_count
+    try:
+        with torch.inference_mode():
+            form(*inputs)
+    except Exception as error:
+        raise StudyError("mode_failed", f"the norm does not compile whole: {error}"[:2000]) from error
+    return form, metrics.generated_kernel_count - before
+
+
+def _fit(form: Form, reference: Form, inputs: tuple[Tensor, ...]) -> float:
+    with torch.inference_mode():
+        expected, got = reference(*inputs), form(*inputs)
+    # A few roundings of the dtype, relative to the largest output.
+    tolerance = 8 * torch.finfo(expected.dtype).eps * max(1.0, float(expected.abs().max()))
+    found = float((got - expected).abs().max()) / tolerance
+    if found > 1:
+        raise StudyError("mode_failed", f"the norm differs from ATen's by {found:.1f} times the tolerance")
+    return found
+
+
+def _arm(bench: Bench, form: Form, inputs: tuple[Tensor, ...]) -> Arm:
+    def run(times: int) -> float:
+        began = perf_counter_ns()
+        for _ in range(times):
+            form(*inputs)
+        bench.synchronise()
+        return (perf_counter_ns() - began) / 1e9
+
+    return Arm(run, State())

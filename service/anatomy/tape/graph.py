@@ -1,0 +1,134 @@
+"""Reads a tape: the operators recorded, the nodes that would run backward, and what each of them keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from service.anatomy.errors import StudyError
+from service.anatomy.tape.nodes import execution_order, saved_by, short_name
+from service.anatomy.tape.storages import SavedTensor, Storages, tensor_bytes, tensors_in
+
+ACCUMULATE = "AccumulateGrad"
+
+
+class ForwardOperator(msgspec.Struct, frozen=True, kw_only=True):
+    """One operator below autograd, in order. `node` is the backward node made for it, None where none was.
+
+    `new_bytes` is the memory that its results brought; a view brings none.
+    """
+
+    operator: str
+    shape: tuple[int, ...]
+    new_bytes: int
+    node: int | None
+
+
+class BackwardNode(msgspec.Struct, frozen=True, kw_only=True):
+    """One node, at its place in the order in which the engine runs them.
+
+    `feeds` are the nodes that get its gradients, one entry per edge.
+    """
+
+    index: int
+    name: str
+    feeds: tuple[int, ...]
+    saved: tuple[SavedTensor, ...]
+
+    @property
+    def saved_bytes(self) -> int:
+        """Bytes of the elements it keeps."""
+        return sum(tensor.tensor_bytes for tensor in self.saved)
+
+
+class Leaf(msgspec.Struct, frozen=True, kw_only=True):
+    """A tensor that gets `.grad`; `grad_bytes` is what that costs. `node` accumulates it."""
+
+    name: str
+    shape: tuple[int, ...]
+    grad_bytes: int
+    node: int
+
+
+class _Recorder(TorchDispatchMode):
+    """Notes every operator with the number of the newest autograd node, which is its own where one is new."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen: list[tuple[ForwardOperator, int]] = []
+        self._newest = _newest_node()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
+        newest, before = _newest_node(), self._newest
+        self._newest = newest
+        result = func(*args, **(kwargs or {}))
+        given = {t.untyped_storage().data_ptr() for t in tensors_in((args, kwargs))}
+        results = list(tensors_in(result))
+        new = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in results}
+        operator = ForwardOperator(
+            operator=str(func), shape=tuple(results[0].shape) if results else (),
+            new_bytes=sum(size for address, size in new.items() if address not in given), node=None,
+        )  # fmt: skip
+        self.seen.append((operator, newest if newest != before else -1))
+        return result
+
+
+@dataclass(slots=True)
+class Tape:
+    """What `record` found."""
+
+    forward: list[ForwardOperator] = field(default_factory=list)
+    nodes: list[BackwardNode] = field(default_factory=list)
+    leaves: list[Leaf] = field(default_factory=list)
+
+
+def record(run: Callable[[], Tensor], storages: Storages, names: Callable[[Tensor], str]) -> Tape:
+    """The tape of `run`'s result, with grad mode on. `names` names a leaf.
+
+    Raises StudyError where nothing was recorded, or where what was saved has been changed since.
+    """
+    with torch.enable_grad(), _Recorder() as recorder:
+        result = run()
+    if result.grad_fn is None:
+        raise StudyError("invalid_request", "the result has no grad_fn: use x, w or b in it", "expression")
+    order = execution_order(result.grad_fn)
+    numbers = {node: index for index, node in enumerate(order)}
+    by_sequence = {node._sequence_nr(): index for node, index in numbers.items()}
+    tape = Tape()
+    for operator, sequence in recorder.seen:
+        tape.forward.append(msgspec.structs.replace(operator, node=by_sequence.get(sequence)))
+    for node, index in numbers.items():
+        saved = tuple(storages.saved(name, tensor) for name, tensor in saved_by(node))
+        feeds = tuple(numbers[to] for to, _ in node.next_functions if to is not None)
+        tape.nodes.append(BackwardNode(index=index, name=short_name(node), feeds=feeds, saved=saved))
+        if ACCUMULATE in node.name():
+            leaf: Tensor = node.variable  # type: ignore[attr-defined]
+            tape.leaves.append(
+                Leaf(name=names(leaf), shape=tuple(leaf.shape), grad_bytes=tensor_bytes(leaf), node=index)
+            )
+    return tape
+
+
+def hooked(run: Callable[[], object], storages: Storages) -> list[SavedTensor]:
+    """What autograd saves while `run` runs, as its own hooks on saving see it, whatever becomes of it."""
+    seen: list[Tensor] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        seen.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        result = run()
+    described = [storages.saved("saved", tensor) for tensor in seen]
+    del result
+    return described
+
+
+def _newest_node() -> int:
+    return int(torch._C._autograd._get_sequence_nr()) - 1

@@ -1,0 +1,85 @@
+"""What a tape holds during one step of each mode, and the most that the step itself had allocated at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from service.anatomy.tape.graph import hooked
+from service.anatomy.tape.storages import Held, Storages, held, owned_by
+from service.border.modes import MODES
+from service.step.bench import Bench, Case
+from service.step.profiling import chrome_events
+
+MEMORY_EVENT = "[memory]"
+CPU_DEVICE_TYPE = 0
+
+
+class Peak(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes that torch's allocator gave to one step: the most at once above its start, and all together.
+
+    CPU: every allocation and release that the profiler was told of; kernels' own scratch is not torch's and
+    not in it. CUDA: the allocator's peak; a replayed graph allocates nothing, its pool was taken at capture.
+    `allocations` and `allocated_bytes` are None on CUDA.
+    """
+
+    peak_bytes: int
+    allocations: int | None
+    allocated_bytes: int | None
+
+
+class TapeOfStep(msgspec.Struct, frozen=True, kw_only=True):
+    """One step of a mode: what autograd saved in it, as its hooks on saving saw, and what was allocated."""
+
+    mode: str
+    effective: str
+    held: Held
+    step: Peak
+
+
+def tape_of_step(bench: Bench, case: Case) -> TapeOfStep:
+    """Run two steps of `case`: one with hooks on what is saved, one with an account of allocations."""
+    saved = hooked(case.call, Storages(owned_by(bench, case.buffers)))
+    effective = MODES[case.mode].effect(bench.device.type).name
+    return TapeOfStep(mode=case.mode, effective=effective, held=held(saved), step=peak_of(bench, case))
+
+
+def peak_of(bench: Bench, case: Case) -> Peak:
+    """The most memory that one step had at once, its results included."""
+    if bench.device.type == "cuda":
+        return _peak_on_cuda(case)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as session:
+        result = case.call()
+    events = chrome_events(session)
+    del result
+    return peak_of_events(events)
+
+
+def peak_of_events(events: Iterable[dict[str, Any]]) -> Peak:
+    """The peak of the running sum of the profiler's memory events on the host, in order of time."""
+    changes = [
+        event["args"]["Bytes"]
+        for event in sorted(events, key=lambda event: event.get("ts", 0.0))
+        if event["name"] == MEMORY_EVENT and event["args"]["Device Type"] == CPU_DEVICE_TYPE
+    ]
+    now = most = 0
+    for change in changes:
+        now += change
+        most = max(most, now)
+    taken = [change for change in changes if change > 0]
+    return Peak(peak_bytes=most, allocations=len(taken), allocated_bytes=sum(taken))
+
+
+def _peak_on_cuda(case: Case) -> Peak:
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    result = case.call()
+    torch.cuda.synchronize()
+    most = torch.cuda.max_memory_allocated() - before
+    del result
+    return Peak(peak_bytes=most, allocations=None, allocated_bytes=None)

@@ -1,0 +1,72 @@
+"""The tape of an expression or of the model's block, what it keeps, and what each mode's step keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import torch
+
+from service.anatomy.choosing import choose_bucket, choose_case, choose_modes
+from service.anatomy.tape.graph import BackwardNode, ForwardOperator, Leaf, hooked, record
+from service.anatomy.tape.steps import TapeOfStep, tape_of_step
+from service.anatomy.tape.storages import Held, Storages, held
+from service.anatomy.tape.subjects import choose_subject
+from service.border.messages import Phase
+from service.step.bench import Bench
+
+
+class TapeArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`expression` is `block`, `step` or one of `tape_subjects.MENU`; `mode` None is every configured one.
+
+    Where `tape_subjects.own_expressions` is set, it may also be any expression over x, w, b and F.
+    """
+
+    expression: str = "block"
+    batch_size: int = 1
+    phase: Phase = "decode"
+    mode: str | None = None
+
+
+class TapeFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """A tape. `backward` is in the order in which autograd's engine would run it.
+
+    `held` adds up what the nodes keep, `hooked` what autograd's hooks on saving saw in a second run: two ways
+    to one number, but for results dropped on the way and Python numbers, which the hooks are not shown.
+    `grad_bytes` is what `.grad` of all leaves costs after a backward. `steps` has each mode's step.
+    """
+
+    expression: str
+    source: str
+    device: str
+    batch_bucket: int
+    phase: Phase
+    forward: list[ForwardOperator]
+    backward: list[BackwardNode]
+    leaves: list[Leaf]
+    held: Held
+    hooked: Held
+    grad_bytes: int
+    steps: list[TapeOfStep]
+
+
+def read_tape(bench: Bench, arguments: TapeArguments, say: Callable[[str], None]) -> TapeFinding:
+    """Record and read the tape. Raises StudyError for arguments that cannot work."""
+    modes = choose_modes(bench, arguments.mode)
+    bucket = choose_bucket(bench, arguments.batch_size)
+    subject = choose_subject(bench, arguments.expression, bucket, arguments.phase)
+    say(f"recording the tape of {subject.source}")
+    tape = record(subject.run, Storages(subject.owned), subject.name_of)
+    with torch.enable_grad():
+        seen = hooked(subject.run, Storages(subject.owned))
+    steps = []
+    for mode in modes:
+        case = choose_case(bench, mode, bucket, arguments.phase, say)
+        say(f"one step of {mode}")
+        steps.append(tape_of_step(bench, case))
+    return TapeFinding(
+        expression=subject.name, source=subject.source, device=bench.device.type, batch_bucket=bucket,
+        phase=arguments.phase, forward=tape.forward, backward=tape.nodes, leaves=tape.leaves,
+        held=held(tensor for node in tape.nodes for tensor in node.saved), hooked=held(seen),
+        grad_bytes=sum(leaf.grad_bytes for leaf in tape.leaves), steps=steps,
+    )  # fmt: skip

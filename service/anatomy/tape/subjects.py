@@ -1,0 +1,184 @@
+"""What a tape can be read of: a small menu, the model's block, or, in a terminal, an own expression."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import types
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from service.anatomy.errors import StudyError
+from service.anatomy.tape.storages import Kind, owned_by, tensors_in
+from service.border.messages import Phase
+from service.step.bench import Bench
+
+ROWS, WIDTH = 32, 64
+
+MENU: dict[str, str] = {
+    "matmul": "x @ w",
+    "linear-relu-sum": "(x @ w + b).relu().sum()",
+    "layer-norm": "F.layer_norm(x @ w, (64,))",
+    "gate": "F.silu(x @ w) * x",
+    "exp": "x.exp()",
+    "scale": "x * 2",
+}
+"""Over `x` [32, 64], which stands for an activation and so requires grad too, `w` [64, 64] and `b` [64]."""
+
+OF_THE_MODEL = ("block", "step")
+
+own_expressions: ContextVar[bool] = ContextVar("own_expressions", default=False)
+"""Whether an expression may be the user's own. Only a command line's process sets it, for its own user; the
+process that works for HTTP never does, so that no request can have anything evaluated."""
+
+_ALLOWED = (
+    ast.Expression, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop, ast.Call, ast.keyword, ast.Attribute,
+    ast.Name, ast.Load, ast.Constant, ast.Tuple, ast.List, ast.Subscript, ast.Slice,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """`run` computes it anew. `owned` is what is there before, by kind and name."""
+
+    name: str
+    source: str
+    run: Callable[[], Tensor]
+    owned: list[tuple[Kind, str, Tensor]]
+
+    def name_of(self, leaf: Tensor) -> str:
+        """What `leaf` is called here."""
+        return next((name for _, name, tensor in self.owned if tensor is leaf), "unnamed")
+
+
+def choose_subject(bench: Bench, name: str, bucket: int, phase: Phase) -> Subject:
+    """The subject called `name`, or, where that is allowed, the expression that it is.
+
+    Raises StudyError, naming what there is, for any other, and for an expression that cannot work.
+    """
+    if name == "block":
+        return _block(bench, bucket, phase)
+    if name == "step":
+        return _step(bench, bucket, phase)
+    if name in MENU:
+        return _expression(bench, name, MENU[name])
+    if own_expressions.get():
+        return _expression(bench, "own", name)
+    known = ", ".join((*OF_THE_MODEL, *MENU))
+    raise StudyError("invalid_request", f"no expression '{name[:64]}'; try one of {known}", "expression")
+
+
+def _expression(bench: Bench, name: str, source: str) -> Subject:
+    """Evaluates `source`. The check of names guards against slips; it is no sandbox, and need not be one."""
+    code = compile(_checked(source), "<expression>", "eval")
+    generator = torch.Generator().manual_seed(0)
+
+    def tensor(*shape: int) -> Tensor:
+        values = torch.randn(*shape, generator=generator).to(bench.device)
+        return values.requires_grad_()
+
+    names: dict[str, Any] = {"x": tensor(ROWS, WIDTH), "w": tensor(WIDTH, WIDTH), "b": tensor(WIDTH), "F": F}
+
+    def run() -> Tensor:
+        try:
+            result = eval(code, dict(names))
+        except Exception as error:
+            raise _refused(f"{source}: {type(error).__name__}: {error}") from error
+        if not isinstance(result, Tensor):
+            raise _refused(f"{source} is a {type(result).__name__}: let it give one tensor")
+        return result
+
+    owned: list[tuple[Kind, str, Tensor]] = [
+        ("input", "x", names["x"]), ("parameter", "w", names["w"]), ("parameter", "b", names["b"]),
+    ]  # fmt: skip
+    return Subject(name, source, run, owned)
+
+
+def _checked(source: str) -> ast.Expression:
+    try:
+        tree = ast.parse(source, mode="eval")
+    except (SyntaxError, ValueError) as error:
+        raise _refused(f"'{source[:64]}' is no expression: {error}") from error
+    for node in ast.walk(tree):
+        if not isinstance(node, _ALLOWED):
+            raise _refused(f"{type(node).__name__} has no place here: use arithmetic, methods and F")
+        if isinstance(node, ast.Name) and node.id not in {"x", "w", "b", "F"}:
+            raise _refused(f"no name '{node.id}': there are x, w, b and F (torch.nn.functional)")
+        if isinstance(node, ast.Attribute) and not _public(node):
+            raise _refused(f"'{ast.unparse(node)}' is not a public function or method")
+    return tree
+
+
+def _public(attribute: ast.Attribute) -> bool:
+    if attribute.attr.startswith("_"):
+        return False
+    if isinstance(attribute.value, ast.Name) and attribute.value.id == "F":
+        found = getattr(F, attribute.attr, None)
+        return callable(found) and not isinstance(found, types.ModuleType)
+    return True
+
+
+def _refused(message: str) -> StudyError:
+    return StudyError("invalid_request", message[:2000], "expression")
+
+
+def _step(bench: Bench, bucket: int, phase: Phase) -> Subject:
+    buffers = bench.buffers[bucket]
+
+    def run() -> Tensor:
+        with _precision(bench):
+            logits: Tensor = bench.model(*buffers.arguments(phase))[0]
+        return logits
+
+    source = f"one {phase} step, batch {bucket}"
+    return Subject("step", source, run, list(owned_by(bench, buffers)))
+
+
+def _block(bench: Bench, bucket: int, phase: Phase) -> Subject:
+    """The first layer, on what it gets in a real step; its input requires grad, as in every later one."""
+    buffers, block = bench.buffers[bucket], _first_layer(bench.model)
+    caught: list[inspect.BoundArguments] = []
+
+    def catch(layer: nn.Module, given: tuple[object, ...], named: dict[str, object]) -> None:
+        caught.append(inspect.signature(layer.forward).bind(*given, **named))
+
+    hook = block.register_forward_pre_hook(catch, with_kwargs=True)
+    try:
+        with torch.no_grad(), _precision(bench):
+            bench.model(*buffers.arguments(phase))
+    finally:
+        hook.remove()
+    bound = caught[0]
+    entering = next(iter(bound.arguments))
+    bound.arguments[entering] = bound.arguments[entering].detach().clone().requires_grad_()
+
+    def run() -> Tensor:
+        with _precision(bench):
+            result = block(*bound.args, **bound.kwargs)
+        first: Tensor = result[0] if isinstance(result, tuple) else result
+        return first
+
+    given: list[tuple[Kind, str, Tensor]] = [
+        ("input", name, t) for name, value in bound.arguments.items() for t in tensors_in(value)
+    ]
+    source = f"the first of {bench.model.config.layers} blocks in one {phase} step, batch {bucket}"
+    return Subject("block", source, run, [*owned_by(bench, buffers), *given])
+
+
+def _first_layer(model: nn.Module) -> nn.Module:
+    """Of the longest list of modules, which in a decoder is that of its layers."""
+    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+    return max(lists, key=len)[0]
+
+
+def _precision(bench: Bench) -> AbstractContextManager[object]:
+    """Autocast where the served model has it."""
+    lowered = bench.precision.autocast
+    return nullcontext() if lowered is None else torch.autocast(bench.device.type, lowered)

@@ -1,0 +1,1 @@
+"""One step of two modes on one axis."""

@@ -1,0 +1,85 @@
+"""One step as host and device blocks, two modes on one time axis, and the share of it that was no kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from models.served import NoTwin
+from service.anatomy.choosing import choose_bucket, choose_case, choose_modes
+from service.anatomy.errors import StudyError
+from service.anatomy.estimate import estimate
+from service.anatomy.floor import prepare_floor
+from service.anatomy.timeline.blocks import record_step
+from service.anatomy.timeline.files import write
+from service.anatomy.timeline.page import check_page
+from service.anatomy.timeline.tax import Timed, tax_by_floor, tax_by_kernels, time_steps
+from service.anatomy.timeline.tracks import TimelineFinding, Track
+from service.border.messages import Phase
+from service.border.modes import MODES
+from service.step.bench import Bench, Case
+
+
+class TimelineArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`against` is a second mode for the same axis; `out` a folder for a trace and a page."""
+
+    mode: str = "eager"
+    against: str | None = None
+    batch_size: int = 1
+    phase: Phase = "decode"
+    out: str | None = None
+
+
+def draw_timeline(bench: Bench, arguments: TimelineArguments, say: Callable[[str], None]) -> TimelineFinding:
+    """Record the steps. Raises StudyError for arguments that cannot work or a mode that does not compile."""
+    if arguments.out is not None:
+        check_page()
+    bucket = choose_bucket(bench, arguments.batch_size)
+    modes = choose_modes(bench, arguments.mode)
+    if arguments.against is not None:
+        if arguments.against == arguments.mode:
+            raise StudyError("invalid_request", "against: name another mode than mode", "against")
+        modes += choose_modes(bench, arguments.against, "against")
+    cases = [choose_case(bench, mode, bucket, arguments.phase, say) for mode in modes]
+    missing = _prepare_floors(bench, cases, say)
+    say("timing steps without a profiler")
+    timed = time_steps(bench, cases)
+    say("recording steps with the profiler")
+    tracks = [_track(bench, one, missing) for one in timed]
+    finding = TimelineFinding(
+        device=bench.device.type, batch_bucket=bucket, phase=arguments.phase, tracks=tracks, files=[]
+    )
+    if arguments.out is None:
+        return finding
+    return msgspec.structs.replace(finding, files=list(map(str, write(finding, Path(arguments.out)))))
+
+
+def _prepare_floors(bench: Bench, cases: list[Case], say: Callable[[str], None]) -> str | None:
+    """On a CPU build the hollow twins; returns why there are none, where there are none."""
+    if bench.device.type == "cuda":
+        return None
+    try:
+        for case in cases:
+            prepare_floor(bench, case.mode, case.buffers.bucket, say)
+    except NoTwin as missing:
+        return str(missing)
+    return None
+
+
+def _track(bench: Bench, timed: Timed, missing: str | None) -> Track:
+    case, wall = timed.case, estimate(timed.seconds)
+    effect, recorded = MODES[case.mode].effect(bench.device.type), record_step(bench, case)
+    counted, tax = recorded.counted, None
+    if counted.kernel_seconds is not None:
+        tax = tax_by_kernels(counted.kernel_seconds, wall)
+    elif timed.floor is not None:
+        tax = tax_by_floor(timed.floor, wall)
+    return Track(
+        mode=case.mode, effective=effect.name, reason=effect.reason, wall=wall, tax=tax, no_tax=missing,
+        profiled_seconds=recorded.profiled_seconds,
+        stretch=recorded.profiled_seconds / wall.median_seconds, operators=counted.operators,
+        kernels=counted.kernels, launches=counted.launches, kernel_seconds=counted.kernel_seconds,
+        blocks=recorded.blocks,
+    )  # fmt: skip
