@@ -22,8 +22,9 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from service.border.messages import EngineSettings, Job, ModeStatus, Outcome, PhaseTimings, ToFront
+from service.border.messages import EngineSettings, Job, Outcome, PhaseTimings, ToFront
 from service.border.modes import MODES
+from service.border.status import ModeStatus
 from service.engine.local import LocalMailbox, local_job
 from service.engine.process import Engine
 from service.statistics import paired_ratio

@@ -9,8 +9,9 @@ from time import perf_counter
 from prometheus_client import CollectorRegistry
 
 from service.border.account import Account
-from service.border.messages import EngineStatus, ModeStatus, PhaseTimings, StepProfile
+from service.border.messages import PhaseTimings, StepProfile
 from service.border.modes import MODES
+from service.border.status import EngineStatus, ModeStatus
 from service.catalogue import FALLBACK, FALLBACK_REASONS
 from service.errors import Rejection
 from service.series import Labels, Series

@@ -9,8 +9,9 @@ from pydantic.config import JsonDict
 from pydantic.json_schema import WithJsonSchema
 from typing_extensions import TypedDict
 
+from service.answer_schemas import ModeName, TimingsBody, Usage
 from service.border.messages import FinishReason
-from service.schemas import MAX_TOP_K, FiniteFloat, ModeName, StopString, TimingsBody, Usage
+from service.schemas import MAX_TOP_K, FiniteFloat, StopString
 
 MAX_TOKEN = 2**31 - 1
 PROMPT_FORMS = "a string, a list of strings, a list of token ids, or a list of such lists"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from service.border.messages import EngineSettings, ModeStatus, ToFront
+from service.border.messages import EngineSettings, ToFront
+from service.border.status import ModeStatus
 from service.engine.local import LocalMailbox
 from service.engine.process import Engine
 from service.step.process_state import prepare_process

@@ -22,15 +22,10 @@ import zmq
 from service.border.messages import (
     Cancel,
     EngineSettings,
-    EngineStatus,
-    Floor,
     Job,
-    ModeState,
-    ModeStatus,
     Outcome,
     OutcomeKind,
     Output,
-    Parity,
     Pause,
     Phase,
     PhaseTimings,
@@ -45,6 +40,7 @@ from service.border.messages import (
     Token,
 )
 from service.border.modes import MODES
+from service.border.status import EngineStatus, Floor, ModeState, ModeStatus, Parity
 
 STEP_SECONDS = 40e-6
 WORK_SECONDS = 0.004

@@ -27,7 +27,7 @@ from service.anatomy.timeline.show import paint, show
 from service.anatomy.timeline.study import TimelineArguments, draw_timeline
 from service.anatomy.timeline.tax import tax_by_floor, tax_by_kernels
 from service.anatomy.timeline.tracks import TimelineFinding
-from service.border.messages import Floor
+from service.border.status import Floor
 from service.step.bench import Bench
 from service.step.trace import STEP_MARK
 

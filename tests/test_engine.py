@@ -10,17 +10,9 @@ import msgspec
 import pytest
 import torch
 
-from service.border.messages import (
-    EngineSettings,
-    EngineStatus,
-    Job,
-    ModeStatus,
-    Outcome,
-    StepProfile,
-    Timings,
-    ToFront,
-)
+from service.border.messages import EngineSettings, Job, Outcome, StepProfile, Timings, ToFront
 from service.border.modes import MODES
+from service.border.status import EngineStatus, ModeStatus
 from service.engine import assembly, process, warmup
 from service.engine.local import LocalMailbox, local_job
 from service.engine.process import Engine

@@ -15,8 +15,9 @@ from transformers.models.llama.modeling_llama import LlamaMLP
 
 from models.hf.adapter import HuggingFaceModel
 from models.served import NoTwin
-from service.border.messages import EngineSettings, EngineStatus, Job, ToFront
+from service.border.messages import EngineSettings, Job, ToFront
 from service.border.modes import MODES
+from service.border.status import EngineStatus
 from service.engine.local import LocalMailbox, local_job
 from service.engine.process import Engine
 

@@ -34,6 +34,8 @@ TORCHLESS = (
     "service.app",
     "service.metrics",
     "service.schemas",
+    "service.answer_schemas",
+    "service.openai_schemas",
     "loadtests",
 )
 

@@ -20,7 +20,6 @@ from serving import until
 
 from service.border.messages import (
     EngineSettings,
-    EngineStatus,
     Job,
     Outcome,
     Pause,
@@ -30,6 +29,7 @@ from service.border.messages import (
     ToEngine,
     ToFront,
 )
+from service.border.status import EngineStatus
 from service.engine.local import local_job
 from service.engine.mailbox import Mailbox
 from service.engine.process import Engine

@@ -10,8 +10,8 @@ import msgspec
 
 from models.served import Served
 from service.anatomy.estimate import Estimate
-from service.border.messages import Floor
 from service.border.modes import MODES
+from service.border.status import Floor
 from service.step.bench import WARM_CALLS, Bench
 from service.step.calibration import Calibration, prepare
 from service.step.callables import allocate, build_step

@@ -5,10 +5,10 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from service.answer_schemas import AdviceAnswer
 from service.api.answers import reply
 from service.api.parts import parts_of
 from service.errors import BadRequest
-from service.schemas import AdviceAnswer
 
 router = APIRouter(tags=["advice"])
 

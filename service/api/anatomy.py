@@ -9,13 +9,13 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 from starlette.types import Receive
 
+from service.answer_schemas import ErrorBody, ProbeAnswer, ProbesAnswer
 from service.api.answers import encode_json, reply
 from service.api.call import check_mode
 from service.api.generate import ERRORS
 from service.api.parts import Parts, parts_of
 from service.border.probes import PROBES
 from service.errors import BadRequest, ClientGone, NotFound
-from service.schemas import ErrorBody, ProbeAnswer, ProbesAnswer
 
 router = APIRouter(tags=["anatomy"])
 

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
+from service.answer_schemas import GenerateAnswer, PhaseBody, TimingsBody
 from service.border.account import Account
 from service.border.messages import PhaseTimings
-from service.schemas import GenerateAnswer, PhaseBody, TimingsBody
 
 SHOWN_PARTS = ("queue", "dispatch", "kernel", "sync_wait", "other", "total")
 

@@ -11,6 +11,7 @@ from time import perf_counter_ns
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from service.answer_schemas import CompareAnswer, ModeResult, Speedup
 from service.api.answers import reply
 from service.api.body import read_body
 from service.api.call import Call, check_limits, check_mode
@@ -19,7 +20,7 @@ from service.api.parts import Parts, parts_of
 from service.api.request_id import id_of
 from service.border.account import Account
 from service.errors import BadRequest, ModeNotReady
-from service.schemas import CompareAnswer, CompareBody, ModeResult, Speedup
+from service.schemas import CompareBody
 from service.statistics import paired_ratio
 
 BASELINE = "eager"

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
+from service.answer_schemas import ErrorBody, GenerateAnswer
 from service.api.answers import generate_answer, reply, server_timing
 from service.api.body import read_body
 from service.api.call import Call, check_limits, check_mode
@@ -17,7 +18,7 @@ from service.api.parts import Parts, parts_of
 from service.api.request_id import id_of
 from service.api.stream import EventStream, GenerateEvents
 from service.border.messages import Job
-from service.schemas import CompareBody, ErrorBody, GenerateAnswer, GenerateBody
+from service.schemas import CompareBody, GenerateBody
 
 router = APIRouter(tags=["generation"])
 

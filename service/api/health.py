@@ -5,10 +5,10 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from service.answer_schemas import ErrorBody
 from service.api.answers import reply
 from service.api.parts import Parts, parts_of
 from service.errors import Unavailable
-from service.schemas import ErrorBody
 
 router = APIRouter(prefix="/health", tags=["health"], responses={503: {"model": ErrorBody}})
 

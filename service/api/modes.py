@@ -6,11 +6,11 @@ import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from service.answer_schemas import ModeBody, ModesAnswer
 from service.api.answers import reply
 from service.api.parts import parts_of
-from service.border.messages import ModeStatus
 from service.border.modes import MODES
-from service.schemas import ModeBody, ModesAnswer
+from service.border.status import ModeStatus
 
 router = APIRouter(tags=["modes"])
 

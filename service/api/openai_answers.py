@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from time import time
 
+from service.answer_schemas import GenerateAnswer, Usage
 from service.api.answers import encode_json, generate_answer
 from service.api.openai_errors import completion_error
 from service.api.parts import Parts
@@ -13,7 +14,6 @@ from service.border.account import Account
 from service.border.messages import FinishReason, Token
 from service.errors import LaunchboundError
 from service.openai_schemas import Choice, CompletionAnswer, Extension
-from service.schemas import GenerateAnswer, Usage
 
 DONE = b"data: [DONE]\n\n"
 

@@ -11,18 +11,9 @@ from typing import Protocol
 
 import msgspec
 
-from service.border.messages import (
-    Cancel,
-    EngineStatus,
-    Job,
-    ModeStatus,
-    Outcome,
-    Resting,
-    ToEngine,
-    ToFront,
-    Token,
-)
+from service.border.messages import Cancel, Job, Outcome, Resting, ToEngine, ToFront, Token
 from service.border.rest import Rest
+from service.border.status import EngineStatus, ModeStatus
 from service.border.ticket import Ticket
 from service.errors import DeadlinePassed, Draining, EngineLost, ModeNotReady, QueueFull
 

@@ -12,8 +12,9 @@ import torch
 
 from models.opening import content_hash, open_model, open_tokenizer
 from models.served import NoTwin, Served, ServedTokenizer
-from service.border.messages import EngineSettings, EngineStatus, ModeStatus
+from service.border.messages import EngineSettings
 from service.border.placement import engine_cpus
+from service.border.status import EngineStatus, ModeStatus
 from service.engine.warmup import Warmup
 from service.step.calibration import Calibration
 from service.step.callables import Buffers, allocate, build_step

@@ -8,7 +8,8 @@ from time import perf_counter_ns
 
 import msgspec
 
-from service.border.messages import EngineStatus, Job, ModeStatus, Outcome, ToFront, Token
+from service.border.messages import Job, Outcome, ToFront, Token
+from service.border.status import EngineStatus, ModeStatus
 
 NO_DEADLINE_NS = 2**62
 

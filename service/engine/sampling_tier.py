@@ -9,8 +9,9 @@ from time import time
 
 import torch
 
-from service.border.messages import Floor, Job, ModeStatus, Phase, StepProfile
+from service.border.messages import Job, Phase, StepProfile
 from service.border.modes import Mode
+from service.border.status import Floor, ModeStatus
 from service.engine.generation import Run
 from service.engine.timings import Evidence
 from service.step.meters import Meter

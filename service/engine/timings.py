@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from service.border.messages import Floor, Phase, PhaseTimings, Source, Timings
+from service.border.messages import Phase, PhaseTimings, Source, Timings
+from service.border.status import Floor
 from service.engine.generation import Run
 from service.step.calibration import dispatch_share
 from service.step.meters import Readings

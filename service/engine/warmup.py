@@ -13,8 +13,9 @@ from torch._dynamo.exc import Unsupported
 from torch._dynamo.utils import counters
 
 from models.served import Served
-from service.border.messages import Floor, ModeStatus, Parity, Phase
+from service.border.messages import Phase
 from service.border.modes import MODES, Mode
+from service.border.status import Floor, ModeStatus, Parity
 from service.step import parity
 from service.step.calibration import Calibration, prepare
 from service.step.callables import Buffers, Step

@@ -13,7 +13,8 @@ import msgspec
 import torch
 import zmq
 
-from service.border.messages import EngineStatus, Job, Outcome, Stop, ToFront
+from service.border.messages import Job, Outcome, Stop, ToFront
+from service.border.status import EngineStatus
 from service.engine.local import local_job
 from service.engine.mailbox import Mailbox
 from service.engine.process import Engine

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from models.served import Served
-from service.border.messages import Floor
 from service.border.modes import Mode
+from service.border.status import Floor
 from service.statistics import median_interval
 from service.step.callables import Buffers, Step
 from service.step.cooling import Cooling, issued_by_operator

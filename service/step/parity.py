@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from service.border.messages import Parity
+from service.border.status import Parity
 from service.step.callables import Buffers, Step
 
 DECODE_STEPS = 8

@@ -11,18 +11,8 @@ from wsgiref.simple_server import WSGIRequestHandler, make_server
 from prometheus_client import CollectorRegistry, Gauge, make_wsgi_app
 
 from service.border.account import Account, add_up
-from service.border.messages import (
-    EngineStatus,
-    Job,
-    ModeStatus,
-    Outcome,
-    Output,
-    Parity,
-    Phase,
-    PhaseTimings,
-    StepProfile,
-    Timings,
-)
+from service.border.messages import Job, Outcome, Output, Phase, PhaseTimings, StepProfile, Timings
+from service.border.status import EngineStatus, ModeStatus, Parity
 from service.metrics import Metrics
 
 MODES = ("eager", "reduce-overhead")

@@ -11,7 +11,7 @@ import torch
 
 from service.anatomy.estimate import Estimate
 from service.anatomy.floor import floor
-from service.border.messages import Floor
+from service.border.status import Floor
 from service.step.bench import Bench, Case
 
 PARTS, ROUNDS = 3, 4
