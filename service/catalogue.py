@@ -116,7 +116,8 @@ CATALOGUE: tuple[Row, ...] = (
           "Kernel time per step by batch bucket." + _ESTIMATE, "cpu"),
     _step("step_batch_wall_seconds", "summary", ("mode", "phase", "batch"),
           "Wall time per step by batch bucket: exact sums for means."),
-    Row("step_operators", "gauge", ("mode", "phase"), "Operators per step, from the last profiled request.",
+    Row("step_operators", "gauge", ("mode", "phase"), "Calls of a step into the dispatcher, those "
+        "that an operator makes in turn left out, from the last profiled request.",
         "once measured"),
     Row("step_kernels", "gauge", ("mode", "phase"), "Kernels per step, from the last profiled request.",
         "once measured"),

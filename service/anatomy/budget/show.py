@@ -55,7 +55,7 @@ def _budget(budget: Budget, console: Console) -> None:
     table = Table(
         "quantity", "value", "from", title=f"budget of one step, {budget.mode}, batch {budget.batch_size}"
     )
-    table.add_row("operators per step", *_quantity(budget.ops_per_step))
+    table.add_row("operators per step, below autograd", *_quantity(budget.ops_per_step))
     table.add_row("× µs per operator", *_quantity(budget.microseconds_per_op))
     table.add_row("= dispatch, µs", f"{budget.dispatch_microseconds:.4g}", "")
     table.add_row("against kernel, µs", *_quantity(budget.kernel_microseconds))

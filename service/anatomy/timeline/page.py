@@ -42,7 +42,7 @@ def page(finding: TimelineFinding) -> str:
     how = html.escape(how_taxed(finding))
     return (
         f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{title}</title><style>{_STYLE}</style>"
-        f"<h1>{title}</h1><table><tr><th>mode<th>runs as<th>step<th>tax<th>operators<th>launches"
+        f"<h1>{title}</h1><table><tr><th>mode<th>runs as<th>step<th>tax<th>calls<th>launches"
         f"<th>under the profiler</tr>{rows}</table>{figure}"
         f"<p>Blocks are times under the profiler, which lengthens a step by the factor in the last column: "
         f"they show what follows what. Step and tax are measured without it. Tax: {how}.</p></html>\n"

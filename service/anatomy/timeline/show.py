@@ -51,10 +51,11 @@ def show(finding: TimelineFinding, console: Console) -> None:
     for file in finding.files:
         console.print(f"written: {file}", markup=False, soft_wrap=True)
     console.print(f"[dim]tax: {how_taxed(finding)}.[/]")
+    console.print("[dim]calls: into the dispatcher; what a composite operator calls in turn is left out.[/]")
 
 
 def _table(finding: TimelineFinding) -> Table:
-    table = Table("mode", "runs as", "step µs", "tax", "operators", "launches", "kernels", "profiled")
+    table = Table("mode", "runs as", "step µs", "tax", "calls", "launches", "kernels", "profiled")
     for track in finding.tracks:
         wall = interval_words(track.wall.median_seconds, track.wall.low, track.wall.high, 1e6, "")
         table.add_row(
