@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from service.anatomy.operators.dispatch_keys import ThreadKeys, visited
 
-_OURS = Path(__file__).parents[2]
+_OURS = Path(__file__).parents[3]
 _TORCH = str(Path(torch.__file__).parent)
 _Given = tuple[Any, ...]
 _Named = dict[str, Any] | None
