@@ -14,8 +14,8 @@ RUN python -m venv /opt/venv
 # What the service needs to run, at the locked versions. This layer is built again only when these two files
 # change; development tools are in the lock as well, but are not asked for.
 COPY pyproject.toml requirements.lock ./
-RUN python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")' \
-      > runtime.txt \
+RUN python -c 'import tomllib; told = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+      print(*told["dependencies"], *told["optional-dependencies"]["models"], sep="\n")' > runtime.txt \
     && pip install --constraint requirements.lock --requirement runtime.txt setuptools \
       ${TORCH_INDEX_URL:+--extra-index-url "$TORCH_INDEX_URL"}
 

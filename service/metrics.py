@@ -118,12 +118,14 @@ class Metrics:
         self._statuses.clear()
         self._memory_events.clear()
 
-    def render(self, accept: str, in_progress: Tally[str]) -> tuple[bytes, str]:
-        """The exposition in the format that `accept` asks for, and its content type."""
+    def render(self, accept: str, in_progress: Tally[str], waiting: int) -> tuple[bytes, str]:
+        """The exposition in the format that `accept` asks for, and its content type.
+
+        `in_progress` counts the unfinished requests by mode; `waiting` are those of them that have not begun.
+        """
         for name in self._modes:
             self._series.write("requests_in_progress", in_progress[name], name)
-        # The engine runs one job at a time, so all but one of the unfinished are waiting.
-        self._series.write("queue_depth", max(0, in_progress.total() - 1))
+        self._series.write("queue_depth", waiting)
         return self._series.render(accept)
 
     def _observed_mode(self, account: Account) -> str:

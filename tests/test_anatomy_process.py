@@ -110,9 +110,11 @@ def test_a_request_during_a_study_waits_for_its_end_and_is_answered(here: Place)
     before = here.progress()
     until(lambda: here.progress() != before, "the study to go on")
     assert not request.done()
+    assert here.front.series()["queue_depth"] == 1
     here.go()
     assert study.result().status_code == 200
     assert request.result().status_code == 200
+    assert here.front.series()["queue_depth"] == 0
     assert here.front.http.get("/health/live").json()["engine_paused"] is False
 
 

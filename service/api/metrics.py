@@ -14,5 +14,6 @@ router = APIRouter(tags=["metrics"])
 async def metrics(request: Request) -> Response:
     """Prometheus text, or OpenMetrics where the Accept header asks for it."""
     parts = parts_of(request)
-    body, content_type = parts.metrics.render(request.headers.get("accept", ""), parts.client.in_progress())
+    client, accept = parts.client, request.headers.get("accept", "")
+    body, content_type = parts.metrics.render(accept, client.in_progress(), client.waiting())
     return Response(body, headers={"Content-Type": content_type})

@@ -95,6 +95,10 @@ class EngineClient:
         """Names of the modes that are yet to become ready, or to fail."""
         return [name for name in self.configured if self._state(name) in ("cold", "warming")]
 
+    def waiting(self) -> int:
+        """Accepted jobs that have not begun: the engine runs one at a time, and at rest none."""
+        return max(0, len(self._tickets) - (0 if self.rest.held else 1))
+
     def ready_modes(self) -> list[str]:
         """Names of the modes that serve now, in the ladder's order."""
         return [name for name in self.configured if self._state(name) == "ready"]

@@ -65,7 +65,7 @@ class GpuPage:
         self._metrics.engine(_engine(0))
         for mode in MODES:
             self._metrics.mode(_status(mode, []))
-        self._metrics.render("", Counter())
+        self._metrics.render("", Counter(), waiting=0)
 
 
 @contextmanager
