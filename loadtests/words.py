@@ -10,6 +10,9 @@ from loadtests.verdict import Findings, Payback, Summary, Verdict
 from service.boundedness import Crossover
 from service.statistics import Interval
 
+BUSY_NOISE = 1.25
+"""Where the baseline differs from itself by so much, the machine was busy with something else."""
+
 
 def figures(value: float, digits: int = 3) -> str:
     """`value` to so many significant digits, never in exponents: 0.0312, 4.57, 123, 12,300."""
@@ -82,10 +85,8 @@ def tie(verdict: Verdict) -> str | None:
     if choice is None or not choice.tied:
         return None
     alike = [mode for mode in [choice.fastest, *choice.tied] if mode != choice.ship]
-    others = f"{listed(alike)} cannot be told from it"
-    if choice.fastest == choice.ship:
-        return f"{others}."
-    return f"{others}; of modes that are alike, the simplest is chosen."
+    simplest = "the simplest" if choice.ship == BASELINE else f"the simplest that is faster than {BASELINE}"
+    return f"{listed(alike)} cannot be told from it; of modes that are alike, {simplest} is chosen."
 
 
 def crossing(found: Crossover, upper_estimate: bool) -> str:
@@ -116,7 +117,17 @@ def headline(findings: Findings) -> str:
     for verdict in verdicts:
         by_name.setdefault(named(verdict.shipped) if verdict.shipped else "", []).append(verdict)
     sentence = "; ".join(_ship(name, group) for name, group in by_name.items())
-    return f"{sentence[0].upper()}{sentence[1:]}."
+    return " ".join([f"{sentence[0].upper()}{sentence[1:]}.", *provisional(verdicts)])
+
+
+def provisional(verdicts: list[Verdict]) -> list[str]:
+    """One sentence where the machine was too busy for an answer to be relied on, else none."""
+    cells = [summary for verdict in verdicts for summary in verdict.summaries]
+    disturbed, noise = sum(s.disturbed for s in cells), max(verdict.noise for verdict in verdicts)
+    if 2 * disturbed <= len(cells) and noise < BUSY_NOISE:
+        return []
+    found = f"{disturbed} of {len(cells)} cells were disturbed, and {BASELINE} beside itself differs by up to"
+    return [f"Provisional: {found} {times(noise)}; measure again on a quiet machine."]
 
 
 def _ship(name: str, verdicts: list[Verdict]) -> str:

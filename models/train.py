@@ -14,8 +14,13 @@ def main(
         Path, typer.Option(help="Folder for the weights, the tokenizer and the training state.")
     ] = Path("results/tiny-training"),
     minutes: Annotated[
-        float, typer.Option(min=0.01, help="Wall-clock limit; the schedule follows it.")
-    ] = 90.0,
+        float,
+        typer.Option(
+            min=0.01,
+            help="Limit of the steps: compiling and evaluations among them count, the tokenizer before"
+            " and the last evaluation after do not. The schedule follows it.",
+        ),
+    ] = 80.0,
     steps: Annotated[
         int, typer.Option(min=1, help="Limit in steps of 4096 tokens, if reached earlier.")
     ] = 9000,

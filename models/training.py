@@ -26,10 +26,13 @@ STATE_FILE = "training.safetensors"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a training does. `steps` and `minutes` are two limits of which the first to be reached ends it."""
+    """What a training does. `steps` and `minutes` are two limits of which the first to be reached ends it.
+
+    `minutes` are those of Training.run up to the last step; the last evaluation comes after them.
+    """
 
     steps: int = 9000
-    minutes: float = 90.0
+    minutes: float = 80.0
     batch: int = 8
     length: int = 512
     rate: float = 3e-3
@@ -63,7 +66,7 @@ class Training:
     def __init__(self, plan: Plan, config: Config, folder: Path, resume: bool = False) -> None:
         """Start anew, or where `folder` left off.
 
-        Raises checkpoint.CheckpointError where there is nothing to resume from.
+        Raises checkpoint.CheckpointError where there is nothing to resume from, or only another seed's.
         """
         self.plan, self.folder = plan, folder
         self.step, self.seconds, self.loss = 0, 0.0, math.inf
@@ -129,6 +132,12 @@ class Training:
             with safe_open(file, framework="pt") as opened:
                 facts = opened.metadata()
                 tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+            seed = int(facts["seed"])
+            if seed != self.plan.seed:
+                raise checkpoint.CheckpointError(
+                    f"{file} is of a training with seed {seed}, not {self.plan.seed}: resume it with"
+                    f" --seed {seed}, or train without --resume"
+                )
             self._restore(tensors)
             self.step, self.seconds = int(facts["step"]), float(facts["seconds"])
         except (OSError, SafetensorError, KeyError, RuntimeError) as error:

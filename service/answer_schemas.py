@@ -60,7 +60,11 @@ class PhaseBody(TypedDict):
 
 
 class Sources(TypedDict):
-    """How dispatch and kernel were found."""
+    """How dispatch and kernel were found; null: not at all.
+
+    A "calibrated" dispatch is a lower estimate: that of a hollow twin of the model, whose kernels do nothing.
+    A "residual" kernel is an upper estimate: what dispatch leaves of the wall-clock time.
+    """
 
     dispatch: Source | None
     kernel: Source | None

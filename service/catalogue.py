@@ -12,7 +12,7 @@ from itertools import product
 from typing import Literal
 
 Kind = Literal["counter", "gauge", "histogram", "summary", "info"]
-Start = Literal["always", "timings", "cpu", "cuda", "once measured"]
+Start = Literal["always", "timings", "dispatch", "cpu", "cuda", "once measured"]
 
 PREFIX = "launchbound_"
 FALLBACK = "fallback"
@@ -40,8 +40,9 @@ COMPILE_BUCKETS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 1
 class Row:
     """One metric. `start` says from when its label sets exist at 0, or that it is absent until measured.
 
-    "always": from the start. "timings": from the start, unless instrumentation is turned down. "cpu", "cuda":
-    as "timings", once the engine says that it runs there; on the other device only once it was measured.
+    "always": from the start. "timings": from the start, unless instrumentation is turned down. The others as
+    "timings", once the engine says that it runs there, else only once it was measured: "dispatch" wherever
+    dispatch is known, "cpu" on a CPU where it is (kernel is the rest there), "cuda" on CUDA.
     `of_requests`: observed per request, and so with the mode "fallback" too. A histogram without `buckets`
     takes the configured batch sizes.
     """
@@ -98,7 +99,7 @@ CATALOGUE: tuple[Row, ...] = (
     _request("request_duration_seconds", "Body parsed until the answer, or a stream's last event, is ready "
              "to be serialised.", "always"),
     _request("request_queue_seconds", "Waited while the engine was busy.", "always"),
-    _request("request_dispatch_seconds", "Host time issuing steps." + _ESTIMATE),
+    _request("request_dispatch_seconds", "Host time issuing steps." + _ESTIMATE, "dispatch"),
     _request("request_device_span_seconds", "First to last work of each step on the device's stream, gaps "
              "included.", "cuda"),
     _request("request_kernel_seconds", "The device really ran kernels." + _ESTIMATE, "cpu"),
@@ -108,10 +109,10 @@ CATALOGUE: tuple[Row, ...] = (
     _step("time_per_output_token_seconds", "histogram", ("mode",),
           "(Duration - time to first token) / (tokens of the longest completion - 1)."),
     _step("step_dispatch_seconds", "histogram", ("mode", "phase"), "Dispatch of one step. On a CPU single "
-          "steps are not measured: each request's mean step, once per step.", "timings"),
+          "steps are not measured: each request's mean step, once per step.", "dispatch"),
     _step("step_device_span_seconds", "histogram", ("mode", "phase"), "Device span of one step.", "cuda"),
     _step("step_batch_dispatch_seconds", "summary", ("mode", "phase", "batch"),
-          "Dispatch per step by batch bucket: exact sums for means." + _ESTIMATE, "timings"),
+          "Dispatch per step by batch bucket: exact sums for means." + _ESTIMATE, "dispatch"),
     _step("step_batch_kernel_seconds", "summary", ("mode", "phase", "batch"),
           "Kernel time per step by batch bucket." + _ESTIMATE, "cpu"),
     _step("step_batch_wall_seconds", "summary", ("mode", "phase", "batch"),

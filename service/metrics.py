@@ -12,7 +12,7 @@ from service.border.account import Account
 from service.border.messages import PhaseTimings, StepProfile
 from service.border.modes import MODES
 from service.border.status import EngineStatus, ModeStatus
-from service.catalogue import FALLBACK, FALLBACK_REASONS
+from service.catalogue import FALLBACK, FALLBACK_REASONS, Start
 from service.errors import Rejection
 from service.series import Labels, Series
 
@@ -71,7 +71,7 @@ class Metrics:
     def engine(self, status: EngineStatus) -> None:
         """The engine said what it is: from here on it is known what can be measured."""
         if self._instrumented:
-            self._series.start("cuda" if status.device.startswith("cuda") else "cpu")
+            self._series.start(*_measurable(status))
         write = self._series.write
         write("engine_up", 1)
         write("build_info", 1, self._build["version"], self._build["commit"], status.torch,
@@ -195,6 +195,13 @@ class Metrics:
         if before is not None and _declaration(before) != _declaration(status):
             self._series.remove("mode_effective_info", *_declaration(before))
         self._series.write("mode_effective_info", 1, *_declaration(status))
+
+
+def _measurable(status: EngineStatus) -> tuple[Start, ...]:
+    """What this engine can measure: dispatch, on a CPU only by a hollow twin, and kernel as the rest then."""
+    if status.device.startswith("cuda"):
+        return "dispatch", "cuda"
+    return ("dispatch", "cpu") if status.no_twin is None else ()
 
 
 def _declaration(status: ModeStatus) -> Labels:

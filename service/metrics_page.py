@@ -32,7 +32,8 @@ PAGE = Path(__file__).parents[1] / "docs" / "metrics.md"
 ABSENT: dict[Start, str] = {
     "always": "never",
     "timings": "instrumentation turned down",
-    "cpu": "on CUDA, until measured",
+    "dispatch": "on a CPU without a hollow twin",
+    "cpu": "on CUDA, until measured; on a CPU without a hollow twin",
     "cuda": "on a CPU",
     "once measured": "until measured",
 }
@@ -54,8 +55,10 @@ ABSENCE = """\
 - *on a CPU*: it needs a GPU.
 - *on CUDA, until measured*: there kernel time is known from profiled requests only, so it is absent until the
   first one (`LAUNCHBOUND_PROFILE_EVERY`, or `"profile": true` in a request).
+- *on a CPU without a hollow twin*: some models of Hugging Face have none (`engine.no_twin` in `GET /v1/modes`
+  says why), and nothing else tells dispatch from kernel there. Elsewhere it is there once the engine is up.
 - *instrumentation turned down*: with `LAUNCHBOUND_INSTRUMENTATION` at `host` or `off` it is absent until
-  something measured it; so are the rows of the two kinds above.
+  something measured it; so are the rows of the kinds above.
 - *until measured*: what is known only after warm-up or after the first profiled request, and the memory of a
   GPU, which the engine tells at its start and then at most once a second. `step_kernels`, `step_launches` and
   the memory gauges stay absent on a CPU.

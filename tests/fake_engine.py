@@ -1,7 +1,8 @@
 """An engine without torch: speaks the border's messages, and does as the first prompt commands.
 
 Started as `python fake_engine.py OPTIONS SETTINGS`, both JSON. Options: `device` ("cpu" or "cuda"), `states`
-(mode → state at start, else ready), `exit` (end at once with this code), `silent` (never say hello), `deaf`
+(mode → state at start, else ready), `exit` (end at once with this code), `later_exit` (so in every
+life but the first), `no_twin` (why it measures no dispatch), `silent` (never say hello), `deaf`
 (end neither when told to stop nor at SIGTERM),
 `unconnected` (never come to the border), `restless` (the first rest does not hold).
 A prompt that is no command, or token ids, completes to one word per token.
@@ -123,7 +124,7 @@ class FakeEngine:
         texts = [" ".join(f"w{n}" for n in range(job.max_new_tokens)) for _ in job.prompts]
         effective, reason, profile = self.effective[job.mode], MODES[job.mode].cpu.reason, None
         if command == "!die":
-            os._exit(7)
+            os._exit(int(argument or 7))
         elif command == "!kill":
             os.kill(os.getpid(), signal.SIGKILL)
         elif command == "!garbage":
@@ -222,17 +223,19 @@ class FakeEngine:
                 dispatch_steps_seconds=[STEP_SECONDS * 0.75] * steps,
                 device_span_steps_seconds=[STEP_SECONDS * 0.9] * steps,
             )  # fmt: skip
+        known = "no_twin" not in self.options
         return PhaseTimings(
-            steps=steps, wall_seconds=total, dispatch_seconds=total * 0.6, device_span_seconds=None,
-            kernel_seconds=total * 0.4, sync_wait_seconds=None,
+            steps=steps, wall_seconds=total, dispatch_seconds=total * 0.6 if known else None,
+            device_span_seconds=None, kernel_seconds=total * 0.4 if known else None, sync_wait_seconds=None,
         )  # fmt: skip
 
     def timings(self, job: Job, taken: int, done: int) -> Timings:
+        untold = "no_twin" in self.options
         return Timings(
             queue_seconds=20e-6, prefill=self.phase(1), decode=self.phase(job.max_new_tokens - 1),
             tokenise_seconds=5e-6, involuntary_switches=1,
-            dispatch_source="measured" if self.cuda else "calibrated",
-            kernel_source=None if self.cuda else "residual",
+            dispatch_source="measured" if self.cuda else None if untold else "calibrated",
+            kernel_source=None if self.cuda or untold else "residual",
             taken_ns=taken, first_token_ns=(taken + done) // 2, done_ns=done,
         )  # fmt: skip
 
@@ -249,6 +252,7 @@ class FakeEngine:
                 floors=[
                     Floor(batch=batch, seconds=3e-5, low=2e-5, high=4e-5, samples=99, source="calibrated")
                     for batch in self.settings.batch_sizes
+                    if "no_twin" not in self.options
                 ],
                 parity=Parity(passed=True, max_abs_logit_difference=1e-6, tolerance=1e-4, positions=8,
                               differing_tokens=0, near_ties=0),
@@ -262,7 +266,7 @@ class FakeEngine:
             model_hash="0", device="cuda" if self.cuda else "cpu", device_name="fake", dtype="float32",
             torch="none", cuda="13.0" if self.cuda else None, threads=1, cpus=[0], modes=self.settings.modes,
             memory={**MEMORY, "alloc_retries": self.ooms, "ooms": self.ooms} if self.cuda else None,
-            warm=True,
+            no_twin=self.options.get("no_twin"), warm=True,
         )  # fmt: skip
 
     def captures(self, mode: str) -> int:
@@ -276,6 +280,8 @@ class FakeEngine:
 def main() -> int:
     options = json.loads(sys.argv[1])
     settings = msgspec.json.decode(sys.argv[2], type=EngineSettings)
+    if "later_exit" in options and not settings.address.endswith("engine-1.sock"):
+        options["exit"] = options["later_exit"]
     if "exit" in options:
         print("as commanded", file=sys.stderr)
         return int(options["exit"])

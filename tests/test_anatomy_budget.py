@@ -62,16 +62,49 @@ def test_the_verdict_follows_from_three_numbers(
 
 
 @given(amounts, amounts, amounts)
-def test_dispatch_is_operators_times_microseconds_and_bounds_the_gain(
+def test_dispatch_is_operators_times_microseconds_and_gives_the_gain(
     ops: float, micros: float, kernel: float
 ) -> None:
     found = judged(ops, micros, kernel)
     assert found.dispatch_microseconds == pytest.approx(ops * micros)
-    assert found.at_most_speedup is not None
-    assert found.at_most_speedup == pytest.approx(1 / found.device_bound_index)
+    assert found.without_dispatch_speedup is not None
+    assert found.without_dispatch_speedup == pytest.approx(1 / found.device_bound_index)
     launch_bound = found.device_bound_index < LAUNCH_BOUND_BELOW
     kernel_bound = found.device_bound_index >= KERNEL_BOUND_FROM
     assert (found.bound == "launch-bound", found.bound == "kernel-bound") == (launch_bound, kernel_bound)
+
+
+def estimated() -> tuple[Quantity, Quantity, Quantity]:
+    return (
+        Quantity(value=100, source="measured"),
+        Quantity(value=5.0, source="calibrated"),
+        Quantity(value=50.0, source="residual"),
+    )
+
+
+def test_estimates_of_a_cpu_make_the_gain_a_lower_bound_and_the_words_say_so() -> None:
+    found = judge("eager", 1, *estimated())
+    assert found.speedup_is == "lower bound"
+    assert "at least 91% of the step" in found.will_compile_help
+    assert "at least about 11 times as fast" in found.will_compile_help
+    assert "at most" not in found.will_compile_help
+
+
+def test_given_numbers_make_the_gain_an_estimate_and_no_bound() -> None:
+    found = judged(100, 5.0, 50.0)
+    assert found.speedup_is == "estimate"
+    assert "at least" not in found.will_compile_help
+
+
+@pytest.mark.parametrize(("step", "speedup"), [(510.0, 10.2), (None, 10.0), (40.0, 1.0)])
+def test_on_cuda_the_gain_is_the_steps_own_and_the_share_is_of_dispatch_and_kernel(
+    step: float | None, speedup: float
+) -> None:
+    quantities = (Quantity(value=value, source="measured") for value in (100, 5.0, 50.0))
+    found = judge("eager", 1, *quantities, device="cuda", step_microseconds=step)
+    assert found.without_dispatch_speedup == pytest.approx(speedup)
+    assert "91% of dispatch + kernel, which overlap" in found.will_compile_help
+    assert "of the step" not in found.will_compile_help
 
 
 def test_a_step_of_nothing_has_no_budget() -> None:
@@ -103,12 +136,9 @@ def test_the_budget_is_of_the_operators_that_the_step_makes(bench: Bench, findin
     assert (budget.mode, budget.batch_size) == (PLAIN[0], BUCKETS[0])
     assert budget.ops_per_step.value == len(record(bench.case(PLAIN[0], BUCKETS[0]), 1)[0].calls)
     assert budget.dispatch_microseconds == pytest.approx(finding.points[0].dispatch_seconds.value * 1e6)
-    sources = {
-        budget.ops_per_step.source,
-        budget.microseconds_per_op.source,
-        budget.kernel_microseconds.source,
-    }
-    assert sources == {"measured"}
+    quantities = (budget.ops_per_step, budget.microseconds_per_op, budget.kernel_microseconds)
+    assert [quantity.source for quantity in quantities] == ["measured", "calibrated", "residual"]
+    assert budget.speedup_is == "lower bound"
 
 
 def test_what_is_given_stands_in_place_of_what_is_measured(bench: Bench) -> None:
@@ -131,7 +161,7 @@ def test_three_given_numbers_and_no_modes_need_no_step(bench: Bench, monkeypatch
     )
     found = draw_budget(bench, arguments, quiet).budget
     assert found.dispatch_microseconds == 1000.0
-    assert found.at_most_speedup == pytest.approx(11.0)
+    assert found.without_dispatch_speedup == pytest.approx(11.0)
 
 
 @pytest.mark.parametrize(
@@ -205,17 +235,25 @@ def test_a_mode_that_does_not_run_is_noted_and_the_others_are_drawn(
 
 
 @pytest.mark.parametrize(("switches", "disturbed"), [(0.0, False), (0.05, False), (0.06, True)])
-def test_a_disturbed_measurement_says_so(
+def test_a_disturbed_cell_is_marked_and_named_and_no_other(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, switches: float, disturbed: bool
 ) -> None:
-    walls = {("eager", 1): [1.0] * 6}
-    monkeypatch.setattr(budget, "time_steps", lambda *_: Steps(walls, walls, switches))
-    found = draw_budget(bench, BudgetArguments(modes=["eager"], batch_sizes=[1]), quiet)
-    assert any(note.startswith("disturbed") for note in found.notes) == disturbed
+    walls = {("eager", 1): [1.0] * 6, ("eager", 2): [1.0] * 6}
+    taken = {("eager", 1): 0.0, ("eager", 2): switches}
+    monkeypatch.setattr(budget, "time_steps", lambda *_: Steps(walls, walls, taken))
+    found = draw_budget(bench, BudgetArguments(modes=["eager"], batch_sizes=[1, 2]), quiet)
+    assert [point.disturbed for point in found.points] == [False, disturbed]
+    notes = [note for note in found.notes if note.startswith("disturbed")]
+    assert len(notes) == disturbed
+    assert all("eager at 2;" in note and "eager at 1" not in note for note in notes)
+    out = StringIO()
+    show(found, Console(file=out, width=200))
+    assert ("2 disturbed" in out.getvalue()) == disturbed
 
 
 def test_the_table_shows_points_crossovers_and_the_verdict(finding: BudgetFinding) -> None:
     out = StringIO()
     show(finding, Console(file=out, width=200))
-    for word in (*PLAIN, "will compile help me?", finding.budget.bound, "measured", "lower estimate"):
+    for word in (*PLAIN, "will compile help me?", finding.budget.bound, "residual", "lower estimate", "≥"):
         assert word in out.getvalue()
+    assert "at most" not in out.getvalue()

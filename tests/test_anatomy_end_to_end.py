@@ -66,6 +66,16 @@ def generate(client: httpx.Client, mode: str) -> dict[str, Any]:
     return found
 
 
+def compilations(client: httpx.Client) -> dict[str, float]:
+    """Per mode, how often the engine has compiled and recompiled so far."""
+    counted = ("launchbound_compile_seconds_count{", "launchbound_recompiles_total{")
+    lines = client.get("/metrics").text.splitlines()
+    found = {name: float(value) for name, value in (x.rsplit(" ", 1) for x in lines if x.startswith(counted))}
+    assert found['launchbound_compile_seconds_count{mode="compiled"}'] > 0
+    assert 'launchbound_recompiles_total{mode="compiled"}' in found
+    return found
+
+
 def engine_now(client: httpx.Client) -> tuple[dict[str, Any], int]:
     """What must not change, after a request in every mode; and the engine's resident bytes."""
     outputs = {mode: generate(client, mode)["outputs"] for mode in MODES}
@@ -74,7 +84,7 @@ def engine_now(client: httpx.Client) -> tuple[dict[str, Any], int]:
     # Floors follow the machine: they are refreshed in idle time.
     modes = [{key: mode[key] for key in mode if key != "dispatch_floors"} for mode in told["modes"]]
     fixed = {"outputs": outputs, "modes": modes, "engine": told["engine"], "threads": engine.num_threads(),
-             "cpus": engine.cpu_affinity()}  # fmt: skip
+             "cpus": engine.cpu_affinity(), "compiled": compilations(client)}  # fmt: skip
     return fixed, engine.memory_info().rss
 
 

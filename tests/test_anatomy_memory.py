@@ -16,7 +16,7 @@ from rich.console import Console
 
 from service.anatomy.errors import StudyError
 from service.anatomy.memory import resident as memory_resident
-from service.anatomy.memory.resident import growth, why_not
+from service.anatomy.memory.resident import growth, process_now, why_not
 from service.anatomy.memory.show import show
 from service.anatomy.memory.statistics import SNAPSHOT_FILE, Snapshot, Statistic, pool_bytes, statistics
 from service.anatomy.memory.study import MemoryArguments, MemoryFinding, read_memory
@@ -122,6 +122,29 @@ def test_a_step_that_touches_memory_grows_the_process_by_as_much_each_time() -> 
     assert growth(lambda: None).median_bytes < 8 * MEBIBYTE
 
 
+def test_the_shown_peak_is_never_below_the_resident_size_nor_below_an_earlier_one() -> None:
+    if reason := why_not():
+        pytest.skip(reason)
+    bytearray(b"\1") * (64 * MEBIBYTE)
+    before = process_now()
+    growth(lambda: None)
+    held = bytearray(b"\1") * (8 * MEBIBYTE)
+    after = process_now()
+    assert before.peak_bytes >= before.resident_bytes
+    assert after.peak_bytes >= after.resident_bytes > len(held)
+    assert after.peak_bytes >= before.peak_bytes
+
+
+def test_a_peak_is_kept_when_the_kernel_is_told_to_forget_it() -> None:
+    if reason := why_not():
+        pytest.skip(reason)
+    resident = process_now().resident_bytes
+    bytearray(b"\1") * (256 * MEBIBYTE)
+    assert why_not() is None
+    assert memory_resident._status_bytes("VmHWM")["VmHWM"] < resident + 128 * MEBIBYTE
+    assert process_now().peak_bytes > resident + 192 * MEBIBYTE
+
+
 def test_where_the_peak_cannot_be_set_back_growth_is_not_known_and_the_reason_said(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,3 +189,17 @@ def test_a_terminal_shows_what_is_held_and_every_statistic(findings: dict[str, M
     show(finding, Console(file=text, width=200))
     for word in ("parameters", "cache", "eager", "fragmentation", "20.0%", "graph_pool"):
         assert word in text.getvalue()
+
+
+def test_a_terminal_says_how_to_get_a_snapshot_on_cuda_where_none_was_written(
+    findings: dict[str, MemoryFinding],
+) -> None:
+    def shown(finding: MemoryFinding) -> str:
+        text = StringIO()
+        show(finding, Console(file=text, width=200))
+        return text.getvalue()
+
+    on_cuda = msgspec.structs.replace(findings["eager"], allocator=statistics(STATS, 32))
+    assert "--out FOLDER writes a snapshot" in shown(on_cuda)
+    assert "--out" not in shown(msgspec.structs.replace(on_cuda, files=["some/snapshot"]))
+    assert "--out" not in shown(findings["eager"])

@@ -23,18 +23,23 @@ from models.checkpoint import save
 from models.config import Config
 from models.transformer import Transformer
 from service.anatomy.errors import StudyError
-from service.anatomy.estimate import estimate
+from service.anatomy.estimate import Estimate, estimate
+from service.anatomy.floor import calibrated, floor, measured, prepare_floor
 from service.anatomy.operators.calls import record
 from service.anatomy.operators.dispatch_keys import thread_keys
 from service.anatomy.operators.graph_breaks import trace
 from service.anatomy.operators.guards import entries
+from service.anatomy.operators.native import LEAST_SECONDS, SAMPLED_SECONDS, note_of_cut, sampling_seconds
 from service.anatomy.operators.rows import copies, operator_rows, syncs
 from service.anatomy.operators.show import show
 from service.anatomy.operators.sightings import Sightings
 from service.anatomy.operators.study import OperatorsArguments, OperatorsFinding, list_operators
-from service.anatomy.operators.times import OperatorTimes
+from service.anatomy.operators.times import OperatorTimes, time_operators
+from service.anatomy.operators.wrapper_times import time_wrappers
+from service.anatomy.timeline.tax import OF_DECODE
 from service.border.messages import EngineSettings
 from service.border.modes import MODES, Effect
+from service.border.status import Floor
 from service.step.bench import Bench, Case
 from service.step.callables import Step, build_step
 
@@ -42,6 +47,7 @@ CONFIG = Config(layers=2, width=32, heads=4, kv_heads=2, head_width=8, hidden=64
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 PLAIN = ["eager", "no_grad", "inference_mode"]
 MODE_NAMES = [*PLAIN, "compiled"]
+ONE = Estimate(median_seconds=1.0, low=0.9, high=1.1, samples=11)
 
 
 def quiet(words: str) -> None:
@@ -396,6 +402,87 @@ def test_the_terminal_shows_every_operator(findings: dict[str, OperatorsFinding]
     text = console.export_text()
     assert f"{len(findings[mode].operators)} operators" in text
     assert all(row.name.removeprefix("aten::") in text for row in findings[mode].operators)
+
+
+class Clock:
+    """Moves on by `step_seconds` whenever it is read."""
+
+    def __init__(self, step_seconds: float) -> None:
+        self.now, self._step = 0.0, step_seconds
+
+    def __call__(self) -> float:
+        self.now += self._step
+        return self.now
+
+
+@pytest.mark.parametrize(("seconds", "samples"), [(0.0, 40), (0.25, 15), (2.0, 6)])
+def test_timing_stops_at_its_budget_and_never_before_what_an_interval_needs(
+    bench: Bench, seconds: float, samples: int
+) -> None:
+    case = bench.case("inference_mode", 1)
+    calls = record(case, 1)[0].calls
+    times = time_operators(bench, case, calls, quiet, Clock(seconds))
+    assert (times.plain.samples, times.profiled.samples) == (samples, samples)
+    assert times.plain.low is not None
+
+
+@pytest.mark.parametrize(("seconds", "rounds"), [(0.0, 24), (0.15, 11), (2.0, 6)])
+def test_wrappers_are_timed_within_a_budget_too(bench: Bench, seconds: float, rounds: int) -> None:
+    class Graph:
+        def current_callable(self, inputs: list[Any]) -> None:
+            inputs.clear()
+
+    found = time_wrappers(bench.case("inference_mode", 1), Graph(), [], Clock(seconds))
+    assert found.whole.samples == found.guards.samples == rounds
+
+
+def test_native_sampling_takes_what_is_left_of_the_answers_seconds_and_says_where_it_was_cut() -> None:
+    assert sampling_seconds(0.5) == SAMPLED_SECONDS
+    assert note_of_cut(sampling_seconds(0.5)) is None
+    assert LEAST_SECONDS < sampling_seconds(2.4) < SAMPLED_SECONDS
+    assert sampling_seconds(60.0) == LEAST_SECONDS
+    assert "0.10 s in place of 0.4 s" in (note_of_cut(LEAST_SECONDS) or "")
+
+
+def test_a_floor_above_the_step_is_capped_with_both_its_bounds() -> None:
+    found = calibrated(Floor(batch=1, seconds=3.0, low=2.0, high=4.0, samples=21, source="calibrated"), ONE)
+    assert found is not None
+    assert (found.seconds, found.low, found.high, found.kernel_seconds) == (1.0, 1.0, 1.0, 0.0)
+    found = calibrated(Floor(batch=1, seconds=0.9, low=0.8, high=1.5, samples=21, source="calibrated"), ONE)
+    assert found is not None
+    assert (found.low, found.high) == (0.8, 1.0)
+
+
+def test_a_study_begins_with_a_fresh_window_of_the_floor(bench: Bench) -> None:
+    prepare_floor(bench, "eager", 1, quiet)
+    first = floor(bench, "eager", 1)
+    again = floor(bench, "eager", 1)
+    prepare_floor(bench, "eager", 1, quiet)
+    anew = floor(bench, "eager", 1)
+    assert first is not None
+    assert again is not None
+    assert anew is not None
+    assert first.samples == anew.samples < again.samples
+
+
+def test_a_prefill_says_whose_floor_it_shows(bench: Bench) -> None:
+    for phase, said in (("decode", False), ("prefill", True)):
+        asked = msgspec.convert({"mode": "no_grad", "phase": phase, "native": False}, OperatorsArguments)
+        assert (OF_DECODE in list_operators(bench, asked, quiet).notes) == said
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_head_says_on_which_side_of_the_truth_dispatch_and_kernel_lie(
+    findings: dict[str, OperatorsFinding], device: str
+) -> None:
+    found = findings["eager"]
+    if device == "cuda":
+        found = msgspec.structs.replace(found, device=device, dispatch=measured(found.step_seconds, 1e-3))
+    out = StringIO()
+    show(found, Console(width=400, file=out))
+    on_cpu = {"one step": True, "a lower estimate": True, "an upper one": True, "call returns after": False}
+    for words, there in on_cpu.items():
+        assert (words in out.getvalue()) == (there == (device == "cpu"))
 
 
 def test_dispatch_and_kernel_make_the_step(findings: dict[str, OperatorsFinding]) -> None:

@@ -14,6 +14,8 @@ from rich.console import Console
 from torch import Tensor
 
 from service.anatomy.errors import StudyError
+from service.anatomy.operators.sightings import SAME_CALL
+from service.anatomy.operators.study import OperatorsArguments, list_operators
 from service.anatomy.tape.nodes import execution_order, short_name
 from service.anatomy.tape.show import show
 from service.anatomy.tape.steps import peak_of_events
@@ -48,6 +50,12 @@ def tape_of(bench: Bench, expression: str) -> TapeFinding:
     return read_tape(bench, TapeArguments(expression=expression, mode="no_grad"), quiet)
 
 
+def shown(finding: TapeFinding) -> str:
+    text = StringIO()
+    show(finding, Console(file=text, width=160))
+    return text.getvalue()
+
+
 def test_a_product_keeps_its_two_factors_and_no_more(bench: Bench) -> None:
     finding = tape_of(bench, "matmul")
     product = finding.backward[0]
@@ -65,6 +73,40 @@ def test_a_forward_operator_is_recorded_as_the_node_that_was_made_for_it(bench: 
         "aten.mm.default": "MmBackward0", "aten.add.Tensor": "AddBackward0",
         "aten.relu.default": "ReluBackward0", "aten.sum.default": "SumBackward0",
     }  # fmt: skip
+
+
+def test_a_steps_forward_operators_are_those_of_the_operator_study_in_order(
+    bench: Bench, of_step: TapeFinding
+) -> None:
+    studied = list_operators(bench, OperatorsArguments(mode="eager", batch_size=2, native=False), quiet)
+    listed = [
+        f"{SAME_CALL.get(one.name, one.name).replace('::', '.')}.{one.overload}" for one in studied.operators
+    ]
+    # The served step's last call lets go of its tape, so that no tape can have it.
+    assert listed[-1] == "aten.detach.default"
+    assert [one.operator for one in of_step.forward] == listed[:-1]
+
+
+@pytest.mark.usefixtures("own")
+def test_a_detach_is_recorded_where_an_expression_calls_it_and_not_where_autograd_copies(
+    bench: Bench,
+) -> None:
+    assert [one.operator for one in tape_of(bench, "exp").forward] == ["aten.exp.default"]
+    assert [one.operator for one in tape_of(bench, "x.detach() @ w").forward] == [
+        "aten.detach.default", "aten.mm.default",
+    ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("own")
+def test_a_write_in_place_is_no_view_and_brings_no_memory(bench: Bench) -> None:
+    finding = tape_of(bench, "(x @ w).add_(b).view(64, 32)")
+    assert [(one.operator, one.new_bytes, one.is_view) for one in finding.forward] == [
+        ("aten.mm.default", X_BYTES, False), ("aten.add_.Tensor", 0, False), ("aten.view.default", 0, True),
+    ]  # fmt: skip
+    lines = shown(finding).splitlines()
+    cells = {line.split("│")[2].strip(): line.split("│")[4].strip() for line in lines if "│ aten." in line}
+    assert (cells["aten.add_.Tensor"], cells["aten.view.default"]) == ("–", "view")
+    assert cells["aten.mm.default"].endswith("kB")
 
 
 @pytest.mark.parametrize("expression", [*(name for name in MENU if name != "scale"), "block", "step"])
@@ -127,7 +169,20 @@ def test_leaves_are_the_tensors_that_get_a_gradient_and_its_bytes_are_theirs(ben
     assert {leaf.name: leaf.grad_bytes for leaf in finding.leaves} == {
         name: grad.untyped_storage().nbytes() for name, grad in got.items()
     }
-    assert finding.grad_bytes == sum(leaf.grad_bytes for leaf in finding.leaves)
+
+
+def test_an_input_is_called_one_and_left_out_of_what_the_parameters_gradients_cost(bench: Bench) -> None:
+    finding = tape_of(bench, "block")
+    inputs = [leaf for leaf in finding.leaves if leaf.kind == "input"]
+    assert [leaf.name for leaf in inputs] == ["x"]
+    assert {leaf.kind for leaf in finding.leaves} == {"input", "parameter"}
+    assert finding.grad_bytes == sum(FLOATS * p.numel() for p in bench.model.blocks[0].parameters())
+    assert "an input is a leaf here only" in shown(finding)
+
+
+def test_a_whole_step_has_no_input_among_its_leaves(of_step: TapeFinding) -> None:
+    assert {leaf.kind for leaf in of_step.leaves} == {"parameter"}
+    assert "an input is a leaf" not in shown(of_step)
 
 
 def test_only_eager_saves_anything_during_a_step(of_step: TapeFinding) -> None:
@@ -187,7 +242,6 @@ def test_what_is_not_there_is_refused_by_name(bench: Bench, arguments: TapeArgum
 
 
 def test_a_terminal_shows_nodes_leaves_and_every_mode(of_step: TapeFinding) -> None:
-    text = StringIO()
-    show(of_step, Console(file=text, width=160))
+    text = shown(of_step)
     for word in (*PLAIN, "compiled", "EmbeddingBackward0", "blocks.0.attention.output.weight"):
-        assert word in text.getvalue()
+        assert word in text

@@ -23,10 +23,12 @@ from service.anatomy.timeline import study as timeline
 from service.anatomy.timeline import tax as timeline_tax
 from service.anatomy.timeline.blocks import Block, outermost, read_step
 from service.anatomy.timeline.files import PAGE_FILE, TRACE_FILE, trace
+from service.anatomy.timeline.page import page
 from service.anatomy.timeline.show import paint, show
 from service.anatomy.timeline.study import TimelineArguments, draw_timeline
-from service.anatomy.timeline.tax import tax_by_floor, tax_by_kernels
-from service.anatomy.timeline.tracks import TimelineFinding
+from service.anatomy.timeline.tax import OF_DECODE, tax_by_floor, tax_by_kernels
+from service.anatomy.timeline.tracks import TimelineFinding, how_taxed
+from service.border.messages import Phase
 from service.border.status import Floor
 from service.step.bench import Bench
 from service.step.trace import STEP_MARK
@@ -167,9 +169,38 @@ def test_the_step_that_is_shown_is_the_middle_one_after_the_first() -> None:
 
 
 def test_on_a_cpu_the_tax_is_the_floor_over_the_wall_and_its_bounds_are_the_worse_ends() -> None:
-    tax = tax_by_floor(floor(30.0, 25.0, 40.0), wall(100.0, 80.0, 125.0))
+    tax = tax_by_floor(floor(30.0, 25.0, 40.0), wall(100.0, 80.0, 125.0), "decode")
     assert (tax.fraction, tax.low, tax.high) == pytest.approx((0.3, 0.2, 0.5))
-    assert tax_by_floor(floor(300.0, 250.0, 400.0), wall(100.0, 80.0, 125.0)).fraction == 1.0
+    assert tax_by_floor(floor(300.0, 250.0, 400.0), wall(100.0, 80.0, 125.0), "decode").fraction == 1.0
+
+
+def test_a_prefills_tax_says_that_its_floor_is_a_decode_steps_in_words_and_on_the_page(
+    finding: TimelineFinding,
+) -> None:
+    def taxed(phase: Phase) -> TimelineFinding:
+        tax = tax_by_floor(floor(30.0, 25.0, 40.0), wall(100.0, 80.0, 125.0), phase)
+        track = msgspec.structs.replace(finding.tracks[0], tax=tax)
+        return msgspec.structs.replace(finding, phase=phase, tracks=[track])
+
+    assert OF_DECODE in how_taxed(taxed("prefill"))
+    assert OF_DECODE in page(taxed("prefill"))
+    assert OF_DECODE not in how_taxed(taxed("decode"))
+
+
+def test_a_measured_prefill_says_so_too(bench: Bench) -> None:
+    found = draw_timeline(bench, TimelineArguments(mode="no_grad", phase="prefill"), quiet)
+    assert OF_DECODE in how_taxed(found)
+
+
+def test_a_terminal_says_how_to_get_the_files_where_none_were_written(finding: TimelineFinding) -> None:
+    def shown(one: TimelineFinding) -> str:
+        text = StringIO()
+        show(one, Console(file=text, width=120))
+        return text.getvalue()
+
+    line = "--out FOLDER writes a Perfetto trace and a page"
+    assert line in shown(msgspec.structs.replace(finding, files=[]))
+    assert line not in shown(finding)
 
 
 def test_on_cuda_the_tax_is_what_kernels_leave_of_the_wall() -> None:

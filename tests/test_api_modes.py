@@ -68,6 +68,13 @@ def test_an_engine_that_never_starts_makes_the_front_unwell_and_says_why() -> No
         assert "exit code 9" in message
 
 
+def test_openapi_says_which_sources_are_a_lower_and_which_an_upper_estimate(front: Front) -> None:
+    schemas = front.http.get("/openapi.json").json()["components"]["schemas"]
+    said = " ".join(schemas["Sources"]["description"].split())
+    assert 'A "calibrated" dispatch is a lower estimate' in said
+    assert 'A "residual" kernel is an upper estimate' in said
+
+
 def test_openapi_describes_the_bodies_with_an_example(front: Front) -> None:
     paths = front.http.get("/openapi.json").json()["paths"]
     body = paths["/v1/modes/{mode}/generate"]["post"]["requestBody"]["content"]["application/json"]["schema"]

@@ -17,6 +17,7 @@ from service.engine import assembly, process, warmup
 from service.engine.local import LocalMailbox, local_job
 from service.engine.process import Engine
 from service.engine.sampling_tier import ran_as
+from service.step.calibration import FIRST_SAMPLES, Calibration
 
 PROMPT = "def mean(values):\n"
 MODE_NAMES = ["eager", "inference_mode"]
@@ -233,3 +234,20 @@ def test_memory_that_did_not_move_and_a_device_without_any_are_not_told_again(
         Engine(settings(tmp_path, modes=["inference_mode"], batch_sizes=[1]), mailbox).run()
         statuses = [message for message in sent if isinstance(message, EngineStatus)]
         assert [status.warm for status in statuses] == [False, True]
+
+
+def test_floors_are_taken_anew_once_the_engine_is_on_its_own_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened: list[str] = []
+    sampled = Calibration.first_samples
+
+    def noted(self: Calibration, mode: str) -> None:
+        happened.append(mode)
+        sampled(self, mode)
+
+    monkeypatch.setattr(Calibration, "first_samples", noted)
+    monkeypatch.setattr(process, "pin", lambda *_, **__: happened.append("pinned"))
+    mailbox = serve(tmp_path, [])
+    assert happened == [*MODE_NAMES, "pinned", *MODE_NAMES]
+    assert all(floor.samples == FIRST_SAMPLES for floor in mailbox.modes["eager"].floors if floor.batch == 1)

@@ -24,6 +24,12 @@ ON_CUDA_ONLY = (
 )  # fmt: skip
 NOT_WITHOUT_A_PROFILER = ("request_kernel_seconds", "step_batch_kernel_seconds", "device_bound_index")
 
+BY_A_TWIN = (
+    "request_dispatch_seconds", "step_dispatch_seconds", "step_batch_dispatch_seconds",
+    "request_kernel_seconds", "step_batch_kernel_seconds", "device_bound_index", "dispatch_floor_seconds",
+)  # fmt: skip
+"""What a CPU knows by the hollow twin only."""
+
 STILL = {
     "engine_up": "a state",
     "mode_ready": "a state",
@@ -161,10 +167,20 @@ def test_on_cuda_kernel_time_is_absent_without_a_profiler(cuda_front: Front) -> 
     assert names.isdisjoint(NOT_WITHOUT_A_PROFILER)
 
 
+def test_on_a_cpu_dispatch_and_kernel_are_there_from_the_hello_or_absent_without_a_twin(
+    own_front: Front,
+) -> None:
+    assert names_of(samples(own_front)).issuperset(BY_A_TWIN[:5])
+    with running(no_twin="of a reason") as twinless:
+        twinless.await_ready()
+        assert twinless.generate().status_code == 200
+        assert names_of(samples(twinless)).isdisjoint(BY_A_TWIN)
+
+
 def test_before_the_engine_speaks_nothing_of_the_device_is_there() -> None:
     with running(silent=True) as front:
         names = names_of(samples(front))
-        assert names.isdisjoint((*ON_CUDA_ONLY, "request_kernel_seconds", "build_info"))
+        assert names.isdisjoint((*ON_CUDA_ONLY, *BY_A_TWIN, "build_info"))
         assert "request_duration_seconds" in names
         assert front.series()["engine_up"] == 0
 

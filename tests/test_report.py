@@ -85,7 +85,20 @@ def test_a_tie_names_the_fastest_and_prefers_the_simpler(tmp_path: Path) -> None
     tie = CLEAR | {"compiled": 0.4, "reduce-overhead": 0.3999}
     headline = make_report(make_results(tmp_path, tie, scatter=0.05))
     assert {batch["ship"] for batch in headline["batches"]} == {"compiled"}
-    assert "reduce-overhead cannot be told from it" in page(tmp_path)
+    assert "reduce-overhead cannot be told from it; of modes that are alike, the simplest" in page(tmp_path)
+
+
+@pytest.mark.parametrize(("switches", "scatter"), [(5, 0.01), (0, 0.4)])
+def test_an_answer_from_a_busy_machine_is_called_provisional(
+    tmp_path: Path, switches: int, scatter: float
+) -> None:
+    headline = make_report(make_results(tmp_path, switches=switches, scatter=scatter))
+    assert "Provisional: " in headline["text"]
+    assert "measure again on a quiet machine" in page(tmp_path)
+
+
+def test_an_answer_from_a_quiet_machine_is_not_provisional(clear: Path) -> None:
+    assert "Provisional" not in page(clear)
 
 
 def test_payback_is_the_extra_warm_up_over_what_a_request_saves(clear: Path) -> None:

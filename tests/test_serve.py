@@ -107,6 +107,26 @@ def test_settings_that_the_engine_refuses_end_the_service_with_2() -> None:
         assert process.wait(PATIENCE_SECONDS) == 2
 
 
+@pytest.mark.parametrize("first_end", [7, 2])
+def test_a_service_that_was_up_stays_up_where_its_later_engines_refuse(first_end: int) -> None:
+    with served(later_exit=2) as (process, url):
+        await_ready(url)
+        generate = f"{url}/v1/modes/eager/generate"
+        died = httpx.post(generate, json={**BODY, "prompts": [f"!die {first_end}"]}, trust_env=False)
+        assert f"exit code {first_end}" in died.json()["error"]["message"]
+        refused = until(lambda: refusal_with(generate, "exit code 2", "starts in 1.0 s"), "the second end")
+        assert refused.status_code == 503
+        assert int(refused.headers["retry-after"]) > 0
+        assert httpx.get(f"{url}/health/live", trust_env=False).status_code == 200
+        assert process.poll() is None
+
+
+def refusal_with(url: str, *words: str) -> httpx.Response | None:
+    """What generate answers, once its error has all these words in it."""
+    answer = httpx.post(url, json=BODY, trust_env=False)
+    return answer if all(word in answer.json()["error"]["message"] for word in words) else None
+
+
 def serve_with(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", SERVE.replace("port=0, ", ""), *fake_engine_command()]
     return subprocess.run(

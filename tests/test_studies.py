@@ -11,12 +11,14 @@ from typing import Any, cast
 
 import msgspec
 import pytest
+from typer.testing import CliRunner
 
+from launchbound import app
 from models import checkpoint
 from models.config import Config
 from models.tokenizer import Tokenizer
 from models.transformer import Transformer
-from service.anatomy import process, studies
+from service.anatomy import console, process, studies
 from service.anatomy.console import further_arguments
 from service.anatomy.errors import StudyError
 from service.border.messages import Stop
@@ -167,8 +169,20 @@ def test_the_verb_prints_one_json_document_and_its_progress_beside_it(
     ended = launchbound("anatomy", "--mode=eager", "--batch-size=2", f"--model={folder}", "--json")
     assert ended.returncode == 0, ended.stderr
     found: dict[str, Any] = json.loads(ended.stdout)
-    assert (found["mode"], found["batch_size"], found["batch_bucket"]) == ("eager", 2, 2)
+    assert (found["mode"], found["batch_size"], found["batch_bucket"]) == ("eager", 2, 4)
     assert "loading the model" in ended.stderr
+
+
+@pytest.mark.parametrize(("size", "buckets"), [(5, [1, 4, 16]), (16, [1, 4, 16]), (17, [1, 4, 16, 17])])
+def test_a_batch_size_adds_a_bucket_only_above_the_largest(
+    size: int, buckets: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    monkeypatch.setattr(console, "main", lambda *given: seen.append((given[0].batch_sizes, given[2])))
+    ended = CliRunner().invoke(app, ["anatomy", f"--batch-size={size}"])
+    assert ended.exit_code == 0, ended.output
+    ((batch_sizes, arguments),) = seen
+    assert (batch_sizes, arguments["batch_size"]) == (buckets, size)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -125,6 +126,12 @@ def test_training_lowers_the_loss_on_held_out_text_and_its_folder_can_be_served(
 def test_nothing_to_resume_from_is_said_with_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(checkpoint.CheckpointError, match="train without --resume"):
         training.Training(PLAN, SMALL, tmp_path, resume=True)
+
+
+def test_a_state_of_another_seed_is_refused_with_the_seed_to_give(tmp_path: Path) -> None:
+    run(tmp_path)
+    with pytest.raises(checkpoint.CheckpointError, match="--seed 0, or train without --resume"):
+        training.Training(replace(PLAN, seed=1), SMALL, tmp_path, resume=True)
 
 
 def test_the_rate_warms_up_then_falls_to_zero() -> None:

@@ -23,9 +23,12 @@ _CALIBRATIONS: WeakKeyDictionary[Bench, dict[int, Calibration]] = WeakKeyDiction
 
 
 class Dispatch(msgspec.Struct, frozen=True, kw_only=True):
-    """`share` is `seconds` of the step's `step_seconds`; `kernel_seconds` the rest, or what CUDA measured.
+    """Host seconds of a step's dispatch, with its 95 % interval, and those of its kernels.
 
-    `calibrated`: a lower estimate, from the hollow twin at decode, which a prefill chunk takes too.
+    `calibrated`, on a CPU: `seconds` is a lower estimate, from the hollow twin at decode, which a prefill
+    chunk takes too; `kernel_seconds` is the rest of the step, an upper one; `share` is of the step.
+    `measured`, on CUDA: `seconds` is the time until the call returns and `kernel_seconds` the device's. The
+    two overlap, and `share` is of their sum.
     """
 
     seconds: float
@@ -37,9 +40,9 @@ class Dispatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def prepare_floor(bench: Bench, mode: str, bucket: int, say: Callable[[str], None]) -> None:
-    """Build, and where the mode says so compile, the hollow twin's step; nothing where it is there.
+    """Build, and where the mode says so compile, the hollow twin's step, and begin its samples anew.
 
-    Raises NoTwin for a model that has none.
+    So a study's floor is of now, not of earlier studies. Raises NoTwin for a model that has none.
     """
     if bench not in _TWIN:
         _TWIN[bench] = bench.model.twin()
@@ -55,11 +58,15 @@ def prepare_floor(bench: Bench, mode: str, bucket: int, say: Callable[[str], Non
         for _ in range(WARM_CALLS):
             step(*buffers.arguments("decode"))
         calibrations[bucket].add(MODES[mode], step, buffers)
-        calibrations[bucket].first_samples(mode)
+    calibrations[bucket].forget_samples(mode)
+    calibrations[bucket].first_samples(mode)
 
 
 def floor(bench: Bench, mode: str, bucket: int) -> Floor | None:
-    """The floor of a decode step, sampled again at each call; None where no twin was prepared."""
+    """The floor of a decode step, from all samples since `prepare_floor` and more at each call.
+
+    None where no twin was prepared.
+    """
     calibration = _CALIBRATIONS.get(bench, {}).get(bucket)
     if calibration is None:
         return None
@@ -68,13 +75,17 @@ def floor(bench: Bench, mode: str, bucket: int) -> Floor | None:
 
 
 def calibrated(found: Floor | None, whole: Estimate) -> Dispatch | None:
-    """Dispatch and what is left of a step of `whole` on a CPU; None without a floor."""
+    """Dispatch and what is left of a step of `whole` on a CPU; a floor above the step is the step.
+
+    None without a floor.
+    """
     if found is None:
         return None
-    seconds = min(found.seconds, whole.median_seconds)
+    step = whole.median_seconds
+    seconds = min(found.seconds, step)
     return Dispatch(
-        seconds=seconds, low=found.low, high=found.high, share=seconds / whole.median_seconds,
-        kernel_seconds=whole.median_seconds - seconds, source="calibrated",
+        seconds=seconds, low=min(found.low, step), high=min(found.high, step), share=seconds / step,
+        kernel_seconds=step - seconds, source="calibrated",
     )  # fmt: skip
 
 

@@ -34,7 +34,7 @@ class Supervisor:
     """Owns the engine process and the private folder of its sockets.
 
     `describe` builds the engine's settings for a socket address; `refused` is called once if the very first
-    engine says, by exit code 2, that its settings cannot work.
+    engine says, by exit code 2 before it was up, that its settings cannot work.
     """
 
     def __init__(
@@ -95,8 +95,11 @@ class Supervisor:
         while True:
             began = monotonic()
             reason, exit_code = await self._live(folder / f"engine-{self.lives + 1}.sock", context)
-            if exit_code == EXIT_BAD_SETTINGS and self.lives == 1 and self._refused is not None:
+            never_up = self.lives == 1 and self._client.engine is None
+            if exit_code == EXIT_BAD_SETTINGS and never_up and self._refused is not None:
                 self._refused(reason)
+                self._client.lost(reason, retry_after_seconds=60)
+                return
             self.quick_deaths = self.quick_deaths + 1 if monotonic() - began < QUICK_DEATH_SECONDS else 0
             wait = self.retry_seconds()
             told = f"{reason}; a new one starts in {wait:.1f} s"

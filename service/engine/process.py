@@ -77,6 +77,8 @@ class Engine:
         gc.collect()
         gc.freeze()
         pin(self.parts.cpus, exempt=self._mailbox.own_threads)
+        # Floors were taken beside compilers so far, and on any core.
+        self.parts.warmup.recalibrate()
         self._status = self.parts.status(warm=True)
         self._mailbox.send(self._status)
 

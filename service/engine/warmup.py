@@ -63,6 +63,14 @@ class Warmup:
         rung.status = msgspec.structs.replace(rung.status, **changes)
         self._announce(rung.status)
 
+    def recalibrate(self) -> None:
+        """Take the floors of all ready modes anew, now that nothing else goes on in this process."""
+        for rung in self.rungs.values():
+            if rung.status.state == "ready":
+                self._calibration.forget_samples(rung.mode.name)
+                self._calibration.first_samples(rung.mode.name)
+                self.update(rung, floors=self._floors(rung))
+
     def announce_floors(self) -> None:
         """Tell the front the floors of today where one moved, once per round over the twins."""
         if not self._calibration.round_complete:

@@ -80,6 +80,12 @@ class Calibration:
             if twin.mode == mode:
                 self._sample(twin, FIRST_SAMPLES)
 
+    def forget_samples(self, mode: str) -> None:
+        """Begin the windows of `mode`'s twins anew, for whoever asks what the machine is like now."""
+        for twin in self._twins.values():
+            if twin.mode == mode:
+                twin.samples_seconds.clear()
+
     def refresh(self, wanted: Callable[[], bool] = lambda: False) -> float:
         """Sample the next twin in the round; returns the seconds it took, 0 where there is none.
 

@@ -20,13 +20,17 @@ app = typer.Typer()
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
+BatchSize = Annotated[
+    int | None,
+    typer.Option(help="Sequences, in the smallest bucket that holds them; above the largest one is added."),
+]
 More = Annotated[list[str] | None, typer.Option("--set", help="Any argument of the study, as NAME=VALUE.")]
 
 
 @app.command()
 def anatomy(
     mode: Annotated[str | None, typer.Option(help="The mode to look into.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Sequences in the step.")] = None,
+    batch_size: BatchSize = None,
     phase: Annotated[str | None, typer.Option(help="decode or prefill.")] = None,
     layers: Annotated[bool, typer.Option("--layers", help="What each layer of PyTorch takes.")] = False,
     budget: Annotated[bool, typer.Option("--budget", help="Dispatch against kernels by batch.")] = False,
@@ -69,7 +73,8 @@ def _study(
     name: str, arguments: dict[str, Any], more: Sequence[str] | None, as_json: bool, served: dict[str, Any]
 ) -> None:
     settings = settings_from(**served)
-    if size := arguments.get("batch_size"):
+    size = arguments.get("batch_size")
+    if size is not None and size > max(settings.batch_sizes):
         settings = settings_from(**served, batch_sizes=[*settings.batch_sizes, size])
     from service.anatomy.console import further_arguments, main
     from service.anatomy.errors import StudyError

@@ -22,11 +22,16 @@ def show(finding: BudgetFinding, console: Console) -> None:
         console.print(f"note: {note}", markup=False)
     if finding.points:
         cpu = finding.device == "cpu"
-        lower = "Dispatch is a lower estimate, from the hollow twin. " if cpu else ""
+        lower = (
+            "Dispatch is a lower estimate, from the hollow twin, and kernel, the rest, an upper one. "
+            if cpu
+            else ""
+        )
+        about = "at least about (≥)" if cpu else "about"
         graphs = "a CPU has no graphs that do it" if cpu else "graphs do it"
         console.print(
             f"[dim]µs per decode step, {finding.rounds} interleaved rounds \\[95 % interval]. {lower}Without "
-            "dispatch: at most so many times as fast if one empty operator "
+            f"dispatch: {about} so many times as fast, with this mode's kernels, if one empty operator "
             f"({finding.null_kernel_seconds * 1e6:.1f} µs) were all the host had to issue; {graphs}.[/]"
         )
 
@@ -40,12 +45,14 @@ def _points(points: list[BatchPoint], device: str) -> Table:
         if place and point.mode != points[place - 1].mode:
             table.add_section()
         name = point.mode if point.mode == point.effective else f"{point.mode} ({point.effective})"
+        batch = f"{point.batch_size} [red]disturbed[/]" if point.disturbed else str(point.batch_size)
+        least = "≥ " if point.source == "calibrated" else ""
         table.add_row(
-            name, str(point.batch_size), f"{point.step.median_seconds * 1e6:.0f}",
+            name, batch, f"{point.step.median_seconds * 1e6:.0f}",
             _micros(point.dispatch_seconds), _micros(point.kernel_seconds),
             f"{point.dispatch_seconds_per_sequence * 1e6:.0f}",
             f"[{_STYLES[point.bound]}]{point.bound}[/] {point.device_bound_index:.0%}",
-            f"{point.without_dispatch_speedup:.2f} ×",
+            f"{least}{point.without_dispatch_speedup:.2f} ×",
             f"{point.speedup.value:.2f} × \\[{point.speedup.low:.2f}, {point.speedup.high:.2f}]",
         )  # fmt: skip
     return table

@@ -27,7 +27,10 @@ LEAD_STEPS, TIMED_STEPS = 2, 3
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Dispatch and kernels of a step, in seconds. `source` is as in a request's timings."""
+    """Dispatch and kernels of a step, in seconds. `source` is as in a request's timings.
+
+    `calibrated`: dispatch is a lower estimate, and kernels, which are the rest, an upper one.
+    """
 
     dispatch: Interval
     kernel: Interval
@@ -38,17 +41,16 @@ class Parts:
 class Steps:
     """Rounds of seconds: `walls` until the device is done, `hosts` until the call returns.
 
-    `switches_per_step` counts how often something else took this thread's core.
+    `switches_per_step` says how often something else took this thread's core.
     """
 
     walls: Mapping[Key, list[float]]
     hosts: Mapping[Key, list[float]]
-    switches_per_step: float = 0.0
+    switches_per_step: Mapping[Key, float]
 
-    @property
-    def disturbed(self) -> bool:
+    def disturbed(self, key: Key) -> bool:
         """Whether that was more than once in 20 steps, as in every table of the house."""
-        return self.switches_per_step > 1 / 20
+        return self.switches_per_step[key] > 1 / 20
 
 
 def ready_cases(
@@ -69,17 +71,30 @@ def time_steps(bench: Bench, cases: Mapping[Key, Case], rounds: int, say: Say) -
     """Every case once per round, in a fresh order; a round's value is the median of a few steps in a row."""
     walls: dict[Key, list[float]] = {key: [] for key in cases}
     hosts: dict[Key, list[float]] = {key: [] for key in cases}
-    switched = _switches()
+    switches = dict.fromkeys(cases, 0)
     for number in range(rounds):
         say(f"round {number + 1} of {rounds}")
         keys = list(cases)
         Random(number).shuffle(keys)
         for key in keys:
+            before = _switches()
             taken = [_step(bench, cases[key]) for _ in range(LEAD_STEPS + TIMED_STEPS)][LEAD_STEPS:]
+            switches[key] += _switches() - before
             walls[key].append(median(wall for wall, _ in taken))
             hosts[key].append(median(host for _, host in taken))
-    made = rounds * len(cases) * (LEAD_STEPS + TIMED_STEPS)
-    return Steps(walls, hosts, (_switches() - switched) / max(1, made))
+    made = rounds * (LEAD_STEPS + TIMED_STEPS)
+    return Steps(walls, hosts, {key: count / made for key, count in switches.items()})
+
+
+def disturbed_note(steps: Steps) -> list[str]:
+    """One note that names every disturbed cell; none where there is none."""
+    cells = [f"{mode} at {batch}" for mode, batch in steps.walls if steps.disturbed((mode, batch))]
+    if not cells:
+        return []
+    return [
+        f"disturbed: other work took the core more than once in 20 steps of {', '.join(cells)}; that reads "
+        "as kernel on a CPU; measure again on a quiet machine"
+    ]
 
 
 def _switches() -> int:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated
 
 import msgspec
 
-from service.anatomy.budget.steps import Key, Parts, Say, Steps, ready_cases, take_apart, time_steps
-from service.anatomy.budget.verdict import Budget, Quantity, judge
-from service.anatomy.choosing import choose_bucket, choose_case, choose_modes
+from service.anatomy.budget.quantities import Given, budget_of
+from service.anatomy.budget.steps import (
+    Key,
+    Parts,
+    Say,
+    Steps,
+    disturbed_note,
+    ready_cases,
+    take_apart,
+    time_steps,
+)
+from service.anatomy.budget.verdict import Budget
+from service.anatomy.choosing import choose_bucket, choose_modes
 from service.anatomy.errors import StudyError
 from service.anatomy.estimate import Estimate, estimate
-from service.anatomy.operators.calls import record
 from service.border.modes import MODES
 from service.boundedness import Bound, bound, crossover, device_bound_index
 from service.statistics import Interval, median_interval
@@ -51,9 +59,12 @@ class Between(msgspec.Struct, frozen=True, kw_only=True):
 class BatchPoint(msgspec.Struct, frozen=True, kw_only=True):
     """A decode step of one mode at one batch.
 
-    On a CPU `source` is `calibrated`: dispatch is a lower estimate. `without_dispatch_speedup` is what
-    removing all dispatch but one operator's would buy, on CUDA by a graph: the step over its kernels and one
-    empty operator; an upper bound. `speedup` is measured, against the first mode drawn.
+    `without_dispatch_speedup` is what removing all dispatch but one operator's would buy, on CUDA by a graph:
+    the step over its kernels and one empty operator. On a CPU `source` is `calibrated`: dispatch is a lower
+    estimate and kernels are an upper one, so that this is a lower bound. It is of this mode's own kernels;
+    compiling may also shorten those. `speedup` is measured, against the first mode drawn. `disturbed`:
+    something else took the core more than once in 20 steps of this cell (`switches_per_step`), which reads
+    as kernel on a CPU.
     """
 
     mode: str
@@ -68,6 +79,8 @@ class BatchPoint(msgspec.Struct, frozen=True, kw_only=True):
     without_dispatch_speedup: float
     speedup: Between
     source: str
+    switches_per_step: float
+    disturbed: bool
 
 
 class ModeCrossover(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,20 +113,23 @@ def draw_budget(bench: Bench, arguments: BudgetArguments, say: Say) -> BudgetFin
     modes = _modes(bench, arguments.modes)
     batches = sorted({choose_bucket(bench, size) for size in arguments.batch_sizes or bench.buffers})
     cases, notes = ready_cases(bench, modes, batches, say)
-    steps = time_steps(bench, cases, arguments.rounds, say) if cases else Steps({}, {})
-    if steps.disturbed:
-        notes.append(
-            f"disturbed: other work took the core {steps.switches_per_step:.2f} times per step, and "
-            "that reads as kernel on a CPU; measure again on a quiet machine"
-        )
+    steps = time_steps(bench, cases, arguments.rounds, say) if cases else Steps({}, {}, {})
+    notes += disturbed_note(steps)
     parts = take_apart(bench, cases, steps, say)
     null = null_kernel_seconds(bench.device)["alone"]
+    budget, budget_notes = budget_of(
+        bench, (mode, batch), _given(arguments), arguments.rounds, steps, parts, say
+    )
     points = [_point(bench, key, steps, parts[key], null) for key in cases]
     return BudgetFinding(
         device=bench.device.type, threads=bench.settings.threads, rounds=arguments.rounds,
         null_kernel_seconds=null, points=points, crossovers=_crossovers(points),
-        budget=_budget(bench, mode, batch, arguments, parts, say), notes=notes,
+        budget=budget, notes=notes + budget_notes,
     )  # fmt: skip
+
+
+def _given(arguments: BudgetArguments) -> Given:
+    return Given(arguments.ops_per_step, arguments.microseconds_per_op, arguments.kernel_microseconds)
 
 
 def _subject(bench: Bench, arguments: BudgetArguments) -> tuple[str, int]:
@@ -149,6 +165,7 @@ def _point(bench: Bench, key: Key, steps: Steps, parts: Parts, null: float) -> B
         dispatch_seconds_per_sequence=dispatch / batch, device_bound_index=index,
         bound=bound(index) or "launch-bound", speedup=_between(median_interval(ratios)), source=parts.source,
         without_dispatch_speedup=max(1.0, found.median_seconds / (kernel + null)),
+        switches_per_step=steps.switches_per_step[key], disturbed=steps.disturbed(key),
     )  # fmt: skip
 
 
@@ -163,29 +180,3 @@ def _crossovers(points: list[BatchPoint]) -> list[ModeCrossover]:
         place = crossover(index)
         found.append(ModeCrossover(mode=mode, where=place.where, batch_size=place.batch))
     return found
-
-
-def _budget(
-    bench: Bench, mode: str, batch: int, arguments: BudgetArguments, parts: Mapping[Key, Parts], say: Say
-) -> Budget:
-    """Each quantity as given, else as measured; a step that nobody drew is measured for itself."""
-    given = (arguments.ops_per_step, arguments.microseconds_per_op, arguments.kernel_microseconds)
-    if all(value is not None for value in given):
-        measured: tuple[float | None, ...] = (None, None, None)
-    else:
-        case = choose_case(bench, mode, batch, "decode", say)
-        own = parts.get((mode, batch)) or take_apart(
-            bench, {(mode, batch): case},
-            time_steps(bench, {(mode, batch): case}, arguments.rounds, say), say,
-        )[mode, batch]  # fmt: skip
-        ops = len(record(case, 1)[0].calls)
-        measured = (ops, own.dispatch.value * 1e6 / ops, own.kernel.value * 1e6)
-    return judge(mode, batch, *(_quantity(g, m) for g, m in zip(given, measured, strict=True)))
-
-
-def _quantity(given: float | None, measured: float | None) -> Quantity:
-    if given is not None:
-        return Quantity(value=given, source="given")
-    if measured is None:
-        raise ValueError("neither given nor measured")
-    return Quantity(value=measured, source="measured")

@@ -8,7 +8,7 @@ import msgspec
 
 from service.boundedness import Bound, bound, device_bound_index
 
-Source = Literal["measured", "given"]
+Source = Literal["measured", "calibrated", "residual", "given"]
 
 _HELP: dict[Bound, str] = {
     "launch-bound": "yes",
@@ -18,17 +18,23 @@ _HELP: dict[Bound, str] = {
 
 
 class Quantity(msgspec.Struct, frozen=True, kw_only=True):
-    """One number of the budget, and whether it was measured here or given by whoever asked."""
+    """One number of the budget, and where it is from.
+
+    `measured` here, or `given` by whoever asked. On a CPU microseconds per operator are `calibrated`, a lower
+    estimate by the hollow twin, and kernels are the `residual` of the step, an upper one.
+    """
 
     value: float
     source: Source
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
-    """A step of `mode` as a sum: dispatch is operators × microseconds per operator, and kernels are the rest.
+    """A step of `mode`: dispatch is operators × microseconds per operator, against kernels.
 
-    `at_most_speedup` is how many times as fast a step would be with no dispatch at all (None: no kernel, so
-    no bound). `will_compile_help` says it in words.
+    `without_dispatch_speedup` is how many times as fast a step with these kernels would be with no dispatch
+    at all (None: no kernel). `speedup_is` says whether that is a lower bound, as dispatch and kernels
+    estimated on a CPU make it, or an estimate. What compiling gains can be more: it shortens kernels as well.
+    `will_compile_help` says it in words.
     """
 
     mode: str
@@ -39,28 +45,47 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     dispatch_microseconds: float
     device_bound_index: float
     bound: Bound
-    at_most_speedup: float | None
+    without_dispatch_speedup: float | None
+    speedup_is: Literal["lower bound", "estimate"]
     will_compile_help: str
 
 
 def judge(
     mode: str, batch_size: int, ops_per_step: Quantity, microseconds_per_op: Quantity,
-    kernel_microseconds: Quantity,
+    kernel_microseconds: Quantity, *, device: str = "cpu", step_microseconds: float | None = None,
 ) -> Budget:  # fmt: skip
-    """The budget of these three quantities. Raises ValueError where dispatch and kernels are both nothing."""
+    """The budget of these three quantities. Raises ValueError where dispatch and kernels are both nothing.
+
+    On a CPU the step is dispatch + kernels. On CUDA the two overlap, and the step is `step_microseconds`, or
+    without it the longer of the two.
+    """
     dispatch, kernel = ops_per_step.value * microseconds_per_op.value, kernel_microseconds.value
     index = device_bound_index(kernel, dispatch)
     word = bound(index)
     if index is None or word is None:
         raise ValueError("a step without dispatch and without kernels has no budget")
-    at_most = (kernel + dispatch) / kernel if kernel > 0 else None
+    overlapped = max(dispatch, kernel) if step_microseconds is None else step_microseconds
+    step = kernel + dispatch if device == "cpu" else overlapped
+    speedup = max(1.0, step / kernel) if kernel > 0 else None
+    sources = {microseconds_per_op.source, kernel_microseconds.source}
+    estimated = bool(sources & {"calibrated", "residual"})
+    words = f"{_HELP[word]}: {_share(1 - index, device, estimated)}; {_gain(speedup, estimated)}"
     return Budget(
         mode=mode, batch_size=batch_size, ops_per_step=ops_per_step, microseconds_per_op=microseconds_per_op,
         kernel_microseconds=kernel_microseconds, dispatch_microseconds=dispatch, device_bound_index=index,
-        bound=word, at_most_speedup=at_most, will_compile_help=_words(word, 1 - index, at_most),
+        bound=word, without_dispatch_speedup=speedup, speedup_is="lower bound" if estimated else "estimate",
+        will_compile_help=words,
     )  # fmt: skip
 
 
-def _words(word: Bound, share: float, at_most: float | None) -> str:
-    limit = "without a limit from kernels" if at_most is None else f"at most {at_most:.3g} times as fast"
-    return f"{_HELP[word]}: {share:.0%} of the step is dispatch; without any it would be {limit}"
+def _share(share: float, device: str, estimated: bool) -> str:
+    if device != "cpu":
+        return f"dispatch is {share:.0%} of dispatch + kernel, which overlap"
+    return f"{'at least ' if estimated else ''}{share:.0%} of the step is dispatch"
+
+
+def _gain(speedup: float | None, estimated: bool) -> str:
+    if speedup is None:
+        return "without any it would be as fast as one likes, for there are no kernels"
+    about = "at least about" if estimated else "about"
+    return f"without any it would be {about} {speedup:.3g} times as fast, with the kernels as they are"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import resource
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -32,16 +33,37 @@ class Resident(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Process(msgspec.Struct, frozen=True, kw_only=True):
-    """The process's resident size now, and the most that it ever was (`ru_maxrss`, which never falls)."""
+    """The process's resident size now, and the most that it ever was.
+
+    The kernel's own peaks, VmHWM and `ru_maxrss`, fall to the present size each time that `growth` sets them
+    back, so the largest of those before is kept here.
+    """
 
     resident_bytes: int
     peak_bytes: int
 
 
+@dataclass(slots=True)
+class _Peak:
+    """The most that the process had before its peak was last set back."""
+
+    before_bytes: int = 0
+
+    def set_back(self) -> None:
+        """Raises OSError where the kernel does not let it."""
+        self.before_bytes = max(self.before_bytes, _kernels_peak(_status_bytes("VmHWM")))
+        CLEAR.write_text(RESET_PEAK)
+
+
+_PEAK = _Peak()
+
+
 def process_now() -> Process:
-    """As the kernel has it."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return Process(resident_bytes=_status_bytes("VmRSS"), peak_bytes=peak)
+    """As the kernel has it in one reading, and as it had it before its peaks were set back."""
+    now = _status_bytes("VmRSS", "VmHWM")
+    return Process(
+        resident_bytes=now["VmRSS"], peak_bytes=max(*now.values(), _kernels_peak(now), _PEAK.before_bytes)
+    )
 
 
 def why_not() -> str | None:
@@ -49,7 +71,7 @@ def why_not() -> str | None:
     if _malloc_trim() is None:
         return "this C library has no malloc_trim: pages freed before would hide what a step takes"
     try:
-        CLEAR.write_text(RESET_PEAK)
+        _PEAK.set_back()
     except OSError as error:
         return f"the peak cannot be set back: {CLEAR}: {error.strerror}"
     return None
@@ -69,17 +91,22 @@ def _growth_bytes(run: Callable[[], object]) -> int:
     trim = _malloc_trim()
     if trim is not None:
         trim(0)
-    CLEAR.write_text(RESET_PEAK)
-    before = _status_bytes("VmRSS")
+    _PEAK.set_back()
+    before = _status_bytes("VmRSS")["VmRSS"]
     result = run()
-    grown = _status_bytes("VmHWM") - before
+    grown = _status_bytes("VmHWM")["VmHWM"] - before
     del result
     return max(grown, 0)
 
 
-def _status_bytes(field: str) -> int:
-    lines = STATUS.read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
+def _kernels_peak(status: dict[str, int]) -> int:
+    """VmHWM; where a kernel's status has none, `ru_maxrss`, in which a parent's peak from before may be."""
+    return status.get("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _status_bytes(*fields: str) -> dict[str, int]:
+    parted = (line.partition(":") for line in STATUS.read_text().splitlines())
+    return {name: int(value.split()[0]) * 1024 for name, _, value in parted if name in fields}
 
 
 def _malloc_trim() -> Callable[[int], int] | None:

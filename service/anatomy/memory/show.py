@@ -20,6 +20,8 @@ def show(finding: MemoryFinding, console: Console) -> None:
     )
     if not isinstance(finding.allocator, UnsetType):
         console.print(_allocator(finding.allocator))
+        if not finding.files:
+            console.print("[dim]--out FOLDER writes a snapshot for pytorch.org/memory_viz.[/]")
     if not isinstance(finding.process, UnsetType):
         process = finding.process
         console.print(f"resident {decimal(process.resident_bytes)}, at most {decimal(process.peak_bytes)}")

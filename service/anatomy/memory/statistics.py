@@ -46,7 +46,7 @@ class Statistic(msgspec.Struct, frozen=True, kw_only=True):
 def statistics(stats: dict[str, int], graph_pool_bytes: int) -> list[Statistic]:
     """From `service.step.device.memory` and the size of private pools.
 
-    `fragmentation` is GMLake's (Guo et al., arXiv:2401.08156, which takes both at their peaks).
+    `fragmentation` is a formula of our own over two numbers of `torch.cuda.memory_stats`, which has none.
     """
     found = [
         Statistic(
@@ -61,7 +61,7 @@ def statistics(stats: dict[str, int], graph_pool_bytes: int) -> list[Statistic]:
             peak=_fragmentation(stats, "peak"),
             definition="1 − active / reserved: the share of the reserve that no work has; its peak column "
             "is of both peaks",
-            source="arXiv:2401.08156, from active_bytes.all and reserved_bytes.all",
+            source=f"our own, from {_STATS}: active_bytes.all and reserved_bytes.all",
         )
     )  # fmt: skip
     found.append(

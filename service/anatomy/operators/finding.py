@@ -25,9 +25,10 @@ class OperatorsArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
 
 class OperatorsFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """One step. `kernels` and `launches` are None where `no_device` says why; what follows them is None for
-    modes that are not compiled.
+    """One step. `step_seconds` is the whole step on a CPU; on CUDA it is the time until the call returns.
 
+    `kernels` and `launches` are None where `no_device` says why; what follows them is None for modes that are
+    not compiled.
     `operators_seconds`, which is `operators_share` of `step_seconds`, are spent in the listed calls: as
     profiled, with `event_seconds` per inner event taken off. The rest is Python, binding and composite
     operators (in compiled modes generated code, guards and wrappers); of it `tail_seconds` lie after the last

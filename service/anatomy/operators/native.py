@@ -14,7 +14,13 @@ from service.step.bench import Bench, Case
 from service.step.native_stacks import PerfError, Sample, recording
 from service.step.symbols import Side, rule_of
 
-SAMPLED_NS = 400_000_000
+ANSWER_SECONDS = 5.0
+"""Within which a study of a warm step is to be answered."""
+
+PERF_SECONDS = 2.4
+"""What perf takes however few its samples: to start, to stop, to read the symbols of torch's libraries."""
+
+SAMPLED_SECONDS, LEAST_SECONDS = 0.4, 0.1
 SYMBOLS_SHOWN = 25
 SYMBOL_CHARACTERS = 160
 
@@ -39,8 +45,25 @@ class Native(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
 
 
-def sample_native(bench: Bench, case: Case, say: Callable[[str], None]) -> Native:
-    """Run steps under perf for a while. What cannot be sampled here is said in `reason`."""
+def sampling_seconds(taken: float) -> float:
+    """How long to sample in a study that took `taken` seconds so far: less where that would be late."""
+    return max(LEAST_SECONDS, min(SAMPLED_SECONDS, ANSWER_SECONDS - PERF_SECONDS - taken))
+
+
+def note_of_cut(seconds: float) -> str | None:
+    """What a finding says where sampling was cut to `seconds`; None where it was not."""
+    if seconds >= SAMPLED_SECONDS:
+        return None
+    return (
+        f"native functions were sampled for {seconds:.2f} s in place of {SAMPLED_SECONDS} s, because these "
+        "steps are long: the rarer ones are missing"
+    )
+
+
+def sample_native(
+    bench: Bench, case: Case, say: Callable[[str], None], seconds: float = SAMPLED_SECONDS
+) -> Native:
+    """Run steps under perf for `seconds`, at least one. What cannot be sampled here is said in `reason`."""
     if bench.device.type != "cpu":
         return _nothing("on CUDA kernels run on the device, where perf does not look")
     if platform.machine() != "x86_64":
@@ -53,7 +76,7 @@ def sample_native(bench: Bench, case: Case, say: Callable[[str], None]) -> Nativ
         with recording(elsewhere) as seen:
             case.call()
             began = now = perf_counter_ns()
-            while now - began < SAMPLED_NS:
+            while now - began < seconds * 1e9:
                 case.call()
                 steps, now = steps + 1, perf_counter_ns()
     except PerfError as error:

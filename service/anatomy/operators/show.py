@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from service.anatomy.estimate import Estimate
+from service.anatomy.floor import Dispatch
 from service.anatomy.operators.finding import OperatorsFinding
 from service.anatomy.operators.show_compiled import show_compiled
 
@@ -39,18 +40,15 @@ def _head(finding: OperatorsFinding, console: Console) -> None:
     console.print(f"[bold]{name}, {finding.phase}, {size}, {finding.device}[/bold]")
     if finding.reason:
         console.print(f"  {finding.reason}")
-    console.print(f"  one step            {micros(finding.step_seconds)}")
+    console.print(f"  {_step_label(finding):<20}{micros(finding.step_seconds)}")
     plain = "Python, binding and composite operators"
     rest = plain if finding.graphs is None else "generated code, guards and wrappers"
     console.print(
         f"  in listed operators {finding.operators_seconds * MICRO:.1f} µs, {finding.operators_share:.0%}; "
         f"the rest is {rest}, and {finding.tail_seconds * MICRO:.1f} µs after the last one"
     )
-    if (dispatch := finding.dispatch) is not None:
-        console.print(
-            f"  dispatch            {dispatch.seconds * MICRO:.1f} µs, {dispatch.share:.0%} "
-            f"({dispatch.source}); kernel {dispatch.kernel_seconds * MICRO:.1f} µs"
-        )
+    if finding.dispatch is not None:
+        console.print(f"  dispatch            {_dispatch(finding.dispatch)}")
     console.print(
         f"  profiler            {finding.profiled_seconds.median_seconds * MICRO:.1f} µs per step under it, "
         f"{finding.event_seconds * MICRO:.2f} µs per event taken off; all parts {finding.accounted_share:.0%}"
@@ -59,6 +57,21 @@ def _head(finding: OperatorsFinding, console: Console) -> None:
         console.print(f"  launches            none: {finding.no_device}")
     else:
         console.print(f"  launches            {finding.launches}, kernels {finding.kernels}")
+
+
+def _step_label(finding: OperatorsFinding) -> str:
+    return "one step" if finding.device == "cpu" else "call returns after"
+
+
+def _dispatch(found: Dispatch) -> str:
+    """Both parts, and which side of the truth they lie on."""
+    seconds, kernel = (f"{value * MICRO:.1f} µs" for value in (found.seconds, found.kernel_seconds))
+    if found.source == "calibrated":
+        return (
+            f"{seconds}, {found.share:.0%} of the step (calibrated, a lower estimate); kernel {kernel} "
+            "(the rest, an upper one)"
+        )
+    return f"{seconds}, {found.share:.0%} of dispatch + kernel (measured; they overlap); kernel {kernel}"
 
 
 def _operators(finding: OperatorsFinding, console: Console) -> None:

@@ -71,14 +71,12 @@ class Sightings(TorchDispatchMode):
         return result
 
     def _see(self, func: OpOverload, given: list[Tensor], made: list[Tensor]) -> None:
-        file, number, code = _caller()
-        # With a mode looking on, autograd's shallow copy of an output that it saves comes by here as a
-        # detach that nobody called; without one, no operator runs.
-        if func.name() == _SHALLOW_COPY and "detach" not in code:
+        if nobody_called(func):
             return
+        file, number, _ = _caller()
         sighting = Sighting(
             schema_name=func.name(), line=short_place(file, number) if file else None,
-            keys=_keys(func, given, made, self._thread), is_view=_is_view(func, given, made),
+            keys=_keys(func, given, made, self._thread), is_view=is_view(func, given, made),
             to_host=_to_host(given, made),
         )  # fmt: skip
         self.seen.append(sighting)
@@ -95,7 +93,7 @@ def _keys(func: OpOverload, given: list[Tensor], made: list[Tensor], thread: Thr
     return keys
 
 
-def _is_view(func: OpOverload, given: Iterable[Tensor], made: list[Tensor]) -> bool:
+def is_view(func: OpOverload, given: Iterable[Tensor], made: list[Tensor]) -> bool:
     """Whether what it made lies in the memory of what it was given, and it wrote nothing."""
     if func._schema.is_mutable or not made:
         return False
@@ -108,12 +106,21 @@ def _to_host(given: Iterable[Tensor], made: Iterable[Tensor]) -> bool:
     return elsewhere and any(tensor.device.type == "cpu" for tensor in made)
 
 
-def _caller() -> tuple[str, int, str]:
-    """File, line number and text of the innermost frame outside torch and this module."""
+def nobody_called(func: OpOverload, *looking_on: str) -> bool:
+    """Whether a dispatch mode, whose code is in the files `looking_on`, sees `func` only because it looks on.
+
+    Autograd's shallow copy of an output that it saves is a detach then; without a mode no operator runs.
+    """
+    return func.name() == _SHALLOW_COPY and "detach" not in _caller(*looking_on)[2]
+
+
+def _caller(*looking_on: str) -> tuple[str, int, str]:
+    """File, line number and text of the innermost frame outside torch, this module and `looking_on`."""
+    aside = {__file__, *looking_on}
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if file != __file__ and not file.startswith(_TORCH):
+        if file not in aside and not file.startswith(_TORCH):
             return file, frame.f_lineno, linecache.getline(file, frame.f_lineno).strip()
         frame = frame.f_back
     return "", 0, ""

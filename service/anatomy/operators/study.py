@@ -16,10 +16,11 @@ from service.anatomy.operators.device_work import NO_DEVICE, device_work, report
 from service.anatomy.operators.dispatch_keys import thread_keys
 from service.anatomy.operators.finding import OperatorsArguments, OperatorsFinding
 from service.anatomy.operators.graph_breaks import trace
-from service.anatomy.operators.native import Native, sample_native
+from service.anatomy.operators.native import Native, note_of_cut, sample_native, sampling_seconds
 from service.anatomy.operators.rows import Sync, agreeing, copies, operator_rows, syncs
 from service.anatomy.operators.sightings import Sighting, Sightings
 from service.anatomy.operators.times import OperatorTimes, time_operators
+from service.anatomy.timeline.tax import OF_DECODE
 from service.border.modes import MODES
 from service.step.bench import Bench, Case
 
@@ -49,9 +50,13 @@ def list_operators(bench: Bench, arguments: OperatorsArguments, say: Say) -> Ope
     prepared = perf_counter() - began
     facts = read_compiled(bench, case, say) if compiled else None
     listed = _list(bench, case, say)
-    native = sample_native(bench, case, say) if arguments.native else None
+    sampled = sampling_seconds(perf_counter() - began - prepared)
+    native = sample_native(bench, case, say, sampled) if arguments.native else None
+    notes = _notes(bench, case, listed, no_floor)
+    if native is not None and native.samples and (cut := note_of_cut(sampled)):
+        notes.append(cut)
     say("calibrating dispatch")
-    return _finding(bench, case, arguments, listed, facts, native, prepared, no_floor)
+    return _finding(bench, case, arguments, listed, facts, native, prepared, notes)
 
 
 def _prepare_floor(bench: Bench, case: Case, say: Say) -> str | None:
@@ -76,7 +81,7 @@ def _list(bench: Bench, case: Case, say: Say) -> _Listed:
 
 def _finding(
     bench: Bench, case: Case, arguments: OperatorsArguments, listed: _Listed, facts: Compiled | None,
-    native: Native | None, prepared: float, no_floor: str | None,
+    native: Native | None, prepared: float, notes: list[str],
 ) -> OperatorsFinding:  # fmt: skip
     times, work = listed.times, device_work(bench, case)
     effect = MODES[case.mode].effect(bench.device.type)
@@ -97,7 +102,7 @@ def _finding(
         syncs=syncs(operators, listed.sightings) + waits,
         kernels=work.kernels if work else None, launches=work.launches if work else None,
         no_device=None if work else NO_DEVICE,
-        native=native, prepare_seconds=prepared, notes=_notes(bench, listed, no_floor),
+        native=native, prepare_seconds=prepared, notes=notes,
         **_compiled_fields(facts),
     )  # fmt: skip
 
@@ -112,11 +117,13 @@ def _compiled_fields(facts: Compiled | None) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _notes(bench: Bench, listed: _Listed, no_floor: str | None) -> list[str]:
+def _notes(bench: Bench, case: Case, listed: _Listed, no_floor: str | None) -> list[str]:
     notes = [f"dispatch is not known: {no_floor}"] if no_floor else []
     if listed.sightings is None:
         notes.append("keys, views and lines are unknown: a dispatch mode saw other calls than the profiler")
     if bench.device.type == "cpu":
+        if case.phase == "prefill" and no_floor is None:
+            notes.append(OF_DECODE)
         notes.append(
             "on a CPU an operator's host time contains its kernel, and a sync point costs no waiting"
         )

@@ -2,7 +2,7 @@
 
 The profiler reads its clock inside its own work, so a call without inner calls reads true, and each inner
 event adds what one event costs. That is measured in the same rounds: (profiled - plain step) / events,
-each the shortest of its kind.
+each the shortest of its kind. Rounds end at a budget of seconds, so that long steps are answered too.
 """
 
 from __future__ import annotations
@@ -10,15 +10,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
+from time import perf_counter
 
 from service.anatomy.errors import StudyError
 from service.anatomy.estimate import Estimate, estimate
 from service.anatomy.operators.calls import Call, RecordedStep, record
 from service.step.bench import Bench, Case
 
-ROUNDS = 10
-STEPS_PER_ROUND = 4
-LEAD_STEPS = 2
+BUDGET_SECONDS = 1.2
+"""After which no further round begins."""
+
+MOST_STEPS, LEAST_STEPS = 40, 6
+"""Of each side, plain and profiled: as many as the budget admits, and those that an interval needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Steps of each side in a row, after untimed ones, which short steps need to be in their own state."""
+
+    lead: int
+    steps: int
+
+
+SHORT, LONG = Round(lead=2, steps=4), Round(lead=1, steps=3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,19 +56,27 @@ class OperatorTimes:
 
 
 def time_operators(
-    bench: Bench, case: Case, calls: tuple[Call, ...], say: Callable[[str], None]
-) -> OperatorTimes:
-    """Raises StudyError where the step does not make the same calls each time."""
+    bench: Bench, case: Case, calls: tuple[Call, ...], say: Callable[[str], None],
+    clock: Callable[[], float] = perf_counter,
+) -> OperatorTimes:  # fmt: skip
+    """Rounds of plain and profiled steps until `clock` says that the budget is spent; samples say how many.
+
+    Raises StudyError where the step does not make the same calls each time.
+    """
     plain: list[float] = []
     recorded: list[RecordedStep] = []
     say("timing operators")
-    for _ in range(ROUNDS):
-        for _ in range(LEAD_STEPS):
+    began = clock()
+    case.call()
+    bench.synchronise()
+    size = SHORT if (clock() - began) * MOST_STEPS < BUDGET_SECONDS else LONG
+    while len(plain) < LEAST_STEPS or (len(plain) < MOST_STEPS and clock() - began < BUDGET_SECONDS):
+        for _ in range(size.lead):
             case.call_seconds()
-        for _ in range(STEPS_PER_ROUND):
+        for _ in range(size.steps):
             plain.append(case.call_seconds())
             bench.synchronise()
-        recorded += record(case, STEPS_PER_ROUND)
+        recorded += record(case, size.steps)
     names = [call.schema_name for call in calls]
     if any([call.schema_name for call in step.calls] != names for step in recorded):
         raise StudyError("unsupported_here", "this step does not make the same calls every time: try again")

@@ -12,8 +12,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from service.anatomy.errors import StudyError
+from service.anatomy.operators.sightings import is_view, nobody_called
 from service.anatomy.tape.nodes import execution_order, saved_by, short_name
-from service.anatomy.tape.storages import SavedTensor, Storages, tensor_bytes, tensors_in
+from service.anatomy.tape.storages import Kind, SavedTensor, Storages, tensor_bytes, tensors_in
 
 ACCUMULATE = "AccumulateGrad"
 
@@ -21,12 +22,14 @@ ACCUMULATE = "AccumulateGrad"
 class ForwardOperator(msgspec.Struct, frozen=True, kw_only=True):
     """One operator below autograd, in order. `node` is the backward node made for it, None where none was.
 
-    `new_bytes` is the memory that its results brought; a view brings none.
+    `new_bytes` is the memory that its results brought; a view brings none, nor does a write in place, which
+    is no view.
     """
 
     operator: str
     shape: tuple[int, ...]
     new_bytes: int
+    is_view: bool
     node: int | None
 
 
@@ -48,16 +51,23 @@ class BackwardNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Leaf(msgspec.Struct, frozen=True, kw_only=True):
-    """A tensor that gets `.grad`; `grad_bytes` is what that costs. `node` accumulates it."""
+    """A tensor that gets `.grad`; `grad_bytes` is what that costs. `node` accumulates it.
+
+    One of kind `input` stands for an activation: in a real step it is no leaf, and keeps no `.grad`.
+    """
 
     name: str
+    kind: Kind
     shape: tuple[int, ...]
     grad_bytes: int
     node: int
 
 
 class _Recorder(TorchDispatchMode):
-    """Notes every operator with the number of the newest autograd node, which is its own where one is new."""
+    """Notes every operator that was called with the number of the newest autograd node.
+
+    That is its own node where one is new.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -68,12 +78,15 @@ class _Recorder(TorchDispatchMode):
         newest, before = _newest_node(), self._newest
         self._newest = newest
         result = func(*args, **(kwargs or {}))
-        given = {t.untyped_storage().data_ptr() for t in tensors_in((args, kwargs))}
-        results = list(tensors_in(result))
+        if nobody_called(func, __file__):
+            return result
+        given_tensors, results = list(tensors_in((args, kwargs))), list(tensors_in(result))
+        given = {t.untyped_storage().data_ptr() for t in given_tensors}
         new = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in results}
         operator = ForwardOperator(
             operator=str(func), shape=tuple(results[0].shape) if results else (),
-            new_bytes=sum(size for address, size in new.items() if address not in given), node=None,
+            new_bytes=sum(size for address, size in new.items() if address not in given),
+            is_view=is_view(func, given_tensors, results), node=None,
         )  # fmt: skip
         self.seen.append((operator, newest if newest != before else -1))
         return result
@@ -88,8 +101,10 @@ class Tape:
     leaves: list[Leaf] = field(default_factory=list)
 
 
-def record(run: Callable[[], Tensor], storages: Storages, names: Callable[[Tensor], str]) -> Tape:
-    """The tape of `run`'s result, with grad mode on. `names` names a leaf.
+def record(
+    run: Callable[[], Tensor], storages: Storages, owner: Callable[[Tensor], tuple[Kind, str]]
+) -> Tape:
+    """The tape of `run`'s result, with grad mode on. `owner` says a leaf's kind and name.
 
     Raises StudyError where nothing was recorded, or where what was saved has been changed since.
     """
@@ -109,9 +124,12 @@ def record(run: Callable[[], Tensor], storages: Storages, names: Callable[[Tenso
         tape.nodes.append(BackwardNode(index=index, name=short_name(node), feeds=feeds, saved=saved))
         if ACCUMULATE in node.name():
             leaf: Tensor = node.variable  # type: ignore[attr-defined]
+            kind, name = owner(leaf)
             tape.leaves.append(
-                Leaf(name=names(leaf), shape=tuple(leaf.shape), grad_bytes=tensor_bytes(leaf), node=index)
-            )
+                Leaf(
+                    name=name, kind=kind, shape=tuple(leaf.shape), grad_bytes=tensor_bytes(leaf), node=index
+                )
+            )  # fmt: skip
     return tape
 
 

@@ -7,7 +7,7 @@ from rich.filesize import decimal
 from rich.markup import escape
 from rich.table import Table
 
-from service.anatomy.tape.graph import BackwardNode
+from service.anatomy.tape.graph import BackwardNode, ForwardOperator
 from service.anatomy.tape.storages import Held, SavedTensor
 from service.anatomy.tape.study import TapeFinding
 
@@ -21,12 +21,14 @@ def show(finding: TapeFinding, console: Console) -> None:
     console.print(
         f"kept: {_totals(finding.held)}\n"
         f"autograd's hooks on saving saw {decimal(finding.hooked.storage_bytes)} in a second run; "
-        f"`.grad` of the leaves will take {decimal(finding.grad_bytes)}"
+        f"`.grad` of the parameters will take {decimal(finding.grad_bytes)}"
     )
+    if any(leaf.kind == "input" for leaf in finding.leaves):
+        console.print("[dim]an input is a leaf here only: in a step it is an activation, without .grad.[/]")
     console.print(_steps(finding))
     console.print(
         "[dim]tape: what autograd saved during one step, each storage once; own: what only the tape keeps "
-        "alive. peak: the most that the step had allocated at once.[/]"
+        "alive. peak: the most that the step had allocated at once. new memory –: written in place.[/]"
     )
 
 
@@ -34,8 +36,7 @@ def _forward(finding: TapeFinding) -> Table:
     table = Table("#", "operator", "result", "new memory", "recorded as", title="forward")
     for number, operator in enumerate(finding.forward[:ROWS_SHOWN]):
         node = "–" if operator.node is None else f"{finding.backward[operator.node].name} ({operator.node})"
-        new = decimal(operator.new_bytes) if operator.new_bytes else "view"
-        table.add_row(str(number), operator.operator, _shape(operator.shape), new, node)
+        table.add_row(str(number), operator.operator, _shape(operator.shape), _new(operator), node)
     return _cut(table, len(finding.forward))
 
 
@@ -48,9 +49,9 @@ def _backward(finding: TapeFinding) -> Table:
 
 
 def _leaves(finding: TapeFinding) -> Table:
-    table = Table("leaf", "shape", ".grad", "node", title="leaves that get .grad")
+    table = Table("leaf", "kind", "shape", ".grad", "node", title="leaves that get .grad")
     for leaf in finding.leaves[:ROWS_SHOWN]:
-        table.add_row(leaf.name, _shape(leaf.shape), decimal(leaf.grad_bytes), str(leaf.node))
+        table.add_row(leaf.name, leaf.kind, _shape(leaf.shape), decimal(leaf.grad_bytes), str(leaf.node))
     return _cut(table, len(finding.leaves))
 
 
@@ -64,6 +65,12 @@ def _steps(finding: TapeFinding) -> Table:
             decimal(step.held.own_bytes), decimal(step.step.peak_bytes), "–" if count is None else str(count),
         )  # fmt: skip
     return table
+
+
+def _new(operator: ForwardOperator) -> str:
+    if operator.new_bytes:
+        return decimal(operator.new_bytes)
+    return "view" if operator.is_view else "–"
 
 
 def _cut(table: Table, count: int) -> Table:

@@ -33,7 +33,8 @@ class TapeFinding(msgspec.Struct, frozen=True, kw_only=True):
 
     `held` adds up what the nodes keep, `hooked` what autograd's hooks on saving saw in a second run: two ways
     to one number, but for results dropped on the way and Python numbers, which the hooks are not shown.
-    `grad_bytes` is what `.grad` of all leaves costs after a backward. `steps` has each mode's step.
+    `grad_bytes` is what `.grad` of the parameters among `leaves` costs after a backward: an input is a leaf
+    here only because it stands for an activation. `steps` has each mode's step.
     """
 
     expression: str
@@ -56,7 +57,7 @@ def read_tape(bench: Bench, arguments: TapeArguments, say: Callable[[str], None]
     bucket = choose_bucket(bench, arguments.batch_size)
     subject = choose_subject(bench, arguments.expression, bucket, arguments.phase)
     say(f"recording the tape of {subject.source}")
-    tape = record(subject.run, Storages(subject.owned), subject.name_of)
+    tape = record(subject.run, Storages(subject.owned), subject.owner_of)
     with torch.enable_grad():
         seen = hooked(subject.run, Storages(subject.owned))
     steps = []
@@ -68,5 +69,5 @@ def read_tape(bench: Bench, arguments: TapeArguments, say: Callable[[str], None]
         expression=subject.name, source=subject.source, device=bench.device.type, batch_bucket=bucket,
         phase=arguments.phase, forward=tape.forward, backward=tape.nodes, leaves=tape.leaves,
         held=held(tensor for node in tape.nodes for tensor in node.saved), hooked=held(seen),
-        grad_bytes=sum(leaf.grad_bytes for leaf in tape.leaves), steps=steps,
+        grad_bytes=sum(leaf.grad_bytes for leaf in tape.leaves if leaf.kind == "parameter"), steps=steps,
     )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import linecache
 import types
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -38,6 +39,7 @@ own_expressions: ContextVar[bool] = ContextVar("own_expressions", default=False)
 """Whether an expression may be the user's own. Only a command line's process sets it, for its own user; the
 process that works for HTTP never does, so that no request can have anything evaluated."""
 
+_FILE = "<expression>"
 _ALLOWED = (
     ast.Expression, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop, ast.Call, ast.keyword, ast.Attribute,
     ast.Name, ast.Load, ast.Constant, ast.Tuple, ast.List, ast.Subscript, ast.Slice,
@@ -53,9 +55,10 @@ class Subject:
     run: Callable[[], Tensor]
     owned: list[tuple[Kind, str, Tensor]]
 
-    def name_of(self, leaf: Tensor) -> str:
-        """What `leaf` is called here."""
-        return next((name for _, name, tensor in self.owned if tensor is leaf), "unnamed")
+    def owner_of(self, leaf: Tensor) -> tuple[Kind, str]:
+        """What kind `leaf` is of, and what it is called here."""
+        found = ((kind, name) for kind, name, tensor in self.owned if tensor is leaf)
+        return next(found, ("intermediate", "unnamed"))
 
 
 def choose_subject(bench: Bench, name: str, bucket: int, phase: Phase) -> Subject:
@@ -77,7 +80,9 @@ def choose_subject(bench: Bench, name: str, bucket: int, phase: Phase) -> Subjec
 
 def _expression(bench: Bench, name: str, source: str) -> Subject:
     """Evaluates `source`. The check of names guards against slips; it is no sandbox, and need not be one."""
-    code = compile(_checked(source), "<expression>", "eval")
+    code = compile(_checked(source), _FILE, "eval")
+    # So that the line of a call can be read, as it can in a file: a detach is told by it.
+    linecache.cache[_FILE] = (len(source), None, source.splitlines(keepends=True), _FILE)
     generator = torch.Generator().manual_seed(0)
 
     def tensor(*shape: int) -> Tensor:

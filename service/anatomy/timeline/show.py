@@ -50,6 +50,8 @@ def show(finding: TimelineFinding, console: Console) -> None:
     console.print(_legend(finding), _table(finding))
     for file in finding.files:
         console.print(f"written: {file}", markup=False, soft_wrap=True)
+    if not finding.files:
+        console.print("[dim]--out FOLDER writes a Perfetto trace and a page.[/]")
     console.print(f"[dim]tax: {how_taxed(finding)}.[/]")
     console.print("[dim]calls: into the dispatcher; what a composite operator calls in turn is left out.[/]")
 

@@ -75,7 +75,7 @@ def _track(bench: Bench, timed: Timed, missing: str | None) -> Track:
     if counted.kernel_seconds is not None:
         tax = tax_by_kernels(counted.kernel_seconds, wall)
     elif timed.floor is not None:
-        tax = tax_by_floor(timed.floor, wall)
+        tax = tax_by_floor(timed.floor, wall, case.phase)
     return Track(
         mode=case.mode, effective=effect.name, reason=effect.reason, wall=wall, tax=tax, no_tax=missing,
         profiled_seconds=recorded.profiled_seconds,

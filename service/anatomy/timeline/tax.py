@@ -11,6 +11,7 @@ import torch
 
 from service.anatomy.estimate import Estimate
 from service.anatomy.floor import floor
+from service.border.messages import Phase
 from service.border.status import Floor
 from service.step.bench import Bench, Case
 
@@ -24,6 +25,7 @@ HOW_ON_CPU = (
     "dispatch floor of the hollow twin over the step's wall time, both without a profiler; a lower estimate. "
     "The profiler's own nesting is not used: it adds to every operator that it records"
 )
+OF_DECODE = "This step is a prefill, and the floor is nevertheless that of a decode step"
 HOW_ON_CUDA = "1 − kernel durations, by the device's clock, over the step's wall time without a profiler"
 
 
@@ -76,11 +78,15 @@ def whole_seconds(bench: Bench, case: Case) -> float:
     return (perf_counter_ns() - began) / 1e9
 
 
-def tax_by_floor(found: Floor, wall: Estimate) -> Tax:
-    """On a CPU, where host and kernel share one timeline. The bounds put the worse ends of both together."""
+def tax_by_floor(found: Floor, wall: Estimate, phase: Phase) -> Tax:
+    """On a CPU, where host and kernel share one timeline. The bounds put the worse ends of both together.
+
+    `phase` is that of the step; the floor is always a decode step's, which `how` says where they differ.
+    """
+    how = HOW_ON_CPU if phase == "decode" else f"{HOW_ON_CPU}. {OF_DECODE}"
     return Tax(
         fraction=_share(found.seconds, wall.median_seconds), low=wall.high and _share(found.low, wall.high),
-        high=wall.low and _share(found.high, wall.low), source="floor", how=HOW_ON_CPU,
+        high=wall.low and _share(found.high, wall.low), source="floor", how=how,
     )  # fmt: skip
 
 
