@@ -67,7 +67,7 @@ def _states(document: dict[str, Any], modes: Sequence[str]) -> dict[str, str]:
     if missing := [mode for mode in modes if mode not in served]:
         raise TargetError(
             f"the service does not serve {', '.join(missing)} (it serves {', '.join(served)}): "
-            "start it with these modes, or sweep others"
+            "start it with these modes, or ask for others"
         )
     for mode in modes:
         if served[mode]["state"] == "failed":

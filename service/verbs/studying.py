@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from service.border.probes import PROBES
 from service.verbs.shared import (
     Device,
     Dtype,
@@ -50,6 +51,11 @@ def anatomy(
     if len(chosen) > 1:
         options = " or ".join(f"--{name.replace('_', '-')}" for name in chosen)
         bad_input(f"one study at a time: {options}")
+    belongs = {"--expression": (expression, ["tape"]), "--against": (against, ["timeline"]),
+               "--out": (out, ["timeline", "memory"])}  # fmt: skip
+    for option, (given, studies) in belongs.items():
+        if given is not None and chosen[0] not in studies:
+            bad_input(f"{option} goes with --{' or --'.join(studies)}")
     arguments = {"mode": mode, "batch_size": batch_size, "phase": phase, "expression": expression,
                  "against": against, "out": out and str(out)}  # fmt: skip
     served = {"model": model, "device": device, "dtype": dtype}
@@ -58,12 +64,10 @@ def anatomy(
 
 @app.command()
 def probe(
-    name: Annotated[str, typer.Argument(help="As GET /v1/probes lists them.")],
+    name: Annotated[str, typer.Argument(help=f"One of {', '.join(PROBES)}.")],
     more: More = None, as_json: Json = False, model: Model = None, device: Device = None, dtype: Dtype = None,
 ) -> None:  # fmt: skip
     """One pitfall, live: a step without and with it, the counter that moved, the line to blame, the cure."""
-    from service.border.probes import PROBES
-
     if name not in PROBES:
         bad_input(f"no probe '{name}'; try one of {', '.join(PROBES)}")
     _study("probes", {"name": name}, more, as_json, {"model": model, "device": device, "dtype": dtype})

@@ -66,10 +66,15 @@ def _step_label(finding: OperatorsFinding) -> str:
 def _dispatch(found: Dispatch) -> str:
     """Both parts, and which side of the truth they lie on."""
     seconds, kernel = (f"{value * MICRO:.1f} µs" for value in (found.seconds, found.kernel_seconds))
+    if found.low is not None and found.high is not None:
+        seconds += f" ({found.low * MICRO:.1f} to {found.high * MICRO:.1f})"
     if found.source == "calibrated":
+        busy = (
+            "; NOTHING IS LEFT: other work disturbed this, measure again" if not found.kernel_seconds else ""
+        )
         return (
             f"{seconds}, {found.share:.0%} of the step (calibrated, a lower estimate); kernel {kernel} "
-            "(the rest, an upper one)"
+            f"(the rest, an upper one){busy}"
         )
     return f"{seconds}, {found.share:.0%} of dispatch + kernel (measured; they overlap); kernel {kernel}"
 
