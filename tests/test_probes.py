@@ -23,6 +23,7 @@ from torch._dynamo.utils import counters, graph_break_reasons
 from models.checkpoint import save
 from models.transformer import Transformer
 from service.anatomy.errors import StudyError
+from service.anatomy.probes import memory
 from service.anatomy.probes import study as probes
 from service.anatomy.probes.show import show
 from service.anatomy.probes.study import TABLE, ProbeFinding, ProbesArguments, judge, run_probe
@@ -254,3 +255,10 @@ def test_a_finding_is_shown_with_its_blame_and_cure(seen: Callable[[str], Seen])
     show(finding, Console(file=text, width=200))
     for part in (finding.blame, finding.cure, finding.verdict, *finding.notes):
         assert part in text.getvalue()
+
+
+def test_buffers_that_the_allocator_keeps_are_passed_over_and_at_last_refused() -> None:
+    sizes = iter([0, 0, 5, 5])
+    assert memory._never_kept(lambda: next(sizes)) == memory.SCRATCH_BYTES[1]
+    with pytest.raises(StudyError, match="by itself"):
+        memory._never_kept(lambda: 0)

@@ -5,19 +5,22 @@ from __future__ import annotations
 import resource
 from collections import Counter as Counts
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from service.anatomy.errors import StudyError
 from service.anatomy.operators.calls import record
 from service.anatomy.operators.sightings import Sighting
 from service.anatomy.probes.blame import line_of, sightings
 from service.anatomy.probes.subject import Subject
 from service.anatomy.probes.trial import Counter, Side, Trial
 
-SCRATCH_BYTES = 33 << 20
-"""Above 32 MiB, the most that glibc keeps back for later: what is larger comes from the system each time."""
+SCRATCH_BYTES = tuple(size << 20 for size in (33, 65, 129, 257, 513))
+"""The smallest of these that comes from the system each time is taken. glibc keeps at most 32 MiB back on
+purpose, but a larger gap between blocks in use serves a larger buffer as well."""
 
 _ON_CUDA = (
     "`empty_cache` gives the memory back to the driver, which unmaps it and maps it again in the next step. "
@@ -75,30 +78,44 @@ def copies(subject: Subject, run: Callable[[], object]) -> tuple[int, int]:
 def allocator_churn(subject: Subject, say: Callable[[str], None]) -> Trial:
     """A scratch buffer made in every step, where one that is kept would do."""
     kept, churning = subject.copy(), subject.copy()
-    scratch = torch.empty(SCRATCH_BYTES, dtype=torch.uint8, device=subject.bench.device)
+    device = subject.bench.device
+    name, count = _requests(device)
+    size = SCRATCH_BYTES[0] if device.type == "cuda" else _never_kept(count)
+    scratch = torch.empty(size, dtype=torch.uint8, device=device)
     subject.layers(kept)[0].register_forward_hook(lambda *_: _clear(scratch))
-    subject.layers(churning)[0].register_forward_hook(_scratch_anew)
+    subject.layers(churning)[0].register_forward_hook(lambda *_: _scratch_anew(size, device))
     without, with_fault = subject.served(kept), subject.served(churning)
     say("counting what the allocator asks of the system")
-    name, count = _requests(subject.bench.device)
     return Trial(
         without=Side(without), with_fault=Side(with_fault),
         counter=Counter(name=name, before=_per_step(count, without), after=_per_step(count, with_fault)),
         blame=line_of("aten::empty.memory_format", sightings(subject, with_fault)),
         notes=[
-            f"Both steps clear {SCRATCH_BYTES >> 20} MiB in their first layer; only its origin differs.",
+            f"Both steps clear {size >> 20} MiB in their first layer; only its origin differs.",
             _ON_CUDA if scratch.is_cuda else _ON_CPU,
         ],
     )  # fmt: skip
 
 
-def _scratch_anew(layer: nn.Module, inputs: tuple[Tensor, ...], output: object) -> None:
-    device = next(layer.parameters()).device
-    scratch = torch.empty(SCRATCH_BYTES, dtype=torch.uint8, device=device)
+def _scratch_anew(size: int, device: torch.device) -> None:
+    scratch = torch.empty(size, dtype=torch.uint8, device=device)
     _clear(scratch)
     if device.type == "cuda":
         del scratch
         torch.cuda.empty_cache()
+
+
+def _never_kept(count: Callable[[], int]) -> int:
+    """The smallest size whose buffers the C library gives back to the system, by the faults that they take.
+
+    Raises StudyError where this process keeps enough for all of them.
+    """
+    cpu = torch.device("cpu")
+    for size in SCRATCH_BYTES:
+        if _per_step(count, partial(_scratch_anew, size, cpu)) >= 1:
+            return size
+    message = f"this process's allocator serves {SCRATCH_BYTES[-1] >> 20} MiB from memory that it has kept"
+    raise StudyError("unsupported_here", f"{message}: run `launchbound probe allocator-churn` by itself")
 
 
 def _clear(scratch: Tensor) -> None:
