@@ -29,7 +29,14 @@ from service.anatomy.operators.calls import record
 from service.anatomy.operators.dispatch_keys import thread_keys
 from service.anatomy.operators.graph_breaks import trace
 from service.anatomy.operators.guards import entries
-from service.anatomy.operators.native import LEAST_SECONDS, SAMPLED_SECONDS, note_of_cut, sampling_seconds
+from service.anatomy.operators.native import (
+    LEAST_SECONDS,
+    SAMPLED_SECONDS,
+    late,
+    left_out,
+    note_of_cut,
+    sampling_seconds,
+)
 from service.anatomy.operators.rows import copies, operator_rows, syncs
 from service.anatomy.operators.show import show
 from service.anatomy.operators.sightings import Sightings
@@ -434,6 +441,14 @@ def test_wrappers_are_timed_within_a_budget_too(bench: Bench, seconds: float, ro
 
     found = time_wrappers(bench.case("inference_mode", 1), Graph(), [], Clock(seconds))
     assert found.whole.samples == found.guards.samples == rounds
+
+
+def test_native_sampling_is_left_out_where_the_answer_would_be_late_and_says_how_to_have_it() -> None:
+    assert not late(0.5)
+    assert late(4.0)
+    found = left_out()
+    assert found.samples == 0
+    assert "native=true" in (found.reason or "")
 
 
 def test_native_sampling_takes_what_is_left_of_the_answers_seconds_and_says_where_it_was_cut() -> None:

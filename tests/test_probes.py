@@ -258,7 +258,7 @@ def test_a_finding_is_shown_with_its_blame_and_cure(seen: Callable[[str], Seen])
 
 
 def test_buffers_that_the_allocator_keeps_are_passed_over_and_at_last_refused() -> None:
-    sizes = iter([0, 0, 5, 5])
-    assert memory._never_kept(lambda: next(sizes)) == memory.SCRATCH_BYTES[1]
+    faults = iter([0, 0, 0, 50])
+    assert memory._never_kept(lambda: next(faults)) == memory.SCRATCH_BYTES[1]
     with pytest.raises(StudyError, match="by itself"):
         memory._never_kept(lambda: 0)

@@ -21,7 +21,8 @@ class OperatorsArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     mode: str = "eager"
     batch_size: int = 1
     phase: Phase = "decode"
-    native: bool = True
+    native: bool | None = None
+    """Whether to sample native functions; None: where the answer is not late with it."""
 
 
 class OperatorsFinding(msgspec.Struct, frozen=True, kw_only=True):

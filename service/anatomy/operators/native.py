@@ -45,6 +45,19 @@ class Native(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
 
 
+def late(taken: float) -> bool:
+    """Whether a study that took `taken` seconds so far would be answered late with any sampling."""
+    return taken + PERF_SECONDS > ANSWER_SECONDS
+
+
+def left_out() -> Native:
+    """What stands in a finding that would have been late."""
+    return _nothing(
+        f"left out, because with it the answer would have taken more than {ANSWER_SECONDS:g} s: ask at a "
+        "smaller batch size, or run `launchbound anatomy` with --set native=true"
+    )
+
+
 def sampling_seconds(taken: float) -> float:
     """How long to sample in a study that took `taken` seconds so far: less where that would be late."""
     return max(LEAST_SECONDS, min(SAMPLED_SECONDS, ANSWER_SECONDS - PERF_SECONDS - taken))

@@ -16,7 +16,14 @@ from service.anatomy.operators.device_work import NO_DEVICE, device_work, report
 from service.anatomy.operators.dispatch_keys import thread_keys
 from service.anatomy.operators.finding import OperatorsArguments, OperatorsFinding
 from service.anatomy.operators.graph_breaks import trace
-from service.anatomy.operators.native import Native, note_of_cut, sample_native, sampling_seconds
+from service.anatomy.operators.native import (
+    Native,
+    late,
+    left_out,
+    note_of_cut,
+    sample_native,
+    sampling_seconds,
+)
 from service.anatomy.operators.rows import Sync, agreeing, copies, operator_rows, syncs
 from service.anatomy.operators.sightings import Sighting, Sightings
 from service.anatomy.operators.times import OperatorTimes, time_operators
@@ -50,13 +57,23 @@ def list_operators(bench: Bench, arguments: OperatorsArguments, say: Say) -> Ope
     prepared = perf_counter() - began
     facts = read_compiled(bench, case, say) if compiled else None
     listed = _list(bench, case, say)
-    sampled = sampling_seconds(perf_counter() - began - prepared)
-    native = sample_native(bench, case, say, sampled) if arguments.native else None
+    taken = perf_counter() - began - prepared
+    sampled = sampling_seconds(taken)
+    native = _native(bench, case, arguments, taken, say)
     notes = _notes(bench, case, listed, no_floor)
     if native is not None and native.samples and (cut := note_of_cut(sampled)):
         notes.append(cut)
     say("calibrating dispatch")
     return _finding(bench, case, arguments, listed, facts, native, prepared, notes)
+
+
+def _native(bench: Bench, case: Case, arguments: OperatorsArguments, taken: float, say: Say) -> Native | None:
+    """Native functions of the step, unless they are not wanted or would make the answer late."""
+    if arguments.native is False:
+        return None
+    if arguments.native is None and late(taken):
+        return left_out()
+    return sample_native(bench, case, say, sampling_seconds(taken))
 
 
 def _prepare_floor(bench: Bench, case: Case, say: Say) -> str | None:
