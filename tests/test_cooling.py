@@ -12,7 +12,7 @@ from torch import Tensor
 from models.config import CONFIGS
 from models.transformer import Transformer
 from service.border.modes import MODES
-from service.step.calibration import Calibration, cold_seconds
+from service.step.calibration import FIRST_SAMPLES, Calibration, _Twin, cold_seconds
 from service.step.callables import allocate, build_step
 from service.step.cooling import Cooling, weights_by_reader
 
@@ -115,3 +115,22 @@ def test_only_what_is_issued_operator_by_operator_is_cooled_inside(model: Transf
     assert calibration.twin_of(MODES["compiled"]) is twin
     assert calibration.twin_of(MODES["eager"]) is not twin
     assert calibration.twin_of(MODES["eager"]) is calibration.twin_of(MODES["inference_mode"])
+
+
+def test_twins_take_turns_and_only_wide_ones_are_sampled_on(
+    model: Transformer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calibration, taken = Calibration(model, hollow()), list[str]()
+    buffers = allocate(hollow(), [1], 1)[1]
+    for mode in ("eager", "no_grad"):
+        calibration.add(MODES[mode], build_step(MODES[mode], hollow()), buffers)
+
+    def sample(self: Calibration, twin: _Twin, *_: object) -> None:
+        taken.append(twin.mode)
+        # Steady in eager; in no_grad every other sample reads twice as much.
+        twin.samples_seconds.append(1.0 + (twin.mode == "no_grad") * (len(taken) // 2 % 2))
+
+    monkeypatch.setattr(Calibration, "_sample", sample)
+    calibration.begin_anew()
+    assert taken[: 2 * FIRST_SAMPLES] == ["eager", "no_grad"] * FIRST_SAMPLES
+    assert taken[2 * FIRST_SAMPLES :] == ["no_grad"] * FIRST_SAMPLES

@@ -65,10 +65,9 @@ class Warmup:
 
     def recalibrate(self) -> None:
         """Take the floors of all ready modes anew, now that nothing else goes on in this process."""
+        self._calibration.begin_anew()
         for rung in self.rungs.values():
             if rung.status.state == "ready":
-                self._calibration.forget_samples(rung.mode.name)
-                self._calibration.first_samples(rung.mode.name)
                 self.update(rung, floors=self._floors(rung))
 
     def announce_floors(self) -> None:

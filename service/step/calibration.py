@@ -24,6 +24,9 @@ WINDOW_SAMPLES = 64
 FIRST_SAMPLES = 21
 """Samples per (mode, bucket) before a mode is ready."""
 
+WIDE = 1.1
+"""An interval whose ends lie further apart is not good enough to begin with."""
+
 WARM_PASSES = 4
 """Untimed passes before a sample. In service a step follows others of its own mode; after different code the
 first pass reads up to 1.6 times too long (instruction caches and branch history), and four settle it."""
@@ -79,6 +82,18 @@ class Calibration:
         for twin in self._twins.values():
             if twin.mode == mode:
                 self._sample(twin, FIRST_SAMPLES)
+
+    def begin_anew(self) -> None:
+        """Sample all twins anew, taking turns, so that a moment of disturbance meets each a little.
+
+        Twins whose interval is still wide are sampled on, up to as often again.
+        """
+        for twin in self._twins.values():
+            twin.samples_seconds.clear()
+        for number in range(2 * FIRST_SAMPLES):
+            for twin in self._twins.values():
+                if number < FIRST_SAMPLES or _wide(twin):
+                    self._sample(twin)
 
     def forget_samples(self, mode: str) -> None:
         """Begin the windows of `mode`'s twins anew, for whoever asks what the machine is like now."""
@@ -156,6 +171,11 @@ def cold_seconds(
             paused_ns = cooling.paused_ns - paused_ns
         samples.append((ended - began - paused_ns) / 1e9)
     return samples[WARM_PASSES:]
+
+
+def _wide(twin: _Twin) -> bool:
+    floor = _measured(twin)
+    return floor.high > WIDE * floor.low
 
 
 def _measured(twin: _Twin) -> Floor:
