@@ -79,7 +79,7 @@ def _shares(summaries: list[Summary | None]) -> str:
 
 def _bound(baseline: Summary) -> str | None:
     found = bound(baseline.index)
-    return f"{found}, by upper estimate" if found and baseline.upper_estimate else found
+    return f"{found} (upper)" if found and baseline.upper_estimate else found
 
 
 def _payback(shipped: Summary, status: dict[str, Any]) -> str:
