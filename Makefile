@@ -37,15 +37,15 @@ lint: $(READY) ## ruff, mypy --strict, and the linters of the compose stack
 	@.venv/bin/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
 	@.venv/bin/hadolint Dockerfile
 	@.venv/bin/python -m dashboards.build --check
-	@.venv/bin/python -m service.metrics_page --check
+	@.venv/bin/python -m service.front.metrics.page --check
 
 dashboards: $(READY) ## rebuild dashboards/grafana/*.json and docs/metrics.md
 	@.venv/bin/python -m dashboards.build
-	@.venv/bin/python -m service.metrics_page --write
+	@.venv/bin/python -m service.front.metrics.page --write
 
 # Takes PYTHON as it is: `make gpu-check PYTHON=python3` installs nothing on a GPU machine that has torch.
 gpu-check: $(if $(filter .venv/bin/python,$(PYTHON)),$(READY)) ## check the CUDA path on a GPU (3 minutes)
-	@$(PYTHON) -m service.gpu_check
+	@$(PYTHON) -m service.cli.gpu_check
 
 up: ## the compose stack: service, Prometheus, Grafana
 	docker compose up -d --build --wait

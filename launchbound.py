@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import typer
 
-from service.verbs import checking, serving, studying, sweeping
+from service.cli import checking, serving, studying, sweeping
 
 app = typer.Typer(
-    add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
     help="Serve a transformer through PyTorch's inference modes, and measure where each request's time went.",
-)  # fmt: skip
+)
 
 for verbs in (serving, sweeping, checking, studying):
     app.add_typer(verbs.app)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from dashboards.frame import board
-from dashboards.panels import Face, Panel, Query, bars_by_batch, bars_by_mode, graph, grid, repeated
+from dashboards.panels import Panel, PanelStyle, Query, bars_by_batch, bars_by_mode, graph, grid, repeated
 from dashboards.promql import (
     DECODE,
     NOW,
@@ -39,18 +39,19 @@ def dispatch() -> Dashboard:
 def _share() -> Panel:
     dispatched, taken = total_rate("request_dispatch_seconds_sum"), total_rate("request_duration_seconds_sum")
     return graph(
-        Face("Dispatch per request second", "percentunit"), Query(f"{dispatched} / ({taken} > 0)", "{{mode}}")
+        PanelStyle("Dispatch per request second", "percentunit"),
+        Query(f"{dispatched} / ({taken} > 0)", "{{mode}}"),
     )
 
 
 def _bound_index() -> Panel:
     index = Query(f"avg by (mode, batch) ({series('device_bound_index')})", "{{mode}}")
-    return bars_by_batch(Face("Device-bound index", "none", BOUND), index)
+    return bars_by_batch(PanelStyle("Device-bound index", "none", BOUND), index)
 
 
 def _floor() -> Panel:
     floor = Query(f"avg by (mode, batch) ({series('dispatch_floor_seconds')})", "{{mode}}")
-    return bars_by_batch(Face("Dispatch floor", "s", empty="not calibrated"), floor)
+    return bars_by_batch(PanelStyle("Dispatch floor", "s", empty="not calibrated"), floor)
 
 
 def _steps() -> list[Panel]:
@@ -62,7 +63,7 @@ def _steps() -> list[Panel]:
     }
     return [
         bars_by_batch(
-            Face(title, "s", width=12),
+            PanelStyle(title, "s", width=12),
             Query(mean(f"step_batch_{part}_seconds", "mode, batch", OF_MODE + phase, SHOWN), "{{mode}}"),
         )
         for title, (part, phase) in shown.items()
@@ -75,16 +76,18 @@ def _device() -> list[Panel]:
     spanned = quantile(0.5, "step_device_span_seconds", labels=decode)
     return [
         graph(
-            Face("Dispatch against device span", "s", empty="no GPU"),
+            PanelStyle("Dispatch against device span", "s", empty="no GPU"),
             Query(dispatched, "{{mode}} dispatch"),
             Query(spanned, "{{mode}} span"),
             dashed="span",
         ),
         graph(
-            Face("Device span p95", "s", empty="no GPU"),
+            PanelStyle("Device span p95", "s", empty="no GPU"),
             Query(quantile(0.95, "step_device_span_seconds", labels=decode), "{{mode}}"),
         ),
-        graph(Face("Sync wait", "s", empty="no GPU"), Query(mean("request_sync_wait_seconds"), "{{mode}}")),
+        graph(
+            PanelStyle("Sync wait", "s", empty="no GPU"), Query(mean("request_sync_wait_seconds"), "{{mode}}")
+        ),
     ]
 
 
@@ -95,12 +98,12 @@ def _issued() -> list[Panel]:
     ]
     captured = f"sum by (mode) ({series('cudagraph_captures_total')}) > 0"
     return [
-        grid(Face("Operators, kernels, launches", "none", empty="no profiled request"), *counts),
+        grid(PanelStyle("Operators, kernels, launches", "none", empty="no profiled request"), *counts),
         graph(
-            Face("Graph replays", "cps", empty="no GPU"),
+            PanelStyle("Graph replays", "cps", empty="no GPU"),
             Query(total_rate("cudagraph_replays_total"), "{{mode}}"),
         ),
-        bars_by_mode(Face("Graphs captured", "none", empty="no graphs"), Query(captured, "graphs")),
+        bars_by_mode(PanelStyle("Graphs captured", "none", empty="no graphs"), Query(captured, "graphs")),
     ]
 
 
@@ -111,18 +114,23 @@ def _compiler() -> list[Panel]:
     parity = f"max by (mode) ({series('mode_parity_max_abs_logit_difference')})"
     return [
         graph(
-            Face("Graph breaks", "cps", NONE_EXPECTED), Query(total_rate("graph_breaks_total"), "{{mode}}")
+            PanelStyle("Graph breaks", "cps", NONE_EXPECTED),
+            Query(total_rate("graph_breaks_total"), "{{mode}}"),
         ),
-        graph(Face("Recompiles", "cps", NONE_EXPECTED), Query(total_rate("recompiles_total"), "{{mode}}")),
-        graph(Face("Fallbacks", "reqps", NONE_EXPECTED), Query(fallbacks, "{{mode}}")),
+        graph(
+            PanelStyle("Recompiles", "cps", NONE_EXPECTED), Query(total_rate("recompiles_total"), "{{mode}}")
+        ),
+        graph(PanelStyle("Fallbacks", "reqps", NONE_EXPECTED), Query(fallbacks, "{{mode}}")),
         bars_by_mode(
-            Face("Compilations", "s", empty="nothing compiled"),
+            PanelStyle("Compilations", "s", empty="nothing compiled"),
             Query(mean_since_start("compile_seconds"), "seconds"),
         ),
-        grid(Face("Warm-up", "s", empty="still warming"), Query(warm_up, "seconds")),
-        grid(Face("Parity", "sci", PARITY, empty="not measured yet"), Query(parity, "largest difference")),
+        grid(PanelStyle("Warm-up", "s", empty="still warming"), Query(warm_up, "seconds")),
         grid(
-            Face("What each mode really runs", "none", width=24, empty="still warming"),
+            PanelStyle("Parity", "sci", PARITY, empty="not measured yet"), Query(parity, "largest difference")
+        ),
+        grid(
+            PanelStyle("What each mode really runs", "none", width=24, empty="still warming"),
             Query(effective, ""),
         ),
     ]
@@ -130,5 +138,5 @@ def _compiler() -> list[Panel]:
 
 def _by_part() -> Panel:
     parts = [Query(expr, part) for part, expr in request_parts(NOW).items()]
-    face = Face("Request time by part", "s", width=24)
-    return repeated(graph(face, *parts, colours=PART_COLOURS, stacked=True))
+    style = PanelStyle("Request time by part", "s", width=24)
+    return repeated(graph(style, *parts, colours=PART_COLOURS, stacked=True))

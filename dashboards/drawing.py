@@ -30,9 +30,13 @@ def draw(panel: dict[str, Any], answers: Answers, height_pixels: int) -> str:
         return _table(panel, answers)
     figure = _lines(panel, answers) if panel["type"] == "timeseries" else _bars(panel, answers)
     figure.update_layout(
-        template="plotly_white", height=height_pixels, margin={"l": 62, "r": 12, "t": 8, "b": 28},
-        legend={"orientation": "h", "y": -0.14}, font={"size": 11}, showlegend=True,
-    )  # fmt: skip
+        template="plotly_white",
+        height=height_pixels,
+        margin={"l": 62, "r": 12, "t": 8, "b": 28},
+        legend={"orientation": "h", "y": -0.14},
+        font={"size": 11},
+        showlegend=True,
+    )
     return str(figure.to_html(full_html=False, include_plotlyjs=False, config={"staticPlot": True}))
 
 
@@ -90,9 +94,13 @@ def _lines(panel: dict[str, Any], answers: Answers) -> go.Figure:
                 [value for _, value in points],
             )
             figure.add_scatter(
-                x=when, y=values, name=name, mode="lines", stackgroup="parts" if stacked else None,
+                x=when,
+                y=values,
+                name=name,
+                mode="lines",
+                stackgroup="parts" if stacked else None,
                 line={"color": colour_of(panel, name), "width": 2, "dash": dash_of(panel, name)},
-            )  # fmt: skip
+            )
     return _with_unit(figure, panel, "y")
 
 
@@ -114,8 +122,12 @@ def _bars(panel: dict[str, Any], answers: Answers) -> go.Figure:
         for mode in sorted({sample.labels["mode"] for sample in answers[0]}, key=rung):
             own = {one.labels["batch"]: one.points[0][1] for one in answers[0] if one.labels["mode"] == mode}
             values = [own.get(batch) for batch in batches]
-            figure.add_bar(x=[f"batch {batch}" for batch in batches], y=values, name=mode,
-                           marker_color=colour_of(panel, mode))  # fmt: skip
+            figure.add_bar(
+                x=[f"batch {batch}" for batch in batches],
+                y=values,
+                name=mode,
+                marker_color=colour_of(panel, mode),
+            )
         return _with_unit(figure, panel, "y")
     for target, samples in zip(panel["targets"], answers, strict=True):
         downwards = sorted(samples, key=lambda one: rung(one.labels["mode"]), reverse=True)

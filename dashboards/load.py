@@ -5,7 +5,7 @@ from __future__ import annotations
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from dashboards.frame import board
-from dashboards.panels import Face, Panel, Query, graph, number
+from dashboards.panels import Panel, PanelStyle, Query, graph, number
 from dashboards.promql import HERE, NOW, OF_MODE, SHOWN, mean, quantile, series, total_rate
 from dashboards.theme import AT_LEAST_ONE, NONE_EXPECTED, OUTCOME_COLOURS, SHARE_LOST, SIDE_COLOURS
 
@@ -31,23 +31,23 @@ def _client_and_server() -> list[Panel]:
     p95 = quantile(0.95, "loadtest_latency_seconds", labels=CLIENT)
     return [
         graph(
-            Face("Users", "none", width=6, empty=NO_CLIENT),
+            PanelStyle("Users", "none", width=6, empty=NO_CLIENT),
             Query(f"sum({series('loadtest_users', '')})", "users"),
             colours=SIDE_COLOURS,
         ),
         graph(
-            Face("Client rate over server rate", "reqps", width=6),
+            PanelStyle("Client rate over server rate", "reqps", width=6),
             Query(sent, "client"),
             Query(total_rate("requests_total", ""), "server"),
             colours=SIDE_COLOURS,
         ),
         graph(
-            Face("Client latency over server latency", "s", width=6),
+            PanelStyle("Client latency over server latency", "s", width=6),
             Query(seen, "client"),
             Query(mean("request_duration_seconds", ""), "server"),
             colours=SIDE_COLOURS,
         ),
-        graph(Face("Client p95", "s", width=6, empty=NO_CLIENT), Query(p95, "{{mode}}")),
+        graph(PanelStyle("Client p95", "s", width=6, empty=NO_CLIENT), Query(p95, "{{mode}}")),
     ]
 
 
@@ -56,24 +56,26 @@ def _queue() -> list[Panel]:
     progress = f"sum by (mode) ({series('requests_in_progress')})"
     return [
         graph(
-            Face("Queue depth", "none", width=6),
+            PanelStyle("Queue depth", "none", width=6),
             Query(f"sum by (instance) ({series('queue_depth', HERE)})", "{{instance}}"),
         ),
-        graph(Face("In progress", "none", width=6), Query(progress, "{{mode}}")),
-        graph(Face("Queue time", "s", width=6), Query(mean("request_queue_seconds"), "{{mode}}")),
-        graph(Face("Refused by reason", "reqps", NONE_EXPECTED, 6), Query(refused, "{{reason}}")),
+        graph(PanelStyle("In progress", "none", width=6), Query(progress, "{{mode}}")),
+        graph(PanelStyle("Queue time", "s", width=6), Query(mean("request_queue_seconds"), "{{mode}}")),
+        graph(PanelStyle("Refused by reason", "reqps", NONE_EXPECTED, 6), Query(refused, "{{reason}}")),
     ]
 
 
 def _outcomes() -> list[Panel]:
     return [
         graph(
-            Face("Outcomes", "reqps"),
+            PanelStyle("Outcomes", "reqps"),
             Query(total_rate("requests_total", "outcome"), "{{outcome}}"),
             colours=OUTCOME_COLOURS,
         ),
-        graph(Face("Sequences per batch", "none"), Query(mean("batch_size"), "{{mode}}")),
-        graph(Face("Profiled requests", "reqps"), Query(total_rate("profiled_requests_total"), "{{mode}}")),
+        graph(PanelStyle("Sequences per batch", "none"), Query(mean("batch_size"), "{{mode}}")),
+        graph(
+            PanelStyle("Profiled requests", "reqps"), Query(total_rate("profiled_requests_total"), "{{mode}}")
+        ),
     ]
 
 
@@ -84,14 +86,17 @@ def _processes() -> list[Panel]:
     per_second = f"{observing} / ({total_rate('request_duration_seconds_sum', '', HERE)} > 0)"
     return [
         graph(
-            Face("Engine up", "none", AT_LEAST_ONE, 6),
+            PanelStyle("Engine up", "none", AT_LEAST_ONE, 6),
             Query(f"min by (instance) ({series('engine_up', HERE)})", "{{instance}}"),
         ),
         number(
-            Face("Engine restarts", "none", NONE_EXPECTED, 6, empty="no service"), Query(restarts, "restarts")
+            PanelStyle("Engine restarts", "none", NONE_EXPECTED, 6, empty="no service"),
+            Query(restarts, "restarts"),
         ),
-        graph(Face("Involuntary switches", "cps", width=6), Query(switches, "{{instance}}")),
-        graph(Face("Instrumentation", "percentunit", SHARE_LOST, 6), Query(per_second, "of request time")),
+        graph(PanelStyle("Involuntary switches", "cps", width=6), Query(switches, "{{instance}}")),
+        graph(
+            PanelStyle("Instrumentation", "percentunit", SHARE_LOST, 6), Query(per_second, "of request time")
+        ),
     ]
 
 
@@ -109,17 +114,19 @@ def _memory() -> list[Panel]:
     retries = total_rate("memory_alloc_retries_total", "instance", HERE)
     failures = total_rate("memory_ooms_total", "instance", HERE)
     return [
-        graph(Face("Allocator", "bytes", empty="no GPU"), *allocator("current")),
-        graph(Face("Allocator peak", "bytes", empty="no GPU"), *allocator("peak")),
+        graph(PanelStyle("Allocator", "bytes", empty="no GPU"), *allocator("current")),
+        graph(PanelStyle("Allocator peak", "bytes", empty="no GPU"), *allocator("peak")),
         graph(
-            Face("Allocator retries", "cps", NONE_EXPECTED, empty="no GPU"), Query(retries, "{{instance}}")
+            PanelStyle("Allocator retries", "cps", NONE_EXPECTED, empty="no GPU"),
+            Query(retries, "{{instance}}"),
         ),
         graph(
-            Face("Failed allocations", "cps", NONE_EXPECTED, empty="no GPU"), Query(failures, "{{instance}}")
+            PanelStyle("Failed allocations", "cps", NONE_EXPECTED, empty="no GPU"),
+            Query(failures, "{{instance}}"),
         ),
-        graph(Face("Out of memory", "reqps", NONE_EXPECTED), Query(out_of_memory, "{{mode}}")),
+        graph(PanelStyle("Out of memory", "reqps", NONE_EXPECTED), Query(out_of_memory, "{{mode}}")),
         graph(
-            Face("GPU utilisation", "percent", empty="no GPU exporter"),
+            PanelStyle("GPU utilisation", "percent", empty="no GPU exporter"),
             Query("max by (gpu) (DCGM_FI_DEV_GPU_UTIL{})", "GPU {{gpu}}"),
         ),
     ]

@@ -104,9 +104,11 @@ def local_prometheus(
     """
     (folder / "prometheus.yml").write_text(configuration(targets, interval), encoding="utf-8")
     command = [
-        binary, f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}",
+        binary,
+        f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={folder / 'data'}",
         f"--web.listen-address=127.0.0.1:{port}",
-    ]  # fmt: skip
+    ]
     log = folder / "prometheus.log"
     with log.open("w", encoding="utf-8") as said:
         running = subprocess.Popen(command, stdout=said, stderr=said)

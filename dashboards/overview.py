@@ -5,7 +5,7 @@ from __future__ import annotations
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from dashboards.frame import board
-from dashboards.panels import Face, Panel, Query, bars_by_batch, bars_by_mode, graph, grid, number
+from dashboards.panels import Panel, PanelStyle, Query, bars_by_batch, bars_by_mode, graph, grid, number
 from dashboards.promql import (
     DECODE,
     HERE,
@@ -44,18 +44,18 @@ def _now() -> list[Panel]:
     generated = total_rate("tokens_total", "", GENERATED)
     engine = Query(f"min({series('engine_up', HERE)})", "up")
     return [
-        number(Face("Engine", "none", AT_LEAST_ONE, 4, 4, "no service"), engine),
+        number(PanelStyle("Engine", "none", AT_LEAST_ONE, 4, 4, "no service"), engine),
         number(
-            Face("Modes ready", "none", AT_LEAST_ONE, 4, 4, "none yet"),
+            PanelStyle("Modes ready", "none", AT_LEAST_ONE, 4, 4, "none yet"),
             Query(f"sum({series('mode_ready')})", "ready"),
         ),
-        number(Face("Requests", "reqps", width=4, height=4), Query(ended, "requests")),
-        number(Face("Failed", "percentunit", SHARE_LOST, 4, 4), Query(failed, "failed")),
+        number(PanelStyle("Requests", "reqps", width=4, height=4), Query(ended, "requests")),
+        number(PanelStyle("Failed", "percentunit", SHARE_LOST, 4, 4), Query(failed, "failed")),
         number(
-            Face("Within SLO", "percentunit", SHARE_KEPT, 4, 4),
+            PanelStyle("Within SLO", "percentunit", SHARE_KEPT, 4, 4),
             Query(f"{in_time} / ({answered} > 0)", "in time"),
         ),
-        number(Face("Generated", "tokens/s", width=4, height=4), Query(generated, "tokens")),
+        number(PanelStyle("Generated", "tokens/s", width=4, height=4), Query(generated, "tokens")),
     ]
 
 
@@ -74,33 +74,33 @@ def _table() -> Panel:
         seconds("request_kernel_seconds", "kernel"),
     ]
     units = {column.legend: "s" for column in columns} | {"requests": "short", "speed-up": "suffix:×"}
-    return grid(Face("Modes", "none", width=24), *columns, units=units)
+    return grid(PanelStyle("Modes", "none", width=24), *columns, units=units)
 
 
 def _split() -> Panel:
     parts = [Query(expr, part) for part, expr in request_parts(SHOWN).items()]
-    return bars_by_mode(Face("Where a mean request went", "s", width=12), *parts, colours=PART_COLOURS)
+    return bars_by_mode(PanelStyle("Where a mean request went", "s", width=12), *parts, colours=PART_COLOURS)
 
 
 def _speedup() -> Panel:
-    face = Face("Decode speed-up over eager", "suffix:×", AT_LEAST_ONE, width=12)
-    return bars_by_batch(face, Query(speedup_over_eager(by_batch=True), "{{mode}}"))
+    style = PanelStyle("Decode speed-up over eager", "suffix:×", AT_LEAST_ONE, width=12)
+    return bars_by_batch(style, Query(speedup_over_eager(by_batch=True), "{{mode}}"))
 
 
 def _traffic() -> list[Panel]:
     failed = total_rate("requests_total", "mode", FAILED)
     refused = total_rate("requests_rejected_total", "reason", HERE)
     return [
-        graph(Face("Rate", "reqps"), Query(total_rate("requests_total"), "{{mode}}")),
-        graph(Face("Failed requests", "reqps", NONE_EXPECTED), Query(failed, "{{mode}}")),
-        graph(Face("Refused", "reqps", NONE_EXPECTED), Query(refused, "{{reason}}")),
+        graph(PanelStyle("Rate", "reqps"), Query(total_rate("requests_total"), "{{mode}}")),
+        graph(PanelStyle("Failed requests", "reqps", NONE_EXPECTED), Query(failed, "{{mode}}")),
+        graph(PanelStyle("Refused", "reqps", NONE_EXPECTED), Query(refused, "{{reason}}")),
     ]
 
 
 def _latency() -> list[Panel]:
     return [
         graph(
-            Face(f"Latency p{round(q * 100)}", "s"),
+            PanelStyle(f"Latency p{round(q * 100)}", "s"),
             Query(quantile(q, "request_duration_seconds"), "{{mode}}"),
         )
         for q in (0.5, 0.95, 0.99)
@@ -111,14 +111,16 @@ def _tokens() -> list[Panel]:
     first = "time_to_first_token_seconds"
     return [
         graph(
-            Face("Time to first token", "s"),
+            PanelStyle("Time to first token", "s"),
             Query(quantile(0.5, first), "{{mode}} p50"),
             Query(quantile(0.95, first), "{{mode}} p95"),
             dashed="p95",
         ),
-        graph(Face("Time per output token", "s"), Query(mean("time_per_output_token_seconds"), "{{mode}}")),
         graph(
-            Face("Tokens generated", "tokens/s"),
+            PanelStyle("Time per output token", "s"), Query(mean("time_per_output_token_seconds"), "{{mode}}")
+        ),
+        graph(
+            PanelStyle("Tokens generated", "tokens/s"),
             Query(total_rate("tokens_total", "mode", GENERATED), "{{mode}}"),
         ),
     ]

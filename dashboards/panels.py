@@ -36,7 +36,7 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
-class Face:
+class PanelStyle:
     """What a panel shows around its data. Its description stands in texts.toml under `title`.
 
     `width` and `height` are in Grafana's grid (24 columns). `empty` is shown where no query has data.
@@ -51,14 +51,14 @@ class Face:
 
 
 def graph(
-    face: Face,
+    style: PanelStyle,
     *queries: Query,
     colours: Mapping[str, str] = MODE_COLOURS,
     stacked: bool = False,
     dashed: str | None = None,
 ) -> timeseries.Panel:
     """Lines over time; with `stacked`, areas on top of each other; names that end in `dashed` are dashed."""
-    panel = _dressed(timeseries.Panel(), face)
+    panel = _dressed(timeseries.Panel(), style)
     for index, query in enumerate(queries):
         panel.with_target(_target(query, index))
     legend = common.VizLegendOptions().show_legend(True).display_mode(shapes.LegendDisplayMode.LIST)
@@ -68,26 +68,28 @@ def graph(
     panel.line_width(2).fill_opacity(60 if stacked else 8).show_points(shapes.VisibilityMode.AUTO).min(0)
     if stacked:
         panel.stacking(common.StackingConfig().mode(shapes.StackingMode.NORMAL))
-    if face.scale.steps:
+    if style.scale.steps:
         line = common.GraphThresholdsStyleConfig().mode(shapes.GraphThresholdsStyleMode.DASHED)
         panel.thresholds_style(line)
     if dashed:
-        style = DynamicConfigValue(id_val="custom.lineStyle", value={"fill": "dash", "dash": [6, 4]})
-        panel.override_by_regexp(f"/ {re.escape(dashed)}$/", [style])
+        dash = DynamicConfigValue(id_val="custom.lineStyle", value={"fill": "dash", "dash": [6, 4]})
+        panel.override_by_regexp(f"/ {re.escape(dashed)}$/", [dash])
     return _coloured(panel, colours)
 
 
-def number(face: Face, query: Query) -> stat.Panel:
+def number(style: PanelStyle, query: Query) -> stat.Panel:
     """One large figure, coloured by its thresholds."""
-    panel = _dressed(stat.Panel(), face).with_target(_target(query, 0))
+    panel = _dressed(stat.Panel(), style).with_target(_target(query, 0))
     panel.color_scheme(FieldColor().mode(FieldColorModeId.THRESHOLDS))
     panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
     return panel.color_mode(shapes.BigValueColorMode.VALUE).graph_mode(shapes.BigValueGraphMode.AREA)
 
 
-def bars_by_mode(face: Face, *queries: Query, colours: Mapping[str, str] = MODE_COLOURS) -> barchart.Panel:
+def bars_by_mode(
+    style: PanelStyle, *queries: Query, colours: Mapping[str, str] = MODE_COLOURS
+) -> barchart.Panel:
     """One bar per mode, stacked from one query per part; of a single query, in the mode's own colour."""
-    panel = _dressed(barchart.Panel(), face)
+    panel = _dressed(barchart.Panel(), style)
     for index, query in enumerate(queries):
         panel.with_target(_target(query, index, as_table=True))
     for step in (_step("merge"), _columns(queries), _step("sortBy", sort=[{"field": "mode"}])):
@@ -98,21 +100,21 @@ def bars_by_mode(face: Face, *queries: Query, colours: Mapping[str, str] = MODE_
     return _coloured(panel.fill_opacity(85).show_value(shapes.VisibilityMode.AUTO), colours)
 
 
-def bars_by_batch(face: Face, query: Query) -> barchart.Panel:
+def bars_by_batch(style: PanelStyle, query: Query) -> barchart.Panel:
     """Groups of bars: one group per batch bucket, one bar per mode."""
-    panel = _dressed(barchart.Panel(), face).with_target(_target(query, 0, as_table=True))
+    panel = _dressed(barchart.Panel(), style).with_target(_target(query, 0, as_table=True))
     for step in _matrix(row="batch", column="mode"):
         panel.with_transformation(step)
     panel.x_field("batch\\mode").orientation(shapes.VizOrientation.VERTICAL)
     return _coloured(panel.fill_opacity(85).show_value(shapes.VisibilityMode.AUTO), MODE_COLOURS)
 
 
-def grid(face: Face, *queries: Query, units: Mapping[str, str] | None = None) -> table.Panel:
+def grid(style: PanelStyle, *queries: Query, units: Mapping[str, str] | None = None) -> table.Panel:
     """A table: a row per label set that the queries share, a column per query under its legend.
 
     A query without a legend gets no column: its labels are what is to be read.
     """
-    panel = _dressed(table.Panel(), face)
+    panel = _dressed(table.Panel(), style)
     for index, query in enumerate(queries):
         panel.with_target(_target(query, index, as_table=True))
     panel.with_transformation(_step("merge")).with_transformation(_columns(queries))
@@ -127,11 +129,11 @@ def repeated(panel: P) -> P:
     return panel.repeat("mode").repeat_direction("h").max_per_row(2)
 
 
-def _dressed(panel: P, face: Face) -> P:
-    panel.title(face.title).unit(face.unit).datasource(DATASOURCE)
-    panel.span(face.width).height(face.height).no_value(face.empty)
-    steps = [Threshold(value=None, color=face.scale.base)]
-    steps += [Threshold(value=value, color=colour) for value, colour in face.scale.steps]
+def _dressed(panel: P, style: PanelStyle) -> P:
+    panel.title(style.title).unit(style.unit).datasource(DATASOURCE)
+    panel.span(style.width).height(style.height).no_value(style.empty)
+    steps = [Threshold(value=None, color=style.scale.base)]
+    steps += [Threshold(value=value, color=colour) for value, colour in style.scale.steps]
     return panel.thresholds(ThresholdsConfig().mode(ThresholdsMode.ABSOLUTE).steps(steps))
 
 

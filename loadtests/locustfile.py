@@ -21,9 +21,9 @@ from locust.contrib.fasthttp import FastResponse
 from locust.env import Environment
 from locust.exception import StopTest
 
-from loadtests.exporter import PORT, Exporter
-from loadtests.plan import LADDER
-from loadtests.prompts import PROMPT_FILE, PromptError, read_prompts
+from loadtests.plan.cells import LADDER
+from loadtests.plan.prompts import PROMPT_FILE, PromptError, read_prompts
+from loadtests.run.exporter import PORT, Exporter
 
 logger = logging.getLogger("launchbound")
 
@@ -114,9 +114,13 @@ class Caller(FastHttpUser):
         mode, batch = random.choice(self.load.modes), random.choice(self.load.batch_sizes)
         body = {"prompts": random.choices(self.load.prompts, k=batch), "max_new_tokens": self.load.new_tokens}
         with self.client.post(
-            f"/v1/modes/{mode}/generate", json={**body, "ignore_eos": True}, headers=self.headers,
-            name=f"{mode} b={batch}", context={"mode": mode, "batch": str(batch)}, catch_response=True,
-        ) as response:  # fmt: skip
+            f"/v1/modes/{mode}/generate",
+            json={**body, "ignore_eos": True},
+            headers=self.headers,
+            name=f"{mode} b={batch}",
+            context={"mode": mode, "batch": str(batch)},
+            catch_response=True,
+        ) as response:
             if response.status_code != 200:
                 response.failure(message_of(response))
 

@@ -72,7 +72,8 @@ def load_config(folder: Path | str) -> Config:
         content = file.read_bytes()
     except OSError as error:
         raise CheckpointError(
-            f"cannot read {file} ({error.strerror}): give a folder written by `python -m models.train`"
+            f"cannot read {file} ({error.strerror}):"
+            " give a folder written by `python -m models.training.train`"
         ) from error
     try:
         fields = msgspec.json.decode(content, type=dict[str, object])
@@ -121,7 +122,7 @@ def _weights_file(folder: Path) -> Path:
     if (folder / f"{WEIGHTS_FILE}.index.json").is_file():
         raise CheckpointError(f"{folder} holds weights in several files, not ours: serve it as hf:{folder}")
     raise CheckpointError(
-        f"{folder} holds no {WEIGHTS_FILE}: give a folder written by `python -m models.train`"
+        f"{folder} holds no {WEIGHTS_FILE}: give a folder written by `python -m models.training.train`"
     )
 
 
@@ -164,9 +165,12 @@ def config_of(name: str | Path) -> Config:
 
 
 def build(
-    name: str | Path, max_batch: int, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32,
+    name: str | Path,
+    max_batch: int,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
     shortened: Config | None = None,
-) -> Transformer:  # fmt: skip
+) -> Transformer:
     """The model called `name`, ready to serve batches of up to `max_batch` rows.
 
     Args:

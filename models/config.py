@@ -43,9 +43,15 @@ class Config:
         multiple of 8 from width 16 up, so that attention backends are chosen as for the real model.
         """
         return replace(
-            self, width=width, heads=2, kv_heads=1, head_width=max(width // 2, 4), hidden=2 * width,
-            vocabulary=64, context=64,
-        )  # fmt: skip
+            self,
+            width=width,
+            heads=2,
+            kv_heads=1,
+            head_width=max(width // 2, 4),
+            hidden=2 * width,
+            vocabulary=64,
+            context=64,
+        )
 
 
 CONFIGS: dict[str, Config] = {

@@ -17,9 +17,14 @@ from models.tokenizer import Tokenizer
 
 
 def open_model(
-    name: str, rows: int, device: torch.device, weights: torch.dtype, cache: torch.dtype,
-    context: int | None = None, chunk: int = 1,
-) -> Served:  # fmt: skip
+    name: str,
+    rows: int,
+    device: torch.device,
+    weights: torch.dtype,
+    cache: torch.dtype,
+    context: int | None = None,
+    chunk: int = 1,
+) -> Served:
     """The model called `name`, ready to serve batches of up to `rows` rows in prefill chunks of `chunk`.
 
     `weights` and `cache` are the dtypes in which the two are kept. `context` is the length of the static

@@ -48,7 +48,7 @@ class Tokenizer:
         end = inner.token_to_id(END_OF_TEXT)
         if end is None:
             raise TokenizerError(
-                f"{source} has no {END_OF_TEXT} token: train it with `python -m models.train`"
+                f"{source} has no {END_OF_TEXT} token: train it with `python -m models.training.train`"
             )
         # A prompt that spells out the end of text is text, not an end of text.
         inner.encode_special_tokens = True
@@ -95,9 +95,11 @@ class Tokenizer:
         inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         inner.decoder = decoders.ByteLevel()
         trainer = trainers.BpeTrainer(
-            vocab_size=vocabulary, special_tokens=[END_OF_TEXT], show_progress=False,
+            vocab_size=vocabulary,
+            special_tokens=[END_OF_TEXT],
+            show_progress=False,
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        )  # fmt: skip
+        )
         inner.train_from_iterator(texts, trainer)
         return cls(inner, "the trained tokenizer")
 

@@ -61,9 +61,13 @@ class Attention(nn.Module):
         self.output = nn.Linear(config.heads * config.head_width, config.width, bias=False)
 
     def forward(
-        self, x: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor, where: tuple[Tensor, Tensor],
+        self,
+        x: Tensor,
+        rotation: tuple[Tensor, Tensor],
+        mask: Tensor,
+        where: tuple[Tensor, Tensor],
         cache: tuple[Tensor, Tensor],
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         """Write this step's keys and values at `where`, then attend to all that `mask` allows.
 
         `x` and the result are [batch · tokens, width]. The heads of a group are laid out as extra query rows,
@@ -113,9 +117,13 @@ class Block(nn.Module):
         self.feed_forward = FeedForward(config)
 
     def forward(
-        self, x: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor, where: tuple[Tensor, Tensor],
+        self,
+        x: Tensor,
+        rotation: tuple[Tensor, Tensor],
+        mask: Tensor,
+        where: tuple[Tensor, Tensor],
         cache: tuple[Tensor, Tensor],
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         """Map `x` [batch · tokens, width] to the same shape."""
         x = x + self.attention(self.attention_norm(x), rotation, mask, where, cache)
         out: Tensor = x + self.feed_forward(self.feed_forward_norm(x))

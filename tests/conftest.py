@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from serving import Front, running
+
+from tests.support.serving import Front, running
 
 
 @pytest.fixture(scope="module")

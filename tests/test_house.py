@@ -11,31 +11,36 @@ ROOT = Path(__file__).parents[1]
 
 ALLOWED: dict[str, set[str]] = {
     "models": {"models"},
-    "service.border": {"service.border", "service.errors"},
-    "service.statistics": set(),
-    "service.step": {"service.step", "service.border", "service.statistics", "models"},
-    "service.engine": {"service.engine", "service.step", "service.border", "models"},
+    "service.protocol": {"service.protocol", "service.front.errors"},
+    "service.statistics.intervals": set(),
+    "service.step": {"service.step", "service.protocol", "service.statistics.intervals", "models"},
+    "service.engine": {"service.engine", "service.step", "service.protocol", "models"},
     "service.anatomy": {
         "service.anatomy",
         "service.step",
-        "service.border",
-        "service.statistics",
-        "service.boundedness",
+        "service.protocol",
+        "service.statistics.intervals",
+        "service.statistics.boundedness",
         "models",
     },
-    "loadtests": {"loadtests", "service.statistics", "service.boundedness", "dashboards.theme"},
+    "loadtests": {
+        "loadtests",
+        "service.statistics.intervals",
+        "service.statistics.boundedness",
+        "dashboards.theme",
+    },
     "dashboards": {"dashboards"},
 }
 """What the modules of a room may import of ours."""
 
 TORCHLESS = (
-    "service.api",
-    "service.border",
-    "service.app",
-    "service.metrics",
-    "service.schemas",
-    "service.answer_schemas",
-    "service.openai_schemas",
+    "service.front.api",
+    "service.protocol",
+    "service.front.app",
+    "service.front.metrics.recorder",
+    "service.front.schemas.requests",
+    "service.front.schemas.answers",
+    "service.front.schemas.openai",
     "loadtests",
 )
 

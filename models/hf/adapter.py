@@ -88,9 +88,12 @@ class HuggingFaceModel(Served):
         """One token through the model: what its layers keep, and how many logits come out."""
         cache, zero = ProbeCache(), self.columns[:1].unsqueeze(0)
         out = self.inner(
-            input_ids=zero, attention_mask=self._mask(zero)[..., :1], position_ids=zero,
-            past_key_values=cache, use_cache=True,
-        )  # fmt: skip
+            input_ids=zero,
+            attention_mask=self._mask(zero)[..., :1],
+            position_ids=zero,
+            past_key_values=cache,
+            use_cache=True,
+        )
         found = cache.widths
         if not found or sorted(found) != list(range(len(found))):
             raise ValueError("its layers do not keep keys and values, each their own")
@@ -101,10 +104,13 @@ class HuggingFaceModel(Served):
         batch, count = tokens.shape
         places = positions.unsqueeze(1) + self.columns[:count]
         out = self.inner(
-            input_ids=tokens, attention_mask=self._mask(places), position_ids=places, use_cache=True,
+            input_ids=tokens,
+            attention_mask=self._mask(places),
+            position_ids=places,
+            use_cache=True,
             past_key_values=StepCache(cache, self.rows[:batch], places),
             logits_to_keep=last.unsqueeze(1) if count > 1 else 0,
-        )  # fmt: skip
+        )
         logits = out.logits[:, 0]
         return logits, logits.argmax(dim=-1)
 

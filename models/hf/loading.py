@@ -117,10 +117,16 @@ def choose_context(config: PreTrainedConfig, folder: Path, wanted: int | None, c
 def _load_weights(folder: Path, config: PreTrainedConfig, dtype: torch.dtype) -> Any:  # noqa: ANN401
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            folder, config=config, dtype=dtype, attn_implementation=_attention(config),
-            use_safetensors=True, trust_remote_code=False, local_files_only=True, output_loading_info=True,
+            folder,
+            config=config,
+            dtype=dtype,
+            attn_implementation=_attention(config),
+            use_safetensors=True,
+            trust_remote_code=False,
+            local_files_only=True,
+            output_loading_info=True,
             ignore_mismatched_sizes=True,
-        )  # fmt: skip
+        )
     except Exception as error:  # the library raises nothing narrower
         raise CheckpointError(
             f"the weights of {folder} do not fit its {CONFIG_FILE} ({_in_one_line(error)}): fetch both again"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from service.anatomy.errors import StudyError
-from service.border.messages import Phase
-from service.step.bench import Bench, Case
+from service.measure.cases import Bench, Case
+from service.protocol.messages import Phase
 
 
 def choose_bucket(bench: Bench, batch_size: int) -> int:

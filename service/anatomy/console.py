@@ -14,9 +14,9 @@ from rich.console import Console
 from service.anatomy import studies
 from service.anatomy.errors import StudyError
 from service.anatomy.tape.subjects import own_expressions
-from service.border.messages import EngineSettings
-from service.border.placement import pin
-from service.step.bench import Bench
+from service.measure.cases import Bench
+from service.protocol.messages import EngineSettings
+from service.protocol.placement import pin
 from service.step.process_state import prepare_process
 
 PIPE_COLUMNS = 160

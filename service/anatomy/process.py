@@ -14,17 +14,17 @@ import zmq
 
 from service.anatomy import studies
 from service.anatomy.errors import StudyError
-from service.border.following import follow_the_front
-from service.border.messages import EngineSettings, Problem, Stop
-from service.border.placement import pin, threads_now
-from service.border.studies import Finding, FromAnatomy, Progress, Ready, Refused, Study, ToAnatomy
-from service.step.bench import Bench
+from service.measure.cases import Bench
+from service.protocol.messages import EngineSettings, Problem, Stop
+from service.protocol.parent_death import die_with_parent
+from service.protocol.placement import pin, threads_now
+from service.protocol.studies import Finding, FromAnatomy, Progress, Ready, Refused, Study, ToAnatomy
 from service.step.process_state import prepare_process
 
 EXIT_UNKNOWN_STATE = 3
 
 
-class Post:
+class FrontSocket:
     """The process's end of the border."""
 
     def __init__(self, address: str) -> None:
@@ -49,29 +49,29 @@ class Post:
         self._context.term()
 
 
-def work(post: Post, bench: Bench) -> int:
+def work(front: FrontSocket, bench: Bench) -> int:
     """Run what arrives until told to stop; returns the exit code.
 
     A study that fails in a way it did not mean to has left torch in a state that nobody knows: its reason is
     told, and the process ends.
     """
-    while isinstance(asked := post.receive(), Study):
+    while isinstance(asked := front.receive(), Study):
         try:
-            post.send(_finding(post, bench, asked))
+            front.send(_finding(front, bench, asked))
         except StudyError as error:
             problem = Problem(type=error.type, message=error.message, param=error.param)
-            post.send(Refused(id=asked.id, problem=problem))
+            front.send(Refused(id=asked.id, problem=problem))
         except Exception as error:  # noqa: BLE001 - whatever torch raises is the answer to this study
             traceback.print_exc()
             message = f"{asked.name}: {type(error).__name__}: {error}"[:2000]
-            post.send(Refused(id=asked.id, problem=Problem(type="study_failed", message=message)))
+            front.send(Refused(id=asked.id, problem=Problem(type="study_failed", message=message)))
             return EXIT_UNKNOWN_STATE
     return 0
 
 
-def _finding(post: Post, bench: Bench, asked: Study) -> Finding:
+def _finding(front: FrontSocket, bench: Bench, asked: Study) -> Finding:
     def say(words: str) -> None:
-        post.send(Progress(id=asked.id, words=words))
+        front.send(Progress(id=asked.id, words=words))
 
     found = studies.run(bench, asked.name, asked.arguments, say)
     return Finding(id=asked.id, body=msgspec.json.encode(found))
@@ -80,9 +80,9 @@ def _finding(post: Post, bench: Bench, asked: Study) -> Finding:
 def main(arguments: list[str]) -> int:
     """Serve studies; returns the exit code: 0 stopped as told, 2 bad settings, 3 a failed study."""
     settings = msgspec.json.decode(arguments[0], type=EngineSettings)
-    follow_the_front(signal.SIGKILL)  # SIGTERM would not reach it while it is suspended
+    die_with_parent(signal.SIGKILL)  # SIGTERM would not reach it while it is suspended
     prepare_process(settings.cache_folder)
-    post = Post(settings.address)
+    front = FrontSocket(settings.address)
     try:
         try:
             bench = Bench(settings)
@@ -90,11 +90,11 @@ def main(arguments: list[str]) -> int:
             print(f"launchbound anatomy: {error}", file=sys.stderr)
             return 2
         # Measured where the engine runs, which rests meanwhile: the front and the load have the other cores.
-        pin(bench.cpus, exempt=post.own_threads)
-        post.send(Ready())
-        return work(post, bench)
+        pin(bench.cpus, exempt=front.own_threads)
+        front.send(Ready())
+        return work(front, bench)
     finally:
-        post.close()
+        front.close()
 
 
 if __name__ == "__main__":

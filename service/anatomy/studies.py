@@ -11,7 +11,7 @@ import msgspec
 from rich.console import Console
 
 from service.anatomy.errors import StudyError
-from service.step.bench import Bench
+from service.measure.cases import Bench
 
 Say = Callable[[str], None]
 """Told, in a few words, what a study is doing now."""
@@ -26,7 +26,7 @@ class Study:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class StudyEntry:
     """Where a study lives: its room below `service.anatomy`, its arguments' type and its function."""
 
     room: str
@@ -39,15 +39,15 @@ class Row:
         return Study(getattr(module, self.arguments), getattr(module, self.function))
 
 
-STUDIES: dict[str, Row] = {
-    "operators": Row("operators", "OperatorsArguments", "list_operators"),
-    "layers": Row("layers", "LayersArguments", "measure_layers"),
-    "budget": Row("budget", "BudgetArguments", "draw_budget"),
-    "tape": Row("tape", "TapeArguments", "read_tape"),
-    "timeline": Row("timeline", "TimelineArguments", "draw_timeline"),
-    "memory": Row("memory", "MemoryArguments", "read_memory"),
-    "rms_norm": Row("rms_norm", "RmsNormArguments", "compare_rms_norm"),
-    "probes": Row("probes", "ProbesArguments", "run_probe"),
+STUDIES: dict[str, StudyEntry] = {
+    "operators": StudyEntry("operators", "OperatorsArguments", "list_operators"),
+    "layers": StudyEntry("layers", "LayersArguments", "measure_layers"),
+    "budget": StudyEntry("budget", "BudgetArguments", "draw_budget"),
+    "tape": StudyEntry("tape", "TapeArguments", "read_tape"),
+    "timeline": StudyEntry("timeline", "TimelineArguments", "draw_timeline"),
+    "memory": StudyEntry("memory", "MemoryArguments", "read_memory"),
+    "rms_norm": StudyEntry("rms_norm", "RmsNormArguments", "compare_rms_norm"),
+    "probes": StudyEntry("probes", "ProbesArguments", "run_probe"),
 }
 """Every study there is; a new one is one more row."""
 

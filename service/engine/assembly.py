@@ -12,10 +12,10 @@ import torch
 
 from models.opening import content_hash, open_model, open_tokenizer
 from models.served import NoTwin, Served, ServedTokenizer
-from service.border.messages import EngineSettings
-from service.border.placement import engine_cpus
-from service.border.status import EngineStatus, ModeStatus
 from service.engine.warmup import Warmup
+from service.protocol.messages import EngineSettings
+from service.protocol.placement import engine_cpus
+from service.protocol.status import EngineStatus, ModeStatus
 from service.step.calibration import Calibration
 from service.step.callables import Buffers, allocate, build_step
 from service.step.device import choose_device, device_name, memory
@@ -42,17 +42,28 @@ class Assembly:
         """What the front is told of this engine and its machine; the null kernel only once it is warm."""
         config, settings = self.model.config, self.settings
         return EngineStatus(
-            pid=os.getpid(), model=settings.model, model_hash=content_hash(settings.model),
+            pid=os.getpid(),
+            model=settings.model,
+            model_hash=content_hash(settings.model),
             parameters=sum(p.numel() for p in self.model.parameters()),
-            layers=config.layers, width=config.width, context=config.context,
-            prefill_chunk=settings.prefill_chunk, batch_buckets=sorted(self.buffers),
-            device=self.device.type, device_name=device_name(self.device),
-            dtype=self.precision.name, torch=str(torch.__version__),
-            cuda=torch.version.cuda, threads=torch.get_num_threads(), cpus=self.cpus,
-            modes=list(self.warmup.rungs), memory=memory(self.device),
+            layers=config.layers,
+            width=config.width,
+            context=config.context,
+            prefill_chunk=settings.prefill_chunk,
+            batch_buckets=sorted(self.buffers),
+            device=self.device.type,
+            device_name=device_name(self.device),
+            dtype=self.precision.name,
+            torch=str(torch.__version__),
+            cuda=torch.version.cuda,
+            threads=torch.get_num_threads(),
+            cpus=self.cpus,
+            modes=list(self.warmup.mode_states),
+            memory=memory(self.device),
             null_kernel_seconds=null_kernel_seconds(self.device) if warm else None,
-            no_twin=self.no_twin, warm=warm,
-        )  # fmt: skip
+            no_twin=self.no_twin,
+            warm=warm,
+        )
 
 
 def assemble(settings: EngineSettings, announce: Callable[[ModeStatus], None]) -> Assembly:
@@ -66,9 +77,14 @@ def assemble(settings: EngineSettings, announce: Callable[[ModeStatus], None]) -
     torch.set_num_threads(settings.threads or len(cpus))
     largest = max(settings.batch_sizes)
     model = open_model(
-        settings.model, largest, device, precision.weights, precision.cache, settings.context,
+        settings.model,
+        largest,
+        device,
+        precision.weights,
+        precision.cache,
+        settings.context,
         settings.prefill_chunk,
-    )  # fmt: skip
+    )
     tokenizer = open_tokenizer(settings.model, model.config.vocabulary)
     twin, no_twin = twin_of(model)
     buffers = allocate(model, settings.batch_sizes, settings.prefill_chunk, precision.cache)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from models.served import ServedTokenizer
-from service.border.messages import Job, OutcomeKind, Problem, Token
-from service.engine.text import Row, Rows
+from service.engine.text import Completion, Completions
+from service.protocol.messages import Job, OutcomeKind, Problem, Token
 from service.step.callables import Buffers, Step
 from service.step.meters import Meter, Readings
 from service.step.sampling import Sampler
@@ -51,7 +51,7 @@ class Run:
     kind: OutcomeKind = "ok"
     bucket: int = 0
     prompt_tokens: int = 0
-    rows: Rows | None = None
+    rows: Completions | None = None
     prefill: Readings = field(default_factory=Readings)
     decode: Readings = field(default_factory=Readings)
     tokenise_ns: int = 0
@@ -60,7 +60,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class _Course:
+class _RunningJob:
     """What one running job works with."""
 
     job: Job
@@ -90,9 +90,9 @@ class Generator:
             prompts = self._tokenise(job, run)
             buffers = self._buffers[run.bucket]
             sampler = Sampler(job, buffers.token.device, self._tokenizer.ends)
-            course = _Course(job, run, buffers, sampler, meter)
-            tokens = self._prefill(course, prompts, steps["prefill", run.bucket])
-            self._decode(course, tokens, steps["decode", run.bucket])
+            running = _RunningJob(job, run, buffers, sampler, meter)
+            tokens = self._prefill(running, prompts, steps["prefill", run.bucket])
+            self._decode(running, tokens, steps["decode", run.bucket])
         except _Stopped as stopped:
             run.kind = stopped.kind
         finally:
@@ -116,7 +116,7 @@ class Generator:
                 "prompts",
             )
         run.bucket = min(bucket for bucket in self._buffers if bucket >= len(prompts))
-        run.rows = Rows(job, self._tokenizer)
+        run.rows = Completions(job, self._tokenizer)
         run.tokenise_ns = perf_counter_ns() - began
         return prompts
 
@@ -136,21 +136,21 @@ class Generator:
         if self._border.is_cancelled(job):
             raise _Stopped("cancelled")
 
-    def _prefill(self, course: _Course, prompts: list[list[int]], step: Step) -> Tensor:
+    def _prefill(self, running: _RunningJob, prompts: list[list[int]], step: Step) -> Tensor:
         """Fill the cache chunk by chunk; returns the first new tokens, int64 [bucket].
 
         Rows are padded on the right. What padding writes to the cache lies behind a row's own positions and
         is overwritten by decode before anything may attend to it.
         """
-        buffers = course.buffers
+        buffers = running.buffers
         layout = lay_out(prompts, buffers.bucket, buffers.chunk.shape[1], pinned=buffers.chunk.is_cuda)
         logits = greedy = None
         for index, chunk in enumerate(layout.chunks):
-            self._check(course.job, perf_counter_ns())
+            self._check(running.job, perf_counter_ns())
             buffers.chunk.copy_(chunk, non_blocking=True)
             buffers.positions.fill_(index * chunk.shape[1])
             buffers.last.copy_(layout.last[index], non_blocking=True)
-            new_logits, new_greedy = course.meter.run(step, buffers, buffers.chunk, course.run.prefill)
+            new_logits, new_greedy = running.meter.run(step, buffers, buffers.chunk, running.run.prefill)
             if logits is None or greedy is None:
                 # Kept by copy: another chunk may follow, and a graph replay overwrites its last output.
                 logits, greedy = new_logits.clone(), new_greedy.clone()
@@ -162,19 +162,19 @@ class Generator:
         assert greedy is not None
         buffers.positions.copy_(layout.lengths, non_blocking=True)
         buffers.last.zero_()
-        return course.sampler.choose(logits, greedy, course.run.prefill)
+        return running.sampler.choose(logits, greedy, running.run.prefill)
 
-    def _decode(self, course: _Course, tokens: Tensor, step: Step) -> None:
+    def _decode(self, running: _RunningJob, tokens: Tensor, step: Step) -> None:
         """Take in tokens and run steps until every row is complete, the client is gone or time is up.
 
         What stands between two calls of `step` here is the engine's own work per decode step.
         """
         job, run, buffers, meter, sampler = (
-            course.job,
-            course.run,
-            course.buffers,
-            course.meter,
-            course.sampler,
+            running.job,
+            running.run,
+            running.buffers,
+            running.meter,
+            running.sampler,
         )
         rows, readings = run.rows, run.prefill
         assert rows is not None
@@ -192,7 +192,7 @@ class Generator:
             buffers.positions.add_(buffers.one)
             tokens = sampler.choose(logits, greedy, readings)
 
-    def _finish(self, job: Job, rows: Rows, examined: list[tuple[int, Row]]) -> bool:
+    def _finish(self, job: Job, rows: Completions, examined: list[tuple[int, Completion]]) -> bool:
         """Stream what may leave of the `examined` rows; True once all rows are complete."""
         if job.stream:
             for index, row in examined:

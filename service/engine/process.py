@@ -1,206 +1,36 @@
-"""The engine process: receive, run, answer. Its main thread makes every torch call there is.
+"""The engine process: one life of the loop, from its settings to its exit code.
 
 Started by the front as `python -m service.engine.process SETTINGS`, with `EngineSettings` as JSON.
 """
 
 from __future__ import annotations
 
-import gc
 import sys
-from pathlib import Path
-from time import perf_counter_ns
 
 import msgspec
-import torch
 
-from service.border.following import follow_the_front
-from service.border.messages import EngineSettings, Job, Outcome, OutcomeKind, Problem, StepProfile
-from service.border.placement import pin
-from service.engine.assembly import assemble
-from service.engine.generation import Generator, JobError, Run
-from service.engine.local import LocalMailbox
-from service.engine.mailbox import Mailbox
-from service.engine.sampling_tier import SampledTier, ran_as, totals
-from service.engine.timings import Stamps, timings
-from service.engine.warmup import Rung
-from service.step.device import memory
-from service.step.meters import new_meter
+from service.engine.inbox import Inbox
+from service.engine.loop import Engine
+from service.protocol.messages import EngineSettings
+from service.protocol.parent_death import die_with_parent
 from service.step.process_state import prepare_process
-
-CALIBRATION_SHARE = 0.01
-"""At most this share of the engine's time goes into refreshing the dispatch floors."""
-
-IDLE_WAIT_MILLISECONDS = 250
-
-MEMORY_SECONDS = 1.0
-"""How long after telling the front of its device memory the engine looks whether it moved."""
-
-
-class Engine:
-    """One engine life: its parts, and the loop that serves with them."""
-
-    def __init__(self, settings: EngineSettings, mailbox: Mailbox | LocalMailbox) -> None:
-        self._mailbox = mailbox
-        self.parts = parts = assemble(settings, mailbox.send)
-        self._meter = new_meter(parts.device, max(parts.buffers), settings.instrumentation)
-        context = parts.model.config.context
-        self._generator = Generator(parts.tokenizer, parts.buffers, context, mailbox)
-        self._tier = SampledTier(parts.device, settings.profile_every, Path(settings.cache_folder) / "traces")
-        self._busy_until_ns = self._calibrated_ns = self._memory_ns = perf_counter_ns()
-        self._calibration_seconds = 0.0
-        self._status = parts.status(warm=False)
-
-    @torch.no_grad()
-    def run(self) -> None:
-        """Serve until told to stop; modes become ready one after another meanwhile."""
-        self._mailbox.send(self._status)
-        for _ in self.parts.warmup.run():
-            self._busy_until_ns = perf_counter_ns()
-            self._serve_waiting()
-        self._settle()
-        self._busy_until_ns = perf_counter_ns()
-        while not self._mailbox.stopped:
-            self._serve_waiting()
-            self._rest()
-            self._calibrate_in_idle_time()
-            if self._mailbox.idle:
-                self._mailbox.receive(IDLE_WAIT_MILLISECONDS)
-
-    def _wanted(self) -> bool:
-        self._mailbox.receive()
-        return not self._mailbox.idle
-
-    def _settle(self) -> None:
-        """All that must not change any more is frozen: compiled entries, long-lived objects, cores."""
-        self._tier.warm()
-        torch.compiler.set_stance("fail_on_recompile")
-        gc.collect()
-        gc.freeze()
-        pin(self.parts.cpus, exempt=self._mailbox.own_threads)
-        # Floors were taken beside compilers so far, and on any core.
-        self.parts.warmup.recalibrate()
-        self._status = self.parts.status(warm=True)
-        self._mailbox.send(self._status)
-
-    def _rest(self) -> None:
-        """Leave the machine to the anatomy process as long as it is told to; what arrives meanwhile waits."""
-        while self._mailbox.resting and not self._mailbox.stopped:
-            self._mailbox.receive(IDLE_WAIT_MILLISECONDS)
-            self._busy_until_ns = perf_counter_ns()
-
-    def _serve_waiting(self) -> None:
-        """Run every job that has arrived, one after another; each keeps those behind it waiting."""
-        self._mailbox.receive()
-        while not self._mailbox.stopped and (job := self._mailbox.take()) is not None:
-            self._serve(job)
-            self._announce_memory()
-            self._busy_until_ns = perf_counter_ns()
-            self._mailbox.receive()
-        self._announce_memory()
-
-    def _announce_memory(self) -> None:
-        """Tell the front of device memory that moved; called between jobs, looks once a second on CUDA."""
-        now_ns = perf_counter_ns()
-        if self._status.memory is None or now_ns - self._memory_ns < MEMORY_SECONDS * 1e9:
-            return
-        self._memory_ns, held = now_ns, memory(self.parts.device)
-        if held != self._status.memory:
-            self._status = msgspec.structs.replace(self._status, memory=held)
-            self._mailbox.send(self._status)
-        self._busy_until_ns = perf_counter_ns()
-
-    def _serve(self, job: Job) -> None:
-        taken_ns = perf_counter_ns()
-        queue_ns = max(0, self._busy_until_ns - job.sent_ns)
-        rung = self.parts.warmup.rungs.get(job.mode)
-        run, problem, profile = Run(), None, None
-        if taken_ns > job.deadline_ns:
-            run.kind = "timeout"
-        elif self._mailbox.is_cancelled(job):
-            run.kind = "cancelled"
-        elif rung is None or rung.status.state != "ready":
-            run.kind, problem = "error", self._not_ready(job.mode)
-        else:
-            run.kind, problem, profile = self._attempt(job, rung, run)
-        floor = self.parts.calibration.floor(job.mode, run.bucket) if run.bucket else None
-        evidence = self._tier.evidence(job, run, floor, profile)
-        kernels, launches = totals(run, profile)
-        outputs = run.rows.outputs() if run.rows else []
-        effective, reason = ran_as(rung.mode, rung.status, profile) if rung else (job.mode, None)
-        self._mailbox.send(
-            Outcome(
-                id=job.id, mode=job.mode, effective=effective, reason=reason, kind=run.kind, problem=problem,
-                batch_size=len(job.prompts), batch_bucket=run.bucket, prompt_tokens=run.prompt_tokens,
-                outputs=outputs,
-                timings=timings(run, evidence, Stamps(queue_ns, taken_ns, perf_counter_ns()))
-                if run.bucket
-                else None,
-                kernels=kernels, launches=launches, profile=profile,
-            )
-        )  # fmt: skip
-
-    def _attempt(
-        self, job: Job, rung: Rung, run: Run
-    ) -> tuple[OutcomeKind, Problem | None, list[StepProfile] | None]:
-        """Run `job`; a failure becomes a problem, save one that poisons the device's context."""
-        try:
-            profile = self._run(job, rung, run)
-        except JobError as error:
-            return "error", error.problem, None
-        except torch.OutOfMemoryError as error:
-            torch.cuda.empty_cache()
-            message = f"the device is out of memory: send fewer prompts or tokens ({error})"
-            return "oom", Problem(type="out_of_memory", message=message), None
-        except torch.AcceleratorError:
-            # The context is gone and so is every later call in it: the front starts a new engine.
-            raise
-        except Exception as error:  # noqa: BLE001 - the border of one job: the engine outlives it
-            if "fail_on_recompile" in str(error):
-                self.parts.warmup.update(rung, recompiles=rung.status.recompiles + 1)
-            return "error", Problem(type="internal", message=f"{type(error).__name__}: {error}"[:2000]), None
-        return run.kind, None, profile
-
-    def _run(self, job: Job, rung: Rung, run: Run) -> list[StepProfile] | None:
-        """Run `job`, under the profiler where the sampled tier wants it; returns its profile then."""
-        if not self._tier.wants(job):
-            self._generator.run(job, rung.steps, run, self._meter)
-            return None
-        return self._tier.profiled(
-            job, run, self._meter, lambda meter: self._generator.run(job, rung.steps, run, meter)
-        )
-
-    def _not_ready(self, mode: str) -> Problem:
-        states = {name: rung.status.state for name, rung in self.parts.warmup.rungs.items()}
-        ready = [name for name, state in states.items() if state == "ready"]
-        state = states.get(mode, "not configured")
-        message = f"mode '{mode}' is {state}; ready: {', '.join(ready) or 'none yet'}"
-        return Problem(type="mode_not_ready", message=message, param="mode")
-
-    def _calibrate_in_idle_time(self) -> None:
-        """Refresh one floor where no job waits and the budget allows, so that floors follow the machine."""
-        since_seconds = (perf_counter_ns() - self._calibrated_ns) / 1e9
-        if self._mailbox.idle and self._calibration_seconds <= since_seconds * CALIBRATION_SHARE:
-            self._calibrated_ns = perf_counter_ns()
-            self._calibration_seconds = self.parts.calibration.refresh(self._wanted)
-            self.parts.warmup.announce_floors()
-            self._busy_until_ns = perf_counter_ns()
 
 
 def main(arguments: list[str]) -> int:
     """Run one engine life; returns the exit code: 0 stopped as told, 2 settings that cannot work."""
     settings = msgspec.json.decode(arguments[0], type=EngineSettings)
-    follow_the_front()
+    die_with_parent()
     prepare_process(settings.cache_folder)
-    mailbox = Mailbox(settings.address)
+    inbox = Inbox(settings.address)
     try:
         try:
-            engine = Engine(settings, mailbox)
+            engine = Engine(settings, inbox)
         except ValueError as error:
             print(f"launchbound engine: {error}", file=sys.stderr)
             return 2
         engine.run()
     finally:
-        mailbox.close()
+        inbox.close()
     return 0
 
 

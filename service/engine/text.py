@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from models.served import ServedTokenizer
-from service.border.messages import FinishReason, Job, Output
+from service.protocol.messages import FinishReason, Job, Output
 
 
-class Row:
+class Completion:
     """The completion of one prompt as it grows.
 
     Text is decoded per token only where somebody needs it then: for stop strings or for a stream. A stop
@@ -60,17 +60,17 @@ class Row:
         return Output(text=text, token_ids=self.token_ids, finish_reason=self.finish_reason or "length")
 
 
-class Rows:
+class Completions:
     """All rows of a job. Most steps complete nothing, and then taking in their tokens is cheap."""
 
     def __init__(self, job: Job, tokenizer: ServedTokenizer) -> None:
-        self._rows = [Row(job, tokenizer) for _ in job.prompts]
+        self._rows = [Completion(job, tokenizer) for _ in job.prompts]
         self._appends: list[Callable[[int], object]] = [row.token_ids.append for row in self._rows]
         self._steps_left = job.max_new_tokens
         self._every_token = bool(job.stop) or job.stream
         self._ends: frozenset[int] = frozenset() if job.ignore_eos else tokenizer.ends
 
-    def take_in(self, tokens: list[int]) -> list[tuple[int, Row]]:
+    def take_in(self, tokens: list[int]) -> list[tuple[int, Completion]]:
         """Give every unfinished row its token of `tokens` [bucket]; returns the rows to look at, if any."""
         for append, token in zip(self._appends, tokens, strict=False):
             append(token)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from service.border.messages import Phase, PhaseTimings, Source, Timings
-from service.border.status import Floor
 from service.engine.generation import Run
+from service.protocol.messages import Phase, PhaseTimings, Source, Timings
+from service.protocol.status import Floor
 from service.step.calibration import dispatch_share
 from service.step.meters import Readings
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class StepCosts:
     """What is known besides a run's own clocks.
 
     On a CPU the twin's `floor`. On CUDA kernel seconds per step and phase, learnt from profiled requests
@@ -27,7 +27,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Stamps:
+class JobTimes:
     """Where a job stood in time; instants and durations in nanoseconds."""
 
     queue_ns: int
@@ -35,31 +35,40 @@ class Stamps:
     done_ns: int
 
 
-def timings(run: Run, evidence: Evidence, stamps: Stamps) -> Timings:
-    """What `run` took, in seconds, by the definitions of `service.border.messages.Timings`."""
-    prefill = _phase(run.prefill, "prefill", evidence)
-    decode = _phase(run.decode, "decode", evidence)
-    dispatch_source: Source = "measured" if evidence.cuda else "calibrated"
-    kernel_source: Source = evidence.kernel_source if evidence.cuda else "residual"
+def timings(run: Run, costs: StepCosts, times: JobTimes) -> Timings:
+    """What `run` took, in seconds, by the definitions of `service.protocol.messages.Timings`."""
+    prefill = _phase(run.prefill, "prefill", costs)
+    decode = _phase(run.decode, "decode", costs)
+    dispatch_source: Source = "measured" if costs.cuda else "calibrated"
+    kernel_source: Source = costs.kernel_source if costs.cuda else "residual"
     return Timings(
-        queue_seconds=stamps.queue_ns / 1e9, prefill=prefill, decode=decode,
-        tokenise_seconds=run.tokenise_ns / 1e9, involuntary_switches=run.involuntary_switches,
+        queue_seconds=times.queue_ns / 1e9,
+        prefill=prefill,
+        decode=decode,
+        tokenise_seconds=run.tokenise_ns / 1e9,
+        involuntary_switches=run.involuntary_switches,
         dispatch_source=dispatch_source if prefill.dispatch_seconds is not None else None,
         kernel_source=kernel_source if prefill.kernel_seconds is not None else None,
-        taken_ns=stamps.taken_ns, first_token_ns=run.first_token_ns, done_ns=stamps.done_ns,
-    )  # fmt: skip
+        taken_ns=times.taken_ns,
+        first_token_ns=run.first_token_ns,
+        done_ns=times.done_ns,
+    )
 
 
-def _phase(readings: Readings, phase: Phase, evidence: Evidence) -> PhaseTimings:
+def _phase(readings: Readings, phase: Phase, costs: StepCosts) -> PhaseTimings:
     if readings.unmeasured:
         # Instrumentation is off: that the steps ran is all there is to say.
         return PhaseTimings(
-            steps=readings.steps, wall_seconds=None, dispatch_seconds=None, device_span_seconds=None,
-            kernel_seconds=None, sync_wait_seconds=None,
-        )  # fmt: skip
-    if evidence.cuda:
-        return _cuda_phase(readings, evidence.kernel_per_step_seconds.get(phase))
-    return _cpu_phase(readings, evidence.floor)
+            steps=readings.steps,
+            wall_seconds=None,
+            dispatch_seconds=None,
+            device_span_seconds=None,
+            kernel_seconds=None,
+            sync_wait_seconds=None,
+        )
+    if costs.cuda:
+        return _cuda_phase(readings, costs.kernel_per_step_seconds.get(phase))
+    return _cpu_phase(readings, costs.floor)
 
 
 def _cpu_phase(readings: Readings, floor: Floor | None) -> PhaseTimings:
@@ -71,9 +80,13 @@ def _cpu_phase(readings: Readings, floor: Floor | None) -> PhaseTimings:
     if floor is not None:
         dispatch = dispatch_share(floor.seconds, readings.steps, step_wall) + sampling
     return PhaseTimings(
-        steps=readings.steps, wall_seconds=wall, dispatch_seconds=dispatch, device_span_seconds=None,
-        kernel_seconds=None if dispatch is None else wall - dispatch, sync_wait_seconds=None,
-    )  # fmt: skip
+        steps=readings.steps,
+        wall_seconds=wall,
+        dispatch_seconds=dispatch,
+        device_span_seconds=None,
+        kernel_seconds=None if dispatch is None else wall - dispatch,
+        sync_wait_seconds=None,
+    )
 
 
 def _cuda_phase(readings: Readings, kernel_per_step: float | None) -> PhaseTimings:
@@ -82,10 +95,12 @@ def _cuda_phase(readings: Readings, kernel_per_step: float | None) -> PhaseTimin
     wait = sum(readings.wait) / 1e9
     spanned = len(readings.span) == readings.steps
     return PhaseTimings(
-        steps=readings.steps, wall_seconds=dispatch + wait, dispatch_seconds=dispatch,
+        steps=readings.steps,
+        wall_seconds=dispatch + wait,
+        dispatch_seconds=dispatch,
         device_span_seconds=sum(readings.span) / 1e9 if spanned else None,
         kernel_seconds=None if kernel_per_step is None else readings.steps * kernel_per_step,
         sync_wait_seconds=wait,
         dispatch_steps_seconds=[value / 1e9 for value in readings.call],
         device_span_steps_seconds=[value / 1e9 for value in readings.span] if spanned else [],
-    )  # fmt: skip
+    )

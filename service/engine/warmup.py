@@ -13,9 +13,9 @@ from torch._dynamo.exc import Unsupported
 from torch._dynamo.utils import counters
 
 from models.served import Served
-from service.border.messages import Phase
-from service.border.modes import MODES, Mode
-from service.border.status import Floor, ModeStatus, Parity
+from service.protocol.messages import Phase
+from service.protocol.modes import MODES, Mode
+from service.protocol.status import Floor, ModeStatus, Parity
 from service.step import parity
 from service.step.calibration import Calibration, prepare
 from service.step.callables import Buffers, Step
@@ -28,7 +28,7 @@ RUNS_TO_CAPTURE = 3
 
 
 @dataclass(slots=True)
-class Rung:
+class ModeState:
     """One configured mode: its row, its steps by (phase, bucket), and where it stands."""
 
     mode: Mode
@@ -37,49 +37,54 @@ class Rung:
 
 
 class Warmup:
-    """The configured rungs, made ready in the ladder's order."""
+    """The configured mode_states, made ready in the ladder's order."""
 
     def __init__(
-        self, modes: list[str], model: Served, buffers: dict[int, Buffers],
-        twin_buffers: dict[int, Buffers], calibration: Calibration, announce: Callable[[ModeStatus], None],
+        self,
+        modes: list[str],
+        model: Served,
+        buffers: dict[int, Buffers],
+        twin_buffers: dict[int, Buffers],
+        calibration: Calibration,
+        announce: Callable[[ModeStatus], None],
         build: Callable[[Mode, nn.Module], Step],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._model, self._buffers, self._twin_buffers = model, buffers, twin_buffers
         self._calibration, self._announce, self._build = calibration, announce, build
         self._device = next(model.parameters()).device
         self._reference: dict[int, Tensor] = {}
-        self.rungs = {name: self._cold(MODES[name]) for name in modes}
+        self.mode_states = {name: self._cold(MODES[name]) for name in modes}
 
-    def _cold(self, mode: Mode) -> Rung:
+    def _cold(self, mode: Mode) -> ModeState:
         effect = mode.effect(self._device.type)
         status = ModeStatus(
             mode=mode.name, removes=mode.removes, state="cold", effective=effect.name, reason=effect.reason
         )
         self._announce(status)
-        return Rung(mode, status)
+        return ModeState(mode, status)
 
-    def update(self, rung: Rung, **changes: object) -> None:
-        """Change a rung's status and tell the front."""
-        rung.status = msgspec.structs.replace(rung.status, **changes)
-        self._announce(rung.status)
+    def update(self, mode_state: ModeState, **changes: object) -> None:
+        """Change a mode_state's status and tell the front."""
+        mode_state.status = msgspec.structs.replace(mode_state.status, **changes)
+        self._announce(mode_state.status)
 
     def recalibrate(self) -> None:
         """Take the floors of all ready modes anew, now that nothing else goes on in this process."""
         self._calibration.begin_anew()
-        for rung in self.rungs.values():
-            if rung.status.state == "ready":
-                self.update(rung, floors=self._floors(rung))
+        for mode_state in self.mode_states.values():
+            if mode_state.status.state == "ready":
+                self.update(mode_state, floors=self._floors(mode_state))
 
     def announce_floors(self) -> None:
         """Tell the front the floors of today where one moved, once per round over the twins."""
         if not self._calibration.round_complete:
             return
-        for rung in self.rungs.values():
-            if rung.status.state == "ready":
-                self.update(rung, floors=self._floors(rung))
+        for mode_state in self.mode_states.values():
+            if mode_state.status.state == "ready":
+                self.update(mode_state, floors=self._floors(mode_state))
 
-    def _floors(self, rung: Rung) -> list[Floor]:
-        floors = (self._calibration.floor(rung.mode.name, bucket) for bucket in self._buffers)
+    def _floors(self, mode_state: ModeState) -> list[Floor]:
+        floors = (self._calibration.floor(mode_state.mode.name, bucket) for bucket in self._buffers)
         return [floor for floor in floors if floor]
 
     def run(self) -> Iterator[None]:
@@ -92,111 +97,118 @@ class Warmup:
             bucket: self._logits_of_eager(buffers) for bucket, buffers in self._buffers.items()
         }
         compiler_loaded = False
-        for rung in self.rungs.values():
-            self.update(rung, state="warming")
-            if rung.mode.effect(self._device.type).compile is not None and not compiler_loaded:
+        for mode_state in self.mode_states.values():
+            self.update(mode_state, state="warming")
+            if mode_state.mode.effect(self._device.type).compile is not None and not compiler_loaded:
                 load_compiler(self._device)
                 compiler_loaded = True
             try:
-                yield from self._ready(rung)
+                yield from self._ready(mode_state)
             except torch.AcceleratorError:
                 # The device's context is gone for every mode: the front starts a new engine.
                 raise
             except Unsupported as error:
-                self._fail(rung, self._not_one_graph(error))
+                self._fail(mode_state, self._not_one_graph(error))
             except Exception as error:  # noqa: BLE001 - whatever a backend raises fails this mode, not the engine
-                self._fail(rung, f"{type(error).__name__}: {error}"[:2000])
+                self._fail(mode_state, f"{type(error).__name__}: {error}"[:2000])
 
     def _not_one_graph(self, error: Unsupported) -> str:
-        plain = [name for name, rung in self.rungs.items() if not rung.mode.effect(self._device.type).compile]
+        plain = [
+            name
+            for name, mode_state in self.mode_states.items()
+            if not mode_state.mode.effect(self._device.type).compile
+        ]
         remain = f"what remains: {', '.join(plain)}" if plain else "no configured mode remains: add eager"
         return f"this model cannot be compiled as one graph; {remain}. {error}"[:2000]
 
-    def _fail(self, rung: Rung, detail: str) -> None:
-        rung.steps.clear()
-        self._calibration.remove(rung.mode.name)
-        self.update(rung, state="failed", detail=detail)
+    def _fail(self, mode_state: ModeState, detail: str) -> None:
+        mode_state.steps.clear()
+        self._calibration.remove(mode_state.mode.name)
+        self.update(mode_state, state="failed", detail=detail)
 
-    def _ready(self, rung: Rung) -> Iterator[None]:
+    def _ready(self, mode_state: ModeState) -> Iterator[None]:
         misses, seconds = counters["inductor"]["fxgraph_cache_miss"], 0.0
         graphs, breaks = counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())
-        for step, buffers, phase in self._callables(rung):
+        for step, buffers, phase in self._callables(mode_state):
             started = perf_counter()
             step(*buffers.arguments(phase))
             first = perf_counter() - started
             for _ in range(RUNS_TO_CAPTURE):
                 step(*buffers.arguments(phase))
-            self._count(rung, first)
+            self._count(mode_state, first)
             seconds += perf_counter() - started
             yield
-        self._prove_graphs(rung)
-        compiled = len(rung.status.compile_seconds)
+        self._prove_graphs(mode_state)
+        compiled = len(mode_state.status.compile_seconds)
         missed = counters["inductor"]["fxgraph_cache_miss"] > misses
         began = perf_counter()
-        self._calibration.first_samples(rung.mode.name)
-        verdict = self._parity(rung)
-        rung.status = msgspec.structs.replace(
-            rung.status, parity=verdict, floors=self._floors(rung),
+        self._calibration.first_samples(mode_state.mode.name)
+        verdict = self._parity(mode_state)
+        mode_state.status = msgspec.structs.replace(
+            mode_state.status,
+            parity=verdict,
+            floors=self._floors(mode_state),
             warmup_seconds=seconds + perf_counter() - began,
             cache=("cold" if missed else "warm") if compiled else None,
             graph_breaks=sum(counters["graph_break"].values()) - breaks,
             recompiles=max(0, counters["stats"]["unique_graphs"] - graphs - compiled),
-        )  # fmt: skip
+        )
         if verdict.passed:
-            self.update(rung, state="ready")
+            self.update(mode_state, state="ready")
         else:
-            self._fail(rung, "out of parity with eager: see `parity`")
+            self._fail(mode_state, "out of parity with eager: see `parity`")
 
-    def _count(self, rung: Rung, first_seconds: float) -> None:
+    def _count(self, mode_state: ModeState, first_seconds: float) -> None:
         """One more callable is in its final form: note what its first call took, and its graph."""
-        effect, status = rung.mode.effect(self._device.type), rung.status
+        effect, status = mode_state.mode.effect(self._device.type), mode_state.status
         if effect.compile is not None:
-            rung.status = msgspec.structs.replace(
-                status, compile_seconds=[*status.compile_seconds, first_seconds],
+            mode_state.status = msgspec.structs.replace(
+                status,
+                compile_seconds=[*status.compile_seconds, first_seconds],
                 graph_captures=status.graph_captures + effect.graph_replay,
-            )  # fmt: skip
+            )
 
-    def _callables(self, rung: Rung) -> Iterator[tuple[Step, Buffers, Phase]]:
+    def _callables(self, mode_state: ModeState) -> Iterator[tuple[Step, Buffers, Phase]]:
         """Every callable of a mode, largest bucket first so that graph pools are sized once."""
         for bucket in sorted(self._buffers, reverse=True):
             for phase in PHASES:
-                step = self._build(rung.mode, self._model)
-                rung.steps[phase, bucket] = step
+                step = self._build(mode_state.mode, self._model)
+                mode_state.steps[phase, bucket] = step
                 prepare(self._buffers[bucket])
                 yield step, self._buffers[bucket], phase
         for buffers in self._twin_buffers.values():
-            step = self._build(rung.mode, self._calibration.twin_of(rung.mode))
+            step = self._build(mode_state.mode, self._calibration.twin_of(mode_state.mode))
             prepare(buffers)
             yield step, buffers, "decode"
-            self._calibration.add(rung.mode, step, buffers)
+            self._calibration.add(mode_state.mode, step, buffers)
 
     def _logits_of_eager(self, buffers: Buffers) -> Tensor:
         eager = self._build(MODES["eager"], self._model)
         return parity.forced_logits(eager, eager, buffers, self._model.config.vocabulary)
 
-    def _parity(self, rung: Rung) -> Parity:
+    def _parity(self, mode_state: ModeState) -> Parity:
         config = self._model.config
         verdicts = []
         for bucket, buffers in self._buffers.items():
-            prefill, decode = rung.steps["prefill", bucket], rung.steps["decode", bucket]
+            prefill, decode = mode_state.steps["prefill", bucket], mode_state.steps["decode", bucket]
             logits = parity.forced_logits(prefill, decode, buffers, config.vocabulary)
             verdicts.append(parity.compare(self._reference[bucket], logits, config.layers))
         return parity.worst(verdicts)
 
-    def _prove_graphs(self, rung: Rung) -> None:
+    def _prove_graphs(self, mode_state: ModeState) -> None:
         """A mode that promises graph replay shows one graph launch per decode step, or is renamed."""
-        effect = rung.mode.effect(self._device.type)
+        effect = mode_state.mode.effect(self._device.type)
         if not effect.graph_replay:
             return
         for bucket, buffers in self._buffers.items():
             prepare(buffers)
-            launches = profile_step(rung.steps["decode", bucket], buffers).graph_launches
+            launches = profile_step(mode_state.steps["decode", bucket], buffers).graph_launches
             if launches != 1:
                 reason = (
                     f"CUDA graphs were skipped: {launches} graph launches per decode step at batch {bucket}"
                 )
-                rung.status = msgspec.structs.replace(
-                    rung.status, effective="compiled", reason=reason, graph_captures=0
+                mode_state.status = msgspec.structs.replace(
+                    mode_state.status, effective="compiled", reason=reason, graph_captures=0
                 )
 
 

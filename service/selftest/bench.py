@@ -14,23 +14,23 @@ from typing import BinaryIO
 import msgspec
 import torch
 
-from service.border.messages import EngineSettings
-from service.selftest.burdens import added_host_work, longer_kernel
+from service.measure.rounds import Say
+from service.protocol.messages import EngineSettings
 from service.selftest.checks import ENGINE_REST, settle
+from service.selftest.cross_check_perf import sampled
+from service.selftest.cross_check_widths import work
 from service.selftest.cuda import on_cuda
 from service.selftest.engine_rest import engine_seconds
-from service.selftest.events import BenchEvent, EngineRest, Machine, Rows, Said
+from service.selftest.events import BenchEvent, CheckResults, EngineRest, Machine, Said
 from service.selftest.floors import ladder, widths
+from service.selftest.injected_work import added_host_work, longer_kernel
 from service.selftest.instrumentation import full_against_off, own_work
 from service.selftest.lab import Lab
 from service.selftest.machine import described
-from service.selftest.rounds import Say
-from service.selftest.rows import Row
-from service.selftest.witness_perf import sampled
-from service.selftest.witness_work import work
+from service.selftest.rows import CheckResult
 from service.step.process_state import prepare_process
 
-CHECKS: dict[str, Callable[[Lab, Say], list[Row]]] = {
+CHECKS: dict[str, Callable[[Lab, Say], list[CheckResult]]] = {
     "ladder": ladder, "widths": widths, "intercept": work, "perf": sampled, "kernel": longer_kernel,
     "host": added_host_work, "own-work": own_work, "instrumentation": full_against_off, "cuda": on_cuda,
 }  # fmt: skip
@@ -64,7 +64,9 @@ def run(settings: EngineSettings, names: list[str], teller: Teller) -> None:
         if name == ENGINE_REST:
             teller.tell(EngineRest(seconds=engine_seconds(lab, say)))
             continue
-        teller.tell(Rows(name=name, rows=settle(name, partial(CHECKS[name], lab, say), lab.disturbance)))
+        teller.tell(
+            CheckResults(name=name, rows=settle(name, partial(CHECKS[name], lab, say), lab.disturbance))
+        )
 
 
 def main(arguments: list[str]) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from service.selftest.disturbance import Disturbance
-from service.selftest.rows import Row
+from service.selftest.rows import CheckResult
 
 BENCH: dict[str, str] = {
     "ladder": "the floor falls down the ladder",
@@ -44,7 +44,9 @@ def chosen(only: Iterable[str] | None) -> tuple[list[str], list[str]]:
     return [name for name in BENCH if name in names], [name for name in SERVICE if name in names]
 
 
-def settle(name: str, check: Callable[[], list[Row]], disturbance: Disturbance | None = None) -> list[Row]:
+def settle(
+    name: str, check: Callable[[], list[CheckResult]], disturbance: Disturbance | None = None
+) -> list[CheckResult]:
     """The check's rows. Where one is undecided, the check runs once more and that row is the new one.
 
     With `disturbance`, what failed while others used the cores is undecided too.
@@ -58,7 +60,7 @@ def settle(name: str, check: Callable[[], list[Row]], disturbance: Disturbance |
     except Exception as error:  # noqa: BLE001 - a check that breaks is a failed row, and the others still run
         traceback.print_exc()
         note = f"broke: {type(error).__name__}: {error}"[:300]
-        return [Row(name=name, bound="runs", verdict="fail", note=note)]
+        return [CheckResult(name=name, bound="runs", verdict="fail", note=note)]
     return [
         msgspec.structs.replace(second[row.name], repeated=True)
         if row.verdict == "undecided" and row.name in second
@@ -67,5 +69,5 @@ def settle(name: str, check: Callable[[], list[Row]], disturbance: Disturbance |
     ]
 
 
-def _as_it_is(rows: list[Row]) -> list[Row]:
+def _as_it_is(rows: list[CheckResult]) -> list[CheckResult]:
     return rows

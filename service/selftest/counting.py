@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from scipy.special import betaincinv
 
-from service.selftest.rows import Row, Verdict
-from service.statistics import Interval
+from service.selftest.rows import CheckResult, Verdict
+from service.statistics.intervals import Interval
 
 
 def share_interval(count: int, total: int, confidence: float = 0.95) -> Interval:
@@ -16,11 +16,17 @@ def share_interval(count: int, total: int, confidence: float = 0.95) -> Interval
     return Interval(count / total, low, high, total)
 
 
-def at_least(name: str, count: int, total: int, needed: int, note: str = "") -> Row:
+def at_least(name: str, count: int, total: int, needed: int, note: str = "") -> CheckResult:
     """`pass` at `needed` or more; `fail` where the true share is surely under it; between, `undecided`."""
     share = share_interval(count, total)
     verdict: Verdict = "pass" if count >= needed else "fail" if share.high < needed / total else "undecided"
-    return Row(
-        name=name, bound=f"at least {needed} of {total}", verdict=verdict, value=count,
-        low=share.low * total, high=share.high * total, unit=f"of {total}", note=note,
-    )  # fmt: skip
+    return CheckResult(
+        name=name,
+        bound=f"at least {needed} of {total}",
+        verdict=verdict,
+        value=count,
+        low=share.low * total,
+        high=share.high * total,
+        unit=f"of {total}",
+        note=note,
+    )

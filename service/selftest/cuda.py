@@ -6,10 +6,10 @@ import torch
 from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from service.measure.rounds import Say, in_rounds, paired_median_ratio
 from service.selftest.lab import Case, Lab
-from service.selftest.rounds import Say, in_rounds, paired_median_ratio
-from service.selftest.rows import Row, exact, judged, not_measurable
-from service.statistics import Interval
+from service.selftest.rows import CheckResult, exact, judged, not_measurable
+from service.statistics.intervals import Interval
 from service.step.profiling import chrome_events, profile_step
 from service.step.trace import STEP_MARK, read_steps
 
@@ -20,7 +20,7 @@ TWIN, TWIN_BOUND = "twin's floor / measured dispatch", "within 10 %"
 GRAPHS, GRAPHS_BOUND = "reduce-overhead: one graph launch per decode step", "all"
 
 
-def on_cuda(lab: Lab, say: Say) -> list[Row]:
+def on_cuda(lab: Lab, say: Say) -> list[CheckResult]:
     """The rows that need a GPU."""
     if lab.device.type != "cuda":
         why = "no CUDA device is used"
@@ -33,7 +33,7 @@ def on_cuda(lab: Lab, say: Say) -> list[Row]:
     return [*rows, _graphs(lab)]
 
 
-def _kernels(mode: str, case: Case) -> Row:
+def _kernels(mode: str, case: Case) -> CheckResult:
     """Our sum over the trace's kernels against the profiler's own table, of the same steps."""
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) as session:
         for _ in range(STEPS):
@@ -49,7 +49,7 @@ def _kernels(mode: str, case: Case) -> Row:
     return judged(f"{KERNELS}: {mode}", KERNELS_BOUND, interval, least=0.95, most=1.05, note=note)
 
 
-def _twin(lab: Lab, mode: str, say: Say) -> Row:
+def _twin(lab: Lab, mode: str, say: Say) -> CheckResult:
     case, twin = lab.case(mode), lab.twin(mode)
 
     def dispatch() -> float:
@@ -64,7 +64,7 @@ def _twin(lab: Lab, mode: str, say: Say) -> Row:
     return judged(f"{TWIN}: {mode}", TWIN_BOUND, ratio, least=0.9, most=1.1, numbers=dict(found))
 
 
-def _graphs(lab: Lab) -> Row:
+def _graphs(lab: Lab) -> CheckResult:
     if "reduce-overhead" not in lab.modes:
         return not_measurable(GRAPHS, GRAPHS_BOUND, "reduce-overhead is not served")
     case = lab.case("reduce-overhead")

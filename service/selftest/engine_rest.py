@@ -13,13 +13,13 @@ import msgspec
 import torch
 import zmq
 
-from service.border.messages import Job, Outcome, Stop, ToFront
-from service.border.status import EngineStatus
-from service.engine.local import local_job
-from service.engine.mailbox import Mailbox
-from service.engine.process import Engine
+from service.engine.inbox import Inbox
+from service.engine.local_inbox import local_job
+from service.engine.loop import Engine
+from service.measure.rounds import Say
+from service.protocol.messages import Job, Outcome, Stop, ToFront
+from service.protocol.status import EngineStatus
 from service.selftest.lab import Lab
-from service.selftest.rounds import Say
 from service.selftest.workload import NEW_TOKENS, PROMPT
 
 JOBS = 20
@@ -29,7 +29,7 @@ UNCOUNTED = 2
 def engine_seconds(lab: Lab, say: Say) -> dict[str, float]:
     """Median seconds by mode between a job taken and done that are neither steps nor tokenising.
 
-    The engine runs here, with its real mailbox; at the other end a thread sends one job after another.
+    The engine runs here, with its real inbox; at the other end a thread sends one job after another.
     """
     settings = msgspec.structs.replace(lab.settings, batch_sizes=[1], profile_every=0, instrumentation="full")
     jobs = [
@@ -43,14 +43,14 @@ def engine_seconds(lab: Lab, say: Say) -> dict[str, float]:
         front = context.socket(zmq.PAIR)
         front.bind(address)
         thread = Thread(target=_ask, args=(front, jobs, outcomes, say))
-        mailbox = Mailbox(address)
+        inbox = Inbox(address)
         thread.start()
         try:
             with lab.settled():
-                Engine(settings, mailbox).run()
+                Engine(settings, inbox).run()
         finally:
             torch.compiler.set_stance("default")
-            mailbox.close()
+            inbox.close()
             thread.join()
             front.close(linger=0)
     found: dict[str, list[float]] = defaultdict(list)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from service.selftest.rows import Row
+from service.selftest.rows import CheckResult
 
 
 class Said(msgspec.Struct, frozen=True, tag="said"):
@@ -20,11 +20,11 @@ class Machine(msgspec.Struct, frozen=True, tag="machine"):
     described: dict[str, str | int]
 
 
-class Rows(msgspec.Struct, frozen=True, tag="rows"):
+class CheckResults(msgspec.Struct, frozen=True, tag="rows"):
     """A check is over."""
 
     name: str
-    rows: list[Row]
+    rows: list[CheckResult]
 
 
 class EngineRest(msgspec.Struct, frozen=True, tag="engine_rest"):
@@ -33,4 +33,4 @@ class EngineRest(msgspec.Struct, frozen=True, tag="engine_rest"):
     seconds: dict[str, float]
 
 
-BenchEvent = Said | Machine | Rows | EngineRest
+BenchEvent = Said | Machine | CheckResults | EngineRest

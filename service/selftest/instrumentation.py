@@ -13,15 +13,15 @@ from torch import Tensor
 
 from models.checkpoint import TINY_FOLDER, build, folder_of
 from models.tokenizer import Tokenizer
-from service.border.modes import MODES
 from service.engine.generation import Generator, Run
-from service.engine.local import local_job
-from service.engine.mailbox import Mailbox
+from service.engine.inbox import Inbox
+from service.engine.local_inbox import local_job
+from service.measure.rounds import Say, paired_median_ratio
+from service.protocol.modes import MODES
 from service.selftest.lab import Case, Lab
-from service.selftest.rounds import Say, paired_median_ratio
-from service.selftest.rows import Row, judged
+from service.selftest.rows import CheckResult, judged
 from service.selftest.workload import NEW_TOKENS, PROMPT
-from service.statistics import median_interval
+from service.statistics.intervals import median_interval
 from service.step.callables import Buffers, Step, allocate, build_step
 from service.step.meters import Meter, Readings, new_meter
 
@@ -32,7 +32,7 @@ MOST_OWN_SECONDS = 30e-6
 JOBS = 30
 
 
-def full_against_off(lab: Lab, say: Say) -> list[Row]:
+def full_against_off(lab: Lab, say: Say) -> list[CheckResult]:
     """Step time with full instrumentation over that without, in the mode whose steps are shortest.
 
     The two take turns step by step, so that whatever disturbs the machine meets both.
@@ -55,9 +55,15 @@ def full_against_off(lab: Lab, say: Say) -> list[Row]:
     ratio = paired_median_ratio(blocks[0], blocks[1])
     note = f"{mode}, steps of {median(blocks[1]) * 1e6:.0f} µs"
     return [
-        judged("instrumentation full / off, step time", "≤ 1.01", ratio, most=MOST_SHARE, note=note,
-               numbers={"full_seconds": blocks[0], "off_seconds": blocks[1]})
-    ]  # fmt: skip
+        judged(
+            "instrumentation full / off, step time",
+            "≤ 1.01",
+            ratio,
+            most=MOST_SHARE,
+            note=note,
+            numbers={"full_seconds": blocks[0], "off_seconds": blocks[1]},
+        )
+    ]
 
 
 def _step_seconds(meter: Meter, case: Case) -> float:
@@ -97,8 +103,8 @@ class NotingMeter:
         return median((one + next_one) / 2 for one, next_one in pairwise(own)) / 1e9
 
 
-def own_work(lab: Lab, say: Say) -> list[Row]:
-    """What the engine does between two calls: buffers, checks, meters, tokens; with its real mailbox."""
+def own_work(lab: Lab, say: Say) -> list[CheckResult]:
+    """What the engine does between two calls: buffers, checks, meters, tokens; with its real inbox."""
     settings, mode = lab.settings, "inference_mode"
     model = build(settings.model, 1, lab.device, lab.precision.weights)
     model.rotary = model.rotary.to(lab.precision.cache)
@@ -110,8 +116,8 @@ def own_work(lab: Lab, say: Say) -> list[Row]:
         address = f"ipc://{Path(folder) / 'border.sock'}"
         front = context.socket(zmq.PAIR)
         front.bind(address)
-        mailbox = Mailbox(address)
-        generator = Generator(tokenizer, buffers, model.config.context, mailbox)
+        inbox = Inbox(address)
+        generator = Generator(tokenizer, buffers, model.config.context, inbox)
         with lab.settled():
             for number in range(JOBS):
                 say(f"job {number + 1} of {JOBS}")
@@ -119,12 +125,18 @@ def own_work(lab: Lab, say: Say) -> list[Row]:
                 job = local_job(f"own-{number}", mode, [PROMPT], NEW_TOKENS, ignore_eos=True)
                 generator.run(job, {("prefill", 1): step, ("decode", 1): step}, run, meter)
                 found.append(meter.gaps_seconds(run))
-        mailbox.close()
+        inbox.close()
         front.close(linger=0)
     own = median_interval(found[2:])
     micro = {name: getattr(own, name) * 1e6 for name in ("value", "low", "high")}
     return [
-        judged("engine's own work per decode step", "≤ 30 µs", own, most=MOST_OWN_SECONDS, unit="s",
-               note=f"{micro['value']:.1f} µs [{micro['low']:.1f}, {micro['high']:.1f}], {mode}, batch 1",
-               numbers={"seconds": found})
-    ]  # fmt: skip
+        judged(
+            "engine's own work per decode step",
+            "≤ 30 µs",
+            own,
+            most=MOST_OWN_SECONDS,
+            unit="s",
+            note=f"{micro['value']:.1f} µs [{micro['low']:.1f}, {micro['high']:.1f}], {mode}, batch 1",
+            numbers={"seconds": found},
+        )
+    ]

@@ -16,13 +16,13 @@ import torch
 from models.checkpoint import build
 from models.config import Config
 from models.transformer import Transformer
-from service.border.messages import EngineSettings
-from service.border.modes import MODES
-from service.border.placement import engine_cpus, pin
+from service.protocol.messages import EngineSettings
+from service.protocol.modes import MODES
+from service.protocol.placement import engine_cpus, pin
 from service.selftest.disturbance import Disturbance
 from service.step.calibration import cold_seconds, prepare
-from service.step.callables import Buffers, Burden, Step, allocate, build_step
-from service.step.cooling import Cooling, issued_by_operator, weights_by_reader
+from service.step.callables import Buffers, InjectedWork, Step, allocate, build_step
+from service.step.cold_cache import ColdCache, issued_by_operator, weights_by_reader
 from service.step.device import choose_device
 from service.step.precision import choose_precision
 
@@ -43,26 +43,26 @@ POSITION = 100
 class Case:
     """A warmed decode step at batch 1 with its own buffers.
 
-    Where it is of a model with fewer weights than the served one, `cooling` reads the difference: before each
-    step (`cooled_before`) or inside, off the clock.
+    Where it is of a model with fewer weights than the served one, `cold_cache` reads the difference: before
+    each step (`emptied_before`) or inside, off the clock.
     """
 
     step: Step
     buffers: Buffers
-    cooling: Cooling | None = None
-    cooled_before: bool = False
+    cold_cache: ColdCache | None = None
+    emptied_before: bool = False
     own_bytes: int = 0
 
     def call_seconds(self, clock: Callable[[], int] = perf_counter_ns) -> float:
-        """One call by `clock`: on a CPU the whole step less its cooling, on CUDA its dispatch."""
+        """One call by `clock`: on a CPU the whole step less its cold_cache, on CUDA its dispatch."""
         arguments = self.buffers.arguments("decode")
-        if self.cooling and self.cooled_before:
-            self.cooling.before(self.own_bytes)
-        paused_ns = self.cooling.paused_ns if self.cooling else 0
+        if self.cold_cache and self.emptied_before:
+            self.cold_cache.before(self.own_bytes)
+        paused_ns = self.cold_cache.paused_ns if self.cold_cache else 0
         began = clock()
         self.step(*arguments)
         ended = clock()
-        paused_ns = self.cooling.paused_ns - paused_ns if self.cooling else 0
+        paused_ns = self.cold_cache.paused_ns - paused_ns if self.cold_cache else 0
         return (ended - began - paused_ns) / 1e9
 
     def decode_seconds(self, steps: int = 5, pick: Pick = median) -> float:
@@ -83,35 +83,35 @@ class Lab:
         torch.set_num_threads(settings.threads or len(self.cpus))
         self._model = self._fit(build(settings.model, 1, self.device, self.precision.weights))
         self.config: Config = self._model.config
-        self._cooling = Cooling(self._model) if self.device.type == "cpu" else None
+        self._cold_cache = ColdCache(self._model) if self.device.type == "cpu" else None
         self.disturbance = Disturbance()
         self._models: dict[tuple[Config, bool], Transformer] = {(self.config, False): self._model}
-        self._cases: dict[tuple[str, Config, Burden | None], Case] = {}
+        self._cases: dict[tuple[str, Config, InjectedWork | None], Case] = {}
 
-    def case(self, mode: str, config: Config | None = None, burden: Burden | None = None) -> Case:
+    def case(self, mode: str, config: Config | None = None, injected: InjectedWork | None = None) -> Case:
         """The decode step of `mode`; compiled here where it is new, which takes seconds."""
         config = config or self.config
-        key = mode, config, burden
+        key = mode, config, injected
         if key not in self._cases:
             by_operator = issued_by_operator(MODES[mode], self.device.type)
             model = self._model_of(config, by_operator)
-            step = build_step(MODES[mode], model, burden, self.precision)
+            step = build_step(MODES[mode], model, injected, self.precision)
             buffers = allocate(model, [1], 1, self.precision.cache)[1]
             prepare(buffers, min(POSITION, config.context - 1))
             for _ in range(WARM_CALLS):
                 step(*buffers.arguments("decode"))
-            cooled_before = not by_operator and config != self.config
+            emptied_before = not by_operator and config != self.config
             own_bytes = sum(weights_by_reader(model).values())
-            self._cases[key] = Case(step, buffers, self._cooling, cooled_before, own_bytes)
+            self._cases[key] = Case(step, buffers, self._cold_cache, emptied_before, own_bytes)
         return self._cases[key]
 
-    def twin(self, mode: str, burden: Burden | None = None, width: int = 16) -> Case:
+    def twin(self, mode: str, injected: InjectedWork | None = None, width: int = 16) -> Case:
         """The hollow twin of `mode`'s decode step."""
-        return self.case(mode, self.config.hollow(width), burden)
+        return self.case(mode, self.config.hollow(width), injected)
 
     def floor_seconds(self, twin: Case, samples: int = 3, pick: Pick = median) -> float:
         """The median (or another `pick`) of a few samples of the floor, by the calibration's own code."""
-        return pick(cold_seconds(twin.step, twin.buffers, twin.cooling, twin.cooled_before, samples))
+        return pick(cold_seconds(twin.step, twin.buffers, twin.cold_cache, twin.emptied_before, samples))
 
     def weights_bytes(self, config: Config) -> int:
         """Size of all weights of the model of this shape, each counted once."""
@@ -132,11 +132,11 @@ class Lab:
 
     def _model_of(self, config: Config, cooled: bool) -> Transformer:
         """The model of this shape; `cooled`: its blocks read what they have less than the served one's."""
-        cooled = cooled and self._cooling is not None and config != self.config
+        cooled = cooled and self._cold_cache is not None and config != self.config
         if (config, cooled) not in self._models:
             model = self._fit(Transformer(config, 1).eval().to(self.device, self.precision.weights))
-            if cooled and self._cooling is not None:
-                self._cooling.into(model)
+            if cooled and self._cold_cache is not None:
+                self._cold_cache.into(model)
             self._models[config, cooled] = model
         return self._models[config, cooled]
 

@@ -11,10 +11,10 @@ from threading import Event
 from time import perf_counter, sleep
 from typing import Any
 
-from service.selftest.rounds import Say, in_rounds, paired_median_ratio
-from service.selftest.rows import Row, judged
+from service.measure.rounds import Say, in_rounds, paired_median_ratio
+from service.selftest.rows import CheckResult, judged
 from service.selftest.served import Served
-from service.statistics import median_interval
+from service.statistics.intervals import median_interval
 
 CONCURRENCY = 8
 ROUNDS = 16
@@ -25,7 +25,7 @@ SCRAPE_PAUSE_SECONDS = 0.1
 MOST_SCRAPE_SECONDS = 0.010
 
 
-def concurrency(served: Served, say: Say) -> list[Row]:
+def concurrency(served: Served, say: Say) -> list[CheckResult]:
     """Decode wall per step at concurrency 8 over that at 1, rounds taking turns, in the shortest mode."""
     mode, switches = served.modes[-1], {1: 0, CONCURRENCY: 0}
     steps = {1: 0, CONCURRENCY: 0}
@@ -42,11 +42,20 @@ def concurrency(served: Served, say: Say) -> list[Row]:
     shown = ", ".join(f"{switches[u]} in {steps[u]} steps at {u}" for u in switches)
     note = f"{mode}, engine on cores {served.cpus}; involuntary switches: {shown}"
     return [
-        judged(f"step time, concurrency {CONCURRENCY} / 1", f"≤ {MOST_RATIO}", ratio, most=MOST_RATIO,
-               note=note,
-               numbers={"at_1_seconds": found[1], "at_8_seconds": found[CONCURRENCY],
-                        "switches_at_1": switches[1], "switches_at_8": switches[CONCURRENCY]})
-    ]  # fmt: skip
+        judged(
+            f"step time, concurrency {CONCURRENCY} / 1",
+            f"≤ {MOST_RATIO}",
+            ratio,
+            most=MOST_RATIO,
+            note=note,
+            numbers={
+                "at_1_seconds": found[1],
+                "at_8_seconds": found[CONCURRENCY],
+                "switches_at_1": switches[1],
+                "switches_at_8": switches[CONCURRENCY],
+            },
+        )
+    ]
 
 
 def _burst(served: Served, mode: str, users: int) -> list[dict[str, Any]]:
@@ -61,7 +70,7 @@ def _burst(served: Served, mode: str, users: int) -> list[dict[str, Any]]:
         return [timings for found in pool.map(user, range(users)) for timings in found]
 
 
-def scrape(served: Served, say: Say) -> list[Row]:
+def scrape(served: Served, say: Say) -> list[CheckResult]:
     """Time of GET /metrics as a client sees it, while requests are in flight."""
     found = []
     with _loaded(served), served.connection() as connection:
@@ -76,9 +85,16 @@ def scrape(served: Served, say: Say) -> list[Row]:
     middle = median_interval(found)
     note = f"median {middle.value * 1e3:.1f} ms, {len(body) // 1024} KiB, 4 requests in flight"
     return [
-        judged("time of a /metrics scrape under load", "median ≤ 10 ms", middle, most=MOST_SCRAPE_SECONDS,
-               unit="s", note=note, numbers={"seconds": found})
-    ]  # fmt: skip
+        judged(
+            "time of a /metrics scrape under load",
+            "median ≤ 10 ms",
+            middle,
+            most=MOST_SCRAPE_SECONDS,
+            unit="s",
+            note=note,
+            numbers={"seconds": found},
+        )
+    ]
 
 
 @contextmanager

@@ -5,10 +5,10 @@ from __future__ import annotations
 from statistics import median
 from typing import Any
 
-from service.selftest.rounds import Say
-from service.selftest.rows import Row, exact, judged
+from service.measure.rounds import Say
+from service.selftest.rows import CheckResult, exact, judged
 from service.selftest.served import Served
-from service.statistics import median_interval
+from service.statistics.intervals import median_interval
 
 REQUESTS = 20
 SUMMED = ("queue_seconds", "dispatch_seconds", "kernel_seconds", "sync_wait_seconds", "other_seconds")
@@ -20,7 +20,7 @@ APART = 0.10
 Timings = dict[str, Any]
 
 
-def request_parts(served: Served, say: Say, engine_seconds: dict[str, float]) -> list[Row]:
+def request_parts(served: Served, say: Say, engine_seconds: dict[str, float]) -> list[CheckResult]:
     """Over real requests, modes taking turns; `engine_seconds` is the engine's work outside steps, by mode.
 
     That one was found in another process, without HTTP: tokens taken in, buffers, layout, text, book-keeping.
@@ -40,7 +40,7 @@ def request_parts(served: Served, say: Say, engine_seconds: dict[str, float]) ->
     ]
 
 
-def _signs(requests: list[Timings]) -> Row:
+def _signs(requests: list[Timings]) -> CheckResult:
     smallest = {
         name: min(timings[name] for timings in requests)
         for name in (*SUMMED, *PIECES)
@@ -51,7 +51,7 @@ def _signs(requests: list[Timings]) -> Row:
     return exact("no part of a request is negative", "≥ 0", smallest[name] >= 0, smallest[name], "s", note)
 
 
-def _sums(requests: list[Timings]) -> Row:
+def _sums(requests: list[Timings]) -> CheckResult:
     """By construction: `other` closes the sum. On CUDA kernels run beside it and are not added."""
 
     def off(timings: Timings) -> float:
@@ -60,11 +60,17 @@ def _sums(requests: list[Timings]) -> Row:
         return abs(float(parts - timings["total_seconds"]))
 
     largest = max(map(off, requests))
-    return exact("parts sum to the total", "by construction", largest < 1e-9, largest, "s",
-                 "`other` is what closes the sum")  # fmt: skip
+    return exact(
+        "parts sum to the total",
+        "by construction",
+        largest < 1e-9,
+        largest,
+        "s",
+        "`other` is what closes the sum",
+    )
 
 
-def _pieces(mode: str, requests: list[Timings], engine_seconds: float) -> Row:
+def _pieces(mode: str, requests: list[Timings], engine_seconds: float) -> CheckResult:
     """Everything that is named or was found apart, over `other`."""
     named = [name for name in (*PIECES, "other_seconds") if name in requests[0]]
     micro = {name: median(t[name] for t in requests) * 1e6 for name in named}
@@ -75,5 +81,12 @@ def _pieces(mode: str, requests: list[Timings], engine_seconds: float) -> Row:
     )
     shown = " + ".join(f"{name} {value:.0f}" for name, value in pieces.items())
     note = f"other {micro['other_seconds']:.0f} µs; {shown} = {sum(pieces.values()):.0f}"
-    return judged(f"other's pieces, measured apart, / other: {mode}", "within 10 %", ratio, least=1 - APART,
-                  most=1 + APART, note=note, numbers={k: v / 1e6 for k, v in micro.items()})  # fmt: skip
+    return judged(
+        f"other's pieces, measured apart, / other: {mode}",
+        "within 10 %",
+        ratio,
+        least=1 - APART,
+        most=1 + APART,
+        note=note,
+        numbers={k: v / 1e6 for k, v in micro.items()},
+    )

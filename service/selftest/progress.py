@@ -8,8 +8,8 @@ from time import monotonic
 
 from rich.console import Console
 
-from service.selftest.rounds import Say
-from service.selftest.rows import Row
+from service.measure.rounds import Say
+from service.selftest.rows import CheckResult
 
 BEAT_SECONDS = 5.0
 
@@ -32,7 +32,7 @@ class Progress:
         """`say` for one check."""
         return lambda text: self.say(name, text)
 
-    def ended(self, name: str, title: str, rows: list[Row]) -> None:
+    def ended(self, name: str, title: str, rows: list[CheckResult]) -> None:
         """A check is over."""
         counts = ", ".join(
             f"{count} {verdict}" for verdict, count in Counter(r.verdict for r in rows).items()

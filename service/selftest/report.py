@@ -10,8 +10,8 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from loadtests.environment import cpu_model, git_state
-from service.selftest.rows import Row, Verdict
+from loadtests.run.environment import cpu_model, git_state
+from service.selftest.rows import CheckResult, Verdict
 
 FILE = "selftest.json"
 FORMAT_VERSION = 1
@@ -36,25 +36,35 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     created: str
     modes: list[str]
     seconds: float
-    rows: list[Row]
+    rows: list[CheckResult]
 
     @property
-    def failed(self) -> list[Row]:
+    def failed(self) -> list[CheckResult]:
         """Rows that make the selftest fail."""
         return [row for row in self.rows if row.verdict == "fail"]
 
 
-def new_report(rows: list[Row], machine: dict[str, str | int], modes: list[str], seconds: float) -> Report:
+def new_report(
+    rows: list[CheckResult], machine: dict[str, str | int], modes: list[str], seconds: float
+) -> Report:
     """`rows` with everything they depend on."""
     names = dict.fromkeys(str(machine.get(key, "unknown")) for key in ("cpu", "device"))
     counts = Counter(row.verdict for row in rows)
     detail = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     return Report(
-        **git_state(), machine=" + ".join(names), cpu=cpu_model(), passed=not counts["fail"], detail=detail,
-        torch=str(machine.get("torch", "unknown")), threads=int(machine.get("threads", 0)),
-        dtype=str(machine.get("dtype", "unknown")), modes=modes, seconds=seconds, rows=rows,
+        **git_state(),
+        machine=" + ".join(names),
+        cpu=cpu_model(),
+        passed=not counts["fail"],
+        detail=detail,
+        torch=str(machine.get("torch", "unknown")),
+        threads=int(machine.get("threads", 0)),
+        dtype=str(machine.get("dtype", "unknown")),
+        modes=modes,
+        seconds=seconds,
+        rows=rows,
         created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-    )  # fmt: skip
+    )
 
 
 def new_folder(root: Path | str = "results") -> Path:
@@ -92,7 +102,7 @@ def print_table(report: Report, console: Console) -> None:
     console.print(table)
 
 
-def measured(row: Row) -> str:
+def measured(row: CheckResult) -> str:
     """Value and interval in words; durations in µs or ms."""
     if row.value is None or row.low is None or row.high is None:
         return "–"

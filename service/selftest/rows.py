@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from service.statistics import Interval
+from service.statistics.intervals import Interval
 
 Verdict = Literal["pass", "fail", "undecided", "not measurable here"]
 
@@ -16,7 +16,7 @@ NOT_MEASURABLE: Verdict = "not measurable here"
 _WORST_FIRST: tuple[Verdict, ...] = ("fail", "undecided", "pass", NOT_MEASURABLE)
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
     """What one check found. `value`, `low` and `high` are in `unit`; `numbers` are what they come from.
 
     `repeated` says that a first run was undecided and that this is the second.
@@ -44,27 +44,47 @@ def judge(interval: Interval, least: float = -math.inf, most: float = math.inf) 
 
 
 def judged(
-    name: str, bound: str, interval: Interval, *, least: float = -math.inf, most: float = math.inf,
-    unit: str = "ratio", note: str = "", numbers: Mapping[str, float | list[float]] | None = None,
-) -> Row:  # fmt: skip
+    name: str,
+    bound: str,
+    interval: Interval,
+    *,
+    least: float = -math.inf,
+    most: float = math.inf,
+    unit: str = "ratio",
+    note: str = "",
+    numbers: Mapping[str, float | list[float]] | None = None,
+) -> CheckResult:
     """A row whose verdict is that of `interval` within [least, most]."""
-    return Row(
-        name=name, bound=bound, verdict=judge(interval, least, most), value=interval.value,
-        low=interval.low, high=interval.high, unit=unit, note=note, numbers=dict(numbers or {}),
-    )  # fmt: skip
+    return CheckResult(
+        name=name,
+        bound=bound,
+        verdict=judge(interval, least, most),
+        value=interval.value,
+        low=interval.low,
+        high=interval.high,
+        unit=unit,
+        note=note,
+        numbers=dict(numbers or {}),
+    )
 
 
-def exact(name: str, bound: str, holds: bool, value: float, unit: str, note: str = "") -> Row:
+def exact(name: str, bound: str, holds: bool, value: float, unit: str, note: str = "") -> CheckResult:
     """A row that needs no interval: it holds for all that was seen, or it does not."""
-    return Row(
-        name=name, bound=bound, verdict="pass" if holds else "fail", value=value, low=value, high=value,
-        unit=unit, note=note,
-    )  # fmt: skip
+    return CheckResult(
+        name=name,
+        bound=bound,
+        verdict="pass" if holds else "fail",
+        value=value,
+        low=value,
+        high=value,
+        unit=unit,
+        note=note,
+    )
 
 
-def not_measurable(name: str, bound: str, why: str) -> Row:
+def not_measurable(name: str, bound: str, why: str) -> CheckResult:
     """A row that says why it has no number."""
-    return Row(name=name, bound=bound, verdict=NOT_MEASURABLE, note=why)
+    return CheckResult(name=name, bound=bound, verdict=NOT_MEASURABLE, note=why)
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:

@@ -15,18 +15,18 @@ from time import monotonic
 import msgspec
 from rich.console import Console
 
-from service.launch import LaunchError
+from service.front.launch import LaunchError
+from service.front.settings import Settings
+from service.measure.rounds import Say
+from service.selftest.aa_test import against_itself, twice
 from service.selftest.checks import BENCH, ENGINE_REST, SERVICE, chosen, settle
-from service.selftest.events import BenchEvent, EngineRest, Machine, Rows
+from service.selftest.events import BenchEvent, CheckResults, EngineRest, Machine
 from service.selftest.load import concurrency, scrape
 from service.selftest.parts import request_parts
 from service.selftest.progress import Progress
 from service.selftest.report import new_folder, new_report, print_table, write
-from service.selftest.rounds import Say
-from service.selftest.rows import Row
-from service.selftest.sameness import against_itself, twice
+from service.selftest.rows import CheckResult
 from service.selftest.served import Served, ServedError, served
-from service.settings import Settings
 
 EXIT_FAILED = 1
 
@@ -36,7 +36,7 @@ class _Selftest:
 
     def __init__(self, settings: Settings, folder: Path, progress: Progress) -> None:
         self._settings, self._folder, self._progress = settings, folder, progress
-        self.rows: list[Row] = []
+        self.rows: list[CheckResult] = []
         self.machine: dict[str, str | int] = {}
         self._engine_seconds: dict[str, float] = {}
 
@@ -60,7 +60,7 @@ class _Selftest:
             raise ValueError(log.read_text(errors="replace").strip().splitlines()[-1])
         for name in (name for name in names if name in BENCH and name not in over):
             self.rows.append(
-                Row(name=name, bound="runs", verdict="fail", note=f"the bench ended early, see {log}")
+                CheckResult(name=name, bound="runs", verdict="fail", note=f"the bench ended early, see {log}")
             )
 
     def _take(self, event: BenchEvent, over: set[str]) -> None:
@@ -68,7 +68,7 @@ class _Selftest:
             self.machine = event.described
         elif isinstance(event, EngineRest):
             self._engine_seconds = event.seconds
-        elif isinstance(event, Rows):
+        elif isinstance(event, CheckResults):
             over.add(event.name)
             self._ended(event.name, event.rows)
         else:
@@ -76,10 +76,13 @@ class _Selftest:
 
     def over_http(self, names: list[str]) -> None:
         """Run `names` against a service started for them."""
-        checks: dict[str, Callable[[Served, Say], list[Row]]] = {
+        checks: dict[str, Callable[[Served, Say], list[CheckResult]]] = {
             "parts": lambda at, say: request_parts(at, say, self._engine_seconds),
-            "scrape": scrape, "concurrency": concurrency, "eager-eager": against_itself, "twice": twice,
-        }  # fmt: skip
+            "scrape": scrape,
+            "concurrency": concurrency,
+            "eager-eager": against_itself,
+            "twice": twice,
+        }
         log = self._folder / "service.log"
         try:
             with served(self._settings, log, self._progress.say_for("service")) as service:
@@ -89,9 +92,9 @@ class _Selftest:
                     self._ended(name, settle(name, partial(checks[name], service, say)))
         except (LaunchError, ServedError) as error:
             note = f"{error} (see {log})"
-            self.rows.append(Row(name="a service to ask", bound="runs", verdict="fail", note=note))
+            self.rows.append(CheckResult(name="a service to ask", bound="runs", verdict="fail", note=note))
 
-    def _ended(self, name: str, rows: list[Row]) -> None:
+    def _ended(self, name: str, rows: list[CheckResult]) -> None:
         self.rows += rows
         self._progress.ended(name, {**BENCH, **SERVICE}[name], rows)
 

@@ -12,11 +12,11 @@ from time import monotonic, perf_counter, sleep
 from typing import Any
 from urllib.parse import urlsplit
 
-from loadtests.placement import off_cores
-from service.launch import launched
-from service.selftest.rounds import Say
+from loadtests.run.placement import off_cores
+from service.front.launch import launched
+from service.front.settings import Settings
+from service.measure.rounds import Say
 from service.selftest.workload import NEW_TOKENS, PROMPT
-from service.settings import Settings
 
 READY_SECONDS = 600.0
 POLL_SECONDS = 0.5
@@ -79,9 +79,12 @@ class Served:
 def flags(settings: Settings) -> Sequence[str]:
     """The command line that serves by `settings`, as far as the checks depend on them."""
     given = {
-        "model": settings.model, "device": settings.device, "dtype": settings.dtype,
-        "modes": ",".join(settings.modes), "batch_sizes": ",".join(map(str, settings.batch_sizes)),
-    }  # fmt: skip
+        "model": settings.model,
+        "device": settings.device,
+        "dtype": settings.dtype,
+        "modes": ",".join(settings.modes),
+        "batch_sizes": ",".join(map(str, settings.batch_sizes)),
+    }
     return [f"--{name.replace('_', '-')}={value}" for name, value in given.items() if value]
 
 

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from models.served import Served
-from service.border.modes import Mode
-from service.border.status import Floor
-from service.statistics import median_interval
+from service.protocol.modes import Mode
+from service.protocol.status import Floor
+from service.statistics.intervals import median_interval
 from service.step.callables import Buffers, Step
-from service.step.cooling import Cooling, issued_by_operator
+from service.step.cold_cache import ColdCache, issued_by_operator
 
 WINDOW_SAMPLES = 64
 """Newest samples per (mode, bucket) that a floor is taken from, so that it follows the machine."""
@@ -38,7 +38,7 @@ class _Twin:
     bucket: int
     step: Step
     buffers: Buffers
-    cooled_before: bool
+    emptied_before: bool
     samples_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW_SAMPLES))
 
 
@@ -46,18 +46,18 @@ class Calibration:
     """Dispatch floors per mode and batch, from twins at the smallest and the largest bucket.
 
     On a CPU a twin reads too low unless it is kept as cold as the served model's weights keep a real step:
-    see `Cooling`. On CUDA no weights pass through the host's caches, and there is nothing to cool.
+    see `ColdCache`. On CUDA no weights pass through the host's caches, and there is nothing to cool.
     `twin` None: there is none, no twin step is ever added, and every floor stays None.
     """
 
     def __init__(self, model: nn.Module, twin: Served | None) -> None:
         self._device_type = next(model.parameters()).device.type
-        self._cooling = Cooling(model) if self._device_type == "cpu" else None
+        self._cold_cache = ColdCache(model) if self._device_type == "cpu" else None
         self._in_one_call = twin
         self._by_operator = twin
-        if self._cooling and twin:
+        if self._cold_cache and twin:
             self._by_operator = copy.deepcopy(twin)
-            self._cooling.into(self._by_operator)
+            self._cold_cache.into(self._by_operator)
         self._twins: dict[tuple[str, int], _Twin] = {}
         self._turn = 0
 
@@ -137,38 +137,46 @@ class Calibration:
             return a + share * (b - a)
 
         return Floor(
-            batch=bucket, seconds=between(low.seconds, high.seconds), low=between(low.low, high.low),
-            high=between(low.high, high.high), samples=min(low.samples, high.samples), source="interpolated",
-        )  # fmt: skip
+            batch=bucket,
+            seconds=between(low.seconds, high.seconds),
+            low=between(low.low, high.low),
+            high=between(low.high, high.high),
+            samples=min(low.samples, high.samples),
+            source="interpolated",
+        )
 
     def _sample(self, twin: _Twin, count: int = 1, wanted: Callable[[], bool] = lambda: False) -> None:
-        samples = cold_seconds(twin.step, twin.buffers, self._cooling, twin.cooled_before, count, wanted)
+        samples = cold_seconds(twin.step, twin.buffers, self._cold_cache, twin.emptied_before, count, wanted)
         twin.samples_seconds.extend(samples)
 
 
 def cold_seconds(
-    step: Step, buffers: Buffers, cooling: Cooling | None, cooled_before: bool, count: int = 1,
+    step: Step,
+    buffers: Buffers,
+    cold_cache: ColdCache | None,
+    emptied_before: bool,
+    count: int = 1,
     wanted: Callable[[], bool] = lambda: False,
-) -> list[float]:  # fmt: skip
+) -> list[float]:
     """Host seconds of `count` calls of a decode `step`, in the state in which serving finds it.
 
-    That is: after others like it, and as cold as `cooling` makes it, before each call (`cooled_before`) or
-    inside, which is taken off the clock. Fewer where `wanted` said between two that the machine is needed.
+    That is: after others like it, and as cold as `cold_cache` makes it, before each call (`emptied_before`)
+    or inside, which is taken off the clock. Fewer where `wanted` said between two that the machine is needed.
     """
     arguments, samples = buffers.arguments("decode"), []
     for _ in range(WARM_PASSES + count):
         if wanted():
             break
-        if cooling is not None and cooled_before:
-            cooling.before()
+        if cold_cache is not None and emptied_before:
+            cold_cache.before()
         if buffers.token.is_cuda:
             torch.cuda.synchronize()
-        paused_ns = cooling.paused_ns if cooling is not None else 0
+        paused_ns = cold_cache.paused_ns if cold_cache is not None else 0
         began = perf_counter_ns()
         step(*arguments)
         ended = perf_counter_ns()
-        if cooling is not None:
-            paused_ns = cooling.paused_ns - paused_ns
+        if cold_cache is not None:
+            paused_ns = cold_cache.paused_ns - paused_ns
         samples.append((ended - began - paused_ns) / 1e9)
     return samples[WARM_PASSES:]
 
@@ -181,9 +189,13 @@ def _wide(twin: _Twin) -> bool:
 def _measured(twin: _Twin) -> Floor:
     interval = median_interval(list(twin.samples_seconds))
     return Floor(
-        batch=twin.bucket, seconds=interval.value, low=interval.low, high=interval.high,
-        samples=interval.samples, source="calibrated",
-    )  # fmt: skip
+        batch=twin.bucket,
+        seconds=interval.value,
+        low=interval.low,
+        high=interval.high,
+        samples=interval.samples,
+        source="calibrated",
+    )
 
 
 def dispatch_share(floor_seconds: float, steps: int, wall_seconds: float) -> float:

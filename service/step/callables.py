@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from models.served import Cache, Served
-from service.border.messages import Phase
-from service.border.modes import GradMode, Mode
+from service.protocol.messages import Phase
+from service.protocol.modes import GradMode, Mode
 from service.step.precision import Precision
 
 Step = Callable[[Tensor, Tensor, Tensor, Cache], tuple[Tensor, Tensor]]
@@ -86,7 +86,7 @@ def allocate(
 
 
 @dataclass(frozen=True, slots=True)
-class Burden:
+class InjectedWork:
     """Extra work inside every step, which only checks give: no request can reach it.
 
     `host_seconds` are spent spinning on the host's clock; `kernel` issues operators of a known length.
@@ -97,11 +97,11 @@ class Burden:
 
 
 def build_step(
-    mode: Mode, model: nn.Module, burden: Burden | None = None, precision: Precision | None = None
+    mode: Mode, model: nn.Module, injected: InjectedWork | None = None, precision: Precision | None = None
 ) -> Step:
     """A callable of its own for `mode`: it shares weights with every other one, and no compiled entry.
 
-    A step without `burden` is built without a trace of one, and one whose `precision` does not autocast
+    A step without `injected` is built without a trace of one, and one whose `precision` does not autocast
     without a trace of that.
     """
     device_type = next(model.parameters()).device.type
@@ -109,8 +109,8 @@ def build_step(
     step = _forward(model, f"step_{mode.name}")
     if effect.compile is not None:
         step = torch.compile(step, **effect.compile)
-    if burden is not None:
-        step = _burdened(step, burden)
+    if injected is not None:
+        step = _burdened(step, injected)
     step = _taped(step) if mode.grad_mode == "enabled" else _within(_CONTEXTS[mode.grad_mode](), step)
     if precision is not None and precision.autocast is not None:
         step = _within(torch.autocast(device_type, precision.autocast), step)
@@ -165,9 +165,9 @@ def _replayed(run: Step) -> Step:
     return replayed
 
 
-def _burdened(run: Step, burden: Burden) -> Step:
-    """`run`, then the burden's work: in the step's grad mode and inside its timed call."""
-    spin_ns, kernel = round(burden.host_seconds * 1e9), burden.kernel
+def _burdened(run: Step, injected: InjectedWork) -> Step:
+    """`run`, then the injected's work: in the step's grad mode and inside its timed call."""
+    spin_ns, kernel = round(injected.host_seconds * 1e9), injected.kernel
 
     def burdened(tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
         result = run(tokens, positions, last, cache)

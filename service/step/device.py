@@ -34,8 +34,15 @@ def memory(device: torch.device) -> dict[str, int] | None:
     if device.type != "cuda":
         return None
     stats = torch.cuda.memory_stats()
-    kinds = {"allocated": "allocated_bytes", "reserved": "reserved_bytes", "active": "active_bytes",
-             "inactive_split": "inactive_split_bytes"}  # fmt: skip
-    sizes = {f"{kind}_{moment}": stats.get(f"{name}.all.{moment}", 0)
-             for kind, name in kinds.items() for moment in ("current", "peak")}  # fmt: skip
+    kinds = {
+        "allocated": "allocated_bytes",
+        "reserved": "reserved_bytes",
+        "active": "active_bytes",
+        "inactive_split": "inactive_split_bytes",
+    }
+    sizes = {
+        f"{kind}_{moment}": stats.get(f"{name}.all.{moment}", 0)
+        for kind, name in kinds.items()
+        for moment in ("current", "peak")
+    }
     return sizes | {event: stats.get(f"num_{event}", 0) for event in ("alloc_retries", "ooms")}

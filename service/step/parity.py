@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from service.border.status import Parity
+from service.protocol.status import Parity
 from service.step.callables import Buffers, Step
 
 DECODE_STEPS = 8
@@ -62,9 +62,12 @@ def compare(reference: Tensor, logits: Tensor, layers: int) -> Parity:
     return Parity(
         # `<=` is False for NaN, so a mode that computes NaN is out of parity.
         passed=bool(difference <= limit) and differing == 0,
-        max_abs_logit_difference=difference, tolerance=limit, positions=differs.numel(),
-        differing_tokens=differing, near_ties=int((differs & near).sum()),
-    )  # fmt: skip
+        max_abs_logit_difference=difference,
+        tolerance=limit,
+        positions=differs.numel(),
+        differing_tokens=differing,
+        near_ties=int((differs & near).sum()),
+    )
 
 
 def worst(verdicts: list[Parity]) -> Parity:
@@ -72,8 +75,9 @@ def worst(verdicts: list[Parity]) -> Parity:
     furthest = max(verdicts, key=lambda verdict: verdict.max_abs_logit_difference)
     return Parity(
         passed=all(verdict.passed for verdict in verdicts),
-        max_abs_logit_difference=furthest.max_abs_logit_difference, tolerance=furthest.tolerance,
+        max_abs_logit_difference=furthest.max_abs_logit_difference,
+        tolerance=furthest.tolerance,
         positions=sum(verdict.positions for verdict in verdicts),
         differing_tokens=sum(verdict.differing_tokens for verdict in verdicts),
         near_ties=sum(verdict.near_ties for verdict in verdicts),
-    )  # fmt: skip
+    )

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from service.border.messages import Phase
+from service.protocol.messages import Phase
 from service.step.callables import Buffers, Step
 from service.step.meters import Meter, Readings
 from service.step.trace import STEP_MARK, ProfiledStep, operator_table, read_steps

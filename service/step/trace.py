@@ -130,11 +130,14 @@ def _step(
     kernels = [item for _, item in launched if item["cat"] == "kernel"]
     names = [call["name"] for call in calls]
     return ProfiledStep(
-        operators=operators, copies=copies, kernels=len(kernels),
+        operators=operators,
+        copies=copies,
+        kernels=len(kernels),
         launches=sum(name in LAUNCH_CALLS for name in names),
         graph_launches=sum(name in GRAPH_LAUNCH_CALLS for name in names),
-        kernel_seconds=sum(item["dur"] for item in kernels) / 1e6, gaps=_gaps(launched),
-    )  # fmt: skip
+        kernel_seconds=sum(item["dur"] for item in kernels) / 1e6,
+        gaps=_gaps(launched),
+    )
 
 
 def _gaps(launched: list[tuple[Event, Event]]) -> Gaps:

@@ -7,8 +7,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from service.anatomy.operators.study import OperatorsArguments, list_operators
-from service.border.messages import EngineSettings
-from service.step.bench import Bench
+from service.measure.cases import Bench
+from service.protocol.messages import EngineSettings
 from service.step.trace import LAUNCH_CALLS
 
 pytestmark = [

@@ -9,7 +9,7 @@ import torch
 
 from models.config import CONFIGS
 from models.transformer import Transformer
-from service.border.modes import MODES
+from service.protocol.modes import MODES
 from service.step.calibration import prepare
 from service.step.callables import Buffers, allocate, build_step
 from service.step.meters import CudaMeter, Readings

@@ -8,13 +8,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import gpu_page
 import pytest
 import running
-from running import Stack
 
 from dashboards.local import Prometheus, local_prometheus
-from loadtests.exporter import Exporter
+from loadtests.run.exporter import Exporter
+from tests.stack import gpu_page
+from tests.stack.running import Stack
 
 ROUNDS = 3
 

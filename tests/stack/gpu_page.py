@@ -10,10 +10,10 @@ from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 from prometheus_client import CollectorRegistry, Gauge, make_wsgi_app
 
-from service.border.account import Account, add_up
-from service.border.messages import Job, Outcome, Output, Phase, PhaseTimings, StepProfile, Timings
-from service.border.status import EngineStatus, ModeStatus, Parity
-from service.metrics import Metrics
+from service.front.metrics.recorder import Metrics
+from service.front.request_timing import Account, add_up
+from service.protocol.messages import Job, Outcome, Output, Phase, PhaseTimings, StepProfile, Timings
+from service.protocol.status import EngineStatus, ModeStatus, Parity
 
 MODES = ("eager", "reduce-overhead")
 MEMORY = {
@@ -88,11 +88,26 @@ def served(registry: CollectorRegistry) -> Iterator[str]:
 
 def _engine(tight: int) -> EngineStatus:
     return EngineStatus(
-        pid=1, model="tiny", parameters=3_000_000, layers=6, width=192, context=512, prefill_chunk=64,
-        batch_buckets=[1, 4], model_hash="0", device="cuda", device_name="a GPU", dtype="bfloat16",
-        torch="2.13.0", cuda="13.0", threads=1, cpus=[0], modes=list(MODES), warm=True,
+        pid=1,
+        model="tiny",
+        parameters=3_000_000,
+        layers=6,
+        width=192,
+        context=512,
+        prefill_chunk=64,
+        batch_buckets=[1, 4],
+        model_hash="0",
+        device="cuda",
+        device_name="a GPU",
+        dtype="bfloat16",
+        torch="2.13.0",
+        cuda="13.0",
+        threads=1,
+        cpus=[0],
+        modes=list(MODES),
+        warm=True,
         memory={**MEMORY, "alloc_retries": tight, "ooms": tight},
-    )  # fmt: skip
+    )
 
 
 def _status(mode: str, compile_seconds: list[float]) -> ModeStatus:
@@ -106,19 +121,30 @@ def _status(mode: str, compile_seconds: list[float]) -> ModeStatus:
     )
     compiles = mode != "eager"
     return ModeStatus(
-        mode=mode, removes="", state="ready", effective=mode, cache="cold" if compiles else None,
-        warmup_seconds=24.0 if compiles else 0.5, compile_seconds=compile_seconds, parity=parity,
+        mode=mode,
+        removes="",
+        state="ready",
+        effective=mode,
+        cache="cold" if compiles else None,
+        warmup_seconds=24.0 if compiles else 0.5,
+        compile_seconds=compile_seconds,
+        parity=parity,
         graph_captures=6 if mode == "reduce-overhead" else 0,
-    )  # fmt: skip
+    )
 
 
 def _phase(steps: int, dispatch: float, span: float, kernel: float) -> PhaseTimings:
     wait = max(span - dispatch, 0.0)
     return PhaseTimings(
-        steps=steps, wall_seconds=steps * (dispatch + wait), dispatch_seconds=steps * dispatch,
-        device_span_seconds=steps * span, kernel_seconds=steps * kernel, sync_wait_seconds=steps * wait,
-        dispatch_steps_seconds=[dispatch] * steps, device_span_steps_seconds=[span] * steps,
-    )  # fmt: skip
+        steps=steps,
+        wall_seconds=steps * (dispatch + wait),
+        dispatch_seconds=steps * dispatch,
+        device_span_seconds=steps * span,
+        kernel_seconds=steps * kernel,
+        sync_wait_seconds=steps * wait,
+        dispatch_steps_seconds=[dispatch] * steps,
+        device_span_steps_seconds=[span] * steps,
+    )
 
 
 def _profile(mode: str) -> list[StepProfile]:
@@ -144,13 +170,28 @@ def _account(mode: str, effective: str, profile: list[StepProfile] | None = None
     engine_ns = round((prefill.wall_seconds + decode.wall_seconds) * 1e9)
     job = Job(id="0", mode=mode, prompts=["x"], max_new_tokens=8, sent_ns=10_000, deadline_ns=10**12)
     timings = Timings(
-        queue_seconds=0.0, prefill=prefill, decode=decode, tokenise_seconds=20e-6, involuntary_switches=0,
-        dispatch_source="measured", kernel_source="sampled", taken_ns=100_000, first_token_ns=2_000_000,
+        queue_seconds=0.0,
+        prefill=prefill,
+        decode=decode,
+        tokenise_seconds=20e-6,
+        involuntary_switches=0,
+        dispatch_source="measured",
+        kernel_source="sampled",
+        taken_ns=100_000,
+        first_token_ns=2_000_000,
         done_ns=200_000 + engine_ns,
-    )  # fmt: skip
+    )
     outcome = Outcome(
-        id="0", mode=mode, effective=effective, reason=None, kind="ok", batch_size=1, batch_bucket=1,
-        prompt_tokens=4, outputs=[Output(text="", token_ids=[0] * 8, finish_reason="length")],
-        timings=timings, profile=profile,
-    )  # fmt: skip
+        id="0",
+        mode=mode,
+        effective=effective,
+        reason=None,
+        kind="ok",
+        batch_size=1,
+        batch_bucket=1,
+        prompt_tokens=4,
+        outputs=[Output(text="", token_ids=[0] * 8, finish_reason="length")],
+        timings=timings,
+        profile=profile,
+    )
     return add_up(job, outcome, 0, 300_000 + engine_ns, 310_000 + engine_ns)

@@ -15,11 +15,11 @@ from pathlib import Path
 from urllib.request import ProxyHandler, Request, build_opener
 
 from dashboards.local import Prometheus
-from loadtests.exporter import Exporter
+from loadtests.run.exporter import Exporter
 
 MODES = ("eager", "no_grad", "inference_mode", "compiled", "reduce-overhead")
 BATCH_SIZES = (1, 4)
-SERVE = "from service import app, settings; raise SystemExit(app.serve(settings.Settings()))"
+SERVE = "from service.front import app, settings; raise SystemExit(app.serve(settings.Settings()))"
 OPENER = build_opener(ProxyHandler({}))
 
 
@@ -81,9 +81,7 @@ def real_service(folder: Path) -> Iterator[str]:
 
 def generate(url: str, mode: str, batch_size: int, **more: object) -> int:
     """One request; returns its status."""
-    body = {
-        "prompts": ["def mean(values):"] * batch_size, "max_new_tokens": 8, "ignore_eos": True, **more
-    }  # fmt: skip
+    body = {"prompts": ["def mean(values):"] * batch_size, "max_new_tokens": 8, "ignore_eos": True, **more}
     request = Request(
         f"{url}/v1/modes/{mode}/generate", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )

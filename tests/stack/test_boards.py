@@ -12,7 +12,6 @@ from collections import Counter
 import pytest
 import running
 from plotly.offline import get_plotlyjs
-from running import Stack
 
 from dashboards.build import boards
 from dashboards.frame import DEFAULT_SLO
@@ -20,6 +19,7 @@ from dashboards.local import Sample
 from dashboards.pictures import Span, page
 from dashboards.promql import SHOWN, mean, quantile
 from dashboards.questions import Question, filled, questions
+from tests.stack.running import Stack
 
 pytestmark = pytest.mark.stack
 

@@ -7,9 +7,9 @@ import subprocess
 import pytest
 import running
 import yaml
-from running import Stack
 
 from dashboards.local import CONFIGURATION
+from tests.stack.running import Stack
 
 pytestmark = pytest.mark.stack
 

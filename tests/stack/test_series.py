@@ -7,9 +7,9 @@ from collections import Counter, defaultdict
 import pytest
 import running
 from prometheus_client.parser import text_string_to_metric_families
-from running import Stack
 
-from service.catalogue import CATALOGUE, PREFIX
+from service.front.metrics.catalogue import CATALOGUE, PREFIX
+from tests.stack.running import Stack
 
 pytestmark = pytest.mark.stack
 

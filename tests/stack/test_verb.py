@@ -28,8 +28,10 @@ def verb(tmp_path: Path, prometheus_binary: str) -> Iterator[Started]:
     options = [*ports, "--modes=inference_mode", "--batch-sizes=1"]
     with subprocess.Popen(
         [sys.executable, "-m", "launchbound", "stack", *options],
-        env={**environment, "LAUNCHBOUND_CACHE_FOLDER": str(tmp_path)}, stdout=subprocess.PIPE, text=True,
-    ) as started:  # fmt: skip
+        env={**environment, "LAUNCHBOUND_CACHE_FOLDER": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as started:
         yield started
         started.terminate()
 

@@ -9,8 +9,8 @@ from service.anatomy.budget.steps import Key, Parts, Say, Steps, disturbed_note,
 from service.anatomy.budget.verdict import Budget, Quantity, Source, judge
 from service.anatomy.choosing import choose_case
 from service.anatomy.operators.calls import record
-from service.statistics import median_interval
-from service.step.bench import Bench
+from service.measure.cases import Bench
+from service.statistics.intervals import median_interval
 
 
 class Given(NamedTuple):

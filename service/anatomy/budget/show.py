@@ -38,9 +38,17 @@ def show(finding: BudgetFinding, console: Console) -> None:
 
 def _points(points: list[BatchPoint], device: str) -> Table:
     table = Table(
-        "mode", "batch", "step", "dispatch", "kernel", "dispatch per sequence", "bound", "without dispatch",
-        f"against {points[0].mode}", title=f"amortisation on {device}",
-    )  # fmt: skip
+        "mode",
+        "batch",
+        "step",
+        "dispatch",
+        "kernel",
+        "dispatch per sequence",
+        "bound",
+        "without dispatch",
+        f"against {points[0].mode}",
+        title=f"amortisation on {device}",
+    )
     for place, point in enumerate(points):
         if place and point.mode != points[place - 1].mode:
             table.add_section()
@@ -48,13 +56,16 @@ def _points(points: list[BatchPoint], device: str) -> Table:
         batch = f"{point.batch_size} [red]disturbed[/]" if point.disturbed else str(point.batch_size)
         least = "≥ " if point.source == "calibrated" else ""
         table.add_row(
-            name, batch, f"{point.step.median_seconds * 1e6:.0f}",
-            _micros(point.dispatch_seconds), _micros(point.kernel_seconds),
+            name,
+            batch,
+            f"{point.step.median_seconds * 1e6:.0f}",
+            _micros(point.dispatch_seconds),
+            _micros(point.kernel_seconds),
             f"{point.dispatch_seconds_per_sequence * 1e6:.0f}",
             f"[{_STYLES[point.bound]}]{point.bound}[/] {point.device_bound_index:.0%}",
             f"{least}{point.without_dispatch_speedup:.2f} ×",
             f"{point.speedup.value:.2f} × \\[{point.speedup.low:.2f}, {point.speedup.high:.2f}]",
-        )  # fmt: skip
+        )
     return table
 
 

@@ -12,10 +12,10 @@ from time import perf_counter_ns
 from models.served import NoTwin
 from service.anatomy.choosing import choose_case
 from service.anatomy.errors import StudyError
-from service.anatomy.floor import floor, prepare_floor
 from service.anatomy.operators.device_work import device_work
-from service.statistics import Interval, median_interval
-from service.step.bench import Bench, Case
+from service.measure.cases import Bench, Case
+from service.measure.floors import floor, prepare_floor
+from service.statistics.intervals import Interval, median_interval
 
 Say = Callable[[str], None]
 Key = tuple[str, int]
@@ -135,9 +135,11 @@ def between(ends: Mapping[int, Interval], batch: int) -> Interval:
         return low + share * (high - low)
 
     return Interval(
-        at(smallest.value, largest.value), at(smallest.low, largest.low), at(smallest.high, largest.high),
+        at(smallest.value, largest.value),
+        at(smallest.low, largest.low),
+        at(smallest.high, largest.high),
         min(smallest.samples, largest.samples),
-    )  # fmt: skip
+    )
 
 
 def split(wall: Interval, twin: Interval) -> Parts:

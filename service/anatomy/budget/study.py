@@ -20,11 +20,11 @@ from service.anatomy.budget.steps import (
 from service.anatomy.budget.verdict import Budget
 from service.anatomy.choosing import choose_bucket, choose_modes
 from service.anatomy.errors import StudyError
-from service.anatomy.estimate import Estimate, estimate
-from service.border.modes import MODES
-from service.boundedness import Bound, bound, crossover, device_bound_index
-from service.statistics import Interval, median_interval
-from service.step.bench import Bench
+from service.measure.cases import Bench
+from service.measure.estimate import Estimate, estimate
+from service.protocol.modes import MODES
+from service.statistics.boundedness import Bound, bound, crossover, device_bound_index
+from service.statistics.intervals import Interval, median_interval
 from service.step.null_kernel import null_kernel_seconds
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]
@@ -122,10 +122,15 @@ def draw_budget(bench: Bench, arguments: BudgetArguments, say: Say) -> BudgetFin
     )
     points = [_point(bench, key, steps, parts[key], null) for key in cases]
     return BudgetFinding(
-        device=bench.device.type, threads=bench.settings.threads, rounds=arguments.rounds,
-        null_kernel_seconds=null, points=points, crossovers=_crossovers(points),
-        budget=budget, notes=notes + budget_notes,
-    )  # fmt: skip
+        device=bench.device.type,
+        threads=bench.settings.threads,
+        rounds=arguments.rounds,
+        null_kernel_seconds=null,
+        points=points,
+        crossovers=_crossovers(points),
+        budget=budget,
+        notes=notes + budget_notes,
+    )
 
 
 def _given(arguments: BudgetArguments) -> Given:
@@ -160,13 +165,21 @@ def _point(bench: Bench, key: Key, steps: Steps, parts: Parts, null: float) -> B
     found, dispatch, kernel = estimate(walls), parts.dispatch.value, parts.kernel.value
     index = device_bound_index(kernel, dispatch) or 0.0
     return BatchPoint(
-        mode=mode, effective=MODES[mode].effect(bench.device.type).name, batch_size=batch, step=found,
-        dispatch_seconds=_between(parts.dispatch), kernel_seconds=_between(parts.kernel),
-        dispatch_seconds_per_sequence=dispatch / batch, device_bound_index=index,
-        bound=bound(index) or "launch-bound", speedup=_between(median_interval(ratios)), source=parts.source,
+        mode=mode,
+        effective=MODES[mode].effect(bench.device.type).name,
+        batch_size=batch,
+        step=found,
+        dispatch_seconds=_between(parts.dispatch),
+        kernel_seconds=_between(parts.kernel),
+        dispatch_seconds_per_sequence=dispatch / batch,
+        device_bound_index=index,
+        bound=bound(index) or "launch-bound",
+        speedup=_between(median_interval(ratios)),
+        source=parts.source,
         without_dispatch_speedup=max(1.0, found.median_seconds / (kernel + null)),
-        switches_per_step=steps.switches_per_step[key], disturbed=steps.disturbed(key),
-    )  # fmt: skip
+        switches_per_step=steps.switches_per_step[key],
+        disturbed=steps.disturbed(key),
+    )
 
 
 def _between(interval: Interval) -> Between:

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from service.boundedness import Bound, bound, device_bound_index
+from service.statistics.boundedness import Bound, bound, device_bound_index
 
 Source = Literal["measured", "calibrated", "residual", "given"]
 
@@ -51,9 +51,15 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge(
-    mode: str, batch_size: int, ops_per_step: Quantity, microseconds_per_op: Quantity,
-    kernel_microseconds: Quantity, *, device: str = "cpu", step_microseconds: float | None = None,
-) -> Budget:  # fmt: skip
+    mode: str,
+    batch_size: int,
+    ops_per_step: Quantity,
+    microseconds_per_op: Quantity,
+    kernel_microseconds: Quantity,
+    *,
+    device: str = "cpu",
+    step_microseconds: float | None = None,
+) -> Budget:
     """The budget of these three quantities. Raises ValueError where dispatch and kernels are both nothing.
 
     On a CPU the step is dispatch + kernels. On CUDA the two overlap, and the step is `step_microseconds`, or
@@ -71,11 +77,18 @@ def judge(
     estimated = bool(sources & {"calibrated", "residual"})
     words = f"{_HELP[word]}: {_share(1 - index, device, estimated)}; {_gain(speedup, estimated)}"
     return Budget(
-        mode=mode, batch_size=batch_size, ops_per_step=ops_per_step, microseconds_per_op=microseconds_per_op,
-        kernel_microseconds=kernel_microseconds, dispatch_microseconds=dispatch, device_bound_index=index,
-        bound=word, without_dispatch_speedup=speedup, speedup_is="lower bound" if estimated else "estimate",
+        mode=mode,
+        batch_size=batch_size,
+        ops_per_step=ops_per_step,
+        microseconds_per_op=microseconds_per_op,
+        kernel_microseconds=kernel_microseconds,
+        dispatch_microseconds=dispatch,
+        device_bound_index=index,
+        bound=word,
+        without_dispatch_speedup=speedup,
+        speedup_is="lower bound" if estimated else "estimate",
         will_compile_help=words,
-    )  # fmt: skip
+    )
 
 
 def _share(share: float, device: str, estimated: bool) -> str:

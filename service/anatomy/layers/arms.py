@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from service.border.modes import GradMode
+from service.protocol.modes import GradMode
 
 Key = TypeVar("Key")
 Say = Callable[[str], None]

@@ -66,16 +66,25 @@ OPERATIONS: dict[str, Operation] = {
     operation.name: operation
     for operation in (
         Operation(
-            "matmul", "torch.matmul(x, weight)", ("x", "weight"), "matmul", "matmul_out", lowered=True,
+            "matmul",
+            "torch.matmul(x, weight)",
+            ("x", "weight"),
+            "matmul",
+            "matmul_out",
+            lowered=True,
             square=frozenset({"weight"}),
         ),
         Operation("add", "torch.add(x, y)", ("x", "y"), "add", "add_out"),
         Operation(
-            "layer_norm", "F.layer_norm(x, shape, weight, bias)", ("x", "weight", "bias"), "layer_norm", None,
+            "layer_norm",
+            "F.layer_norm(x, shape, weight, bias)",
+            ("x", "weight", "bias"),
+            "layer_norm",
+            None,
             features=frozenset({"weight", "bias"}),
         ),
     )
-}  # fmt: skip
+}
 
 
 def hollow_names(names: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from service.anatomy.layers.operations import Operation
 from service.anatomy.layers.setup import Setup
-from service.border.modes import GradMode
+from service.protocol.modes import GradMode
 
 Rounds = NDArray[np.float64]
 """Seconds per call, round by round."""

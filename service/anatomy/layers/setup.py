@@ -54,9 +54,11 @@ def arms_of(setup: Setup, operation: Operation, size: int) -> dict[str, Arm]:
     )
     lowered = torch.bfloat16 if setup.lowers(operation) else setup.dtype
     tensors = Tensors(
-        sized, smallest, [tensor.detach() for tensor in empty],
+        sized,
+        smallest,
+        [tensor.detach() for tensor in empty],
         [tensor.detach().to(lowered) for tensor in sized],
-    )  # fmt: skip
+    )
     computing, given = _computing(operation, tensors.computed)
     arms = {
         "whole": python_arm(operation.statement, operation.names(sized), setup.state),

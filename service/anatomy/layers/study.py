@@ -14,9 +14,9 @@ from service.anatomy.layers.loops import load_loops
 from service.anatomy.layers.operations import OPERATIONS, Operation
 from service.anatomy.layers.parts import PARTS, Part, Readings, Rounds
 from service.anatomy.layers.setup import Setup, arms_of
-from service.border.modes import GradMode
-from service.statistics import median_interval
-from service.step.bench import Bench
+from service.measure.cases import Bench
+from service.protocol.modes import GradMode
+from service.statistics.intervals import median_interval
 
 AGREEMENT = 0.15
 """How far the sum may lie from the whole, as a share of it."""
@@ -108,10 +108,14 @@ def measure_layers(bench: Bench, arguments: LayersArguments, say: Say) -> Layers
         for size in sorted(set(arguments.sizes))
     ]
     return LayersFinding(
-        device=setup.device.type, dtype=bench.precision.name, threads=torch.get_num_threads(),
-        grad=arguments.grad, autocast=autocast, rounds=arguments.rounds,
+        device=setup.device.type,
+        dtype=bench.precision.name,
+        threads=torch.get_num_threads(),
+        grad=arguments.grad,
+        autocast=autocast,
+        rounds=arguments.rounds,
         operations=[describe(*found) for found in _measured(setup, chosen, arguments.rounds, say)],
-    )  # fmt: skip
+    )
 
 
 def _measured(
@@ -133,19 +137,26 @@ def describe(readings: Readings, size: int) -> OperationLayers:
     total = np.sum([part.seconds(readings) for part in counting], axis=0)
     agreement = _span(total / readings["whole"])
     return OperationLayers(
-        operation=readings.operation.name, statement=readings.operation.statement, size=size,
+        operation=readings.operation.name,
+        statement=readings.operation.statement,
+        size=size,
         layers=[_layer(part, readings, part in counting) for part in PARTS],
-        sum_microseconds=_span(total * 1e6), whole_microseconds=_span(readings["whole"] * 1e6),
-        agreement=agreement, agrees=abs(agreement.value - 1) <= AGREEMENT,
-    )  # fmt: skip
+        sum_microseconds=_span(total * 1e6),
+        whole_microseconds=_span(readings["whole"] * 1e6),
+        agreement=agreement,
+        agrees=abs(agreement.value - 1) <= AGREEMENT,
+    )
 
 
 def _layer(part: Part, readings: Readings, in_sum: bool) -> Layer:
     why_not = part.why_not(readings)
     return Layer(
-        name=part.name, in_sum=in_sum, experiment=part.experiment(readings), why_not=why_not,
+        name=part.name,
+        in_sum=in_sum,
+        experiment=part.experiment(readings),
+        why_not=why_not,
         microseconds=None if why_not else _span(part.seconds(readings) * 1e6),
-    )  # fmt: skip
+    )
 
 
 def _span(rounds: Rounds) -> Span:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from service.statistics import median_interval
+from service.statistics.intervals import median_interval
 
 STATUS = Path("/proc/self/status")
 CLEAR = Path("/proc/self/clear_refs")
@@ -82,9 +82,11 @@ def growth(run: Callable[[], object]) -> Resident:
     run()
     interval = median_interval([float(_growth_bytes(run)) for _ in range(SAMPLES)])
     return Resident(
-        median_bytes=interval.value, low=interval.low, high=interval.high,
+        median_bytes=interval.value,
+        low=interval.low,
+        high=interval.high,
         samples=interval.samples,
-    )  # fmt: skip
+    )
 
 
 def _growth_bytes(run: Callable[[], object]) -> int:

@@ -43,9 +43,13 @@ def _steps(finding: MemoryFinding) -> Table:
     table = Table("mode", "runs as", "tape", "own", "peak", "grown", title=title)
     for step in finding.steps:
         table.add_row(
-            step.mode, step.effective, decimal(step.tape.storage_bytes), decimal(step.tape.own_bytes),
-            decimal(step.step.peak_bytes), _grown(step),
-        )  # fmt: skip
+            step.mode,
+            step.effective,
+            decimal(step.tape.storage_bytes),
+            decimal(step.tape.own_bytes),
+            decimal(step.step.peak_bytes),
+            _grown(step),
+        )
     return table
 
 

@@ -50,34 +50,47 @@ def statistics(stats: dict[str, int], graph_pool_bytes: int) -> list[Statistic]:
     """
     found = [
         Statistic(
-            name=name, unit="bytes", value=stats[f"{name}_current"], peak=stats[f"{name}_peak"],
-            definition=f"bytes {words}", source=f"{_STATS}: {name}_bytes.all",
+            name=name,
+            unit="bytes",
+            value=stats[f"{name}_current"],
+            peak=stats[f"{name}_peak"],
+            definition=f"bytes {words}",
+            source=f"{_STATS}: {name}_bytes.all",
         )
         for name, words in SIZES.items()
-    ]  # fmt: skip
+    ]
     found.append(
         Statistic(
-            name="fragmentation", unit="share", value=_fragmentation(stats, "current"),
+            name="fragmentation",
+            unit="share",
+            value=_fragmentation(stats, "current"),
             peak=_fragmentation(stats, "peak"),
             definition="1 − active / reserved: the share of the reserve that no work has; its peak column "
             "is of both peaks",
             source=f"our own, from {_STATS}: active_bytes.all and reserved_bytes.all",
         )
-    )  # fmt: skip
+    )
     found.append(
         Statistic(
-            name="graph_pool", unit="bytes", value=graph_pool_bytes, peak=None,
+            name="graph_pool",
+            unit="bytes",
+            value=graph_pool_bytes,
+            peak=None,
             definition="bytes of segments in private pools, which CUDA graphs keep for their replays",
             source="torch.cuda.memory_snapshot: total_size of segments whose segment_pool_id is not (0, 0)",
         )
-    )  # fmt: skip
+    )
     return found + [
         Statistic(
-            name=name, unit="count", value=stats[name], peak=None, definition=words,
+            name=name,
+            unit="count",
+            value=stats[name],
+            peak=None,
+            definition=words,
             source=f"{_STATS}: num_{name}",
         )
         for name, words in EVENTS.items()
-    ]  # fmt: skip
+    ]
 
 
 def pool_bytes(segments: list[dict[str, Any]]) -> int:

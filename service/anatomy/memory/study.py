@@ -16,8 +16,8 @@ from service.anatomy.memory.resident import Process, Resident, growth, process_n
 from service.anatomy.memory.statistics import Snapshot, Statistic, pool_bytes, statistics
 from service.anatomy.tape.steps import Peak, TapeOfStep, tape_of_step
 from service.anatomy.tape.storages import Held, distinct_bytes
-from service.border.messages import Phase
-from service.step.bench import Bench, Case
+from service.measure.cases import Bench, Case
+from service.protocol.messages import Phase
 from service.step.callables import Buffers
 from service.step.device import memory
 
@@ -80,10 +80,13 @@ def read_memory(bench: Bench, arguments: MemoryArguments, say: Callable[[str], N
         say("one step of each mode")
         taped = [tape_of_step(bench, case) for case in cases]
     finding = MemoryFinding(
-        device=bench.device.type, batch_bucket=bucket, phase=arguments.phase,
-        parts=parts(bench, bench.buffers[bucket]), steps=[_step(one) for one in taped],
+        device=bench.device.type,
+        batch_bucket=bucket,
+        phase=arguments.phase,
+        parts=parts(bench, bench.buffers[bucket]),
+        steps=[_step(one) for one in taped],
         files=[str(snapshot.file)] if snapshot is not None else [],
-    )  # fmt: skip
+    )
     return _on_cuda(bench, finding) if on_cuda else _on_cpu(finding, cases, say)
 
 
@@ -95,11 +98,12 @@ def parts(bench: Bench, buffers: Buffers) -> list[Part]:
         Part(name="parameters", bytes=distinct_bytes(model.parameters()), what="the weights, tied ones once"),
         Part(name="buffers", bytes=distinct_bytes(model.buffers()), what="the model's constant tables"),
         Part(
-            name="cache", bytes=distinct_bytes(tensor for layer in buffers.cache for tensor in layer),
+            name="cache",
+            bytes=distinct_bytes(tensor for layer in buffers.cache for tensor in layer),
             what=f"keys and values, {max(bench.buffers)} rows",
         ),
         Part(name="inputs", bytes=distinct_bytes(inputs), what=f"static inputs of batch {bucket}"),
-    ]  # fmt: skip
+    ]
 
 
 def _step(taped: TapeOfStep) -> MemoryOfStep:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch._C._profiler import RecordScope, _EventType, _ExperimentalConfig
 from torch.autograd.profiler import profile, record_function
 
-from service.step.bench import Case
+from service.measure.cases import Case
 from service.step.trace import STEP_MARK
 
 COPY = "aten::copy_"
@@ -84,9 +84,11 @@ def record(case: Case, steps: int, operands: bool = False) -> list[RecordedStep]
 
 def _step(mark: Any, overloads: dict[int, str]) -> RecordedStep:  # noqa: ANN401 - an event of torch's tree
     return RecordedStep(
-        calls=tuple(_calls(mark.children, overloads, ())), begin_ns=mark.start_time_ns,
-        seconds=mark.duration_time_ns / 1e9, events=sum(1 for _ in _below(mark)),
-    )  # fmt: skip
+        calls=tuple(_calls(mark.children, overloads, ())),
+        begin_ns=mark.start_time_ns,
+        seconds=mark.duration_time_ns / 1e9,
+        events=sum(1 for _ in _below(mark)),
+    )
 
 
 def _calls(events: list[Any], overloads: dict[int, str], within: tuple[str, ...]) -> Iterator[Call]:
@@ -106,10 +108,15 @@ def _call(event: Any, overload: str, within: tuple[str, ...]) -> Call:  # noqa: 
     inner = [other for other in _below(event) if _is_operator(other)]
     copies = [other for other in (event, *inner) if other.name == COPY]
     return Call(
-        name=event.name, overload=overload, within=within, begin_ns=event.start_time_ns,
-        seconds=event.duration_time_ns / 1e9, inner=len(inner), operands=_operands(event),
+        name=event.name,
+        overload=overload,
+        within=within,
+        begin_ns=event.start_time_ns,
+        seconds=event.duration_time_ns / 1e9,
+        inner=len(inner),
+        operands=_operands(event),
         copied=tuple(_operands(copy)[0] for copy in copies if _operands(copy)),
-    )  # fmt: skip
+    )
 
 
 def is_composite(schema_name: str) -> bool:

@@ -15,7 +15,7 @@ from service.anatomy.operators.graph_breaks import Tracing, trace
 from service.anatomy.operators.guards import Guard, entries, read_guards
 from service.anatomy.operators.sources import FusedKernel, fused_kernels
 from service.anatomy.operators.wrapper_times import WrapperTimes, time_wrappers
-from service.step.bench import Bench, Case
+from service.measure.cases import Bench, Case
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +49,14 @@ def read_compiled(bench: Bench, case: Case, say: Callable[[str], None]) -> Compi
     times = time_wrappers(case, calls[0].graph, calls[0].inputs) if len(calls) == 1 else None
     code = [call.graph.source_code for call in calls]
     return Compiled(
-        tracing=trace(bench, case), compiled_graphs=len(calls), recompiles=len(compiled) - 1,
+        tracing=trace(bench, case),
+        compiled_graphs=len(calls),
+        recompiles=len(compiled) - 1,
         guards=[guard for entry in compiled[:1] for guard in read_guards(entry)],
         fused_kernels=[kernel for text in code for kernel in fused_kernels(text)],
-        generated_code="\n".join(code), times=times,
-    )  # fmt: skip
+        generated_code="\n".join(code),
+        times=times,
+    )
 
 
 @contextmanager

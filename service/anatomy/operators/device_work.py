@@ -6,8 +6,8 @@ import warnings
 
 import torch
 
-from service.anatomy.operators.sightings import short_place
-from service.step.bench import Bench, Case
+from service.anatomy.operators.records import short_place
+from service.measure.cases import Bench, Case
 from service.step.profiling import profile_step
 from service.step.trace import ProfiledStep
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from service.border.modes import Effect, Mode
+from service.protocol.modes import Effect, Mode
 from service.step.callables import build_step
 from service.step.precision import Precision
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
-from service.anatomy.estimate import Estimate
-from service.anatomy.floor import Dispatch
 from service.anatomy.operators.graph_breaks import GraphBreak
 from service.anatomy.operators.guards import Guard
 from service.anatomy.operators.native import Native
 from service.anatomy.operators.rows import Copy, Operator, Sync
 from service.anatomy.operators.sources import FusedKernel
 from service.anatomy.operators.wrapper_times import WrapperTimes
-from service.border.messages import Phase
+from service.measure.estimate import Estimate
+from service.measure.floors import Dispatch
+from service.protocol.messages import Phase
 
 
 class OperatorsArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -9,9 +9,9 @@ from weakref import WeakKeyDictionary
 import msgspec
 from torch._dynamo.backends.debugging import ExplainWithBackend
 
-from service.anatomy.operators.sightings import short_place
-from service.border.modes import MODES, Effect
-from service.step.bench import Bench, Case
+from service.anatomy.operators.records import short_place
+from service.measure.cases import Bench, Case
+from service.protocol.modes import MODES, Effect
 from service.step.callables import build_step
 
 _TRACED: WeakKeyDictionary[Bench, dict[tuple[str, int, str], Tracing]] = WeakKeyDictionary()
@@ -54,10 +54,11 @@ def trace(bench: Bench, case: Case) -> Tracing:
 
 def _read(explained: Any) -> Tracing:  # noqa: ANN401 - torch's ExplainOutput
     return Tracing(
-        graphs=explained.graph_count, graph_break_count=explained.graph_break_count,
+        graphs=explained.graph_count,
+        graph_break_count=explained.graph_break_count,
         graph_breaks=[_break(reason) for reason in explained.break_reasons],
         traced_operators=explained.op_count,
-    )  # fmt: skip
+    )
 
 
 def _break(reason: Any) -> GraphBreak:  # noqa: ANN401 - torch's GraphCompileReason

@@ -10,9 +10,9 @@ from time import perf_counter_ns
 
 import msgspec
 
-from service.step.bench import Bench, Case
-from service.step.native_stacks import PerfError, Sample, recording
-from service.step.symbols import Side, rule_of
+from service.measure.cases import Bench, Case
+from service.measure.native_stacks import PerfError, Sample, recording
+from service.measure.symbols import Side, rule_of
 
 ANSWER_SECONDS = 5.0
 """Within which a study of a warm step is to be answered."""
@@ -104,16 +104,20 @@ def summary(samples: list[Sample], steps: int) -> Native:
     counts = Counter((sample.symbol, os.path.basename(sample.binary), sample.side) for sample in samples)
     paths = {(sample.symbol, os.path.basename(sample.binary)): sample.binary for sample in samples}
     return Native(
-        samples=len(samples), steps=steps,
+        samples=len(samples),
+        steps=steps,
         kernel_share=sum(sample.side == "kernel" for sample in samples) / len(samples),
         symbols=[
             Symbol(
-                symbol=symbol[:SYMBOL_CHARACTERS], binary=binary, side=side,
-                rule=rule_of(symbol, paths[symbol, binary]), share=count / len(samples),
+                symbol=symbol[:SYMBOL_CHARACTERS],
+                binary=binary,
+                side=side,
+                rule=rule_of(symbol, paths[symbol, binary]),
+                share=count / len(samples),
             )
             for (symbol, binary, side), count in counts.most_common(SYMBOLS_SHOWN)
         ],
-    )  # fmt: skip
+    )
 
 
 def _nothing(reason: str) -> Native:

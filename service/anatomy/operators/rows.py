@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from service.anatomy.operators.calls import Call
-from service.anatomy.operators.sightings import SAME_CALL, Sighting
+from service.anatomy.operators.records import SAME_CALL, OperatorRecord
 from service.anatomy.operators.times import OperatorTimes
 
 SyncKind = Literal["item", "nonzero", "equal", "device_to_host", "reported"]
@@ -61,30 +61,37 @@ class Sync(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def operator_rows(
-    calls: tuple[Call, ...], sightings: list[Sighting] | None, times: OperatorTimes
+    calls: tuple[Call, ...], records: list[OperatorRecord] | None, times: OperatorTimes
 ) -> list[Operator]:
-    """The rows in order; keys, views and lines are None without `sightings`."""
-    seen: list[Sighting | None] = list(sightings) if sightings is not None else [None] * len(calls)
+    """The rows in order; keys, views and lines are None without `records`."""
+    seen: list[OperatorRecord | None] = list(records) if records is not None else [None] * len(calls)
     sums = accumulate(times.own_seconds)
     return [
         Operator(
-            name=call.name, overload=call.overload or "default", keys=sighting.keys if sighting else None,
-            shapes=[list(o.shape) for o in call.operands], strides=[list(o.strides) for o in call.operands],
+            name=call.name,
+            overload=call.overload or "default",
+            keys=record.keys if record else None,
+            shapes=[list(o.shape) for o in call.operands],
+            strides=[list(o.strides) for o in call.operands],
             dtypes=[str(o.dtype).removeprefix("torch.") for o in call.operands],
-            host_seconds=own, cumulative_seconds=total, lead_seconds=lead,
-            is_view=sighting.is_view if sighting else None, inner_calls=call.inner, within=list(call.within),
-            line=sighting.line if sighting else None,
+            host_seconds=own,
+            cumulative_seconds=total,
+            lead_seconds=lead,
+            is_view=record.is_view if record else None,
+            inner_calls=call.inner,
+            within=list(call.within),
+            line=record.line if record else None,
         )
-        for call, sighting, own, total, lead in zip(
+        for call, record, own, total, lead in zip(
             calls, seen, times.own_seconds, sums, times.lead_seconds, strict=True
         )
-    ]  # fmt: skip
+    ]
 
 
-def agreeing(calls: tuple[Call, ...], sightings: list[Sighting]) -> bool:
+def agreeing(calls: tuple[Call, ...], records: list[OperatorRecord]) -> bool:
     """Whether both saw the same calls in the same order, but for what a dispatch mode itself changes."""
     return [SAME_CALL.get(call.name, call.name) for call in calls] == [
-        sighting.schema_name.partition(".")[0] for sighting in sightings
+        record.schema_name.partition(".")[0] for record in records
     ]
 
 
@@ -97,12 +104,12 @@ def copies(calls: tuple[Call, ...], operators: list[Operator]) -> list[Copy]:
     ]
 
 
-def syncs(operators: list[Operator], sightings: list[Sighting] | None) -> list[Sync]:
+def syncs(operators: list[Operator], records: list[OperatorRecord] | None) -> list[Sync]:
     """Calls after which the host needs a value, and copies from a device to the host."""
     found = []
     for place, operator in enumerate(operators):
         kind = SYNCHRONISING.get(operator.name)
-        if kind is None and sightings is not None and sightings[place].to_host:
+        if kind is None and records is not None and records[place].to_host:
             kind = "device_to_host"
         if kind is not None:
             found.append(Sync(operator=place, kind=kind, line=operator.line))

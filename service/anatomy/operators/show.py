@@ -5,10 +5,10 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from service.anatomy.estimate import Estimate
-from service.anatomy.floor import Dispatch
 from service.anatomy.operators.finding import OperatorsFinding
 from service.anatomy.operators.show_compiled import show_compiled
+from service.measure.estimate import Estimate
+from service.measure.floors import Dispatch
 
 MICRO = 1e6
 
@@ -88,10 +88,16 @@ def _operators(finding: OperatorsFinding, console: Console) -> None:
         overload = "" if row.overload == "default" else f".{row.overload}"
         keys = "?" if row.keys is None else " ".join(row.keys)
         table.add_row(
-            str(place), row.name.removeprefix("aten::") + overload + (" (view)" if row.is_view else ""), keys,
-            _sizes(row.shapes), _sizes(row.strides), f"{row.host_seconds * MICRO:.1f}",
-            f"{row.cumulative_seconds * MICRO:.0f}", f"{row.lead_seconds * MICRO:.1f}", row.line or "?",
-        )  # fmt: skip
+            str(place),
+            row.name.removeprefix("aten::") + overload + (" (view)" if row.is_view else ""),
+            keys,
+            _sizes(row.shapes),
+            _sizes(row.strides),
+            f"{row.host_seconds * MICRO:.1f}",
+            f"{row.cumulative_seconds * MICRO:.0f}",
+            f"{row.lead_seconds * MICRO:.1f}",
+            row.line or "?",
+        )
     console.print(table)
 
 

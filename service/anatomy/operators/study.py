@@ -9,7 +9,6 @@ from typing import Any
 
 from models.served import NoTwin
 from service.anatomy.choosing import choose_bucket, choose_case, choose_modes
-from service.anatomy.floor import Dispatch, calibrated, floor, measured, prepare_floor
 from service.anatomy.operators.calls import Call, record
 from service.anatomy.operators.compiled import Compiled, read_compiled
 from service.anatomy.operators.device_work import NO_DEVICE, device_work, reported_waits
@@ -24,12 +23,13 @@ from service.anatomy.operators.native import (
     sample_native,
     sampling_seconds,
 )
+from service.anatomy.operators.records import OperatorRecord, OperatorRecorder
 from service.anatomy.operators.rows import Sync, agreeing, copies, operator_rows, syncs
-from service.anatomy.operators.sightings import Sighting, Sightings
 from service.anatomy.operators.times import OperatorTimes, time_operators
 from service.anatomy.timeline.tax import OF_DECODE
-from service.border.modes import MODES
-from service.step.bench import Bench, Case
+from service.measure.cases import Bench, Case
+from service.measure.floors import Dispatch, calibrated, floor, measured, prepare_floor
+from service.protocol.modes import MODES
 
 Say = Callable[[str], None]
 
@@ -39,7 +39,7 @@ __all__ = ["OperatorsArguments", "OperatorsFinding", "list_operators"]
 @dataclass(frozen=True, slots=True)
 class _Listed:
     calls: tuple[Call, ...]
-    sightings: list[Sighting] | None
+    records: list[OperatorRecord] | None
     times: OperatorTimes
 
 
@@ -90,19 +90,25 @@ def _list(bench: Bench, case: Case, say: Say) -> _Listed:
     say("recording one step")
     calls = record(case, 1, operands=True)[0].calls
     thread = thread_keys(MODES[case.mode], bench.device, bench.precision)
-    with Sightings(thread) as seen:
+    with OperatorRecorder(thread) as seen:
         case.call()
-    sightings = seen.seen if agreeing(calls, seen.seen) else None
-    return _Listed(calls, sightings, time_operators(bench, case, calls, say))
+    records = seen.seen if agreeing(calls, seen.seen) else None
+    return _Listed(calls, records, time_operators(bench, case, calls, say))
 
 
 def _finding(
-    bench: Bench, case: Case, arguments: OperatorsArguments, listed: _Listed, facts: Compiled | None,
-    native: Native | None, prepared: float, notes: list[str],
-) -> OperatorsFinding:  # fmt: skip
+    bench: Bench,
+    case: Case,
+    arguments: OperatorsArguments,
+    listed: _Listed,
+    facts: Compiled | None,
+    native: Native | None,
+    prepared: float,
+    notes: list[str],
+) -> OperatorsFinding:
     times, work = listed.times, device_work(bench, case)
     effect = MODES[case.mode].effect(bench.device.type)
-    operators = operator_rows(listed.calls, listed.sightings, times)
+    operators = operator_rows(listed.calls, listed.records, times)
     spent, whole = sum(times.own_seconds), times.plain.median_seconds
     waits = [Sync(operator=None, kind="reported", line=line) for line in reported_waits(bench, case)]
     if work is not None:
@@ -110,33 +116,52 @@ def _finding(
     else:
         dispatch = calibrated(floor(bench, case.mode, case.buffers.bucket), times.plain)
     return OperatorsFinding(
-        mode=case.mode, effective=effect.name, reason=effect.reason, device=bench.device.type,
-        batch_size=arguments.batch_size, batch_bucket=case.buffers.bucket, phase=case.phase,
-        step_seconds=times.plain, profiled_seconds=times.profiled, event_seconds=times.event_seconds,
-        operators_seconds=spent, operators_share=spent / whole,
-        tail_seconds=times.tail_seconds, accounted_share=times.accounted_seconds / whole, dispatch=dispatch,
-        operators=operators, copies=copies(listed.calls, operators),
-        syncs=syncs(operators, listed.sightings) + waits,
-        kernels=work.kernels if work else None, launches=work.launches if work else None,
+        mode=case.mode,
+        effective=effect.name,
+        reason=effect.reason,
+        device=bench.device.type,
+        batch_size=arguments.batch_size,
+        batch_bucket=case.buffers.bucket,
+        phase=case.phase,
+        step_seconds=times.plain,
+        profiled_seconds=times.profiled,
+        event_seconds=times.event_seconds,
+        operators_seconds=spent,
+        operators_share=spent / whole,
+        tail_seconds=times.tail_seconds,
+        accounted_share=times.accounted_seconds / whole,
+        dispatch=dispatch,
+        operators=operators,
+        copies=copies(listed.calls, operators),
+        syncs=syncs(operators, listed.records) + waits,
+        kernels=work.kernels if work else None,
+        launches=work.launches if work else None,
         no_device=None if work else NO_DEVICE,
-        native=native, prepare_seconds=prepared, notes=notes,
+        native=native,
+        prepare_seconds=prepared,
+        notes=notes,
         **_compiled_fields(facts),
-    )  # fmt: skip
+    )
 
 
 def _compiled_fields(facts: Compiled | None) -> dict[str, Any]:
     if facts is None:
         return {}
     return {
-        "graphs": facts.tracing.graphs, "graph_break_count": facts.tracing.graph_break_count,
-        "graph_breaks": facts.tracing.graph_breaks, "recompiles": facts.recompiles, "guards": facts.guards,
-        "wrapper": facts.times, "fused_kernels": facts.fused_kernels, "generated_code": facts.generated_code,
-    }  # fmt: skip
+        "graphs": facts.tracing.graphs,
+        "graph_break_count": facts.tracing.graph_break_count,
+        "graph_breaks": facts.tracing.graph_breaks,
+        "recompiles": facts.recompiles,
+        "guards": facts.guards,
+        "wrapper": facts.times,
+        "fused_kernels": facts.fused_kernels,
+        "generated_code": facts.generated_code,
+    }
 
 
 def _notes(bench: Bench, case: Case, listed: _Listed, no_floor: str | None) -> list[str]:
     notes = [f"dispatch is not known: {no_floor}"] if no_floor else []
-    if listed.sightings is None:
+    if listed.records is None:
         notes.append("keys, views and lines are unknown: a dispatch mode saw other calls than the profiler")
     if bench.device.type == "cpu":
         if case.phase == "prefill" and no_floor is None:

@@ -13,9 +13,9 @@ from statistics import median
 from time import perf_counter
 
 from service.anatomy.errors import StudyError
-from service.anatomy.estimate import Estimate, estimate
 from service.anatomy.operators.calls import Call, RecordedStep, record
-from service.step.bench import Bench, Case
+from service.measure.cases import Bench, Case
+from service.measure.estimate import Estimate, estimate
 
 BUDGET_SECONDS = 1.2
 """After which no further round begins."""
@@ -56,9 +56,12 @@ class OperatorTimes:
 
 
 def time_operators(
-    bench: Bench, case: Case, calls: tuple[Call, ...], say: Callable[[str], None],
+    bench: Bench,
+    case: Case,
+    calls: tuple[Call, ...],
+    say: Callable[[str], None],
     clock: Callable[[], float] = perf_counter,
-) -> OperatorTimes:  # fmt: skip
+) -> OperatorTimes:
     """Rounds of plain and profiled steps until `clock` says that the budget is spent; samples say how many.
 
     Raises StudyError where the step does not make the same calls each time.

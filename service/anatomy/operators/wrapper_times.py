@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import torch
 
-from service.anatomy.estimate import Estimate, estimate
-from service.step.bench import Case
+from service.measure.cases import Case
+from service.measure.estimate import Estimate, estimate
 
 ROUNDS, LEAST_ROUNDS = 24, 6
 BUDGET_SECONDS = 0.8
@@ -38,8 +38,11 @@ class WrapperTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def time_wrappers(
-    case: Case, graph: Any, inputs: list[Any], clock: Callable[[], float] = perf_counter,  # noqa: ANN401
-) -> WrapperTimes:  # fmt: skip
+    case: Case,
+    graph: Any,  # noqa: ANN401
+    inputs: list[Any],
+    clock: Callable[[], float] = perf_counter,
+) -> WrapperTimes:
     """Time the warmed `case`, whose only generated graph is `graph`, called with `inputs`.
 
     In rounds, until `clock` says that the budget is spent.

@@ -10,9 +10,9 @@ from types import CodeType, FrameType
 from typing import Any
 
 from service.anatomy.operators.dispatch_keys import thread_keys
-from service.anatomy.operators.sightings import Sighting, Sightings, short_place
+from service.anatomy.operators.records import OperatorRecord, OperatorRecorder, short_place
 from service.anatomy.probes.subject import Subject
-from service.border.modes import MODES
+from service.protocol.modes import MODES
 
 _OWN = Path(__file__).parent
 _QUOTED = re.compile(r'File "([^"]+)", line (\d+)')
@@ -36,16 +36,16 @@ def line_that_calls(target: CodeType | Callable[..., Any], run: Callable[[], obj
     return _one(found, f"a call of {target}")
 
 
-def sightings(subject: Subject, run: Callable[[], object]) -> list[Sighting]:
+def records(subject: Subject, run: Callable[[], object]) -> list[OperatorRecord]:
     """Every operator of `run` below autograd, with the line that called it."""
     keys = thread_keys(MODES["inference_mode"], subject.bench.device, subject.bench.precision)
-    looking = Sightings(keys)
+    looking = OperatorRecorder(keys)
     with looking:
         run()
     return looking.seen
 
 
-def line_of(operator: str, seen: list[Sighting]) -> str:
+def line_of(operator: str, seen: list[OperatorRecord]) -> str:
     """Our line that called `operator`, as the dispatcher saw it."""
     lines = [one.line for one in seen if one.schema_name == operator and one.line and _is_ours(one.line)]
     return _one(lines, operator)

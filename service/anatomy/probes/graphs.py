@@ -23,7 +23,8 @@ def graph_break(subject: Subject, say: Callable[[str], None]) -> Trial:
     with_fault = subject.served(compiled(spoiled))
     after = compile_counting(with_fault)
     return Trial(
-        without=Side(without), with_fault=Side(with_fault),
+        without=Side(without),
+        with_fault=Side(with_fault),
         counter=Counter(name="graph_breaks", before=before.breaks, after=after.breaks),
         blame=line_of_break(after.reasons),
         notes=[
@@ -32,7 +33,7 @@ def graph_break(subject: Subject, say: Callable[[str], None]) -> Trial:
             "The break lies inside the loop over the layers, which is compiled whole or not at all: "
             "Python runs it, and only what it calls is compiled. Each frame that the break leaves counts.",
         ],
-    )  # fmt: skip
+    )
 
 
 def _read_clock(layer: Any, inputs: object, output: object) -> None:  # noqa: ANN401 - gets a new attribute

@@ -42,7 +42,9 @@ def recompile(subject: Subject, say: Callable[[str], None]) -> Trial:
     with_fault()
     reason = why_recompiled()
     return Trial(
-        without=Side(without), with_fault=Side(with_fault, warm_passes=0), most_repeats=EVENTS,
+        without=Side(without),
+        with_fault=Side(with_fault, warm_passes=0),
+        most_repeats=EVENTS,
         counter=Counter(name="recompiles", before=before, after=recompiles(counting)),
         blame=line_in(reason),
         notes=[
@@ -51,7 +53,7 @@ def recompile(subject: Subject, say: Callable[[str], None]) -> Trial:
             "compiler's cache: they were only traced and guarded anew.",
             "At the 9th value the compiler gives up, and the step runs uncompiled (see unbucketed-shape).",
         ],
-    )  # fmt: skip
+    )
 
 
 def grad_mode_mismatch(subject: Subject, say: Callable[[str], None]) -> Trial:
@@ -73,7 +75,8 @@ def grad_mode_mismatch(subject: Subject, say: Callable[[str], None]) -> Trial:
     say("compiling again with grad mode on")
     again, reason = seconds_of(with_fault), why_recompiled()
     return Trial(
-        without=Side(without), with_fault=Side(with_fault),
+        without=Side(without),
+        with_fault=Side(with_fault),
         counter=Counter(name="recompiles", before=before, after=recompiles(step)),
         blame=line_that_calls(torch.enable_grad.__enter__.__code__, with_fault),
         notes=[
@@ -81,7 +84,7 @@ def grad_mode_mismatch(subject: Subject, say: Callable[[str], None]) -> Trial:
             f"The first call in the other mode took {again:.2f} s. What is timed comes after it: the second "
             "entry, which keeps tensors for a backward pass that never comes.",
         ],
-    )  # fmt: skip
+    )
 
 
 def thread_change(subject: Subject, say: Callable[[str], None]) -> Trial:
@@ -108,14 +111,16 @@ def thread_change(subject: Subject, say: Callable[[str], None]) -> Trial:
     after, reason = recompiles(victim[0]), why_recompiled()
     torch.set_num_threads(threads)
     return Trial(
-        without=Side(without), most_repeats=EVENTS,
+        without=Side(without),
+        most_repeats=EVENTS,
         with_fault=Side(
             with_fault, prepare=warm_anew, after=lambda: torch.set_num_threads(threads), warm_passes=0
         ),
-        counter=Counter(name="recompiles", before=before, after=after), blame=blame,
+        counter=Counter(name="recompiles", before=before, after=after),
+        blame=blame,
         notes=[
             failed_guard(reason),
             f"Each faulty call is the first one after a change from {threads} to {other}. Its kernels came "
             "from the compiler's cache, which had them from the first such change.",
         ],
-    )  # fmt: skip
+    )

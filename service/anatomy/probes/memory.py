@@ -13,8 +13,8 @@ from torch import Tensor
 
 from service.anatomy.errors import StudyError
 from service.anatomy.operators.calls import record
-from service.anatomy.operators.sightings import Sighting
-from service.anatomy.probes.blame import line_of, sightings
+from service.anatomy.operators.records import OperatorRecord
+from service.anatomy.probes.blame import line_of, records
 from service.anatomy.probes.subject import Subject
 from service.anatomy.probes.trial import Counter, Side, Trial
 
@@ -42,16 +42,18 @@ def hidden_copy(subject: Subject, say: Callable[[str], None]) -> Trial:
     without, with_fault = subject.served(subject.model, "prefill"), subject.served(spoiled, "prefill")
     say("counting copies")
     (before, before_bytes), (after, after_bytes) = copies(subject, without), copies(subject, with_fault)
-    seen = sightings(subject, with_fault)
+    seen = records(subject, with_fault)
     blame = line_of("aten::clone", seen)
     return Trial(
-        without=Side(without), with_fault=Side(with_fault),
-        counter=Counter(name="copies_per_step", before=before, after=after), blame=blame,
+        without=Side(without),
+        with_fault=Side(with_fault),
+        counter=Counter(name="copies_per_step", before=before, after=after),
+        blame=blame,
         notes=[
             f"A step copied {before_bytes:,} bytes without and {after_bytes:,} bytes with the fault.",
-            *_further_copies(sightings(subject, without), seen, blame),
+            *_further_copies(records(subject, without), seen, blame),
         ],
-    )  # fmt: skip
+    )
 
 
 def _features_first(layer: object, inputs: object, output: Any) -> Any:  # noqa: ANN401 - a tensor or a tuple
@@ -61,7 +63,7 @@ def _features_first(layer: object, inputs: object, output: Any) -> Any:  # noqa:
     return (copied, *output[1:]) if isinstance(output, tuple) else copied
 
 
-def _further_copies(before: list[Sighting], after: list[Sighting], blame: str) -> list[str]:
+def _further_copies(before: list[OperatorRecord], after: list[OperatorRecord], blame: str) -> list[str]:
     """Where the layout made others copy, who do not in the step without it."""
     lines = [Counts(one.line for one in seen if one.schema_name in _COPYING) for seen in (before, after)]
     further = sorted(line for line in lines[1] - lines[0] if line and line != blame)
@@ -87,14 +89,15 @@ def allocator_churn(subject: Subject, say: Callable[[str], None]) -> Trial:
     without, with_fault = subject.served(kept), subject.served(churning)
     say("counting what the allocator asks of the system")
     return Trial(
-        without=Side(without), with_fault=Side(with_fault),
+        without=Side(without),
+        with_fault=Side(with_fault),
         counter=Counter(name=name, before=_per_step(count, without), after=_per_step(count, with_fault)),
-        blame=line_of("aten::empty.memory_format", sightings(subject, with_fault)),
+        blame=line_of("aten::empty.memory_format", records(subject, with_fault)),
         notes=[
             f"Both steps clear {size >> 20} MiB in their first layer; only its origin differs.",
             _ON_CUDA if scratch.is_cuda else _ON_CPU,
         ],
-    )  # fmt: skip
+    )
 
 
 def _scratch_anew(size: int, device: torch.device) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from models.transformer import Transformer
 from service.anatomy.operators.calls import record
-from service.anatomy.probes.blame import line_of, line_that_calls, sightings
+from service.anatomy.probes.blame import line_of, line_that_calls, records
 from service.anatomy.probes.compiling import compile_counting, compiled
 from service.anatomy.probes.subject import Subject
 from service.anatomy.probes.trial import Counter, Side, Trial
@@ -31,19 +31,20 @@ def sync_point(subject: Subject, say: Callable[[str], None]) -> Trial:
     subject.layers(kept)[0].register_forward_hook(_keep_flag)
     subject.layers(reading)[0].register_forward_hook(_read_flag)
     without, with_fault = subject.served(kept), subject.served(reading)
-    seen = sightings(subject, with_fault)
-    reads = [sum(one.schema_name == _READ for one in side) for side in (sightings(subject, without), seen)]
+    seen = records(subject, with_fault)
+    reads = [sum(one.schema_name == _READ for one in side) for side in (records(subject, without), seen)]
     say("tracing what the compiler would make of it")
     breaks = compile_counting(subject.served(compiled(reading, backend="eager"))).breaks
     return Trial(
-        without=Side(without), with_fault=Side(with_fault),
+        without=Side(without),
+        with_fault=Side(with_fault),
         counter=Counter(name="reads_by_host_per_step", before=reads[0], after=reads[1]),
         blame=line_of(_READ, seen),
         notes=[
             _ON_CUDA if subject.bench.device.type == "cuda" else _ON_CPU,
             f"Compiled, the same line is {breaks} graph breaks: the value is not known while tracing.",
         ],
-    )  # fmt: skip
+    )
 
 
 def _keep_flag(layer: Any, inputs: object, output: Any) -> None:  # noqa: ANN401 - layer gets a new attribute
@@ -80,14 +81,15 @@ def autocast(subject: Subject, say: Callable[[str], None]) -> Trial:
     say("counting casts")
     before, after = weight_casts(subject, once), weight_casts(subject, every_step)
     return Trial(
-        without=Side(once), with_fault=Side(every_step),
+        without=Side(once),
+        with_fault=Side(every_step),
         counter=Counter(name="weight_casts_per_step", before=len(before), after=len(after)),
         blame=line_that_calls(torch.autocast.__enter__.__code__, every_step),
         notes=[
             f"Both sides multiply in bfloat16. Under autocast a step writes {sum(after):,} bytes of cast "
             "weights: in inference mode it keeps none of them, not even within its context.",
         ],
-    )  # fmt: skip
+    )
 
 
 def weight_casts(subject: Subject, run: Callable[[], object]) -> list[int]:

@@ -51,7 +51,8 @@ def custom_op(subject: Subject, say: Callable[[str], None]) -> Trial:
     with_fault = subject.served(compiled(_with_norm(subject, torch.compiler.disable(kernel))))
     after = compile_counting(with_fault)
     return Trial(
-        without=Side(without), with_fault=Side(with_fault),
+        without=Side(without),
+        with_fault=Side(with_fault),
         counter=Counter(name="graph_breaks", before=before.breaks, after=after.breaks),
         blame=line_of_break(after.reasons),
         notes=[
@@ -59,7 +60,7 @@ def custom_op(subject: Subject, say: Callable[[str], None]) -> Trial:
             f"Registered without a fake, the step {_compile_without_fake(subject)}.",
             "The compiler does not look into either: it cannot fuse the norm with its neighbours.",
         ],
-    )  # fmt: skip
+    )
 
 
 def _compile_without_fake(subject: Subject) -> str:

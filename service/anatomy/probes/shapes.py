@@ -35,7 +35,8 @@ def unbucketed_shape(subject: Subject, say: Callable[[str], None]) -> Trial:
     # The entries are used up; the lengths that have one are not met again.
     with_fault = subject.served(_as_they_come(own, cycle(prompts[LIMIT:])), "prefill")
     return Trial(
-        without=Side(without), with_fault=Side(with_fault),
+        without=Side(without),
+        with_fault=Side(with_fault),
         blame=line_that_calls(own.__code__, with_fault),
         counter=Counter(name="compiled_entries", before=len(entries(padded)), after=len(entries(own))),
         notes=[
@@ -44,7 +45,7 @@ def unbucketed_shape(subject: Subject, say: Callable[[str], None]) -> Trial:
             "are used up (torch's own limit is 8), and each further length runs uncompiled.",
             "With `fullgraph=True`, as the compiled modes have it, the limit raises instead.",
         ],
-    )  # fmt: skip
+    )
 
 
 def _prompts(subject: Subject) -> list[Tensor]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from service.anatomy.estimate import Estimate
 from service.anatomy.probes.study import ProbeFinding
+from service.measure.estimate import Estimate
 
 
 def show(finding: ProbeFinding, console: Console) -> None:

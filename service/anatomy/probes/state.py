@@ -13,7 +13,7 @@ import torch
 import torch._dynamo
 
 from service.anatomy.probes.compiling import counters_kept
-from service.step.bench import Bench
+from service.measure.cases import Bench
 
 
 @contextmanager
@@ -41,10 +41,14 @@ def _plain(device_type: str, recompile_limit: int) -> list[AbstractContextManage
     # Not entered in vain: within an outer autocast, even a disabled one, an inner one forgets no cast weight.
     autocast = torch.autocast(device_type, enabled=False) if torch.is_autocast_enabled(device_type) else None
     return [
-        counters_kept(), _quiet(), torch._dynamo.config.patch(recompile_limit=recompile_limit),
-        torch.compiler.set_stance("default"), autocast or nullcontext(),
-        torch.inference_mode(False), torch.enable_grad(),
-    ]  # fmt: skip
+        counters_kept(),
+        _quiet(),
+        torch._dynamo.config.patch(recompile_limit=recompile_limit),
+        torch.compiler.set_stance("default"),
+        autocast or nullcontext(),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+    ]
 
 
 def _reset(bench: Bench, resets: bool) -> None:

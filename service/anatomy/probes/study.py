@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 import msgspec
 
 from service.anatomy.errors import StudyError
-from service.anatomy.estimate import Estimate, estimate
 from service.anatomy.probes.graphs import graph_break
 from service.anatomy.probes.guards import grad_mode_mismatch, recompile, thread_change
 from service.anatomy.probes.memory import allocator_churn, hidden_copy
@@ -19,10 +18,11 @@ from service.anatomy.probes.shapes import LIMIT, unbucketed_shape
 from service.anatomy.probes.state import as_found
 from service.anatomy.probes.subject import Subject, make_subject
 from service.anatomy.probes.trial import Counter, Trial, interleave
-from service.border.messages import Phase
-from service.border.probes import PROBES
-from service.statistics import Interval, median_interval
-from service.step.bench import Bench
+from service.measure.cases import Bench
+from service.measure.estimate import Estimate, estimate
+from service.protocol.messages import Phase
+from service.protocol.probes import PROBES
+from service.statistics.intervals import Interval, median_interval
 
 SMALLEST_DIFFERENCE = 0.01
 """Less is not called one, whatever the interval: two copies of one step differ by that for where they lie."""
@@ -120,7 +120,7 @@ TABLE: dict[str, Probe] = {
         autocast, cure="Cast the weights once (`--dtype bfloat16`): autocast is for training in float32."
     ),
 }  # fmt: skip
-"""Every probe there is, by the names that `service.border.probes` teaches."""
+"""Every probe there is, by the names that `service.protocol.probes` teaches."""
 
 
 def run_probe(bench: Bench, arguments: ProbesArguments, say: Callable[[str], None]) -> ProbeFinding:
@@ -148,12 +148,21 @@ def _measure(
     # Pairs lie close in time and share the machine's state; their median bears a pair that was disturbed.
     ratio = median_interval([b / a for a, b in zip(without, with_fault, strict=True)])
     return ProbeFinding(
-        name=arguments.name, without=estimate(without), with_fault=estimate(with_fault),
-        ratio=Ratio(value=ratio.value, low=ratio.low, high=ratio.high), verdict=judge(ratio),
-        counter=trial.counter, blame=trial.blame, cure=probe.cure, teaches=PROBES[arguments.name],
-        notes=trial.notes, device=bench.device.type, batch_size=subject.buffers.bucket, phase=probe.phase,
+        name=arguments.name,
+        without=estimate(without),
+        with_fault=estimate(with_fault),
+        ratio=Ratio(value=ratio.value, low=ratio.low, high=ratio.high),
+        verdict=judge(ratio),
+        counter=trial.counter,
+        blame=trial.blame,
+        cure=probe.cure,
+        teaches=PROBES[arguments.name],
+        notes=trial.notes,
+        device=bench.device.type,
+        batch_size=subject.buffers.bucket,
+        phase=probe.phase,
         layers=subject.model.config.layers,
-    )  # fmt: skip
+    )
 
 
 def judge(ratio: Interval) -> Verdict:

@@ -15,8 +15,8 @@ from models.served import Cache, Served
 from models.transformer import Transformer
 from service.anatomy.choosing import choose_bucket
 from service.anatomy.errors import StudyError
-from service.border.messages import Phase
-from service.step.bench import DECODE_POSITION, Bench, Case
+from service.measure.cases import DECODE_POSITION, Bench, Case
+from service.protocol.messages import Phase
 from service.step.callables import Buffers, allocate
 
 LAYERS = 2

@@ -12,9 +12,12 @@ def show(finding: RmsNormFinding, console: Console) -> None:
     """Print `finding`."""
     where = f"{finding.rows} × {finding.width}, {finding.dtype}, {finding.device}"
     table = Table(
-        "form", "µs per call \\[95 %]", "kernels generated", "difference / tolerance",
+        "form",
+        "µs per call \\[95 %]",
+        "kernels generated",
+        "difference / tolerance",
         title=f"x + residual, RMS-norm, gate: {where}",
-    )  # fmt: skip
+    )
     for form in finding.forms:
         low, high = (f"{(end or 0.0) * 1e6:.2f}" for end in (form.call.low, form.call.high))
         kernels = "–" if form.kernels is None else str(form.kernels)

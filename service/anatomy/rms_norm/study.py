@@ -16,10 +16,10 @@ from torch._inductor import metrics
 from torch.nn import functional
 
 from service.anatomy.errors import StudyError
-from service.anatomy.estimate import Estimate, estimate
 from service.anatomy.layers.arms import Arm, State, in_rounds
-from service.statistics import median_interval
-from service.step.bench import Bench
+from service.measure.cases import Bench
+from service.measure.estimate import Estimate, estimate
+from service.statistics.intervals import median_interval
 
 Say = Callable[[str], None]
 Norm = Callable[[Tensor, Tensor, float], Tensor]
@@ -133,15 +133,21 @@ def compare_rms_norm(bench: Bench, arguments: RmsNormArguments, say: Say) -> Rms
         [c / a for c, a in zip(seconds["custom, compiled"], seconds["ATen, compiled"], strict=True)]
     )
     return RmsNormFinding(
-        device=bench.device.type, rows=arguments.rows, width=width, dtype=bench.precision.name,
-        rounds=arguments.rounds, runs="Triton" if bench.device.type == "cuda" else "ATen",
+        device=bench.device.type,
+        rows=arguments.rows,
+        width=width,
+        dtype=bench.precision.name,
+        rounds=arguments.rounds,
+        runs="Triton" if bench.device.type == "cuda" else "ATen",
         forms=[
             RmsNormForm(name=name, call=estimate(seconds[name]), kernels=kernels.get(name), fits=fits[name])
             for name in forms
         ],
-        opaque_ratio=ratio.value, opaque_ratio_low=ratio.low, opaque_ratio_high=ratio.high,
+        opaque_ratio=ratio.value,
+        opaque_ratio_low=ratio.low,
+        opaque_ratio_high=ratio.high,
         graph_breaks=sum(counters["graph_break"].values()) - breaks,
-    )  # fmt: skip
+    )
 
 
 def _inputs(bench: Bench, rows: int, width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

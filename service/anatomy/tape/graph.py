@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from service.anatomy.errors import StudyError
-from service.anatomy.operators.sightings import is_view, nobody_called
+from service.anatomy.operators.records import is_view, nobody_called
 from service.anatomy.tape.nodes import execution_order, saved_by, short_name
 from service.anatomy.tape.storages import Kind, SavedTensor, Storages, tensor_bytes, tensors_in
 
@@ -84,10 +84,12 @@ class _Recorder(TorchDispatchMode):
         given = {t.untyped_storage().data_ptr() for t in given_tensors}
         new = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in results}
         operator = ForwardOperator(
-            operator=str(func), shape=tuple(results[0].shape) if results else (),
+            operator=str(func),
+            shape=tuple(results[0].shape) if results else (),
             new_bytes=sum(size for address, size in new.items() if address not in given),
-            is_view=is_view(func, given_tensors, results), node=None,
-        )  # fmt: skip
+            is_view=is_view(func, given_tensors, results),
+            node=None,
+        )
         self.seen.append((operator, newest if newest != before else -1))
         return result
 
@@ -126,10 +128,8 @@ def record(
             leaf: Tensor = node.variable  # type: ignore[attr-defined]
             kind, name = owner(leaf)
             tape.leaves.append(
-                Leaf(
-                    name=name, kind=kind, shape=tuple(leaf.shape), grad_bytes=tensor_bytes(leaf), node=index
-                )
-            )  # fmt: skip
+                Leaf(name=name, kind=kind, shape=tuple(leaf.shape), grad_bytes=tensor_bytes(leaf), node=index)
+            )
     return tape
 
 

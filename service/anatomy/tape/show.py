@@ -61,9 +61,14 @@ def _steps(finding: TapeFinding) -> Table:
     for step in finding.steps:
         count = step.step.allocations
         table.add_row(
-            step.mode, step.effective, str(step.held.tensors), decimal(step.held.storage_bytes),
-            decimal(step.held.own_bytes), decimal(step.step.peak_bytes), "–" if count is None else str(count),
-        )  # fmt: skip
+            step.mode,
+            step.effective,
+            str(step.held.tensors),
+            decimal(step.held.storage_bytes),
+            decimal(step.held.own_bytes),
+            decimal(step.step.peak_bytes),
+            "–" if count is None else str(count),
+        )
     return table
 
 

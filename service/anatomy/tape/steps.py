@@ -11,8 +11,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from service.anatomy.tape.graph import hooked
 from service.anatomy.tape.storages import Held, Storages, held, owned_by
-from service.border.modes import MODES
-from service.step.bench import Bench, Case
+from service.measure.cases import Bench, Case
+from service.protocol.modes import MODES
 from service.step.profiling import chrome_events
 
 MEMORY_EVENT = "[memory]"

@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 from torch import Tensor
 
-from service.step.bench import Bench
+from service.measure.cases import Bench
 from service.step.callables import Buffers
 
 Kind = Literal["parameter", "buffer", "cache", "input", "intermediate"]
@@ -64,10 +64,15 @@ class Storages:
         address = _address(tensor)
         kind, of = self._owners.get(address, NOBODY)
         return SavedTensor(
-            name=name, shape=tuple(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch."),
-            tensor_bytes=tensor_bytes(tensor), storage_bytes=tensor.untyped_storage().nbytes(),
-            storage=self._numbers.setdefault(address, len(self._numbers)), kind=kind, of=of,
-        )  # fmt: skip
+            name=name,
+            shape=tuple(tensor.shape),
+            dtype=str(tensor.dtype).removeprefix("torch."),
+            tensor_bytes=tensor_bytes(tensor),
+            storage_bytes=tensor.untyped_storage().nbytes(),
+            storage=self._numbers.setdefault(address, len(self._numbers)),
+            kind=kind,
+            of=of,
+        )
 
 
 def held(saved: Iterable[SavedTensor]) -> Held:
@@ -78,10 +83,13 @@ def held(saved: Iterable[SavedTensor]) -> Held:
     for tensor in by_storage:
         by_kind[tensor.kind] = by_kind.get(tensor.kind, 0) + tensor.storage_bytes
     return Held(
-        tensors=len(every), tensor_bytes=sum(tensor.tensor_bytes for tensor in every),
-        storages=len(by_storage), storage_bytes=sum(by_kind.values()), by_kind=by_kind,
+        tensors=len(every),
+        tensor_bytes=sum(tensor.tensor_bytes for tensor in every),
+        storages=len(by_storage),
+        storage_bytes=sum(by_kind.values()),
+        by_kind=by_kind,
         own_bytes=by_kind.get("intermediate", 0),
-    )  # fmt: skip
+    )
 
 
 def tensor_bytes(tensor: Tensor) -> int:

@@ -12,8 +12,8 @@ from service.anatomy.tape.graph import BackwardNode, ForwardOperator, Leaf, hook
 from service.anatomy.tape.steps import TapeOfStep, tape_of_step
 from service.anatomy.tape.storages import Held, Storages, held
 from service.anatomy.tape.subjects import choose_subject
-from service.border.messages import Phase
-from service.step.bench import Bench
+from service.measure.cases import Bench
+from service.protocol.messages import Phase
 
 
 class TapeArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -66,8 +66,16 @@ def read_tape(bench: Bench, arguments: TapeArguments, say: Callable[[str], None]
         say(f"one step of {mode}")
         steps.append(tape_of_step(bench, case))
     return TapeFinding(
-        expression=subject.name, source=subject.source, device=bench.device.type, batch_bucket=bucket,
-        phase=arguments.phase, forward=tape.forward, backward=tape.nodes, leaves=tape.leaves,
-        held=held(tensor for node in tape.nodes for tensor in node.saved), hooked=held(seen),
-        grad_bytes=sum(leaf.grad_bytes for leaf in tape.leaves if leaf.kind == "parameter"), steps=steps,
-    )  # fmt: skip
+        expression=subject.name,
+        source=subject.source,
+        device=bench.device.type,
+        batch_bucket=bucket,
+        phase=arguments.phase,
+        forward=tape.forward,
+        backward=tape.nodes,
+        leaves=tape.leaves,
+        held=held(tensor for node in tape.nodes for tensor in node.saved),
+        hooked=held(seen),
+        grad_bytes=sum(leaf.grad_bytes for leaf in tape.leaves if leaf.kind == "parameter"),
+        steps=steps,
+    )

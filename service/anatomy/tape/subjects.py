@@ -18,8 +18,8 @@ from torch.nn import functional as F
 
 from service.anatomy.errors import StudyError
 from service.anatomy.tape.storages import Kind, owned_by, tensors_in
-from service.border.messages import Phase
-from service.step.bench import Bench
+from service.measure.cases import Bench
+from service.protocol.messages import Phase
 
 ROWS, WIDTH = 32, 64
 
@@ -101,8 +101,10 @@ def _expression(bench: Bench, name: str, source: str) -> Subject:
         return result
 
     owned: list[tuple[Kind, str, Tensor]] = [
-        ("input", "x", names["x"]), ("parameter", "w", names["w"]), ("parameter", "b", names["b"]),
-    ]  # fmt: skip
+        ("input", "x", names["x"]),
+        ("parameter", "w", names["w"]),
+        ("parameter", "b", names["b"]),
+    ]
     return Subject(name, source, run, owned)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from service.step.bench import Bench, Case
+from service.measure.cases import Bench, Case
 from service.step.profiling import chrome_events
 from service.step.trace import DEVICE_WORK, LAUNCH_CALLS, STEP_MARK, Event, ProfiledStep, read_steps
 
@@ -124,9 +124,14 @@ def _nested(events: list[Event]) -> Iterator[tuple[Event, int]]:
 def _block(event: Event, begin: float, lane: Lane, depth: int) -> Block:
     row: Any = event["tid"] if lane == "host" else event["args"].get("stream", 0)
     return Block(
-        name=event["name"], kind=_kind(event), lane=lane, row=int(row), depth=depth,
-        begin_us=event["ts"] - begin, duration_us=event["dur"],
-    )  # fmt: skip
+        name=event["name"],
+        kind=_kind(event),
+        lane=lane,
+        row=int(row),
+        depth=depth,
+        begin_us=event["ts"] - begin,
+        duration_us=event["dur"],
+    )
 
 
 def _kind(event: Event) -> Kind:

@@ -52,9 +52,15 @@ def _process(track: Track, number: int) -> Iterator[dict[str, Any]]:
     for index, block in enumerate(track.blocks):
         row = _row(block.lane, block.row)
         yield {
-            "ph": "X", "name": block.name, "cat": block.kind, "pid": number, "tid": row,
-            "ts": block.begin_us, "dur": block.duration_us, "args": {"depth": block.depth},
-        }  # fmt: skip
+            "ph": "X",
+            "name": block.name,
+            "cat": block.kind,
+            "pid": number,
+            "tid": row,
+            "ts": block.begin_us,
+            "dur": block.duration_us,
+            "args": {"depth": block.depth},
+        }
         if block.launched_by is not None:
             call = track.blocks[block.launched_by]
             flow = {"cat": "launch", "name": "launch", "id": f"{number}.{index}", "pid": number}

@@ -52,10 +52,14 @@ def page(finding: TimelineFinding) -> str:
 def _row(track: Track) -> str:
     wall = interval_words(track.wall.median_seconds, track.wall.low, track.wall.high, 1e6, " µs")
     cells = (
-        track.mode, track.effective, wall, words_of_tax(track), str(track.operators),
+        track.mode,
+        track.effective,
+        wall,
+        words_of_tax(track),
+        str(track.operators),
         "–" if track.launches is None else str(track.launches),
         f"{1e6 * track.profiled_seconds:.0f} µs, ×{track.stretch:.2f}",
-    )  # fmt: skip
+    )
     return "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>"
 
 
@@ -77,22 +81,30 @@ def _figure(finding: TimelineFinding) -> Any:  # noqa: ANN401 - plotly has no ty
     figure.update_yaxes(categoryorder="array", categoryarray=rows[::-1], automargin=True)
     figure.update_xaxes(title={"text": "µs since the step began, under the profiler"}, rangemode="tozero")
     figure.update_layout(
-        barmode="overlay", bargap=0.1, template="plotly_white", height=140 + 26 * len(rows),
-        legend={"orientation": "h", "y": 1, "yanchor": "bottom"}, margin={"l": 10, "r": 10, "t": 60},
-    )  # fmt: skip
+        barmode="overlay",
+        bargap=0.1,
+        template="plotly_white",
+        height=140 + 26 * len(rows),
+        legend={"orientation": "h", "y": 1, "yanchor": "bottom"},
+        margin={"l": 10, "r": 10, "t": 60},
+    )
     return figure
 
 
 def _bars(track: Track, blocks: list[Block]) -> dict[str, Any]:
     kind = blocks[0].kind
     return {
-        "orientation": "h", "name": MEANINGS[kind], "legendgroup": kind,
+        "orientation": "h",
+        "name": MEANINGS[kind],
+        "legendgroup": kind,
         "y": [_label(track, block.lane, block.row, block.depth) for block in blocks],
-        "base": [block.begin_us for block in blocks], "x": [block.duration_us for block in blocks],
-        "text": [html.escape(block.name) for block in blocks], "textposition": "none",
+        "base": [block.begin_us for block in blocks],
+        "x": [block.duration_us for block in blocks],
+        "text": [html.escape(block.name) for block in blocks],
+        "textposition": "none",
         "marker": {"color": COLOURS[kind], "line": {"width": 0}},
         "hovertemplate": "%{text}<br>%{x:.1f} µs from %{base:.1f} µs<extra>" + track.mode + "</extra>",
-    }  # fmt: skip
+    }
 
 
 def _top_down(lane: tuple[str, int, int]) -> tuple[bool, int, int]:

@@ -61,9 +61,15 @@ def _table(finding: TimelineFinding) -> Table:
     for track in finding.tracks:
         wall = interval_words(track.wall.median_seconds, track.wall.low, track.wall.high, 1e6, "")
         table.add_row(
-            track.mode, track.effective, wall, words_of_tax(track), str(track.operators),
-            _count(track.launches), _count(track.kernels), f"×{track.stretch:.2f}",
-        )  # fmt: skip
+            track.mode,
+            track.effective,
+            wall,
+            words_of_tax(track),
+            str(track.operators),
+            _count(track.launches),
+            _count(track.kernels),
+            f"×{track.stretch:.2f}",
+        )
     return table
 
 

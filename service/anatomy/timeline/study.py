@@ -10,16 +10,16 @@ import msgspec
 from models.served import NoTwin
 from service.anatomy.choosing import choose_bucket, choose_case, choose_modes
 from service.anatomy.errors import StudyError
-from service.anatomy.estimate import estimate
-from service.anatomy.floor import prepare_floor
 from service.anatomy.timeline.blocks import record_step
 from service.anatomy.timeline.files import write
 from service.anatomy.timeline.page import check_page
 from service.anatomy.timeline.tax import Timed, tax_by_floor, tax_by_kernels, time_steps
 from service.anatomy.timeline.tracks import TimelineFinding, Track
-from service.border.messages import Phase
-from service.border.modes import MODES
-from service.step.bench import Bench, Case
+from service.measure.cases import Bench, Case
+from service.measure.estimate import estimate
+from service.measure.floors import prepare_floor
+from service.protocol.messages import Phase
+from service.protocol.modes import MODES
 
 
 class TimelineArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -77,9 +77,17 @@ def _track(bench: Bench, timed: Timed, missing: str | None) -> Track:
     elif timed.floor is not None:
         tax = tax_by_floor(timed.floor, wall, case.phase)
     return Track(
-        mode=case.mode, effective=effect.name, reason=effect.reason, wall=wall, tax=tax, no_tax=missing,
+        mode=case.mode,
+        effective=effect.name,
+        reason=effect.reason,
+        wall=wall,
+        tax=tax,
+        no_tax=missing,
         profiled_seconds=recorded.profiled_seconds,
-        stretch=recorded.profiled_seconds / wall.median_seconds, operators=counted.operators,
-        kernels=counted.kernels, launches=counted.launches, kernel_seconds=counted.kernel_seconds,
+        stretch=recorded.profiled_seconds / wall.median_seconds,
+        operators=counted.operators,
+        kernels=counted.kernels,
+        launches=counted.launches,
+        kernel_seconds=counted.kernel_seconds,
         blocks=recorded.blocks,
-    )  # fmt: skip
+    )

@@ -9,11 +9,11 @@ from typing import Literal
 import msgspec
 import torch
 
-from service.anatomy.estimate import Estimate
-from service.anatomy.floor import floor
-from service.border.messages import Phase
-from service.border.status import Floor
-from service.step.bench import Bench, Case
+from service.measure.cases import Bench, Case
+from service.measure.estimate import Estimate
+from service.measure.floors import floor
+from service.protocol.messages import Phase
+from service.protocol.status import Floor
 
 PARTS, ROUNDS = 3, 4
 LEAD_STEPS = 3
@@ -85,9 +85,12 @@ def tax_by_floor(found: Floor, wall: Estimate, phase: Phase) -> Tax:
     """
     how = HOW_ON_CPU if phase == "decode" else f"{HOW_ON_CPU}. {OF_DECODE}"
     return Tax(
-        fraction=_share(found.seconds, wall.median_seconds), low=wall.high and _share(found.low, wall.high),
-        high=wall.low and _share(found.high, wall.low), source="floor", how=how,
-    )  # fmt: skip
+        fraction=_share(found.seconds, wall.median_seconds),
+        low=wall.high and _share(found.low, wall.high),
+        high=wall.low and _share(found.high, wall.low),
+        source="floor",
+        how=how,
+    )
 
 
 def tax_by_kernels(kernel_seconds: float, wall: Estimate) -> Tax:
@@ -97,9 +100,12 @@ def tax_by_kernels(kernel_seconds: float, wall: Estimate) -> Tax:
         return _share(whole - kernel_seconds, whole)
 
     return Tax(
-        fraction=idle(wall.median_seconds), low=wall.low and idle(wall.low),
-        high=wall.high and idle(wall.high), source="kernels", how=HOW_ON_CUDA,
-    )  # fmt: skip
+        fraction=idle(wall.median_seconds),
+        low=wall.low and idle(wall.low),
+        high=wall.high and idle(wall.high),
+        source="kernels",
+        how=HOW_ON_CUDA,
+    )
 
 
 def _share(part: float, whole: float) -> float:

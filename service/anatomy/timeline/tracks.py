@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from service.anatomy.estimate import Estimate
 from service.anatomy.timeline.blocks import Block
 from service.anatomy.timeline.tax import Tax
-from service.border.messages import Phase
+from service.measure.estimate import Estimate
+from service.protocol.messages import Phase
 
 
 class Track(msgspec.Struct, frozen=True, kw_only=True):

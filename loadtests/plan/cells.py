@@ -1,0 +1,125 @@
+"""What a sweep measures and in which order: a frozen plan, saved with its results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from random import Random
+
+import msgspec
+
+from loadtests.plan.prompts import PromptSet
+
+BASELINE = "eager"
+LADDER = ("eager", "no_grad", "inference_mode", "compiled", "reduce-overhead")
+MINIMUM_ROUNDS = 8
+"""Below this many rounds a comparison is called undecided."""
+
+
+class PlanError(ValueError):
+    """A plan that cannot be run; the message names the remedy."""
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True):
+    """One point of a sweep.
+
+    `concurrency` requests are kept in flight (closed loop). With `load`, arrivals follow their own schedule
+    instead (open loop) at that share of what the mode can take, as found while warming up. `requests` are
+    sent per visit. The control cell is the baseline a second time: how far the two differ is the noise floor.
+    """
+
+    mode: str
+    batch_size: int
+    prompt_set: PromptSet = "short"
+    new_tokens: int = 32
+    concurrency: int = 1
+    load: float | None = None
+    control: bool = False
+    requests: int = 3
+
+    @property
+    def name(self) -> str:
+        """What the cell is called in rows and tables; unique within a plan."""
+        how = f"c={self.concurrency}" if self.load is None else f"load={self.load:g}"
+        name = f"{self.mode} b={self.batch_size} {self.prompt_set} n={self.new_tokens} {how}"
+        return f"{name} control" if self.control else name
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """Cells, how often each is visited, and the seed that fixes every order, prompt and arrival."""
+
+    preset: str
+    seed: int
+    rounds: int
+    cells: tuple[Cell, ...]
+    warmup_passes_least: int = 2
+    warmup_passes_most: int = 6
+
+    @property
+    def modes(self) -> list[str]:
+        """Modes in the order of their first cell."""
+        return list(dict.fromkeys(cell.mode for cell in self.cells))
+
+    @property
+    def batch_sizes(self) -> list[int]:
+        """Batch sizes, ascending."""
+        return sorted({cell.batch_size for cell in self.cells})
+
+    @property
+    def requests(self) -> int:
+        """Requests of all rounds, warm-up not counted."""
+        return self.rounds * sum(cell.requests for cell in self.cells)
+
+
+def order(plan: Plan, number: int) -> list[Cell]:
+    """All cells in the order of round `number`; 0, -1, … are warm-up passes. Depends on the seed alone."""
+    cells = list(plan.cells)
+    Random(f"order/{plan.seed}/{number}").shuffle(cells)
+    return cells
+
+
+def check(plan: Plan) -> Plan:
+    """The plan itself. Raises PlanError where it could not answer anything."""
+    if not plan.cells or plan.rounds < 1:
+        raise PlanError("the plan has no cell or no round: nothing would be measured")
+    names = [cell.name for cell in plan.cells]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise PlanError(f"cell '{twice[0]}' stands twice in the plan: remove one")
+    if not any(cell.mode == BASELINE and not cell.control for cell in plan.cells):
+        raise PlanError(f"mode '{BASELINE}' is missing: every speed-up is against it, add it to the modes")
+    for cell in plan.cells:
+        if min(cell.batch_size, cell.new_tokens, cell.concurrency, cell.requests) < 1:
+            raise PlanError(f"cell '{cell.name}': batch, tokens, concurrency and requests must be at least 1")
+        if cell.load is not None and not 0 < cell.load < 1:
+            raise PlanError(f"cell '{cell.name}': load is a share of what the mode can take, between 0 and 1")
+    return plan
+
+
+def ladder_cells(
+    modes: Iterable[str],
+    batch_sizes: Iterable[int],
+    new_tokens: int = 32,
+    requests: int = 3,
+    prompt_set: PromptSet = "short",
+    concurrency: int = 1,
+) -> Iterator[Cell]:
+    """Closed-loop cells: every mode at every batch, and per batch a control cell."""
+    for batch in batch_sizes:
+        for mode, control in [*((mode, False) for mode in modes), (BASELINE, True)]:
+            yield Cell(
+                mode=mode,
+                batch_size=batch,
+                prompt_set=prompt_set,
+                new_tokens=new_tokens,
+                concurrency=concurrency,
+                control=control,
+                requests=requests,
+            )
+
+
+def saturation_cells(
+    modes: Iterable[str], batch: int, loads: Iterable[float], new_tokens: int = 32, requests: int = 12
+) -> Iterator[Cell]:
+    """Open-loop cells: every mode at growing shares of what it can take."""
+    for load in loads:
+        for mode in modes:
+            yield Cell(mode=mode, batch_size=batch, new_tokens=new_tokens, load=load, requests=requests)

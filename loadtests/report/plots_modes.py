@@ -1,0 +1,184 @@
+"""The report's plots of modes against each other: latency, throughput, speed-up, and the knee."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import plotly.graph_objects as go
+
+from loadtests.plan.cells import BASELINE
+from loadtests.report.figures import Plot, base, batch_axis, by_mode, colour, log_axis, translucent
+from loadtests.report.verdict import Findings, Summary
+from service.statistics.intervals import Interval
+
+
+def _lines(
+    findings: Findings, figure: go.Figure, value: Callable[[Summary], Interval], scale: float, unit: str
+) -> None:
+    ends = []
+    for mode, summaries in by_mode(findings).items():
+        batches = [summary.cell.batch_size for summary in summaries]
+        values = [value(summary) for summary in summaries]
+        low, high = [scale * v.low for v in values], [scale * v.high for v in values]
+        ends += [scale * v.value for v in values]
+        if all(v.samples > 1 for v in values):
+            ends += low + high
+            figure.add_scatter(
+                x=batches + batches[::-1],
+                y=high + low[::-1],
+                fill="toself",
+                mode="lines",
+                line={"width": 0},
+                fillcolor=translucent(colour(mode), 0.18),
+                hoverinfo="skip",
+                showlegend=False,
+                legendgroup=mode,
+            )
+        figure.add_scatter(
+            x=batches,
+            y=[scale * v.value for v in values],
+            mode="lines+markers",
+            name=mode,
+            legendgroup=mode,
+            line={"color": colour(mode), "width": 2.5},
+            marker={"size": 8},
+            hovertemplate=f"{mode}, batch %{{x}}: %{{y:.4g}} {unit}<extra></extra>",
+        )
+    figure.update_yaxes(**log_axis(ends))
+
+
+def latency(findings: Findings) -> Plot | None:
+    """Latency against batch size; nothing for a single one, where the tables say it all."""
+    if len(findings.main) < 2:
+        return None
+    figure = base("batch size (prompts per request)", "latency per request, ms")
+    _lines(findings, figure, lambda summary: summary.latency, 1e3, "ms")
+    figure.update_xaxes(**batch_axis(findings))
+    return Plot("latency", figure)
+
+
+def throughput(findings: Findings) -> Plot | None:
+    """Tokens per second against batch size; nothing for a single one."""
+    if len(findings.main) < 2:
+        return None
+    figure = base("batch size (prompts per request)", "tokens per second")
+    _lines(findings, figure, lambda summary: summary.tokens_per_second, 1.0, "tokens/s")
+    figure.update_xaxes(**batch_axis(findings))
+    return Plot("throughput", figure)
+
+
+def speedups(findings: Findings) -> Plot | None:
+    """Speed-up against the baseline, with intervals and the noise band."""
+    if not any(s.comparison for s in findings.summaries):
+        return None
+    figure = base("batch size", f"speed-up against {BASELINE}, ×")
+    places = {verdict.batch_size: place for place, verdict in enumerate(findings.main)}
+    for verdict in findings.main:
+        place, noise = places[verdict.batch_size], verdict.noise
+        if noise < float("inf"):
+            figure.add_shape(
+                type="rect",
+                x0=place - 0.45,
+                x1=place + 0.45,
+                y0=1 / noise,
+                y1=noise,
+                line={"width": 0},
+                fillcolor=translucent(colour(BASELINE), 0.28),
+                layer="below",
+            )
+    figure.add_hline(y=1, line={"width": 1.5, "color": colour(BASELINE), "dash": "dot"})
+    modes = [mode for mode in by_mode(findings) if mode != BASELINE]
+    for number, mode in enumerate(modes):
+        shown = [s for s in by_mode(findings)[mode] if s.comparison]
+        offset = (number - (len(modes) - 1) / 2) * 0.8 / max(1, len(modes))
+        ratios = [s.comparison.speedup for s in shown if s.comparison]
+        figure.add_scatter(
+            x=[places[s.cell.batch_size] + offset for s in shown],
+            y=[r.value for r in ratios],
+            name=mode,
+            mode="markers",
+            marker={"size": 11, "color": colour(mode)},
+            error_y={
+                "type": "data",
+                "symmetric": False,
+                "array": [r.high - r.value for r in ratios],
+                "arrayminus": [r.value - r.low for r in ratios],
+                "thickness": 2,
+                "width": 5,
+            },
+            customdata=[[r.low, r.high] for r in ratios],
+            hovertemplate=mode + ": %{y:.3g}× (%{customdata[0]:.3g}–%{customdata[1]:.3g})<extra></extra>",
+        )
+    figure.update_xaxes(
+        tickvals=list(places.values()),
+        ticktext=[f"batch {size}" for size in places],
+        showgrid=False,
+        range=[-0.5, len(places) - 0.5],
+        title=None,
+    )
+    figure.update_yaxes(rangemode="tozero")
+    return Plot("speedup", figure)
+
+
+def knee(findings: Findings) -> Plot | None:
+    """Latency against throughput along the batch sizes."""
+    if len(findings.main) < 2:
+        return None
+    figure = base("throughput, tokens per second", "latency per request, ms")
+    modes = by_mode(findings)
+    for mode, summaries in modes.items():
+        labelled = mode in (next(iter(modes)), list(modes)[-1])
+        figure.add_scatter(
+            x=[s.tokens_per_second.value for s in summaries],
+            y=[1e3 * s.latency.value for s in summaries],
+            text=[f"b={s.cell.batch_size}" for s in summaries],
+            name=mode,
+            mode="lines+markers+text" if labelled else "lines+markers",
+            textposition="top center" if mode == BASELINE else "bottom center",
+            textfont={"size": 10},
+            marker={"size": 8},
+            line={"color": colour(mode), "width": 2.5},
+            hovertemplate=f"{mode}, %{{text}}: %{{x:.4g}} tokens/s at %{{y:.4g}} ms<extra></extra>",
+        )
+    figure.update_xaxes(rangemode="tozero")
+    figure.update_yaxes(rangemode="tozero")
+    return Plot("knee", figure)
+
+
+def saturation(findings: Findings) -> Plot | None:
+    """Open loop: latency from the intended start against the arrival rate."""
+    opened = [s for s in findings.summaries if s.cell.load is not None]
+    if not opened:
+        return None
+    rates = findings.results.run.client.rates
+    figure = base("arrivals per second", "latency from the intended start, ms")
+    smallest = min(s.cell.batch_size for s in opened)
+    for (mode, batch), mine in _grouped(opened).items():
+        symbol = "circle" if batch == smallest else "square"
+        for name, dash, values in (
+            (f"{mode} b={batch}", "solid", [1e3 * s.latency.value for s in mine]),
+            ("95th percentile", "dot", [1e3 * s.latency_p95_seconds for s in mine]),
+        ):
+            figure.add_scatter(
+                x=[rates.get(s.cell.name) for s in mine],
+                y=values,
+                name=name,
+                legendgroup=f"{mode} {batch}",
+                mode="lines+markers",
+                showlegend=dash == "solid",
+                marker={"symbol": symbol, "size": 7},
+                line={"color": colour(mode), "width": 2.5 if dash == "solid" else 1.5, "dash": dash},
+                text=[f"{s.cell.load:.0%} of what it can take" for s in mine],
+                hovertemplate=f"{mode}, {name}: %{{x:.3g}}/s, %{{y:.4g}} ms, %{{text}}<extra></extra>",
+            )
+    figure.update_xaxes(rangemode="tozero")
+    ends = [1e3 * value for s in opened for value in (s.latency.value, s.latency_p95_seconds)]
+    figure.update_yaxes(**log_axis(ends))
+    return Plot("saturation", figure)
+
+
+def _grouped(summaries: list[Summary]) -> dict[tuple[str, int], list[Summary]]:
+    groups: dict[tuple[str, int], list[Summary]] = {}
+    for summary in sorted(summaries, key=lambda s: s.cell.load or 0.0):
+        groups.setdefault((summary.cell.mode, summary.cell.batch_size), []).append(summary)
+    return groups

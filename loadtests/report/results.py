@@ -1,0 +1,140 @@
+"""A results folder read back as tables: medians per cell and round, sums and means per cell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import polars as pl
+
+from loadtests.run.rows import RequestRow, RowsError, read_rows
+from loadtests.run.run_file import Run, read_run
+from loadtests.run.validation import Gate, read_validation
+
+PARTS = ("queue", "dispatch", "kernel", "sync_wait", "other")
+"""In the order in which they are stacked."""
+
+_SCHEMA = {
+    "cell": pl.String, "round": pl.Int64, "sequence": pl.Int64, "stage": pl.String, "mode": pl.String,
+    "effective_mode": pl.String, "control": pl.Boolean, "batch_size": pl.Int64, "prompt_set": pl.String,
+    "new_tokens": pl.Int64, "concurrency": pl.Int64, "load": pl.Float64, "intended_start": pl.Float64,
+    "start": pl.Float64, "latency_seconds": pl.Float64, "latency_from_intended_seconds": pl.Float64,
+    "ok": pl.Boolean, "profiled": pl.Boolean, "completion_tokens": pl.Int64, "steps": pl.Int64,
+    "involuntary_switches": pl.Int64, "kernel_source": pl.String,
+    "total_seconds": pl.Float64, "time_to_first_token_seconds": pl.Float64,
+    **{f"{part}_seconds": pl.Float64 for part in PARTS},
+}  # fmt: skip
+
+
+_LATENCY = (
+    pl.when(pl.col("load").is_null()).then("latency_seconds").otherwise("latency_from_intended_seconds")
+)
+"""What counts as latency: in an open loop from the intended start."""
+
+
+class ResultsError(RowsError):
+    """Results that hold nothing to report; the message says why."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """A sweep read back: its run, its gates, and its rows (one per request, as in `requests.jsonl`)."""
+
+    folder: Path
+    run: Run
+    gates: tuple[Gate, ...]
+    rows: pl.DataFrame
+
+    @property
+    def failed_gates(self) -> list[Gate]:
+        """Gates that make the sweep invalid."""
+        return [gate for gate in self.gates if gate.failed]
+
+    @property
+    def device(self) -> str:
+        """`cpu` or `cuda`."""
+        return str(self.run.engine.get("device", "cpu"))
+
+    @cached_property
+    def rounds(self) -> pl.DataFrame:
+        """One row per cell and round: medians, throughput and means of parts, of answered requests.
+
+        `latency_seconds` is the median; from the intended start in an open loop. `tokens_per_second` is, in a
+        closed loop, concurrency × tokens / summed latency (Little's law); in an open loop tokens over the
+        time from the first intended start to the last answer.
+        """
+        good = measured(self.rows)
+        end = (pl.col("start") + pl.col("latency_seconds")).max()
+        tokens = pl.col("completion_tokens").sum()
+        closed = pl.col("concurrency").first() * tokens / pl.col("latency_seconds").sum()
+        opened = tokens / (end - pl.col("intended_start").min())
+        return (
+            good.group_by("cell", "round", maintain_order=True)
+            .agg(
+                pl.col(
+                    "mode",
+                    "effective_mode",
+                    "control",
+                    "batch_size",
+                    "prompt_set",
+                    "new_tokens",
+                    "concurrency",
+                    "load",
+                ).first(),
+                pl.len().alias("requests"),
+                _LATENCY.median().alias("latency_seconds"),
+                pl.when(pl.col("load").first().is_null())
+                .then(closed)
+                .otherwise(opened)
+                .alias("tokens_per_second"),
+                *[pl.col(f"{part}_seconds").mean().alias(f"{part}_seconds_mean") for part in PARTS],
+                pl.col("total_seconds").mean().alias("total_seconds_mean"),
+                (pl.col("latency_seconds") - pl.col("total_seconds")).mean().alias("outside_seconds_mean"),
+                pl.col("time_to_first_token_seconds").median(),
+                pl.col("involuntary_switches", "steps").sum(),
+            )
+            .sort("round", maintain_order=True)
+        )
+
+    @cached_property
+    def cells(self) -> pl.DataFrame:
+        """One row per cell, over its answered requests: exact sums and means, and the 95th percentile."""
+        good = measured(self.rows)
+        return good.group_by("cell", maintain_order=True).agg(
+            pl.len().alias("requests"),
+            _LATENCY.quantile(0.95, "linear").alias("latency_p95_seconds"),
+            *[pl.col(f"{part}_seconds").mean().alias(f"{part}_seconds_mean") for part in PARTS],
+            pl.col("total_seconds").mean().alias("total_seconds_mean"),
+            (pl.col("latency_seconds") - pl.col("total_seconds")).mean().alias("outside_seconds_mean"),
+            pl.col("involuntary_switches", "steps").sum(),
+            (pl.col("kernel_source") == "residual").any().alias("kernel_residual"),
+        )
+
+    def medians(self, cell: str, column: str = "latency_seconds") -> dict[int, float]:
+        """`column` of `rounds` by round."""
+        mine = self.rounds.filter(pl.col("cell") == cell)
+        return dict(zip(mine["round"].to_list(), mine[column].to_list(), strict=True))
+
+
+def read_results(folder: Path | str) -> Results:
+    """Everything in a results folder. Raises RunError, RowsError or ResultsError."""
+    folder = Path(folder)
+    run, frame = read_run(folder), frame_of(read_rows(folder))
+    if measured(frame).is_empty():
+        raise ResultsError(f"{folder} holds no measured request that was answered: run the sweep again")
+    return Results(folder, run, tuple(read_validation(folder)), frame)
+
+
+def frame_of(rows: Iterable[RequestRow]) -> pl.DataFrame:
+    """Rows as a table, one column per field that reports use."""
+    columns = list(_SCHEMA)
+    return pl.DataFrame(
+        [tuple(getattr(row, column) for column in columns) for row in rows], schema=_SCHEMA, orient="row"
+    )
+
+
+def measured(rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows that count: not warming up, answered as asked, and not stretched by the profiler."""
+    return rows.filter((pl.col("stage") == "measure") & pl.col("ok") & ~pl.col("profiled"))

@@ -1,0 +1,109 @@
+"""The results as a terminal shows them: failed gates first, then per batch size one row per mode."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from loadtests.report import formatting
+from loadtests.report.results import read_results
+from loadtests.report.verdict import Findings, Summary, Verdict
+
+_STYLE = {"faster": "green", "slower": "red", "undecided": "yellow", "no detectable difference": "dim"}
+_LEFT_OUT = ("tokens/s", "index")
+"""What does not fit into 80 columns."""
+WIDTH = 110
+"""Columns of a table that goes into a file or a pipe."""
+_COLUMNS = ("mode", "ms", "tokens/s", "dispatch", "kernel", "index", "speed-up (95 %)", "")
+
+
+def print_table(folder: Path | str, console: Console | None = None) -> None:
+    """Print what a results folder says. Raises RowsError where it holds nothing."""
+    findings, console = Findings(read_results(folder)), console or Console()
+    if not console.is_terminal and console.width < WIDTH:
+        console = Console(file=console.file, width=WIDTH)
+    for gate in findings.results.failed_gates:
+        console.print(Text(f"NOT VALID  {gate.name}: {gate.detail}", style="bold red"), soft_wrap=True)
+    for gate in findings.results.gates:
+        if gate.warning and gate.passed is False:
+            console.print(Text(f"warning  {gate.name}: {gate.detail}", style="yellow"), soft_wrap=True)
+    for verdict in findings.verdicts:
+        console.print(table(verdict, narrow=console.width < WIDTH - 10))
+        console.print(Text(f"  → {conclusion(verdict)}\n", style="bold"), soft_wrap=True)
+    console.print(Text(formatting.headline(findings), style="bold"), soft_wrap=True)
+    crossing = formatting.crossing(findings.crossover, findings.upper_estimate)
+    console.print(Text(f"{crossing[0].upper()}{crossing[1:]}."), soft_wrap=True)
+
+
+def conclusion(verdict: Verdict) -> str:
+    """What to ship for this group, in one line."""
+    if verdict.shipped is None:
+        return f"undecided: {formatting.gain(verdict)}"
+    parts = [f"{formatting.named(verdict.shipped)}: {formatting.gain(verdict)}"]
+    if tie := formatting.tie(verdict):
+        parts.append(tie.rstrip("."))
+    return "; ".join(parts)
+
+
+def table(verdict: Verdict, narrow: bool = False) -> Table:
+    """One group as a table; latency is the typical round's median, parts are means per request, in ms.
+
+    `narrow` leaves out what else would not fit into 80 columns.
+    """
+    batch, prompts, tokens, concurrency, _ = verdict.group
+    table = Table(
+        title=f"batch {batch} · {prompts} prompts · {tokens} new tokens · concurrency {concurrency}",
+        title_justify="left",
+        title_style="bold",
+        caption=_footnotes(verdict),
+        caption_justify="left",
+        box=SIMPLE_HEAD,
+        collapse_padding=True,
+        pad_edge=False,
+    )
+    columns = [column for column in _COLUMNS if not (narrow and column in _LEFT_OUT)]
+    for column in columns:
+        left = column in ("mode", "")
+        table.add_column(
+            column,
+            justify="left" if left else "right",
+            no_wrap=column != "",
+            min_width=10 if column == "" else None,
+        )
+    for summary in verdict.summaries:
+        row = dict(zip(_COLUMNS, _row(summary), strict=True))
+        table.add_row(*(row[column] for column in columns), style="dim" if summary.cell.control else None)
+    return table
+
+
+def _footnotes(verdict: Verdict) -> str | None:
+    notes = [f"{s.cell.mode} runs here as {s.runs_as}" for s in verdict.modes if s.runs_as]
+    if any(summary.upper_estimate for summary in verdict.summaries):
+        notes.append("kernel and index are upper estimates")
+    if any(summary.disturbed for summary in verdict.summaries):
+        notes.append("* disturbed: the engine was taken off its core")
+    return "; ".join(notes) or None
+
+
+def _row(summary: Summary) -> list[Text | str]:
+    comparison, parts = summary.comparison, summary.parts
+    name = f"{summary.cell.mode} (control)" if summary.cell.control else summary.cell.mode
+    word = comparison.word if comparison and not summary.cell.control else None
+    return [
+        f"{name} *" if summary.disturbed else name,
+        _milliseconds(summary.latency.value),
+        formatting.figures(summary.tokens_per_second.value),
+        _milliseconds(parts["dispatch"]),
+        _milliseconds(parts["kernel"]),
+        "–" if summary.index is None else f"{summary.index:.2f}",
+        formatting.compared(comparison),
+        Text(word or "", style=_STYLE[word] if word else ""),
+    ]
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "–" if seconds is None else formatting.figures(seconds * 1e3)

@@ -1,0 +1,64 @@
+"""Starts the load generator as a process of its own, and hands on what it tells."""
+
+from __future__ import annotations
+
+import os
+import queue
+import subprocess
+import sys
+from collections.abc import Generator, Iterable
+from pathlib import Path
+from threading import Thread
+
+import msgspec
+
+from loadtests.run.assignment import Assignment, Event
+from loadtests.run.environment import REPOSITORY
+
+BEAT_SECONDS = 1.0
+
+
+def drive(assignment: Assignment, log: Path) -> Generator[Event | None]:
+    """Run the load generator on `assignment`; yields its events, and None for every second without one.
+
+    It ends with this generator, at the latest. What it writes to standard error goes to `log`.
+    """
+    path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
+    with log.open("wb") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "loadtests.run.driver"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    lines: queue.Queue[bytes | None] = queue.Queue()
+
+    def listen(stream: Iterable[bytes]) -> None:
+        for line in stream:
+            lines.put(line)
+        lines.put(None)
+
+    reader = Thread(target=listen, args=(process.stdout,), daemon=True)
+    try:
+        with process.stdin:
+            process.stdin.write(msgspec.json.encode(assignment))
+        reader.start()
+        decoder = msgspec.json.Decoder(Event)
+        while True:
+            try:
+                line = lines.get(timeout=BEAT_SECONDS)
+            except queue.Empty:
+                yield None
+                continue
+            if line is None:
+                return
+            yield decoder.decode(line)
+    finally:
+        process.terminate()
+        process.wait()
+        if reader.is_alive():
+            reader.join()
+        process.stdout.close()

@@ -1,0 +1,108 @@
+"""One request of a cell and the row that its answer becomes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from loadtests.plan.cells import Cell, Plan
+from loadtests.plan.prompts import draw, select
+from loadtests.run.rows import Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is sent, and when it was meant to be (seconds on the client's monotonic clock; None: at once)."""
+
+    cell: Cell
+    round: int
+    stage: Stage
+    id: str
+    body: str
+    intended: float | None = None
+
+    @property
+    def path(self) -> str:
+        """Where it is posted."""
+        return f"/v1/modes/{self.cell.mode}/generate"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back: `status` 0 and no body where nothing did. `started` is on the request's clock."""
+
+    started: float
+    latency_seconds: float
+    status: int
+    body: str | None
+    failure: str | None
+
+
+def body(plan: Plan, texts: Sequence[str], cell: Cell, number: int, index: int, profile: bool = False) -> str:
+    """The JSON of the `index`-th request of `cell` in round `number`; `profile` runs it under the profiler.
+
+    Prompts depend on seed, round, index, batch and prompt set, not on the mode: within a round all modes are
+    asked the same.
+    """
+    seed = f"prompts/{plan.seed}/{number}/{index}/{cell.batch_size}/{cell.prompt_set}"
+    prompts = draw(select(list(texts), cell.prompt_set), cell.batch_size, seed)
+    content = {"prompts": prompts, "max_new_tokens": cell.new_tokens, "ignore_eos": True}
+    return json.dumps({**content, "profile": True} if profile else content)
+
+
+def row(run: str, sequence: int, request: Request, answer: Answer, clock_offset: float) -> dict[str, Any]:
+    """The row of `requests.jsonl`; `clock_offset` turns the client's clock into Unix seconds."""
+    cell, document = request.cell, _document(answer)
+    effective = document.get("mode", {}).get("effective")
+    ok = answer.status == 200 and answer.failure is None and "timings" in document
+    intended = answer.started if request.intended is None else request.intended
+    fields: dict[str, Any] = {
+        "run": run,
+        "cell": cell.name,
+        "control": cell.control,
+        "round": request.round,
+        "sequence": sequence,
+        "stage": request.stage,
+        "mode": cell.mode,
+        "effective_mode": effective,
+        "batch_size": cell.batch_size,
+        "prompt_set": cell.prompt_set,
+        "new_tokens": cell.new_tokens,
+        "concurrency": cell.concurrency,
+        "load": cell.load,
+        "request_id": request.id,
+        "intended_start": clock_offset + intended,
+        "start": clock_offset + answer.started,
+        "latency_seconds": answer.latency_seconds,
+        "latency_from_intended_seconds": answer.latency_seconds + max(0.0, answer.started - intended),
+        "status": answer.status,
+        "error": None if ok else _error(answer, document),
+    }
+    if ok:
+        usage = document.get("usage", {})
+        fields |= {name: usage.get(name) for name in ("prompt_tokens", "completion_tokens")}
+        fields |= {"batch_bucket": document.get("batch_bucket"), "device": document.get("device")}
+        fields |= {name: value for name, value in document["timings"].items() if name not in fields}
+    return fields
+
+
+def _document(answer: Answer) -> dict[str, Any]:
+    try:
+        document = json.loads(answer.body or "{}")
+    except ValueError:
+        return {}
+    if not isinstance(document, dict) or not isinstance(document.get("mode", {}), dict):
+        return {}
+    return document
+
+
+def _error(answer: Answer, document: dict[str, Any]) -> str:
+    """The service's own message where it sent one, else what the client saw."""
+    error = document.get("error")
+    if isinstance(error, dict) and error.get("message"):
+        return str(error["message"])
+    return (
+        answer.failure or f"status {answer.status} with a body that is no result: {(answer.body or '')[:200]}"
+    )

@@ -1,0 +1,85 @@
+"""`run.json`: everything about a sweep that is not a row, in a form that later versions can read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from loadtests.plan.cells import Plan
+from loadtests.run.rows import RowsError
+
+RUN_FILE = "run.json"
+FORMAT_VERSION = 1
+
+
+class RunError(RowsError):
+    """A results folder that cannot be used; the message names the remedy."""
+
+
+class Client(msgspec.Struct, kw_only=True):
+    """The load generator: its cores, its share of one core while it measured, how warming up ended."""
+
+    cpus: list[int] = []
+    cpu_share: float | None = None
+    rates: dict[str, float] = {}
+    warmup_passes: int = 0
+    warmup_settled: bool = False
+    warmup_reason: str = ""
+
+
+class Run(msgspec.Struct, kw_only=True):
+    """A sweep. `engine` and `modes` are GET /v1/modes at the end, `modes_before` at the start.
+
+    `order` is what was really run, names of cells by round. `ended` None: never brought to an end.
+    """
+
+    format_version: int = FORMAT_VERSION
+    run: str
+    url: str
+    plan: Plan
+    seed: int
+    started: str
+    ended: str | None = None
+    complete: bool = False
+    stopped_because: str | None = None
+    order: list[list[str]] = []
+    environment: dict[str, Any] = {}
+    engine: dict[str, Any] = {}
+    modes_before: list[dict[str, Any]] = []
+    modes: list[dict[str, Any]] = []
+    client: Client = msgspec.field(default_factory=Client)
+    settings: dict[str, Any] = {}
+
+    def mode(self, name: str) -> dict[str, Any]:
+        """The status of one mode; empty where it is not known."""
+        return next((mode for mode in self.modes or self.modes_before if mode["mode"] == name), {})
+
+
+def write_run(folder: Path, run: Run) -> None:
+    """Write `run.json` whole or not at all."""
+    text = msgspec.json.format(msgspec.json.encode(run), indent=2)
+    fresh = folder / f"{RUN_FILE}.new"
+    fresh.write_bytes(text + b"\n")
+    fresh.replace(folder / RUN_FILE)
+
+
+def read_run(folder: Path) -> Run:
+    """`run.json` of a results folder. Raises RunError where it is missing, broken or of a later format."""
+    path = folder / RUN_FILE
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise RunError(
+            f"{folder} is no results folder ({error}): name one that `launchbound sweep` wrote"
+        ) from error
+    try:
+        version = msgspec.json.decode(content).get("format_version")
+        if version != FORMAT_VERSION:
+            raise RunError(
+                f"{path} has format {version}, this version reads {FORMAT_VERSION}: use the one that wrote it"
+            )
+        return msgspec.json.decode(content, type=Run)
+    except (msgspec.DecodeError, AttributeError) as error:
+        raise RunError(f"{path} is broken ({error}): run the sweep again") from error

@@ -1,0 +1,202 @@
+"""Runs a plan against a service: waits, warms up, measures in rounds, and leaves a results folder."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+from rich.console import Console
+
+from loadtests.plan.cells import Plan, check
+from loadtests.plan.prompts import PROMPT_FILE, read_prompts
+from loadtests.run.assignment import Assignment, Finished, Started
+from loadtests.run.driver_process import drive
+from loadtests.run.environment import environment, git_state
+from loadtests.run.exporter import PORT
+from loadtests.run.placement import off_cores
+from loadtests.run.progress import Reporter
+from loadtests.run.readiness import wait_until_ready
+from loadtests.run.rows import ROWS_FILE, read_rows
+from loadtests.run.run_file import Client, Run, write_run
+from loadtests.run.target import Target, TargetError, requests_by_mode
+from loadtests.run.validation import Gate, validate, write_validation
+
+SCRAPES_FOLDER = "server_metrics"
+DRIVER_LOG = "load_generator.log"
+COUNTED_WITHIN_SECONDS = 3.0
+"""The server counts a request when its answer is handed over, which may be after the client has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepResult:
+    """Where the results lie, and which gates they passed."""
+
+    folder: Path
+    run: Run
+    gates: tuple[Gate, ...]
+
+    @property
+    def failed(self) -> list[Gate]:
+        """Gates that make the sweep invalid."""
+        return [gate for gate in self.gates if gate.failed]
+
+    @property
+    def exit_code(self) -> int:
+        """0, or 1 where a gate failed."""
+        return 1 if self.failed else 0
+
+
+def new_folder(root: Path | str = "results") -> Path:
+    """A fresh folder `<root>/<UTC>-<commit>`: when it was swept, and what."""
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    folder = Path(root) / f"{stamp}-{(git_state()['commit'] or 'nocommit')[:8]}"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def run_sweep(
+    url: str,
+    plan: Plan,
+    folder: Path,
+    *,
+    console: Console | None = None,
+    prompt_file: Path = PROMPT_FILE,
+    exporter_port: int = PORT,
+    ready_timeout_seconds: float = 900.0,
+    settings: dict[str, Any] | None = None,
+) -> SweepResult:
+    """Sweep the service at `url` by `plan` into `folder`, which is made where it is missing.
+
+    `settings` is kept in `run.json` as it comes (how the service was started). The API key is taken from
+    LAUNCHBOUND_API_KEY. Ctrl-C stops: what was measured stays, and the result says incomplete. Raises
+    PlanError, PromptError or TargetError before anything was measured.
+    """
+    check(plan)
+    read_prompts(prompt_file)
+    folder.mkdir(parents=True, exist_ok=True)
+    if (folder / ROWS_FILE).exists():
+        raise TargetError(f"{folder} holds a sweep already: name a new folder")
+    with Reporter(console or Console(), plan) as reporter:
+        return _Sweep(Target(url, os.environ.get("LAUNCHBOUND_API_KEY")), plan, folder, reporter).run(
+            prompt_file, exporter_port, ready_timeout_seconds, settings or {}
+        )
+
+
+class _Sweep:
+    def __init__(self, target: Target, plan: Plan, folder: Path, reporter: Reporter) -> None:
+        self._target, self._plan, self._folder, self._reporter = target, plan, folder, reporter
+        self._run = Run(
+            run=f"{_now()}-{os.urandom(3).hex()}", url=target.url, plan=plan, seed=plan.seed, started=_now()
+        )
+
+    def run(
+        self, prompt_file: Path, exporter_port: int, timeout_seconds: float, settings: dict[str, Any]
+    ) -> SweepResult:
+        """Wait, measure, look back."""
+        run = self._run
+        run.settings = {**settings, "prompt_file": prompt_file.name, "exporter_port": exporter_port}
+        run.environment = environment()
+        write_run(self._folder, run)
+        document = wait_until_ready(self._target, self._plan, self._reporter.waiting, timeout_seconds)
+        run.engine, run.modes_before = document["engine"], document["modes"]
+        write_run(self._folder, run)
+        before = self._scrape("before")
+        assignment = Assignment(
+            run=run.run,
+            url=self._target.url,
+            folder=str(self._folder),
+            plan=self._plan,
+            prompt_file=str(prompt_file),
+            exporter_port=exporter_port,
+            avoid_cpus=run.engine.get("cpus") or [],
+            profile_first=run.engine.get("device") == "cuda",
+        )
+        self._measure(assignment)
+        return self._look_back(before)
+
+    def _measure(self, assignment: Assignment) -> None:
+        run, finished = self._run, None
+        try:
+            with (
+                off_cores(assignment.avoid_cpus),
+                closing(drive(assignment, self._folder / DRIVER_LOG)) as events,
+            ):
+                for event in events:
+                    self._reporter.take(event)
+                    if isinstance(event, Finished):
+                        finished = event
+                    elif isinstance(event, Started):
+                        run.client.cpus = event.cpus
+        except KeyboardInterrupt:
+            run.stopped_because = "interrupted"
+            self._reporter.say("interrupted: what was measured stays")
+            return
+        if finished is None:
+            last = (self._folder / DRIVER_LOG).read_text(encoding="utf-8").rstrip().rpartition("\n")[2]
+            run.stopped_because = f"the load generator ended early: {last or 'without a word'}"
+            return
+        run.order, run.stopped_because = finished.order, finished.aborted
+        run.complete = finished.aborted is None
+        run.client = Client(
+            cpus=run.client.cpus,
+            cpu_share=finished.cpu_share,
+            rates=finished.rates,
+            warmup_passes=finished.warmup_passes,
+            warmup_settled=finished.warmup_settled,
+            warmup_reason=finished.warmup_reason,
+        )
+
+    def _look_back(self, before: str | None) -> SweepResult:
+        """Scrape once the server has counted all, read its modes again, and judge."""
+        run, folder = self._run, self._folder
+        rows = read_rows(folder) if (folder / ROWS_FILE).exists() else []
+        after = self._settled_scrape(before, len(rows))
+        try:
+            document = self._target.modes()
+            run.engine, run.modes = document["engine"] or run.engine, document["modes"]
+        except TargetError as error:
+            self._reporter.say(f"the service is gone after the sweep: {error}")
+        if not run.order:
+            measured = [row for row in rows if row.stage == "measure"]
+            rounds = sorted({row.round for row in measured})
+            run.order = [list(dict.fromkeys(r.cell for r in measured if r.round == n)) for n in rounds]
+        run.ended = _now()
+        write_run(folder, run)
+        gates = validate(run, rows, before, after)
+        write_validation(folder, gates)
+        return SweepResult(folder, run, tuple(gates))
+
+    def _scrape(self, name: str) -> str | None:
+        """Keep the text of /metrics as `server_metrics/<name>.prom`; None where there is none."""
+        try:
+            text = self._target.metrics()
+        except TargetError as error:
+            self._reporter.say(f"no scrape {name}: {error}")
+            return None
+        path = self._folder / SCRAPES_FOLDER / f"{name}.prom"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return text
+
+    def _settled_scrape(self, before: str | None, rows: int) -> str | None:
+        deadline = monotonic() + COUNTED_WITHIN_SECONDS
+        while True:
+            after = self._scrape("after")
+            if before is None or after is None or monotonic() > deadline:
+                return after
+            if _total(after) - _total(before) >= rows:
+                return after
+            sleep(0.1)
+
+
+def _total(metrics_text: str) -> float:
+    return sum(sum(outcomes.values()) for outcomes in requests_by_mode(metrics_text).values())
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

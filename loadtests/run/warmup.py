@@ -1,0 +1,62 @@
+"""When warming up is over: compile counters are flat and latency has no slope; or when it is given up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from service.statistics.intervals import mean_interval
+
+SLOPE_TOLERATED = 0.03
+"""A mean change below 3 % from one pass to the next is no slope, however sure it is."""
+
+
+class WarmUp:
+    """Judges passes over all cells, one request per cell and pass.
+
+    Over after the first pass, from the `least`-th on, during which no compile counter moved and whose
+    latencies are not lower than the pass before: the t interval of the per-cell log ratios (this pass over
+    the one before) reaches up to 0, or their mean is above -3 %. A rising latency does not prolong it:
+    waiting makes nothing faster then, and the control cell shows the drift. Given up after `most` passes.
+    """
+
+    def __init__(self, least: int, most: int) -> None:
+        self._least, self._most = least, most
+        self._passes: list[Mapping[str, float]] = []
+        self._counters: list[Mapping[str, float]] = []
+        self.settled = False
+        self.reason = "no pass yet"
+
+    @property
+    def passes(self) -> int:
+        """Passes so far."""
+        return len(self._passes)
+
+    def add(self, latency_seconds: Mapping[str, float], counters: Mapping[str, float]) -> bool:
+        """Take in a pass: latency of each cell that answered, compile counters after it. True: it is over."""
+        self._passes.append(latency_seconds)
+        self._counters.append(counters)
+        self.settled, self.reason = self._judge()
+        return self.settled or self.passes >= self._most
+
+    def _judge(self) -> tuple[bool, str]:
+        if self.passes < max(2, self._least):
+            return False, f"pass {self.passes} of at least {max(2, self._least)}"
+        before, after = self._counters[-2:]
+        if moved := sorted(name for name in after if after[name] != before.get(name, 0.0)):
+            return False, f"still compiling: {', '.join(moved)} moved"
+        return _has_no_slope(*self._passes[-2:])
+
+    def latency_seconds(self, cells: Sequence[str]) -> float | None:
+        """Median over the last two passes and `cells`; None where none of them answered."""
+        values = sorted(one[cell] for one in self._passes[-2:] for cell in cells if cell in one)
+        return values[len(values) // 2] if values else None
+
+
+def _has_no_slope(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[bool, str]:
+    changes = [math.log(after[cell] / before[cell]) for cell in after if cell in before]
+    if not changes:
+        return False, "no cell answered twice"
+    change = mean_interval(changes)
+    words = f"latency {math.expm1(change.value):+.1%} from one pass to the next"
+    return change.high >= 0 or change.value > -SLOPE_TOLERATED, words

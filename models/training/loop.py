@@ -1,0 +1,158 @@
+"""The training loop: seeded, resumable without pickles, the learning rate following the budget."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_bytes
+from torch import Tensor
+
+from models import checkpoint
+from models.config import Config
+from models.tokenizer import Tokenizer
+from models.training import parallel, scores
+from models.training.batches import batches
+from models.training.corpus import Corpus
+from models.transformer import Transformer
+
+STATE_FILE = "training.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a training does. `steps` and `minutes` are two limits of which the first to be reached ends it.
+
+    `minutes` are those of Training.run up to the last step; the last evaluation comes after them.
+    """
+
+    steps: int = 9000
+    minutes: float = 80.0
+    batch: int = 8
+    length: int = 512
+    rate: float = 3e-3
+    warmup: float = 0.02
+    weight_decay: float = 0.1
+    evaluate_every: int = 300
+    seed: int = 0
+    compile: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a training stands. `loss` is in nats per token, `bits_per_byte` that of the held-out files."""
+
+    step: int
+    fraction: float
+    loss: float
+    bits_per_byte: float | None = None
+
+
+def rate_at(plan: Plan, fraction: float) -> float:
+    """Learning rate after `fraction` of the budget: a linear warm-up, then a cosine down to zero."""
+    if fraction < plan.warmup:
+        return plan.rate * (fraction + plan.warmup / 20) / (plan.warmup * 1.05)
+    return plan.rate * 0.5 * (1 + math.cos(math.pi * (fraction - plan.warmup) / (1 - plan.warmup)))
+
+
+class Training:
+    """A model, its optimiser and how far they are; `folder` receives both at every evaluation."""
+
+    def __init__(self, plan: Plan, config: Config, folder: Path, resume: bool = False) -> None:
+        """Start anew, or where `folder` left off.
+
+        Raises checkpoint.CheckpointError where there is nothing to resume from, or only another seed's.
+        """
+        self.plan, self.folder = plan, folder
+        self.step, self.seconds, self.loss = 0, 0.0, math.inf
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.model = Transformer(config, 1, seed=plan.seed).to(self.device).train()
+        decayed = [p for p in self.model.parameters() if p.dim() > 1]
+        plain = [p for p in self.model.parameters() if p.dim() < 2]
+        groups: list[dict[str, Any]] = [{"params": decayed}, {"params": plain, "weight_decay": 0.0}]
+        self._optimiser = torch.optim.AdamW(
+            groups, lr=plan.rate, betas=(0.9, 0.95), weight_decay=plan.weight_decay, fused=True
+        )
+        self._loss = torch.compile(parallel.loss, dynamic=False) if plan.compile else parallel.loss
+        if resume:
+            self._resume()
+
+    def run(self, corpus: Corpus, tokenizer: Tokenizer, report: Callable[[Progress], None]) -> float:
+        """Train until the plan's first limit; returns the held-out bits per byte of the last weights."""
+        plan, bits = self.plan, math.inf
+        held_out = scores.with_start(corpus.held_out, tokenizer)
+        source = batches(corpus.training, tokenizer, plan.batch, plan.length, plan.seed, skip=self.step)
+        began = time.monotonic() - self.seconds
+        fraction = self._fraction()
+        while fraction < 1:
+            self._update(next(source), rate_at(plan, fraction))
+            self.step, self.seconds = self.step + 1, time.monotonic() - began
+            fraction, measured = self._fraction(), None
+            if self.step % plan.evaluate_every == 0 or fraction >= 1:
+                nat = scores.transformer_bits(self.model, held_out, plan.length, autocast=True)
+                bits = measured = nat / corpus.held_out_bytes
+                self.save(tokenizer)
+            report(Progress(self.step, fraction, self.loss, measured))
+        return bits
+
+    def _fraction(self) -> float:
+        return min(1.0, max(self.step / self.plan.steps, self.seconds / 60 / self.plan.minutes))
+
+    def _update(self, tokens: Tensor, rate: float) -> None:
+        for group in self._optimiser.param_groups:
+            group["lr"] = rate
+        with torch.autocast(self.device.type, torch.bfloat16):
+            loss = self._loss(self.model, tokens.to(self.device))
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self._optimiser.step()
+        self._optimiser.zero_grad(set_to_none=True)
+        self.loss = loss.item()
+
+    def save(self, tokenizer: Tokenizer) -> None:
+        """Write the model as it is served, and beside it the float32 state to resume from."""
+        checkpoint.save(self.model, self.folder)
+        tokenizer.save(self.folder)
+        tensors = {f"model.{name}": p.detach() for name, p in self.model.named_parameters()}
+        for number, entry in self._optimiser.state_dict()["state"].items():
+            tensors |= {f"optimiser.{number}.{key}": value for key, value in entry.items()}
+        facts = {"step": str(self.step), "seconds": str(self.seconds), "seed": str(self.plan.seed)}
+        part = self.folder / (STATE_FILE + ".part")
+        part.write_bytes(to_bytes({k: v.cpu().contiguous() for k, v in tensors.items()}, facts))
+        part.replace(self.folder / STATE_FILE)
+
+    def _resume(self) -> None:
+        file = self.folder / STATE_FILE
+        try:
+            with safe_open(file, framework="pt") as opened:
+                facts = opened.metadata()
+                tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+            seed = int(facts["seed"])
+            if seed != self.plan.seed:
+                raise checkpoint.CheckpointError(
+                    f"{file} is of a training with seed {seed}, not {self.plan.seed}: resume it with"
+                    f" --seed {seed}, or train without --resume"
+                )
+            self._restore(tensors)
+            self.step, self.seconds = int(facts["step"]), float(facts["seconds"])
+        except (OSError, SafetensorError, KeyError, RuntimeError) as error:
+            raise checkpoint.CheckpointError(
+                f"cannot resume from {file} ({error}): train without --resume"
+            ) from error
+
+    def _restore(self, tensors: dict[str, Tensor]) -> None:
+        with torch.no_grad():
+            for name, parameter in self.model.named_parameters():
+                parameter.copy_(tensors[f"model.{name}"])
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in tensors.items():
+            if name.startswith("optimiser."):
+                _, number, key = name.split(".")
+                state.setdefault(int(number), {})[key] = tensor
+        self._optimiser.load_state_dict({**self._optimiser.state_dict(), "state": state})

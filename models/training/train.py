@@ -1,0 +1,44 @@
+"""`python -m models.training.train`: train `tiny` on the standard library's source, from nothing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def main(
+    out: Annotated[
+        Path, typer.Option(help="Folder for the weights, the tokenizer and the training state.")
+    ] = Path("results/tiny-training"),
+    minutes: Annotated[
+        float,
+        typer.Option(
+            min=0.01,
+            help="Limit of the steps: compiling and evaluations among them count, the tokenizer before"
+            " and the last evaluation after do not. The schedule follows it.",
+        ),
+    ] = 80.0,
+    steps: Annotated[
+        int, typer.Option(min=1, help="Limit in steps of 4096 tokens, if reached earlier.")
+    ] = 9000,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of torch on a CPU.")] = os.cpu_count() or 1,
+    seed: Annotated[int, typer.Option(help="Seed of the weights and of the order of the text.")] = 0,
+    resume: Annotated[bool, typer.Option(help="Go on from the training state in --out.")] = False,
+    compile: Annotated[bool, typer.Option(help="Use torch.compile (needs a C++ compiler).")] = True,
+) -> None:
+    """Train `tiny`, watching held-out files, and write it to --out; Ctrl-C and --resume go on later."""
+    # Read once, when torch's OpenMP is loaded: threads that spin while they wait made a step ten times
+    # longer on a busy machine, and cost nothing to put to sleep on an idle one.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("GOMP_SPINCOUNT", "0")
+    from models.training.console import train
+    from models.training.loop import Plan
+
+    train(Plan(steps=steps, minutes=minutes, seed=seed, compile=compile), out, threads, resume)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,58 @@
+"""Verbs that check: `parity` and `selftest`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from service.cli.shared import (
+    BatchSizes,
+    Device,
+    Dtype,
+    Model,
+    Modes,
+    bad_input,
+    settings_from,
+    words,
+)
+
+app = typer.Typer()
+
+
+@app.command()
+def parity(
+    model: Model = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    modes: Modes = None,
+    batch_sizes: BatchSizes = None,
+) -> None:
+    """Run every mode teacher-forced beside eager, and say whether it still computes the same."""
+    settings = settings_from(model=model, device=device, dtype=dtype, modes=modes, batch_sizes=batch_sizes)
+    from service.cli.parity import check_parity
+
+    try:
+        raise typer.Exit(check_parity(settings.engine_settings("")))
+    except ValueError as error:
+        bad_input(error)
+
+
+@app.command()
+def selftest(
+    only: Annotated[str | None, typer.Option(help="Checks to run, with commas; default all.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Default results/selftest-<UTC>-<commit>.")] = None,
+    model: Model = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    modes: Modes = None,
+) -> None:
+    """Prove on this machine that the numbers are right; some minutes, exit code 1 where a check fails."""
+    settings = settings_from(model=model, device=device, dtype=dtype, modes=modes)
+    from service.selftest.run import main
+
+    try:
+        raise typer.Exit(main(settings, words(only), out))
+    except ValueError as error:
+        bad_input(error)

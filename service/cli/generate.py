@@ -1,0 +1,104 @@
+"""One prompt to a running service, shown as it comes: the streamed text, then where its time went."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+
+from loadtests.report.formatting import figures, milliseconds
+from loadtests.run.readiness import await_modes
+from loadtests.run.target import Refused, Target, TargetError
+from service.cli.timing_bar import timing_bar
+
+PATIENCE_SECONDS = 600.0
+"""How long the service may be silent: it has a deadline of its own, and answers then."""
+
+TOO_MANY = 429
+_HARMLESS = {ord("\n"), ord("\t")}
+_CONTROL = {code: "\ufffd" for code in [*range(32), *range(127, 160)] if code not in _HARMLESS}
+
+
+class GenerationFailed(RuntimeError):
+    """The service could not do what was asked, though it was asked rightly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is to be generated, and in which mode."""
+
+    prompt: str
+    mode: str
+    max_new_tokens: int
+    temperature: float = 0.0
+    top_k: int | None = None
+    seed: int | None = None
+
+    def body(self) -> dict[str, object]:
+        """The request's JSON."""
+        return {
+            "prompts": [self.prompt],
+            "max_new_tokens": self.max_new_tokens,
+            "temperature": self.temperature,
+            "top_k": self.top_k,
+            "seed": self.seed,
+            "stream": True,
+        }
+
+
+def show(
+    url: str, api_key: str | None, asked: Asked, console: Console, progress: Console, settled: bool = False
+) -> None:
+    """Generate at `url` once the mode is ready: text and bar to `console`, the waiting to `progress`.
+
+    `settled`: wait until all warm-up is over, of which the request would else find the last bit in its way.
+    Raises GenerationFailed, ModeFailed where the mode is not to be had, or TargetError where what was asked
+    cannot be served or nothing answers.
+    """
+    target = Target(url, api_key, PATIENCE_SECONDS)
+    with progress.status(f"waiting for {asked.mode}") as status:
+        await_modes(target, [asked.mode], status.update, settled=settled)
+    try:
+        result = _stream(target, asked, console)
+    except (GenerationFailed, TargetError):
+        console.out("")  # what went wrong stands on a line of its own
+        raise
+    sampled = asked.temperature > 0
+    timings, usage = result["timings"], result["usage"]
+    console.print(f"\n\n{_headline(result)}", style="bold", highlight=False)
+    console.print(timing_bar(timings, sampled))
+    first = milliseconds(timings["time_to_first_token_seconds"])
+    tokens, rate = usage["completion_tokens"], usage["completion_tokens"] / timings["total_seconds"]
+    console.print(f"first token after {first}; {tokens} tokens, {figures(rate)} per second", highlight=False)
+
+
+def _stream(target: Target, asked: Asked, console: Console) -> dict[str, Any]:
+    """Print the text as it arrives; returns the answer that comes last."""
+    console.out(harmless(asked.prompt), end="", style="dim", highlight=False)
+    try:
+        for name, data in target.stream(f"/v1/modes/{asked.mode}/generate", asked.body()):
+            if name == "token":
+                console.out(harmless(data["text"]), end="", highlight=False)
+            elif name == "error":
+                raise GenerationFailed(str(data["error"]["message"]))
+            else:
+                result: dict[str, Any] = data
+                return result
+    except Refused as error:
+        if error.status >= 500 or error.status == TOO_MANY:
+            raise GenerationFailed(str(error)) from error
+        raise
+    raise GenerationFailed(f"{target.url} ended the stream before its result: see the service's log")
+
+
+def _headline(result: dict[str, Any]) -> str:
+    mode = result["mode"]
+    here = f" (here: {mode['effective']})" if mode["effective"] != mode["requested"] else ""
+    total = milliseconds(result["timings"]["total_seconds"])
+    return f"{result['model']} in {mode['requested']}{here} on {result['device']}: {total}"
+
+
+def harmless(text: str) -> str:
+    """`text` without characters that a terminal would obey."""
+    return text.translate(_CONTROL)

@@ -1,0 +1,141 @@
+"""Verbs that serve: `serve`, `stack` and `generate`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from service.cli.shared import (
+    EXIT_FAILED,
+    BatchSizes,
+    Device,
+    Dtype,
+    Model,
+    Modes,
+    bad_input,
+    flags,
+    settings_from,
+)
+
+app = typer.Typer()
+
+
+@app.command()
+def serve(
+    model: Model = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    modes: Modes = None,
+    batch_sizes: BatchSizes = None,
+    host: Annotated[str | None, typer.Option(help="Address to bind.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to bind; 0 takes a free one.")] = None,
+) -> None:
+    """Serve on 127.0.0.1:8000 until told to stop. Settings may also come as LAUNCHBOUND_<NAME>."""
+    settings = settings_from(
+        model=model, device=device, dtype=dtype, modes=modes, batch_sizes=batch_sizes, host=host, port=port
+    )
+    from service.front.app import serve as serve_until_stopped
+
+    raise typer.Exit(serve_until_stopped(settings))
+
+
+@app.command()
+def stack(
+    model: Model = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    modes: Modes = None,
+    batch_sizes: BatchSizes = None,
+    port: Annotated[int, typer.Option(help="Port of the service; 0 takes a free one.")] = 8000,
+    prometheus_port: Annotated[int, typer.Option(help="Port of Prometheus; 0 takes a free one.")] = 9090,
+    scrape_seconds: Annotated[
+        int, typer.Option(min=1, max=60, help="How often Prometheus asks; 1 to follow a short sweep.")
+    ] = 5,
+) -> None:
+    """Serve, with Prometheus beside where its binary is on this machine, until Ctrl-C. Without Docker."""
+    served = {
+        "model": model,
+        "device": device,
+        "dtype": dtype,
+        "modes": modes,
+        "batch_sizes": batch_sizes,
+        "port": port,
+        "host": "127.0.0.1",
+    }
+    folder = Path(settings_from(**served).cache_folder) / "stack"
+    folder.mkdir(parents=True, exist_ok=True)
+    from dashboards.local import PrometheusError
+    from dashboards.stack import watch
+    from service.front.launch import LaunchError, launched
+
+    # A supervisor's SIGTERM ends both in order, as Ctrl-C does; a shell's background job ignores SIGINT.
+    for stop in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(stop, signal.default_int_handler)
+    try:
+        with launched(flags(served), folder / "service.log") as url:
+            binary = shutil.which("prometheus")
+            code = watch(url, binary, folder, prometheus_port, scrape_seconds, typer.echo)
+    except (LaunchError, PrometheusError) as error:
+        bad_input(error)
+    raise typer.Exit(code)
+
+
+@app.command()
+def generate(
+    prompt: Annotated[str, typer.Argument(help="The text to go on from.")],
+    mode: Annotated[str, typer.Option(help="One rung of the ladder.")] = "eager",
+    max_new_tokens: Annotated[int, typer.Option(min=1)] = 64,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0: greedy.")] = 0.0,
+    top_k: Annotated[int | None, typer.Option(min=1)] = None,
+    seed: Annotated[int | None, typer.Option(min=0)] = None,
+    url: Annotated[str | None, typer.Option(help="A running service; without it one is started.")] = None,
+    model: Model = None,
+    device: Device = None,
+    dtype: Dtype = None,
+) -> None:
+    """Complete a prompt, streamed, and show where its time went."""
+    if url and (model or device or dtype):
+        bad_input("--model, --device and --dtype belong to the service: leave them out where --url names one")
+    from loadtests.run.target import ModeFailed, TargetError
+    from service.cli.generate import Asked, GenerationFailed, show
+    from service.front.launch import LaunchError
+
+    served = {"model": model, "device": device, "dtype": dtype, "modes": mode, "batch_sizes": "1"}
+    asked = Asked(prompt, mode, max_new_tokens, temperature, top_k, seed)
+    try:
+        with _service(url, served) as at:
+            key, own = os.environ.get("LAUNCHBOUND_API_KEY"), url is None
+            show(at, key, asked, Console(), Console(stderr=True), settled=own)
+    except (GenerationFailed, ModeFailed) as error:
+        typer.echo(f"launchbound: {error}", err=True)
+        raise typer.Exit(EXIT_FAILED) from None
+    except (LaunchError, TargetError) as error:
+        bad_input(error)
+
+
+@contextmanager
+def _service(url: str | None, served: dict[str, Any]) -> Iterator[str]:
+    """The URL of a service: the given one, or one of our own that ends with the block."""
+    if url:
+        yield url
+        return
+    settings_from(**served)
+    from loadtests.run.target import Unreachable
+    from service.front.launch import LaunchError, last_words, launched
+
+    with TemporaryDirectory(prefix="launchbound-") as folder:
+        log = Path(folder) / "service.log"
+        try:
+            with launched(flags(served), log) as own:
+                yield own
+        except Unreachable as error:
+            raise LaunchError(f"the service ended: {last_words(log)}") from error

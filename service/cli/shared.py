@@ -1,0 +1,44 @@
+"""What the verbs share: options, settings, and how bad input ends."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, NoReturn
+
+import typer
+from pydantic import ValidationError
+
+EXIT_FAILED = 1
+EXIT_BAD_INPUT = 2
+
+
+def bad_input(message: object) -> NoReturn:
+    """Say what is wrong and how to mend it, and end with exit code 2."""
+    typer.echo(f"launchbound: {message}", err=True)
+    raise typer.Exit(EXIT_BAD_INPUT)
+
+
+def settings_from(**options: Any) -> Any:  # noqa: ANN401 - Settings is imported late: it is heavy for `--help`
+    """Settings of the environment with `options` over them; unknown or wrong ones end the program."""
+    from service.front.settings import Settings
+
+    try:
+        return Settings(**{name: value for name, value in options.items() if value is not None})
+    except ValidationError as error:
+        problems = (f"{'.'.join(map(str, e['loc'])) or 'settings'}: {e['msg']}" for e in error.errors())
+        bad_input("; ".join(problems))
+
+
+Model = Annotated[str | None, typer.Option(help="tiny, small, base, a folder, hf:FOLDER or hf:HUB-ID.")]
+Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
+Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or autocast-bfloat16.")]
+Modes = Annotated[str | None, typer.Option(help="Modes, with commas.")]
+BatchSizes = Annotated[str | None, typer.Option(help="Batch buckets, with commas.")]
+
+
+def flags(options: dict[str, Any]) -> list[str]:
+    """Options as `launchbound serve` takes them; None is left to its default."""
+    return [f"--{name.replace('_', '-')}={value}" for name, value in options.items() if value is not None]
+
+
+def words(text: str | None) -> list[str] | None:
+    return [word.strip() for word in text.split(",") if word.strip()] if text else None

@@ -1,0 +1,112 @@
+"""Verbs that look into one step: `anatomy` and `probe`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from service.cli.shared import (
+    Device,
+    Dtype,
+    Model,
+    bad_input,
+    settings_from,
+)
+from service.protocol.probes import PROBES
+
+app = typer.Typer()
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
+BatchSize = Annotated[
+    int | None,
+    typer.Option(help="Sequences, in the smallest bucket that holds them; above the largest one is added."),
+]
+More = Annotated[list[str] | None, typer.Option("--set", help="Any argument of the study, as NAME=VALUE.")]
+
+
+@app.command()
+def anatomy(
+    mode: Annotated[str | None, typer.Option(help="The mode to look into.")] = None,
+    batch_size: BatchSize = None,
+    phase: Annotated[str | None, typer.Option(help="decode or prefill.")] = None,
+    layers: Annotated[bool, typer.Option("--layers", help="What each layer of PyTorch takes.")] = False,
+    budget: Annotated[bool, typer.Option("--budget", help="Dispatch against kernels by batch.")] = False,
+    tape: Annotated[bool, typer.Option("--tape", help="What autograd records and saves.")] = False,
+    timeline: Annotated[bool, typer.Option("--timeline", help="Host and device side by side.")] = False,
+    memory: Annotated[bool, typer.Option("--memory", help="What the allocator holds.")] = False,
+    rms_norm: Annotated[bool, typer.Option("--rms-norm", help="A custom op beside a fusable one.")] = False,
+    expression: Annotated[str | None, typer.Option(help="With --tape: block, step or your own.")] = None,
+    against: Annotated[str | None, typer.Option(help="With --timeline: a second mode.")] = None,
+    out: Annotated[Path | None, typer.Option(help="With --timeline or --memory: a folder for files.")] = None,
+    more: More = None,
+    as_json: Json = False,
+    model: Model = None,
+    device: Device = None,
+    dtype: Dtype = None,
+) -> None:
+    """What one step of a mode does, operator by operator; or another study, by its option."""
+    asked = {
+        "layers": layers,
+        "budget": budget,
+        "tape": tape,
+        "timeline": timeline,
+        "memory": memory,
+        "rms_norm": rms_norm,
+    }
+    chosen = [name for name, wanted in asked.items() if wanted] or ["operators"]
+    if len(chosen) > 1:
+        options = " or ".join(f"--{name.replace('_', '-')}" for name in chosen)
+        bad_input(f"one study at a time: {options}")
+    belongs = {
+        "--expression": (expression, ["tape"]),
+        "--against": (against, ["timeline"]),
+        "--out": (out, ["timeline", "memory"]),
+    }
+    for option, (given, studies) in belongs.items():
+        if given is not None and chosen[0] not in studies:
+            bad_input(f"{option} goes with --{' or --'.join(studies)}")
+    arguments = {
+        "mode": mode,
+        "batch_size": batch_size,
+        "phase": phase,
+        "expression": expression,
+        "against": against,
+        "out": out and str(out),
+    }
+    served = {"model": model, "device": device, "dtype": dtype}
+    _study(chosen[0], arguments, more, as_json, served)
+
+
+@app.command()
+def probe(
+    name: Annotated[str, typer.Argument(help=f"One of {', '.join(PROBES)}.")],
+    more: More = None,
+    as_json: Json = False,
+    model: Model = None,
+    device: Device = None,
+    dtype: Dtype = None,
+) -> None:
+    """One pitfall, live: a step without and with it, the counter that moved, the line to blame, the cure."""
+    if name not in PROBES:
+        bad_input(f"no probe '{name}'; try one of {', '.join(PROBES)}")
+    _study("probes", {"name": name}, more, as_json, {"model": model, "device": device, "dtype": dtype})
+
+
+def _study(
+    name: str, arguments: dict[str, Any], more: Sequence[str] | None, as_json: bool, served: dict[str, Any]
+) -> None:
+    settings = settings_from(**served)
+    size = arguments.get("batch_size")
+    if size is not None and size > max(settings.batch_sizes):
+        settings = settings_from(**served, batch_sizes=[*settings.batch_sizes, size])
+    from service.anatomy.console import further_arguments, main
+    from service.anatomy.errors import StudyError
+
+    try:
+        main(settings.engine_settings(""), name, arguments | further_arguments(more or ()), as_json)
+    except StudyError as error:
+        bad_input(error)

@@ -1,0 +1,122 @@
+"""The engine's end of the border: what has arrived, in order, and what is sent back."""
+
+from __future__ import annotations
+
+import select
+from collections import deque
+from time import perf_counter_ns
+
+import msgspec
+import zmq
+
+from service.protocol.messages import Cancel, Job, Pause, Paused, Resume, Stop, ToEngine, ToFront
+from service.protocol.placement import threads_now
+
+
+class Inbox:
+    """A PAIR socket to the front that never blocks while there is work."""
+
+    def __init__(self, address: str) -> None:
+        before = threads_now()
+        self._context = zmq.Context(io_threads=1)
+        self._socket = self._context.socket(zmq.PAIR)
+        # Without a high-water mark a front that stalls would block the engine in `send`.
+        self._socket.set(zmq.SNDHWM, 0)
+        self._socket.connect(address)
+        self._signal = select.poll()
+        self._signal.register(self._socket, select.POLLIN)
+        self._sent = False
+        self.own_threads = threads_now() - before
+        self._decode = msgspec.msgpack.Decoder(ToEngine).decode
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._waiting: deque[Job | Pause] = deque()
+        self._pause_id, self._paused_until_ns = 0, 0
+        self._running_id: str | None = None
+        self._looks = False
+        self._cancelled: set[str] = set()
+        self.stopped = False
+
+    def receive(self, timeout_milliseconds: int = 0) -> None:
+        """Take in what has arrived, waiting up to `timeout_milliseconds` for a first message."""
+        self._sent = False
+        if timeout_milliseconds and not self._socket.poll(timeout_milliseconds):
+            return
+        while int(self._socket.get(zmq.EVENTS)) & zmq.POLLIN:
+            message = self._decode(self._socket.recv())
+            if isinstance(message, Job):
+                self._waiting.append(message)
+            elif isinstance(message, Cancel):
+                self._cancelled.add(message.id)
+            elif isinstance(message, Pause):
+                self._pause(message)
+            elif isinstance(message, Resume):
+                self._paused_until_ns = 0
+                self._waiting = deque(waiting for waiting in self._waiting if isinstance(waiting, Job))
+            elif isinstance(message, Stop):
+                self.stopped = True
+        if self._cancelled:
+            waiting = {job.id for job in self._waiting if isinstance(job, Job)}
+            self._cancelled &= waiting | {self._running_id or ""}
+
+    def take(self) -> Job | None:
+        """The job that has waited longest, which from now on is the running one; None while paused.
+
+        A Pause stands in line like a job. Where it is its turn, the rest begins and the front is told.
+        """
+        if self.paused:
+            return None
+        first = self._waiting.popleft() if self._waiting else None
+        if isinstance(first, Pause):
+            self._begin_pause(first)
+            first = None
+        self._running_id = first.id if first else None
+        return first
+
+    @property
+    def paused(self) -> bool:
+        """Whether the engine is to do nothing at all for now."""
+        return perf_counter_ns() < self._paused_until_ns
+
+    def _pause(self, asked: Pause) -> None:
+        if asked.id != self._pause_id:
+            self._waiting.append(asked)
+        elif self.paused:
+            self._begin_pause(asked)
+        else:
+            self.send(Paused(id=asked.id, holds=False))
+
+    def _begin_pause(self, asked: Pause) -> None:
+        begins = asked.id != self._pause_id
+        self._pause_id = asked.id
+        self._paused_until_ns = perf_counter_ns() + round(asked.lease_seconds * 1e9)
+        if begins:
+            self.send(Paused(id=asked.id, holds=True))
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody waits for the engine, as far as has been received."""
+        return not self._waiting
+
+    def is_cancelled(self, job: Job) -> bool:
+        """Whether the running `job` has been cancelled by now.
+
+        Asked between any two steps, looked up between every other two: polling the descriptor is ten times
+        cheaper than asking the socket, and still costs microseconds. A send may have swallowed the
+        descriptor's signal, so after one the socket itself is asked.
+        """
+        self._looks = not self._looks
+        if not self._looks:
+            return job.id in self._cancelled
+        if self._sent or self._signal.poll(0):
+            self.receive()
+        return job.id in self._cancelled
+
+    def send(self, message: ToFront) -> None:
+        """Hand `message` to the border's own thread."""
+        self._socket.send(self._encode(message))
+        self._sent = True
+
+    def close(self) -> None:
+        """Deliver what was sent, then leave."""
+        self._socket.close(linger=1000)
+        self._context.term()

@@ -1,0 +1,73 @@
+"""An engine without a front: jobs from a list, answers into one; what checks and tests run in process."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from time import perf_counter_ns
+
+import msgspec
+
+from service.protocol.messages import Job, Outcome, ToFront, Token
+from service.protocol.status import EngineStatus, ModeStatus
+
+NO_DEADLINE_NS = 2**62
+
+
+class LocalInbox:
+    """Stands where the border's socket would: gives out `jobs` once the engine is warm, then says stop.
+
+    `watch` sees every message as it is sent.
+    """
+
+    def __init__(self, jobs: Iterable[Job], watch: Callable[[ToFront], None] | None = None) -> None:
+        self._jobs, self._watch = deque(jobs), watch
+        self._warm = False
+        self.paused = False
+        self.own_threads: set[int] = set()
+        self.outcomes: list[Outcome] = []
+        self.tokens: list[Token] = []
+        self.modes: dict[str, ModeStatus] = {}
+
+    def receive(self, timeout_milliseconds: int = 0) -> None:
+        """Nothing arrives from outside."""
+
+    def take(self) -> Job | None:
+        """The next job, as if it had been sent this moment."""
+        if not self._warm or not self._jobs:
+            return None
+        return msgspec.structs.replace(self._jobs.popleft(), sent_ns=perf_counter_ns())
+
+    @property
+    def idle(self) -> bool:
+        """Always: so that floors are refreshed between jobs as they are in service."""
+        return True
+
+    @property
+    def stopped(self) -> bool:
+        """Whether all jobs have been taken."""
+        return self._warm and not self._jobs
+
+    def is_cancelled(self, job: Job) -> bool:
+        """Never."""
+        return False
+
+    def send(self, message: ToFront) -> None:
+        """Keep `message` where the caller finds it."""
+        if isinstance(message, Outcome):
+            self.outcomes.append(message)
+        elif isinstance(message, Token):
+            self.tokens.append(message)
+        elif isinstance(message, ModeStatus):
+            self.modes[message.mode] = message
+        elif isinstance(message, EngineStatus):
+            self._warm = message.warm
+        if self._watch:
+            self._watch(message)
+
+
+def local_job(identity: str, mode: str, prompts: list[str], max_new_tokens: int, **options: object) -> Job:
+    """A job for a LocalInbox: no deadline, sent when it is taken."""
+    fields = {"id": identity, "mode": mode, "prompts": prompts, "max_new_tokens": max_new_tokens}
+    unhurried = {"type": "job", "sent_ns": 0, "deadline_ns": NO_DEADLINE_NS}
+    return msgspec.convert({**fields, **unhurried, **options}, Job)

@@ -1,0 +1,174 @@
+"""Studies, one at a time, in a process of their own that works only while the engine rests."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+from service.front.active_sweeps import RUN_SECONDS, ActiveSweeps
+from service.front.anatomy_process import AnatomyProcess
+from service.front.engine_client import EngineClient
+from service.front.errors import (
+    AnatomyBusy,
+    DeadlinePassed,
+    Draining,
+    ModeNotReady,
+    RunInProgress,
+    StudyInterrupted,
+)
+
+log = logging.getLogger("launchbound.anatomy")
+
+RENEW_SECONDS = 1.0
+"""How often the engine's rest is prolonged, and looked at who waits for it."""
+
+BUSY_RETRY_SECONDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """In seconds: requests wait for a study no longer than `pause`, a study for the engine than `wait`.
+
+    A study that has not ended after `study` is given up, and the process is ended after `idle` without one.
+    """
+
+    pause: float
+    wait: float
+    study: float
+    idle: float
+
+
+@dataclass(frozen=True, slots=True)
+class Studied:
+    """A finding as JSON, and the way to it in `seconds`: `wait` for the engine, `start` of the process where
+    there was none, the `study` itself, and for how long of these two it was `suspended` for requests.
+    """
+
+    body: bytes
+    seconds: dict[str, float]
+
+
+class Anatomy:
+    """Admits studies, has the engine rest for them, and gives way to requests that waited enough."""
+
+    def __init__(self, client: EngineClient, process: AnatomyProcess, limits: Limits) -> None:
+        self._client, self._limits = client, limits
+        self.process = process
+        self.sweeps = ActiveSweeps(lambda: client.pause.break_off(_run_in_progress("began")))
+        self._busy = False
+        self._idle: asyncio.TimerHandle | None = None
+        self._ending: asyncio.Task[None] | None = None
+
+    async def study(self, name: str, arguments: bytes) -> Studied:
+        """Run the study `name`. Cancelled, it ends the process at once: nobody waits for its answer.
+
+        Raises Draining, ModeNotReady, RunInProgress or AnatomyBusy before anything was disturbed;
+        StudyInterrupted, EngineLost or DeadlinePassed; or what the study was refused with.
+        """
+        self._admit()
+        self._busy = True
+        if self._idle is not None:
+            self._idle.cancel()
+        try:
+            return await self._run(name, arguments)
+        finally:
+            self._client.pause.end()
+            self._busy = False
+            self._idle = asyncio.get_running_loop().call_later(self._limits.idle, self._end_idle)
+
+    async def stop(self) -> None:
+        """End the process in order."""
+        if self._idle is not None:
+            self._idle.cancel()
+        await self.process.end(in_order=True)
+
+    def _admit(self) -> None:
+        if self._client.draining:
+            raise Draining("the service is shutting down and takes no new studies; try another instance")
+        if self._client.engine is None:
+            raise ModeNotReady(
+                self._client.down_reason,
+                type="engine_not_ready",
+                retry_after_seconds=self._client.retry_after_seconds,
+            )
+        if modes := self._client.warming():
+            # Compiling then, the engine would not rest.
+            message = f"studies begin when the engine is warm; {', '.join(modes)} not yet"
+            raise ModeNotReady(message, type="warming")
+        if left := self.sweeps.seconds_left():
+            raise _run_in_progress("is in progress", left)
+        if self._busy:
+            raise AnatomyBusy(
+                f"another study is under way ({self.process.doing}); they run one at a time",
+                retry_after_seconds=BUSY_RETRY_SECONDS,
+            )
+
+    async def _run(self, name: str, arguments: bytes) -> Studied:
+        began = monotonic()
+        try:
+            async with asyncio.timeout(self._limits.wait):
+                await self._client.pause.begin()
+        except TimeoutError:
+            message = f"the engine had work for more than {self._limits.wait:g} s; try again with less load"
+            raise DeadlinePassed(message) from None
+        seconds = {"wait": monotonic() - began}
+        work = asyncio.create_task(self._work(name, arguments, seconds))
+        try:
+            seconds["suspended"] = await self._attend(work)
+            return Studied(work.result(), seconds)
+        finally:
+            if not work.done():
+                work.cancel()
+                await self.process.end(in_order=False)
+            await asyncio.gather(work, return_exceptions=True)
+
+    async def _work(self, name: str, arguments: bytes, seconds: dict[str, float]) -> bytes:
+        began = monotonic()
+        await self.process.start()
+        seconds["start"] = monotonic() - began
+        body = await self.process.run(name, arguments)
+        seconds["study"] = monotonic() - began - seconds["start"]
+        return body
+
+    async def _attend(self, work: asyncio.Task[bytes]) -> float:
+        """Keep the engine at rest until `work` is done; returns the seconds for which it was suspended."""
+        pause, suspended, ends = self._client.pause, 0.0, monotonic() + self._limits.study
+        while True:
+            assert pause.lost is not None
+            ends_it: set[asyncio.Future[Any]] = {work, pause.lost}
+            await asyncio.wait(ends_it, timeout=RENEW_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if pause.lost.done():
+                raise pause.lost.result()
+            if work.done():
+                if pause.overdue:
+                    raise StudyInterrupted("the engine's rest ran out meanwhile, which disturbs; try again")
+                return suspended
+            if monotonic() - suspended > ends:
+                raise DeadlinePassed(f"the study took more than {self._limits.study:g} s and was given up")
+            if self._client.longest_wait_seconds() > self._limits.pause:
+                suspended += await self._give_way()
+            pause.renew()
+
+    async def _give_way(self) -> float:
+        """Suspend the process while the engine does what has waited for it; returns the seconds it took."""
+        began = monotonic()
+        self.process.suspend()
+        self._client.pause.end()
+        await self._client.pause.begin()
+        self.process.proceed()
+        return monotonic() - began
+
+    def _end_idle(self) -> None:
+        log.info("no study for %g s: the anatomy process ends", self._limits.idle)
+        self._ending = asyncio.create_task(self.process.end(in_order=True))
+
+
+def _run_in_progress(how: str, seconds_left: float = RUN_SECONDS) -> RunInProgress:
+    return RunInProgress(
+        f"a sweep {how}, which a study would disturb: wait until it has ended",
+        retry_after_seconds=math.ceil(seconds_left),
+    )

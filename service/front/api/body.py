@@ -1,0 +1,48 @@
+"""Reads a request body within its limit, and refuses what does not fit its schema."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect, Request
+
+from service.front.errors import BadRequest, BodyTooLarge, ClientGone
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+async def read_body(request: Request, schema: type[Body], limit_bytes: int) -> Body:
+    """The body as `schema`. It is counted while it arrives: a Content-Length may lie or be missing.
+
+    Raises BodyTooLarge, or BadRequest naming the first field at fault.
+    """
+    try:
+        return schema.model_validate_json(await _read(request, limit_bytes))
+    except ValidationError as error:
+        raise _bad_request(error) from None
+
+
+async def _read(request: Request, limit_bytes: int) -> bytes:
+    chunks, size = [], 0
+    try:
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size > limit_bytes:
+                message = f"the body is over the limit of {limit_bytes} bytes: send fewer or shorter prompts"
+                raise BodyTooLarge(message)
+            chunks.append(chunk)
+    except ClientDisconnect:
+        raise ClientGone("the client closed the connection before its body was complete") from None
+    return b"".join(chunks)
+
+
+def _bad_request(error: ValidationError) -> BadRequest:
+    """The first fault in words; the input itself is not echoed."""
+    faults = error.errors(include_url=False, include_input=False, include_context=False)
+    first = faults[0]
+    place = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in first["loc"]).lstrip(".")
+    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+    message = f"{place}: {first['msg']}{more}" if place else f"{first['msg']}{more}"
+    kind = "invalid_json" if first["type"] == "json_invalid" else "invalid_request"
+    return BadRequest(message, type=kind, param=str(first["loc"][0]) if first["loc"] else None)

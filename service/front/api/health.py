@@ -1,0 +1,64 @@
+"""`/health/live` and `/health/ready`: 200, or 503 with the reason in words."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from service.front.api.answers import reply
+from service.front.api.state import AppState, state_of
+from service.front.errors import Unavailable
+from service.front.schemas.answers import ErrorBody
+
+router = APIRouter(prefix="/health", tags=["health"], responses={503: {"model": ErrorBody}})
+
+
+@router.get("/live")
+async def live(request: Request) -> Response:
+    """200 while the front can do its work; 503 where it keeps failing to start an engine."""
+    state = state_of(request)
+    if (reason := state.supervisor.unwell) is not None:
+        raise Unavailable(reason, type="unwell")
+    up = state.client.engine is not None
+    return reply(
+        {
+            "status": "live",
+            "engine": "up" if up else state.client.down_reason,
+            "engine_paused": state.client.pause.held,
+            "anatomy": state.anatomy.process.doing,
+        }
+    )
+
+
+@router.get("", summary="The same as /health/ready, where vLLM has it: load generators ask there first.")
+@router.get("/ready")
+async def ready(request: Request) -> Response:
+    """200 once every configured mode is warm and in parity."""
+    state = state_of(request)
+    if (obstacle := _obstacle(state)) is not None:
+        raise obstacle
+    return reply({"status": "ready", "modes": state.client.ready_modes()})
+
+
+def _obstacle(state: AppState) -> Unavailable | None:
+    """Why not every mode can serve now."""
+    client = state.client
+    if client.draining:
+        return Unavailable("the service is shutting down", type="draining")
+    if client.engine is None:
+        return Unavailable(
+            client.down_reason, type="engine_not_ready", retry_after_seconds=client.retry_after_seconds
+        )
+    states = {name: client.modes[name] for name in client.configured if name in client.modes}
+    failed = [
+        f"{name} failed ({status.detail})" for name, status in states.items() if status.state == "failed"
+    ]
+    waiting = [
+        f"{name} is {states[name].state if name in states else 'cold'}"
+        for name in client.configured
+        if name not in states or states[name].state in ("cold", "warming")
+    ]
+    if not failed and not waiting:
+        return None
+    ready_now = f"ready: {', '.join(client.ready_modes()) or 'none yet'}"
+    return Unavailable("; ".join([*failed, *waiting, ready_now]), type="not_ready")

@@ -1,0 +1,19 @@
+"""`GET /metrics`: an explicit route, as a mounted app answers 307 and Prometheus then stores nothing."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from service.front.api.state import state_of
+
+router = APIRouter(tags=["metrics"])
+
+
+@router.get("/metrics", responses={200: {"content": {"text/plain": {}, "application/openmetrics-text": {}}}})
+async def metrics(request: Request) -> Response:
+    """Prometheus text, or OpenMetrics where the Accept header asks for it."""
+    state = state_of(request)
+    client, accept = state.client, request.headers.get("accept", "")
+    body, content_type = state.metrics.render(accept, client.in_progress(), client.waiting())
+    return Response(body, headers={"Content-Type": content_type})

@@ -1,0 +1,46 @@
+"""`GET /v1/modes`: every configured mode, where it stands and what it costs."""
+
+from __future__ import annotations
+
+import msgspec
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from service.front.api.answers import reply
+from service.front.api.state import state_of
+from service.front.schemas.answers import ModeBody, ModesAnswer
+from service.protocol.modes import MODES
+from service.protocol.status import ModeStatus
+
+router = APIRouter(tags=["modes"])
+
+
+@router.get("/modes", responses={200: {"model": ModesAnswer}})
+async def modes(request: Request) -> Response:
+    """State, requested and effective form with the reason, warm-up, dispatch floors, parity."""
+    client = state_of(request).client
+    answer: ModesAnswer = {
+        "modes": [_mode_body(name, client.modes.get(name)) for name in client.configured],
+        "engine": None if client.engine is None else msgspec.to_builtins(client.engine),
+    }
+    return reply(answer)
+
+
+def _mode_body(name: str, status: ModeStatus | None) -> ModeBody:
+    """One mode; before the engine has spoken of it, nothing but its row in the ladder is known."""
+    return {
+        "mode": name,
+        "removes": MODES[name].removes,
+        "state": status.state if status else "cold",
+        "requested": name,
+        "effective": status.effective if status else None,
+        "reason": status.reason if status else None,
+        "detail": status.detail if status else None,
+        "cache": status.cache if status else None,
+        "warmup_seconds": status.warmup_seconds if status else None,
+        "compile_seconds": status.compile_seconds if status else [],
+        "graph_breaks": status.graph_breaks if status else 0,
+        "recompiles": status.recompiles if status else 0,
+        "dispatch_floors": msgspec.to_builtins(status.floors) if status else [],
+        "parity": msgspec.to_builtins(status.parity) if status and status.parity else None,
+    }

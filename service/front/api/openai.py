@@ -1,0 +1,156 @@
+"""`GET /v1/models` and `POST /v1/completions`: what OpenAI's clients call, each mode as a model."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import PurePath
+from time import perf_counter_ns, time
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from service.front.api.answers import reply, server_timing
+from service.front.api.body import read_body
+from service.front.api.call import Call
+from service.front.api.generate import ERRORS, body_schema
+from service.front.api.openai_answers import Asked, CompletionEvents, completion_answer
+from service.front.api.request_id import id_of
+from service.front.api.state import AppState, state_of
+from service.front.api.stream import EventStream
+from service.front.errors import BadRequest, NotFound, UnknownMode
+from service.front.schemas.openai import (
+    CompletionAnswer,
+    CompletionBody,
+    CompletionErrorBody,
+    ModelBody,
+    ModelsAnswer,
+)
+from service.protocol.messages import Job
+
+CREATED = int(time())
+"""When this front started: a model here has no other birthday."""
+
+OPENAI_ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {**shown, "model": CompletionErrorBody} for status, shown in ERRORS.items()
+}
+
+router = APIRouter(tags=["openai"])
+
+
+@router.get("/models", responses={200: {"model": ModelsAnswer}, 401: OPENAI_ERRORS[401]})
+async def models(request: Request) -> Response:
+    """Every configured mode as a model, top rung first, ready or not."""
+    state = state_of(request)
+    answer: ModelsAnswer = {
+        "object": "list",
+        "data": [_model(state, mode) for mode in state.settings.modes],
+    }
+    return reply(answer)
+
+
+@router.get("/models/{model_id}", responses={200: {"model": ModelBody}, 404: OPENAI_ERRORS[404]})
+async def model(model_id: str, request: Request) -> Response:
+    """One of them."""
+    state = state_of(request)
+    return reply(_model(state, _mode_of(state, model_id)))
+
+
+@router.post("/chat/completions", include_in_schema=False)
+async def chat(_: Request) -> Response:
+    """Not served, and said so in words."""
+    raise NotFound("there is no chat here: the models complete text; send it to POST /v1/completions")
+
+
+@router.post(
+    "/completions",
+    openapi_extra=body_schema(CompletionBody),
+    responses={200: {"model": CompletionAnswer, "content": {"text/event-stream": {}}}, **OPENAI_ERRORS},
+)
+async def completions(request: Request) -> Response:
+    """Complete one batch of prompts in the mode that the model names, at once or as a stream."""
+    state = state_of(request)
+    body = await read_body(request, CompletionBody, state.settings.max_body_bytes)
+    received_ns = perf_counter_ns()
+    mode = request.state.mode = _mode_of(state, body.model)
+    copies = body.n or 1
+    _check_limits(state, body, copies)
+    job = _new_job(state, id_of(request.scope), mode, body, copies, received_ns)
+    usage = bool(body.stream_options and body.stream_options.include_usage)
+    asked = Asked(id_of(request.scope), body.model, copies, usage)
+    if body.stream:
+        return EventStream(state, job, received_ns, CompletionEvents(state, asked))
+    async with Call(state, request.receive) as call:
+        timing = await call.timing(call.submit(job), received_ns)
+    answer = completion_answer(asked, timing, state)
+    # Observed right after the answer has been written, so that nobody waits for the observation.
+    asyncio.get_running_loop().call_soon(state.observe, timing)
+    return reply(answer, {"Server-Timing": server_timing(answer["launchbound"]["timings"])})
+
+
+def model_name(model: str) -> str:
+    """A setting's model as it stands in ids: the last part of a folder or hub id, in harmless characters."""
+    return re.sub(r"[^\w.-]", "-", PurePath(model.removeprefix("hf:")).name) or "model"
+
+
+def _model(state: AppState, mode: str) -> ModelBody:
+    client = state.client
+    status = client.modes.get(mode)
+    return {
+        "id": f"{model_name(state.settings.model)}:{mode}",
+        "object": "model",
+        "created": CREATED,
+        "owned_by": "launchbound",
+        "max_model_len": client.engine.context if client.engine else None,
+        "launchbound": {
+            "mode": mode,
+            "state": status.state if status else "cold",
+            "effective": status.effective if status else None,
+            "reason": status.reason if status else None,
+        },
+    }
+
+
+def _mode_of(state: AppState, model: str) -> str:
+    """The mode that a model id names; raises UnknownMode, 404, listing the ids there are."""
+    ids = {f"{model_name(state.settings.model)}:{mode}": mode for mode in state.settings.modes}
+    if model not in ids:
+        message = f"no model '{model[:128]}' here; try one of {', '.join(ids)}"
+        raise UnknownMode(message, type="unknown_model", param="model")
+    return ids[model]
+
+
+def _check_limits(state: AppState, body: CompletionBody, copies: int) -> None:
+    """Raise BadRequest, naming the limit, for what this instance cannot run in any mode."""
+    rows, largest = len(body.prompt) * copies, state.settings.batch_sizes[-1]
+    if rows > largest:
+        what = f"n: {len(body.prompt)} × {copies}" if copies > 1 else f"prompt: {rows}"
+        message = f"{what} completions are over the limit of {largest}; send them in several requests"
+        raise BadRequest(message, type="batch_too_large", param="n" if copies > 1 else "prompt")
+    engine, new = state.client.engine, body.max_tokens or 16
+    if engine is not None and new >= engine.context:
+        message = f"max_tokens: {new} and a prompt are over the context of {engine.context}"
+        raise BadRequest(message, param="max_tokens")
+
+
+def _new_job(
+    state: AppState, job_id: str, mode: str, body: CompletionBody, copies: int, received_ns: int
+) -> Job:
+    """`body` as a job for `mode`, stamped as sent now; null is each field's default."""
+    return Job(
+        id=job_id,
+        mode=mode,
+        prompts=[prompt for prompt in body.prompt for _ in range(copies)],
+        max_new_tokens=body.max_tokens or 16,
+        min_tokens=body.min_tokens or 0,
+        temperature=1.0 if body.temperature is None else body.temperature,
+        top_p=body.top_p,
+        top_k=body.top_k if body.top_k and body.top_k > 0 else None,
+        seed=body.seed,
+        stop=body.stop or [],
+        ignore_eos=bool(body.ignore_eos),
+        stream=bool(body.stream),
+        deadline_ns=received_ns + round(state.settings.request_timeout_seconds * 1e9),
+        sent_ns=perf_counter_ns(),
+    )

@@ -1,0 +1,180 @@
+"""The only place where the front's parts meet: `create_app` builds it, `serve` runs it in one process."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import uvicorn
+from fastapi import APIRouter, Depends, FastAPI
+
+from service.front.advice import StepStatistics
+from service.front.anatomy_client import Anatomy, Limits
+from service.front.anatomy_process import ANATOMY_COMMAND, AnatomyProcess
+from service.front.api import (
+    advice,
+    anatomy,
+    compare,
+    generate,
+    health,
+    metrics,
+    modes,
+    openai,
+    problems,
+    traces,
+)
+from service.front.api.keys import require_key
+from service.front.api.request_id import RequestId
+from service.front.api.state import AppState
+from service.front.api.sweep_header import SweepHeader
+from service.front.build import build_commit, build_version
+from service.front.engine_client import EngineClient
+from service.front.metrics.recorder import Metrics
+from service.front.metrics.series import new_registry
+from service.front.server import Server
+from service.front.settings import Settings
+from service.front.supervisor import ENGINE_COMMAND, Supervisor
+
+log = logging.getLogger("launchbound")
+
+EXIT_BAD_INPUT = 2
+
+DESCRIPTION = """
+One transformer, served through PyTorch's ladder of inference modes, side by side. Every answer says where its
+time went: queue, host dispatch, device kernels, waiting, and the rest.
+"""
+
+
+def create_app(
+    settings: Settings,
+    engine_command: Sequence[str] | None = None,
+    refused: Callable[[str], None] | None = None,
+    anatomy_command: Sequence[str] | None = None,
+) -> FastAPI:
+    """The front as an ASGI app. Its lifespan starts the engine and ends it.
+
+    `engine_command` and `anatomy_command` replace the command lines of these processes; their settings are
+    appended as JSON. `refused` is told why where the first engine says that its settings cannot work.
+    """
+    commands = engine_command or ENGINE_COMMAND, anatomy_command or ANATOMY_COMMAND
+    state = _assemble(settings, commands, refused)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        state.supervisor.start()
+        try:
+            yield
+        finally:
+            await state.client.drain(settings.drain_seconds)
+            await state.anatomy.stop()
+            await state.supervisor.stop()
+
+    app = FastAPI(
+        title="launchbound",
+        version=build_version(),
+        description=DESCRIPTION,
+        lifespan=lifespan,
+        redirect_slashes=False,
+    )
+    app.state.launchbound = state
+    app.add_middleware(SweepHeader, state=state)
+    app.add_middleware(RequestId)
+    problems.install(app)
+    v1 = APIRouter(prefix="/v1", dependencies=[Depends(require_key)])
+    for routes in (generate, compare, openai, modes, advice, anatomy, traces):
+        v1.include_router(routes.router)
+    app.include_router(v1)
+    app.include_router(health.router)
+    app.include_router(metrics.router)
+    return app
+
+
+def serve(settings: Settings) -> int:
+    """Run the service until it is told to stop. Returns the exit code: 0, or 2 for input that cannot work."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    if os.environ.get("WEB_CONCURRENCY", "1") != "1":
+        return _bad_input("WEB_CONCURRENCY: this service has one front process, as its counters live in it")
+    try:
+        listener = _listen(settings.host, settings.port)
+    except OSError as error:
+        return _bad_input(f"cannot listen on {settings.host}:{settings.port}: {error}; choose another --port")
+    refusals: list[str] = []
+
+    def refused(reason: str) -> None:
+        refusals.append(reason)
+        server.should_exit = True
+
+    app = create_app(settings, refused=refused)  # notes the cores before the front is pinned to some of them
+    _pin_front(settings)
+    config = uvicorn.Config(
+        app,
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        workers=1,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=5,
+    )
+    server = Server(config, app.state.launchbound, listener)
+    server.run(sockets=[listener])
+    return _bad_input(f"{refusals[0]}; see its message above") if refusals else 0
+
+
+def _assemble(
+    settings: Settings,
+    commands: tuple[Sequence[str], Sequence[str]],
+    refused: Callable[[str], None] | None,
+) -> AppState:
+    build = {"version": build_version(), "commit": build_commit(settings.commit)}
+    instrumented = settings.instrumentation == "full"
+    moved = Metrics(new_registry(), settings.modes, settings.batch_sizes, build, instrumented)
+    client = EngineClient(settings.modes, settings.max_queue, settings.hang_seconds, moved)
+    supervisor = Supervisor(client, settings.engine_settings, commands[0], refused=refused)
+    studies = Anatomy(client, AnatomyProcess(settings.engine_settings, commands[1]), _limits(settings))
+    return AppState(settings, client, supervisor, studies, moved, StepStatistics())
+
+
+def _limits(settings: Settings) -> Limits:
+    """What bounds a study; no request waits for one so long that half its own time is gone."""
+    return Limits(
+        pause=min(settings.anatomy_pause_seconds, settings.request_timeout_seconds / 2),
+        wait=settings.request_timeout_seconds,
+        study=settings.hang_seconds,
+        idle=settings.anatomy_idle_seconds,
+    )
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A bound socket, before anything else is started; raises OSError where the port is taken."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(family, kind, protocol)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+    except OSError:
+        listener.close()
+        raise
+    listener.set_inheritable(False)
+    return listener
+
+
+def _pin_front(settings: Settings) -> None:
+    """Keep the front off the engine's cores: on those asked for, else on the lower half of what there is."""
+    usable = sorted(os.sched_getaffinity(0))
+    cores = settings.front_cpus
+    if cores is None:
+        engine = settings.engine_cpus or usable[len(usable) // 2 :]
+        cores = [core for core in usable if core not in engine] or usable
+    os.sched_setaffinity(0, cores)
+
+
+def _bad_input(message: str) -> int:
+    print(f"launchbound: {message}", file=sys.stderr)
+    return EXIT_BAD_INPUT

@@ -1,0 +1,218 @@
+"""Everything that can go wrong for a client, as one tree of exceptions, each with its status code.
+
+    LaunchboundError 500
+    ├── BadRequest 422                 the body cannot be served as it is
+    │   ├── UnknownMode 404
+    │   ├── BodyTooLarge 413
+    │   └── Unauthorised 401           + WWW-Authenticate
+    ├── NotFound 404                   nothing of that name
+    ├── NotMeasured 409                the answer needs measurements that are not there yet
+    ├── RunInProgress 409              + Retry-After; a sweep is measuring, a study would disturb it
+    ├── AnatomyBusy 409                + Retry-After; another study is under way
+    ├── QueueFull 429                  + Retry-After
+    ├── Unavailable 503                + Retry-After
+    │   ├── ModeNotReady               warming, failed, or the engine has not said hello yet
+    │   ├── EngineLost                 the engine process ended while it had the job
+    │   ├── OutOfMemory                the device's memory
+    │   ├── StudyInterrupted           the anatomy process ended, or the engine served meanwhile
+    │   └── Draining                   the service is shutting down
+    ├── DeadlinePassed 504
+    ├── ClientGone 499                 nobody is there to read it; only logs and metrics see it
+    └── EngineFailed 500               the engine could not run the job, and says why
+
+A `Problem` from the engine becomes one of these through `from_problem`.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from service.protocol.messages import Problem
+
+Rejection = Literal["queue_full", "too_large", "bad_request", "not_ready", "unauthorised", "draining"]
+
+
+class LaunchboundError(Exception):
+    """Base of the tree. `type`, `message` and `param` are what the client reads.
+
+    `rejection` is set where the request was refused before it ran: the label it is counted under.
+    """
+
+    status: ClassVar[int] = 500
+    rejection: ClassVar[Rejection | None] = None
+    default_type: ClassVar[str] = "internal"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        type: str | None = None,
+        param: str | None = None,
+        retry_after_seconds: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.type = type or self.default_type
+        self.message = message
+        self.param = param
+        self.retry_after_seconds = retry_after_seconds
+
+    def headers(self) -> dict[str, str]:
+        """Headers that go with this answer."""
+        return {} if self.retry_after_seconds is None else {"Retry-After": str(self.retry_after_seconds)}
+
+
+class BadRequest(LaunchboundError):
+    """The request cannot be served as it is; `param` names the field to change."""
+
+    status = 422
+    rejection: ClassVar[Rejection | None] = "bad_request"
+    default_type = "invalid_request"
+
+
+class UnknownMode(BadRequest):
+    """No such mode, or not one of those this instance was started with."""
+
+    status = 404
+    default_type = "unknown_mode"
+
+
+class BodyTooLarge(BadRequest):
+    """More bytes than `max_body_bytes`."""
+
+    status = 413
+    rejection = "too_large"
+    default_type = "body_too_large"
+
+
+class Unauthorised(BadRequest):
+    """The API key is missing or wrong."""
+
+    status = 401
+    rejection = "unauthorised"
+    default_type = "unauthorised"
+
+    def headers(self) -> dict[str, str]:
+        """Names the scheme, as RFC 6750 wants it."""
+        return {"WWW-Authenticate": 'Bearer realm="launchbound"'}
+
+
+class NotFound(LaunchboundError):
+    """Nothing here has that name; the message says where the names are listed."""
+
+    status = 404
+    default_type = "not_found"
+
+
+class NotMeasured(LaunchboundError):
+    """The answer would need measurements that this instance has not made; the message says what to run."""
+
+    status = 409
+    default_type = "not_measured"
+
+
+class RunInProgress(LaunchboundError):
+    """A sweep is measuring: its requests carry `X-Launchbound-Run`, and the last one is not long ago."""
+
+    status = 409
+    default_type = "run_in_progress"
+
+
+class AnatomyBusy(LaunchboundError):
+    """Another study is under way; they run one at a time."""
+
+    status = 409
+    default_type = "anatomy_busy"
+
+
+class QueueFull(LaunchboundError):
+    """As many requests as `max_queue` are accepted and unfinished."""
+
+    status = 429
+    rejection = "queue_full"
+    default_type = "queue_full"
+
+
+class Unavailable(LaunchboundError):
+    """Not now: come back after `retry_after_seconds`."""
+
+    status = 503
+    default_type = "unavailable"
+
+    def __init__(
+        self, message: str, *, type: str | None = None, param: str | None = None, retry_after_seconds: int = 5
+    ) -> None:
+        super().__init__(message, type=type, param=param, retry_after_seconds=retry_after_seconds)
+
+
+class ModeNotReady(Unavailable):
+    """The mode is warming or failed, or the engine is starting."""
+
+    rejection = "not_ready"
+    default_type = "mode_not_ready"
+
+
+class EngineLost(Unavailable):
+    """The engine process ended while it had the job; a new one is being started."""
+
+    default_type = "engine_lost"
+
+
+class OutOfMemory(Unavailable):
+    """The device had no memory for this batch."""
+
+    default_type = "out_of_memory"
+
+
+class StudyInterrupted(Unavailable):
+    """A study that did not come to its end; asked for again, it starts in a new process."""
+
+    default_type = "study_interrupted"
+
+
+class Draining(Unavailable):
+    """The service finishes what it has and takes nothing new."""
+
+    rejection = "draining"
+    default_type = "draining"
+
+
+class DeadlinePassed(LaunchboundError):
+    """`request_timeout_seconds` went by before the answer was complete."""
+
+    status = 504
+    default_type = "timeout"
+
+
+class ClientGone(LaunchboundError):
+    """The client closed the connection before its answer."""
+
+    status = 499
+    default_type = "cancelled"
+
+
+class EngineFailed(LaunchboundError):
+    """The engine could not run the job; the message is its own."""
+
+
+OF_PROBLEM: dict[str, type[LaunchboundError]] = {
+    "prompt_too_long": BadRequest,
+    "unknown_mode": UnknownMode,
+    "not_found": NotFound,
+    "invalid_request": BadRequest,
+    "unsupported_here": BadRequest,
+    "mode_not_ready": ModeNotReady,
+    "mode_failed": ModeNotReady,
+    "out_of_memory": OutOfMemory,
+    "timeout": DeadlinePassed,
+    "cancelled": ClientGone,
+}
+
+
+def from_problem(problem: Problem) -> LaunchboundError:
+    """The exception that stands for what the engine said; unknown types are `EngineFailed`, 500."""
+    return OF_PROBLEM.get(problem.type, EngineFailed)(problem.message, type=problem.type, param=problem.param)
+
+
+def error_body(type_: str, message: str, param: str | None = None) -> dict[str, dict[str, str | None]]:
+    """The one error shape."""
+    return {"error": {"type": type_, "message": message, "param": param}}

@@ -1,0 +1,226 @@
+"""What happened goes in, and moves the series of the catalogue: one request, one mode, one engine life."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Mapping
+from time import perf_counter
+
+from prometheus_client import CollectorRegistry
+
+from service.front.errors import Rejection
+from service.front.metrics.catalogue import FALLBACK, FALLBACK_REASONS, Start
+from service.front.metrics.series import Labels, Series
+from service.front.request_timing import RequestTiming
+from service.protocol.messages import PhaseTimings, StepProfile
+from service.protocol.modes import MODES
+from service.protocol.status import EngineStatus, ModeStatus
+
+
+class Metrics:
+    """What the service knows of itself. `modes` and `batch_sizes` are the configured ones.
+
+    `instrumented` False: what only full instrumentation measures is absent until it has been measured.
+    """
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        modes: list[str],
+        batch_sizes: list[int],
+        build: Mapping[str, str],
+        instrumented: bool = True,
+    ) -> None:
+        self._build, self._instrumented = build, instrumented
+        self._series = Series(registry, modes, batch_sizes)
+        self._modes = modes
+        self._statuses: dict[str, ModeStatus] = {}
+        self._memory_events: dict[str, int] = {}
+        self._bound: dict[Labels, tuple[float, float]] = {}
+        self._series.start("always", *(["timings"] if instrumented else []))
+
+    def observe(self, timing: RequestTiming) -> None:
+        """One request that ended well: all its metrics, in this moment."""
+        began = perf_counter()
+        mode = self._observed_mode(timing)
+        write = self._series.write
+        write("requests_total", 1, mode, "ok")
+        write("batch_size", timing.outcome.batch_size, mode)
+        write("tokens_total", timing.outcome.prompt_tokens, mode, "prompt")
+        generated = sum(output.completion_tokens for output in timing.outcome.outputs)
+        write("tokens_total", generated, mode, "generated")
+        write("engine_involuntary_switches_total", timing.timings.involuntary_switches)
+        self._observe_replays(timing)
+        if timing.outcome.profile is not None:
+            # The profiler stretches what it looks at, so these stay out of every time.
+            write("profiled_requests_total", 1, timing.job.mode)
+            self._observe_profile(timing.outcome.profile, mode)
+        else:
+            self._observe_request(timing, mode)
+            batch = str(timing.outcome.batch_bucket)
+            self._observe_phase(timing.timings.prefill, mode, "prefill", batch)
+            self._observe_phase(timing.timings.decode, mode, "decode", batch)
+        write("instrumentation_seconds_total", perf_counter() - began)
+
+    def failed(self, mode: str, outcome: str) -> None:
+        """A request that ran or was waiting, and ended as error, cancelled, timeout or oom."""
+        self._series.write("requests_total", 1, mode, outcome)
+
+    def rejected(self, reason: Rejection, mode: str | None) -> None:
+        """A request refused before it ran; `mode` where it had named a valid one by then."""
+        self._series.write("requests_rejected_total", 1, reason)
+        if mode is not None:
+            self._series.write("requests_total", 1, mode, "rejected")
+
+    def engine(self, status: EngineStatus) -> None:
+        """The engine said what it is: from here on it is known what can be measured."""
+        if self._instrumented:
+            self._series.start(*_measurable(status))
+        write = self._series.write
+        write("engine_up", 1)
+        write(
+            "build_info",
+            1,
+            self._build["version"],
+            self._build["commit"],
+            status.torch,
+            status.cuda or "none",
+            status.device_name,
+        )
+        write(
+            "model_info",
+            1,
+            status.model,
+            str(status.parameters),
+            status.dtype,
+            str(status.layers),
+            str(status.width),
+        )
+        for name, value in (status.memory or {}).items():
+            kind, _, stat = name.rpartition("_")
+            if stat in ("current", "peak"):
+                write(f"memory_{kind}_bytes", value, stat)
+            else:
+                write(f"memory_{name}_total", value - self._memory_events.get(name, 0))
+                self._memory_events[name] = value
+
+    def mode(self, status: ModeStatus) -> None:
+        """A mode changed: what grew since its last status is counted, what is a state is set."""
+        name, write = status.mode, self._series.write
+        before = self._statuses.get(name)
+        self._statuses[name] = status
+        for seconds in status.compile_seconds[len(before.compile_seconds) if before else 0 :]:
+            write("compile_seconds", seconds, name)
+        write("graph_breaks_total", status.graph_breaks - (before.graph_breaks if before else 0), name)
+        write("recompiles_total", status.recompiles - (before.recompiles if before else 0), name)
+        captured = status.graph_captures - (before.graph_captures if before else 0)
+        if captured:
+            write("cudagraph_captures_total", captured, name)
+        write("mode_ready", 1 if status.state == "ready" else 0, name)
+        self._declare(before, status)
+        if status.warmup_seconds is not None:
+            write("warmup_seconds", status.warmup_seconds, name, status.cache or "none")
+        if status.parity is not None:
+            write("mode_parity_max_abs_logit_difference", status.parity.max_abs_logit_difference, name)
+        for floor in status.floors:
+            write("dispatch_floor_seconds", floor.seconds, name, str(floor.batch))
+
+    def engine_lost(self) -> None:
+        """The engine ended: nothing is ready, and its successor counts from zero."""
+        self._series.write("engine_up", 0)
+        self._series.write("engine_restarts_total", 1)
+        for name in self._modes:
+            self._series.write("mode_ready", 0, name)
+        for status in self._statuses.values():
+            self._series.remove("mode_effective_info", *_declaration(status))
+        self._statuses.clear()
+        self._memory_events.clear()
+
+    def render(self, accept: str, in_progress: Tally[str], waiting: int) -> tuple[bytes, str]:
+        """The exposition in the format that `accept` asks for, and its content type.
+
+        `in_progress` counts the unfinished requests by mode; `waiting` are those of them that have not begun.
+        """
+        for name in self._modes:
+            self._series.write("requests_in_progress", in_progress[name], name)
+        self._series.write("queue_depth", waiting)
+        return self._series.render(accept)
+
+    def _observed_mode(self, timing: RequestTiming) -> str:
+        """The mode asked for, or 'fallback' where the request ran as something else than was declared."""
+        mode, outcome = timing.job.mode, timing.outcome
+        status = self._statuses.get(mode)
+        if status is None or outcome.effective == status.effective:
+            return mode
+        reason = outcome.reason if outcome.reason in FALLBACK_REASONS else "other"
+        self._series.write("fallbacks_total", 1, mode, reason)
+        return FALLBACK
+
+    def _observe_replays(self, timing: RequestTiming) -> None:
+        """Where a request ran as the form of its mode that replays graphs, each of its steps was a replay."""
+        mode, timings = timing.job.mode, timing.timings
+        if MODES[mode].cuda.graph_replay and timing.outcome.effective == MODES[mode].cuda.name:
+            steps = timings.prefill.steps + timings.decode.steps
+            self._series.write("cudagraph_replays_total", steps, mode)
+
+    def _observe_request(self, timing: RequestTiming, mode: str) -> None:
+        parts = {
+            "request_duration_seconds": timing.total_seconds,
+            "request_queue_seconds": timing.queue_seconds,
+            "request_dispatch_seconds": timing.dispatch_seconds,
+            "request_device_span_seconds": timing.device_span_seconds,
+            "request_kernel_seconds": timing.kernel_seconds,
+            "request_sync_wait_seconds": timing.sync_wait_seconds,
+            "request_other_seconds": timing.other_seconds,
+            "time_to_first_token_seconds": timing.time_to_first_token_seconds,
+            "time_per_output_token_seconds": timing.time_per_output_token_seconds,
+        }
+        for name, seconds in parts.items():
+            if seconds is not None:
+                self._series.write(name, seconds, mode)
+
+    def _observe_phase(self, phase: PhaseTimings, mode: str, name: str, batch: str) -> None:
+        steps, dispatch, kernel = phase.steps, phase.dispatch_seconds, phase.kernel_seconds
+        if steps == 0:
+            return
+        sums = {"wall": phase.wall_seconds, "dispatch": dispatch, "kernel": kernel}
+        for part, seconds in sums.items():
+            if seconds is not None:
+                self._series.add_steps(f"step_batch_{part}_seconds", seconds, steps, mode, name, batch)
+        if dispatch is not None:
+            each = phase.dispatch_steps_seconds or [dispatch / steps] * steps
+            self._observe_steps("step_dispatch_seconds", each, mode, name)
+        self._observe_steps("step_device_span_seconds", phase.device_span_steps_seconds, mode, name)
+        if dispatch is not None and kernel is not None and dispatch + kernel > 0:
+            kernels, dispatches = self._bound.get((mode, batch), (0.0, 0.0))
+            self._bound[mode, batch] = kernels, dispatches = kernels + kernel, dispatches + dispatch
+            self._series.write("device_bound_index", kernels / (kernels + dispatches), mode, batch)
+
+    def _observe_profile(self, profile: list[StepProfile], mode: str) -> None:
+        for entry in profile:
+            counts = {"operators": entry.operators, "kernels": entry.kernels, "launches": entry.launches}
+            for what, count in counts.items():
+                if count is not None:
+                    self._series.write(f"step_{what}", count, mode, entry.phase)
+
+    def _observe_steps(self, name: str, values: list[float], *labels: str) -> None:
+        if values:
+            write = self._series.writer(name, labels)
+            for seconds in values:
+                write(seconds)
+
+    def _declare(self, before: ModeStatus | None, status: ModeStatus) -> None:
+        if before is not None and _declaration(before) != _declaration(status):
+            self._series.remove("mode_effective_info", *_declaration(before))
+        self._series.write("mode_effective_info", 1, *_declaration(status))
+
+
+def _measurable(status: EngineStatus) -> tuple[Start, ...]:
+    """What this engine can measure: dispatch, on a CPU only by a hollow twin, and kernel as the rest then."""
+    if status.device.startswith("cuda"):
+        return "dispatch", "cuda"
+    return ("dispatch", "cpu") if status.no_twin is None else ()
+
+
+def _declaration(status: ModeStatus) -> Labels:
+    return status.mode, status.effective, status.reason or ""

@@ -1,0 +1,146 @@
+"""The only file that knows Prometheus: the catalogue's rows as living series, and their exposition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    GCCollector,
+    Info,
+    PlatformCollector,
+    ProcessCollector,
+    disable_created_metrics,
+)
+from prometheus_client.core import SummaryMetricFamily
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from service.front.metrics.catalogue import CATALOGUE, PREFIX, MetricSpec
+from service.front.metrics.histogram import Distribution, exposed
+
+Labels = tuple[str, ...]
+Write = Callable[[float], None]
+
+
+def new_registry() -> CollectorRegistry:
+    """A registry with what there is to know of this process: its memory, CPU time, files, and collections."""
+    registry = CollectorRegistry()
+    for collector in (ProcessCollector, GCCollector, PlatformCollector):
+        collector(registry=registry)
+    return registry
+
+
+class Sums(Collector):
+    """A summary whose sum and count grow by a whole request's steps at once."""
+
+    def __init__(self, row: MetricSpec) -> None:
+        self._row = row
+        self._sums: dict[Labels, tuple[float, int]] = {}
+
+    def add(self, labels: Labels, seconds: float, steps: int) -> None:
+        """`steps` more steps that took `seconds` together."""
+        total, count = self._sums.get(labels, (0.0, 0))
+        self._sums[labels] = (total + seconds, count + steps)
+
+    def collect(self) -> Iterator[SummaryMetricFamily]:
+        """The exposition of now."""
+        row = self._row
+        family = SummaryMetricFamily(PREFIX + row.name, row.help, labels=row.labels, unit=row.unit)
+        for labels, (total, count) in self._sums.items():
+            family.add_metric(labels, count_value=count, sum_value=total)
+        yield family
+
+
+Family = Counter | Gauge | Distribution | Info | Sums
+
+
+class Series:
+    """The catalogue's rows as living series: registered when due, children cached, unknown names refused."""
+
+    def __init__(self, registry: CollectorRegistry, modes: list[str], batch_sizes: list[int]) -> None:
+        disable_created_metrics()
+        self._registry, self._modes, self._batch_sizes = registry, modes, batch_sizes
+        self._rows = {row.name: row for row in CATALOGUE}
+        self._families: dict[str, Family] = {}
+        self._writers: dict[tuple[str, Labels], Write] = {}
+
+    def start(self, *due: str) -> None:
+        """Register the rows that start at one of `due`, every label set at 0."""
+        for row in CATALOGUE:
+            if row.start in due:
+                self._family(row.name)
+
+    def write(self, name: str, value: float, *labels: str) -> None:
+        """Add to a counter, set a gauge, observe in a histogram; 1 makes an info appear."""
+        self.writer(name, labels)(value)
+
+    def add_steps(self, name: str, seconds: float, steps: int, *labels: str) -> None:
+        """Let the sums of a summary grow."""
+        family = self._family(name)
+        assert isinstance(family, Sums)
+        family.add(labels, seconds, steps)
+
+    def remove(self, name: str, *labels: str) -> None:
+        """Take one label set out of the exposition."""
+        family = self._family(name)
+        assert isinstance(family, Counter | Gauge | Info)
+        family.remove(*labels)
+        del self._writers[name, labels]
+
+    def render(self, accept: str) -> tuple[bytes, str]:
+        """The exposition in the format that an Accept header asks for, and its content type."""
+        encode, content_type = choose_encoder(accept)
+        distributions = (family for family in self._families.values() if isinstance(family, Distribution))
+        return exposed(distributions, lambda: encode(self._registry)), content_type
+
+    def writer(self, name: str, labels: Labels) -> Write:
+        """The cached way into one series."""
+        found = self._writers.get((name, labels))
+        if found is None:
+            found = self._writers[name, labels] = self._new_writer(name, labels)
+        return found
+
+    def _new_writer(self, name: str, labels: Labels) -> Write:
+        family = self._family(name)
+        if isinstance(family, Counter):
+            return (family.labels(*labels) if labels else family).inc
+        if isinstance(family, Gauge):
+            return (family.labels(*labels) if labels else family).set
+        if isinstance(family, Distribution):
+            return family.labels(*labels)
+        assert isinstance(family, Info)
+        child = family.labels(*labels)
+        return lambda _: child.info({})
+
+    def _family(self, name: str) -> Family:
+        family = self._families.get(name)
+        if family is None:
+            row = self._rows[name]
+            family = self._families[name] = self._register(row)
+            if row.kind in ("counter", "histogram", "summary") or row.start == "always":
+                for labels in row.label_sets(self._modes, self._batch_sizes):
+                    if isinstance(family, Sums):
+                        family.add(labels, 0.0, 0)
+                    else:
+                        self.writer(name, labels)
+        return family
+
+    def _register(self, row: MetricSpec) -> Family:
+        name, registry = PREFIX + row.name, self._registry
+        if row.kind == "counter":
+            return Counter(name, row.help, row.labels, unit=row.unit, registry=registry)
+        if row.kind == "gauge":
+            return Gauge(name, row.help, row.labels, unit=row.unit, registry=registry)
+        if row.kind == "histogram":
+            bounds = row.buckets or self._batch_sizes
+            distribution = Distribution(name, row.help, row.labels, row.unit, bounds)
+            registry.register(distribution)
+            return distribution
+        if row.kind == "info":
+            return Info(name.removesuffix("_info"), row.help, row.labels, registry=registry)
+        sums = Sums(row)
+        registry.register(sums)
+        return sums

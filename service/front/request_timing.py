@@ -1,0 +1,79 @@
+"""Where one request's time went, in parts that make the whole: for its answer and for the metrics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from service.protocol.messages import Job, Outcome, Timings
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTiming:
+    """One served request in seconds. None: this device cannot measure it, or it is not known yet.
+
+    CUDA (where `sync_wait_seconds` is measured): total = queue + dispatch + sync_wait + other, kernels run
+    beside it. CPU: total = queue + dispatch + kernel + other. `other` closes the sum; `border_seconds` (the
+    way to the engine and back) and `tokenise_seconds` are pieces of it, measured apart.
+    """
+
+    job: Job
+    outcome: Outcome
+    timings: Timings
+    queue_seconds: float
+    dispatch_seconds: float | None
+    device_span_seconds: float | None
+    kernel_seconds: float | None
+    sync_wait_seconds: float | None
+    other_seconds: float
+    total_seconds: float
+    time_to_first_token_seconds: float | None
+    border_seconds: float
+
+    @property
+    def time_per_output_token_seconds(self) -> float | None:
+        """(total - time to first token) / (tokens of the longest completion - 1); None below two tokens."""
+        longest = max((output.completion_tokens for output in self.outcome.outputs), default=0)
+        if longest < 2 or self.time_to_first_token_seconds is None:
+            return None
+        return (self.total_seconds - self.time_to_first_token_seconds) / (longest - 1)
+
+
+def add_up(
+    job: Job, outcome: Outcome, received_ns: int, outcome_ns: int, handed_over_ns: int
+) -> RequestTiming:
+    """The timing of a job that ran: `received_ns` body parsed, `outcome_ns` the outcome was back here.
+
+    Raises ValueError for an outcome without timings, which an engine sends only for jobs that never started.
+    """
+    timings = outcome.timings
+    if timings is None:
+        raise ValueError(f"job {job.id} ended as '{outcome.kind}' without timings")
+    phases = [phase for phase in (timings.prefill, timings.decode) if phase.steps]
+    dispatch = _sum([phase.dispatch_seconds for phase in phases])
+    kernel = _sum([phase.kernel_seconds for phase in phases])
+    sync_wait = _sum([phase.sync_wait_seconds for phase in phases])
+    total = (handed_over_ns - received_ns) / 1e9
+    beside = kernel if sync_wait is None else sync_wait
+    first_ns = timings.first_token_ns
+    return RequestTiming(
+        job=job,
+        outcome=outcome,
+        timings=timings,
+        queue_seconds=timings.queue_seconds,
+        dispatch_seconds=dispatch,
+        device_span_seconds=_sum([phase.device_span_seconds for phase in phases]),
+        kernel_seconds=kernel,
+        sync_wait_seconds=sync_wait,
+        other_seconds=total - timings.queue_seconds - (dispatch or 0.0) - (beside or 0.0),
+        total_seconds=total,
+        time_to_first_token_seconds=None if first_ns is None else (first_ns - received_ns) / 1e9,
+        border_seconds=(timings.taken_ns - job.sent_ns) / 1e9
+        - timings.queue_seconds
+        + (outcome_ns - timings.done_ns) / 1e9,
+    )
+
+
+def _sum(values: list[float | None]) -> float | None:
+    """The sum over the phases that ran; None where one of them was not measured, or none ran."""
+    measured = [value for value in values if value is not None]
+    return sum(measured) if measured and len(measured) == len(values) else None

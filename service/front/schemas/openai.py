@@ -1,0 +1,222 @@
+"""The OpenAI-compatible bodies: a completion request, checked so that nothing in it is ignored in silence."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic.config import JsonDict
+from pydantic.json_schema import WithJsonSchema
+from typing_extensions import TypedDict
+
+from service.front.schemas.answers import ModeName, TimingsBody, Usage
+from service.front.schemas.requests import MAX_TOP_K, FiniteFloat, StopString
+from service.protocol.messages import FinishReason
+
+MAX_TOKEN = 2**31 - 1
+PROMPT_FORMS = "a string, a list of strings, a list of token ids, or a list of such lists"
+
+UNCHANGING: dict[str, tuple[object, ...]] = {
+    "echo": (False,), "suffix": ("",), "logprobs": (), "best_of": (), "presence_penalty": (0,),
+    "frequency_penalty": (0,), "logit_bias": ({},), "repetition_penalty": (1,), "min_p": (0,),
+    "stop_token_ids": ([],), "include_stop_str_in_output": (False,),
+}  # fmt: skip
+"""What is not served, and the values besides null that ask for nothing: these are taken, others refused.
+
+The last four are extensions that servers have in common and load generators can send.
+"""
+
+
+def _as_prompts(value: object) -> object:
+    """Any of the four forms as a list of prompts, each a text or a list of token ids."""
+    if isinstance(value, str):
+        prompts: list[Any] = [value]
+    elif not isinstance(value, list) or not value:
+        raise ValueError(f"give {PROMPT_FORMS}")
+    else:
+        prompts = [value] if _is_token(value[0]) else value
+    if not (all(isinstance(prompt, str) for prompt in prompts) or all(map(_are_tokens, prompts))):
+        raise ValueError(f"give {PROMPT_FORMS}; token ids lie between 0 and {MAX_TOKEN}")
+    if not all(prompts):
+        raise ValueError("an empty prompt has nothing to be continued: send at least one token")
+    return prompts
+
+
+def _is_token(value: object) -> bool:
+    return type(value) is int and 0 <= value <= MAX_TOKEN
+
+
+def _are_tokens(value: object) -> bool:
+    return isinstance(value, list) and all(map(_is_token, value))
+
+
+def _as_list(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+_TOKENS: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}
+_TEXT: dict[str, Any] = {"type": "string", "minLength": 1}
+_PROMPT: dict[str, Any] = {
+    "description": "Prompts run together as one batch; `n` copies of each count too.",
+    "anyOf": [
+        _TEXT, {"type": "array", "minItems": 1, "items": _TEXT}, _TOKENS,
+        {"type": "array", "minItems": 1, "items": _TOKENS},
+    ],
+}  # fmt: skip
+_STOP: dict[str, Any] = {
+    "anyOf": [_TEXT, {"type": "array", "maxItems": 4, "items": _TEXT}, {"type": "null"}],
+    "description": "Ends a text; left out of it.",
+}
+
+EXAMPLE: JsonDict = {"model": "tiny:eager", "prompt": "def mean(values):", "max_tokens": 32, "temperature": 0}
+
+
+class StreamOptions(BaseModel):
+    """`stream_options`."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+    include_usage: bool | None = Field(default=None, description="One more chunk at the end, with usage.")
+
+
+class CompletionBody(BaseModel):
+    """POST /v1/completions. Fields not named here are ignored; null is as good as leaving one out."""
+
+    model_config = ConfigDict(
+        extra="ignore",
+        strict=True,
+        frozen=True,
+        json_schema_extra={"examples": [EXAMPLE, {**EXAMPLE, "stream": True}]},
+    )
+
+    model: str = Field(description="`<model>:<mode>`, one of GET /v1/models.")
+    prompt: Annotated[list[str | list[int]], BeforeValidator(_as_prompts), WithJsonSchema(_PROMPT)]
+    max_tokens: Annotated[int, Field(ge=1)] | None = Field(default=16, description="Per completion.")
+    temperature: Annotated[FiniteFloat, Field(ge=0, le=100)] | None = Field(
+        default=1.0, description="0: greedy."
+    )
+    top_p: Annotated[FiniteFloat, Field(ge=0, le=1)] | None = 1.0
+    n: Annotated[int, Field(ge=1, le=128)] | None = Field(default=1, description="Completions per prompt.")
+    stop: Annotated[
+        Annotated[list[StopString], Field(max_length=4)] | None,
+        BeforeValidator(_as_list),
+        WithJsonSchema(_STOP),
+    ] = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    top_k: Annotated[int, Field(ge=-1, le=MAX_TOP_K)] | None = Field(
+        default=None, description="Not OpenAI's; 0 and -1: all tokens."
+    )
+    ignore_eos: bool | None = Field(
+        default=False, description="Not OpenAI's: go on after an end-of-text token."
+    )
+    min_tokens: Annotated[int, Field(ge=0)] | None = Field(
+        default=0, description="Not OpenAI's: until then no end of text and no stop string ends a text."
+    )
+    echo: Any = Field(default=None, description="Not served.")
+    suffix: Any = Field(default=None, description="Not served.")
+    logprobs: Any = Field(default=None, description="Not served.")
+    best_of: Any = Field(default=None, description="Not served; equal to `n` it changes nothing.")
+    presence_penalty: Any = Field(default=None, description="Not served.")
+    frequency_penalty: Any = Field(default=None, description="Not served.")
+    logit_bias: Any = Field(default=None, description="Not served.")
+    repetition_penalty: Any = Field(default=None, description="Not served.")
+    min_p: Any = Field(default=None, description="Not served.")
+    stop_token_ids: Any = Field(default=None, description="Not served.")
+    include_stop_str_in_output: Any = Field(default=None, description="Not served.")
+
+    @field_validator(*UNCHANGING)
+    @classmethod
+    def _asks_for_nothing(cls, value: object, info: ValidationInfo) -> object:
+        """Refuse what would change the answer and is not served."""
+        unchanging = UNCHANGING[str(info.field_name)]
+        if info.field_name == "best_of":
+            unchanging = (info.data.get("n") or 1,)
+        if value is not None and not any(value == other for other in unchanging):
+            raise ValueError("this is not served here; leave it out")
+        return value
+
+    @field_validator("min_tokens")
+    @classmethod
+    def _fits(cls, value: int | None, info: ValidationInfo) -> int | None:
+        most = info.data.get("max_tokens", 16) or 16
+        if value is not None and value > most:
+            raise ValueError(f"{value} are more than max_tokens, which is {most}")
+        return value
+
+
+# ---------------------------------------------------------------- answers
+
+
+class Choice(TypedDict):
+    """One completion, or in a stream a piece of it; `finish_reason` comes with its last."""
+
+    index: int
+    text: str
+    logprobs: None
+    finish_reason: FinishReason | None
+
+
+class Extension(TypedDict):
+    """What OpenAI's answer has no field for; clients that do not know it pass it by."""
+
+    mode: ModeName
+    device: str
+    batch_size: int
+    batch_bucket: int
+    timings: TimingsBody
+
+
+class CompletionAnswer(TypedDict):
+    """Answer of completions, and every chunk of a stream; `launchbound` comes in the last."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[Choice]
+    usage: NotRequired[Usage | None]
+    launchbound: NotRequired[Extension]
+
+
+class ModelState(TypedDict):
+    """The mode behind a model id."""
+
+    mode: str
+    state: Literal["cold", "warming", "ready", "failed"]
+    effective: str | None
+    reason: str | None
+
+
+class ModelBody(TypedDict):
+    """One mode of this instance as a model; `max_model_len` is the context in tokens, once it is known."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    max_model_len: int | None
+    launchbound: ModelState
+
+
+class ModelsAnswer(TypedDict):
+    """Answer of GET /v1/models."""
+
+    object: Literal["list"]
+    data: list[ModelBody]
+
+
+class CompletionErrorDetail(TypedDict):
+    """The one error shape, and `code`, which OpenAI's clients read."""
+
+    type: str
+    message: str
+    param: str | None
+    code: str
+
+
+class CompletionErrorBody(TypedDict):
+    """What these routes answer where they cannot serve."""
+
+    error: CompletionErrorDetail

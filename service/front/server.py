@@ -1,0 +1,46 @@
+"""Uvicorn in one process that drains before it stops: while it waits for what runs, it answers 503."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from types import FrameType
+
+import uvicorn
+
+from service.front.api.state import AppState
+
+
+class Server(uvicorn.Server):
+    """The first SIGTERM or Ctrl-C drains, then stops; the second stops at once."""
+
+    def __init__(self, config: uvicorn.Config, state: AppState, listener: socket.socket) -> None:
+        super().__init__(config)
+        self._state, self._listener = state, listener
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._draining: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, and say where the service is, so that a port of 0 can be found out."""
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+        host, port = self._listener.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        print(f"launchbound: serving on http://{shown}:{port}", flush=True)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """A signal arrived; the process then ends with exit code 0, as it was asked to."""
+        if self._loop is None:
+            self.should_exit = True
+        elif self._state.client.draining:
+            self._loop.call_soon_threadsafe(self._state.client.abandon)
+        else:
+            self._state.client.draining = True
+            self._loop.call_soon_threadsafe(self._begin_drain)
+
+    def _begin_drain(self) -> None:
+        self._draining = asyncio.create_task(self._drain())
+
+    async def _drain(self) -> None:
+        await self._state.client.drain(self._state.settings.drain_seconds)
+        self.should_exit = True

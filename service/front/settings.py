@@ -1,0 +1,144 @@
+"""Everything a person can set, by `LAUNCHBOUND_*` variables or by keyword; unknown keys are refused."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from service.protocol.messages import EngineSettings
+from service.protocol.modes import MODES
+
+PREFIX = "LAUNCHBOUND_"
+
+KNOWN_ELSEWHERE = frozenset({"LAUNCHBOUND_URL", "LAUNCHBOUND_RUN"})
+"""Variables of the load generator and its reports, which may stand in the same environment."""
+
+
+def _default_cache_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "launchbound"
+
+
+def _split(value: object) -> object:
+    """'1,4,16' as people write it in an environment; anything else is left to pydantic."""
+    if not isinstance(value, str):
+        return value
+    return [part.strip() for part in value.split(",") if part.strip()]
+
+
+Cores = Annotated[list[Annotated[int, Field(ge=0)]] | None, NoDecode]
+
+
+class Settings(BaseSettings):
+    """The service's settings. Each field is read from `LAUNCHBOUND_<NAME>`; lists are written with commas."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, extra="forbid", env_ignore_empty=True, frozen=True, validate_default=True
+    )
+
+    # What is served, passed on to the engine.
+    model: str = Field(default="tiny", min_length=1)
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    dtype: Literal["float32", "bfloat16", "autocast-bfloat16"] | None = None
+    modes: Annotated[list[str], NoDecode] = Field(default=list(MODES), min_length=1)
+    batch_sizes: Annotated[list[int], NoDecode] = Field(default=[1, 4, 16], min_length=1, max_length=32)
+    prefill_chunk: int = Field(default=64, ge=1, le=4096)
+    context: int | None = Field(default=None, ge=16, le=1_048_576)
+    threads: int | None = Field(default=None, ge=1)
+    engine_cpus: Cores = None
+    cache_folder: Path = Field(default_factory=_default_cache_folder)
+    instrumentation: Literal["off", "host", "full"] = "full"
+    profile_every: int = Field(default=0, ge=0)
+
+    # How it is served.
+    host: str = Field(default="127.0.0.1", min_length=1)
+    port: int = Field(default=8000, ge=0, le=65535)
+    api_key: SecretStr | None = None
+    max_queue: int = Field(default=64, ge=1)
+    request_timeout_seconds: float = Field(default=120.0, gt=0, le=86400, allow_inf_nan=False)
+    max_body_bytes: int = Field(default=1_048_576, ge=1024)
+    drain_seconds: float = Field(default=20.0, ge=0, le=3600, allow_inf_nan=False)
+    hang_seconds: float = Field(default=300.0, gt=0, allow_inf_nan=False)
+    anatomy_pause_seconds: float = Field(default=30.0, gt=0, le=3600, allow_inf_nan=False)
+    anatomy_idle_seconds: float = Field(default=300.0, ge=0, le=86400, allow_inf_nan=False)
+    front_cpus: Cores = None
+    commit: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_unknown_variable(cls, values: object) -> object:
+        refuse_unknown_variables(os.environ, cls.model_fields)
+        return values
+
+    @field_validator("modes", "batch_sizes", "engine_cpus", "front_cpus", mode="before")
+    @classmethod
+    def _lists_may_be_text(cls, value: object) -> object:
+        return _split(value)
+
+    @field_validator("modes")
+    @classmethod
+    def _modes_exist(cls, value: list[str]) -> list[str]:
+        unknown = [name for name in value if name not in MODES]
+        if unknown:
+            raise ValueError(f"unknown mode {', '.join(unknown)}; try some of {', '.join(MODES)}")
+        return [name for name in MODES if name in value]
+
+    @field_validator("batch_sizes")
+    @classmethod
+    def _batch_sizes_are_a_ladder(cls, value: list[int]) -> list[int]:
+        if min(value) < 1 or max(value) > 4096:
+            raise ValueError(f"batch sizes lie between 1 and 4096, got {value}")
+        return sorted(set(value))
+
+    @field_validator("engine_cpus", "front_cpus")
+    @classmethod
+    def _cores_exist(cls, value: list[int] | None) -> list[int] | None:
+        usable = sorted(os.sched_getaffinity(0))
+        if value is not None and (not value or not set(value) <= set(usable)):
+            raise ValueError(f"this process may use the cores {usable}; choose among these, got {value}")
+        return value
+
+    @field_validator("api_key")
+    @classmethod
+    def _key_can_be_sent(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not all("!" <= char <= "~" for char in value.get_secret_value()):
+            raise ValueError("an API key consists of printable ASCII without spaces")
+        return value
+
+    @field_validator("cache_folder")
+    @classmethod
+    def _absolute(cls, value: Path) -> Path:
+        return value.expanduser().absolute()
+
+    def engine_settings(self, address: str) -> EngineSettings:
+        """What the engine process is started with; `address` is the border's socket."""
+        return EngineSettings(
+            address=address,
+            model=self.model,
+            device=self.device,
+            dtype=self.dtype,
+            modes=self.modes,
+            batch_sizes=self.batch_sizes,
+            prefill_chunk=self.prefill_chunk,
+            context=self.context,
+            threads=self.threads,
+            cpus=self.engine_cpus,
+            cache_folder=str(self.cache_folder),
+            instrumentation=self.instrumentation,
+            profile_every=self.profile_every,
+        )
+
+
+def refuse_unknown_variables(environment: Iterable[str], fields: Iterable[str]) -> None:
+    """Raise ValueError, naming it and the nearest known one, for an unknown `LAUNCHBOUND_*` variable."""
+    known = {PREFIX + name.upper() for name in fields}
+    for name in sorted(environment):
+        if name.upper().startswith(PREFIX) and name.upper() not in known | KNOWN_ELSEWHERE:
+            near = difflib.get_close_matches(name.upper(), known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known))}"
+            raise ValueError(f"unknown environment variable {name}; {hint}")

@@ -1,0 +1,221 @@
+"""The nouns that cross the border between front and engine: immutable, typed, and without torch.
+
+Instants (`*_ns`) are `time.perf_counter_ns()`: on Linux that is CLOCK_MONOTONIC, one clock for all
+processes of the machine, so instants of the two sides can be subtracted. Durations are in seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from service.protocol.status import EngineStatus, ModeStatus
+
+Phase = Literal["prefill", "decode"]
+OutcomeKind = Literal["ok", "error", "cancelled", "timeout", "oom"]
+FinishReason = Literal["length", "stop"]
+Source = Literal["measured", "calibrated", "sampled", "profiled", "residual"]
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """Why something was refused or failed; the front turns `type` into a status code."""
+
+    type: str
+    message: str
+    param: str | None = None
+
+
+# ---------------------------------------------------------------- front to engine
+
+
+class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the engine process is started with, as JSON in its first argument.
+
+    `cpus` None: decided by the engine (the upper half of its cores; of two, the last). `threads` None: as
+    many as `cpus`. `device` "auto": CUDA where there is one. `dtype` is float32, bfloat16 or
+    autocast-bfloat16; None: float32 on a CPU, bfloat16 on CUDA.
+    """
+
+    address: str
+    model: str = "tiny"
+    device: str = "auto"
+    dtype: str | None = None
+    modes: list[str]
+    batch_sizes: list[int]
+    prefill_chunk: int = 64
+    context: int | None = None
+    threads: int | None = None
+    cpus: list[int] | None = None
+    cache_folder: str
+    instrumentation: Literal["off", "host", "full"] = "full"
+    profile_every: int = 0
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True, tag="job"):
+    """One POST: a batch of prompts to be run in one mode. Validated by the front.
+
+    A prompt is text, or its token ids, which only the engine can check. Until a row has `min_tokens`,
+    neither an end of text (unless that is ignored anyway) nor a stop string ends it.
+    """
+
+    id: str
+    mode: str
+    prompts: Sequence[str | list[int]]
+    max_new_tokens: int
+    min_tokens: int = 0
+    temperature: float = 0.0
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    stop: list[str] = []
+    ignore_eos: bool = False
+    stream: bool = False
+    profile: bool = False
+    sent_ns: int
+    deadline_ns: int
+
+
+class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag="cancel"):
+    """The client of job `id` went away; the engine stops it between two steps."""
+
+    id: str
+
+
+class Pause(msgspec.Struct, frozen=True, kw_only=True, tag="pause"):
+    """Pause once the jobs sent before this are done, and say so with `Paused`; what comes after waits.
+
+    It holds for `lease_seconds` from then on, and as long again from each further Pause of the same id, so
+    that a front in trouble cannot keep an engine from serving.
+    """
+
+    id: int
+    lease_seconds: float
+
+
+class Resume(msgspec.Struct, frozen=True, kw_only=True, tag="resume"):
+    """Serve again; a Pause that still stands in line is forgotten."""
+
+
+class Stop(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
+    """End once the running job is done."""
+
+
+ToEngine = Job | Cancel | Pause | Resume | Stop
+
+
+# ---------------------------------------------------------------- engine to front
+
+
+class Token(msgspec.Struct, frozen=True, kw_only=True, tag="token"):
+    """New text of one row of a streaming job. `index` is the prompt's place in the batch."""
+
+    id: str
+    index: int
+    text: str
+
+
+class Output(msgspec.Struct, frozen=True, kw_only=True):
+    """The completion of one prompt."""
+
+    text: str
+    token_ids: list[int]
+    finish_reason: FinishReason
+
+    @property
+    def completion_tokens(self) -> int:
+        """Tokens generated, a final end-of-text token included."""
+        return len(self.token_ids)
+
+
+class PhaseTimings(msgspec.Struct, frozen=True, kw_only=True):
+    """Sums over the steps of one phase. None: not measurable on this device, or not known yet.
+
+    `wall` and `dispatch` include the sampling operators that run after the step.
+    `dispatch_steps_seconds` holds one value per step where each step's dispatch is measured (CUDA), else is
+    empty; `device_span_steps_seconds` likewise.
+    """
+
+    steps: int
+    wall_seconds: float | None
+    dispatch_seconds: float | None
+    device_span_seconds: float | None
+    kernel_seconds: float | None
+    sync_wait_seconds: float | None
+    dispatch_steps_seconds: list[float] = []
+    device_span_steps_seconds: list[float] = []
+
+
+class Timings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the engine measured of one job.
+
+    `queue_seconds` is the time the job waited while the engine was busy with something else; the way
+    through the border is not queue, it is part of `other`.
+    """
+
+    queue_seconds: float
+    prefill: PhaseTimings
+    decode: PhaseTimings
+    tokenise_seconds: float
+    involuntary_switches: int
+    dispatch_source: Source | None
+    kernel_source: Source | None
+    taken_ns: int
+    first_token_ns: int | None
+    done_ns: int
+
+
+class StepProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """Per step of one phase, over its profiled steps. None: there is no such thing on this device.
+
+    `operators` are the calls that a step makes into the dispatcher; `launches` are launch calls, of which a
+    graph replay is one. The two waits are idle gaps of the device by their cause.
+    """
+
+    phase: Phase
+    steps: int
+    operators: float
+    copies: float
+    kernels: float | None = None
+    launches: float | None = None
+    graph_launches: float | None = None
+    kernel_seconds: float | None = None
+    host_wait_seconds: float | None = None
+    kernel_wait_seconds: float | None = None
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
+    """How a job ended: exactly one per job that the engine took. `timings` is None if it never started.
+
+    `profile` is there for a job that ran under the profiler: its times are disturbed and belong in no
+    latency statistics. `kernels` and `launches` are its totals where all its steps were profiled.
+    """
+
+    id: str
+    mode: str
+    effective: str
+    reason: str | None
+    kind: OutcomeKind
+    problem: Problem | None = None
+    batch_size: int
+    batch_bucket: int
+    prompt_tokens: int = 0
+    outputs: list[Output] = []
+    timings: Timings | None = None
+    kernels: int | None = None
+    launches: int | None = None
+    profile: list[StepProfile] | None = None
+
+
+class Paused(msgspec.Struct, frozen=True, kw_only=True, tag="paused"):
+    """The answer to Pause `id`: from now on the engine does nothing at all.
+
+    `holds` False answers a Pause that came to prolong a rest which had run out: the engine has served since.
+    """
+
+    id: int
+    holds: bool
+
+
+ToFront = Token | Outcome | ModeStatus | EngineStatus | Paused

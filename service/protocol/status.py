@@ -1,0 +1,88 @@
+"""What the engine says of itself and of its modes, sent at every change."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Readiness = Literal["cold", "warming", "ready", "failed"]
+Cache = Literal["cold", "warm"]
+
+
+class Floor(msgspec.Struct, frozen=True, kw_only=True):
+    """Dispatch of one decode step of the hollow twin: median, and a 95 % interval of it, in seconds."""
+
+    batch: int
+    seconds: float
+    low: float
+    high: float
+    samples: int
+    source: Literal["calibrated", "interpolated"]
+
+
+class Parity(msgspec.Struct, frozen=True, kw_only=True):
+    """This mode's logits beside eager's on fixed prompts, teacher-forced.
+
+    `differing_tokens` counts greedy tokens that differ where eager's top two logits are further apart than
+    twice the tolerance; `near_ties` those that differ but are closer.
+    """
+
+    passed: bool
+    max_abs_logit_difference: float
+    tolerance: float
+    positions: int
+    differing_tokens: int
+    near_ties: int
+
+
+class ModeStatus(msgspec.Struct, frozen=True, kw_only=True, tag="mode"):
+    """Where one mode stands; sent at every change."""
+
+    mode: str
+    removes: str
+    state: Readiness
+    effective: str
+    reason: str | None = None
+    detail: str | None = None
+    cache: Cache | None = None
+    warmup_seconds: float | None = None
+    compile_seconds: list[float] = []
+    graph_breaks: int = 0
+    recompiles: int = 0
+    graph_captures: int = 0
+    floors: list[Floor] = []
+    parity: Parity | None = None
+
+
+class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
+    """The engine and its machine; sent once at start and again whenever a figure in it moved.
+
+    `memory` maps the caching allocator's sizes (`allocated_current`, `allocated_peak`, …) to bytes, and
+    `alloc_retries` and `ooms` to how often they happened in this engine's life; None on a CPU.
+    `no_twin` says why there is no hollow twin, where there is none: without it a CPU has no dispatch floors.
+    `null_kernel_seconds` is what one operator without work costs the host on this machine (`alone`), and on
+    CUDA one kernel inside a replayed graph (`in_graph`); None until measured.
+    """
+
+    pid: int
+    model: str
+    parameters: int
+    layers: int
+    width: int
+    context: int
+    prefill_chunk: int
+    batch_buckets: list[int]
+    model_hash: str
+    device: str
+    device_name: str
+    dtype: str
+    torch: str
+    cuda: str | None
+    threads: int
+    cpus: list[int]
+    modes: list[str]
+    memory: dict[str, int] | None = None
+    null_kernel_seconds: dict[str, float] | None = None
+    no_twin: str | None = None
+    warm: bool = False

@@ -1,0 +1,259 @@
+"""Budget: the verdict follows from three numbers, what is given replaces what is measured, parts add up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from io import StringIO
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from models.served import NoTwin
+from service.anatomy.budget import steps as budget_steps
+from service.anatomy.budget import study as budget
+from service.anatomy.budget.show import show
+from service.anatomy.budget.steps import Steps, between, split
+from service.anatomy.budget.study import BudgetArguments, BudgetFinding, draw_budget
+from service.anatomy.budget.verdict import Budget, Quantity, judge
+from service.anatomy.errors import StudyError
+from service.anatomy.operators.calls import record
+from service.measure.cases import Bench
+from service.statistics.boundedness import KERNEL_BOUND_FROM, LAUNCH_BOUND_BELOW
+from service.statistics.intervals import Interval
+from tests.support.anatomy_bench import BUCKETS, PLAIN, quiet, small_bench
+
+amounts = st.floats(0.01, 1e6)
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Bench]:
+    with small_bench() as shared:
+        yield shared
+
+
+@pytest.fixture(scope="module")
+def finding(bench: Bench) -> BudgetFinding:
+    return draw_budget(bench, BudgetArguments(modes=PLAIN, rounds=6), quiet)
+
+
+def judged(ops: float, micros: float, kernel: float) -> Budget:
+    quantities = (Quantity(value=value, source="given") for value in (ops, micros, kernel))
+    return judge("eager", 1, *quantities)
+
+
+@pytest.mark.parametrize(
+    ("ops", "micros", "kernel", "bound", "first_word"),
+    [
+        (100, 5.0, 50.0, "launch-bound", "yes"),
+        (100, 5.0, 300.0, "balanced", "some"),
+        (100, 5.0, 500.0, "kernel-bound", "little"),
+        (100, 5.0, 0.0, "launch-bound", "yes"),
+    ],
+)
+def test_the_verdict_follows_from_three_numbers(
+    ops: int, micros: float, kernel: float, bound: str, first_word: str
+) -> None:
+    found = judged(ops, micros, kernel)
+    assert found.bound == bound
+    assert found.will_compile_help.startswith(first_word)
+
+
+@given(amounts, amounts, amounts)
+def test_dispatch_is_operators_times_microseconds_and_gives_the_gain(
+    ops: float, micros: float, kernel: float
+) -> None:
+    found = judged(ops, micros, kernel)
+    assert found.dispatch_microseconds == pytest.approx(ops * micros)
+    assert found.without_dispatch_speedup is not None
+    assert found.without_dispatch_speedup == pytest.approx(1 / found.device_bound_index)
+    launch_bound = found.device_bound_index < LAUNCH_BOUND_BELOW
+    kernel_bound = found.device_bound_index >= KERNEL_BOUND_FROM
+    assert (found.bound == "launch-bound", found.bound == "kernel-bound") == (launch_bound, kernel_bound)
+
+
+def estimated() -> tuple[Quantity, Quantity, Quantity]:
+    return (
+        Quantity(value=100, source="measured"),
+        Quantity(value=5.0, source="calibrated"),
+        Quantity(value=50.0, source="residual"),
+    )
+
+
+def test_estimates_of_a_cpu_make_the_gain_a_lower_bound_and_the_words_say_so() -> None:
+    found = judge("eager", 1, *estimated())
+    assert found.speedup_is == "lower bound"
+    assert "at least 91% of the step" in found.will_compile_help
+    assert "at least about 11 times as fast" in found.will_compile_help
+    assert "at most" not in found.will_compile_help
+
+
+def test_given_numbers_make_the_gain_an_estimate_and_no_bound() -> None:
+    found = judged(100, 5.0, 50.0)
+    assert found.speedup_is == "estimate"
+    assert "at least" not in found.will_compile_help
+
+
+@pytest.mark.parametrize(("step", "speedup"), [(510.0, 10.2), (None, 10.0), (40.0, 1.0)])
+def test_on_cuda_the_gain_is_the_steps_own_and_the_share_is_of_dispatch_and_kernel(
+    step: float | None, speedup: float
+) -> None:
+    quantities = (Quantity(value=value, source="measured") for value in (100, 5.0, 50.0))
+    found = judge("eager", 1, *quantities, device="cuda", step_microseconds=step)
+    assert found.without_dispatch_speedup == pytest.approx(speedup)
+    assert "91% of dispatch + kernel, which overlap" in found.will_compile_help
+    assert "of the step" not in found.will_compile_help
+
+
+def test_a_step_of_nothing_has_no_budget() -> None:
+    with pytest.raises(ValueError, match="no budget"):
+        judged(0, 1.0, 0.0)
+
+
+def test_every_mode_is_drawn_at_every_bucket_and_its_parts_add_up(finding: BudgetFinding) -> None:
+    drawn = [(point.mode, point.batch_size) for point in finding.points]
+    assert drawn == [(mode, bucket) for mode in PLAIN for bucket in BUCKETS]
+    for point in finding.points:
+        parts = point.dispatch_seconds.value + point.kernel_seconds.value
+        assert parts == pytest.approx(point.step.median_seconds)
+        for span in (point.dispatch_seconds, point.kernel_seconds, point.speedup):
+            assert span.low <= span.value <= span.high
+        assert point.dispatch_seconds_per_sequence * point.batch_size == pytest.approx(
+            point.dispatch_seconds.value
+        )
+        assert point.without_dispatch_speedup >= 1
+    assert [place.mode for place in finding.crossovers] == PLAIN
+
+
+def test_the_first_mode_is_as_fast_as_itself(finding: BudgetFinding) -> None:
+    assert {point.speedup.value for point in finding.points if point.mode == PLAIN[0]} == {1.0}
+
+
+def test_the_budget_is_of_the_operators_that_the_step_makes(bench: Bench, finding: BudgetFinding) -> None:
+    budget = finding.budget
+    assert (budget.mode, budget.batch_size) == (PLAIN[0], BUCKETS[0])
+    assert budget.ops_per_step.value == len(record(bench.case(PLAIN[0], BUCKETS[0]), 1)[0].calls)
+    assert budget.dispatch_microseconds == pytest.approx(finding.points[0].dispatch_seconds.value * 1e6)
+    quantities = (budget.ops_per_step, budget.microseconds_per_op, budget.kernel_microseconds)
+    assert [quantity.source for quantity in quantities] == ["measured", "calibrated", "residual"]
+    assert budget.speedup_is == "lower bound"
+
+
+def test_what_is_given_stands_in_place_of_what_is_measured(bench: Bench) -> None:
+    arguments = BudgetArguments(modes=[], kernel_microseconds=1e9, mode="no_grad", batch_size=2, rounds=6)
+    found = draw_budget(bench, arguments, quiet)
+    assert found.points == []
+    assert found.budget.kernel_microseconds == Quantity(value=1e9, source="given")
+    assert found.budget.ops_per_step.source == "measured"
+    assert found.budget.bound == "kernel-bound"
+    assert (found.budget.mode, found.budget.batch_size) == ("no_grad", 2)
+
+
+def test_three_given_numbers_and_no_modes_need_no_step(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("a step was run")
+
+    monkeypatch.setattr(Bench, "case", refuse)
+    arguments = BudgetArguments(
+        modes=[], ops_per_step=200, microseconds_per_op=5.0, kernel_microseconds=100.0
+    )
+    found = draw_budget(bench, arguments, quiet).budget
+    assert found.dispatch_microseconds == 1000.0
+    assert found.without_dispatch_speedup == pytest.approx(11.0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "param"),
+    [
+        (BudgetArguments(modes=["fast"]), "modes"),
+        (BudgetArguments(mode="compiled"), "mode"),
+        (BudgetArguments(batch_sizes=[3]), "batch_size"),
+        (BudgetArguments(batch_size=0), "batch_size"),
+    ],
+)
+def test_what_is_not_there_is_refused_by_name(bench: Bench, arguments: BudgetArguments, param: str) -> None:
+    with pytest.raises(StudyError) as refused:
+        draw_budget(bench, arguments, quiet)
+    assert refused.value.param == param
+
+
+@pytest.mark.parametrize("wrong", [b'{"ops_per_step":0}', b'{"kernel_microseconds":-1}', b'{"rounds":2}'])
+def test_numbers_that_cannot_be_are_refused(wrong: bytes) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.json.decode(wrong, type=BudgetArguments)
+
+
+def test_a_model_without_a_twin_is_refused_with_a_remedy(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_twin(*_: object) -> None:
+        raise NoTwin("it does not run at small widths")
+
+    monkeypatch.setattr(budget_steps, "prepare_floor", no_twin)
+    with pytest.raises(StudyError, match="small widths\\. Serve on CUDA, or another model") as refused:
+        draw_budget(bench, BudgetArguments(modes=["eager"], rounds=6), quiet)
+    assert refused.value.type == "unsupported_here"
+
+
+@given(st.integers(1, 64))
+def test_a_floor_between_two_buckets_lies_on_their_line(batch: int) -> None:
+    ends = {1: Interval(1.0, 0.9, 1.1, 21), 64: Interval(2.0, 1.8, 2.2, 21)}
+    found = between(ends, batch)
+    assert found.value == pytest.approx(1 + (batch - 1) / 63)
+    assert found.low <= found.value <= found.high
+
+
+def test_with_one_bucket_its_floor_is_every_ones() -> None:
+    only = Interval(1.0, 0.9, 1.1, 21)
+    assert between({4: only}, 4) == only
+
+
+@given(st.floats(1.0, 10.0), st.floats(0.1, 20.0))
+def test_a_floor_above_the_step_leaves_no_kernel_and_no_less(wall: float, floor: float) -> None:
+    parts = split(Interval(wall, wall * 0.9, wall * 1.1, 11), Interval(floor, floor * 0.9, floor * 1.1, 21))
+    assert parts.dispatch.value + parts.kernel.value == pytest.approx(wall)
+    for part in (parts.dispatch, parts.kernel):
+        assert 0 <= part.low <= part.value <= part.high
+
+
+def test_a_mode_that_does_not_run_is_noted_and_the_others_are_drawn(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = Bench.case
+
+    def failing(self: Bench, mode: str, bucket: int, phase: str = "decode") -> object:
+        if mode == "compiled":
+            raise RuntimeError("no compiler")
+        return known(self, mode, bucket)
+
+    monkeypatch.setattr(Bench, "case", failing)
+    found = draw_budget(bench, BudgetArguments(modes=["eager", "compiled"], rounds=6), quiet)
+    assert {point.mode for point in found.points} == {"eager"}
+    assert found.notes[0] == "compiled does not run here: RuntimeError: no compiler"
+
+
+@pytest.mark.parametrize(("switches", "disturbed"), [(0.0, False), (0.05, False), (0.06, True)])
+def test_a_disturbed_cell_is_marked_and_named_and_no_other(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, switches: float, disturbed: bool
+) -> None:
+    walls = {("eager", 1): [1.0] * 6, ("eager", 2): [1.0] * 6}
+    taken = {("eager", 1): 0.0, ("eager", 2): switches}
+    monkeypatch.setattr(budget, "time_steps", lambda *_: Steps(walls, walls, taken))
+    found = draw_budget(bench, BudgetArguments(modes=["eager"], batch_sizes=[1, 2]), quiet)
+    assert [point.disturbed for point in found.points] == [False, disturbed]
+    notes = [note for note in found.notes if note.startswith("disturbed")]
+    assert len(notes) == disturbed
+    assert all("eager at 2;" in note and "eager at 1" not in note for note in notes)
+    out = StringIO()
+    show(found, Console(file=out, width=200))
+    assert ("2 disturbed" in out.getvalue()) == disturbed
+
+
+def test_the_table_shows_points_crossovers_and_the_verdict(finding: BudgetFinding) -> None:
+    out = StringIO()
+    show(finding, Console(file=out, width=200))
+    for word in (*PLAIN, "will compile help me?", finding.budget.bound, "residual", "lower estimate", "≥"):
+        assert word in out.getvalue()
+    assert "at most" not in out.getvalue()

@@ -1,0 +1,143 @@
+"""Reading generated code, guards and native samples, on small recordings; nothing is compiled here."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from service.anatomy.operators import native
+from service.anatomy.operators.guards import compiled_function, entries, read_guards
+from service.anatomy.operators.native import sample_native, summary
+from service.anatomy.operators.sources import FusedKernel, absorbed, fused_kernels
+from service.measure.native_stacks import PerfError, Sample
+
+PYTHON = """
+cpp_fused_add_mul_0 = async_compile.cpp_pybinding(['const float*', 'float*'], r'''
+extern "C"  void  kernel(const float* in_ptr0, float* out_ptr0)
+{
+}
+''')
+# Topologically Sorted Source Nodes: [a, b], Original ATen: [aten.relu, aten.sum]
+triton_red_fused_relu_sum_1 = async_compile.triton('triton_red_fused_relu_sum_1', '''
+''')
+def call(self, args):
+        cpp_fused_add_mul_0(arg0_1, buf0)
+        # Topologically Sorted Source Nodes: [x, linear], Original ATen: [aten.add, aten.mm]
+        extern_kernels.mm(buf0, arg1_1, out=buf1)
+        cpp_fused_add_mul_0(buf1, buf2)
+        triton_red_fused_relu_sum_1.run(buf2, buf3, 4, 8, stream=stream0)
+        # Topologically Sorted Source Nodes: [y], Original ATen: [aten.sort]
+        buf4 = torch.ops.aten.sort.stable(buf3, stable=False)
+        assert_size_stride(buf4, (4, ), (1, ), 'torch.ops.aten.sort.stable')
+"""
+
+CPP = """
+extern "C"  void  cpp_fused_mul_silu_split_3(const float* in_ptr0,
+                       float* out_ptr0);
+void inductor_entry_impl(AtenTensorHandle* input_handles, AtenTensorHandle* output_handles) {
+    // Topologically Sorted Source Nodes: [rms, linear], Original ATen: [aten.mul, aten.mm]
+    static constexpr int64_t int_array_5[] = {192L, 320L};
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_cpu_mm_out(buf2, buf1, wrap(reinterpret(arg7_1))));
+    cpp_fused_mul_silu_split_3((const float*)(buf17.data_ptr()), (float*)(buf18.data_ptr()));
+"""
+
+TREE = """
+TREE_GUARD_MANAGER:
++- RootGuardManager
+| +- DEFAULT_DEVICE: CURRENT_DEVICE == None    # _dynamo/output_graph.py:1122 in init_ambient_guards
+| +- GuardManager: source=L['x'], accessed_by=FrameLocalsGuardAccessor(key='x'), type=<class 'int'>
+| | +- LENGTH_CHECK: len(L['x']) == 6    # for block in blocks:  # some/models/transformer.py:173 in forward
+| | +- NO_TENSOR_ALIASING
+"""
+
+
+def test_generated_python_lists_each_kernel_with_its_operators_and_calls() -> None:
+    assert fused_kernels(PYTHON) == [
+        FusedKernel(
+            name="cpp_fused_add_mul_0", kind="generated", operators=["aten::add", "aten::mul"], calls=2
+        ),
+        FusedKernel(name="aten::mm", kind="library", operators=["aten::add", "aten::mm"], calls=1),
+        FusedKernel(
+            name="triton_red_fused_relu_sum_1",
+            kind="generated",
+            operators=["aten::relu", "aten::sum"],
+            calls=1,
+        ),
+        FusedKernel(name="aten::sort", kind="library", operators=["aten::sort"], calls=1),
+    ]
+
+
+def test_generated_cpp_lists_each_kernel_with_its_operators_and_calls() -> None:
+    found = [(kernel.name, kernel.operators, kernel.calls) for kernel in fused_kernels(CPP)]
+    assert found == [
+        ("aten::mm", ["aten::mul", "aten::mm"], 1),
+        ("cpp_fused_mul_silu_split_3", ["aten::mul", "aten::silu", "aten::split"], 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "operators"),
+    [
+        ("cpp_fused_argmax_7", ["argmax"]),
+        ("cpp_fused_index_index_put_mul_0", ["index", "index_put", "mul"]),
+        ("triton_poi_fused__to_copy_add_12", ["_to_copy", "add"]),
+        ("cpp_fused_split_split_with_sizes_1", ["split", "split_with_sizes"]),
+        ("cpp_fused_no_such_operator_1", []),
+        ("a_kernel", []),
+    ],
+)
+def test_a_kernels_name_is_cut_into_operators_of_aten(name: str, operators: list[str]) -> None:
+    assert absorbed(name) == tuple(f"aten::{operator}" for operator in operators)
+
+
+def test_guards_are_the_leaves_of_the_tree() -> None:
+    guards = read_guards(SimpleNamespace(guard_manager=TREE))
+    assert [(guard.kind, guard.expression, guard.line) for guard in guards] == [
+        ("DEFAULT_DEVICE", "CURRENT_DEVICE == None", "_dynamo/output_graph.py:1122"),
+        ("LENGTH_CHECK", "len(L['x']) == 6", "models/transformer.py:173"),
+    ]
+
+
+def test_a_recompile_is_an_entry_more_and_an_uncompiled_step_has_none() -> None:
+    def double(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    compiled: Any = torch.compile(double, backend="eager", dynamic=False)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = compiled(x)
+        return result
+
+    found: Any = step
+    step(torch.ones(2))
+    assert (compiled_function(found), len(entries(found))) == (double, 1)
+    step(torch.ones(3))
+    assert len(entries(found)) == 2
+    plain: Any = double
+    assert entries(plain) == []
+
+
+def test_native_samples_are_counted_by_function_and_classed_by_rule() -> None:
+    product = Sample(1, "kernel", "mkl_blas_sgemv", "/lib/libtorch_cpu.so")
+    python = Sample(2, "host", "_PyEval_EvalFrameDefault", "/lib/libpython3.so")
+    found = summary([product, python, product, product], steps=3)
+    assert (found.kernel_share, found.steps, found.reason) == (0.75, 3, None)
+    assert [(s.symbol, s.side, s.rule, s.share) for s in found.symbols] == [
+        ("mkl_blas_sgemv", "kernel", "matrix products", 0.75),
+        ("_PyEval_EvalFrameDefault", "host", "anything else", 0.25),
+    ]
+
+
+def test_where_perf_cannot_be_used_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(cpus: set[int]) -> Any:
+        raise PerfError("perf is not installed")
+
+    monkeypatch.setattr(native, "recording", refused)
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    case: Any = SimpleNamespace()
+    bench: Any = SimpleNamespace(device=torch.device("cpu"), cpus=[0])
+    found = sample_native(bench, case, lambda words: None)
+    assert (found.kernel_share, found.symbols, found.reason) == (None, [], "perf is not installed")

@@ -1,0 +1,240 @@
+"""Layers: each has its experiment and its interval, and their sum is put beside a whole measured apart."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from service.anatomy.errors import StudyError
+from service.anatomy.layers import loops as layers_loops
+from service.anatomy.layers.arms import Arm, State, collector_off, in_rounds, python_arm
+from service.anatomy.layers.loops import Loops, load_loops
+from service.anatomy.layers.operations import OPERATIONS, hollow_names
+from service.anatomy.layers.parts import PARTS, Readings
+from service.anatomy.layers.setup import Setup, arms_of
+from service.anatomy.layers.show import show
+from service.anatomy.layers.study import LayersArguments, LayersFinding, describe, measure_layers
+from service.measure.cases import Bench
+from tests.support.anatomy_bench import quiet, small_bench
+
+CPU = torch.device("cpu")
+SMALL = LayersArguments(sizes=[4, 16], rounds=6)
+
+
+@pytest.fixture(scope="module")
+def loops(tmp_path_factory: pytest.TempPathFactory) -> Loops:
+    return load_loops(str(tmp_path_factory.mktemp("loops")), quiet)
+
+
+@pytest.fixture(scope="module")
+def bench(loops: Loops) -> Iterator[Bench]:
+    with small_bench() as shared:
+        yield shared
+
+
+@pytest.fixture(scope="module")
+def finding(bench: Bench) -> LayersFinding:
+    return measure_layers(bench, SMALL, quiet)
+
+
+def test_every_operator_is_shown_at_every_size(finding: LayersFinding) -> None:
+    shown = [(each.operation, each.size) for each in finding.operations]
+    assert shown == [(name, size) for name in OPERATIONS for size in (4, 16)]
+
+
+def test_every_layer_names_its_experiment_and_has_an_interval_or_says_why_not(finding: LayersFinding) -> None:
+    for each in finding.operations:
+        assert [layer.name for layer in each.layers] == [part.name for part in PARTS]
+        for layer in each.layers:
+            assert len(layer.experiment) > 20
+            assert (layer.microseconds is None) == (layer.why_not is not None)
+            if layer.microseconds:
+                assert layer.microseconds.low <= layer.microseconds.value <= layer.microseconds.high
+
+
+def test_a_cpu_has_no_launch_layer_and_says_so(finding: LayersFinding) -> None:
+    launches = [layer for each in finding.operations for layer in each.layers if layer.name == "launch"]
+    assert launches
+    assert all(layer.microseconds is None and not layer.in_sum for layer in launches)
+
+
+def test_agreement_is_told_beside_sum_and_whole(finding: LayersFinding) -> None:
+    for each in finding.operations:
+        assert each.agreement.low <= each.agreement.value <= each.agreement.high
+        assert each.agrees == (abs(each.agreement.value - 1) <= 0.15)
+        assert each.whole_microseconds.value > 0
+
+
+def test_what_is_switched_off_is_priced_but_not_summed(bench: Bench) -> None:
+    arguments = LayersArguments(operations=["matmul"], sizes=[4], grad="inference_mode", rounds=6)
+    (off,) = measure_layers(bench, arguments, quiet).operations
+    summed = {layer.name for layer in off.layers if layer.in_sum}
+    assert {"python", "binding", "dispatcher", "operator", "allocator", "kernel"} == summed
+    priced = {layer.name for layer in off.layers if layer.microseconds and not layer.in_sum}
+    assert priced == {"autograd", "autocast"}
+
+
+def test_autocast_and_no_grad_can_be_switched_in(bench: Bench) -> None:
+    arguments = LayersArguments(operations=["add"], sizes=[4], grad="no_grad", autocast=True, rounds=6)
+    found = measure_layers(bench, arguments, quiet)
+    assert found.autocast
+    assert found.grad == "no_grad"
+    assert {"autograd", "autocast"} <= {layer.name for layer in found.operations[0].layers if layer.in_sum}
+
+
+def test_no_experiment_contains_the_whole_call(loops: Loops) -> None:
+    """Were the whole a part of its own sum, the two would agree whatever was measured."""
+    names = [
+        "whole",
+        "compute",
+        "python clock",
+        "hollow",
+        "from python",
+        "taped",
+        "native clock",
+        "dispatcher",
+        "from native",
+        "autocast",
+        "no autocast",
+        "cast",
+        "cast of one",
+        "compute nothing",
+        "allocate",
+        "allocate nothing",
+    ]
+    setup = Setup(CPU, torch.float32, State("enabled"), loops)
+    for operation in OPERATIONS.values():
+        assert set(arms_of(setup, operation, 4)) == set(names)
+        raw = {name: np.ones(6) for name in names}
+        before = [part.seconds(Readings.of(setup, operation, raw, np.zeros(6))) for part in PARTS]
+        raw["whole"] = np.full(6, 5.0)
+        after = [part.seconds(Readings.of(setup, operation, raw, np.zeros(6))) for part in PARTS]
+        np.testing.assert_array_equal(before, after)
+
+
+@given(st.floats(0.5, 2.0))
+def test_a_whole_that_is_not_the_sum_is_told(share: float) -> None:
+    """With made-up arms of which the parts are known: 1 µs each of eight, seven in the sum."""
+    loops = Loops(lambda *_: 0.0, lambda *_: 0.0)
+    setup = Setup(CPU, torch.float32, State("enabled"), loops)
+    seconds = {
+        "hollow": 1.0,
+        "from python": 3.0,
+        "from native": 1.0,
+        "taped": 4.0,
+        "dispatcher": 1.0,
+        "compute nothing": 2.0,
+        "compute": 3.0,
+        "allocate": 1.0,
+        "whole": 7.0 * share,
+    }
+    others = dict.fromkeys(
+        (
+            "python clock",
+            "native clock",
+            "autocast",
+            "no autocast",
+            "cast",
+            "cast of one",
+            "allocate nothing",
+        ),
+        0.0,
+    )
+    raw = {name: np.full(6, value * 1e-6) for name, value in (seconds | others).items()}
+    found = describe(Readings.of(setup, OPERATIONS["add"], raw, np.zeros(6)), 8)
+    assert found.sum_microseconds.value == pytest.approx(7.0)
+    assert found.agreement.value == pytest.approx(1 / share)
+    assert found.agrees == (abs(1 / share - 1) <= 0.15)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_the_hollow_statement_runs_no_operator(name: str) -> None:
+    operation = OPERATIONS[name]
+    names = operation.names(operation.tensors(2, 2, CPU, torch.float32))
+    with torch.autograd.profiler.profile() as session:
+        assert eval(operation.statement, hollow_names(names)) == ""
+    assert not session.function_events
+    assert isinstance(eval(operation.statement, names), torch.Tensor)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_results_are_those_that_the_operator_allocates(name: str) -> None:
+    operation = OPERATIONS[name]
+    plain = [tensor.detach() for tensor in operation.tensors(3, 5, CPU, torch.float32)]
+    with torch.autograd.profiler.profile(profile_memory=True) as session:
+        keep = eval(operation.statement, operation.names(plain))
+    allocated = sum(event.cpu_memory_usage for event in session.function_events if event.cpu_parent is None)
+    made = sum(result.untyped_storage().nbytes() for result in operation.results(plain))
+    # Mean and deviation of layer norm are freed within the call.
+    assert keep.untyped_storage().nbytes() == allocated
+    assert made == allocated + (2 * 3 * 4 if name == "layer_norm" else 0)
+
+
+def test_every_arm_is_timed_in_every_round_and_the_collector_comes_back() -> None:
+    heard: list[bool] = []
+
+    def run(times: int) -> float:
+        heard.append(gc.isenabled())
+        return times * 1e-3
+
+    assert gc.isenabled()
+    assert (
+        in_rounds({"a": Arm(run), "b": python_arm("pass", {})}, CPU, 7, quiet)["a"]
+        == [pytest.approx(1e-3)] * 7
+    )
+    assert not any(heard)
+    assert gc.isenabled()
+    with collector_off():
+        assert not gc.isenabled()
+
+
+def test_an_arm_runs_in_its_state_and_leaves_none_behind() -> None:
+    seen: list[tuple[bool, bool, bool]] = []
+
+    def run(times: int) -> float:
+        seen.append(
+            (torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu"))
+        )
+        return 1.0
+
+    for state in (State("enabled", autocast=True), State("no_grad"), State()):
+        Arm(run, state).seconds(CPU, 1)
+    assert sorted(set(seen)) == [(False, False, False), (False, True, False), (True, False, True)]
+    assert torch.is_grad_enabled()
+    assert not torch.is_inference_mode_enabled()
+
+
+def test_a_missing_compiler_is_named_with_its_remedy(tmp_path: Path) -> None:
+    with pytest.raises(StudyError, match="install g\\+\\+, or set CXX"):
+        layers_loops._compile("no-such-compiler", tmp_path / "loops.so")
+
+
+@pytest.mark.parametrize(
+    "wrong", [b'{"sizes":[]}', b'{"sizes":[0]}', b'{"rounds":5}', b'{"operations":["sort"]}']
+)
+def test_arguments_that_cannot_work_are_refused(wrong: bytes) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.json.decode(wrong, type=LayersArguments)
+
+
+def test_the_table_shows_every_layer_and_how_it_was_isolated(finding: LayersFinding) -> None:
+    out = StringIO()
+    show(finding, Console(file=out, width=200))
+    for word in (
+        "torch.matmul(x, weight)",
+        "F.layer_norm",
+        *(part.name for part in PARTS),
+        "not here",
+        "sum / whole",
+    ):
+        assert word in out.getvalue()

@@ -1,0 +1,205 @@
+"""Memory: every statistic has a definition, a CPU claims nothing of CUDA's, sizes are the tensors' own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from rich.console import Console
+
+from service.anatomy.errors import StudyError
+from service.anatomy.memory import resident as memory_resident
+from service.anatomy.memory.resident import growth, process_now, why_not
+from service.anatomy.memory.show import show
+from service.anatomy.memory.statistics import SNAPSHOT_FILE, Snapshot, Statistic, pool_bytes, statistics
+from service.anatomy.memory.study import MemoryArguments, MemoryFinding, read_memory
+from service.measure.cases import Bench
+from tests.support.anatomy_bench import BUCKETS, CONFIG, PLAIN, quiet, small_bench
+
+STATS = {
+    "allocated_current": 60, "allocated_peak": 70, "active_current": 64, "active_peak": 80,
+    "reserved_current": 80, "reserved_peak": 100, "inactive_split_current": 16, "inactive_split_peak": 20,
+    "alloc_retries": 3, "ooms": 1,
+}  # fmt: skip
+MEBIBYTE = 2**20
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Bench]:
+    with small_bench() as shared:
+        yield shared
+
+
+@pytest.fixture(scope="module")
+def findings(bench: Bench) -> dict[str, MemoryFinding]:
+    """By mode, of the modes that need no compiler."""
+    return {mode: read_memory(bench, MemoryArguments(mode=mode), quiet) for mode in PLAIN}
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What CUDA's allocator was told to do, on a machine that has none."""
+    told: list[str] = []
+
+    def record(enabled: str | None = "all", max_entries: int = 0) -> None:
+        told.append("stop" if enabled is None else "record")
+
+    def dump(filename: str) -> None:
+        told.append("dump")
+        Path(filename).write_bytes(b"snapshot")
+
+    monkeypatch.setattr(
+        torch.cuda, "memory", SimpleNamespace(_record_memory_history=record, _dump_snapshot=dump)
+    )
+    return told
+
+
+def by_name(found: list[Statistic]) -> dict[str, Statistic]:
+    return {statistic.name: statistic for statistic in found}
+
+
+def test_on_a_cpu_nothing_is_said_of_cudas_allocator(findings: dict[str, MemoryFinding]) -> None:
+    for finding in findings.values():
+        fields = msgspec.json.decode(msgspec.json.encode(finding), type=dict[str, Any])
+        assert "allocator" not in fields
+        assert {"process", "no_resident", "steps", "parts"} <= fields.keys()
+
+
+def test_what_is_held_are_the_weights_the_tables_the_cache_and_the_inputs(
+    bench: Bench, findings: dict[str, MemoryFinding]
+) -> None:
+    held = {part.name: part.bytes for part in findings["eager"].parts}
+    rows, floats = max(BUCKETS), 4
+    cache = 2 * CONFIG.layers * rows * CONFIG.context * CONFIG.kv_heads * CONFIG.head_width * floats
+    assert held["cache"] == cache
+    assert held["parameters"] == floats * sum(p.numel() for p in bench.model.parameters())
+    assert held["buffers"] == sum(b.numel() * b.element_size() for b in bench.model.buffers())
+    assert held["inputs"] == 8 * (bench.settings.prefill_chunk + 4)
+
+
+def test_only_grad_mode_keeps_a_tape(findings: dict[str, MemoryFinding]) -> None:
+    tapes = {mode: finding.steps[0].tape.storage_bytes for mode, finding in findings.items()}
+    assert tapes.pop("eager") > 0
+    assert set(tapes.values()) == {0}
+
+
+def test_every_statistic_has_a_definition_and_a_source() -> None:
+    found = statistics(STATS, 32)
+    assert {"allocated", "active", "reserved", "inactive_split", "fragmentation", "graph_pool"} <= {
+        statistic.name for statistic in found
+    }
+    assert len({statistic.definition for statistic in found}) == len(found)
+    assert all(statistic.definition and statistic.source for statistic in found)
+
+
+def test_fragmentation_is_the_share_of_the_reserve_that_is_not_active() -> None:
+    fragmentation = by_name(statistics(STATS, 0))["fragmentation"]
+    assert (fragmentation.value, fragmentation.peak) == pytest.approx((1 - 64 / 80, 1 - 80 / 100))
+    empty = by_name(statistics(dict.fromkeys(STATS, 0), 0))["fragmentation"]
+    assert (empty.value, empty.peak) == (0.0, 0.0)
+
+
+def test_a_graph_pool_is_what_lies_in_private_pools() -> None:
+    segments = [
+        {"total_size": 5, "segment_pool_id": (0, 0)},
+        {"total_size": 7, "segment_pool_id": (0, 1)},
+        {"total_size": 11, "segment_pool_id": (2, 0)},
+    ]
+    assert pool_bytes(segments) == 18
+
+
+def test_a_step_that_touches_memory_grows_the_process_by_as_much_each_time() -> None:
+    if reason := why_not():
+        pytest.skip(reason)
+    found = growth(lambda: bytearray(b"\1") * (32 * MEBIBYTE))
+    assert 31 * MEBIBYTE < found.low <= found.median_bytes <= found.high < 48 * MEBIBYTE
+    assert growth(lambda: None).median_bytes < 8 * MEBIBYTE
+
+
+def test_the_shown_peak_is_never_below_the_resident_size_nor_below_an_earlier_one() -> None:
+    if reason := why_not():
+        pytest.skip(reason)
+    bytearray(b"\1") * (64 * MEBIBYTE)
+    before = process_now()
+    growth(lambda: None)
+    held = bytearray(b"\1") * (8 * MEBIBYTE)
+    after = process_now()
+    assert before.peak_bytes >= before.resident_bytes
+    assert after.peak_bytes >= after.resident_bytes > len(held)
+    assert after.peak_bytes >= before.peak_bytes
+
+
+def test_a_peak_is_kept_when_the_kernel_is_told_to_forget_it() -> None:
+    if reason := why_not():
+        pytest.skip(reason)
+    resident = process_now().resident_bytes
+    bytearray(b"\1") * (256 * MEBIBYTE)
+    assert why_not() is None
+    assert memory_resident._status_bytes("VmHWM")["VmHWM"] < resident + 128 * MEBIBYTE
+    assert process_now().peak_bytes > resident + 192 * MEBIBYTE
+
+
+def test_where_the_peak_cannot_be_set_back_growth_is_not_known_and_the_reason_said(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory_resident, "CLEAR", tmp_path / "missing" / "clear_refs")
+    finding = read_memory(bench, MemoryArguments(mode="no_grad"), quiet)
+    assert finding.steps[0].resident is None
+    assert "cannot be set back" in str(finding.no_resident)
+
+
+def test_a_snapshot_is_refused_on_a_cpu(bench: Bench, tmp_path: Path) -> None:
+    with pytest.raises(StudyError) as refused:
+        read_memory(bench, MemoryArguments(out=str(tmp_path)), quiet)
+    assert (refused.value.type, refused.value.param) == ("unsupported_here", "out")
+
+
+def test_a_snapshot_is_written_after_the_steps_and_noting_ends(tmp_path: Path, recorder: list[str]) -> None:
+    with Snapshot(tmp_path / "new") as snapshot:
+        assert recorder == ["record"]
+    assert recorder == ["record", "dump", "stop"]
+    assert snapshot.file == tmp_path / "new" / SNAPSHOT_FILE
+    assert snapshot.file.exists()
+
+
+def test_noting_ends_where_a_step_fails(tmp_path: Path, recorder: list[str]) -> None:
+    with pytest.raises(RuntimeError, match="out of memory"), Snapshot(tmp_path):
+        raise RuntimeError("out of memory")
+    assert recorder[-1] == "stop"
+
+
+def test_a_folder_that_cannot_be_is_refused_before_anything_is_noted(
+    tmp_path: Path, recorder: list[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StudyError, match="cannot write"), Snapshot(tmp_path / "file"):
+        pass
+    assert recorder == []
+
+
+def test_a_terminal_shows_what_is_held_and_every_statistic(findings: dict[str, MemoryFinding]) -> None:
+    text = StringIO()
+    finding = msgspec.structs.replace(findings["eager"], allocator=statistics(STATS, 32))
+    show(finding, Console(file=text, width=200))
+    for word in ("parameters", "cache", "eager", "fragmentation", "20.0%", "graph_pool"):
+        assert word in text.getvalue()
+
+
+def test_a_terminal_says_how_to_get_a_snapshot_on_cuda_where_none_was_written(
+    findings: dict[str, MemoryFinding],
+) -> None:
+    def shown(finding: MemoryFinding) -> str:
+        text = StringIO()
+        show(finding, Console(file=text, width=200))
+        return text.getvalue()
+
+    on_cuda = msgspec.structs.replace(findings["eager"], allocator=statistics(STATS, 32))
+    assert "--out FOLDER writes a snapshot" in shown(on_cuda)
+    assert "--out" not in shown(msgspec.structs.replace(on_cuda, files=["some/snapshot"]))
+    assert "--out" not in shown(findings["eager"])

@@ -1,0 +1,513 @@
+"""The operator list is what ran: beside another dispatch mode, the profiler and torch's explanation."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from rich.console import Console
+from torch import Tensor, nn
+from torch._dynamo.utils import counters
+from torch.autograd.profiler import profile
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from models.checkpoint import save
+from models.config import Config
+from models.transformer import Transformer
+from service.anatomy.errors import StudyError
+from service.anatomy.operators.calls import record
+from service.anatomy.operators.dispatch_keys import thread_keys
+from service.anatomy.operators.graph_breaks import trace
+from service.anatomy.operators.guards import entries
+from service.anatomy.operators.native import (
+    LEAST_SECONDS,
+    SAMPLED_SECONDS,
+    late,
+    left_out,
+    note_of_cut,
+    sampling_seconds,
+)
+from service.anatomy.operators.records import OperatorRecorder
+from service.anatomy.operators.rows import copies, operator_rows, syncs
+from service.anatomy.operators.show import show
+from service.anatomy.operators.study import OperatorsArguments, OperatorsFinding, list_operators
+from service.anatomy.operators.times import OperatorTimes, time_operators
+from service.anatomy.operators.wrapper_times import time_wrappers
+from service.anatomy.timeline.tax import OF_DECODE
+from service.measure.cases import Bench, Case
+from service.measure.estimate import Estimate, estimate
+from service.measure.floors import calibrated, floor, measured, prepare_floor
+from service.protocol.messages import EngineSettings
+from service.protocol.modes import MODES, Effect
+from service.protocol.status import Floor
+from service.step.callables import Step, build_step
+
+CONFIG = Config(layers=2, width=32, heads=4, kv_heads=2, head_width=8, hidden=64, vocabulary=64, context=128)
+COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+PLAIN = ["eager", "no_grad", "inference_mode"]
+MODE_NAMES = [*PLAIN, "compiled"]
+ONE = Estimate(median_seconds=1.0, low=0.9, high=1.1, samples=11)
+
+
+def quiet(words: str) -> None:
+    del words
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    folder = tmp_path_factory.mktemp("model")
+    save(Transformer(CONFIG, max_batch=2, seed=3), folder)
+    threads = torch.get_num_threads()
+    settings = EngineSettings(
+        address="",
+        model=str(folder),
+        device="cpu",
+        modes=MODE_NAMES,
+        batch_sizes=[1, 2],
+        threads=1,
+        cache_folder=str(tmp_path_factory.mktemp("cache")),
+    )
+    yield Bench(settings)
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def findings(bench: Bench) -> dict[str, OperatorsFinding]:
+    """Each mode's anatomy of a decode step of two sequences."""
+    return {
+        mode: list_operators(bench, OperatorsArguments(mode=mode, batch_size=2, native=False), quiet)
+        for mode in MODE_NAMES
+    }
+
+
+class Witness(TorchDispatchMode):
+    """Another dispatch mode, which counts calls below autograd. It undoes what its own presence changes:
+
+    `reshape` calls `view` where a mode looks on and `_reshape_alias` else; and autograd's shallow copy of an
+    output that it saves becomes a `detach`, though nobody's code says so.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        return True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), COMPOSITE):
+            with self:
+                taken_apart = func.decompose(*args, **kwargs)
+            if taken_apart is not NotImplemented:
+                return taken_apart
+        if str(func) != "aten.detach.default" or "detach" in model_line():
+            self.names.append(str(func))
+        return func(*args, **kwargs)
+
+
+def model_line() -> str:
+    frame = sys._getframe(1)
+    while "torch" in Path(frame.f_code.co_filename).parts or frame.f_code.co_filename == __file__:
+        assert frame.f_back is not None
+        frame = frame.f_back
+    return linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+
+
+def witnessed(case: Case) -> list[str]:
+    with Witness() as witness:
+        case.call()
+    return witness.names
+
+
+def listed(names: list[tuple[str, str]]) -> list[str]:
+    joined = [f"{name.replace('::', '.')}.{overload or 'default'}" for name, overload in names]
+    return [name.replace("aten._reshape_alias.", "aten.view.") for name in joined]
+
+
+# ---------------------------------------------------------------- the list
+
+
+@pytest.mark.parametrize("mode", MODE_NAMES)
+def test_the_operators_are_those_of_an_independent_dispatch_mode_in_count_and_order(
+    bench: Bench, findings: dict[str, OperatorsFinding], mode: str
+) -> None:
+    names = witnessed(bench.case(mode, 2))
+    assert names
+    assert listed([(row.name, row.overload) for row in findings[mode].operators]) == names
+
+
+@pytest.mark.parametrize("mode", PLAIN)
+def test_so_they_are_for_a_prefill_chunk(bench: Bench, mode: str) -> None:
+    case = bench.case(mode, 1, "prefill")
+    calls = record(case, 1)[0].calls
+    assert listed([(call.name, call.overload) for call in calls]) == witnessed(case)
+
+
+@pytest.mark.parametrize("mode", MODE_NAMES)
+def test_every_operator_has_its_keys_its_line_and_strides_for_its_shapes(
+    findings: dict[str, OperatorsFinding], mode: str
+) -> None:
+    for row in findings[mode].operators:
+        assert row.keys
+        assert row.line
+        assert [len(shape) for shape in row.shapes] == [len(strides) for strides in row.strides]
+
+
+def test_operators_pass_autograds_keys_in_eager_and_no_grad_and_none_in_inference_mode(
+    findings: dict[str, OperatorsFinding],
+) -> None:
+    for mode in ("eager", "no_grad"):
+        assert all("AutogradCPU" in (row.keys or []) for row in findings[mode].operators if row.shapes)
+    keys = {key for row in findings["inference_mode"].operators for key in row.keys or []}
+    assert not any(key.startswith("Autograd") for key in keys)
+    assert "CPU" in keys
+
+
+def test_a_new_tensors_backend_is_chosen_by_its_options(findings: dict[str, OperatorsFinding]) -> None:
+    made = [row.keys for row in findings["no_grad"].operators if row.name == "aten::scalar_tensor"]
+    assert made
+    assert all(keys == ["BackendSelect", "CPU"] for keys in made)
+
+
+def test_in_inference_mode_only_views_and_writes_of_ordinary_tensors_pass_adinplaceorview(
+    findings: dict[str, OperatorsFinding],
+) -> None:
+    def stops(mode: str) -> int:
+        return sum("ADInplaceOrView" in (row.keys or []) for row in findings[mode].operators)
+
+    assert 0 < stops("inference_mode") < stops("no_grad")
+
+
+def test_eager_calls_what_no_grad_calls_and_detaches_its_result(
+    findings: dict[str, OperatorsFinding],
+) -> None:
+    eager, no_grad = ([row.name for row in findings[mode].operators] for mode in ("eager", "no_grad"))
+    assert eager == [*no_grad, "aten::detach"]
+
+
+def test_compiled_code_makes_fewer_calls_than_the_modes_above_it(
+    findings: dict[str, OperatorsFinding],
+) -> None:
+    assert len(findings["compiled"].operators) < len(findings["inference_mode"].operators) / 3
+
+
+@pytest.mark.parametrize("mode", MODE_NAMES)
+def test_cumulative_seconds_add_up_the_operators_own(
+    findings: dict[str, OperatorsFinding], mode: str
+) -> None:
+    finding, total = findings[mode], 0.0
+    for row in finding.operators:
+        total += row.host_seconds
+        assert row.cumulative_seconds == pytest.approx(total)
+    assert finding.operators_seconds == pytest.approx(total)
+
+
+def test_lines_of_a_plain_mode_are_the_models_and_of_a_compiled_one_the_generated_codes(
+    findings: dict[str, OperatorsFinding],
+) -> None:
+    models = {(row.line or "").partition(":")[0] for row in findings["no_grad"].operators}
+    assert models == {"models/transformer.py"}
+    assert {(row.line or "").partition(":")[0] for row in findings["compiled"].operators} == {
+        "generated code"
+    }
+
+
+# ---------------------------------------------------------------- copies, waits, launches
+
+
+@pytest.mark.parametrize("mode", MODE_NAMES)
+def test_copies_are_every_copy_that_the_profiler_saw(
+    bench: Bench, findings: dict[str, OperatorsFinding], mode: str
+) -> None:
+    case = bench.case(mode, 2)
+    with profile() as session:
+        case.call()
+    seen = [event for event in session.function_events or [] if event.name == "aten::copy_"]
+    assert len(findings[mode].copies) == len(seen) > 0
+
+
+def step_case(bench: Bench, step: Step) -> Case:
+    return Case("inference_mode", "decode", step, bench.buffers[2])
+
+
+def taken_apart(bench: Bench, step: Step) -> tuple[list[Any], list[Any]]:
+    """Copies and sync points of a step of a test's own."""
+    case = step_case(bench, step)
+    calls = record(case, 1, operands=True)[0].calls
+    thread = thread_keys(MODES["no_grad"], bench.device, bench.precision)
+    with OperatorRecorder(thread) as seen:
+        case.call()
+    nothing = [0.0] * len(calls)
+    rows = operator_rows(
+        calls, seen.seen, OperatorTimes(estimate([1.0]), estimate([1.0]), 0.0, nothing, nothing, 0.0)
+    )
+    return copies(calls, rows), syncs(rows, seen.seen)
+
+
+def test_a_hidden_copy_is_shown_with_its_bytes_and_the_line_that_caused_it(bench: Bench) -> None:
+    def step(tokens: Tensor, positions: Tensor, last: Tensor, cache: Any) -> tuple[Tensor, Tensor]:
+        keys = cache[0][0]
+        keys.transpose(1, 2).contiguous()
+        return tokens, last
+
+    line = step.__code__.co_firstlineno + 2
+    found, _ = taken_apart(bench, step)
+    size = bench.buffers[2].cache[0][0].nbytes
+    assert [(copy.name, copy.bytes, copy.line) for copy in found] == [
+        ("aten::clone", size, f"tests/anatomy/test_operators.py:{line}")
+    ]
+
+
+def test_a_value_that_the_host_reads_is_a_sync_point_with_its_line(bench: Bench) -> None:
+    def step(tokens: Tensor, positions: Tensor, last: Tensor, cache: Any) -> tuple[Tensor, Tensor]:
+        if positions[0].item() < 0:
+            tokens = tokens + 1
+        return tokens, last
+
+    _, waits = taken_apart(bench, step)
+    line = step.__code__.co_firstlineno + 1
+    assert [(wait.kind, wait.line) for wait in waits] == [("item", f"tests/anatomy/test_operators.py:{line}")]
+
+
+def test_a_step_of_the_model_reads_no_value(findings: dict[str, OperatorsFinding]) -> None:
+    assert all(finding.syncs == [] for finding in findings.values())
+
+
+def test_a_cpu_has_no_launches_and_says_why(findings: dict[str, OperatorsFinding]) -> None:
+    for finding in findings.values():
+        assert (finding.kernels, finding.launches) == (None, None)
+        assert "CPU" in (finding.no_device or "")
+
+
+# ---------------------------------------------------------------- compiled
+
+
+class Breaking(nn.Module):
+    """A step with two breaks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+
+    def forward(self, tokens: Tensor, positions: Tensor, last: Tensor, cache: Any) -> tuple[Tensor, Tensor]:
+        logits = tokens * self.weight
+        torch._dynamo.graph_break()
+        logits = logits + 1
+        print(end="")
+        return logits * 2, last
+
+
+class Broken:
+    """As much of a bench as tracing asks for."""
+
+    def __init__(self, like: Bench) -> None:
+        self.model, self.precision = Breaking(), like.precision
+
+
+def test_graphs_and_breaks_are_those_of_torchs_own_explanation(bench: Bench) -> None:
+    case: Any = step_case(bench, lambda *arguments: arguments[:2])
+    broken: Any = Broken(bench)
+    found = trace(broken, case)
+    plain = Effect("plain")
+    mode = replace(MODES["inference_mode"], cpu=plain, cuda=plain)
+    explained = torch._dynamo.explain(build_step(mode, broken.model))(*case.buffers.arguments("decode"))
+    bench.forget()
+    assert (found.graphs, found.graph_break_count) == (explained.graph_count, explained.graph_break_count)
+    assert found.graph_break_count == 2
+    assert [each.reason for each in found.graph_breaks] == [r.reason.strip() for r in explained.break_reasons]
+    assert all(
+        (each.line or "").startswith("tests/anatomy/test_operators.py:") for each in found.graph_breaks
+    )
+
+
+def test_the_served_model_is_one_graph_without_breaks_or_recompiles(
+    findings: dict[str, OperatorsFinding],
+) -> None:
+    finding = findings["compiled"]
+    assert (finding.graphs, finding.graph_break_count, finding.graph_breaks) == (1, 0, [])
+    assert finding.recompiles == 0
+    assert findings["eager"].graphs is None
+
+
+def test_looking_into_a_compiled_mode_leaves_its_compiled_entry_as_it_was(bench: Bench) -> None:
+    case = bench.case("compiled", 2)
+    list_operators(bench, OperatorsArguments(mode="compiled", batch_size=2, native=False), quiet)
+    before = dict(counters["stats"])
+    case.call()
+    assert len(entries(case.step)) == 1
+    assert dict(counters["stats"]) == before
+
+
+def test_every_generated_kernel_is_listed_with_what_it_absorbed(
+    findings: dict[str, OperatorsFinding],
+) -> None:
+    finding = findings["compiled"]
+    kernels = finding.fused_kernels or []
+    code = finding.generated_code or ""
+    defined = {line.split(" = ")[0] for line in code.splitlines() if "= async_compile.cpp_pybinding" in line}
+    assert {kernel.name for kernel in kernels if kernel.kind == "generated"} == defined
+    assert all(kernel.operators for kernel in kernels)
+    products = sum(kernel.calls for kernel in kernels if kernel.name in {"aten::mm", "aten::addmm"})
+    assert products == sum(row.name in {"aten::mm", "aten::addmm"} for row in finding.operators)
+
+
+def test_guards_name_what_they_check_and_the_line_they_are_for(
+    findings: dict[str, OperatorsFinding],
+) -> None:
+    guards = findings["compiled"].guards or []
+    tensors = [guard for guard in guards if guard.kind == "TENSOR_MATCH"]
+    weights = sum(1 for _ in Transformer(CONFIG, 2).parameters())
+    assert len(tensors) > weights
+    assert any((guard.line or "").startswith("models/transformer.py:") for guard in tensors)
+
+
+def test_a_compiled_call_is_taken_apart_into_guards_wrappers_and_generated_code(
+    findings: dict[str, OperatorsFinding],
+) -> None:
+    times = findings["compiled"].wrapper
+    assert times is not None
+    assert times.generated.median_seconds > 0
+    assert findings["eager"].wrapper is None
+
+
+# ---------------------------------------------------------------- answers and refusals
+
+
+@pytest.mark.parametrize(
+    ("arguments", "type", "param"),
+    [
+        ({"mode": "fast"}, "unknown_mode", "mode"),
+        ({"batch_size": 3}, "invalid_request", "batch_size"),
+        ({"batch_size": 0}, "invalid_request", "batch_size"),
+    ],
+)
+def test_what_is_not_there_is_refused_by_name(
+    bench: Bench, arguments: dict[str, Any], type: str, param: str
+) -> None:
+    with pytest.raises(StudyError) as refused:
+        list_operators(bench, OperatorsArguments(**arguments), quiet)
+    assert (refused.value.type, refused.value.param) == (type, param)
+
+
+def test_the_answer_has_the_fields_of_the_contract(findings: dict[str, OperatorsFinding]) -> None:
+    answer = msgspec.json.decode(msgspec.json.encode(findings["compiled"]))
+    for field in ("kernels", "launches", "syncs", "copies", "graphs", "graph_breaks", "guards", "recompiles"):
+        assert field in answer
+    assert isinstance(answer["generated_code"], str)
+    assert {"name", "overload", "keys", "shapes", "strides", "host_seconds"} <= answer["operators"][0].keys()
+
+
+@pytest.mark.parametrize("mode", ["eager", "compiled"])
+def test_the_terminal_shows_every_operator(findings: dict[str, OperatorsFinding], mode: str) -> None:
+    console = Console(width=400, record=True, file=StringIO())
+    show(findings[mode], console)
+    text = console.export_text()
+    assert f"{len(findings[mode].operators)} operators" in text
+    assert all(row.name.removeprefix("aten::") in text for row in findings[mode].operators)
+
+
+class Clock:
+    """Moves on by `step_seconds` whenever it is read."""
+
+    def __init__(self, step_seconds: float) -> None:
+        self.now, self._step = 0.0, step_seconds
+
+    def __call__(self) -> float:
+        self.now += self._step
+        return self.now
+
+
+@pytest.mark.parametrize(("seconds", "samples"), [(0.0, 40), (0.25, 15), (2.0, 6)])
+def test_timing_stops_at_its_budget_and_never_before_what_an_interval_needs(
+    bench: Bench, seconds: float, samples: int
+) -> None:
+    case = bench.case("inference_mode", 1)
+    calls = record(case, 1)[0].calls
+    times = time_operators(bench, case, calls, quiet, Clock(seconds))
+    assert (times.plain.samples, times.profiled.samples) == (samples, samples)
+    assert times.plain.low is not None
+
+
+@pytest.mark.parametrize(("seconds", "rounds"), [(0.0, 24), (0.15, 11), (2.0, 6)])
+def test_wrappers_are_timed_within_a_budget_too(bench: Bench, seconds: float, rounds: int) -> None:
+    class Graph:
+        def current_callable(self, inputs: list[Any]) -> None:
+            inputs.clear()
+
+    found = time_wrappers(bench.case("inference_mode", 1), Graph(), [], Clock(seconds))
+    assert found.whole.samples == found.guards.samples == rounds
+
+
+def test_native_sampling_is_left_out_where_the_answer_would_be_late_and_says_how_to_have_it() -> None:
+    assert not late(0.5)
+    assert late(4.0)
+    found = left_out()
+    assert found.samples == 0
+    assert "native=true" in (found.reason or "")
+
+
+def test_native_sampling_takes_what_is_left_of_the_answers_seconds_and_says_where_it_was_cut() -> None:
+    assert sampling_seconds(0.5) == SAMPLED_SECONDS
+    assert note_of_cut(sampling_seconds(0.5)) is None
+    assert LEAST_SECONDS < sampling_seconds(2.4) < SAMPLED_SECONDS
+    assert sampling_seconds(60.0) == LEAST_SECONDS
+    assert "0.10 s in place of 0.4 s" in (note_of_cut(LEAST_SECONDS) or "")
+
+
+def test_a_floor_above_the_step_is_capped_with_both_its_bounds() -> None:
+    found = calibrated(Floor(batch=1, seconds=3.0, low=2.0, high=4.0, samples=21, source="calibrated"), ONE)
+    assert found is not None
+    assert (found.seconds, found.low, found.high, found.kernel_seconds) == (1.0, 1.0, 1.0, 0.0)
+    found = calibrated(Floor(batch=1, seconds=0.9, low=0.8, high=1.5, samples=21, source="calibrated"), ONE)
+    assert found is not None
+    assert (found.low, found.high) == (0.8, 1.0)
+
+
+def test_a_study_begins_with_a_fresh_window_of_the_floor(bench: Bench) -> None:
+    prepare_floor(bench, "eager", 1, quiet)
+    first = floor(bench, "eager", 1)
+    again = floor(bench, "eager", 1)
+    prepare_floor(bench, "eager", 1, quiet)
+    anew = floor(bench, "eager", 1)
+    assert first is not None
+    assert again is not None
+    assert anew is not None
+    assert first.samples == anew.samples < again.samples
+
+
+def test_a_prefill_says_whose_floor_it_shows(bench: Bench) -> None:
+    for phase, said in (("decode", False), ("prefill", True)):
+        asked = msgspec.convert({"mode": "no_grad", "phase": phase, "native": False}, OperatorsArguments)
+        assert (OF_DECODE in list_operators(bench, asked, quiet).notes) == said
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_head_says_on_which_side_of_the_truth_dispatch_and_kernel_lie(
+    findings: dict[str, OperatorsFinding], device: str
+) -> None:
+    found = findings["eager"]
+    if device == "cuda":
+        found = msgspec.structs.replace(found, device=device, dispatch=measured(found.step_seconds, 1e-3))
+    out = StringIO()
+    show(found, Console(width=400, file=out))
+    on_cpu = {"one step": True, "a lower estimate": True, "an upper one": True, "call returns after": False}
+    for words, there in on_cpu.items():
+        assert (words in out.getvalue()) == (there == (device == "cpu"))
+
+
+def test_dispatch_and_kernel_make_the_step(findings: dict[str, OperatorsFinding]) -> None:
+    for finding in findings.values():
+        assert finding.dispatch is not None
+        parts = finding.dispatch.seconds + finding.dispatch.kernel_seconds
+        assert parts == pytest.approx(finding.step_seconds.median_seconds)
+        assert finding.dispatch.source == "calibrated"

@@ -1,0 +1,272 @@
+"""Each probe shows its pitfall, names the line, and leaves the process as it found it."""
+
+from __future__ import annotations
+
+import gc
+import linecache
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from rich.console import Console
+from torch._dynamo import config, eval_frame
+from torch._dynamo.utils import counters, graph_break_reasons
+
+from models.checkpoint import save
+from models.transformer import Transformer
+from service.anatomy.errors import StudyError
+from service.anatomy.probes import memory
+from service.anatomy.probes import study as probes
+from service.anatomy.probes.show import show
+from service.anatomy.probes.study import TABLE, ProbeFinding, ProbesArguments, judge, run_probe
+from service.anatomy.probes.subject import Subject, make_subject
+from service.anatomy.probes.trial import Counter, Side, Trial, interleave
+from service.measure.cases import Bench
+from service.protocol.messages import EngineSettings
+from service.protocol.probes import PROBES
+from service.statistics.intervals import Interval
+from tests.support.anatomy_bench import CONFIG
+
+ROOT = Path(__file__).parents[2]
+CONTRACT = {"name", "without", "with", "counter", "blame", "cure"}
+FAULTY_LINES = {
+    "graph-break": "perf_counter()",
+    "recompile": "self.steps",
+    "unbucketed-shape": "step(prompt",
+    "sync-point": ".item()",
+    "hidden-copy": ".flatten()",
+    "allocator-churn": "torch.empty(",
+    "grad-mode-mismatch": "torch.enable_grad()",
+    "thread-change": "torch.set_num_threads(",
+    "custom-op": "self.kernel(",
+    "autocast": "casting",
+}
+
+
+def quiet(words: str) -> None:
+    del words
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A probe's finding, and the process before and after it."""
+
+    finding: ProbeFinding
+    before: dict[str, Any]
+    after: dict[str, Any]
+
+
+def state() -> dict[str, Any]:
+    """All of the process that a probe may touch."""
+    gc.collect()
+    return {
+        "threads": torch.get_num_threads(),
+        "grad mode": torch.is_grad_enabled(),
+        "inference mode": torch.is_inference_mode_enabled(),
+        "default dtype": torch.get_default_dtype(),
+        "autocast": (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")),
+        "config": config.get_config_copy(),
+        "stance": eval_frame._stance,
+        "counters": {name: dict(counter) for name, counter in counters.items()},
+        "breaks": len(graph_break_reasons),
+        "logging": logging.root.manager.disable,
+        "profile function": sys.getprofile(),
+        "float32 precision": torch.get_float32_matmul_precision(),
+        "tensor bytes": tensor_bytes(),
+        "random state": torch.get_rng_state().tolist(),
+    }
+
+
+def tensor_bytes() -> int:
+    """Of large storages that Python still holds; what torch caches for itself is small."""
+    storages = {
+        value.untyped_storage().data_ptr(): value.untyped_storage().nbytes()
+        for value in gc.get_objects()
+        if type(value) in (torch.Tensor, torch.nn.Parameter)
+    }
+    return sum(size for size in storages.values() if size >= 4096)
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    folder = tmp_path_factory.mktemp("model")
+    save(Transformer(CONFIG, max_batch=2, seed=7), folder)
+    threads = torch.get_num_threads()
+    settings = EngineSettings(
+        address="",
+        model=str(folder),
+        device="cpu",
+        modes=["inference_mode"],
+        batch_sizes=[1, 2],
+        prefill_chunk=8,
+        threads=1,
+        cache_folder="",
+    )
+    yield Bench(settings)
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def seen(bench: Bench) -> Callable[[str], Seen]:
+    """Runs a probe the first time that somebody asks for it."""
+    known: dict[str, Seen] = {}
+
+    def look(name: str) -> Seen:
+        if name not in known:
+            before = state()
+            finding = run_probe(bench, ProbesArguments(name=name, repeats=9), quiet)
+            known[name] = Seen(finding, before, state())
+        return known[name]
+
+    return look
+
+
+def test_the_table_has_the_probes_that_the_front_lists() -> None:
+    assert list(TABLE) == list(PROBES) == list(FAULTY_LINES)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_an_answer_has_every_field_of_the_contract(name: str, seen: Callable[[str], Seen]) -> None:
+    answer = msgspec.json.decode(msgspec.json.encode(seen(name).finding))
+    assert answer.keys() >= CONTRACT
+    assert answer["name"] == name
+    assert answer["cure"]
+    for side in (answer["without"], answer["with"]):
+        assert 0 < side["low"] <= side["median_seconds"] <= side["high"]
+    assert answer["counter"].keys() == {"name", "before", "after"}
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_the_fault_moves_its_counter(name: str, seen: Callable[[str], Seen]) -> None:
+    counter = seen(name).finding.counter
+    assert counter.after > counter.before >= 0
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_the_line_to_blame_holds_the_fault(name: str, seen: Callable[[str], Seen]) -> None:
+    file, _, number = seen(name).finding.blame.partition(":")
+    assert FAULTY_LINES[name] in linecache.getline(str(ROOT / file), int(number))
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_a_probe_leaves_the_process_as_it_found_it(name: str, seen: Callable[[str], Seen]) -> None:
+    found = seen(name)
+    assert found.after == found.before
+
+
+@pytest.mark.parametrize("name", ["recompile", "thread-change"])
+def test_a_fault_that_compiles_takes_longer_than_a_step(name: str, seen: Callable[[str], Seen]) -> None:
+    finding = seen(name).finding
+    assert finding.verdict == "slower"
+    assert finding.ratio.low > 1
+
+
+def test_a_probe_leaves_weights_and_steps_as_they_were(bench: Bench) -> None:
+    weights = {name: value.clone() for name, value in bench.model.state_dict().items()}
+    case = bench.case("inference_mode", 1)
+    expected, _ = case.call()
+    for name in ("hidden-copy", "autocast"):
+        run_probe(bench, ProbesArguments(name=name, repeats=6), quiet)
+    assert torch.equal(case.call()[0], expected)
+    assert len(bench.model.state_dict()) == len(weights)
+    assert all(torch.equal(bench.model.state_dict()[name], value) for name, value in weights.items())
+    assert {value.data_ptr() for value in bench.model.parameters()} == {
+        value.data_ptr() for value in make_subject(bench, 1).copy().parameters()
+    }
+
+
+@pytest.mark.parametrize("name", ["hidden-copy", "autocast", "sync-point"])
+def test_a_probe_computes_the_same_with_its_fault(name: str, bench: Bench) -> None:
+    subject = make_subject(bench, 2)
+    trial = TABLE[name].run(subject, quiet)
+    without, with_fault = (side.call() for side in (trial.without, trial.with_fault))
+    tolerance = 0.05 if name == "autocast" else 1e-5
+    assert isinstance(without, tuple)
+    assert isinstance(with_fault, tuple)
+    assert torch.allclose(without[0].float(), with_fault[0].float(), rtol=0, atol=tolerance)
+
+
+def test_a_probe_that_fails_leaves_the_process_as_it_found_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(subject: Subject, say: Callable[[str], None]) -> Trial:
+        torch.set_num_threads(torch.get_num_threads() + 1)
+        torch.set_default_dtype(torch.float64)
+        torch.set_grad_enabled(False)
+        counters["stats"]["unique_graphs"] += 1
+        raise RuntimeError("on purpose")
+
+    monkeypatch.setitem(probes.TABLE, "graph-break", replace(TABLE["graph-break"], run=fail))
+    before = state()
+    with pytest.raises(RuntimeError, match="on purpose"):
+        run_probe(bench, ProbesArguments(name="graph-break"), quiet)
+    assert state() == before
+
+
+def test_a_probe_may_be_run_where_a_mode_is_on(bench: Bench) -> None:
+    with torch.inference_mode():
+        finding = run_probe(bench, ProbesArguments(name="hidden-copy", repeats=6), quiet)
+        assert torch.is_inference_mode_enabled()
+    assert finding.counter.after > finding.counter.before
+
+
+@pytest.mark.parametrize(("arguments", "param"), [({"name": "x"}, "name"), ({"batch_size": 3}, "batch_size")])
+def test_what_cannot_work_is_refused_by_name(bench: Bench, arguments: dict[str, Any], param: str) -> None:
+    with pytest.raises(StudyError) as refused:
+        run_probe(bench, ProbesArguments(**{"name": "hidden-copy"} | arguments), quiet)
+    assert refused.value.param == param
+
+
+def test_a_difference_is_only_named_where_its_interval_excludes_one() -> None:
+    assert judge(Interval(1.2, 0.9, 1.5, 9)) == "no detectable difference"
+    assert judge(Interval(1.004, 1.001, 1.008, 9)) == "no detectable difference"
+    assert judge(Interval(1.2, 1.1, 1.5, 9)) == "slower"
+    assert judge(Interval(0.8, 0.7, 0.9, 9)) == "faster"
+
+
+def test_sides_take_turns_in_an_order_drawn_from_the_seed() -> None:
+    def order(seed: int) -> str:
+        calls: list[str] = []
+        sides = [Side(lambda mark=mark: calls.append(mark), warm_passes=0) for mark in "ab"]  # type: ignore[misc]
+        trial = Trial(sides[0], sides[1], Counter(name="", before=0, after=1), "")
+        without, with_fault = interleave(trial, 20, seed, lambda: None)
+        assert len(without) == len(with_fault) == 20
+        return "".join(calls)
+
+    first = order(1)
+    assert first == order(1) != order(2)
+    assert {first[index : index + 2] for index in range(0, 40, 2)} == {"ab", "ba"}
+
+
+def test_what_prepares_and_clears_up_is_not_timed() -> None:
+    seconds: list[str] = []
+    side = Side(
+        lambda: seconds.append("call"),
+        prepare=lambda: seconds.append("prepare"),
+        after=lambda: seconds.append("after"),
+        warm_passes=1,
+    )
+    trial = Trial(side, side, Counter(name="", before=0, after=1), "")
+    interleave(trial, 1, 0, lambda: seconds.append("wait"))
+    assert seconds == ["prepare", "call", "wait", "call", "wait", "after"] * 2
+
+
+def test_a_finding_is_shown_with_its_blame_and_cure(seen: Callable[[str], Seen]) -> None:
+    finding, text = seen("hidden-copy").finding, StringIO()
+    show(finding, Console(file=text, width=200))
+    for part in (finding.blame, finding.cure, finding.verdict, *finding.notes):
+        assert part in text.getvalue()
+
+
+def test_buffers_that_the_allocator_keeps_are_passed_over_and_at_last_refused() -> None:
+    faults = iter([0, 0, 0, 50])
+    assert memory._never_kept(lambda: next(faults)) == memory.SCRATCH_BYTES[1]
+    with pytest.raises(StudyError, match="by itself"):
+        memory._never_kept(lambda: 0)

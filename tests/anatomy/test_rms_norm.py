@@ -1,0 +1,131 @@
+"""The custom operator: it is what ATen computes, its fake is true, and it compiles without a break."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from io import StringIO
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from service.anatomy.errors import StudyError
+from service.anatomy.rms_norm import study as rms_norm
+from service.anatomy.rms_norm.show import show
+from service.anatomy.rms_norm.study import (
+    EPSILON,
+    RmsNormArguments,
+    RmsNormFinding,
+    aten_rms_norm,
+    compare_rms_norm,
+    rms_norm_operator,
+    surrounded,
+)
+from service.measure.cases import Bench
+from tests.support.anatomy_bench import CONFIG, quiet, small_bench
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Bench]:
+    with small_bench() as shared:
+        yield shared
+
+
+@pytest.fixture(scope="module")
+def finding(bench: Bench) -> RmsNormFinding:
+    """Two small compilations."""
+    return compare_rms_norm(bench, RmsNormArguments(rows=4, rounds=6), quiet)
+
+
+@given(st.integers(0, 5), st.integers(1, 9), st.booleans(), st.sampled_from([torch.float32, torch.bfloat16]))
+def test_the_operator_is_what_aten_computes(
+    rows: int, width: int, transposed: bool, dtype: torch.dtype
+) -> None:
+    x = torch.randn(width, rows).t() if transposed else torch.randn(rows, width)
+    x, weight = x.to(dtype), torch.randn(width).to(dtype)
+    found = rms_norm_operator()(x, weight, EPSILON)
+    torch.testing.assert_close(found, aten_rms_norm(x, weight, EPSILON))
+    assert found.is_contiguous()
+
+
+@pytest.mark.parametrize("shape", [(3, 8), (2, 3, 8), (8,)])
+def test_the_operator_passes_every_check_of_torch(shape: tuple[int, ...]) -> None:
+    sample = (torch.randn(shape), torch.randn(8), EPSILON)
+    checks = torch.library.opcheck(rms_norm_operator(), sample)
+    assert set(checks.values()) == {"SUCCESS"}
+
+
+def test_the_operator_is_registered_once() -> None:
+    assert rms_norm_operator() is rms_norm_operator()
+
+
+def test_both_forms_compile_without_a_break_and_fit_the_eager_one(finding: RmsNormFinding) -> None:
+    assert [form.name for form in finding.forms] == [
+        "ATen, eager",
+        "custom, eager",
+        "ATen, compiled",
+        "custom, compiled",
+    ]
+    assert finding.graph_breaks == 0
+    assert finding.width == CONFIG.width
+    assert all(form.fits <= 1 for form in finding.forms)
+
+
+def test_only_compiled_forms_have_generated_kernels(finding: RmsNormFinding) -> None:
+    for form in finding.forms:
+        assert (form.kernels is not None) == form.name.endswith("compiled")
+        assert form.kernels is None or form.kernels > 0
+
+
+def test_every_cost_has_its_interval(finding: RmsNormFinding) -> None:
+    for form in finding.forms:
+        assert form.call.low is not None
+        assert form.call.high is not None
+        assert 0 < form.call.low <= form.call.median_seconds <= form.call.high
+    assert finding.opaque_ratio_low <= finding.opaque_ratio <= finding.opaque_ratio_high
+
+
+def test_forms_share_no_code_object() -> None:
+    """Or a ninth comparison in one process would run into the recompile limit."""
+    assert surrounded(aten_rms_norm).__code__ is not surrounded(aten_rms_norm).__code__  # type: ignore[attr-defined]
+
+
+def test_a_form_that_computes_something_else_is_refused(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rms_norm, "rms_norm_operator", lambda: lambda x, weight, epsilon: x * weight)
+    monkeypatch.setattr(rms_norm, "_compiled", lambda norm, inputs: (surrounded(norm), 1))
+    with pytest.raises(StudyError, match="differs from ATen's"):
+        compare_rms_norm(bench, RmsNormArguments(rows=4, rounds=6), quiet)
+
+
+def test_a_form_that_breaks_is_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaking(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+        torch._dynamo.graph_break()
+        return aten_rms_norm(x, weight, epsilon)
+
+    monkeypatch.setattr(rms_norm, "rms_norm_operator", lambda: breaking)
+    monkeypatch.setattr(rms_norm, "aten_rms_norm", breaking)
+    with pytest.raises(StudyError, match="does not compile whole"):
+        compare_rms_norm(bench, RmsNormArguments(rows=4, rounds=6), quiet)
+
+
+def test_a_cpu_never_imports_triton() -> None:
+    code = (
+        "import sys, torch; from service.anatomy.rms_norm.study import rms_norm_operator as made; "
+        "before = 'triton' in sys.modules; made()(torch.ones(2, 4), torch.ones(4), 1e-5); "
+        "assert 'service.anatomy.rms_norm.triton_kernel' not in sys.modules; "
+        "assert before == ('triton' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_the_table_shows_every_form_and_the_ratio(finding: RmsNormFinding) -> None:
+    out = StringIO()
+    show(finding, Console(file=out, width=200))
+    for word in (*(form.name for form in finding.forms), f"{finding.opaque_ratio:.2f}", "0 graph breaks"):
+        assert word in out.getvalue()

@@ -1,0 +1,201 @@
+"""The table of studies, the loop of the anatomy process, and the verbs of the command line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import deque
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from launchbound import app
+from models import checkpoint
+from models.config import Config
+from models.tokenizer import Tokenizer
+from models.transformer import Transformer
+from service.anatomy import console, process, studies
+from service.anatomy.console import further_arguments
+from service.anatomy.errors import StudyError
+from service.measure.cases import Bench
+from service.protocol.messages import Stop
+from service.protocol.studies import Finding, FromAnatomy, Progress, Refused, Study
+
+NO_BENCH = cast(Bench, None)
+
+
+class Arguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of the study below."""
+
+    outcome: str = "found"
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """What it finds."""
+
+    seconds: float
+
+
+def experiment(bench: Bench, arguments: Arguments, say: studies.Say) -> Found:
+    say("looking")
+    if arguments.outcome == "refuse":
+        raise StudyError("unsupported_here", "not on this device; use another", "outcome")
+    if arguments.outcome == "break":
+        raise RuntimeError("torch is in pieces")
+    return Found(seconds=1.5)
+
+
+@pytest.fixture
+def one_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(studies, "find", lambda name: studies.Study(Arguments, experiment))
+
+
+class Post:
+    """Gives out studies with these arguments, then says stop; keeps what is sent."""
+
+    def __init__(self, *outcomes: str) -> None:
+        asked = [
+            Study(id=number, name="x", arguments=msgspec.json.encode({"outcome": outcome}))
+            for number, outcome in enumerate(outcomes)
+        ]
+        self.waiting: deque[Study | Stop] = deque([*asked, Stop()])
+        self.sent: list[FromAnatomy] = []
+
+    def receive(self) -> Study | Stop:
+        return self.waiting.popleft()
+
+    def send(self, message: FromAnatomy) -> None:
+        self.sent.append(message)
+
+
+def work(*outcomes: str) -> tuple[int, list[FromAnatomy]]:
+    post = Post(*outcomes)
+    code = process.work(cast(process.Post, post), NO_BENCH)
+    return code, [message for message in post.sent if not isinstance(message, Progress)]
+
+
+@pytest.mark.usefixtures("one_study")
+def test_studies_run_one_after_another_until_told_to_stop() -> None:
+    code, sent = work("found", "found")
+    assert code == 0
+    assert sent == [Finding(id=0, body=b'{"seconds":1.5}'), Finding(id=1, body=b'{"seconds":1.5}')]
+
+
+@pytest.mark.usefixtures("one_study")
+def test_progress_is_sent_as_it_is_made() -> None:
+    post = Post("found")
+    process.work(cast(process.Post, post), NO_BENCH)
+    assert post.sent[0] == Progress(id=0, words="looking")
+
+
+@pytest.mark.usefixtures("one_study")
+def test_a_refused_study_leaves_the_process_to_the_next() -> None:
+    code, sent = work("refuse", "found")
+    assert code == 0
+    refused, found = sent
+    assert isinstance(refused, Refused)
+    assert (refused.problem.type, refused.problem.param) == ("unsupported_here", "outcome")
+    assert isinstance(found, Finding)
+
+
+@pytest.mark.usefixtures("one_study")
+def test_a_study_that_breaks_is_told_and_ends_the_process(capsys: pytest.CaptureFixture[str]) -> None:
+    code, sent = work("break", "found")
+    assert code == process.EXIT_UNKNOWN_STATE
+    assert [(message.problem.type, message.id) for message in sent if isinstance(message, Refused)] == [
+        ("study_failed", 0)
+    ]
+    assert "torch is in pieces" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("one_study")
+@pytest.mark.parametrize("arguments", [b'{"depth": 3}', b'{"outcome": 3}', b"[]", b"nonsense"])
+def test_arguments_that_do_not_fit_are_refused_with_the_reason(arguments: bytes) -> None:
+    with pytest.raises(StudyError, match="x: ") as raised:
+        studies.run(NO_BENCH, "x", arguments, print)
+    assert raised.value.type == "invalid_request"
+
+
+def test_an_unknown_study_is_refused_with_those_there_are() -> None:
+    with pytest.raises(StudyError, match="operators"):
+        studies.find("nothing")
+
+
+@pytest.mark.parametrize("name", studies.STUDIES)
+def test_each_study_is_there_with_arguments_and_a_table_of_its_own(name: str) -> None:
+    study = studies.find(name)
+    assert issubclass(study.arguments, msgspec.Struct)
+    assert study.arguments.__struct_config__.forbid_unknown_fields
+    assert callable(study.run)
+    assert callable(studies.shown(name))
+
+
+def test_further_arguments_are_json_or_text() -> None:
+    pairs = ["rounds=3", "sizes=[1,2]", "grad=no_grad", "autocast=true", "expression=a=b"]
+    assert further_arguments(pairs) == {
+        "rounds": 3,
+        "sizes": [1, 2],
+        "grad": "no_grad",
+        "autocast": True,
+        "expression": "a=b",
+    }
+    with pytest.raises(StudyError, match="NAME=VALUE"):
+        further_arguments(["rounds"])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of one layer."""
+    model = tmp_path_factory.mktemp("model")
+    config = Config(layers=1, width=64, heads=2, kv_heads=1, head_width=32, hidden=64, vocabulary=4096)
+    checkpoint.save(Transformer(config, 1, seed=3), model)
+    Tokenizer.load(checkpoint.TINY_FOLDER, 4096).save(model)
+    return model
+
+
+def launchbound(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "launchbound", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+
+
+def test_the_verb_prints_one_json_document_and_its_progress_beside_it(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAUNCHBOUND_CACHE_FOLDER", str(tmp_path))
+    ended = launchbound("anatomy", "--mode=eager", "--batch-size=2", f"--model={folder}", "--json")
+    assert ended.returncode == 0, ended.stderr
+    found: dict[str, Any] = json.loads(ended.stdout)
+    assert (found["mode"], found["batch_size"], found["batch_bucket"]) == ("eager", 2, 4)
+    assert "loading the model" in ended.stderr
+
+
+@pytest.mark.parametrize(("size", "buckets"), [(5, [1, 4, 16]), (16, [1, 4, 16]), (17, [1, 4, 16, 17])])
+def test_a_batch_size_adds_a_bucket_only_above_the_largest(
+    size: int, buckets: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    monkeypatch.setattr(console, "main", lambda *given: seen.append((given[0].batch_sizes, given[2])))
+    ended = CliRunner().invoke(app, ["anatomy", f"--batch-size={size}"])
+    assert ended.exit_code == 0, ended.output
+    ((batch_sizes, arguments),) = seen
+    assert (batch_sizes, arguments["batch_size"]) == (buckets, size)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["probe", "nothing"], "try one of graph-break"),
+        (["anatomy", "--layers", "--tape"], "one study at a time"),
+        (["anatomy", "--set", "rounds"], "NAME=VALUE"),
+        (["anatomy", "--model", "nowhere"], "nowhere"),
+    ],
+)
+def test_bad_input_ends_with_2_and_the_remedy(arguments: list[str], words: str) -> None:
+    ended = launchbound(*arguments)
+    assert ended.returncode == 2
+    assert words in ended.stderr
+    assert ended.stdout == ""

@@ -1,0 +1,262 @@
+"""A tape is what autograd keeps: the walk of the graph agrees with autograd's own hooks and its own run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from io import StringIO
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from service.anatomy.errors import StudyError
+from service.anatomy.operators.records import SAME_CALL
+from service.anatomy.operators.study import OperatorsArguments, list_operators
+from service.anatomy.tape.nodes import execution_order, short_name
+from service.anatomy.tape.show import show
+from service.anatomy.tape.steps import peak_of_events
+from service.anatomy.tape.study import TapeArguments, TapeFinding, read_tape
+from service.anatomy.tape.subjects import MENU, choose_subject, own_expressions
+from service.measure.cases import Bench
+from tests.support.anatomy_bench import PLAIN, quiet, small_bench
+
+FLOATS = 4
+X_BYTES, W_BYTES = 32 * 64 * FLOATS, 64 * 64 * FLOATS
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Bench]:
+    with small_bench() as shared:
+        yield shared
+
+
+@pytest.fixture(scope="module")
+def of_step(bench: Bench) -> TapeFinding:
+    """The tape of a whole step of two sequences, and every mode's step."""
+    return read_tape(bench, TapeArguments(expression="step", batch_size=2), quiet)
+
+
+@pytest.fixture
+def own() -> Iterator[None]:
+    token = own_expressions.set(True)
+    yield
+    own_expressions.reset(token)
+
+
+def tape_of(bench: Bench, expression: str) -> TapeFinding:
+    return read_tape(bench, TapeArguments(expression=expression, mode="no_grad"), quiet)
+
+
+def shown(finding: TapeFinding) -> str:
+    text = StringIO()
+    show(finding, Console(file=text, width=160))
+    return text.getvalue()
+
+
+def test_a_product_keeps_its_two_factors_and_no_more(bench: Bench) -> None:
+    finding = tape_of(bench, "matmul")
+    product = finding.backward[0]
+    assert {(tensor.of, tensor.tensor_bytes) for tensor in product.saved} == {("x", X_BYTES), ("w", W_BYTES)}
+    assert product.saved_bytes == finding.held.storage_bytes == X_BYTES + W_BYTES
+    assert finding.held.own_bytes == 0
+
+
+def test_a_forward_operator_is_recorded_as_the_node_that_was_made_for_it(bench: Bench) -> None:
+    finding = tape_of(bench, "linear-relu-sum")
+    recorded = {
+        one.operator: finding.backward[one.node].name for one in finding.forward if one.node is not None
+    }
+    assert recorded == {
+        "aten.mm.default": "MmBackward0",
+        "aten.add.Tensor": "AddBackward0",
+        "aten.relu.default": "ReluBackward0",
+        "aten.sum.default": "SumBackward0",
+    }
+
+
+def test_a_steps_forward_operators_are_those_of_the_operator_study_in_order(
+    bench: Bench, of_step: TapeFinding
+) -> None:
+    studied = list_operators(bench, OperatorsArguments(mode="eager", batch_size=2, native=False), quiet)
+    listed = [
+        f"{SAME_CALL.get(one.name, one.name).replace('::', '.')}.{one.overload}" for one in studied.operators
+    ]
+    # The served step's last call lets go of its tape, so that no tape can have it.
+    assert listed[-1] == "aten.detach.default"
+    assert [one.operator for one in of_step.forward] == listed[:-1]
+
+
+@pytest.mark.usefixtures("own")
+def test_a_detach_is_recorded_where_an_expression_calls_it_and_not_where_autograd_copies(
+    bench: Bench,
+) -> None:
+    assert [one.operator for one in tape_of(bench, "exp").forward] == ["aten.exp.default"]
+    assert [one.operator for one in tape_of(bench, "x.detach() @ w").forward] == [
+        "aten.detach.default",
+        "aten.mm.default",
+    ]
+
+
+@pytest.mark.usefixtures("own")
+def test_a_write_in_place_is_no_view_and_brings_no_memory(bench: Bench) -> None:
+    finding = tape_of(bench, "(x @ w).add_(b).view(64, 32)")
+    assert [(one.operator, one.new_bytes, one.is_view) for one in finding.forward] == [
+        ("aten.mm.default", X_BYTES, False),
+        ("aten.add_.Tensor", 0, False),
+        ("aten.view.default", 0, True),
+    ]
+    lines = shown(finding).splitlines()
+    cells = {line.split("│")[2].strip(): line.split("│")[4].strip() for line in lines if "│ aten." in line}
+    assert (cells["aten.add_.Tensor"], cells["aten.view.default"]) == ("–", "view")
+    assert cells["aten.mm.default"].endswith("kB")
+
+
+@pytest.mark.parametrize("expression", [*(name for name in MENU if name != "scale"), "block", "step"])
+def test_the_nodes_keep_what_autograds_hooks_saw_being_saved(bench: Bench, expression: str) -> None:
+    finding = tape_of(bench, expression)
+    assert finding.held.tensors > 0
+    assert msgspec.structs.replace(finding.held, by_kind={}) == msgspec.structs.replace(
+        finding.hooked, by_kind={}
+    )
+    assert finding.held.by_kind == finding.hooked.by_kind
+
+
+@pytest.mark.usefixtures("own")
+def test_a_tensor_saved_twice_is_counted_once(bench: Bench) -> None:
+    held = tape_of(bench, "x * x").held
+    assert (held.tensors, held.storages) == (2, 1)
+    assert (held.tensor_bytes, held.storage_bytes) == (2 * X_BYTES, X_BYTES)
+
+
+@pytest.mark.usefixtures("own")
+def test_a_saved_view_keeps_all_of_its_base_alive(bench: Bench) -> None:
+    held = tape_of(bench, "x[:1].exp().view(64, 1) * x[:1]").held
+    assert held.by_kind["input"] == X_BYTES
+    assert held.tensor_bytes < X_BYTES
+
+
+@pytest.mark.parametrize("expression", ["gate", "layer-norm", "block"])
+def test_nodes_run_backward_in_the_order_that_is_shown(bench: Bench, expression: str) -> None:
+    with torch.enable_grad():
+        result = choose_subject(bench, expression, 1, "decode").run().sum()
+    assert result.grad_fn is not None
+    ran: list[str] = []
+    nodes = execution_order(result.grad_fn)
+
+    def noting(name: str) -> Any:
+        return lambda *_: ran.append(name)
+
+    for number, node in enumerate(nodes):
+        node.register_prehook(noting(f"{number} {short_name(node)}"))
+    result.backward()
+    bench.model.zero_grad()
+    assert ran == [f"{number} {short_name(node)}" for number, node in enumerate(nodes)]
+
+
+def test_every_node_feeds_only_nodes_that_come_after_it(of_step: TapeFinding) -> None:
+    edges = [(node.index, to) for node in of_step.backward for to in node.feeds]
+    assert edges
+    assert all(begin < end for begin, end in edges)
+
+
+def test_leaves_are_the_tensors_that_get_a_gradient_and_its_bytes_are_theirs(bench: Bench) -> None:
+    finding = tape_of(bench, "block")
+    subject = choose_subject(bench, "block", 1, "decode")
+    with torch.enable_grad():
+        subject.run().sum().backward()
+    got: dict[str, Tensor] = {
+        name: tensor.grad for _, name, tensor in subject.owned if tensor.is_leaf and tensor.grad is not None
+    }
+    bench.model.zero_grad()
+    assert {leaf.name: leaf.grad_bytes for leaf in finding.leaves} == {
+        name: grad.untyped_storage().nbytes() for name, grad in got.items()
+    }
+
+
+def test_an_input_is_called_one_and_left_out_of_what_the_parameters_gradients_cost(bench: Bench) -> None:
+    finding = tape_of(bench, "block")
+    inputs = [leaf for leaf in finding.leaves if leaf.kind == "input"]
+    assert [leaf.name for leaf in inputs] == ["x"]
+    assert {leaf.kind for leaf in finding.leaves} == {"input", "parameter"}
+    assert finding.grad_bytes == sum(FLOATS * p.numel() for p in bench.model.blocks[0].parameters())
+    assert "an input is a leaf here only" in shown(finding)
+
+
+def test_a_whole_step_has_no_input_among_its_leaves(of_step: TapeFinding) -> None:
+    assert {leaf.kind for leaf in of_step.leaves} == {"parameter"}
+    assert "an input is a leaf" not in shown(of_step)
+
+
+def test_only_eager_saves_anything_during_a_step(of_step: TapeFinding) -> None:
+    saved = {step.mode: step.held for step in of_step.steps}
+    assert saved["eager"] == of_step.hooked
+    for mode in ("no_grad", "inference_mode", "compiled"):
+        assert (saved[mode].tensors, saved[mode].storage_bytes) == (0, 0)
+
+
+def test_the_tapes_own_memory_shows_in_the_most_that_a_step_has_at_once(of_step: TapeFinding) -> None:
+    steps = {step.mode: step for step in of_step.steps}
+    assert steps["eager"].step.peak_bytes >= steps["eager"].held.own_bytes
+    assert steps["no_grad"].step.peak_bytes < steps["eager"].held.own_bytes
+    assert steps["eager"].step.allocated_bytes == steps["no_grad"].step.allocated_bytes
+
+
+def test_the_peak_is_the_largest_running_sum_of_the_hosts_memory_events() -> None:
+    def event(at: float, size: int, device: int = 0) -> dict[str, Any]:
+        return {"name": "[memory]", "ts": at, "args": {"Bytes": size, "Device Type": device}}
+
+    events = [event(3, -100), event(1, 100), event(4, 70), event(2, 50), event(2.5, 1000, device=1)]
+    peak = peak_of_events([*events, {"name": "aten::mm", "ts": 0}])
+    assert (peak.peak_bytes, peak.allocations, peak.allocated_bytes) == (150, 3, 220)
+
+
+def test_no_expression_beyond_the_menu_is_taken_unless_its_process_allows_it(bench: Bench) -> None:
+    with pytest.raises(StudyError, match="try one of block, step, matmul"):
+        tape_of(bench, "x * x")
+
+
+@pytest.mark.usefixtures("own")
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "__import__('os').getcwd()",
+        "x.__class__",
+        "F.torch",
+        "F._verify_batch_size",
+        "(lambda: x)()",
+        "y * x",
+        "x @",
+        "[row for row in x]",
+        "x.exp().add_(1)",
+        "x.shape",
+        "x.detach()",
+        "x @ b.view(3, 3)",
+    ],
+)
+def test_an_expression_that_cannot_work_is_refused(bench: Bench, expression: str) -> None:
+    with pytest.raises(StudyError) as refused:
+        tape_of(bench, expression)
+    assert refused.value.param == "expression"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "param"),
+    [
+        (TapeArguments(mode="warp"), "mode"),
+        (TapeArguments(batch_size=3), "batch_size"),
+        (TapeArguments(batch_size=0), "batch_size"),
+    ],
+)
+def test_what_is_not_there_is_refused_by_name(bench: Bench, arguments: TapeArguments, param: str) -> None:
+    with pytest.raises(StudyError) as refused:
+        read_tape(bench, arguments, quiet)
+    assert refused.value.param == param
+
+
+def test_a_terminal_shows_nodes_leaves_and_every_mode(of_step: TapeFinding) -> None:
+    text = shown(of_step)
+    for word in (*PLAIN, "compiled", "EmbeddingBackward0", "blocks.0.attention.output.weight"):
+        assert word in text

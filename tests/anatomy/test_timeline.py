@@ -1,0 +1,285 @@
+"""A timeline: two modes from one origin, each block where the profiler saw it, and a tax that closes."""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import json
+from collections.abc import Iterator
+from io import StringIO
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from models.served import NoTwin
+from service.anatomy.errors import StudyError
+from service.anatomy.timeline import study as timeline
+from service.anatomy.timeline import tax as timeline_tax
+from service.anatomy.timeline.blocks import Block, outermost, read_step
+from service.anatomy.timeline.files import PAGE_FILE, TRACE_FILE, trace
+from service.anatomy.timeline.page import page
+from service.anatomy.timeline.show import paint, show
+from service.anatomy.timeline.study import TimelineArguments, draw_timeline
+from service.anatomy.timeline.tax import OF_DECODE, tax_by_floor, tax_by_kernels
+from service.anatomy.timeline.tracks import TimelineFinding, how_taxed
+from service.measure.cases import Bench
+from service.measure.estimate import Estimate
+from service.protocol.messages import Phase
+from service.protocol.status import Floor
+from service.step.trace import STEP_MARK
+from tests.support.anatomy_bench import quiet, small_bench
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Bench]:
+    with small_bench() as shared:
+        yield shared
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("timeline") / "new"
+
+
+@pytest.fixture(scope="module")
+def finding(bench: Bench, folder: Path) -> TimelineFinding:
+    """Eager against compiled, written to `folder`."""
+    return draw_timeline(bench, TimelineArguments(against="compiled", batch_size=2, out=str(folder)), quiet)
+
+
+def event(category: str, name: str, begin: float, length: float, **about: Any) -> dict[str, Any]:
+    arguments = {key: about[key] for key in ("correlation", "stream") if key in about}
+    return {
+        "ph": "X",
+        "cat": category,
+        "name": name,
+        "ts": begin,
+        "dur": length,
+        "tid": about.get("tid", 1),
+        "args": arguments,
+    }
+
+
+ON_CUDA = [
+    event("user_annotation", STEP_MARK, 1000, 100),
+    event("cpu_op", "aten::mm", 1010, 40),
+    event("cuda_runtime", "cudaLaunchKernel", 1020, 10, correlation=7),
+    event("cuda_runtime", "cudaMemcpyAsync", 1060, 10, correlation=8, tid=99),
+    event("cpu_op", "aten::elsewhere", 1060, 10, tid=2),
+    event("kernel", "gemm", 1035, 50, correlation=7, stream=20),
+    event("gpu_memcpy", "Memcpy", 1110, 30, correlation=8, stream=20),
+    event("kernel", "of another step", 1120, 5, correlation=5, stream=20),
+]
+
+
+def wall(median: float, low: float | None, high: float | None) -> Estimate:
+    return Estimate(median_seconds=median, low=low, high=high, samples=60)
+
+
+def floor(seconds: float, low: float, high: float) -> Floor:
+    return Floor(batch=1, seconds=seconds, low=low, high=high, samples=21, source="calibrated")
+
+
+def test_both_modes_begin_at_zero_and_none_of_their_host_blocks_leaves_the_step(
+    finding: TimelineFinding,
+) -> None:
+    assert [track.mode for track in finding.tracks] == ["eager", "compiled"]
+    for track in finding.tracks:
+        mark = track.blocks[0]
+        assert (mark.name, mark.begin_us, mark.depth) == (STEP_MARK, 0.0, 0)
+        assert all(0 <= b.begin_us < mark.duration_us and b.depth > 0 for b in track.blocks[1:])
+        assert mark.duration_us == pytest.approx(track.profiled_seconds * 1e6)
+
+
+def test_outermost_operator_blocks_are_those_that_the_traces_reader_counts(finding: TimelineFinding) -> None:
+    for track in finding.tracks:
+        spaced = [block for block in track.blocks if block.kind == "operator" and "::" in block.name]
+        assert len(list(outermost(spaced, {"operator"}))) == track.operators > 0
+    eager, compiled = finding.tracks
+    assert {block.kind for block in eager.blocks} == {"mark", "operator"}
+    assert any(block.kind == "compiled" for block in compiled.blocks)
+
+
+def test_a_cpu_has_neither_device_blocks_nor_kernels_nor_launches(finding: TimelineFinding) -> None:
+    for track in finding.tracks:
+        assert {block.lane for block in track.blocks} == {"host"}
+        assert track.kernels is track.launches is track.kernel_seconds is None
+
+
+def test_the_trace_file_has_two_named_processes_whose_steps_share_their_origin(
+    finding: TimelineFinding, folder: Path
+) -> None:
+    assert str(folder / TRACE_FILE) in finding.files
+    with gzip.open(folder / TRACE_FILE, "rt") as file:
+        events = json.load(file)["traceEvents"]
+    names = {e["pid"]: e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "process_name"}
+    assert names == {1: "eager (eager)", 2: "compiled (compiled)"}
+    assert {(e["pid"], e["ts"]) for e in events if e["name"] == STEP_MARK} == {(1, 0.0), (2, 0.0)}
+
+
+def test_every_event_of_the_trace_is_complete_and_those_of_a_row_nest(finding: TimelineFinding) -> None:
+    events = trace(finding)["traceEvents"]
+    blocks = [e for e in events if e["ph"] == "X"]
+    assert len(blocks) == sum(len(track.blocks) for track in finding.tracks)
+    assert all(e["dur"] >= 0 and e["ts"] >= 0 and e["name"] and isinstance(e["tid"], int) for e in blocks)
+    assert {e["ph"] for e in events} == {"X", "M"}
+    for process in (1, 2):
+        row = sorted((e for e in blocks if e["pid"] == process), key=lambda e: (e["ts"], -e["dur"]))
+        for first, second in pairwise(row):
+            inside = second["ts"] + second["dur"] <= first["ts"] + first["dur"] + 0.01
+            assert inside or second["ts"] >= first["ts"] + first["dur"] - 0.01
+
+
+def test_the_page_loads_nothing_from_elsewhere_and_names_both_modes(
+    finding: TimelineFinding, folder: Path
+) -> None:
+    assert str(folder / PAGE_FILE) in finding.files
+    text = (folder / PAGE_FILE).read_text()
+    assert "<script src" not in text
+    assert "<link" not in text
+    assert "<td>eager</td>" in text
+    assert "<td>compiled</td>" in text
+
+
+def test_device_work_hangs_on_the_call_that_launched_it_and_may_end_after_the_call_of_the_step() -> None:
+    step = read_step(ON_CUDA, cuda=True)
+    device = [block for block in step.blocks if block.lane == "device"]
+    assert [(b.name, b.kind, b.begin_us, b.row) for b in device] == [
+        ("gemm", "kernel", 35, 20),
+        ("Memcpy", "copy", 110, 20),
+    ]
+    launching = [step.blocks[b.launched_by].name for b in device if b.launched_by is not None]
+    assert launching == ["cudaLaunchKernel", "cudaMemcpyAsync"]
+    assert "aten::elsewhere" not in {block.name for block in step.blocks}
+    assert step.profiled_seconds == pytest.approx(140e-6)
+    assert step.counted.kernel_seconds == pytest.approx(50e-6)
+
+
+def test_launches_and_what_they_started_are_joined_by_an_arrow_in_the_trace(finding: TimelineFinding) -> None:
+    blocks = read_step(ON_CUDA, cuda=True).blocks
+    track = msgspec.structs.replace(finding.tracks[0], blocks=blocks)
+    events = trace(msgspec.structs.replace(finding, tracks=[track]))["traceEvents"]
+    begins = {e["id"]: e for e in events if e["ph"] == "s"}
+    ends = {e["id"]: e for e in events if e["ph"] == "f"}
+    assert begins.keys() == ends.keys()
+    assert sorted((begins[i]["ts"], ends[i]["ts"]) for i in begins) == [(20, 35), (60, 110)]
+    assert {begins[i]["tid"] for i in begins}.isdisjoint({ends[i]["tid"] for i in ends})
+
+
+def test_the_step_that_is_shown_is_the_middle_one_after_the_first() -> None:
+    lengths = [900, 30, 10, 20]
+    events = [event("user_annotation", STEP_MARK, 1000 * n, length) for n, length in enumerate(lengths)]
+    assert read_step(events, cuda=False, skip=1).profiled_seconds == pytest.approx(20e-6)
+
+
+def test_on_a_cpu_the_tax_is_the_floor_over_the_wall_and_its_bounds_are_the_worse_ends() -> None:
+    tax = tax_by_floor(floor(30.0, 25.0, 40.0), wall(100.0, 80.0, 125.0), "decode")
+    assert (tax.fraction, tax.low, tax.high) == pytest.approx((0.3, 0.2, 0.5))
+    assert tax_by_floor(floor(300.0, 250.0, 400.0), wall(100.0, 80.0, 125.0), "decode").fraction == 1.0
+
+
+def test_a_prefills_tax_says_that_its_floor_is_a_decode_steps_in_words_and_on_the_page(
+    finding: TimelineFinding,
+) -> None:
+    def taxed(phase: Phase) -> TimelineFinding:
+        tax = tax_by_floor(floor(30.0, 25.0, 40.0), wall(100.0, 80.0, 125.0), phase)
+        track = msgspec.structs.replace(finding.tracks[0], tax=tax)
+        return msgspec.structs.replace(finding, phase=phase, tracks=[track])
+
+    assert OF_DECODE in how_taxed(taxed("prefill"))
+    assert OF_DECODE in page(taxed("prefill"))
+    assert OF_DECODE not in how_taxed(taxed("decode"))
+
+
+def test_a_measured_prefill_says_so_too(bench: Bench) -> None:
+    found = draw_timeline(bench, TimelineArguments(mode="no_grad", phase="prefill"), quiet)
+    assert OF_DECODE in how_taxed(found)
+
+
+def test_a_terminal_says_how_to_get_the_files_where_none_were_written(finding: TimelineFinding) -> None:
+    def shown(one: TimelineFinding) -> str:
+        text = StringIO()
+        show(one, Console(file=text, width=120))
+        return text.getvalue()
+
+    line = "--out FOLDER writes a Perfetto trace and a page"
+    assert line in shown(msgspec.structs.replace(finding, files=[]))
+    assert line not in shown(finding)
+
+
+def test_on_cuda_the_tax_is_what_kernels_leave_of_the_wall() -> None:
+    tax = tax_by_kernels(30.0, wall(100.0, 60.0, 120.0))
+    assert (tax.fraction, tax.low, tax.high) == pytest.approx((0.7, 0.5, 0.75))
+    assert tax_by_kernels(30.0, wall(100.0, None, None)).low is None
+
+
+def test_a_measured_tax_lies_between_its_bounds_and_says_that_it_is_from_the_floor(
+    finding: TimelineFinding,
+) -> None:
+    for track in finding.tracks:
+        assert track.tax is not None
+        assert track.tax.low is not None
+        assert track.tax.high is not None
+        assert 0 < track.tax.low <= track.tax.fraction <= track.tax.high <= 1
+        assert track.tax.source == "floor"
+
+
+def test_a_model_without_a_twin_has_no_tax_and_the_reason_instead(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(*_: object) -> None:
+        raise NoTwin("its layers are of unknown make")
+
+    monkeypatch.setattr(timeline, "prepare_floor", none)
+    monkeypatch.setattr(timeline_tax, "floor", lambda *_: None)
+    found = draw_timeline(bench, TimelineArguments(mode="no_grad"), quiet)
+    assert found.tracks[0].tax is None
+    assert found.tracks[0].no_tax == "its layers are of unknown make"
+    text = StringIO()
+    show(found, Console(file=text, width=100))
+    assert "its layers are of unknown make" in text.getvalue()
+
+
+def test_a_cell_of_a_lane_shows_what_took_most_of_its_time() -> None:
+    def block(kind: Any, begin: float, length: float) -> Block:
+        return Block(name="x", kind=kind, lane="host", row=1, depth=1, begin_us=begin, duration_us=length)
+
+    layers = [[block("launch", 12, 7)], [block("operator", 10, 10)], [block("compiled", 0, 30)]]
+    # Ten µs a cell: compiled code; a launch, which is most of its operator; compiled code; a short rest.
+    assert paint(layers, 10.0, 8, 42.0).plain == "▓▒▓··"
+
+
+def test_a_terminal_shows_both_modes_on_one_axis(finding: TimelineFinding) -> None:
+    text = StringIO()
+    show(finding, Console(file=text, width=120))
+    lanes = [line for line in text.getvalue().splitlines() if " host  " in line]
+    assert [line.split()[0] for line in lanes] == ["eager", "compiled"]
+    longest = max(finding.tracks, key=lambda track: track.profiled_seconds)
+    assert len(max(lanes, key=lambda line: len(line.rstrip())).rstrip()) >= 118
+    assert max(lanes, key=lambda line: len(line.rstrip())).startswith(longest.mode)
+
+
+def test_a_mode_against_itself_is_refused(bench: Bench) -> None:
+    with pytest.raises(StudyError, match="another mode") as refused:
+        draw_timeline(bench, TimelineArguments(against="eager"), quiet)
+    assert refused.value.param == "against"
+
+
+def test_without_plotly_the_page_is_refused_with_the_remedy(
+    finding: TimelineFinding, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(StudyError, match=r"launchbound\[report\]"):
+        timeline.write(finding, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_cannot_be_is_refused(finding: TimelineFinding, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StudyError, match="cannot write") as refused:
+        timeline.write(finding, tmp_path / "file")
+    assert refused.value.param == "out"

@@ -1,0 +1,149 @@
+"""`serve` as a process of its own: exit codes, draining at SIGTERM, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from tests.support.serving import BODY, PATIENCE_SECONDS, fake_engine_command, until
+
+SERVE = """
+import sys
+from service.front import app
+from service.front.settings import Settings
+app.ENGINE_COMMAND = sys.argv[1:]
+sys.exit(app.serve(Settings(port=0, drain_seconds=60, batch_sizes=[1, 4])))
+"""
+
+
+@contextmanager
+def served(**options: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The service as a child process, and its URL."""
+    command = [sys.executable, "-c", SERVE, *fake_engine_command(**options)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        found = re.fullmatch(r"launchbound: serving on (http://127\.0\.0\.1:\d+)\n", line)
+        assert found is not None, line
+        yield process, found[1]
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def await_ready(url: str) -> None:
+    until(lambda: httpx.get(f"{url}/health/ready", trust_env=False).status_code == 200, "ready")
+
+
+def await_draining(url: str) -> None:
+    until(lambda: httpx.get(f"{url}/health/ready", trust_env=False).status_code == 503, "draining")
+
+
+def engine_of(process: subprocess.Popen[str]) -> psutil.Process:
+    return until(lambda: psutil.Process(process.pid).children(), "the engine")[0]
+
+
+def test_sigterm_finishes_what_runs_refuses_what_is_new_and_exits_with_0(tmp_path: Path) -> None:
+    with served() as (process, url):
+        await_ready(url)
+        engine = engine_of(process)
+        hold = {**BODY, "prompts": [f"!hold {tmp_path / 'go'}"], "stream": True}
+        with httpx.stream(
+            "POST", f"{url}/v1/modes/eager/generate", json=hold, trust_env=False
+        ) as running_one:
+            lines = running_one.iter_lines()
+            next(lines)
+            process.send_signal(signal.SIGTERM)
+            await_draining(url)
+            refused = httpx.post(f"{url}/v1/modes/eager/generate", json=BODY, trust_env=False)
+            assert (refused.status_code, refused.json()["error"]["type"]) == (503, "draining")
+            assert process.poll() is None
+            (tmp_path / "go").touch()
+            assert "event: result" in list(lines)
+        assert process.wait(PATIENCE_SECONDS) == 0
+        assert not engine.is_running()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_idle_ends_front_and_engine(number: signal.Signals) -> None:
+    with served() as (process, url):
+        await_ready(url)
+        engine = engine_of(process)
+        process.send_signal(number)
+        assert process.wait(PATIENCE_SECONDS) == 0
+        assert not engine.is_running()
+
+
+def test_a_second_signal_does_not_wait_for_what_runs() -> None:
+    with served() as (process, url):
+        await_ready(url)
+        hold = {**BODY, "prompts": ["!hold"], "stream": True}
+        with httpx.stream(
+            "POST", f"{url}/v1/modes/eager/generate", json=hold, trust_env=False
+        ) as running_one:
+            lines = running_one.iter_lines()
+            next(lines)
+            process.send_signal(signal.SIGTERM)
+            await_draining(url)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(4) == 0
+
+
+def test_settings_that_the_engine_refuses_end_the_service_with_2() -> None:
+    with served(exit=2) as (process, _):
+        assert process.wait(PATIENCE_SECONDS) == 2
+
+
+@pytest.mark.parametrize("first_end", [7, 2])
+def test_a_service_that_was_up_stays_up_where_its_later_engines_refuse(first_end: int) -> None:
+    with served(later_exit=2) as (process, url):
+        await_ready(url)
+        generate = f"{url}/v1/modes/eager/generate"
+        died = httpx.post(generate, json={**BODY, "prompts": [f"!die {first_end}"]}, trust_env=False)
+        assert f"exit code {first_end}" in died.json()["error"]["message"]
+        refused = until(lambda: refusal_with(generate, "exit code 2", "starts in 1.0 s"), "the second end")
+        assert refused.status_code == 503
+        assert int(refused.headers["retry-after"]) > 0
+        assert httpx.get(f"{url}/health/live", trust_env=False).status_code == 200
+        assert process.poll() is None
+
+
+def refusal_with(url: str, *words: str) -> httpx.Response | None:
+    """What generate answers, once its error has all these words in it."""
+    answer = httpx.post(url, json=BODY, trust_env=False)
+    return answer if all(word in answer.json()["error"]["message"] for word in words) else None
+
+
+def serve_with(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", SERVE.replace("port=0, ", ""), *fake_engine_command()]
+    return subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_a_taken_port_is_told_with_exit_code_2_and_no_engine_is_started() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ended = serve_with({"LAUNCHBOUND_PORT": str(taken.getsockname()[1])})
+    assert ended.returncode == 2
+    assert "cannot listen on 127.0.0.1" in ended.stderr
+    assert "choose another --port" in ended.stderr
+
+
+def test_more_than_one_worker_is_refused_with_exit_code_2() -> None:
+    ended = serve_with({"WEB_CONCURRENCY": "2", "LAUNCHBOUND_PORT": "0"})
+    assert ended.returncode == 2
+    assert "one front process" in ended.stderr

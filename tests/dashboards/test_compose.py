@@ -1,0 +1,177 @@
+"""The compose stack as files: valid, hardened, closed to other machines, consistent with what it mounts."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import yaml
+
+from loadtests.run.exporter import PORT
+from service.front.settings import PREFIX, Settings
+from service.protocol.modes import MODES
+
+ROOT = Path(__file__).parents[2]
+TOOLS = Path(sys.executable).parent
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+PROMETHEUS: dict[str, Any] = yaml.safe_load((ROOT / "dashboards/prometheus.yml").read_text())
+BUILT_HERE = re.compile(r"launchbound:\w+$")
+WRITES_ITS_ROOT = {"dcgm-exporter"}
+NEEDS_A_CAPABILITY = {"dcgm-exporter": ["SYS_ADMIN"]}
+
+
+def published_port(service: str) -> int:
+    """The port inside the container that compose publishes."""
+    return int(SERVICES[service]["ports"][0].rsplit(":", 1)[1])
+
+
+LINTERS = {
+    "compose": ["check-jsonschema", "--builtin-schema", "vendor.compose-spec", "docker-compose.yml"],
+    "Dockerfile": ["hadolint", "Dockerfile"],
+}
+
+
+@pytest.mark.parametrize("command", LINTERS.values(), ids=LINTERS)
+def test_the_linter_has_nothing_to_say(command: list[str]) -> None:
+    ran = subprocess.run(
+        [TOOLS / command[0], *command[1:]], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_without_a_profile_come_service_prometheus_and_grafana() -> None:
+    assert {name for name, told in SERVICES.items() if "profiles" not in told} == {
+        "service",
+        "prometheus",
+        "grafana",
+    }
+    assert {told["profiles"][0] for told in SERVICES.values() if "profiles" in told} == {"load", "gpu"}
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_ports_are_published_to_this_machine_only(name: str) -> None:
+    assert all(port.startswith("127.0.0.1:") for port in SERVICES[name].get("ports", []))
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_images_from_elsewhere_are_pinned_to_a_release(name: str) -> None:
+    image = SERVICES[name]["image"]
+    assert BUILT_HERE.match(image) or re.search(r":v?\d+\.\d+\.\d+", image)
+
+
+def test_the_base_image_is_pinned_to_a_release() -> None:
+    assert re.search(r"^ARG PYTHON_IMAGE=python:\d+\.\d+\.\d+-\S+$", DOCKERFILE, re.MULTILINE)
+    assert set(re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE)) == {"${PYTHON_IMAGE}"}
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_container_may_write_and_do_no_more_than_it_needs(name: str) -> None:
+    told = SERVICES[name]
+    assert told.get("read_only", False) or name in WRITES_ITS_ROOT
+    assert told["cap_drop"] == ["ALL"]
+    assert told.get("cap_add", []) == NEEDS_A_CAPABILITY.get(name, [])
+    assert told["security_opt"] == ["no-new-privileges:true"]
+    assert told["deploy"]["resources"]["limits"]["memory"]
+    assert not told.get("privileged", False)
+
+
+def test_nobody_is_root() -> None:
+    users = re.findall(r"^USER (\S+)$", DOCKERFILE, re.MULTILINE)
+    assert users
+    assert int(users[-1]) > 0
+    for name, told in SERVICES.items():
+        if not BUILT_HERE.match(told["image"]) and name not in WRITES_ITS_ROOT:
+            assert int(told["user"].split(":")[0]) > 0
+
+
+def test_who_waits_for_health_waits_for_something_that_tells_its_health() -> None:
+    waits = {
+        other: told["depends_on"][other]["condition"]
+        for told in SERVICES.values()
+        for other in told.get("depends_on", {})
+    }
+    assert waits == {"prometheus": "service_healthy", "service": "service_healthy"}
+    for other in waits:
+        assert "healthcheck" in SERVICES[other] or (
+            "build" in SERVICES[other] and "HEALTHCHECK" in DOCKERFILE
+        )
+
+
+def test_the_image_is_healthy_when_alive_not_when_ready() -> None:
+    assert re.search(r"HEALTHCHECK[^\n]*\\\n.*/health/live", DOCKERFILE)
+
+
+def test_every_mounted_file_exists_and_is_read_only() -> None:
+    mounts = [
+        mount for told in SERVICES.values() for mount in told.get("volumes", []) if mount.startswith("./")
+    ]
+    assert mounts
+    for mount in mounts:
+        source, _, options = mount.split(":")
+        assert (ROOT / source).exists()
+        assert options == "ro"
+
+
+def test_every_copied_path_is_let_through_to_the_build() -> None:
+    allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    copies = re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE)
+    assert {path for copied in copies for path in copied.split()} == allowed
+
+
+def test_the_service_is_told_only_variables_that_it_knows() -> None:
+    known = {PREFIX + name.upper() for name in Settings.model_fields}
+    told = {
+        name
+        for service in SERVICES.values()
+        for name in service.get("environment", {})
+        if name.startswith(PREFIX)
+    }
+    assert told
+    assert told | set(re.findall(r"\b(LAUNCHBOUND_\w+)=", DOCKERFILE)) <= known
+
+
+def test_a_stopping_service_has_longer_than_it_needs_to_drain() -> None:
+    drain_seconds = Settings.model_fields["drain_seconds"].default
+    for name in ("service", "service-gpu"):
+        assert float(SERVICES[name]["stop_grace_period"].removesuffix("s")) > drain_seconds
+
+
+def test_prometheus_looks_for_containers_that_compose_starts() -> None:
+    for job in PROMETHEUS["scrape_configs"]:
+        for looked_up in job["dns_sd_configs"]:
+            assert set(looked_up["names"]) <= SERVICES.keys()
+    (service_job,) = [job for job in PROMETHEUS["scrape_configs"] if job["job_name"] == "launchbound"]
+    assert service_job["dns_sd_configs"][0]["port"] == published_port("service")
+
+
+def test_the_load_generator_lets_prometheus_in_and_asks_for_every_mode() -> None:
+    command = SERVICES["locust"]["command"]
+    assert "--metrics-host=0.0.0.0" in command
+    assert f"--modes=${{LAUNCHBOUND_MODES:-{','.join(MODES)}}}" in command
+    (job,) = [job for job in PROMETHEUS["scrape_configs"] if job["job_name"] == "locust"]
+    assert job["dns_sd_configs"][0]["port"] == PORT
+
+
+def test_grafana_asks_this_prometheus_at_its_scrape_interval() -> None:
+    provisioned = yaml.safe_load((ROOT / "dashboards/provisioning/datasources/prometheus.yml").read_text())
+    (source,) = provisioned["datasources"]
+    address = urlsplit(source["url"])
+    assert address.hostname in SERVICES
+    assert address.port == published_port(str(address.hostname))
+    assert source["jsonData"]["timeInterval"] == PROMETHEUS["global"]["scrape_interval"]
+
+
+def test_grafana_finds_the_boards_where_compose_mounts_them() -> None:
+    provisioned = yaml.safe_load((ROOT / "dashboards/provisioning/dashboards/launchbound.yml").read_text())
+    folder = provisioned["providers"][0]["options"]["path"]
+    assert f"./dashboards/grafana:{folder}:ro" in SERVICES["grafana"]["volumes"]
+    home = SERVICES["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+    assert home == f"{folder}/overview.json"
+    assert (ROOT / "dashboards/grafana" / Path(home).name).exists()

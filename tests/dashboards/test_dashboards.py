@@ -1,0 +1,187 @@
+"""The boards as files: current, complete in what they tell a reader, and portable between Grafana servers."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dashboards import build
+from dashboards.frame import metrics_read
+from dashboards.theme import MODE_COLOURS
+from service.front.metrics.catalogue import CATALOGUE, PREFIX
+from service.protocol.modes import MODES
+
+Json = dict[str, Any]
+BOARDS: dict[str, Json] = {name: json.loads(text) for name, text in build.boards().items()}
+# Move at warm-up only, so every later window is empty.
+ONCE_PER_LIFE = {"launchbound_compile_seconds_sum{", "launchbound_cudagraph_captures_total{"}
+ON_NO_BOARD = {
+    "launchbound_build_info",  # to be joined with
+    "launchbound_model_info",
+    "launchbound_request_device_span_seconds",  # shown by step
+}
+DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
+
+
+def panels(board: Json) -> list[Json]:
+    return [panel for panel in board["panels"] if panel["type"] != "row"]
+
+
+def named_by_mode(panel: Json) -> bool:
+    """Whether the panel's series carry a mode's name; a table colours its cells instead."""
+    return panel["type"] != "table" and any(
+        "{{mode}}" in target["legendFormat"] for target in panel["targets"]
+    )
+
+
+PLACED = [(name, panel) for name, board in BOARDS.items() for panel in panels(board)]
+PANELS = [pytest.param(panel, id=f"{name}: {panel['title']}") for name, panel in PLACED]
+MODE_PANELS = [param for param in PANELS if named_by_mode(param.values[0])]
+EXPRESSIONS = [
+    pytest.param(target["expr"], id=f"{name}: {panel['title']} {target['refId']}")
+    for name, panel in PLACED
+    for target in panel["targets"]
+]
+
+
+def test_committed_json_is_what_the_builder_makes() -> None:
+    assert build.stale() == []
+
+
+def test_a_changed_or_left_over_file_is_called_stale(tmp_path: Path) -> None:
+    build.write(tmp_path)
+    assert build.stale(tmp_path) == []
+    (tmp_path / "overview.json").write_text("{}")
+    (tmp_path / "nobodys.json").write_text("{}")
+    assert build.stale(tmp_path) == ["nobodys.json", "overview.json"]
+
+
+def test_writing_removes_a_board_that_no_longer_exists(tmp_path: Path) -> None:
+    (tmp_path / "gone.json").write_text("{}")
+    build.write(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == set(BOARDS)
+
+
+def test_the_builder_is_pinned_exactly() -> None:
+    project = tomllib.loads((build.FOLDER.parent.parent / "pyproject.toml").read_text())["project"]
+    assert project["optional-dependencies"]["dashboards"] == ["grafana-foundation-sdk==0.0.21"]
+
+
+@pytest.mark.parametrize("panel", PANELS)
+def test_a_panel_tells_its_metrics_and_how_to_read_them(panel: Json) -> None:
+    text, _, metrics = panel["description"].partition("\n\nFrom ")
+    assert len(text.split()) >= 5
+    for target in panel["targets"]:
+        for name in re.findall(r"(\w+)\{", target["expr"]):
+            assert re.sub(r"_(bucket|sum|count)$", "", name) in metrics
+
+
+@pytest.mark.parametrize("panel", PANELS)
+def test_a_panel_has_a_unit_and_words_for_no_data(panel: Json) -> None:
+    assert panel["fieldConfig"]["defaults"]["unit"]
+    assert panel["fieldConfig"]["defaults"]["noValue"]
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_every_data_source_is_the_chosen_one(name: str) -> None:
+    board = BOARDS[name]
+    asked = [*board["annotations"]["list"], *panels(board)]
+    asked += [target for panel in panels(board) for target in panel["targets"]]
+    asked += [variable for variable in board["templating"]["list"] if variable["type"] == "query"]
+    assert all(thing["datasource"] == DATASOURCE for thing in asked)
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_ids_are_unique_and_letters_are_unique_within_a_panel(name: str) -> None:
+    identities = [panel["id"] for panel in BOARDS[name]["panels"]]
+    assert len(set(identities)) == len(identities)
+    for panel in panels(BOARDS[name]):
+        letters = [target["refId"] for target in panel["targets"]]
+        assert len(set(letters)) == len(letters)
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_titles_are_unique_and_no_two_panels_overlap(name: str) -> None:
+    board = BOARDS[name]
+    titles = [panel["title"] for panel in panels(board)]
+    assert len(set(titles)) == len(titles)
+    for one, other in combinations((panel["gridPos"] for panel in board["panels"]), 2):
+        beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
+        above = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
+        assert beside or above
+    assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in board["panels"])
+
+
+@pytest.mark.parametrize("expr", EXPRESSIONS)
+def test_counters_are_rated_and_only_over_grafanas_own_windows(expr: str) -> None:
+    assert set(re.findall(r"\[(.*?)\]", expr)) <= {"$__rate_interval", "$__range"}
+    for name in re.finditer(r"\w+_(?:total|sum|bucket)\{", expr):
+        if name[0] in ONCE_PER_LIFE:
+            continue
+        assert re.search(r"(rate|increase)\($", expr[: name.start()])
+
+
+@pytest.mark.parametrize("expr", EXPRESSIONS)
+def test_every_metric_is_one_that_somebody_exports(expr: str) -> None:
+    ours = {PREFIX + row.name for row in CATALOGUE}
+    clients = {f"launchbound_loadtest_{name}" for name in ("users", "requests_total", "latency_seconds")}
+    assert set(metrics_read(expr)) <= ours | clients | {"DCGM_FI_DEV_GPU_UTIL"}
+
+
+def test_every_metric_of_the_catalogue_is_on_a_board() -> None:
+    shown = {name for param in EXPRESSIONS for name in metrics_read(str(param.values[0]))}
+    assert {PREFIX + row.name for row in CATALOGUE} - shown == ON_NO_BOARD
+
+
+@pytest.mark.parametrize("expr", EXPRESSIONS)
+def test_every_series_is_chosen_by_job_and_instance(expr: str) -> None:
+    for labels in re.findall(r"launchbound_(?!loadtest)\w+\{(.*?)\}", expr):
+        assert 'job=~"$job", instance=~"$instance"' in labels
+
+
+@pytest.mark.parametrize("expr", EXPRESSIONS)
+def test_estimates_are_shown_as_means_unless_the_device_measures_them(expr: str) -> None:
+    if re.search(r"histogram_quantile.*_(dispatch|kernel)_seconds_bucket", expr):
+        assert "and on (job, instance" in expr
+        assert "device_span_seconds_count" in expr
+
+
+def test_every_mode_of_the_ladder_has_its_own_colour() -> None:
+    assert list(MODE_COLOURS) == [*MODES, "fallback"]
+    assert len(set(MODE_COLOURS.values())) == len(MODE_COLOURS)
+
+
+@pytest.mark.parametrize("panel", MODE_PANELS)
+def test_series_named_by_mode_have_the_modes_colours(panel: Json) -> None:
+    overrides = panel["fieldConfig"]["overrides"]
+    fixed = {
+        override["matcher"]["options"].strip("/"): override["properties"]
+        for override in overrides
+        if override["properties"][0]["id"] == "color"
+    }
+    for mode, colour in MODE_COLOURS.items():
+        for name in (mode, f"{mode} p95"):
+            matching = [properties for pattern, properties in fixed.items() if re.match(pattern, name)]
+            assert matching == [[{"id": "color", "value": {"mode": "fixed", "fixedColor": colour}}]]
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_a_board_can_be_narrowed_and_left_for_its_siblings(name: str) -> None:
+    board = BOARDS[name]
+    names = [variable["name"] for variable in board["templating"]["list"]]
+    assert names == ["datasource", "job", "instance", "mode", "slo"]
+    (link,) = board["links"]
+    assert link["tags"] == board["tags"]
+    assert link["includeVars"]
+    assert link["keepTime"]
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_a_board_says_no_name_of_a_particular_server(name: str) -> None:
+    assert not re.search(r"localhost|127\.0\.0\.1|https?://", json.dumps(BOARDS[name]))

@@ -1,0 +1,142 @@
+"""The real service through every study that HTTP offers: the engine is afterwards as it was before."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from models import checkpoint
+from models.config import Config
+from models.tokenizer import Tokenizer
+from models.transformer import Transformer
+from service.front.launch import launched
+from service.protocol.probes import PROBES
+
+MODES = ("eager", "compiled")
+PATIENCE_SECONDS = 280.0
+SETTLED_BYTES = 8 * 2**20
+"""How far an engine's resident memory may wander by itself: allocator and page granularity."""
+
+STUDIES = [
+    *(
+        ("GET", f"/v1/modes/{mode}/anatomy?phase={phase}")
+        for mode in MODES
+        for phase in ("decode", "prefill")
+    ),
+    *(("POST", f"/v1/probes/{name}") for name in PROBES),
+]
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """A service of one layer, so that the studies compile little."""
+    model = tmp_path_factory.mktemp("model")
+    config = Config(layers=1, width=64, heads=2, kv_heads=1, head_width=32, hidden=64, vocabulary=4096)
+    checkpoint.save(Transformer(config, 1, seed=3), model)
+    Tokenizer.load(checkpoint.TINY_FOLDER, 4096).save(model)
+    cache = {"LAUNCHBOUND_CACHE_FOLDER": str(tmp_path_factory.mktemp("cache"))}
+    options = [f"--model={model}", f"--modes={','.join(MODES)}", "--batch-sizes=1"]
+    log = tmp_path_factory.mktemp("service") / "log"
+    with (
+        launched(options, log, cache) as url,
+        httpx.Client(base_url=url, timeout=PATIENCE_SECONDS, trust_env=False) as http,
+    ):
+        until(lambda: http.get("/health/ready").status_code == 200, "all modes to be ready")
+        yield http
+
+
+def generate(client: httpx.Client, mode: str) -> dict[str, Any]:
+    body = {"prompts": ["def mean(values):\n"], "max_new_tokens": 16, "ignore_eos": True}
+    answer = client.post(f"/v1/modes/{mode}/generate", json=body)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def compilations(client: httpx.Client) -> dict[str, float]:
+    """Per mode, how often the engine has compiled and recompiled so far."""
+    counted = ("launchbound_compile_seconds_count{", "launchbound_recompiles_total{")
+    lines = client.get("/metrics").text.splitlines()
+    found = {name: float(value) for name, value in (x.rsplit(" ", 1) for x in lines if x.startswith(counted))}
+    assert found['launchbound_compile_seconds_count{mode="compiled"}'] > 0
+    assert 'launchbound_recompiles_total{mode="compiled"}' in found
+    return found
+
+
+def engine_now(client: httpx.Client) -> tuple[dict[str, Any], int]:
+    """What must not change, after a request in every mode; and the engine's resident bytes."""
+    outputs = {mode: generate(client, mode)["outputs"] for mode in MODES}
+    told = client.get("/v1/modes").json()
+    engine = psutil.Process(told["engine"]["pid"])
+    # Floors follow the machine: they are refreshed in idle time.
+    modes = [{key: mode[key] for key in mode if key != "dispatch_floors"} for mode in told["modes"]]
+    fixed = {
+        "outputs": outputs,
+        "modes": modes,
+        "engine": told["engine"],
+        "threads": engine.num_threads(),
+        "cpus": engine.cpu_affinity(),
+        "compiled": compilations(client),
+    }
+    return fixed, engine.memory_info().rss
+
+
+@pytest.mark.parametrize(("method", "path"), STUDIES)
+def test_the_engine_is_as_before_after(client: httpx.Client, method: str, path: str) -> None:
+    before, bytes_before = engine_now(client)
+    answer = client.request(method, path)
+    assert answer.status_code == 200, answer.text
+    after, bytes_after = engine_now(client)
+    assert after == before
+    assert abs(bytes_after - bytes_before) < SETTLED_BYTES
+
+
+def test_a_request_during_a_study_waits_and_the_wait_is_its_queue(client: httpx.Client) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        study = threads.submit(client.get, "/v1/modes/eager/anatomy")
+        until(lambda: client.get("/health/live").json()["engine_paused"], "the engine's rest")
+        began = time.monotonic()
+        timings = generate(client, "eager")["timings"]
+        waited = time.monotonic() - began
+        assert study.result().status_code == 200
+    assert timings["queue_seconds"] > 0.5 * waited
+    assert timings["queue_seconds"] == pytest.approx(timings["total_seconds"], rel=0.5)
+    parts = [timings[f"{part}_seconds"] for part in ("queue", "dispatch", "kernel", "other")]
+    assert sum(parts) == pytest.approx(timings["total_seconds"])
+    assert generate(client, "eager")["timings"]["queue_seconds"] < timings["queue_seconds"]
+
+
+def test_an_anatomy_has_the_fields_of_the_contract(client: httpx.Client) -> None:
+    found = {mode: client.get(f"/v1/modes/{mode}/anatomy").json() for mode in MODES}
+    for finding in found.values():
+        assert {"operators", "kernels", "launches", "syncs", "copies"} <= set(finding)
+        assert all(
+            {"name", "overload", "keys", "shapes", "host_seconds"} <= set(row) for row in finding["operators"]
+        )
+    compiled = found["compiled"]
+    assert compiled["graphs"] >= 1
+    assert compiled["generated_code"]
+    assert {"graph_breaks", "guards", "recompiles"} <= set(compiled)
+
+
+def test_a_probe_has_the_fields_of_the_contract(client: httpx.Client) -> None:
+    found = client.post("/v1/probes/sync-point").json()
+    assert found["name"] == "sync-point"
+    for side in ("without", "with"):
+        assert found[side]["low"] <= found[side]["median_seconds"] <= found[side]["high"]
+    assert {"name", "before", "after"} <= set(found["counter"])
+    assert ":" in found["blame"]
+    assert found["cure"]

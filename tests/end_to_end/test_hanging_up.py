@@ -1,0 +1,114 @@
+"""A client that hangs up ends its generation within two steps, and over HTTP long before its last token."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+import torch
+import zmq
+from torch import Tensor
+
+from models.checkpoint import TINY_FOLDER, build
+from models.tokenizer import Tokenizer
+from service.engine.generation import Generator, Run
+from service.engine.inbox import Inbox
+from service.engine.local_inbox import local_job
+from service.front.engine_client import EngineClient
+from service.protocol.messages import Cancel, Job, Outcome, ToFront
+from service.protocol.modes import MODES
+from service.step.callables import Step, allocate, build_step
+from service.step.meters import HostMeter
+from tests.support.serving import running, until
+
+PROMPT = "def mean(values):\n"
+WHOLE = 480
+"""Tokens that fill tiny's context; at batch 16 they keep the engine busy for seconds."""
+
+
+class Border:
+    """Both ends of a border: the engine's inbox, and a front that cancels when it is told to."""
+
+    def __init__(self, folder: Path, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+        self.front = context.socket(zmq.PAIR)
+        self.front.bind(f"ipc://{folder / 'border'}")
+        self.inbox = Inbox(f"ipc://{folder / 'border'}")
+
+    def take(self, job: Job) -> Job:
+        """Send `job`, and take it as the engine does."""
+        self.front.send(msgspec.msgpack.encode(job))
+        self.inbox.receive(10_000)
+        taken = self.inbox.take()
+        assert taken is not None
+        return taken
+
+    def cancel(self, job: Job) -> None:
+        """Send a Cancel and wait, without taking it in, until it is at the inbox."""
+        self.front.send(msgspec.msgpack.encode(Cancel(id=job.id)))
+        assert self.inbox._signal.poll(10_000), "the Cancel did not arrive"
+
+
+@pytest.fixture
+def border(tmp_path: Path) -> Iterator[Border]:
+    with zmq.Context() as context:
+        made = Border(tmp_path, context)
+        yield made
+        made.inbox.close()
+        made.front.close(linger=0)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_cancel_during_a_step_ends_the_generation_within_two_steps(border: Border, stream: bool) -> None:
+    torch.set_num_threads(1)
+    model, tokenizer = build("tiny", max_batch=1), Tokenizer.load(TINY_FOLDER)
+    buffers = allocate(model, [1], prefill_chunk=64)
+    generator = Generator(tokenizer, buffers, model.config.context, border.inbox)
+    step = build_step(MODES["inference_mode"], model)
+    # Looked for between every other two steps: neighbours see both turns.
+    for at in (1, 2, 7, 8):
+        job = border.take(local_job(f"j{at}", "inference_mode", [PROMPT], 60, ignore_eos=True, stream=stream))
+        run, taken = Run(), 0
+
+        def cancelling(*arguments: Tensor, job: Job = job, at: int = at) -> tuple[Tensor, Tensor]:
+            nonlocal taken
+            taken += 1
+            if taken == at:
+                border.cancel(job)
+            return step(*arguments)
+
+        steps: dict[tuple[str, int], Step] = {("prefill", 1): step, ("decode", 1): cancelling}
+        with torch.no_grad():
+            generator.run(job, steps, run, HostMeter())
+        assert run.kind == "cancelled"
+        assert at <= taken <= at + 1
+
+
+def test_hanging_up_over_http_after_the_first_token_leaves_most_tokens_ungenerated(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    outcomes: list[Outcome] = []
+    received = EngineClient.received
+
+    def recorded(client: EngineClient, frame: bytes) -> None:
+        message: ToFront = msgspec.msgpack.decode(frame, type=ToFront)
+        if isinstance(message, Outcome):
+            outcomes.append(message)
+        received(client, frame)
+
+    monkeypatch.setattr(EngineClient, "received", recorded)
+    settings = {"modes": ["eager"], "batch_sizes": [16], "cache_folder": str(tmp_path)}
+    with running(settings, [sys.executable, "-m", "service.engine.process"]) as front:
+        front.await_ready()
+        body = {"prompts": [PROMPT] * 16, "max_new_tokens": WHOLE, "ignore_eos": True, "stream": True}
+        url = f"{front.url}/v1/modes/eager/generate"
+        with httpx.stream("POST", url, json=body, trust_env=False) as answer:
+            next(answer.iter_lines())
+        (outcome,) = until(lambda: outcomes, "the outcome of the cancelled request")
+        assert outcome.kind == "cancelled"
+        assert all(1 <= output.completion_tokens < WHOLE / 4 for output in outcome.outputs)
+        cancelled = 'requests_total{mode="eager",outcome="cancelled"}'
+        until(lambda: front.series()[cancelled] == 1, "the cancelled request to be counted")

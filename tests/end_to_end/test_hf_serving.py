@@ -1,0 +1,172 @@
+"""Models of Hugging Face through the real engine: `transformers`' own tokens, in all five modes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import torch
+from torch._dynamo import graph_break
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.models.llama.modeling_llama import LlamaMLP
+
+from models.hf.adapter import HuggingFaceModel
+from models.served import NoTwin
+from service.engine.local_inbox import LocalInbox, local_job
+from service.engine.loop import Engine
+from service.protocol.messages import EngineSettings, Job, ToFront
+from service.protocol.modes import MODES
+from service.protocol.status import EngineStatus
+from tests.support.hf_folders import write_model
+
+KINDS = ("llama", "gpt2", "qwen3")
+WITH_TWIN = "llama"
+CHUNK, NEW = 16, 8
+PROMPTS = [
+    "import o",
+    "class Stack:\n    def push(self, item):\n        self.items.append(item)\n\n    def pop(",
+]
+"""One of less than a chunk of prefill, one of more."""
+
+PLAIN = ["eager", "no_grad", "inference_mode"]
+
+
+@dataclass
+class Served:
+    """What an engine life left behind."""
+
+    kind: str
+    folder: Path
+    inbox: LocalInbox
+    expected: list[list[int]] = field(default_factory=list)
+    statuses: list[EngineStatus] = field(default_factory=list)
+
+
+def serve(folder: Path, kind: str, jobs: list[Job], modes: list[str], cache: Path) -> Served:
+    """Run `jobs` in an engine of this process, which is afterwards as it was."""
+    statuses: list[EngineStatus] = []
+
+    def watch(message: ToFront) -> None:
+        if isinstance(message, EngineStatus):
+            statuses.append(message)
+
+    inbox, threads = LocalInbox(jobs, watch), torch.get_num_threads()
+    settings = EngineSettings(
+        address="",
+        model=f"hf:{folder}",
+        modes=modes,
+        batch_sizes=[2],
+        prefill_chunk=CHUNK,
+        cache_folder=str(cache),
+        threads=1,
+    )
+    try:
+        Engine(settings, inbox).run()
+    finally:
+        torch.compiler.set_stance("default")
+        torch.set_num_threads(threads)
+    return Served(kind, folder, inbox, statuses=statuses)
+
+
+def generated(folder: Path, prompt: str, **options: object) -> list[int]:
+    """New tokens as `transformers` gives them for one prompt alone, greedily."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    given = AutoTokenizer.from_pretrained(folder)(prompt, return_tensors="pt")
+    kept = {"input_ids": given["input_ids"], "attention_mask": given["attention_mask"]}
+    whole = model.generate(**kept, max_new_tokens=NEW, do_sample=False, pad_token_id=0, **options)
+    tokens: list[int] = whole[0, kept["input_ids"].shape[1] :].tolist()
+    return tokens
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Served:
+    """One architecture in all modes: a batch of two and a single prompt each. Only one compiles twins too."""
+    folder = write_model(tmp_path_factory.mktemp(request.param), request.param)
+    jobs = [
+        local_job(f"{mode}-{len(prompts)}", mode, prompts, NEW, ignore_eos=True)
+        for mode in MODES
+        for prompts in (PROMPTS, PROMPTS[:1])
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param != WITH_TWIN:
+            patch.setattr(HuggingFaceModel, "twin", twinless)
+        life = serve(folder, request.param, jobs, list(MODES), folder / "cache")
+    life.expected = [generated(folder, prompt, min_new_tokens=NEW) for prompt in PROMPTS]
+    return life
+
+
+def twinless(model: HuggingFaceModel) -> HuggingFaceModel:
+    raise NoTwin("of a reason")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_tokens_equal_generate_in_every_mode(served: Served, mode: str) -> None:
+    outcomes = {outcome.id: outcome for outcome in served.inbox.outcomes}
+    assert served.expected[0] != served.expected[1]
+    for count in (2, 1):
+        outcome = outcomes[f"{mode}-{count}"]
+        assert outcome.kind == "ok", outcome.problem
+        assert [output.token_ids for output in outcome.outputs] == served.expected[:count]
+
+
+def test_every_mode_is_ready_in_parity_and_runs_as_what_it_says(served: Served) -> None:
+    statuses = served.inbox.modes
+    assert {name: status.state for name, status in statuses.items()} == dict.fromkeys(MODES, "ready")
+    assert all(status.parity and status.parity.passed for status in statuses.values())
+    assert [status.effective for status in statuses.values()] == [
+        mode.effect("cuda" if torch.cuda.is_available() else "cpu").name for mode in MODES.values()
+    ]
+
+
+def test_dispatch_is_there_with_a_twin_and_absent_without_one(served: Served) -> None:
+    floors = [status.floors for status in served.inbox.modes.values()]
+    timings = [outcome.timings for outcome in served.inbox.outcomes]
+    there = served.kind == WITH_TWIN
+    assert [bool(known) for known in floors] == [there] * len(MODES)
+    assert {status.no_twin for status in served.statuses} == {None if there else "of a reason"}
+    for timing in timings:
+        assert timing is not None
+        assert timing.decode.wall_seconds is not None
+        assert (timing.decode.dispatch_seconds is not None) == there
+        assert (timing.decode.kernel_seconds is not None) == there
+        assert timing.dispatch_source == ("calibrated" if there else None)
+
+
+def test_a_row_ends_where_generate_ends_it(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model", "llama")
+    free = generated(folder, PROMPTS[0], min_new_tokens=NEW)
+    file = folder / "generation_config.json"
+    changed = json.loads(file.read_text()) | {"eos_token_id": [4099, free[3]]}
+    file.write_text(json.dumps(changed))
+    expected = generated(folder, PROMPTS[0])
+    outcome = serve(
+        folder, "llama", [local_job("a", "no_grad", PROMPTS[:1], NEW)], ["no_grad"], tmp_path
+    ).inbox.outcomes[0]
+    assert outcome.outputs[0].token_ids == expected
+    assert len(expected) < NEW
+    assert outcome.outputs[0].finish_reason == "stop"
+
+
+def test_where_no_one_graph_can_be_compiled_the_other_modes_serve_and_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = LlamaMLP.forward
+
+    def broken(self: LlamaMLP, x: torch.Tensor) -> torch.Tensor:
+        graph_break()
+        out: torch.Tensor = whole(self, x)
+        return out
+
+    monkeypatch.setattr(LlamaMLP, "forward", broken)
+    folder = write_model(tmp_path / "model", "llama")
+    jobs = [local_job(mode, mode, PROMPTS[:1], 2) for mode in ("eager", "compiled")]
+    inbox = serve(folder, "llama", jobs, [*PLAIN, "compiled"], tmp_path).inbox
+    failed = inbox.modes["compiled"]
+    assert failed.state == "failed"
+    assert "cannot be compiled as one graph; what remains: eager, no_grad, inference_mode." in str(
+        failed.detail
+    )
+    assert [outcome.kind for outcome in inbox.outcomes] == ["ok", "error"]
+    assert all(inbox.modes[mode].state == "ready" for mode in PLAIN)

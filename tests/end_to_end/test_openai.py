@@ -1,0 +1,163 @@
+"""The `openai` package and the `generate` verb against the real service with the real tiny model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from openai import OpenAI
+from openai.types import Completion
+from typer.testing import CliRunner
+
+from launchbound import app
+from models.checkpoint import TINY_FOLDER
+from models.tokenizer import Tokenizer
+from service.front.launch import launched
+from tests.support.serving import until
+
+MODEL = "tiny:inference_mode"
+PROMPT = "def __init__("
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("service")
+    options = ["--modes=eager,inference_mode", "--batch-sizes=1,4"]
+    with launched(options, folder / "log", {"LAUNCHBOUND_CACHE_FOLDER": str(folder)}) as at:
+        until(lambda: httpx.get(f"{at}/health/ready", trust_env=False).status_code == 200, "all modes ready")
+        yield at
+
+
+@pytest.fixture(scope="module")
+def client(url: str) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60.0) as opened:
+        yield opened
+
+
+def complete(client: OpenAI, prompt: Any = PROMPT, **asked: Any) -> Completion:
+    body = {"model": MODEL, "prompt": prompt, "max_tokens": 12, "temperature": 0, **asked}
+    answer = client.completions.create(**body)
+    assert isinstance(answer, Completion)
+    return answer
+
+
+def texts(answer: Completion) -> list[str]:
+    return [choice.text for choice in answer.choices]
+
+
+def generated(url: str, **asked: Any) -> dict[str, Any]:
+    body = {"prompts": [PROMPT], "max_new_tokens": 12, **asked}
+    answer: dict[str, Any] = httpx.post(
+        f"{url}/v1/modes/inference_mode/generate", json=body, timeout=60.0, trust_env=False
+    ).json()
+    return answer
+
+
+def test_a_completion_is_what_generate_answers_in_the_same_mode(url: str, client: OpenAI) -> None:
+    ours, answer = generated(url), complete(client)
+    assert texts(answer) == [ours["outputs"][0]["text"]]
+    assert answer.usage is not None
+    assert answer.usage.to_dict() == ours["usage"]
+
+
+def test_token_ids_and_lists_complete_as_their_text_does(client: OpenAI) -> None:
+    tokens = Tokenizer.load(TINY_FOLDER).encode(PROMPT)
+    alone = texts(complete(client))
+    assert texts(complete(client, tokens)) == alone
+    assert texts(complete(client, [tokens, tokens[:1]]))[:1] == alone
+    assert texts(complete(client, ["import os", PROMPT]))[1:] == alone
+
+
+def test_a_stream_joined_is_the_plain_text_with_its_usage(client: OpenAI) -> None:
+    stream = client.completions.create(
+        model=MODEL,
+        prompt=PROMPT,
+        max_tokens=12,
+        temperature=0,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    chunks = list(stream)
+    plain = complete(client)
+    assert "".join(choice.text for chunk in chunks for choice in chunk.choices) == plain.choices[0].text
+    assert len(chunks) > 3
+    assert chunks[-1].usage == plain.usage
+
+
+def test_a_seed_repeats_its_n_different_samples(client: OpenAI) -> None:
+    first, again = (complete(client, n=4, temperature=1.0, top_p=0.95, seed=5) for _ in range(2))
+    assert texts(first) == texts(again)
+    assert len(set(texts(first))) > 1
+    assert first.usage is not None
+    assert first.usage.prompt_tokens == len(Tokenizer.load(TINY_FOLDER).encode(PROMPT))
+
+
+def test_a_stop_string_ends_the_text_before_it_unless_min_tokens_are_asked_for(client: OpenAI) -> None:
+    free = complete(client).choices[0].text
+    stop = free[2:4]
+    stopped = complete(client, stop=stop).choices[0]
+    assert (stopped.text, stopped.finish_reason) == (free[: free.index(stop)], "stop")
+    kept = complete(client, stop=stop, extra_body={"min_tokens": 12}).choices[0]
+    assert (kept.text, kept.finish_reason) == (free, "length")
+
+
+def test_with_ignore_eos_every_completion_has_all_its_tokens(client: OpenAI) -> None:
+    answer = complete(client, [PROMPT, "x"], max_tokens=40, temperature=1.5, extra_body={"ignore_eos": True})
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 80
+    assert [choice.finish_reason for choice in answer.choices] == ["length", "length"]
+
+
+def test_a_token_that_the_model_does_not_have_is_refused_by_its_name_here(url: str) -> None:
+    answer = httpx.post(f"{url}/v1/completions", json={"model": MODEL, "prompt": [999_999]}, trust_env=False)
+    assert answer.status_code == 422
+    assert answer.json()["error"]["param"] == "prompt"
+    assert "4095" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("route", ["/v1/completions", "/v1/modes/eager/generate"])
+def test_hanging_up_a_stream_stops_its_generation_and_is_counted(url: str, route: str) -> None:
+    def cancelled() -> float:
+        name = 'launchbound_requests_total{mode="eager",outcome="cancelled"}'
+        lines = httpx.get(f"{url}/metrics", trust_env=False).text.splitlines()
+        return next(float(line.split()[-1]) for line in lines if line.startswith(name))
+
+    before = cancelled()
+    body = {"model": "tiny:eager", "prompt": PROMPT, "max_tokens": 450, "ignore_eos": True, "stream": True}
+    if route != "/v1/completions":
+        body = {"prompts": [PROMPT], "max_new_tokens": 450, "ignore_eos": True, "stream": True}
+    with httpx.stream("POST", url + route, json=body, trust_env=False) as answer:
+        next(answer.iter_lines())
+    until(lambda: cancelled() == before + 1, "the cancelled request to be counted")
+
+
+def test_the_verb_shows_the_text_and_its_times_as_a_bar(url: str) -> None:
+    shown = CliRunner().invoke(app, ["generate", PROMPT, "--max-new-tokens=12", f"--url={url}"])
+    assert shown.exit_code == 0, shown.output
+    assert shown.stdout.startswith(PROMPT + generated(url)["outputs"][0]["text"])
+    assert "tiny in eager on cpu" in shown.stdout
+    for words in (
+        "queue",
+        "calibrated, a lower estimate",
+        "residual, an upper estimate",
+        "other",
+        "12 tokens",
+    ):
+        assert words in shown.stdout
+
+
+def test_the_verb_starts_a_service_of_its_own_and_ends_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    monkeypatch.setenv("LAUNCHBOUND_CACHE_FOLDER", str(tmp_path_factory.mktemp("cache")))
+    shown = CliRunner().invoke(app, ["generate", "import o", "--mode=no_grad", "--max-new-tokens=4"])
+    assert shown.exit_code == 0, shown.output
+    assert "tiny in no_grad on cpu" in shown.stdout
+
+
+def test_what_the_engine_of_its_own_service_refuses_is_told_with_exit_code_2() -> None:
+    shown = CliRunner().invoke(app, ["generate", "x", "--model=/no/such/folder"])
+    assert shown.exit_code == 2
+    assert "/no/such/folder" in shown.stderr

@@ -1,0 +1,147 @@
+"""The real service, front and engine, through all five modes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from service.front.launch import launched
+from service.protocol.modes import MODES
+
+PROMPTS = ["def mean(values):\n", "import os\n" * 30]
+OPTIONS = ["--batch-sizes=2"]
+PATIENCE_SECONDS = 240.0
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.05)
+
+
+def statuses(client: httpx.Client) -> dict[str, dict[str, Any]]:
+    return {mode["mode"]: mode for mode in client.get("/v1/modes").json()["modes"]}
+
+
+def generate(client: httpx.Client, mode: str, **body: object) -> httpx.Response:
+    asked = {"prompts": PROMPTS, "max_new_tokens": 24, "ignore_eos": True, **body}
+    return client.post(f"/v1/modes/{mode}/generate", json=asked)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return {"LAUNCHBOUND_CACHE_FOLDER": str(tmp_path_factory.mktemp("cache"))}
+
+
+@pytest.fixture(scope="module")
+def warming(cache: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    log = tmp_path_factory.mktemp("service") / "log"
+    with launched(OPTIONS, log, cache) as url, httpx.Client(base_url=url, timeout=PATIENCE_SECONDS) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def client(warming: httpx.Client) -> httpx.Client:
+    until(lambda: warming.get("/health/ready").status_code == 200, "all modes to be ready")
+    return warming
+
+
+def test_ready_modes_serve_while_others_compile_and_those_answer_503_with_what_is_ready(
+    warming: httpx.Client,
+) -> None:
+    until(lambda: statuses(warming)["compiled"]["state"] == "warming", "the first compilation")
+    assert generate(warming, "eager", max_new_tokens=2).status_code == 200
+    refused = generate(warming, "reduce-overhead")
+    assert refused.status_code == 503
+    assert int(refused.headers["retry-after"]) > 0
+    assert "eager" in refused.json()["error"]["message"]
+    assert warming.get("/health/ready").status_code == 503
+
+
+def test_every_mode_is_ready_in_parity_and_says_what_it_is(client: httpx.Client) -> None:
+    for name, status in statuses(client).items():
+        assert status["state"] == "ready"
+        assert status["parity"]["passed"]
+        assert status["parity"]["differing_tokens"] == 0
+        assert status["warmup_seconds"] > 0
+        assert status["effective"] == MODES[name].cpu.name
+        assert status["cache"] == ("cold" if MODES[name].cpu.compile else None)
+
+
+def test_greedy_output_is_the_same_in_all_five_modes(client: httpx.Client) -> None:
+    texts = {mode: [o["text"] for o in generate(client, mode).json()["outputs"]] for mode in MODES}
+    assert len(texts) == 5
+    assert all(text == texts["eager"] for text in texts.values()), texts
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_parts_sum_to_the_total_and_none_is_negative(client: httpx.Client, mode: str) -> None:
+    timings = generate(client, mode).json()["timings"]
+    parts = [timings[f"{part}_seconds"] for part in ("queue", "dispatch", "kernel", "other")]
+    assert all(part >= 0 for part in parts)
+    assert sum(parts) == pytest.approx(timings["total_seconds"])
+    assert timings["sources"] == {"dispatch": "calibrated", "kernel": "residual"}
+    assert timings["decode"]["steps"] == 23
+    assert timings["prefill"]["steps"] == 2
+    assert timings["sync_wait_seconds"] is timings["device_span_seconds"] is timings["launches"] is None
+
+
+def test_an_idle_engine_keeps_nobody_waiting_and_the_way_there_is_border_not_queue(
+    client: httpx.Client,
+) -> None:
+    timings = [generate(client, "eager", max_new_tokens=1).json()["timings"] for _ in range(5)]
+    # Now and then a sample of the twin is in the way; most requests find the engine idle.
+    assert min(t["queue_seconds"] for t in timings) == 0.0
+    assert all(0 < t["border_seconds"] < t["other_seconds"] for t in timings)
+
+
+def test_a_profiled_request_leaves_a_trace_and_no_latency(client: httpx.Client) -> None:
+    def observed() -> float:
+        lines = client.get("/metrics").text.splitlines()
+        name = 'launchbound_request_duration_seconds_count{mode="eager"}'
+        return next(float(line.split()[-1]) for line in lines if line.startswith(name))
+
+    before = observed()
+    answer = generate(client, "eager", profile=True)
+    assert answer.status_code == 200
+    assert observed() == before
+    newest = client.get("/v1/traces").json()["traces"][0]
+    assert newest["id"] == answer.json()["id"]
+    assert newest["mode"] == "eager"
+    assert newest["operators"][0]["self_seconds"] > 0
+    trace = client.get(f"/v1/traces/{newest['id']}").json()
+    assert any(event.get("name") == "aten::mm" for event in trace["traceEvents"])
+    assert 'launchbound_step_operators{mode="eager",phase="decode"}' in client.get("/metrics").text
+    missing = client.get("/v1/traces/nothing")
+    assert missing.status_code == 404
+    assert missing.json()["error"]["type"] == "not_found"
+
+
+def test_a_client_that_hangs_up_is_cancelled(client: httpx.Client) -> None:
+    def cancelled() -> bool:
+        text = client.get("/metrics").text
+        return 'launchbound_requests_total{mode="eager",outcome="cancelled"} 1.0' in text
+
+    with pytest.raises(httpx.ReadTimeout):
+        client.post(
+            "/v1/modes/eager/generate",
+            timeout=0.2,
+            json={"prompts": PROMPTS, "max_new_tokens": 200, "ignore_eos": True},
+        )
+    until(cancelled, "the cancelled request to be counted")
+    assert generate(client, "eager", max_new_tokens=1).status_code == 200
+
+
+def test_a_second_start_finds_its_compiled_code(
+    client: httpx.Client, cache: dict[str, str], tmp_path: Path
+) -> None:
+    options = [*OPTIONS, "--modes=compiled"]
+    with launched(options, tmp_path / "log", cache) as url, httpx.Client(base_url=url) as second:
+        until(lambda: second.get("/health/ready").status_code == 200, "the second start")
+        assert statuses(second)["compiled"]["cache"] == "warm"

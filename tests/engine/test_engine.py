@@ -1,0 +1,258 @@
+"""The engine without a front: jobs in, outcomes out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count, pairwise
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from service.engine import assembly, loop, warmup
+from service.engine.local_inbox import LocalInbox, local_job
+from service.engine.loop import Engine
+from service.engine.request_profiler import ran_as
+from service.protocol.messages import EngineSettings, Job, Outcome, StepProfile, Timings, ToFront
+from service.protocol.modes import MODES
+from service.protocol.status import EngineStatus, ModeStatus
+from service.step.calibration import FIRST_SAMPLES, Calibration
+
+PROMPT = "def mean(values):\n"
+MODE_NAMES = ["eager", "inference_mode"]
+
+
+@pytest.fixture(autouse=True)
+def globals_as_before() -> Iterator[None]:
+    """An engine freezes globals of its process, which here is everyone's."""
+    threads = torch.get_num_threads()
+    yield
+    torch.compiler.set_stance("default")
+    torch.set_num_threads(threads)
+
+
+def settings(folder: Path, **changes: object) -> EngineSettings:
+    base = EngineSettings(
+        address="", modes=MODE_NAMES, batch_sizes=[1, 2], cache_folder=str(folder), cpus=None, threads=1
+    )
+    return msgspec.structs.replace(base, **changes)
+
+
+def serve(folder: Path, jobs: list[Job], **changes: object) -> LocalInbox:
+    inbox = LocalInbox(jobs)
+    Engine(settings(folder, **changes), inbox).run()
+    return inbox
+
+
+def timings_of(inbox: LocalInbox, index: int = 0) -> Timings:
+    timings = inbox.outcomes[index].timings
+    assert timings is not None
+    return timings
+
+
+def test_every_job_gets_one_outcome_in_order_with_a_split_of_its_wall_time(tmp_path: Path) -> None:
+    jobs = [local_job(f"{m}{n}", m, [PROMPT] * n, 5, ignore_eos=True) for m in MODE_NAMES for n in (1, 2)]
+    inbox = serve(tmp_path, jobs)
+    assert [outcome.id for outcome in inbox.outcomes] == [job.id for job in jobs]
+    for index in range(len(jobs)):
+        timings = timings_of(inbox, index)
+        for phase in (timings.prefill, timings.decode):
+            assert phase.wall_seconds is not None
+            assert phase.dispatch_seconds is not None
+            assert phase.kernel_seconds is not None
+            assert 0 < phase.dispatch_seconds <= phase.wall_seconds
+            assert phase.dispatch_seconds + phase.kernel_seconds == pytest.approx(phase.wall_seconds)
+        assert timings.taken_ns < (timings.first_token_ns or 0) < timings.done_ns
+
+
+def test_dispatch_is_steps_times_the_floor_that_the_mode_shows(tmp_path: Path) -> None:
+    inbox = serve(tmp_path, [local_job("a", "eager", [PROMPT], 33, ignore_eos=True)])
+    floors = {floor.batch: floor for floor in inbox.modes["eager"].floors}
+    decode = timings_of(inbox).decode
+    assert decode.dispatch_seconds is not None
+    assert floors[1].low <= decode.dispatch_seconds / decode.steps <= floors[1].high or (
+        decode.dispatch_seconds == decode.wall_seconds
+    )
+
+
+def test_a_mode_that_is_not_there_is_answered_with_those_that_are(tmp_path: Path) -> None:
+    outcome = serve(tmp_path, [local_job("a", "compiled", [PROMPT], 2)]).outcomes[0]
+    assert outcome.kind == "error"
+    assert outcome.problem is not None
+    assert outcome.problem.type == "mode_not_ready"
+    assert "eager" in outcome.problem.message
+    assert outcome.timings is None
+
+
+def test_a_job_whose_deadline_passed_in_the_queue_never_starts(tmp_path: Path) -> None:
+    late = msgspec.structs.replace(local_job("a", "eager", [PROMPT], 2), deadline_ns=1)
+    outcome = serve(tmp_path, [late]).outcomes[0]
+    assert (outcome.kind, outcome.timings) == ("timeout", None)
+
+
+def test_one_request_in_so_many_is_profiled_and_any_that_asks(tmp_path: Path) -> None:
+    jobs = [local_job(str(n), "eager", [PROMPT], 4, ignore_eos=True, profile=n == 2) for n in range(6)]
+    inbox = serve(tmp_path, jobs, profile_every=4)
+    assert [outcome.profile is not None for outcome in inbox.outcomes] == [
+        False,
+        False,
+        True,
+        True,
+        False,
+        False,
+    ]
+    profile = inbox.outcomes[2].profile
+    assert profile is not None
+    assert [(entry.phase, entry.steps) for entry in profile] == [("prefill", 1), ("decode", 3)]
+    assert all(entry.operators > 50 and entry.kernels is None for entry in profile)
+    assert {path.name for path in (tmp_path / "traces").iterdir()} >= {"2.json", "2.trace.json.gz", "3.json"}
+
+
+def test_an_id_cannot_lead_a_trace_out_of_its_folder(tmp_path: Path) -> None:
+    serve(tmp_path / "cache", [local_job("../../out", "eager", [PROMPT], 2, profile=True)])
+    assert list(tmp_path.rglob("*.trace.json.gz")) == [
+        tmp_path / "cache" / "traces" / ".._.._out.trace.json.gz"
+    ]
+
+
+def test_without_instrumentation_steps_are_counted_and_nothing_is_claimed_of_them(tmp_path: Path) -> None:
+    inbox = serve(tmp_path, [local_job("a", "eager", [PROMPT], 4, ignore_eos=True)], instrumentation="off")
+    timings = timings_of(inbox)
+    assert timings.decode.steps == 3
+    assert (
+        timings.decode.wall_seconds
+        is timings.decode.dispatch_seconds
+        is timings.decode.kernel_seconds
+        is None
+    )
+    assert timings.dispatch_source is timings.kernel_source is None
+
+
+def test_a_mode_whose_warm_up_raises_fails_alone_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = warmup.Warmup._callables
+
+    def breaking(self: warmup.Warmup, mode_state: warmup.ModeState) -> object:
+        if mode_state.mode.name == "inference_mode":
+            raise RuntimeError("the backend gave up")
+        return ready(self, mode_state)
+
+    monkeypatch.setattr(warmup.Warmup, "_callables", breaking)
+    inbox = serve(tmp_path, [local_job(mode, mode, [PROMPT], 2) for mode in MODE_NAMES])
+    assert inbox.modes["inference_mode"].state == "failed"
+    assert "the backend gave up" in (inbox.modes["inference_mode"].detail or "")
+    assert [outcome.kind for outcome in inbox.outcomes] == ["ok", "error"]
+
+
+def test_a_mode_out_of_parity_is_not_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = warmup.parity.forced_logits
+
+    def wrong(*arguments: object) -> torch.Tensor:
+        logits = honest(*arguments)  # type: ignore[arg-type]
+        return logits + 1e-3 if wrong_now else logits
+
+    wrong_now = False
+
+    def watch(message: object) -> None:
+        nonlocal wrong_now
+        if isinstance(message, ModeStatus):
+            wrong_now = message.mode == "inference_mode" and message.state == "warming"
+
+    monkeypatch.setattr(warmup.parity, "forced_logits", wrong)
+    inbox = LocalInbox([local_job("a", "inference_mode", [PROMPT], 2)], watch)
+    Engine(settings(tmp_path), inbox).run()
+    status = inbox.modes["inference_mode"]
+    assert status.state == "failed"
+    assert status.parity is not None
+    assert not status.parity.passed
+    assert inbox.modes["eager"].state == "ready"
+    assert inbox.outcomes[0].kind == "error"
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "autocast-bfloat16"])
+def test_each_precision_serves_in_parity_and_says_what_it_is(tmp_path: Path, dtype: str) -> None:
+    inbox = serve(tmp_path, [local_job("a", "inference_mode", [PROMPT], 4, ignore_eos=True)], dtype=dtype)
+    assert inbox.outcomes[0].kind == "ok"
+    assert all(status.parity and status.parity.passed for status in inbox.modes.values())
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"device": "cuda"}, "--device cpu"),
+        ({"dtype": "int8"}, "float32"),
+        ({"cpus": [4096]}, "cores"),
+        ({"model": "nowhere"}, "nowhere"),
+        ({"prefill_chunk": 4096}, "context"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_with_a_remedy(
+    tmp_path: Path, change: dict[str, object], words: str
+) -> None:
+    if change == {"device": "cuda"} and torch.cuda.is_available():
+        pytest.skip("there is a CUDA device here")
+    with pytest.raises(ValueError, match=words):
+        Engine(settings(tmp_path, **change), LocalInbox([]))
+
+
+def test_a_sample_without_its_graph_launch_is_not_reported_under_the_modes_own_name() -> None:
+    mode = MODES["reduce-overhead"]
+    status = ModeStatus(mode=mode.name, removes="", state="ready", effective="reduce-overhead")
+
+    def profile(launches: float) -> list[StepProfile]:
+        return [StepProfile(phase="decode", steps=3, operators=1, copies=0, graph_launches=launches)]
+
+    assert ran_as(mode, status, profile(1.0)) == ("reduce-overhead", None)
+    assert ran_as(mode, status, profile(0.0)) == ("compiled", "graph_skipped")
+    assert ran_as(mode, status, None) == ("reduce-overhead", None)
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(0.0, True), (3600.0, False)])
+def test_device_memory_that_moved_is_told_between_jobs_and_no_oftener_than_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, told: bool
+) -> None:
+    sizes, sent = count(), list[ToFront]()
+    monkeypatch.setattr(assembly, "memory", lambda _: {"allocated_current": next(sizes)})
+    monkeypatch.setattr(loop, "memory", lambda _: {"allocated_current": next(sizes)})
+    monkeypatch.setattr(loop, "MEMORY_SECONDS", seconds)
+    jobs = [local_job(str(n), "inference_mode", [PROMPT], 2) for n in range(2)]
+    inbox = LocalInbox(jobs, sent.append)
+    Engine(settings(tmp_path, modes=["inference_mode"], batch_sizes=[1]), inbox).run()
+    statuses = [message for message in sent if isinstance(message, EngineStatus)]
+    after_a_job = sum(type(one) is Outcome and type(other) is EngineStatus for one, other in pairwise(sent))
+    assert after_a_job == (2 if told else 0)
+    assert (len(statuses) > 4) == told
+    assert [status.warm for status in statuses] == sorted(status.warm for status in statuses)
+
+
+def test_memory_that_did_not_move_and_a_device_without_any_are_not_told_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "MEMORY_SECONDS", 0.0)
+    for memory in (None, {"allocated_current": 7}):
+        monkeypatch.setattr(assembly, "memory", lambda _, held=memory: held)
+        monkeypatch.setattr(loop, "memory", lambda _, held=memory: held)
+        sent: list[ToFront] = []
+        inbox = LocalInbox([local_job("a", "inference_mode", [PROMPT], 2)], sent.append)
+        Engine(settings(tmp_path, modes=["inference_mode"], batch_sizes=[1]), inbox).run()
+        statuses = [message for message in sent if isinstance(message, EngineStatus)]
+        assert [status.warm for status in statuses] == [False, True]
+
+
+def test_floors_are_taken_anew_once_the_engine_is_on_its_own_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened: list[str] = []
+    anew = Calibration.begin_anew
+
+    def noted(self: Calibration) -> None:
+        happened.append("anew")
+        anew(self)
+
+    monkeypatch.setattr(Calibration, "begin_anew", noted)
+    monkeypatch.setattr(loop, "pin", lambda *_, **__: happened.append("pinned"))
+    inbox = serve(tmp_path, [])
+    assert happened == ["pinned", "anew"]
+    assert all(floor.samples >= FIRST_SAMPLES for floor in inbox.modes["eager"].floors)

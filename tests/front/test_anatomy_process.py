@@ -1,0 +1,359 @@
+"""Studies by HTTP with both processes faked: when they may run, what waits, and what ends with what."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from service.front import active_sweeps
+from service.protocol.probes import PROBES
+from tests.support.serving import Front, running, until
+
+ANATOMY = "/v1/modes/eager/anatomy"
+
+
+class Place:
+    """A front with fakes behind it, the folder that commands one of them, and threads to call from."""
+
+    def __init__(self, front: Front, folder: Path, threads: ThreadPoolExecutor) -> None:
+        self.front, self.folder, self._threads = front, folder, threads
+
+    def study(self, path: str = ANATOMY) -> httpx.Response:
+        return self.front.http.get(path)
+
+    def meanwhile(self, call: Callable[..., httpx.Response], *arguments: Any) -> Future[httpx.Response]:
+        return self._threads.submit(call, *arguments)
+
+    def command(self, words: str) -> None:
+        (self.folder / "command").write_text(words)
+
+    def held(self) -> Future[httpx.Response]:
+        """A study that is under way until `go`."""
+        self.command("hold")
+        (self.folder / "holding").unlink(missing_ok=True)
+        (self.folder / "go").unlink(missing_ok=True)
+        study = self.meanwhile(self.study)
+        until((self.folder / "holding").exists, "the study to begin")
+        return study
+
+    def go(self) -> None:
+        (self.folder / "go").touch()
+
+    def pids(self) -> list[int]:
+        path = self.folder / "pids"
+        return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+    def progress(self) -> str:
+        return (self.folder / "holding").read_text()
+
+
+@contextmanager
+def place(folder: Path, settings: dict[str, Any] | None = None, **options: object) -> Iterator[Place]:
+    with running(settings, anatomy=folder, **options) as front, ThreadPoolExecutor(4) as threads:
+        if not options:
+            front.await_ready()
+        else:
+            until(lambda: front.state.client.engine, "the engine")
+        try:
+            yield Place(front, folder, threads)
+        finally:
+            (folder / "go").touch()
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Place]:
+    with place(tmp_path) as made:
+        yield made
+
+
+def error(answer: httpx.Response, status: int) -> dict[str, Any]:
+    assert answer.status_code == status, answer.text
+    told: dict[str, Any] = answer.json()["error"]
+    return told
+
+
+def test_the_finding_leaves_as_the_anatomy_process_made_it_with_the_time_it_took(here: Place) -> None:
+    answer = here.study(f"{ANATOMY}?batch_size=4&phase=prefill")
+    assert answer.status_code == 200
+    assert answer.content == b'{"operators":[],"order":1}'
+    assert [part.split(";")[0] for part in answer.headers["server-timing"].split(", ")] == [
+        "wait",
+        "start",
+        "study",
+        "suspended",
+    ]
+    asked = json.loads((here.folder / "studies").read_text())
+    assert asked == ["operators", {"mode": "eager", "batch_size": 4, "phase": "prefill"}]
+
+
+def test_the_process_is_started_by_the_first_study_and_kept_for_the_next(here: Place) -> None:
+    assert here.pids() == []
+    for _ in range(3):
+        assert here.study().status_code == 200
+    assert len(here.pids()) == 1
+
+
+def test_a_request_during_a_study_waits_for_its_end_and_is_answered(here: Place) -> None:
+    study = here.held()
+    assert here.front.http.get("/health/live").json()["engine_paused"] is True
+    request = here.meanwhile(here.front.generate)
+    until(lambda: here.front.state.client.in_progress().total() == 1, "the request to be admitted")
+    before = here.progress()
+    until(lambda: here.progress() != before, "the study to go on")
+    assert not request.done()
+    assert here.front.series()["queue_depth"] == 1
+    here.go()
+    assert study.result().status_code == 200
+    assert request.result().status_code == 200
+    assert here.front.series()["queue_depth"] == 0
+    assert here.front.http.get("/health/live").json()["engine_paused"] is False
+
+
+def test_requests_wait_for_a_study_up_to_the_admission_bound(tmp_path: Path) -> None:
+    with place(tmp_path, {"max_queue": 1}) as here:
+        study = here.held()
+        request = here.meanwhile(here.front.generate)
+        until(lambda: here.front.state.client.in_progress().total() == 1, "the request to be admitted")
+        assert error(here.front.generate(), 429)["type"] == "queue_full"
+        here.go()
+        assert request.result().status_code == study.result().status_code == 200
+
+
+def test_requests_sent_before_a_study_run_before_it(here: Place) -> None:
+    running_one = here.meanwhile(here.front.command, "!hold")
+    until(lambda: here.front.state.client.in_progress().total() == 1, "the request to be admitted")
+    study = here.meanwhile(here.study)
+    until(lambda: here.front.state.client.pause.lost is not None, "the study to be admitted")
+    assert here.pids() == []
+    assert here.front.command("!release").status_code == 200
+    assert running_one.result().status_code == 200
+    assert study.result().status_code == 200
+
+
+def test_a_request_that_has_waited_enough_suspends_the_study_which_then_goes_on(tmp_path: Path) -> None:
+    with place(tmp_path, {"anatomy_pause_seconds": 0.05}) as here:
+        study = here.held()
+        pid = here.pids()[0]
+        answers = [here.front.generate() for _ in range(2)]
+        assert [answer.status_code for answer in answers] == [200, 200]
+        assert not study.done()
+        before = here.progress()
+        until(lambda: here.progress() != before, "the study to go on")
+        here.go()
+        suspended = study.result().headers["server-timing"].rpartition("dur=")[2]
+        assert float(suspended) > 0
+        assert here.pids() == [pid]
+
+
+def test_nothing_of_the_process_runs_while_it_is_suspended(tmp_path: Path) -> None:
+    with place(tmp_path, {"anatomy_pause_seconds": 0.05}) as here:
+        study = here.held()
+        process = psutil.Process(here.pids()[0])
+        request = here.meanwhile(here.front.command, f"!hold {tmp_path / 'enough'}")
+        until(lambda: process.status() == psutil.STATUS_STOPPED, "the suspension")
+        before = here.progress()
+        assert process.status() == psutil.STATUS_STOPPED
+        assert here.progress() == before
+        (tmp_path / "enough").touch()
+        assert request.result().status_code == 200
+        here.go()
+        assert study.result().status_code == 200
+
+
+def test_one_study_at_a_time_another_is_told_when_to_come_back(here: Place) -> None:
+    study = here.held()
+    refused = here.study()
+    assert error(refused, 409)["type"] == "anatomy_busy"
+    assert int(refused.headers["retry-after"]) > 0
+    here.go()
+    assert study.result().status_code == 200
+    assert here.study().status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/compare", "/v1/modes/eager/generate"])
+def test_a_study_is_refused_during_a_run_and_until_some_time_after_its_last_request(
+    here: Place, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    headers = {"X-Launchbound-Run": "20260101-1"}
+    body = {"prompts": ["def mean(values):"], "max_new_tokens": 4}
+    assert here.front.http.post(path, json=body, headers=headers).status_code == 200
+    refused = here.study()
+    assert error(refused, 409)["type"] == "run_in_progress"
+    assert 0 < int(refused.headers["retry-after"]) <= active_sweeps.RUN_SECONDS
+    assert here.pids() == []
+    monkeypatch.setattr(active_sweeps, "RUN_SECONDS", 0.0)
+    assert here.study().status_code == 200
+
+
+def test_a_request_of_a_run_in_progress_counts_until_it_ends(
+    here: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running_one = here.meanwhile(
+        lambda: here.front.generate(headers={"X-Launchbound-Run": "1"}, prompts=["!hold"])
+    )
+    until(lambda: here.front.state.client.in_progress().total() == 1, "the request to be admitted")
+    assert error(here.study(), 409)["type"] == "run_in_progress"
+    assert here.front.command("!release").status_code == 200
+    assert running_one.result().status_code == 200
+    monkeypatch.setattr(active_sweeps, "RUN_SECONDS", 0.0)
+    assert here.study().status_code == 200
+
+
+def test_a_run_that_begins_ends_the_study_and_its_process(here: Place) -> None:
+    study = here.held()
+    process = psutil.Process(here.pids()[0])
+    answer = here.front.generate(headers={"X-Launchbound-Run": "20260101-1"})
+    assert answer.status_code == 200
+    assert error(study.result(), 409)["type"] == "run_in_progress"
+    assert not process.is_running()
+
+
+@pytest.mark.parametrize(("command", "words"), [("die", "exit code 7"), ("garbage", "no message")])
+def test_a_process_that_breaks_is_a_clear_503_and_the_next_call_starts_another(
+    here: Place, command: str, words: str
+) -> None:
+    here.command(command)
+    answer = here.study()
+    told = error(answer, 503)
+    assert told["type"] == "study_interrupted"
+    assert words in told["message"]
+    assert int(answer.headers["retry-after"]) > 0
+    assert here.front.generate().status_code == 200
+    here.command("ok")
+    assert here.study().status_code == 200
+    assert len(set(here.pids())) == 2
+
+
+def test_a_process_that_cannot_start_is_told(here: Place) -> None:
+    here.command("exit-at-start 2")
+    assert "exit code 2" in error(here.study(), 503)["message"]
+    assert here.front.generate().status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("type_", "status"),
+    [("invalid_request", 422), ("unsupported_here", 422), ("unknown_mode", 404), ("study_failed", 500)],
+)
+def test_what_a_study_is_refused_with_has_its_status_and_leaves_the_process_alone(
+    here: Place, type_: str, status: int
+) -> None:
+    here.command(f"refuse {type_}")
+    assert error(here.study(), status) == {"type": type_, "message": "as commanded", "param": "mode"}
+    here.command("ok")
+    assert here.study().status_code == 200
+    assert len(here.pids()) == 1
+
+
+def test_the_process_ends_in_order_after_some_time_without_a_study(tmp_path: Path) -> None:
+    with place(tmp_path, {"anatomy_idle_seconds": 0.0}) as here:
+        assert here.study().status_code == 200
+        until((tmp_path / "stopped").exists, "the end of the process")
+        until(lambda: not psutil.pid_exists(here.pids()[0]), "the end of the process")
+        assert here.study().status_code == 200
+        assert len(here.pids()) == 2
+
+
+def test_the_process_ends_with_the_front_in_order(tmp_path: Path) -> None:
+    with place(tmp_path) as here:
+        assert here.study().status_code == 200
+        pid = here.pids()[0]
+    assert (tmp_path / "stopped").exists()
+    assert not psutil.pid_exists(pid)
+
+
+def test_a_study_in_progress_is_told_that_the_service_drains(tmp_path: Path) -> None:
+    with place(tmp_path) as here:
+        study = here.held()
+        pid = here.pids()[0]
+        client = here.front.state.client
+        loop = client.pause.lost.get_loop() if client.pause.lost else None
+        assert loop is not None
+        loop.call_soon_threadsafe(client.abandon)
+        assert error(study.result(), 503)["type"] == "draining"
+        assert error(here.study(), 503)["type"] == "draining"
+        assert not psutil.pid_exists(pid)
+
+
+def test_an_engine_that_ends_during_a_study_ends_it(here: Place) -> None:
+    study = here.held()
+    engine = here.front.state.supervisor.pid
+    assert engine is not None
+    os.kill(engine, 9)
+    assert error(study.result(), 503)["type"] == "engine_lost"
+    here.front.await_ready()
+    here.command("ok")
+    assert here.study().status_code == 200
+
+
+def test_a_client_that_goes_away_ends_its_study_and_the_engine_serves(here: Place) -> None:
+    here.command("hold")
+    with pytest.raises(httpx.ReadTimeout):
+        here.front.http.get(ANATOMY, timeout=0.5)
+    assert here.front.generate().status_code == 200
+    until(lambda: here.pids() == [] or not psutil.pid_exists(here.pids()[0]), "the end of the process")
+
+
+def test_a_rest_that_did_not_hold_is_told_and_not_answered_with_numbers(tmp_path: Path) -> None:
+    with place(tmp_path, restless=True) as here:
+        here.command("hold")
+        assert error(here.study(), 503)["type"] == "study_interrupted"
+        here.command("ok")
+        assert here.study().status_code == 200
+
+
+def test_while_a_mode_is_on_its_way_a_study_is_refused(tmp_path: Path) -> None:
+    with place(tmp_path, states={"compiled": "warming"}) as here:
+        assert error(here.study(), 503)["type"] == "warming"
+        here.front.command("!state compiled failed")
+        assert here.study().status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "param"),
+    [
+        ("/v1/modes/fast/anatomy", 404, "mode"),
+        (f"{ANATOMY}?batch_size=5", 422, "batch_size"),
+        (f"{ANATOMY}?batch_size=0", 422, "batch_size"),
+        (f"{ANATOMY}?batch_size=x", 422, "batch_size"),
+        (f"{ANATOMY}?phase=train", 422, "phase"),
+    ],
+)
+def test_bad_questions_are_refused_before_anything_is_started(
+    here: Place, path: str, status: int, param: str
+) -> None:
+    assert error(here.study(path), status)["param"] == param
+    assert here.pids() == []
+    assert here.front.series()['requests_total{mode="eager",outcome="rejected"}'] == 0
+
+
+def test_the_probes_are_listed_with_what_each_teaches(here: Place) -> None:
+    listed = here.front.http.get("/v1/probes").json()["probes"]
+    assert [probe["name"] for probe in listed] == list(PROBES)
+    assert len(listed) >= 10
+    assert all(probe["teaches"] for probe in listed)
+
+
+def test_a_probe_is_run_by_its_name_and_an_unknown_one_is_told_the_names(here: Place) -> None:
+    assert here.front.http.post("/v1/probes/sync-point").status_code == 200
+    assert json.loads((here.folder / "studies").read_text()) == ["probes", {"name": "sync-point"}]
+    told = error(here.front.http.post("/v1/probes/nothing"), 404)
+    assert told["type"] == "not_found"
+    assert "graph-break" in told["message"]
+
+
+def test_studies_need_the_key_where_one_is_set(tmp_path: Path) -> None:
+    with place(tmp_path, {"api_key": "secret"}) as here:
+        assert error(here.study(), 401)["type"] == "unauthorised"
+        # Nor does a run that has no key keep others from their studies.
+        here.front.generate(headers={"X-Launchbound-Run": "1"})
+        keyed = {"Authorization": "Bearer secret"}
+        assert here.front.http.get(ANATOMY, headers=keyed).status_code == 200

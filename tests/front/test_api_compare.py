@@ -1,0 +1,94 @@
+"""A comparison runs the same input through modes in turn, and pairs each with eager."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.front.test_api_bad_input import refused
+from tests.support.serving import BODY, Front, running, until
+
+
+def compare(front: Front, **body: object) -> dict[str, Any]:
+    answer = front.http.post("/v1/compare", json={**BODY, **body})
+    assert answer.status_code == 200, answer.text
+    result: dict[str, Any] = answer.json()
+    return result
+
+
+def test_the_answer_has_the_fields_of_the_contract(front: Front) -> None:
+    answer = compare(front, repeats=2, prompts=["a", "b"])
+    assert answer.keys() == {"batch_size", "results"}
+    assert answer["batch_size"] == 2
+    for result in answer["results"]:
+        assert result.keys() == {
+            "mode",
+            "effective",
+            "median_seconds",
+            "dispatch_seconds",
+            "kernel_seconds",
+            "speedup",
+            "text_equal",
+        }
+
+
+def test_by_default_all_ready_modes_are_compared() -> None:
+    with running(states={"compiled": "warming"}) as front:
+        until(lambda: front.state.client.engine is not None, "hello")
+        modes = [result["mode"] for result in compare(front, repeats=1)["results"]]
+        assert modes == ["eager", "no_grad", "inference_mode", "reduce-overhead"]
+
+
+def test_each_mode_runs_once_per_round(own_front: Front) -> None:
+    before = int(own_front.command("!served").json()["outputs"][0]["text"])
+    compare(own_front, modes=["eager", "compiled"], repeats=3)
+    assert own_front.command("!served").json()["outputs"][0]["text"] == str(before + 7)
+    series = own_front.series()
+    assert series['requests_total{mode="compiled",outcome="ok"}'] == 3
+
+
+def test_speedup_is_against_eager_with_its_interval_around_it(front: Front) -> None:
+    eager, other = compare(front, modes=["eager", "no_grad"], repeats=4)["results"]
+    assert eager["speedup"] is None
+    assert other["speedup"]["vs"] == "eager"
+    assert other["speedup"]["low"] <= other["speedup"]["ratio"] <= other["speedup"]["high"]
+
+
+def test_one_round_bounds_nothing(front: Front) -> None:
+    speedup = compare(front, modes=["eager", "no_grad"], repeats=1)["results"][1]["speedup"]
+    assert speedup["ratio"] > 0
+    assert (speedup["low"], speedup["high"]) == (None, None)
+
+
+def test_without_eager_there_is_nothing_to_compare_with(front: Front) -> None:
+    for result in compare(front, modes=["no_grad", "compiled"], repeats=1)["results"]:
+        assert (result["speedup"], result["text_equal"]) == (None, None)
+
+
+def test_equal_texts_are_told_from_different_ones(own_front: Front) -> None:
+    equal = compare(own_front, modes=["eager", "no_grad"], repeats=1)["results"]
+    assert [result["text_equal"] for result in equal] == [True, True]
+    # The fake's answer to this prompt is a running number, so no two are alike.
+    different = compare(own_front, modes=["eager", "no_grad"], repeats=1, prompts=["!served"])["results"]
+    assert [result["text_equal"] for result in different] == [True, False]
+
+
+def test_a_mode_that_is_not_ready_is_a_503() -> None:
+    with running(states={"compiled": "warming"}) as front:
+        until(lambda: front.state.client.engine is not None, "hello")
+        answer = front.http.post("/v1/compare", json={**BODY, "modes": ["eager", "compiled"]})
+        assert refused(answer, 503)["type"] == "mode_not_ready"
+
+
+@pytest.mark.parametrize("sampled", [True, False])
+def test_sampled_texts_share_one_seed(
+    own_front: Front, monkeypatch: pytest.MonkeyPatch, sampled: bool
+) -> None:
+    seeds = []
+    submit = own_front.state.client.submit
+    monkeypatch.setattr(own_front.state.client, "submit", lambda job: seeds.append(job.seed) or submit(job))
+    compare(own_front, modes=["eager", "no_grad"], repeats=2, temperature=0.7 if sampled else 0.0)
+    assert len(seeds) == 4
+    assert len(set(seeds)) == 1
+    assert (seeds[0] is not None) == sampled

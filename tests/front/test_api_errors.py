@@ -1,0 +1,111 @@
+"""Whatever goes wrong, the answer has the one shape, its status code and its headers."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from tests.front.test_api_bad_input import refused
+from tests.support.serving import Front, running
+
+KEY = "k3y-of-the-tests"
+
+
+@pytest.fixture(scope="module")
+def locked() -> object:
+    with running({"api_key": KEY}) as started:
+        started.await_ready()
+        yield started
+
+
+def test_an_unknown_path_is_a_404(front: Front) -> None:
+    assert refused(front.http.get("/v1/nothing"), 404)["type"] == "not_found"
+
+
+def test_a_trailing_slash_is_not_redirected(front: Front) -> None:
+    refused(front.http.get("/metrics/"), 404)
+
+
+def test_a_wrong_method_is_a_405_that_says_what_is_allowed(front: Front) -> None:
+    answer = front.http.get("/v1/modes/eager/generate")
+    assert refused(answer, 405)["type"] == "method_not_allowed"
+    assert answer.headers["allow"] == "POST"
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "kind"),
+    [
+        ("!oom", 503, "out_of_memory"),
+        ("!problem out_of_memory", 503, "out_of_memory"),
+        ("!problem mode_not_ready", 503, "mode_not_ready"),
+        ("!problem internal", 500, "internal"),
+        ("!problem something_new", 500, "something_new"),
+    ],
+)
+def test_what_the_engine_says_becomes_its_status(front: Front, command: str, status: int, kind: str) -> None:
+    answer = front.command(command)
+    assert refused(answer, status)["type"] == kind
+    assert ("retry-after" in answer.headers) == (status == 503)
+
+
+def test_a_fault_of_the_front_is_a_500_with_the_request_id(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(front.state.client, "submit", lambda _: 1 / 0)
+    answer = front.generate(headers={"X-Request-ID": "find-me"})
+    assert refused(answer, 500)["type"] == "internal"
+    assert "division" not in answer.text
+    assert answer.headers["x-request-id"] == "find-me"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Authorization": "Bearer wrong"},
+        {"Authorization": f"Basic {KEY}"},
+        {"Authorization": KEY},
+        {"Authorization": "Bearer ünïcode".encode()},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("path", ["/v1/modes", "/v1/compare", "/v1/modes/eager/generate"])
+def test_without_the_key_a_v1_call_is_a_401(
+    locked: Front, path: str, headers: dict[str, str | bytes]
+) -> None:
+    method = "GET" if path == "/v1/modes" else "POST"
+    answer = locked.http.request(method, path, headers=headers)
+    assert refused(answer, 401)["type"] == "unauthorised"
+    assert answer.headers["www-authenticate"].startswith("Bearer")
+
+
+def test_with_the_key_a_v1_call_is_served(locked: Front) -> None:
+    assert locked.generate(headers={"Authorization": f"Bearer {KEY}"}).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/health/live", "/health/ready", "/metrics", "/docs", "/openapi.json"])
+def test_what_is_not_v1_needs_no_key(locked: Front, path: str) -> None:
+    assert locked.http.get(path).status_code == 200
+
+
+def test_the_key_is_nowhere_to_be_read(locked: Front) -> None:
+    assert KEY not in repr(locked.state.settings)
+    assert KEY not in locked.http.get("/v1/modes", headers={"Authorization": f"Bearer {KEY}"}).text
+
+
+def test_every_answer_carries_a_request_id(front: Front) -> None:
+    answers: list[httpx.Response] = [front.generate(), front.http.get("/nothing"), front.http.get("/metrics")]
+    ids = [answer.headers["x-request-id"] for answer in answers]
+    assert len(set(ids)) == 3
+
+
+def test_a_given_request_id_is_taken_and_is_the_answers_id(front: Front) -> None:
+    answer = front.generate(headers={"X-Request-ID": "mine-1"})
+    assert answer.headers["x-request-id"] == answer.json()["id"] == "mine-1"
+
+
+@pytest.mark.parametrize("given", ["x" * 129, "with space", "a,b", "née", "../a"])
+def test_a_malformed_request_id_is_replaced(front: Front, given: str) -> None:
+    answer = front.generate(headers={"X-Request-ID": given.encode()})  # type: ignore[dict-item]
+    assert answer.status_code == 200
+    assert answer.headers["x-request-id"] != given

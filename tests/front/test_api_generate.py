@@ -1,0 +1,130 @@
+"""One generation: the contract's fields, and timings whose parts are the whole."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.support.serving import BODY, Front, running, until
+
+TIMINGS = {
+    "queue_seconds", "dispatch_seconds", "device_span_seconds", "kernel_seconds", "sync_wait_seconds",
+    "other_seconds", "total_seconds", "time_to_first_token_seconds", "involuntary_switches", "prefill",
+    "decode", "sources", "kernels", "launches", "profiled",
+}  # fmt: skip
+EXTRA = {"border_seconds", "tokenise_seconds"}
+PHASE = {
+    "steps",
+    "wall_seconds",
+    "dispatch_seconds",
+    "device_span_seconds",
+    "kernel_seconds",
+    "sync_wait_seconds",
+}
+
+
+def header_milliseconds(header: str) -> dict[str, float]:
+    """'name;dur=1.5, …' → name → 1.5."""
+    pairs = (part.strip().split(";dur=") for part in header.split(","))
+    return {name: float(value) for name, value in pairs}
+
+
+def test_the_answer_has_the_fields_of_the_contract_and_no_others(front: Front) -> None:
+    answer = front.generate().json()
+    assert answer.keys() == {
+        "id",
+        "model",
+        "mode",
+        "device",
+        "batch_size",
+        "batch_bucket",
+        "outputs",
+        "usage",
+        "timings",
+    }
+    assert answer["mode"].keys() == {"requested", "effective", "reason"}
+    assert answer["outputs"][0].keys() == {"text", "finish_reason", "completion_tokens"}
+    assert answer["timings"].keys() == TIMINGS | EXTRA
+    assert answer["timings"]["prefill"].keys() == answer["timings"]["decode"].keys() == PHASE
+    assert answer["timings"]["sources"] == {"dispatch": "calibrated", "kernel": "residual"}
+
+
+def test_each_prompt_has_its_output_and_the_usage_counts_all(front: Front) -> None:
+    answer = front.generate(prompts=["one", "two words"], max_new_tokens=3).json()
+    assert [output["completion_tokens"] for output in answer["outputs"]] == [3, 3]
+    assert answer["usage"] == {"prompt_tokens": 3, "completion_tokens": 6, "total_tokens": 9}
+    assert (answer["batch_size"], answer["batch_bucket"]) == (2, 4)
+
+
+def test_a_mode_that_is_something_else_here_says_so_and_why(front: Front) -> None:
+    mode = front.generate("reduce-overhead").json()["mode"]
+    assert (mode["requested"], mode["effective"]) == ("reduce-overhead", "compiled-cpp")
+    assert "CUDA graphs" in mode["reason"]
+
+
+def test_on_a_cpu_queue_dispatch_kernel_and_other_are_the_total(front: Front) -> None:
+    timings = front.generate().json()["timings"]
+    parts = [timings[f"{part}_seconds"] for part in ("queue", "dispatch", "kernel", "other")]
+    assert sum(parts) == pytest.approx(timings["total_seconds"], abs=1e-12)
+    assert timings["sync_wait_seconds"] is None
+    assert timings["device_span_seconds"] is None
+
+
+def test_on_cuda_queue_dispatch_sync_wait_and_other_are_the_total(cuda_front: Front) -> None:
+    timings = cuda_front.generate().json()["timings"]
+    parts = [timings[f"{part}_seconds"] for part in ("queue", "dispatch", "sync_wait", "other")]
+    assert sum(parts) == pytest.approx(timings["total_seconds"], abs=1e-12)
+    assert timings["kernel_seconds"] is None
+    assert timings["device_span_seconds"] > 0
+
+
+def test_border_and_tokenise_are_pieces_of_other(front: Front) -> None:
+    timings = front.generate().json()["timings"]
+    assert 0 < timings["border_seconds"] + timings["tokenise_seconds"] <= timings["other_seconds"]
+
+
+def test_the_first_token_comes_within_the_request(front: Front) -> None:
+    timings = front.generate().json()["timings"]
+    assert 0 < timings["time_to_first_token_seconds"] < timings["total_seconds"]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_server_timing_header_is_the_body(device: str, request: pytest.FixtureRequest) -> None:
+    front: Front = request.getfixturevalue("front" if device == "cpu" else "cuda_front")
+    answer = front.generate()
+    header, timings = header_milliseconds(answer.headers["server-timing"]), answer.json()["timings"]
+    measured = [
+        name
+        for name in ("queue", "dispatch", "kernel", "sync_wait", "other", "total")
+        if timings[f"{name}_seconds"] is not None
+    ]
+    assert list(header) == measured
+    for name in measured:
+        assert header[name] == pytest.approx(timings[f"{name}_seconds"] * 1000, abs=1e-4)
+
+
+def test_the_run_header_is_accepted(front: Front) -> None:
+    assert front.generate(headers={"X-Launchbound-Run": "20260101-1"}).status_code == 200
+
+
+def test_two_requests_of_one_id_are_both_served(own_front: Front) -> None:
+    same = {"X-Request-ID": "twin"}
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda _: own_front.generate(headers=same), range(8)))
+    assert [answer.json()["id"] for answer in answers] == ["twin"] * 8
+
+
+def test_a_mode_that_warms_is_a_503_that_names_the_ready_ones() -> None:
+    with running(states={"compiled": "warming", "reduce-overhead": "failed"}) as front:
+        until(lambda: front.state.client.engine is not None, "hello")
+        answer = front.generate("compiled")
+        assert answer.status_code == 503
+        assert int(answer.headers["retry-after"]) > 0
+        error = answer.json()["error"]
+        assert error["type"] == "mode_not_ready"
+        assert error["message"] == "mode 'compiled' is warming; ready: eager, no_grad, inference_mode"
+        failed = front.generate("reduce-overhead").json()["error"]
+        assert failed["type"] == "mode_failed"
+        assert "as commanded" in failed["message"]
+        assert front.generate("eager", **BODY).status_code == 200

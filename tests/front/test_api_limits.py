@@ -1,0 +1,100 @@
+"""Admission, deadlines, clients that go away, and shutting down."""
+
+from __future__ import annotations
+
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
+from tests.front.test_api_bad_input import refused
+from tests.support.serving import BODY, Front, running, until
+
+
+def test_over_the_queue_a_request_is_a_429_and_those_before_it_are_served() -> None:
+    with running({"max_queue": 2}) as front:
+        front.await_ready()
+        with ThreadPoolExecutor(2) as pool:
+            first = pool.submit(front.command, "!hold")
+            until(lambda: front.state.client.in_progress().total() == 1, "the held request")
+            second = pool.submit(front.command, "!hold")
+            until(lambda: front.state.client.in_progress().total() == 2, "the waiting request")
+            answer = front.generate()
+            assert refused(answer, 429)["type"] == "queue_full"
+            assert int(answer.headers["retry-after"]) > 0
+            front.state.client._max_queue = 3
+            assert front.command("!release").status_code == 200
+            assert first.result().status_code == second.result().status_code == 200
+
+
+def test_a_passed_deadline_is_a_504_and_the_next_request_is_served() -> None:
+    with running({"request_timeout_seconds": 0.2}) as front:
+        front.await_ready()
+        assert refused(front.command("!hold"), 504)["type"] == "timeout"
+        assert front.generate().status_code == 200
+        assert front.series()['requests_total{mode="eager",outcome="timeout"}'] == 1
+
+
+def test_an_engine_that_does_not_answer_is_a_504_all_the_same() -> None:
+    with running({"request_timeout_seconds": 0.4}) as front:
+        front.await_ready()
+        assert refused(front.command("!stall"), 504)["type"] == "timeout"
+        assert front.generate().status_code == 200
+
+
+def test_a_job_that_the_engine_never_answers_ends_the_engine_at_last() -> None:
+    with running({"request_timeout_seconds": 0.4, "hang_seconds": 0.1}) as front:
+        front.await_ready()
+        pid = front.state.supervisor.pid
+        front.command("!stall")
+        until(lambda: front.state.supervisor.pid not in (pid, None), "a new engine")
+        front.await_ready()
+        assert front.generate().status_code == 200
+
+
+def test_a_client_that_goes_away_is_cancelled_in_the_engine(own_front: Front) -> None:
+    body, headers = {**BODY, "prompts": ["!hold"]}, {"X-Request-ID": "gone"}
+    request = own_front.http.build_request("POST", "/v1/modes/eager/generate", json=body, headers=headers)
+    host, port = own_front.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as connection:
+        lines = [b"POST /v1/modes/eager/generate HTTP/1.1"]
+        lines += [name + b": " + value for name, value in request.headers.raw]
+        connection.sendall(b"\r\n".join([*lines, b"", request.content]))
+        until(lambda: own_front.state.client.in_progress()["eager"], "the job's start")
+    until(lambda: not own_front.state.client.in_progress(), "the job's end")
+    assert own_front.command("!cancelled").json()["outputs"][0]["text"] == "gone"
+    assert own_front.series()['requests_total{mode="eager",outcome="cancelled"}'] == 1
+
+
+def test_while_draining_a_request_is_a_503_and_what_runs_is_finished(own_front: Front) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        running_one = pool.submit(own_front.command, "!hold")
+        until(lambda: own_front.state.client.in_progress().total() == 1, "the held request")
+        own_front.state.client.draining = True
+        answer = own_front.generate()
+        assert refused(answer, 503)["type"] == "draining"
+        assert int(answer.headers["retry-after"]) > 0
+        assert refused(own_front.http.get("/health/ready"), 503)["type"] == "draining"
+        own_front.state.client.draining = False
+        own_front.command("!release")
+        assert running_one.result().status_code == 200
+
+
+def test_the_engine_that_dies_fails_what_it_had_and_a_new_one_serves(own_front: Front) -> None:
+    pid = own_front.state.supervisor.pid
+    with ThreadPoolExecutor(2) as pool:
+        holding = pool.submit(own_front.command, "!hold")
+        until(lambda: own_front.state.client.in_progress().total() == 1, "the held request")
+        waiting = pool.submit(own_front.command, "!kill")
+        until(lambda: own_front.state.client.in_progress().total() == 2, "the waiting request")
+        own_front.command("!release")
+        holding.result()
+        answer = waiting.result()
+    assert refused(answer, 503)["type"] == "engine_lost"
+    assert "SIGKILL" in answer.json()["error"]["message"]
+    meanwhile = own_front.generate()
+    assert refused(meanwhile, 503)["type"] == "engine_not_ready"
+    assert int(meanwhile.headers["retry-after"]) > 0
+    own_front.await_ready()
+    assert own_front.generate().status_code == 200
+    assert own_front.state.supervisor.pid != pid
+    assert own_front.series()["engine_restarts_total"] == 1
+    assert own_front.series()["engine_up"] == 1

@@ -1,0 +1,84 @@
+"""`/v1/modes` and `/health` say where each mode stands, and why it is not ready."""
+
+from __future__ import annotations
+
+from service.protocol.modes import MODES
+from tests.front.test_api_bad_input import refused
+from tests.support.serving import Front, running, until
+
+
+def test_every_configured_mode_is_listed_with_what_it_costs(front: Front) -> None:
+    listed = front.http.get("/v1/modes").json()["modes"]
+    assert [mode["mode"] for mode in listed] == list(MODES)
+    compiled = next(mode for mode in listed if mode["mode"] == "compiled")
+    assert compiled["state"] == "ready"
+    assert compiled["warmup_seconds"] > 0
+    assert compiled["cache"] == "cold"
+    assert [floor["batch"] for floor in compiled["dispatch_floors"]] == [1, 4]
+    assert compiled["dispatch_floors"][0]["source"] == "calibrated"
+    assert compiled["parity"]["passed"] is True
+
+
+def test_requested_and_effective_stand_side_by_side_with_the_reason(front: Front) -> None:
+    mode = front.http.get("/v1/modes").json()["modes"][-1]
+    assert (mode["requested"], mode["effective"]) == ("reduce-overhead", "compiled-cpp")
+    assert mode["reason"]
+
+
+def test_the_engine_is_described(front: Front) -> None:
+    engine = front.http.get("/v1/modes").json()["engine"]
+    assert engine["batch_buckets"] == [1, 4]
+    assert engine["context"] == 64
+
+
+def test_before_the_engine_speaks_modes_are_cold_and_nothing_is_ready() -> None:
+    with running({"modes": ["eager"]}, silent=True) as front:
+        assert front.http.get("/v1/modes").json()["engine"] is None
+        answer = front.http.get("/health/ready")
+        assert refused(answer, 503)["type"] == "engine_not_ready"
+        assert int(answer.headers["retry-after"]) > 0
+        assert front.http.get("/health/live").status_code == 200
+        assert refused(front.generate(), 503)["type"] == "engine_not_ready"
+
+
+def test_ready_waits_for_every_mode_and_names_those_it_waits_for() -> None:
+    with running(states={"compiled": "warming", "reduce-overhead": "cold"}) as front:
+        until(lambda: front.state.client.engine is not None, "hello")
+        error = refused(front.http.get("/health/ready"), 503)
+        assert error["message"].startswith("compiled is warming; reduce-overhead is cold; ready: eager")
+        front.command("!state compiled ready")
+        assert "compiled is" not in refused(front.http.get("/health/ready"), 503)["message"]
+        front.command("!state reduce-overhead ready")
+        assert front.http.get("/health/ready").json()["status"] == "ready"
+
+
+def test_a_failed_mode_keeps_ready_at_503_with_its_reason(own_front: Front) -> None:
+    own_front.command("!state compiled failed")
+    error = refused(own_front.http.get("/health/ready"), 503)
+    assert "compiled failed (as commanded)" in error["message"]
+
+
+def test_an_engine_that_never_starts_makes_the_front_unwell_and_says_why() -> None:
+    with running(exit=9) as front:
+        front.state.supervisor._first_retry_seconds = 0.01
+        until(lambda: front.http.get("/health/live").status_code == 503, "unwell")
+        message = refused(front.http.get("/health/live"), 503)["message"]
+        assert "times in a row" in message
+        assert "exit code 9" in message
+
+
+def test_openapi_says_which_sources_are_a_lower_and_which_an_upper_estimate(front: Front) -> None:
+    schemas = front.http.get("/openapi.json").json()["components"]["schemas"]
+    said = " ".join(schemas["Sources"]["description"].split())
+    assert 'A "calibrated" dispatch is a lower estimate' in said
+    assert 'A "residual" kernel is an upper estimate' in said
+
+
+def test_openapi_describes_the_bodies_with_an_example(front: Front) -> None:
+    paths = front.http.get("/openapi.json").json()["paths"]
+    body = paths["/v1/modes/{mode}/generate"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert body["required"] == ["prompts"]
+    assert body["examples"][0]["prompts"]
+    compared = paths["/v1/compare"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert front.http.post("/v1/compare", json=compared["examples"][0]).status_code == 200
+    assert front.http.post("/v1/modes/eager/generate", json=body["examples"][0]).status_code == 200

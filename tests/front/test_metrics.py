@@ -1,0 +1,408 @@
+"""The exposition: what is there from the start, what moves, and that both formats can be read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from itertools import pairwise
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+from prometheus_client.samples import Sample
+
+from service.front.metrics.catalogue import CATALOGUE, OUTCOMES, PREFIX, REQUEST_BUCKETS, STEP_BUCKETS
+from service.protocol.modes import MODES
+from tests.support.serving import BODY, Front, running, until
+
+SERIES_PER_MODE = 800
+
+ON_CUDA_ONLY = (
+    "request_device_span_seconds", "request_sync_wait_seconds", "step_device_span_seconds",
+    "memory_allocated_bytes", "memory_reserved_bytes", "memory_active_bytes", "memory_inactive_split_bytes",
+    "memory_alloc_retries_total", "memory_ooms_total", "cudagraph_captures_total", "cudagraph_replays_total",
+)  # fmt: skip
+NOT_WITHOUT_A_PROFILER = ("request_kernel_seconds", "step_batch_kernel_seconds", "device_bound_index")
+
+BY_A_TWIN = (
+    "request_dispatch_seconds", "step_dispatch_seconds", "step_batch_dispatch_seconds",
+    "request_kernel_seconds", "step_batch_kernel_seconds", "device_bound_index", "dispatch_floor_seconds",
+)  # fmt: skip
+"""What a CPU knows by the hollow twin only."""
+
+STILL = {
+    "engine_up": "a state",
+    "mode_ready": "a state",
+    "requests_in_progress": "back at 0 when nothing runs",
+    "queue_depth": "back at 0 when nothing runs",
+    "mode_parity_max_abs_logit_difference": "measured once, at warm-up",
+    "dispatch_floor_seconds": "this engine's floors never move",
+    "warmup_seconds": "measured once, at warm-up",
+    "mode_effective_info": "a state",
+    "build_info": "a state",
+    "model_info": "a state",
+    "memory_allocated_bytes": "this engine's memory never moves",
+    "memory_reserved_bytes": "this engine's memory never moves",
+    "memory_active_bytes": "this engine's memory never moves",
+    "memory_inactive_split_bytes": "this engine's memory never moves",
+    "process_virtual_memory_bytes": "may stay where it is",
+    "process_resident_memory_bytes": "may stay where it is",
+    "process_start_time_seconds": "a state",
+    "process_open_fds": "back at what it was when nothing runs",
+    "process_max_fds": "a limit",
+    "python_gc_objects_collected_total": "the collector may not have run",
+    "python_gc_objects_uncollectable_total": "a fault",
+    "python_gc_collections_total": "the collector may not have run",
+    "python_info": "a state",
+}
+"""Series that a short load does not move, with the reason."""
+
+
+def samples(front: Front) -> list[Sample]:
+    page = front.http.get("/metrics").text
+    return [sample for family in parse_text(page) for sample in family.samples]
+
+
+def family_of(sample_name: str) -> str:
+    """The catalogue's name behind a sample's."""
+    stem = sample_name.removeprefix(PREFIX)
+    names = {row.name for row in CATALOGUE}
+    candidates = (stem, *(stem.removesuffix(end) for end in ("_bucket", "_count", "_sum")))
+    return next((name for name in candidates if name in names), stem)
+
+
+def names_of(page: Iterable[Sample]) -> set[str]:
+    return {family_of(sample.name) for sample in page}
+
+
+def load(front: Front, mode: str) -> None:
+    """Every way a request in `mode` can end, in every batch bucket."""
+    for prompts in (["a"], ["a", "b"]):
+        front.generate(mode, prompts=prompts)
+        front.command("", mode=mode, prompts=["!fallback graph_skipped", *prompts][: len(prompts)])
+    for reason in ("anything else",):
+        front.command(f"!fallback {reason}", mode=mode)
+    front.command(f"!compile {mode}", mode=mode)
+    for command in ("!oom", "!problem internal", "!problem prompt_too_long", "!profiled", "!hold"):
+        front.command(command, mode=mode)
+    body = {**BODY, "prompts": ["!hold"], "stream": True}
+    with front.http.stream("POST", f"/v1/modes/{mode}/generate", json=body) as answer:
+        next(answer.iter_lines())
+    until(lambda: not front.state.client.in_progress(), "the cancelled job's end")
+
+
+def be_refused(front: Front) -> None:
+    """Every reason there is to refuse a request."""
+    client = front.state.client
+    front.generate(headers={"Authorization": "Bearer wrong"})
+    front.generate(max_new_tokens=0)
+    front.generate(prompts=["x" * 9000])
+    limit, client._max_queue = client._max_queue, 0
+    front.generate()
+    client._max_queue, client.draining = limit, True
+    front.generate()
+    client.draining = False
+    front.command("!state reduce-overhead warming")
+    front.generate("reduce-overhead")
+    front.command("!state reduce-overhead ready")
+
+
+def key_of(sample: Sample) -> tuple[str, frozenset[tuple[str, str]]]:
+    """A series, a histogram's buckets being one."""
+    labels = frozenset(item for item in sample.labels.items() if item[0] != "le")
+    return family_of(sample.name), labels
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_every_series_moves_under_a_short_load_or_is_listed_with_its_reason(device: str) -> None:
+    modes = ["eager", "reduce-overhead"]
+    settings = {"modes": modes, "request_timeout_seconds": 0.4, "max_body_bytes": 4096, "api_key": "key"}
+    with running(settings, device=device) as front:
+        front.http.headers["Authorization"] = "Bearer key"
+        front.await_ready()
+        before = {(sample.name, *sorted(sample.labels.items())): sample.value for sample in samples(front)}
+        for mode in modes:
+            load(front, mode)
+        be_refused(front)
+        front.command("!die")
+        moved, seen = set(), set()
+        for sample in samples(front):
+            seen.add(key_of(sample))
+            if sample.value != before.get((sample.name, *sorted(sample.labels.items())), 0.0):
+                moved.add(key_of(sample))
+        assert {series for series in seen - moved if not expected_still(*series)} == set()
+
+
+def expected_still(family: str, labels: frozenset[tuple[str, str]]) -> bool:
+    """Whether a short load is not expected to move this series."""
+    # A request is observed as fallback only if it ended well.
+    failed_fallback = ("mode", "fallback") in labels and family == "requests_total"
+    eager_compiles_nothing = family == "compile_seconds" and ("mode", "eager") in labels
+    eager_has_no_graph = family.startswith("cudagraph_") and ("mode", "eager") in labels
+    return family in STILL or failed_fallback or eager_compiles_nothing or eager_has_no_graph
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_no_mode_has_more_series_than_the_budget(device: str) -> None:
+    settings = {
+        "batch_sizes": [1, 2, 4, 8, 16],
+        "modes": ["eager", "compiled"],
+        "request_timeout_seconds": 0.4,
+    }
+    with running(settings, device=device) as front:
+        front.await_ready()
+        load(front, "compiled")
+        counts = Counter(sample.labels.get("mode", "") for sample in samples(front))
+        assert counts.keys() == {"", "eager", "compiled", "fallback"}
+        assert max(counts.values()) <= SERIES_PER_MODE
+
+
+def test_on_a_cpu_what_cannot_be_measured_is_absent(front: Front) -> None:
+    front.generate()
+    assert names_of(samples(front)).isdisjoint(ON_CUDA_ONLY)
+
+
+def test_on_cuda_kernel_time_is_absent_without_a_profiler(cuda_front: Front) -> None:
+    cuda_front.generate()
+    names = names_of(samples(cuda_front))
+    assert names.issuperset(ON_CUDA_ONLY)
+    assert names.isdisjoint(NOT_WITHOUT_A_PROFILER)
+
+
+def test_on_a_cpu_dispatch_and_kernel_are_there_from_the_hello_or_absent_without_a_twin(
+    own_front: Front,
+) -> None:
+    assert names_of(samples(own_front)).issuperset(BY_A_TWIN[:5])
+    with running(no_twin="of a reason") as twinless:
+        twinless.await_ready()
+        assert twinless.generate().status_code == 200
+        assert names_of(samples(twinless)).isdisjoint(BY_A_TWIN)
+
+
+def test_before_the_engine_speaks_nothing_of_the_device_is_there() -> None:
+    with running(silent=True) as front:
+        names = names_of(samples(front))
+        assert names.isdisjoint((*ON_CUDA_ONLY, *BY_A_TWIN, "build_info"))
+        assert "request_duration_seconds" in names
+        assert front.series()["engine_up"] == 0
+
+
+def test_counters_and_histograms_are_at_zero_for_every_label_set_from_the_start(own_front: Front) -> None:
+    series = own_front.series()
+    for mode in (*MODES, "fallback"):
+        for outcome in OUTCOMES:
+            assert series[f'requests_total{{mode="{mode}",outcome="{outcome}"}}'] == 0
+        assert series[f'request_duration_seconds_count{{mode="{mode}"}}'] == 0
+        for phase in ("prefill", "decode"):
+            assert series[f'step_batch_wall_seconds_count{{batch="4",mode="{mode}",phase="{phase}"}}'] == 0
+    assert series['requests_rejected_total{reason="draining"}'] == 0
+
+
+def test_no_created_series(front: Front) -> None:
+    assert not [sample.name for sample in samples(front) if sample.name.endswith("_created")]
+
+
+def test_one_boundary_set_for_all_request_parts_with_round_slo_values(own_front: Front) -> None:
+    bounds: dict[str, set[str]] = {}
+    for sample in samples(own_front):
+        if sample.name.startswith(f"{PREFIX}request_") and sample.name.endswith("_bucket"):
+            bounds.setdefault(sample.name, set()).add(sample.labels["le"])
+    assert len(bounds) == 5
+    assert len(set(map(frozenset, bounds.values()))) == 1
+    assert {"0.001", "0.01", "0.05", "0.1", "0.5", "1.0"} <= next(iter(bounds.values()))
+
+
+def test_the_boundaries_are_those_of_the_contract() -> None:
+    assert STEP_BUCKETS[0] == 25e-6
+    assert STEP_BUCKETS[-1] == pytest.approx(1.6, rel=0.05)
+    ratios = [high / low for low, high in pairwise(STEP_BUCKETS)]
+    assert ratios == pytest.approx([2**0.5] * len(ratios), rel=0.01)
+    assert REQUEST_BUCKETS[0] == 0.0005
+    assert list(REQUEST_BUCKETS) == sorted(set(REQUEST_BUCKETS))
+
+
+def test_a_request_moves_the_metrics_by_what_its_answer_says(own_front: Front) -> None:
+    answer = own_front.generate("compiled", prompts=["a b c", "d"], max_new_tokens=5).json()
+    series, timings = own_front.series(), answer["timings"]
+    for part in ("queue", "dispatch", "kernel", "other"):
+        assert series[f'request_{part}_seconds_sum{{mode="compiled"}}'] == pytest.approx(
+            timings[f"{part}_seconds"]
+        )
+    assert series['request_duration_seconds_sum{mode="compiled"}'] == pytest.approx(timings["total_seconds"])
+    ttft = timings["time_to_first_token_seconds"]
+    assert series['time_to_first_token_seconds_sum{mode="compiled"}'] == pytest.approx(ttft)
+    per_token = (timings["total_seconds"] - ttft) / 4
+    assert series['time_per_output_token_seconds_sum{mode="compiled"}'] == pytest.approx(per_token)
+    assert series['tokens_total{kind="prompt",mode="compiled"}'] == 4
+    assert series['tokens_total{kind="generated",mode="compiled"}'] == 10
+    assert series['batch_size_sum{mode="compiled"}'] == 2
+
+
+def test_step_sums_are_exact_and_count_steps(own_front: Front) -> None:
+    decode = own_front.generate(max_new_tokens=5).json()["timings"]["decode"]
+    series = own_front.series()
+    labels = '{batch="1",mode="eager",phase="decode"}'
+    for part in ("wall", "dispatch", "kernel"):
+        assert series[f"step_batch_{part}_seconds_count{labels}"] == decode["steps"] == 4
+        assert series[f"step_batch_{part}_seconds_sum{labels}"] == pytest.approx(decode[f"{part}_seconds"])
+    assert series['step_dispatch_seconds_count{mode="eager",phase="decode"}'] == 4
+
+
+def test_the_device_bound_index_comes_from_the_sums(own_front: Front) -> None:
+    assert not [name for name in own_front.series() if name.startswith("device_bound_index")]
+    own_front.generate()
+    assert own_front.series()['device_bound_index{batch="1",mode="eager"}'] == pytest.approx(0.4)
+
+
+def test_a_profiled_request_enters_no_time_histogram(own_front: Front) -> None:
+    assert own_front.command("!profiled").status_code == 200
+    series = own_front.series()
+    assert series['profiled_requests_total{mode="eager"}'] == 1
+    assert series['requests_total{mode="eager",outcome="ok"}'] == 1
+    assert series['request_duration_seconds_count{mode="eager"}'] == 0
+    assert series['step_batch_wall_seconds_count{batch="1",mode="eager",phase="decode"}'] == 0
+
+
+@pytest.mark.parametrize(("said", "counted"), [("graph_skipped", "graph_skipped"), ("a long story", "other")])
+def test_a_request_that_ran_as_something_else_is_observed_as_fallback(
+    own_front: Front, said: str, counted: str
+) -> None:
+    own_front.command(f"!fallback {said}", mode="compiled")
+    series = own_front.series()
+    assert series['requests_total{mode="fallback",outcome="ok"}'] == 1
+    assert series['requests_total{mode="compiled",outcome="ok"}'] == 0
+    assert series['request_duration_seconds_count{mode="compiled"}'] == 0
+    assert series[f'fallbacks_total{{mode="compiled",reason="{counted}"}}'] == 1
+
+
+def test_a_mode_declared_as_another_form_is_no_fallback(own_front: Front) -> None:
+    own_front.generate("reduce-overhead")
+    assert own_front.series()['requests_total{mode="reduce-overhead",outcome="ok"}'] == 1
+
+
+def test_refusals_are_counted_by_reason_and_under_their_mode_where_it_is_valid() -> None:
+    with running({"api_key": "key", "max_body_bytes": 1024}, states={"compiled": "warming"}) as front:
+        until(lambda: front.state.client.engine is not None, "hello")
+        front.generate()  # no key
+        front.http.headers["Authorization"] = "Bearer key"
+        front.generate("nothing")
+        front.generate("eager", max_new_tokens=0)
+        front.generate("eager", prompts=["x" * 2000])
+        front.generate("compiled")
+        front.command("!problem prompt_too_long")
+        series = front.series()
+        for reason, count in {"unauthorised": 1, "bad_request": 3, "too_large": 1, "not_ready": 1}.items():
+            assert series[f'requests_rejected_total{{reason="{reason}"}}'] == count, reason
+        assert series['requests_total{mode="eager",outcome="rejected"}'] == 3
+        assert series['requests_total{mode="compiled",outcome="rejected"}'] == 1
+        assert series['requests_total{mode="eager",outcome="error"}'] == 0
+
+
+def test_compilations_are_counted_once_and_again_in_a_new_engine(own_front: Front) -> None:
+    count = 'compile_seconds_count{mode="compiled"}'
+    assert own_front.series()[count] == 2
+    own_front.command("!compile compiled")
+    assert own_front.series()[count] == 3
+    assert own_front.series()['recompiles_total{mode="compiled"}'] == 1
+    own_front.command("!die")
+    own_front.await_ready()
+    assert own_front.series()[count] == 5
+    assert own_front.series()['recompiles_total{mode="compiled"}'] == 1
+
+
+def test_each_step_of_a_mode_that_replays_graphs_is_a_replay(cuda_front: Front) -> None:
+    replays = 'cudagraph_replays_total{mode="reduce-overhead"}'
+    before = cuda_front.series()[replays]
+    cuda_front.generate("reduce-overhead", max_new_tokens=5)
+    cuda_front.generate("compiled", max_new_tokens=5)
+    cuda_front.command("!fallback graph_skipped", mode="reduce-overhead")
+    series = cuda_front.series()
+    assert series[replays] - before == 5
+    assert series['cudagraph_replays_total{mode="compiled"}'] == 0
+
+
+def test_graph_captures_are_counted_where_a_mode_replays_and_again_in_a_new_engine() -> None:
+    with running(device="cuda") as front:
+        front.await_ready()
+        captures = 'cudagraph_captures_total{mode="reduce-overhead"}'
+        assert front.series()[captures] == 2
+        assert front.series()['cudagraph_captures_total{mode="compiled"}'] == 0
+        front.command("!die")
+        front.await_ready()
+        assert front.series()[captures] == 4
+
+
+def test_failed_allocations_add_up_over_engine_lives() -> None:
+    with running(device="cuda") as front:
+        front.await_ready()
+        assert front.series()["memory_ooms_total"] == 0
+        for expected in (1, 2):
+            front.command("!oom")
+            assert front.series()["memory_ooms_total"] == expected
+        front.command("!die")
+        front.await_ready()
+        assert front.series()["memory_ooms_total"] == 2
+        front.command("!oom")
+        assert front.series()["memory_ooms_total"] == 3
+        assert front.series()["memory_alloc_retries_total"] == 3
+
+
+def test_the_front_tells_of_its_own_process_and_collections(front: Front) -> None:
+    series = front.series()
+    assert series["process_resident_memory_bytes"] > 0
+    assert series["process_cpu_seconds_total"] > 0
+    assert series['python_gc_collections_total{generation="0"}'] >= 0
+
+
+def test_the_states_of_modes_and_engine_follow_them(own_front: Front) -> None:
+    assert own_front.series()['mode_ready{mode="compiled"}'] == 1
+    own_front.command("!state compiled failed")
+    assert own_front.series()['mode_ready{mode="compiled"}'] == 0
+    own_front.command("!die")
+    series = own_front.series()
+    assert (series["engine_up"], series['mode_ready{mode="eager"}']) == (0, 0)
+
+
+def test_in_progress_and_queue_depth_are_those_of_now(own_front: Front) -> None:
+    body = {**BODY, "prompts": ["!hold"], "stream": True}
+    with own_front.http.stream("POST", "/v1/modes/eager/generate", json=body):
+        assert own_front.series()['requests_in_progress{mode="eager"}'] == 1
+        assert own_front.series()["queue_depth"] == 0
+    until(lambda: not own_front.state.client.in_progress(), "the job's end")
+    assert own_front.series()['requests_in_progress{mode="eager"}'] == 0
+
+
+def test_infos_describe_build_model_and_modes(front: Front) -> None:
+    infos = {sample.name: sample.labels for sample in samples(front) if sample.name.endswith("_info")}
+    assert infos[f"{PREFIX}build_info"].keys() == {"version", "commit", "torch", "cuda", "device"}
+    assert infos[f"{PREFIX}model_info"].keys() == {"name", "parameters", "dtype", "layers", "width"}
+    declared = {s.labels["mode"]: s.labels["effective"] for s in samples(front) if "effective_info" in s.name}
+    assert declared["reduce-overhead"] == "compiled-cpp"
+
+
+def test_the_page_is_a_200_without_redirect_in_prometheus_text(front: Front) -> None:
+    answer = front.http.get("/metrics", follow_redirects=False)
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+
+
+def test_openmetrics_is_given_where_it_is_asked_for_and_can_be_parsed(front: Front) -> None:
+    front.generate()
+    answer = front.http.get("/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
+    assert answer.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+    families = {family.name for family in parse_openmetrics(answer.text)}
+    assert f"{PREFIX}request_duration_seconds" in families
+
+
+def test_every_row_of_the_catalogue_has_a_help_and_the_unit_of_its_name() -> None:
+    for row in CATALOGUE:
+        assert row.help.endswith("."), row.name
+        if row.kind == "counter":
+            assert row.name.endswith("_total")
+        if row.kind in ("histogram", "summary") and row.name != "batch_size":
+            assert row.unit == "seconds", row.name
+
+
+def test_observing_is_itself_accounted_for(own_front: Front) -> None:
+    own_front.generate()
+    assert 0 < own_front.series()["instrumentation_seconds_total"] < 1

@@ -1,0 +1,426 @@
+"""The `openai` package against the front: completions, streams, usage, errors as the package knows them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from openai import OpenAI
+from openai.types import Completion
+
+from service.front.api.openai import model_name
+from tests.front.test_api_generate import TIMINGS, header_milliseconds
+from tests.support.serving import Front, running, until
+
+KEY = "k3y"
+MODEL = "tiny:eager"
+
+
+def connect(front: Front, key: str = KEY) -> OpenAI:
+    return OpenAI(base_url=f"{front.url}/v1", api_key=key, max_retries=0, timeout=20.0)
+
+
+@pytest.fixture(scope="module")
+def client(front: Front) -> Iterator[OpenAI]:
+    with connect(front) as opened:
+        yield opened
+
+
+def complete(client: OpenAI, prompt: Any = "def mean(values):", **asked: Any) -> Completion:
+    answer = client.completions.create(**{"model": MODEL, "prompt": prompt, "max_tokens": 4, **asked})
+    assert isinstance(answer, Completion)
+    return answer
+
+
+def job_of(client: OpenAI, **asked: Any) -> dict[str, Any]:
+    """What the engine was sent for a request."""
+    job: dict[str, Any] = json.loads(complete(client, "!job", **asked).choices[0].text)
+    return job
+
+
+def chunks(client: OpenAI, **asked: Any) -> list[Completion]:
+    stream = client.completions.create(
+        **{"model": MODEL, "prompt": "a", "max_tokens": 3, "stream": True, **asked}
+    )
+    return list(stream)
+
+
+# ---------------------------------------------------------------- models
+
+
+def test_every_mode_is_a_model_and_the_first_rung_comes_first(front: Front, client: OpenAI) -> None:
+    ids = [model.id for model in client.models.list()]
+    assert ids == [f"tiny:{mode}" for mode in front.state.settings.modes]
+    assert client.models.retrieve("tiny:reduce-overhead").id == "tiny:reduce-overhead"
+
+
+def test_a_model_says_what_it_really_runs_as_and_how_long_its_context_is(front: Front) -> None:
+    model = front.http.get("/v1/models/tiny:reduce-overhead").json()
+    assert model.keys() == {"id", "object", "created", "owned_by", "max_model_len", "launchbound"}
+    assert (model["object"], model["max_model_len"]) == ("model", 64)
+    assert model["launchbound"]["effective"] == "compiled-cpp"
+    assert model["launchbound"]["state"] == "ready"
+
+
+@pytest.mark.parametrize(
+    ("setting", "name"),
+    [
+        ("tiny", "tiny"),
+        ("hf:/data/models/qwen-0.5b/", "qwen-0.5b"),
+        ("hf:Qwen/Qwen2.5-0.5B", "Qwen2.5-0.5B"),
+        ("./my models/a:b", "a-b"),
+        ("hf:.", "model"),
+    ],
+)
+def test_a_models_name_in_ids_is_the_last_part_of_its_setting(setting: str, name: str) -> None:
+    assert model_name(setting) == name
+
+
+def test_where_load_generators_ask_first_is_the_answer_of_ready(front: Front) -> None:
+    health, ready = (front.http.get(path) for path in ("/health", "/health/ready"))
+    assert (health.status_code, health.json()) == (200, ready.json())
+    with running(states={"compiled": "warming"}) as warming:
+        assert warming.http.get("/health").status_code == 503
+
+
+# ---------------------------------------------------------------- plain
+
+
+def test_a_completion_has_openais_shape(front: Front, client: OpenAI) -> None:
+    answer = complete(client)
+    assert answer.id.startswith("cmpl-")
+    assert (answer.object, answer.model) == ("text_completion", MODEL)
+    assert answer.created > 1_600_000_000
+    assert [choice.index for choice in answer.choices] == [0]
+    choice = answer.choices[0]
+    assert (choice.text, choice.finish_reason, choice.logprobs) == ("w0 w1 w2 w3", "length", None)
+    raw = front.http.post("/v1/completions", json={"model": MODEL, "prompt": "a"}).json()
+    assert raw.keys() == {"id", "object", "created", "model", "choices", "usage", "launchbound"}
+    assert raw["choices"][0].keys() == {"index", "text", "logprobs", "finish_reason"}
+
+
+def test_a_list_of_prompts_has_a_choice_each_and_the_usage_of_all(client: OpenAI) -> None:
+    answer = complete(client, ["one", "two words"])
+    assert [choice.index for choice in answer.choices] == [0, 1]
+    assert answer.usage is not None
+    assert answer.usage.to_dict() == {"prompt_tokens": 3, "completion_tokens": 8, "total_tokens": 11}
+
+
+def test_token_ids_reach_the_engine_as_they_are(client: OpenAI) -> None:
+    alone = complete(client, [5, 6, 7])
+    assert alone.usage is not None
+    assert (len(alone.choices), alone.usage.prompt_tokens) == (1, 3)
+    two = complete(client, [[5, 6, 7], [8]])
+    assert two.usage is not None
+    assert (len(two.choices), two.usage.prompt_tokens) == (2, 4)
+
+
+def test_n_completions_of_a_prompt_follow_each_other_and_count_the_prompt_once(client: OpenAI) -> None:
+    assert job_of(client, n=3)["prompts"] == ["!job"] * 3
+    answer = complete(client, ["a b", "c"], n=2)
+    assert len(answer.choices) == 4
+    assert answer.usage is not None
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (3, 16)
+
+
+def test_what_is_left_out_or_null_has_openais_defaults(front: Front, client: OpenAI) -> None:
+    bare = {"model": MODEL, "prompt": "!job"}
+    nulls = dict.fromkeys(
+        [
+            "max_tokens",
+            "temperature",
+            "top_p",
+            "n",
+            "stop",
+            "seed",
+            "stream",
+            "stream_options",
+            "top_k",
+            "ignore_eos",
+            "min_tokens",
+            "echo",
+            "suffix",
+            "logprobs",
+            "best_of",
+            "logit_bias",
+        ]
+    )
+    for body in (bare, {**bare, **nulls}):
+        answer = front.http.post("/v1/completions", json=body)
+        assert answer.status_code == 200, answer.text
+        job = json.loads(answer.json()["choices"][0]["text"])
+        expected = {
+            "max_new_tokens": 16,
+            "temperature": 1.0,
+            "top_k": None,
+            "seed": None,
+            "stop": [],
+            "ignore_eos": False,
+            "min_tokens": 0,
+            "stream": False,
+            "profile": False,
+        }
+        assert {name: job[name] for name in expected} == expected
+        assert job["top_p"] in (None, 1.0)
+
+
+def test_every_served_field_reaches_the_engine(client: OpenAI) -> None:
+    job = job_of(
+        client,
+        temperature=0.5,
+        top_p=0.9,
+        seed=-7,
+        stop=["x", "y"],
+        max_tokens=9,
+        extra_body={"top_k": 5, "ignore_eos": True, "min_tokens": 2},
+    )
+    expected = {
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "seed": -7,
+        "stop": ["x", "y"],
+        "max_new_tokens": 9,
+        "top_k": 5,
+        "ignore_eos": True,
+        "min_tokens": 2,
+    }
+    assert {name: job[name] for name in expected} == expected
+    assert job_of(client, stop="z")["stop"] == ["z"]
+    assert job_of(client, extra_body={"top_k": -1})["top_k"] is None
+
+
+def test_a_value_that_asks_for_nothing_and_an_unknown_field_are_taken(client: OpenAI) -> None:
+    complete(
+        client,
+        n=1,
+        best_of=1,
+        echo=False,
+        suffix="",
+        presence_penalty=0,
+        frequency_penalty=0.0,
+        logit_bias={},
+        user="somebody",
+        extra_body={"repetition_penalty": 1.0, "min_p": 0, "stop_token_ids": [], "unheard_of": {"a": 1}},
+    )
+
+
+def test_control_characters_of_a_synthetic_prompt_are_text_here(client: OpenAI) -> None:
+    assert complete(client, "a\x00\x1bb").choices[0].text == "w0 w1 w2 w3"
+
+
+def test_our_timings_ride_along_in_body_and_header(client: OpenAI) -> None:
+    raw = client.completions.with_raw_response.create(model=MODEL, prompt="a", max_tokens=4)
+    extension = raw.parse().to_dict()["launchbound"]
+    assert isinstance(extension, dict)
+    assert extension.keys() == {"mode", "device", "batch_size", "batch_bucket", "timings"}
+    timings = extension["timings"]
+    assert timings.keys() >= TIMINGS
+    header = header_milliseconds(raw.headers["server-timing"])
+    assert header["total"] == pytest.approx(timings["total_seconds"] * 1000, abs=1e-4)
+    assert sum(timings[f"{part}_seconds"] for part in ("queue", "dispatch", "kernel", "other")) == (
+        pytest.approx(timings["total_seconds"])
+    )
+
+
+# ---------------------------------------------------------------- streams
+
+
+def test_a_stream_is_the_plain_answer_in_pieces_each_with_its_index(client: OpenAI) -> None:
+    plain, got = complete(client, ["a", "b"], max_tokens=3), chunks(client, prompt=["a", "b"])
+    for index in (0, 1):
+        pieces = [choice for chunk in got for choice in chunk.choices if choice.index == index]
+        assert "".join(piece.text for piece in pieces) == plain.choices[index].text
+        assert [piece.finish_reason for piece in pieces[:-1]] == [None] * 3
+        assert pieces[-1].finish_reason == "length"
+    assert len({(chunk.id, chunk.created, chunk.model, chunk.object) for chunk in got}) == 1
+
+
+def test_usage_comes_in_one_more_chunk_without_choices_only_where_asked(client: OpenAI) -> None:
+    got = chunks(client, prompt="two words", stream_options={"include_usage": True})
+    assert [chunk.usage for chunk in got[:-1]] == [None] * (len(got) - 1)
+    assert got[-1].choices == []
+    assert got[-1].usage is not None
+    assert got[-1].usage.to_dict() == {"prompt_tokens": 2, "completion_tokens": 3, "total_tokens": 5}
+    assert all(chunk.choices and "usage" not in chunk.to_dict() for chunk in chunks(client))
+
+
+@pytest.mark.parametrize("options", [None, {"include_usage": True, "continuous_usage_stats": True}])
+def test_a_streams_timings_come_in_its_last_chunk(client: OpenAI, options: dict[str, bool] | None) -> None:
+    got = [chunk.to_dict() for chunk in chunks(client, stream_options=options)]
+    assert all("launchbound" not in chunk for chunk in got[:-1])
+    assert got[-1]["launchbound"]["timings"].keys() >= TIMINGS  # type: ignore[index]
+
+
+def test_a_stream_is_data_lines_and_done_at_the_end(front: Front) -> None:
+    answer = front.http.post("/v1/completions", json={"model": MODEL, "prompt": "a", "stream": True})
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    events = answer.text.split("\n\n")
+    assert events[-2:] == ["data: [DONE]", ""]
+    assert all(event.startswith("data: ") and "\n" not in event for event in events[:-1])
+
+
+def test_the_first_token_leaves_before_the_job_has_ended(own_front: Front) -> None:
+    with connect(own_front) as client:
+        arriving = client.completions.create(model=MODEL, prompt="!hold", stream=True)
+        assert next(arriving).choices[0].text == "w0"
+        assert own_front.state.client.in_progress()["eager"] == 1
+        own_front.command("!release")
+        assert list(arriving)[-1].choices[0].finish_reason == "length"
+
+
+def test_a_client_that_leaves_a_stream_is_cancelled_in_the_engine_and_counted(own_front: Front) -> None:
+    with connect(own_front) as client:
+        arriving = client.completions.create(
+            model=MODEL, prompt="!hold", stream=True, extra_headers={"X-Request-ID": "leaver"}
+        )
+        next(arriving)
+        arriving.close()
+        until(lambda: not own_front.state.client.in_progress(), "the job's end")
+        assert complete(client, "!cancelled").choices[0].text == "leaver"
+    assert own_front.series()['requests_total{mode="eager",outcome="cancelled"}'] == 1
+
+
+def test_a_client_that_leaves_a_plain_request_is_cancelled_and_counted(own_front: Front) -> None:
+    with connect(own_front) as client, pytest.raises(openai.APITimeoutError):
+        complete(client, "!hold", timeout=0.2)
+    until(lambda: not own_front.state.client.in_progress(), "the job's end")
+    assert own_front.series()['requests_total{mode="eager",outcome="cancelled"}'] == 1
+
+
+def test_a_failure_in_mid_stream_is_an_error_that_the_client_raises(own_front: Front) -> None:
+    with connect(own_front) as client, pytest.raises(openai.APIError) as failed:
+        chunks(client, prompt="!die-after-tokens")
+    assert failed.value.code == "engine_lost"
+
+
+# ---------------------------------------------------------------- metrics
+
+
+def test_completions_move_the_same_metrics_as_generate(own_front: Front) -> None:
+    with connect(own_front) as client:
+        complete(client)
+        chunks(client)
+        with pytest.raises(openai.UnprocessableEntityError):
+            complete(client, n=5)
+        with pytest.raises(openai.NotFoundError):
+            complete(client, model="tiny:fastest")
+    series = own_front.series()
+    assert series['requests_total{mode="eager",outcome="ok"}'] == 2
+    assert series['request_duration_seconds_count{mode="eager"}'] == 2
+    assert series['tokens_total{kind="generated",mode="eager"}'] == 7
+    assert series['requests_total{mode="eager",outcome="rejected"}'] == 1
+    assert series['requests_rejected_total{reason="bad_request"}'] == 2
+
+
+# ---------------------------------------------------------------- errors
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "echo": ({"echo": True}, "echo"),
+    "suffix": ({"suffix": "end"}, "suffix"),
+    "logprobs": ({"logprobs": 0}, "logprobs"),
+    "best_of": ({"best_of": 2}, "best_of"),
+    "presence_penalty": ({"presence_penalty": 0.5}, "presence_penalty"),
+    "frequency_penalty": ({"frequency_penalty": -1}, "frequency_penalty"),
+    "logit_bias": ({"logit_bias": {"5": 1}}, "logit_bias"),
+    "repetition_penalty": ({"repetition_penalty": 1.2}, "repetition_penalty"),
+    "min_p": ({"min_p": 0.1}, "min_p"),
+    "stop_token_ids": ({"stop_token_ids": [1]}, "stop_token_ids"),
+    "no prompt": ({"prompt": ""}, "prompt"),
+    "no prompts": ({"prompt": []}, "prompt"),
+    "an empty prompt among others": ({"prompt": ["a", ""]}, "prompt"),
+    "no tokens": ({"prompt": [[]]}, "prompt"),
+    "text and tokens": ({"prompt": ["a", [1]]}, "prompt"),
+    "a negative token": ({"prompt": [-1]}, "prompt"),
+    "a token beyond 31 bits": ({"prompt": [[2**31]]}, "prompt"),
+    "a truth for a token": ({"prompt": [True]}, "prompt"),
+    "too many prompts": ({"prompt": ["a"] * 5}, "prompt"),
+    "too many completions": ({"prompt": ["a", "b"], "n": 3}, "n"),
+    "no completion": ({"n": 0}, "n"),
+    "no new token": ({"max_tokens": 0}, "max_tokens"),
+    "new tokens over the context": ({"max_tokens": 64}, "max_tokens"),
+    "more least than most tokens": ({"min_tokens": 5, "max_tokens": 4}, "min_tokens"),
+    "top_p over 1": ({"top_p": 1.1}, "top_p"),
+    "negative temperature": ({"temperature": -1}, "temperature"),
+    "five stop strings": ({"stop": list("abcde")}, "stop"),
+    "an empty stop string": ({"stop": ""}, "stop"),
+    "stream as text": ({"stream": "yes"}, "stream"),
+    "no model": ({"model": None}, "model"),
+}
+
+
+def error_of(answer: httpx.Response, status: int) -> dict[str, Any]:
+    assert answer.status_code == status, answer.text
+    error: dict[str, Any] = answer.json()["error"]
+    assert error.keys() == {"type", "message", "param", "code"}
+    return error
+
+
+@pytest.mark.parametrize(("asked", "param"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_cannot_be_served_exactly_is_a_422_that_names_the_field(
+    front: Front, asked: dict[str, Any], param: str
+) -> None:
+    body = {"model": MODEL, "prompt": "a", "max_tokens": 4, **asked}
+    error = error_of(front.http.post("/v1/completions", json=body), 422)
+    assert error["param"] == param
+    assert error["message"].startswith(param)
+
+
+def test_the_client_raises_its_own_exceptions_with_our_words(client: OpenAI) -> None:
+    with pytest.raises(openai.UnprocessableEntityError) as unprocessable:
+        complete(client, echo=True)
+    assert unprocessable.value.param == "echo"
+    with pytest.raises(openai.NotFoundError) as unknown:
+        complete(client, model="tiny")
+    assert unknown.value.code == "model_not_found"
+    assert "tiny:compiled" in str(unknown.value)
+    with pytest.raises(openai.UnprocessableEntityError) as long:
+        complete(client, "!problem prompt_too_long")
+    assert long.value.code == "context_length_exceeded"
+    with pytest.raises(openai.APIStatusError) as full:
+        complete(client, "!oom")
+    assert full.value.status_code == 503
+    assert int(full.value.response.headers["retry-after"]) > 0
+    with pytest.raises(openai.NotFoundError, match="no chat here"):
+        client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "hello"}])
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("tiny:fastest")
+
+
+def test_a_full_queue_is_a_rate_limit_error_with_a_time_to_wait() -> None:
+    with running({"max_queue": 1}) as front, connect(front) as client:
+        front.await_ready()
+        holding = client.completions.create(model=MODEL, prompt="!hold", stream=True)
+        next(holding)
+        with pytest.raises(openai.RateLimitError) as limited:
+            complete(client)
+        assert limited.value.code == "rate_limit_exceeded"
+        assert int(limited.value.response.headers["retry-after"]) > 0
+        holding.close()
+
+
+def test_a_wrong_key_is_an_authentication_error_and_the_right_one_is_served() -> None:
+    with running({"api_key": KEY}) as front:
+        front.await_ready()
+        with connect(front, "wrong") as client, pytest.raises(openai.AuthenticationError) as wrong:
+            complete(client)
+        assert wrong.value.code == "invalid_api_key"
+        with connect(front) as client:
+            assert complete(client).choices[0].finish_reason == "length"
+
+
+def test_a_wrong_method_and_a_broken_body_have_the_shape_too(front: Front) -> None:
+    assert error_of(front.http.get("/v1/completions"), 405)["code"] == "method_not_allowed"
+    assert error_of(front.http.post("/v1/completions", content=b"{"), 422)["code"] == "invalid_json"
+
+
+def test_openapi_describes_the_request_with_its_four_forms_of_a_prompt(front: Front) -> None:
+    paths = front.http.get("/openapi.json").json()["paths"]
+    content = paths["/v1/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert len(content["properties"]["prompt"]["anyOf"]) == 4
+    assert content["required"] == ["model", "prompt"]
+    assert "/v1/chat/completions" not in paths

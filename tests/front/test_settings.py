@@ -1,0 +1,80 @@
+"""Settings come from the environment or by keyword, and what cannot work is refused with the remedy."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from service.front.settings import Settings
+
+
+def test_the_defaults_are_those_of_the_contract() -> None:
+    settings = Settings()
+    assert (settings.host, settings.port) == ("127.0.0.1", 8000)
+    assert settings.batch_sizes == [1, 4, 16]
+    assert settings.prefill_chunk == 64
+    assert settings.api_key is None
+    assert settings.modes == ["eager", "no_grad", "inference_mode", "compiled", "reduce-overhead"]
+
+
+def test_lists_in_the_environment_are_written_with_commas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAUNCHBOUND_MODES", "compiled, eager")
+    monkeypatch.setenv("LAUNCHBOUND_BATCH_SIZES", "16,1,4,4")
+    core = min(os.sched_getaffinity(0))
+    monkeypatch.setenv("LAUNCHBOUND_ENGINE_CPUS", str(core))
+    settings = Settings()
+    assert settings.modes == ["eager", "compiled"]
+    assert settings.batch_sizes == [1, 4, 16]
+    assert settings.engine_cpus == [core]
+
+
+def test_a_keyword_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAUNCHBOUND_PORT", "9000")
+    assert Settings().port == 9000
+    assert Settings(port=9001).port == 9001
+
+
+def test_an_empty_variable_is_as_good_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAUNCHBOUND_API_KEY", "")
+    assert Settings().api_key is None
+
+
+def test_an_unknown_variable_is_refused_with_the_nearest_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAUNCHBOUND_BATCHSIZES", "1")
+    with pytest.raises(ValidationError, match="LAUNCHBOUND_BATCHSIZES; did you mean LAUNCHBOUND_BATCH_SIZES"):
+        Settings()
+
+
+def test_variables_of_the_load_generator_may_stand_beside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAUNCHBOUND_URL", "http://127.0.0.1:8000")
+    assert Settings().model == "tiny"
+
+
+@pytest.mark.parametrize(
+    ("given", "remedy"),
+    [
+        ({"modes": ["fast"]}, "unknown mode fast; try some of eager"),
+        ({"modes": []}, "at least 1 item"),
+        ({"batch_sizes": [0, 1]}, "between 1 and 4096"),
+        ({"batch_sizes": []}, "at least 1 item"),
+        ({"engine_cpus": [9999]}, "this process may use the cores"),
+        ({"port": 70000}, "65535"),
+        ({"device": "tpu"}, "'auto', 'cpu' or 'cuda'"),
+        ({"request_timeout_seconds": float("nan")}, "finite"),
+        ({"api_key": "with space"}, "printable ASCII"),
+        ({"colour": "red"}, "Extra inputs"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_the_remedy(given: dict[str, object], remedy: str) -> None:
+    with pytest.raises(ValidationError, match=remedy):
+        Settings(**given)
+
+
+def test_the_engine_gets_what_concerns_it(tmp_path: Path) -> None:
+    settings = Settings(modes=["eager"], batch_sizes=[2], cache_folder=tmp_path, threads=1, device="cpu")
+    engine = settings.engine_settings("ipc:///x")
+    assert (engine.address, engine.modes, engine.batch_sizes) == ("ipc:///x", ["eager"], [2])
+    assert (engine.cache_folder, engine.threads, engine.device) == (str(tmp_path), 1, "cpu")

@@ -1,0 +1,144 @@
+"""Plain locust with the repository's locust file, as a person runs it."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from time import monotonic
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import pytest
+
+from loadtests.run.target import samples
+from tests.support.fake_service import Script, fake_service
+
+ROOT = Path(__file__).parents[2]
+LOCUSTFILE = ROOT / "loadtests" / "locustfile.py"
+
+
+def command(url: str, *options: str) -> list[str]:
+    common = ["--headless", "--users", "2", "--spawn-rate", "2", "--loglevel", "INFO", "--metrics-port", "0"]
+    return [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--host", url, *common, *options]
+
+
+def locust(url: str, *options: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """Run locust for a second from `cwd`, without this package's folder given by the environment."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run(
+        [*command(url, *options), "--run-time", "1s"],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env=environment,
+        timeout=60,
+        check=False,
+    )
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_every_mode_and_batch_has_a_row_of_its_own() -> None:
+    script = Script()
+    with fake_service(script) as url:
+        done = locust(url, "--modes", "eager,compiled", "--batch-sizes", "1,4", "--new-tokens", "7")
+    assert done.returncode == 0, done.stderr
+    names = set(re.findall(r"^POST +(\S+ b=\d+) ", done.stdout + done.stderr, flags=re.MULTILINE))
+    assert names == {"eager b=1", "eager b=4", "compiled b=1", "compiled b=4"}
+    assert {mode for mode, _ in script.bodies} == {"eager", "compiled"}
+    assert {len(body["prompts"]) for _, body in script.bodies} == {1, 4}
+    assert {body["max_new_tokens"] for _, body in script.bodies} == {7}
+
+
+def test_prompts_come_from_the_file_that_is_named(tmp_path: Path) -> None:
+    path, script = tmp_path / "prompts.jsonl", Script()
+    path.write_text('{"text": "only this"}\n')
+    with fake_service(script) as url:
+        locust(url, "--prompt-file", str(path))
+    assert {prompt for _, body in script.bodies for prompt in body["prompts"]} == {"only this"}
+
+
+def test_what_is_not_a_200_is_a_failure_with_the_services_message() -> None:
+    with fake_service(Script(fail_after=3)) as url:
+        done = locust(url)
+    assert done.returncode == 1
+    assert "the engine broke" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--modes", ","], "--modes is empty"),
+        (["--batch-sizes", "one"], "whole numbers"),
+        (["--new-tokens", "0"], "at least 1"),
+        (["--prompt-file", "missing.jsonl"], "cannot read prompts"),
+    ],
+)
+def test_wrong_options_are_refused_at_once_with_the_remedy(options: list[str], words: str) -> None:
+    done = locust("http://127.0.0.1:1", *options)
+    assert done.returncode == 2
+    assert words in done.stderr
+
+
+def test_a_metrics_port_in_use_is_said_and_does_not_stop_the_load() -> None:
+    script = Script()
+    with socket.socket() as taken, fake_service(script) as url:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        done = locust(url, "--metrics-port", str(taken.getsockname()[1]))
+    assert done.returncode == 0, done.stderr
+    assert "load metrics are not exported" in done.stderr
+    assert script.bodies
+
+
+@pytest.fixture
+def scraped() -> Iterator[str]:
+    """The load generator's own metrics while it runs."""
+    port = free_port()
+    with fake_service(Script()) as url:
+        options = ["--metrics-port", str(port), "--modes", "eager", "--run-time", "60s"]
+        process = subprocess.Popen(
+            command(url, *options), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            yield _first_scrape_with_requests(port)
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def _first_scrape_with_requests(port: int) -> str:
+    deadline = monotonic() + 30
+    while monotonic() < deadline:
+        try:
+            with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as response:
+                text = response.read().decode()
+        except (URLError, OSError):
+            continue
+        if 'outcome="ok"' in text and "launchbound_loadtest_users 2.0" in text:
+            return str(text)
+    raise AssertionError("no scrape with requests within 30 s")
+
+
+def test_the_load_generator_shows_users_requests_latency_and_its_run(scraped: str) -> None:
+    found = samples(
+        scraped,
+        "launchbound_loadtest_users",
+        "launchbound_loadtest_requests_total",
+        "launchbound_loadtest_latency_seconds_count",
+        "launchbound_loadtest_run_info",
+    )
+    by_name = {name: dict(labels) for name, labels in found}
+    assert len(by_name) == 4
+    assert by_name["launchbound_loadtest_requests_total"].keys() == {"mode", "batch", "outcome"}
+    assert by_name["launchbound_loadtest_run_info"]["run"].startswith("locust-")
+    assert "_created" not in scraped

@@ -1,0 +1,154 @@
+"""Plans: what is visited, in which order, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadtests.plan.arrivals import poisson
+from loadtests.plan.cells import Cell, Plan, PlanError, check, order
+from loadtests.plan.presets import PRESETS, describe, estimate_seconds, make_plan
+from loadtests.plan.prompts import PROMPT_SETS, PromptError, draw, read_prompts, select
+from loadtests.run.requests import body
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_round_visits_every_cell_once(preset: str) -> None:
+    plan = make_plan(preset)
+    for number in range(1, plan.rounds + 1):
+        assert sorted(c.name for c in order(plan, number)) == sorted(c.name for c in plan.cells)
+
+
+def test_rounds_differ_in_order_and_the_seed_fixes_them() -> None:
+    plan = make_plan("quick", seed=7)
+    orders = [[cell.name for cell in order(plan, number)] for number in range(1, 9)]
+    assert len({tuple(names) for names in orders}) == 8
+    assert orders == [[cell.name for cell in order(make_plan("quick", seed=7), n)] for n in range(1, 9)]
+    assert orders[0] != [cell.name for cell in order(make_plan("quick", seed=8), 1)]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_has_eight_rounds_and_a_control_at_every_closed_batch(preset: str) -> None:
+    plan = make_plan(preset)
+    assert plan.rounds >= 8
+    groups = {(c.batch_size, c.prompt_set, c.new_tokens, c.concurrency) for c in plan.cells if c.load is None}
+    controls = [(c.batch_size, c.prompt_set, c.new_tokens, c.concurrency) for c in plan.cells if c.control]
+    assert sorted(controls) == sorted(groups)
+
+
+def test_quick_is_five_modes_and_a_control_at_three_batches() -> None:
+    plan = make_plan("quick")
+    assert plan.batch_sizes == [1, 4, 16]
+    assert len(plan.modes) == 5
+    assert len(plan.cells) == 18
+    assert 40 < estimate_seconds(plan) < 100
+
+
+def test_modes_and_batch_sizes_can_be_chosen() -> None:
+    plan = make_plan("quick", modes=["eager", "compiled"], batch_sizes=[8, 2])
+    assert plan.modes == ["eager", "compiled"]
+    assert plan.batch_sizes == [2, 8]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"preset": "huge"}, "try one of quick"),
+        ({"preset": "quick", "modes": ["compiled"]}, "every speed-up is against it"),
+        ({"preset": "quick", "batch_sizes": [0]}, "at least 1"),
+    ],
+)
+def test_a_plan_that_cannot_answer_is_refused_with_the_remedy(arguments: dict, words: str) -> None:
+    with pytest.raises(PlanError, match=words):
+        make_plan(**arguments)
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        Cell(mode="compiled", batch_size=1, load=1.5),
+        Cell(mode="compiled", batch_size=1, requests=0),
+        Cell(mode="eager", batch_size=1),
+    ],
+)
+def test_a_cell_that_makes_no_sense_is_refused(cell: Cell) -> None:
+    with pytest.raises(PlanError, match=r"twice|load|at least 1"):
+        check(Plan(preset="own", seed=0, rounds=8, cells=(Cell(mode="eager", batch_size=1), cell)))
+
+
+def test_the_description_names_every_cell_and_the_order_and_the_time() -> None:
+    plan = make_plan("quick", seed=3)
+    text = describe(plan)
+    assert all(cell.name in text for cell in plan.cells)
+    assert "round  8" in text
+    assert f"about {estimate_seconds(plan):.0f} s" in text
+
+
+def test_all_modes_of_a_round_are_asked_the_same() -> None:
+    plan, texts = make_plan("quick"), read_prompts()
+    eager, compiled = (Cell(mode=mode, batch_size=4) for mode in ("eager", "compiled"))
+    assert body(plan, texts, eager, 2, 0) == body(plan, texts, compiled, 2, 0)
+    assert body(plan, texts, eager, 2, 0) != body(plan, texts, eager, 3, 0)
+    assert body(plan, texts, eager, 2, 0) != body(plan, texts, eager, 2, 1)
+
+
+def test_a_body_asks_for_exactly_the_cells_batch_and_tokens() -> None:
+    cell = Cell(mode="eager", batch_size=16, new_tokens=24)
+    asked = json.loads(body(make_plan("quick"), read_prompts(), cell, 1, 0))
+    assert len(asked["prompts"]) == 16
+    assert (asked["max_new_tokens"], asked["ignore_eos"]) == (24, True)
+    assert "profile" not in asked
+
+
+def test_the_prompts_that_ship_are_64_different_pieces_of_python() -> None:
+    texts = read_prompts()
+    assert len(texts) == len(set(texts)) == 64
+    assert all(20 <= len(text) <= 400 for text in texts)
+
+
+@pytest.mark.parametrize("name", PROMPT_SETS)
+def test_a_prompt_set_has_the_length_it_is_called_by(name: str) -> None:
+    lengths = [len(text) for text in select(read_prompts(), name)]
+    assert max(lengths) <= 160 if name == "short" else max(lengths) > 160
+    assert min(lengths) >= 900 if name == "long" else min(lengths) < 900
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", "no prompt"),
+        ('{"text": 3}\n', "line 1"),
+        ('{"text": "a"}\nnonsense\n', "line 2"),
+        ("[1]\n", "line 1"),
+    ],
+)
+def test_a_broken_prompt_file_is_refused_with_its_line(tmp_path: Path, content: str, words: str) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(content)
+    with pytest.raises(PromptError, match=words):
+        read_prompts(path)
+
+
+@given(st.lists(st.text(min_size=1), min_size=1, unique=True), st.integers(0, 40), st.text())
+def test_drawing_repeats_nothing_while_there_is_enough(texts: list[str], count: int, seed: str) -> None:
+    drawn = draw(texts, count, seed)
+    assert len(drawn) == count
+    assert drawn == draw(texts, count, seed)
+    assert len(set(drawn)) == min(count, len(texts))
+
+
+@given(st.floats(0.01, 1000), st.integers(1, 50), st.text())
+def test_arrivals_are_fixed_by_the_seed_and_never_go_back(rate: float, count: int, seed: str) -> None:
+    due = poisson(rate, count, seed)
+    assert len(due) == count
+    assert due[0] == 0
+    assert due == sorted(due) == poisson(rate, count, seed)
+
+
+def test_arrivals_keep_their_rate_on_average() -> None:
+    due = poisson(5.0, 4001, "a seed")
+    assert due[-1] / 4000 == pytest.approx(1 / 5, rel=0.1)

@@ -1,0 +1,345 @@
+"""The report says what the rows imply, needs no network, and opens with the answer."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from loadtests.plan.cells import Cell
+from loadtests.plan.presets import make_plan
+from loadtests.report.formatting import crossing, figures
+from loadtests.report.results import read_results
+from loadtests.report.terminal import print_table
+from loadtests.report.verdict import Findings
+from loadtests.report.write import embedded, make_report, plots
+from loadtests.run.run_file import read_run, write_run
+from service.statistics.boundedness import Crossover
+from tests.support.made_results import ALIKE, CLEAR, make_results
+
+
+@pytest.fixture(scope="module")
+def clear(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A reported sweep in which `compiled` clearly wins."""
+    folder = make_results(tmp_path_factory.mktemp("clear"))
+    make_report(folder)
+    return folder
+
+
+def page(folder: Path) -> str:
+    """The page without plotly's own code, which holds any word there is."""
+    text = (folder / "report.html").read_text()
+    return re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
+
+
+def test_the_known_winner_is_the_headline_everywhere(clear: Path) -> None:
+    headline = make_report(clear)
+    assert headline["text"].startswith("Ship compiled at batch 1, 4 and 16 (2.5")
+    assert headline["valid"] is True
+    assert [batch["ship"] for batch in headline["batches"]] == ["compiled"] * 3
+    assert all(b["speedup"]["low"] < 2.5 * 1.05 and b["word"] == "faster" for b in headline["batches"])
+    assert f"<h1>{headline['text']}</h1>" in page(clear)
+    assert f"# {headline['text']}" in (clear / "report.md").read_text()
+    assert json.loads(json.dumps(headline)) == headline
+
+
+def test_modes_that_are_alike_are_said_to_be_and_eager_is_kept(tmp_path: Path) -> None:
+    headline = make_report(make_results(tmp_path, ALIKE, scatter=0.05))
+    assert headline["text"] == "Keep eager at batch 1, 4 and 16: nothing is detectably faster."
+    assert "no detectable difference" in page(tmp_path)
+    assert not re.search(r'<td class="left (faster|slower)">', page(tmp_path))
+
+
+def test_a_slower_mode_is_called_slower(tmp_path: Path) -> None:
+    make_report(make_results(tmp_path, CLEAR | {"compiled": 1.5}))
+    assert '<td class="left slower">slower</td>' in page(tmp_path)
+
+
+def test_too_few_rounds_are_undecided_out_loud(tmp_path: Path) -> None:
+    import msgspec
+
+    few = msgspec.structs.replace(make_plan("quick", 1), rounds=5)
+    headline = make_report(make_results(tmp_path, plan=few))
+    assert headline["text"].startswith("Undecided: fewer than 8 rounds")
+    assert [batch["ship"] for batch in headline["batches"]] == [None] * 3
+    assert "Run at least 8 rounds" in page(tmp_path)
+
+
+def test_a_failed_gate_stands_before_everything_else(tmp_path: Path) -> None:
+    headline = make_report(make_results(tmp_path, fail=1))
+    assert headline["valid"] is False
+    assert headline["failed_gates"] == ["no errors"]
+    text = page(tmp_path)
+    assert 0 < text.index("do not decide from this") < text.index("<h1>")
+    assert (tmp_path / "report.md").read_text().startswith("**NOT VALID")
+
+
+def test_a_tie_names_the_fastest_and_prefers_the_simpler(tmp_path: Path) -> None:
+    tie = CLEAR | {"compiled": 0.4, "reduce-overhead": 0.3999}
+    headline = make_report(make_results(tmp_path, tie, scatter=0.05))
+    assert {batch["ship"] for batch in headline["batches"]} == {"compiled"}
+    assert "reduce-overhead cannot be told from it; of modes that are alike, the simplest" in page(tmp_path)
+
+
+@pytest.mark.parametrize(("switches", "scatter"), [(5, 0.01), (0, 0.4)])
+def test_an_answer_from_a_busy_machine_is_called_provisional(
+    tmp_path: Path, switches: int, scatter: float
+) -> None:
+    headline = make_report(make_results(tmp_path, switches=switches, scatter=scatter))
+    assert "Provisional: " in headline["text"]
+    assert "measure again on a quiet machine" in page(tmp_path)
+
+
+def test_an_answer_from_a_quiet_machine_is_not_provisional(clear: Path) -> None:
+    assert "Provisional" not in page(clear)
+
+
+def test_payback_is_the_extra_warm_up_over_what_a_request_saves(clear: Path) -> None:
+    findings = Findings(read_results(clear))
+    verdict = findings.main[0]
+    saved = verdict.baseline.latency.value - verdict.of("compiled").latency.value
+    assert verdict.of("compiled").payback == pytest.approx((41.5 - 1.2) / saved, abs=1)
+    assert f"{verdict.of('compiled').payback:,} requests" in page(clear)
+
+
+def test_a_compilation_that_does_not_help_never_pays_back(tmp_path: Path) -> None:
+    findings = Findings(read_results(make_results(tmp_path, CLEAR | {"compiled": 1.2})))
+    assert findings.main[0].of("compiled").payback == "never"
+    assert findings.main[0].of("no_grad").payback == "nothing to pay back"
+
+
+def test_the_index_is_kernel_over_kernel_and_dispatch(clear: Path) -> None:
+    findings = Findings(read_results(clear))
+    assert findings.main[0].baseline.index == pytest.approx(0.0005 / (0.0005 + 0.0016))
+    assert findings.main[0].bound == "balanced"
+    assert findings.main[2].bound == "kernel-bound"
+    assert 1 < (findings.crossover.batch or 0) < 16
+
+
+def test_the_parts_of_a_request_sum_to_its_total(clear: Path) -> None:
+    for summary in Findings(read_results(clear)).summaries:
+        parts = sum(value for value in summary.parts.values() if value is not None)
+        assert parts == pytest.approx(summary.total_seconds)
+
+
+def test_the_page_refers_to_nothing_outside_itself(clear: Path) -> None:
+    text = page(clear)
+    assert not re.search(r"""(src|href)\s*=\s*["'](?!data:|#)""", text)
+    assert not re.search(r"@import|url\(|https?://", text)
+    assert (clear / "report.html").read_text().count("plotly.js v") == 1
+
+
+def test_an_embedded_figure_cannot_end_its_script_element(clear: Path) -> None:
+    for plot in plots(Findings(read_results(clear))):
+        plot.figure.update_layout(title={"text": "</script>"})
+        text = embedded(plot)
+        assert "</script" not in text
+        assert json.loads(text)["layout"]["title"]["text"] == "</script>"
+
+
+def test_every_plot_has_its_title_and_caption_and_axis_units(clear: Path) -> None:
+    drawn = list(plots(Findings(read_results(clear))))
+    assert [plot.id for plot in drawn] == [
+        "latency",
+        "throughput",
+        "parts",
+        "speedup",
+        "index",
+        "floors",
+        "knee",
+        "timeline",
+    ]
+    captions = re.findall(r"<figcaption>\s*<h3>(.+?)</h3>\s*(.+?)</figcaption>", page(clear), flags=re.DOTALL)
+    assert len(captions) == len(drawn)
+
+
+def test_saturation_is_drawn_where_there_are_open_loop_cells(tmp_path: Path) -> None:
+    plan = make_plan("standard", 1, batch_sizes=[1])
+    make_results(tmp_path, plan=plan)
+    run = read_run(tmp_path)
+    run.client.rates = {cell.name: 10.0 for cell in plan.cells if cell.load is not None}
+    write_run(tmp_path, run)
+    assert "saturation" in [plot.id for plot in plots(Findings(read_results(tmp_path)))]
+
+
+def test_modes_have_one_colour_in_every_plot(clear: Path) -> None:
+    seen: dict[str, set[Any]] = {}
+    for plot in plots(Findings(read_results(clear))):
+        for trace in plot.figure.data:
+            if trace.type == "scatter" and trace.name in CLEAR:
+                seen.setdefault(trace.name, set()).add(trace.line.color or trace.marker.color)
+    assert set(seen) == set(CLEAR)
+    assert all(len(colours) == 1 for colours in seen.values())
+
+
+def test_a_gpu_without_kernel_times_says_so_and_shows_the_wait(tmp_path: Path) -> None:
+    make_report(make_results(tmp_path, device="cuda"))
+    text = page(tmp_path)
+    assert "kernel time is not measured here" in text
+    assert "sync wait" in text
+    assert "estimate" not in text.partition("<h2>Pictures")[0]
+
+
+def test_other_conditions_have_answers_of_their_own(tmp_path: Path) -> None:
+    plan = make_plan("quick", 1, batch_sizes=[1])
+    longer = [Cell(mode=c.mode, batch_size=1, prompt_set="long", control=c.control) for c in plan.cells]
+    import msgspec
+
+    make_report(make_results(tmp_path, plan=msgspec.structs.replace(plan, cells=(*plan.cells, *longer))))
+    assert "Under other conditions" in page(tmp_path)
+    assert len(Findings(read_results(tmp_path)).others) == 1
+
+
+def test_the_ladders_floors_are_judged(clear: Path, tmp_path: Path) -> None:
+    assert "falls strictly down the ladder" in page(clear)
+    shutil.copytree(clear, tmp_path, dirs_exist_ok=True)
+    run = read_run(tmp_path)
+    for floor in run.modes[1]["dispatch_floors"]:
+        floor.update(seconds=1.0, low=0.9, high=1.1)
+    write_run(tmp_path, run)
+    make_report(tmp_path)
+    assert "does NOT fall down the ladder" in page(tmp_path)
+
+
+def test_floors_whose_intervals_touch_do_not_fall_strictly(clear: Path, tmp_path: Path) -> None:
+    shutil.copytree(clear, tmp_path, dirs_exist_ok=True)
+    run = read_run(tmp_path)
+    floor, below = (run.modes[place]["dispatch_floors"][0] for place in (1, 2))
+    floor["low"] = below["high"]
+    write_run(tmp_path, run)
+    make_report(tmp_path)
+    assert "falls, within the intervals&#39; reach, down the ladder" in page(tmp_path)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_cold_caches_are_spoken_of_on_a_cpu_only(tmp_path: Path, device: str) -> None:
+    make_report(make_results(tmp_path, device=device))
+    assert ("cold caches" in page(tmp_path)) is (device == "cpu")
+
+
+@pytest.mark.parametrize("source", ["residual", "sampled"])
+def test_a_residual_kernel_is_called_an_upper_estimate_and_a_measured_one_is_not(
+    tmp_path: Path, source: str
+) -> None:
+    rows = make_results(tmp_path) / "requests.jsonl"
+    rows.write_text(rows.read_text().replace('"kernel":"residual"', f'"kernel":"{source}"'))
+    make_report(tmp_path)
+    for text in (page(tmp_path).partition("<h2>Pictures")[0], (tmp_path / "report.md").read_text()):
+        assert ("at most 24 % in eager" in text) is (source == "residual")
+        assert ("By upper estimate, eager" in text) is (source == "residual")
+        assert "24 % in eager" in text
+    assert ("upper estimate" in printed(tmp_path, 120)) is (source == "residual")
+
+
+@pytest.mark.parametrize(
+    ("found", "upper_estimate", "text"),
+    [
+        (
+            Crossover("below", 1.0),
+            True,
+            "by upper estimate, eager's kernels outlast its dispatch from",
+        ),
+        (Crossover("below", 1.0), False, "eager's kernels outlast its dispatch from batch 1 on"),
+        (Crossover("above", 8.0), True, "even by upper estimate, eager's dispatch outlasts its kernels"),
+        (Crossover("above", 8.0), False, "eager's dispatch outlasts its kernels"),
+    ],
+)
+def test_the_crossing_carries_the_estimate(found: Crossover, upper_estimate: bool, text: str) -> None:
+    assert crossing(found, upper_estimate).startswith(text)
+
+
+def test_a_shipped_mode_that_runs_as_something_else_is_named_with_it_and_the_reason(tmp_path: Path) -> None:
+    headline = make_report(make_results(tmp_path, CLEAR | {"reduce-overhead": 0.3}))
+    assert headline["text"].startswith("Ship reduce-overhead (here: compiled-cpp) at batch 1, 4 and 16")
+    assert {(b["ship"], b["effective"]) for b in headline["batches"]} == {("reduce-overhead", "compiled-cpp")}
+    cards = page(tmp_path).partition("<h2>")[0]
+    assert 'reduce-overhead<span class="under">here: compiled-cpp</span>' in cards
+    for text in (cards, (tmp_path / "report.md").read_text()):
+        assert "reduce-overhead runs here as compiled-cpp: a CPU has no CUDA graphs." in text
+    assert "→ reduce-overhead (here: compiled-cpp): 3" in printed(tmp_path, 120)
+
+
+def test_a_selftest_of_this_machine_and_commit_is_shown_and_of_others_is_not(tmp_path: Path) -> None:
+    folder = tmp_path / "sweep"
+    folder.mkdir()
+    make_report(make_results(folder))
+    assert "not run on this machine" in page(folder)
+    other = tmp_path / "selftest"
+    other.mkdir()
+    found = {"commit": "0123456789ab", "cpu": "a CPU", "passed": True, "detail": "9 of 9 checks"}
+    (other / "selftest.json").write_text(json.dumps(found | {"cpu": "another"}))
+    make_report(folder)
+    assert "not run on this machine" in page(folder)
+    (other / "selftest.json").write_text(json.dumps(found))
+    make_report(folder)
+    assert "passed: 9 of 9 checks" in page(folder)
+
+
+def printed(folder: Path, width: int) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    print_table(folder, console)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    return str(text)
+
+
+def test_the_terminal_has_a_row_per_mode_and_the_conclusion(clear: Path) -> None:
+    text = printed(clear, 120)
+    for mode in CLEAR:
+        assert len(re.findall(rf"^ {mode} ", text, flags=re.MULTILINE)) >= 3
+    assert "→ compiled: 2.5" in text
+    assert "Ship compiled" in text
+
+
+def test_the_terminal_prints_failed_gates_first(tmp_path: Path) -> None:
+    assert printed(make_results(tmp_path, fail=1), 120).startswith("NOT VALID  no errors: 1 of")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0312, "0.0312"),
+        (4.567, "4.57"),
+        (99.96, "100"),
+        (12345.0, "12,300"),
+        (0.9999, "1.00"),
+        (0, "0"),
+        (float("inf"), "∞"),
+    ],
+)
+def test_figures_have_three_significant_digits_and_no_exponent(value: float, text: str) -> None:
+    assert figures(value) == text
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_draws_itself_offline_and_fits_a_phone(clear: Path, scheme: Any) -> None:
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None:
+        assert not os.environ.get("REQUIRE_ALL"), "chromium is missing: install it"
+        pytest.skip("no chromium")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        browser = playwright.chromium.launch(executable_path=chromium, args=flags)
+        tab = browser.new_context(
+            viewport={"width": 390, "height": 800}, color_scheme=scheme, offline=True
+        ).new_page()
+        problems: list[str] = []
+        tab.on("pageerror", lambda error: problems.append(str(error)))
+        tab.on("request", lambda request: problems.append(request.url))
+        tab.goto(f"file://{clear}/report.html")
+        tab.wait_for_selector("#timeline .main-svg")
+        drawn = tab.locator(".plot .main-svg").count()
+        widths = tab.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+        browser.close()
+    assert [problem for problem in problems if not problem.startswith(("file:", "data:"))] == []
+    assert drawn >= 8
+    assert widths[0] <= widths[1]

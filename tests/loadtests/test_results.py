@@ -1,0 +1,198 @@
+"""What is read back from a results folder: tables, gates, and broken folders."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from loadtests.plan.cells import Cell, Plan
+from loadtests.report.csv_files import write_tables
+from loadtests.report.results import read_results
+from loadtests.report.verdict import Findings
+from loadtests.run.rows import RequestRow, RowsError, RowWriter, read_rows
+from loadtests.run.run_file import read_run, write_run
+from loadtests.run.validation import read_validation, validate
+from tests.support.made_results import make_results
+
+
+def cell_of(findings: Findings, mode: str, batch: int) -> str:
+    return next(s.cell.name for s in findings.summaries if (s.cell.mode, s.cell.batch_size) == (mode, batch))
+
+
+def test_a_round_is_summarised_by_the_median_of_its_requests(tmp_path: Path) -> None:
+    findings = Findings(read_results(make_results(tmp_path)))
+    name = cell_of(findings, "compiled", 4)
+    mine = sorted(r.latency_seconds for r in read_rows(tmp_path) if (r.cell, r.round) == (name, 3))
+    assert findings.results.medians(name)[3] == pytest.approx(mine[1])
+
+
+def test_warming_up_and_failures_are_in_no_figure(tmp_path: Path) -> None:
+    results = read_results(make_results(tmp_path, fail=5))
+    counted = results.rounds["requests"].sum()
+    assert counted == results.run.plan.requests - 5
+    assert min(results.rounds["round"]) == 1
+
+
+def test_profiled_requests_are_in_no_figure(tmp_path: Path) -> None:
+    make_results(tmp_path)
+    lines = (tmp_path / "requests.jsonl").read_text().splitlines()
+    row = json.loads(lines[-1]) | {"profiled": True, "latency_seconds": 1e6, "involuntary_switches": 10**6}
+    (tmp_path / "requests.jsonl").write_text("\n".join([*lines[:-1], json.dumps(row)]) + "\n")
+    results = read_results(tmp_path)
+    assert results.rounds["requests"].sum() == results.run.plan.requests - 1
+    assert results.rounds["latency_seconds"].max() < 1e6
+    assert not any(summary.disturbed for summary in Findings(results).summaries)
+    gate = next(g for g in validate(results.run, read_rows(tmp_path), None, None) if "disturbed" in g.name)
+    assert gate.passed
+
+
+def test_kernel_times_learnt_from_a_profile_do_not_make_a_request_profiled(tmp_path: Path) -> None:
+    make_results(tmp_path)
+    path = tmp_path / "requests.jsonl"
+    path.write_text(path.read_text().replace('"kernel":"residual"', '"kernel":"profiled"'))
+    results = read_results(tmp_path)
+    assert set(results.rows["kernel_source"]) == {"profiled"}
+    assert results.rounds["requests"].sum() == results.run.plan.requests
+
+
+def test_throughput_in_a_closed_loop_is_concurrency_times_tokens_over_latency(tmp_path: Path) -> None:
+    cells = (Cell(mode="eager", batch_size=2, concurrency=3, requests=6),)
+    results = read_results(make_results(tmp_path, plan=Plan(preset="own", seed=1, rounds=8, cells=cells)))
+    rows = [row for row in read_rows(tmp_path) if row.round == 1]
+    expected = 3 * sum(row.completion_tokens or 0 for row in rows) / sum(row.latency_seconds for row in rows)
+    assert results.medians(cells[0].name, "tokens_per_second")[1] == pytest.approx(expected)
+
+
+def test_open_loop_latency_counts_from_the_intended_start(tmp_path: Path) -> None:
+    cells = (Cell(mode="eager", batch_size=1), Cell(mode="eager", batch_size=1, load=0.5))
+    make_results(tmp_path, plan=Plan(preset="own", seed=1, rounds=8, cells=cells))
+    late = [json.loads(line) for line in (tmp_path / "requests.jsonl").read_text().splitlines()]
+    for row in late:
+        row["latency_from_intended_seconds"] = row["latency_seconds"] + 1.0
+    (tmp_path / "requests.jsonl").write_text("".join(json.dumps(row) + "\n" for row in late))
+    results = read_results(tmp_path)
+    assert results.medians(cells[0].name)[1] < 1 < results.medians(cells[1].name)[1]
+
+
+def test_csv_files_have_a_line_per_cell_and_round_and_per_cell(tmp_path: Path) -> None:
+    findings = Findings(read_results(make_results(tmp_path)))
+    write_tables(findings)
+    cells = list(csv.DictReader((tmp_path / "cells.csv").read_text().splitlines()))
+    summary = list(csv.DictReader((tmp_path / "summary.csv").read_text().splitlines()))
+    assert len(cells) == 18 * 8
+    assert len(summary) == 18
+    compiled = next(r for r in summary if r["mode"] == "compiled" and r["batch_size"] == "1")
+    assert float(compiled["speedup"]) == pytest.approx(2.5, rel=0.05)
+    assert (compiled["word"], compiled["rounds"]) == ("faster", "8")
+
+
+def test_rows_are_read_as_they_were_written_with_fields_of_others_kept(tmp_path: Path) -> None:
+    make_results(tmp_path)
+    assert all(row.ok and row.steps == 32 for row in read_rows(tmp_path))
+    assert json.loads((tmp_path / "requests.jsonl").read_text().splitlines()[0])["kernels"] is None
+
+
+def test_a_row_is_in_the_file_before_the_next_begins(tmp_path: Path) -> None:
+    with RowWriter(tmp_path) as rows:
+        rows.write({"a": 1})
+        assert (tmp_path / "requests.jsonl").read_text() == '{"a":1}\n'
+
+
+def test_a_line_cut_off_by_a_kill_is_left_out_and_any_other_broken_line_is_named(tmp_path: Path) -> None:
+    make_results(tmp_path)
+    path, count = tmp_path / "requests.jsonl", len(read_rows(tmp_path))
+    whole = path.read_text()
+    path.write_text(whole + '{"run": "a-r')
+    assert len(read_rows(tmp_path)) == count
+    path.write_text('{"run": 3}\n' + whole)
+    with pytest.raises(RowsError, match="line 1"):
+        read_rows(tmp_path)
+
+
+@pytest.mark.parametrize("spoil", ["missing", "later format", "not json", "no rows"])
+def test_a_folder_that_cannot_be_read_is_refused_with_the_remedy(tmp_path: Path, spoil: str) -> None:
+    make_results(tmp_path)
+    run = tmp_path / "run.json"
+    if spoil == "missing":
+        run.unlink()
+    elif spoil == "later format":
+        run.write_text(run.read_text().replace('"format_version": 1', '"format_version": 2'))
+    elif spoil == "not json":
+        run.write_text("{")
+    else:
+        (tmp_path / "requests.jsonl").write_text("")
+    with pytest.raises(RowsError, match=r"sweep|use the one"):
+        read_results(tmp_path)
+
+
+def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
+    run = read_run(make_results(tmp_path))
+    write_run(tmp_path, run)
+    assert read_run(tmp_path) == run
+    assert run.mode("compiled")["warmup_seconds"] == 41.5
+
+
+def failed(folder: Path) -> set[str]:
+    return {gate.name for gate in read_validation(folder) if gate.failed}
+
+
+def test_a_good_sweep_fails_no_gate(tmp_path: Path) -> None:
+    assert failed(make_results(tmp_path)) == set()
+    assert not any(gate.passed is False for gate in read_validation(tmp_path))
+
+
+def test_an_error_fails_its_gate_and_names_the_message(tmp_path: Path) -> None:
+    make_results(tmp_path, fail=2)
+    gate = next(gate for gate in read_validation(tmp_path) if gate.name == "no errors")
+    assert failed(tmp_path) == {"no errors"}
+    assert "2 × the engine broke" in gate.detail
+
+
+def test_an_interrupted_sweep_is_not_valid(tmp_path: Path) -> None:
+    assert failed(make_results(tmp_path, complete=False)) == {"complete"}
+
+
+def test_disturbed_cells_are_a_warning_that_does_not_fail(tmp_path: Path) -> None:
+    make_results(tmp_path, switches=2)
+    gate = next(gate for gate in read_validation(tmp_path) if gate.name == "disturbed cells")
+    assert (gate.passed, gate.failed) == (False, False)
+    assert "18 of 18" in gate.detail
+
+
+@pytest.mark.parametrize(("switches", "verdict"), [(1, False), (2, True)])
+def test_a_cell_is_disturbed_above_one_switch_per_twenty_steps(
+    tmp_path: Path, switches: int, verdict: bool
+) -> None:
+    findings = Findings(read_results(make_results(tmp_path, switches=switches)))
+    assert {summary.disturbed for summary in findings.summaries} == {verdict}
+    gate = next(gate for gate in findings.results.gates if gate.name == "disturbed cells")
+    assert gate.passed is not verdict
+
+
+def test_client_cpu_parity_rate_and_count_have_gates_of_their_own(tmp_path: Path) -> None:
+    cells = (
+        Cell(mode="eager", batch_size=1, requests=5),
+        Cell(mode="eager", batch_size=1, load=0.5, requests=5),
+    )
+    make_results(tmp_path, plan=Plan(preset="own", seed=1, rounds=8, cells=cells))
+    run, rows = read_run(tmp_path), read_rows(tmp_path)
+    run.client.cpu_share = 0.9
+    run.modes[0]["parity"]["passed"] = False
+    late = [_late(row) for row in rows]
+    names = {gate.name for gate in validate(run, late, None, None) if gate.failed}
+    assert names == {
+        "client CPU < 80%",
+        "parity",
+        "achieved/target rate ≥ 0.98",
+        "client rows = server's count",
+    }
+
+
+def _late(row: RequestRow) -> RequestRow:
+    """The same request, started later than intended, and the more so the later it was."""
+    delay = 0.5 * (row.intended_start - 1_700_000_000.0)
+    return msgspec.structs.replace(row, start=row.intended_start + delay)

@@ -1,0 +1,371 @@
+"""A whole sweep against a stand-in for the service: the files it leaves, its gates, and how it fails."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from threading import Event as Flag
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+import launchbound
+from loadtests.plan.cells import Cell, Plan, order
+from loadtests.plan.prompts import PromptError
+from loadtests.run import readiness, sweep
+from loadtests.run.assignment import Assignment, Ended, Event, Started
+from loadtests.run.placement import off_cores
+from loadtests.run.rows import read_rows
+from loadtests.run.run_file import read_run
+from loadtests.run.sweep import SweepResult, run_sweep
+from loadtests.run.target import Target, TargetError
+from service.cli.shared import EXIT_BAD_INPUT, EXIT_FAILED
+from tests.support.fake_service import Script, fake_service
+
+CONTRACT = {
+    "cell", "round", "sequence", "stage", "mode", "effective_mode", "batch_size", "concurrency",
+    "intended_start", "start", "latency_seconds", "latency_from_intended_seconds", "status", "error",
+    "prompt_tokens", "completion_tokens", "queue_seconds", "dispatch_seconds", "device_span_seconds",
+    "kernel_seconds", "sync_wait_seconds", "other_seconds", "total_seconds", "time_to_first_token_seconds",
+    "involuntary_switches", "prefill", "decode", "sources", "kernels", "launches",
+}  # fmt: skip
+"""The fields of a row, as the results' contract names them."""
+
+SMALL = Plan(
+    preset="own",
+    seed=5,
+    rounds=8,
+    cells=(
+        Cell(mode="eager", batch_size=1, new_tokens=4, requests=2),
+        Cell(mode="eager", batch_size=1, new_tokens=4, requests=2, control=True),
+        Cell(mode="compiled", batch_size=1, new_tokens=4, requests=2),
+        Cell(mode="reduce-overhead", batch_size=4, new_tokens=4, requests=4, concurrency=2),
+    ),
+)
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readiness, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(sweep, "COUNTED_WITHIN_SECONDS", 0.2)
+
+
+def swept(folder: Path, script: Script, plan: Plan = SMALL, out: io.StringIO | None = None) -> SweepResult:
+    with fake_service(script) as url:
+        return run_sweep(url, plan, folder, console=Console(file=out or io.StringIO()), exporter_port=0)
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> tuple[SweepResult, Script, str]:
+    """A sweep that went well: its result, what the service saw, and what was printed."""
+    script, out = Script(states=["cold", "warming", "ready"]), io.StringIO()
+    return swept(tmp_path_factory.mktemp("good"), script, out=out), script, out.getvalue()
+
+
+def raw_rows(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "requests.jsonl").read_text().splitlines()]
+
+
+def failed(result: SweepResult) -> set[str]:
+    return {gate.name for gate in result.failed}
+
+
+def test_a_good_sweep_passes_every_gate(good: tuple[SweepResult, Script, str]) -> None:
+    result, _, _ = good
+    # How much of a core the client takes of a service that answers at once says nothing.
+    assert failed(result) <= {"client CPU < 80%"}
+    assert result.run.complete
+
+
+def test_every_row_has_the_fields_of_the_contract(good: tuple[SweepResult, Script, str]) -> None:
+    rows = raw_rows(good[0].folder)
+    assert all(row.keys() >= CONTRACT for row in rows)
+    assert [row["sequence"] for row in rows] == list(range(len(rows)))
+    assert {row["stage"] for row in rows} == {"warmup", "measure"}
+    assert all(row["prefill"]["steps"] == 1 and row["decode"]["steps"] == 3 for row in rows)
+
+
+def test_every_cell_has_its_requests_in_every_round(good: tuple[SweepResult, Script, str]) -> None:
+    result, _, _ = good
+    counts = Counter((r.cell, r.round) for r in read_rows(result.folder) if r.stage == "measure")
+    expected = {(cell.name, n): cell.requests for cell in SMALL.cells for n in range(1, 9)}
+    assert counts == expected
+
+
+def test_rounds_run_in_the_planned_order_and_the_run_says_so(good: tuple[SweepResult, Script, str]) -> None:
+    result, _, _ = good
+    planned = [[cell.name for cell in order(SMALL, n)] for n in range(1, 9)]
+    measured = [row for row in read_rows(result.folder) if row.stage == "measure"]
+    ran = [list(dict.fromkeys(row.cell for row in measured if row.round == n)) for n in range(1, 9)]
+    assert ran == planned == read_run(result.folder).order
+
+
+def test_warming_up_asks_every_cell_before_anything_counts(good: tuple[SweepResult, Script, str]) -> None:
+    rows = read_rows(good[0].folder)
+    warm = [row for row in rows if row.stage == "warmup"]
+    assert {row.cell for row in warm} == {cell.name for cell in SMALL.cells}
+    assert max(row.sequence for row in warm) < min(r.sequence for r in rows if r.stage == "measure")
+    assert all(row.round <= 0 for row in warm)
+
+
+def test_the_run_is_described_well_enough_to_repeat_it(good: tuple[SweepResult, Script, str]) -> None:
+    run = read_run(good[0].folder)
+    assert run.plan == SMALL
+    assert run.seed == 5
+    assert run.engine["model_hash"] == "0123456789ab"
+    assert run.mode("compiled")["parity"]["passed"] is True
+    assert {"cpu", "cores", "load_average", "gpus", "python", "commit", "dirty"} <= run.environment.keys()
+    assert run.client.cpu_share is not None
+    assert run.client.warmup_passes >= 2
+
+
+def test_scrapes_before_and_after_are_kept(good: tuple[SweepResult, Script, str]) -> None:
+    folder = good[0].folder / "server_metrics"
+    assert "launchbound_requests_total" in (folder / "after.prom").read_text()
+    assert (folder / "before.prom").exists()
+    assert json.loads((good[0].folder / "validation.json").read_text())["gates"]
+
+
+def test_requests_carry_the_run_and_an_id_of_their_own(good: tuple[SweepResult, Script, str]) -> None:
+    result, script, _ = good
+    assert {headers["x-launchbound-run"] for headers in script.headers} == {result.run.run}
+    sent = {headers["x-request-id"] for headers in script.headers}
+    assert sent == {row.request_id for row in read_rows(result.folder)}
+
+
+def test_a_sweep_tells_how_far_it_is(good: tuple[SweepResult, Script, str]) -> None:
+    _, _, printed = good
+    assert "eager cold" in printed
+    assert "warm-up pass 2" in printed
+    assert "measured 80 requests" in printed
+
+
+def test_a_request_that_fails_is_a_row_and_fails_the_sweep(tmp_path: Path) -> None:
+    result = swept(tmp_path, Script(fail_after=20))
+    rows = read_rows(tmp_path)
+    assert "no errors" in failed(result)
+    assert result.exit_code == 1
+    assert {(row.status, row.error) for row in rows if not row.ok} == {(500, "the engine broke")}
+
+
+def test_a_service_that_only_fails_ends_the_sweep_early(tmp_path: Path) -> None:
+    result = swept(tmp_path, Script(fail_after=20))
+    assert not result.run.complete
+    assert "requests in a row failed" in (result.run.stopped_because or "")
+    assert len(read_rows(tmp_path)) == 30
+    assert "complete" in failed(result)
+
+
+def test_requests_of_somebody_else_fail_the_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script, real = Script(), sweep.drive
+
+    def with_another_client(assignment: Assignment, log: Path) -> Iterator[Event | None]:
+        yield from real(assignment, log)
+        script.ran["eager"] += 1
+
+    monkeypatch.setattr(sweep, "drive", with_another_client)
+    result = swept(tmp_path, script)
+    count = next(gate for gate in result.failed if gate.name == "client rows = server's count")
+    assert "eager: 36 rows, 37 counted" in count.detail
+
+
+def test_a_mode_out_of_parity_fails_the_sweep(tmp_path: Path) -> None:
+    assert "parity" in failed(swept(tmp_path, Script(in_parity=False)))
+
+
+def test_ctrl_c_keeps_what_was_measured_and_says_incomplete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = sweep.drive
+
+    def interrupted(assignment: Assignment, log: Path) -> Iterator[Event | None]:
+        for event in real(assignment, log):
+            yield event
+            if isinstance(event, Ended) and event.round == 3:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(sweep, "drive", interrupted)
+    result = swept(tmp_path, Script())
+    run = read_run(tmp_path)
+    assert (run.complete, run.stopped_because) == (False, "interrupted")
+    assert len(read_rows(tmp_path)) > 20
+    assert run.order[0] == [cell.name for cell in order(SMALL, 1)]
+    assert result.exit_code == 1
+
+
+def test_open_loop_arrivals_keep_their_schedule_and_count_from_it(tmp_path: Path) -> None:
+    opened = Cell(mode="eager", batch_size=1, new_tokens=4, requests=6, load=0.05)
+    cells = (Cell(mode="eager", batch_size=1, new_tokens=4, requests=1), opened)
+    result = swept(tmp_path, Script(), Plan(preset="own", seed=1, rounds=2, cells=cells))
+    mine = [row for row in read_rows(tmp_path) if row.load is not None and row.stage == "measure"]
+    assert len(mine) == 12
+    assert all(row.start >= row.intended_start for row in mine)
+    assert all(row.latency_from_intended_seconds >= row.latency_seconds for row in mine)
+    assert result.run.client.rates[opened.name] > 0
+    rate = next(gate for gate in result.gates if gate.name.startswith("achieved/target"))
+    assert rate.passed is not None
+
+
+def test_a_closed_loop_keeps_as_many_in_flight_as_the_cell_says(tmp_path: Path) -> None:
+    swept(tmp_path, Script())
+    rows = [row for row in read_rows(tmp_path) if row.concurrency == 2 and row.round == 1]
+    edges = sorted([(r.start, 1) for r in rows] + [(r.start + r.latency_seconds, -1) for r in rows])
+    flying, most = 0, 0
+    for _, step in edges:
+        flying += step
+        most = max(most, flying)
+    assert most <= 2
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        (Script(failed_mode="compiled"), "compiled failed to become ready"),
+        (Script(api_key="secret"), "LAUNCHBOUND_API_KEY"),
+        (Script(largest_bucket=2), "takes up to 4"),
+    ],
+)
+def test_a_service_that_cannot_be_swept_is_refused_with_the_remedy(
+    tmp_path: Path, script: Script, words: str
+) -> None:
+    plan = Plan(
+        preset="own",
+        seed=1,
+        rounds=1,
+        cells=(*SMALL.cells, Cell(mode="eager", batch_size=16))
+        if script.largest_bucket == 2
+        else SMALL.cells,
+    )
+    with pytest.raises(TargetError, match=words):
+        swept(tmp_path, script, plan)
+
+
+def told(folder: Path, script: Script, monkeypatch: pytest.MonkeyPatch) -> tuple[int, list[str], str]:
+    """Exit code, lines and errors of `launchbound sweep` against a service of its own."""
+    monkeypatch.setattr(sweep, "run_sweep", partial(run_sweep, exporter_port=0))
+    options = ["--modes", "eager,compiled", "--batch-sizes", "1", "--out", str(folder)]
+    with fake_service(script) as url:
+        done = CliRunner().invoke(launchbound.app, ["sweep", "--url", url, *options])
+    return done.exit_code, done.stdout.splitlines(), done.stderr
+
+
+def test_a_mode_that_failed_is_a_failed_check_with_the_json_line_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, lines, errors = told(tmp_path, Script(failed_mode="compiled"), monkeypatch)
+    assert code == EXIT_FAILED
+    assert json.loads(lines[-1]) == {"path": str(tmp_path), "headline": None, "valid": False}
+    assert "compiled failed to become ready" in errors
+
+
+def test_a_sweep_without_an_answer_fails_with_its_gates_and_the_json_line_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, lines, _ = told(tmp_path, Script(fail_after=0), monkeypatch)
+    assert code == EXIT_FAILED
+    assert json.loads(lines[-1]) == {"path": str(tmp_path), "headline": None, "valid": False}
+    assert any(line.startswith("FAILED  no errors") for line in lines[:-1])
+
+
+def test_a_service_that_cannot_be_used_is_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert told(tmp_path, Script(api_key="secret"), monkeypatch)[0] == EXIT_BAD_INPUT
+
+
+def test_the_profiled_pass_of_warming_up_is_no_latency(tmp_path: Path) -> None:
+    result = swept(tmp_path, Script(device="cuda"))
+    assert result.run.client.warmup_passes >= 3
+    profiled = {row.round for row in read_rows(tmp_path) if row.profiled}
+    assert profiled == {0}
+
+
+def test_the_api_key_of_the_environment_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAUNCHBOUND_API_KEY", "secret")
+    result = swept(tmp_path, Script(api_key="secret"))
+    assert result.run.complete
+    assert "secret" not in (tmp_path / "run.json").read_text()
+
+
+def test_a_mode_that_is_not_served_is_named(tmp_path: Path) -> None:
+    plan = Plan(preset="own", seed=1, rounds=1, cells=(*SMALL.cells, Cell(mode="cuda-graph", batch_size=1)))
+    with pytest.raises(TargetError, match="does not serve cuda-graph"):
+        swept(tmp_path, Script(), plan)
+
+
+def test_waiting_is_bounded(tmp_path: Path) -> None:
+    told: list[str] = []
+    with fake_service(Script(states=["warming"])) as url, pytest.raises(TargetError, match="not ready after"):
+        readiness.wait_until_ready(Target(url), SMALL, told.append, timeout_seconds=0.1)
+    assert any("compiled warming" in line for line in told)
+
+
+def test_nothing_at_the_address_is_said_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readiness, "CONNECT_GRACE_SECONDS", 0.0)
+    with fake_service(Script()) as url:
+        address = url
+    with pytest.raises(TargetError, match="nothing answers"):
+        readiness.wait_until_ready(Target(address), SMALL, lambda _: None)
+    with pytest.raises(TargetError, match="not an address"):
+        Target("localhost")
+
+
+def test_a_folder_that_holds_a_sweep_is_not_written_over(tmp_path: Path) -> None:
+    (tmp_path / "requests.jsonl").write_text("")
+    with pytest.raises(TargetError, match="holds a sweep already"):
+        swept(tmp_path, Script())
+
+
+def test_a_broken_prompt_file_is_found_before_anything_is_asked(tmp_path: Path) -> None:
+    script = Script()
+    with fake_service(script) as url, pytest.raises(PromptError):
+        run_sweep(url, SMALL, tmp_path / "out", prompt_file=tmp_path / "missing.jsonl")
+    assert script.asked == 0
+
+
+def test_the_load_generator_ends_with_the_one_who_asked(tmp_path: Path) -> None:
+    hold = Flag()
+    with fake_service(Script(hold=hold)) as url:
+        assignment = Assignment(
+            run="a", url=url, folder=str(tmp_path), plan=SMALL, prompt_file=str(sweep.PROMPT_FILE)
+        )
+        events = sweep.drive(assignment, tmp_path / "log")
+        assert isinstance(next(event for event in events if event is not None), Started)
+        events.close()
+        hold.set()
+    children = subprocess.run(
+        ["ps", "--ppid", str(os.getpid()), "-o", "args"], capture_output=True, text=True, check=True
+    )
+    assert "loadtests.run.driver" not in children.stdout
+
+
+def test_keeping_off_cores_holds_within_the_block_only() -> None:
+    before = os.sched_getaffinity(0)
+    with off_cores([max(before)]) as cores:
+        assert os.sched_getaffinity(0) == set(cores) == (before - {max(before)} or before)
+    assert os.sched_getaffinity(0) == before
+
+
+def test_sweeping_loads_neither_the_report_nor_locust_into_this_process() -> None:
+    code = (
+        "import sys, loadtests.run.sweep, loadtests.plan.presets; "
+        "print(sorted({'polars', 'plotly', 'gevent', 'locust', 'torch'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_load_generator_loads_nothing_of_the_report() -> None:
+    code = (
+        "import sys, loadtests.run.driver; "
+        "print(sorted({'polars', 'plotly', 'torch'} & set(sys.modules)), 'gevent' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[] True"

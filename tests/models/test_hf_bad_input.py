@@ -1,0 +1,248 @@
+"""Whatever is wrong with a Hugging Face model is said in one sentence with its remedy, at start."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from models import checkpoint
+from models.checkpoint import CheckpointError
+from models.config import CONFIGS
+from models.hf import files
+from models.opening import open_model, open_tokenizer
+from models.tokenizer import TokenizerError
+from models.transformer import Transformer
+from tests.support.hf_folders import BEGIN, VOCABULARY, transformers, write_model
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("whole") / "model", "llama", vocab_size=4100)
+
+
+@pytest.fixture
+def folder(whole: Path, tmp_path: Path) -> Path:
+    """A good folder, to be broken."""
+    return Path(shutil.copytree(whole, tmp_path / "model"))
+
+
+def open_(name: str, context: int | None = None) -> None:
+    model = open_model(name, 2, CPU, torch.float32, torch.float32, context, 16)
+    open_tokenizer(name, model.config.vocabulary)
+
+
+def shard(folder: Path) -> None:
+    """The weights in two files and an index, as large models come."""
+    state = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    names = sorted(state)
+    parts = {"model-00001-of-00002.safetensors": names[::2], "model-00002-of-00002.safetensors": names[1::2]}
+    for file, part in parts.items():
+        save_file({name: state[name] for name in part}, folder / file, {"format": "pt"})
+    where = {name: file for file, part in parts.items() for name in part}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": where}))
+
+
+def lose_shard(folder: Path) -> None:
+    shard(folder)
+    (folder / "model-00002-of-00002.safetensors").unlink()
+
+
+def cut_shard(folder: Path) -> None:
+    shard(folder)
+    cut(folder / "model-00001-of-00002.safetensors")
+
+
+def leave(folder: Path) -> None:
+    shard(folder)
+    (folder / "model.safetensors.index.json").write_text(
+        '{"weight_map": {"a": "../../elsewhere.safetensors"}}'
+    )
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def pickle_instead(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
+def rewrite(file: Path, **changes: object) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def configure(folder: Path, **changes: object) -> None:
+    rewrite(folder / "config.json", **changes)
+
+
+def lose_tensor(folder: Path) -> None:
+    state = load_file(folder / "model.safetensors")
+    del state["model.norm.weight"]
+    save_file(state, folder / "model.safetensors", {"format": "pt"})
+
+
+def classify(folder: Path) -> None:
+    model = transformers.LlamaForSequenceClassification.from_pretrained(folder)
+    model.save_pretrained(folder)
+
+
+def bert(folder: Path) -> None:
+    config = transformers.BertConfig(
+        hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
+    )
+    transformers.BertForMaskedLM(config).save_pretrained(folder)
+
+
+def mamba(folder: Path) -> None:
+    config = transformers.MambaConfig(
+        vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=1, state_size=4
+    )
+    transformers.MambaForCausalLM(config).save_pretrained(folder)
+
+
+def ours(folder: Path) -> None:
+    checkpoint.save(Transformer(CONFIGS["tiny"].hollow(), 1), folder)
+
+
+def shrink_vocabulary(folder: Path) -> None:
+    write_model(folder, "llama", vocab_size=BEGIN - 1, bos_token_id=1)
+
+
+BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no weights": (lambda f: (f / "model.safetensors").unlink(), r"holds no model\.safetensors: give"),
+    "pickles": (pickle_instead, r"pytorch_model\.bin.*refused.*save_pretrained"),
+    "truncated": (lambda f: cut(f / "model.safetensors"), r"corrupt or truncated.*fetch it again"),
+    "noise": (lambda f: (f / "model.safetensors").write_bytes(b"\xff" * 999), "corrupt or truncated.*again"),
+    "empty": (lambda f: (f / "model.safetensors").write_bytes(b""), "corrupt or truncated.*again"),
+    "shard missing": (lose_shard, r"lacks model-00002-of-00002\.safetensors, which.*fetch"),
+    "shard truncated": (cut_shard, r"model-00001-of-00002\.safetensors is corrupt or truncated.*again"),
+    "shard elsewhere": (leave, "names no weights of this folder"),
+    "tensor missing": (lose_tensor, r"lack.* model\.norm\.weight, which.*fetch both"),
+    "other model's config": (lambda f: configure(f, hidden_size=96), r"shape, .*weight and \d+ more.*fetch"),
+    "more layers than weights": (lambda f: configure(f, num_hidden_layers=3), "lack.* and 6 more.*fetch"),
+    "no config": (lambda f: (f / "config.json").unlink(), r"cannot read .*config\.json.*save_pretrained"),
+    "config not JSON": (lambda f: (f / "config.json").write_text("{hidden"), "not a JSON object.*again"),
+    "config without a kind": (lambda f: (f / "config.json").write_text("{}"), "names no model_type.*give"),
+    "config of ours": (ours, "names no model_type.*without hf:"),
+    "config with a word for a number": (lambda f: configure(f, num_hidden_layers="six"), "again"),
+    "unknown architecture": (lambda f: configure(f, model_type="hal"), "'hal' is unknown.*serve a model"),
+    "architecture with code": (
+        lambda f: configure(f, model_type="hal", auto_map={"AutoConfig": "code.Hal"}), "'hal' would run code"
+    ),
+    "classifier": (classify, "LlamaForSequenceClassification, which is no causal language model"),
+    "encoder": (bert, "BertForMaskedLM, which is no causal language model"),
+    "no keys and values": (mamba, "MambaForCausalLM cannot be stepped.*serve a model of another"),
+    "quantised": (lambda f: configure(f, quantization_config={"quant_method": "gptq"}), "quantised"),
+    "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), r"no .*tokenizer\.json: write it"),
+    "tokenizer not JSON": (lambda f: (f / "tokenizer.json").write_text("{"), "not a tokenizer.*again"),
+    "tokenizer larger than the embedding": (shrink_vocabulary, "4097 tokens but the model only 4095"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_folder_is_refused_with_the_remedy(folder: Path, name: str) -> None:
+    breaks, message = BROKEN[name]
+    breaks(folder)
+    with pytest.raises((CheckpointError, TokenizerError), match=message) as refusal:
+        open_(f"hf:{folder}")
+    assert "\n" not in str(refusal.value)
+
+
+def test_weights_in_several_files_are_loaded(folder: Path) -> None:
+    shard(folder)
+    open_(f"hf:{folder}")
+
+
+def test_weights_in_several_files_are_no_folder_of_ours(folder: Path) -> None:
+    shard(folder)
+    with pytest.raises(CheckpointError, match="serve it as hf:"):
+        open_(str(folder))
+
+
+@pytest.mark.parametrize("name", ["tiny", "hf"])
+def test_a_context_longer_than_the_models_is_refused(whole: Path, name: str) -> None:
+    with pytest.raises(
+        CheckpointError, match=r"context of 1024 is longer than the (64|512) of .*: set LAUNCHBOUND_CONTEXT"
+    ):
+        open_("tiny" if name == "tiny" else f"hf:{whole}", context=1024)
+
+
+def test_a_context_that_chunks_do_not_divide_is_refused(whole: Path) -> None:
+    with pytest.raises(CheckpointError, match="prefill_chunk 16 does not divide the context of 40"):
+        open_(f"hf:{whole}", context=40)
+
+
+@pytest.mark.parametrize("place", ["/no/such/folder", "./nowhere", "a/b/c", ""])
+def test_what_is_neither_a_folder_nor_a_hub_id_is_refused_without_the_network(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.snapshot_download", None)
+    with pytest.raises(CheckpointError, match="no folder"):
+        open_(f"hf:{place}")
+
+
+def test_a_hub_id_is_fetched_without_pickles_and_its_failure_is_one_sentence(
+    whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    def fetch(name: str, allow_patterns: list[str]) -> str:
+        asked.append((name, allow_patterns))
+        if name == "somebody/nothing":
+            raise OSError("no route to the hub\nand much more")
+        return str(whole)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
+    assert files.folder_of("hf:somebody/model") == whole
+    assert asked == [("somebody/model", ["*.json", "*.safetensors"])]
+    with pytest.raises(
+        CheckpointError, match=r"no model of that id \(OSError: no route to the hub\): check"
+    ) as refusal:
+        files.folder_of("hf:somebody/nothing")
+    assert "\n" not in str(refusal.value)
+
+
+def test_without_transformers_it_is_said_how_to_install_it(
+    whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    for room in ("loading", "adapter", "check", "twin", "tokens"):
+        monkeypatch.delitem(sys.modules, f"models.hf.{room}", raising=False)
+    with pytest.raises(CheckpointError, match=re.escape("pip install 'launchbound[models]'")):
+        open_(f"hf:{whole}")
+
+
+def test_our_own_models_never_import_transformers() -> None:
+    code = (
+        "import sys, torch; import service.engine.loop;"
+        "from models.opening import open_model, open_tokenizer;"
+        "m = open_model('tiny', 1, torch.device('cpu'), torch.float32, torch.float32, 64, 64);"
+        "m.twin(); open_tokenizer('tiny', m.config.vocabulary);"
+        "sys.exit(' '.join({'transformers', 'huggingface_hub'} & set(sys.modules)) or 0)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("prefix", ["hf:", ""])
+def test_serve_ends_with_2_and_the_sentence(folder: Path, tmp_path: Path, prefix: str) -> None:
+    pickle_instead(folder)
+    command = [sys.executable, "-m", "launchbound", "serve", "--port=0", f"--model={prefix}{folder}"]
+    environment = {**os.environ, "LAUNCHBOUND_CACHE_FOLDER": str(tmp_path / "cache")}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 2
+    assert re.search(r"^launchbound engine: .*pytorch_model\.bin.*refused", ended.stderr, re.MULTILINE)
+    assert "Traceback" not in ended.stderr

@@ -1,0 +1,175 @@
+"""The adapter of Hugging Face's models: twin, tokenizer, hash, context, precision."""
+
+from __future__ import annotations
+
+import copy
+import socket
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+import torch
+
+from models.checkpoint import CheckpointError
+from models.hf.adapter import HuggingFaceModel
+from models.hf.twin import hollow_config
+from models.opening import content_hash, open_model, open_tokenizer
+from models.served import NoTwin, Served
+from tests.models.test_model import Operators
+from tests.support.hf_folders import CONTEXT, LAYERS, VOCABULARY, transformers, write_model
+
+CPU = torch.device("cpu")
+KINDS = ("llama", "gpt2", "qwen3")
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp(request.param) / "model", request.param)
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("only") / "model", "llama")
+
+
+def opened(folder: Path, rows: int = 2, context: int | None = None, chunk: int = 16) -> Served:
+    return open_model(f"hf:{folder}", rows, CPU, torch.float32, torch.float32, context, chunk)
+
+
+def operators(model: Served, grad: AbstractContextManager[object]) -> list[str]:
+    """Names of the operators of one decode step of a batch of two, in order."""
+    cache = model.new_cache(2, torch.float32)
+    zeros = torch.zeros(2, dtype=torch.int64)
+    with grad, Operators() as noted:
+        model(zeros.unsqueeze(1), zeros + 20, zeros, cache)
+    return noted.names
+
+
+@pytest.mark.parametrize("grad", [torch.enable_grad, torch.inference_mode], ids=lambda grad: grad.__name__)
+def test_the_hollow_twin_dispatches_the_same_operators_in_modules_of_the_same_names(
+    folder: Path, grad: Callable[[], AbstractContextManager[object]]
+) -> None:
+    model = opened(folder)
+    twin = model.twin()
+    real = operators(model, grad())
+    assert len(real) > 10 * LAYERS
+    assert operators(twin, grad()) == real
+    assert [name for name, _ in twin.named_modules()] == [name for name, _ in model.named_modules()]
+    assert (twin.config.layers, twin.config.width) == (LAYERS, 16)
+    assert sum(p.numel() for p in twin.parameters()) < 10_000
+
+
+def test_grouped_heads_stay_grouped_in_the_twin(folder: Path) -> None:
+    config = transformers.AutoConfig.from_pretrained(folder)
+    small = hollow_config(config)
+    assert small.num_attention_heads == 2
+    if config.model_type != "gpt2":
+        assert small.num_key_value_heads == 1
+
+
+def test_a_width_of_unknown_name_leaves_a_model_without_a_twin(
+    llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("models.hf.twin.LARGEST_MATRIX", 100)
+    with pytest.raises(NoTwin, match="width that is not known to shrink"):
+        opened(llama).twin()
+
+
+def test_the_shape_is_that_of_its_own_configuration(folder: Path) -> None:
+    config = opened(folder).config
+    assert (config.layers, config.width, config.vocabulary) == (LAYERS, 48, VOCABULARY)
+
+
+def test_the_context_is_the_models_own_in_whole_chunks_unless_a_shorter_one_is_asked_for(llama: Path) -> None:
+    assert opened(llama).config.context == CONTEXT
+    assert opened(llama, chunk=24).config.context == 48
+    assert opened(llama, context=32).config.context == 32
+
+
+def test_a_window_bounds_the_context(tmp_path: Path) -> None:
+    changes = {"use_sliding_window": True, "sliding_window": 32, "max_window_layers": 0}
+    folder = write_model(tmp_path / "model", "qwen3", **changes)
+    assert opened(folder).config.context == 32
+    with pytest.raises(CheckpointError, match="longer than the 32"):
+        opened(folder, context=64)
+
+
+def test_what_is_stepped_must_be_what_the_model_itself_computes(
+    llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = HuggingFaceModel.forward
+
+    def one_place_off(self: HuggingFaceModel, tokens: torch.Tensor, positions: torch.Tensor, *rest: object):  # type: ignore[no-untyped-def]  # noqa: ANN202
+        return right(self, tokens, positions + (positions > 0), *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(HuggingFaceModel, "forward", one_place_off)
+    with pytest.raises(CheckpointError, match="by steps differ from its own"):
+        opened(llama)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "import os", "naïve → π\n\n", " <begin> and <|endoftext|> spelt out", "\x00é" * 9]
+)
+def test_ids_are_those_of_auto_tokenizer(llama: Path, text: str) -> None:
+    expected = transformers.AutoTokenizer.from_pretrained(llama)(text)["input_ids"]
+    assert open_tokenizer(f"hf:{llama}", VOCABULARY).encode(text) == expected
+    assert expected[0] == 4096
+
+
+def test_a_stream_gives_the_text_of_all_its_tokens(llama: Path) -> None:
+    tokenizer = open_tokenizer(f"hf:{llama}", VOCABULARY)
+    ids = tokenizer.encode("naïve → π 🙂")
+    for cut in range(len(ids) + 1):
+        stream = tokenizer.stream()
+        text = "".join([*(stream.push(token) for token in ids[:cut]), stream.flush()])
+        assert text == tokenizer.decode(ids[:cut])
+
+
+def test_special_tokens_and_ids_without_a_token_are_no_text(llama: Path) -> None:
+    tokenizer = open_tokenizer(f"hf:{llama}", VOCABULARY)
+    ids = tokenizer.encode("a")
+    assert tokenizer.decode([*ids, 0, VOCABULARY - 1, *ids]) == "aa"
+
+
+def test_another_model_has_another_hash(folder: Path, tmp_path: Path) -> None:
+    other = write_model(tmp_path / "other", "llama", initializer_range=0.4)
+    assert content_hash(f"hf:{folder}") != content_hash(f"hf:{other}")
+    assert len(content_hash(f"hf:{folder}")) == 12
+
+
+def test_a_local_folder_needs_no_network(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("the network was asked")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    assert open_tokenizer(f"hf:{llama}", opened(llama).config.vocabulary).encode("a")
+
+
+@pytest.mark.parametrize("weights", [torch.bfloat16, torch.float32])
+def test_a_cache_in_bfloat16_is_written_and_read(llama: Path, weights: torch.dtype) -> None:
+    model = open_model(f"hf:{llama}", 2, CPU, weights, torch.bfloat16, None, 16)
+    cache = model.new_cache(2, torch.bfloat16)
+    zeros = torch.zeros(2, dtype=torch.int64)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=weights == torch.float32):
+        logits, _ = model(zeros.unsqueeze(1), zeros, zeros, cache)
+    assert logits.isfinite().all()
+    assert all(keys.dtype == torch.bfloat16 and keys[:, 0].any() for keys, _ in cache)
+
+
+def test_eager_writes_no_tape_into_the_cache(folder: Path) -> None:
+    model = opened(folder)
+    cache = model.new_cache(2, torch.float32)
+    zeros = torch.zeros(2, dtype=torch.int64)
+    logits, _ = model(zeros.unsqueeze(1), zeros, zeros, cache)
+    assert logits.grad_fn is not None
+    assert not any(part.requires_grad for layer in cache for part in layer)
+
+
+def test_a_twin_does_not_touch_the_model_or_the_random_state(llama: Path) -> None:
+    model = opened(llama)
+    before, state = copy.deepcopy(model.state_dict()), torch.random.get_rng_state()
+    model.twin()
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())

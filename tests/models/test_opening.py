@@ -1,0 +1,74 @@
+"""A model of ours by its name: its context, its twin, and the dtypes that the two have in common."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from models import checkpoint
+from models.checkpoint import CheckpointError
+from models.config import CONFIGS
+from models.opening import content_hash, open_model, open_tokenizer
+from models.served import Served
+from models.transformer import Transformer
+from service.front.settings import Settings
+from tests.support.stepping import greedy
+
+CPU = torch.device("cpu")
+
+
+def opened(name: str, context: int | None = None, cache: torch.dtype = torch.float32) -> Served:
+    return open_model(name, 2, CPU, torch.float32, cache, context, 64)
+
+
+def test_a_shorter_context_changes_no_token() -> None:
+    whole, short = opened("tiny"), opened("tiny", context=128)
+    assert (whole.config.context, short.config.context) == (512, 128)
+    assert isinstance(whole, Transformer)
+    assert isinstance(short, Transformer)
+    prompts = [[5, 6, 7], list(range(100, 190))]
+    assert torch.equal(greedy(whole, prompts, 8)[0], greedy(short, prompts, 8)[0])
+
+
+@pytest.mark.parametrize("name", ["small", "folder"])
+def test_seeded_sizes_and_folders_can_be_shortened_too(tmp_path: Path, name: str) -> None:
+    if name == "folder":
+        checkpoint.save(Transformer(CONFIGS["tiny"], 1, seed=5), tmp_path)
+        name = str(tmp_path)
+    assert opened(name, context=64).config.context == 64
+
+
+@pytest.mark.parametrize("cache", [torch.float32, torch.bfloat16])
+def test_a_twin_has_the_names_and_dtypes_of_its_model(cache: torch.dtype) -> None:
+    model = opened("tiny", cache=cache)
+    twin = model.twin()
+    assert [name for name, _ in twin.named_modules()] == [name for name, _ in model.named_modules()]
+    assert twin.config.layers == model.config.layers
+    assert {name: value.dtype for name, value in twin.state_dict().items()} == {
+        name: value.dtype for name, value in model.state_dict().items()
+    }
+    assert twin.rotary.dtype == model.rotary.dtype == cache
+    assert twin.new_cache(2, cache)[0][0].shape[:2] == (2, twin.config.context)
+
+
+def test_the_seeded_sizes_use_the_tokenizer_of_tiny() -> None:
+    vocabulary = CONFIGS["small"].vocabulary
+    assert open_tokenizer("small", vocabulary).encode("import") == open_tokenizer("tiny", vocabulary).encode(
+        "import"
+    )
+
+
+def test_every_model_has_its_hash() -> None:
+    assert len({content_hash(name) for name in ("tiny", "small", "base")}) == 3
+
+
+def test_what_takes_only_our_models_says_so() -> None:
+    with pytest.raises(CheckpointError, match=r"no model of ours.*tiny, small, base"):
+        checkpoint.build("hf:somewhere", 1)
+
+
+def test_the_context_reaches_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAUNCHBOUND_CONTEXT", "256")
+    assert Settings().engine_settings("").context == 256

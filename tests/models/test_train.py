@@ -1,0 +1,192 @@
+"""Training: the parallel forward is the served one, the text is cut fairly, a resumed run is the same run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+from models import checkpoint
+from models.config import CONFIGS, Config
+from models.tokenizer import Tokenizer
+from models.training import corpus, loop, parallel, scores
+from models.training.batches import batches, epoch_windows, pieces
+from models.training.corpus import Corpus, CorpusError
+from models.transformer import Transformer
+from tests.support.stepping import greedy
+
+TOKENIZER = Tokenizer.load(checkpoint.TINY_FOLDER)
+SMALL = Config(layers=2, width=16, heads=2, kv_heads=1, head_width=8, hidden=32, vocabulary=4096)
+TEXT = Corpus(
+    training=tuple(f"def f{n}(value):\n    return value + {n}\n" * 20 for n in range(8)),
+    held_out=("def g(value):\n    return value - 1\n" * 10,),
+)
+PLAN = loop.Plan(steps=6, minutes=60, batch=2, length=32, evaluate_every=3, compile=False)
+
+
+def test_the_training_forward_gives_the_logits_of_the_served_steps() -> None:
+    model = checkpoint.build("tiny", 2)
+    prompts = [
+        TOKENIZER.encode("import os\n\n\ndef walk(top):\n"),
+        TOKENIZER.encode("class Node(object):\n    "),
+    ]
+    tokens, served = greedy(model, prompts, new=24)
+    for row, prompt in enumerate(prompts):
+        whole = torch.tensor([prompt + tokens[row].tolist()])
+        with torch.no_grad():
+            trained = parallel.all_logits(model, whole)[0, len(prompt) - 1 : -1]
+        torch.testing.assert_close(trained, served[row], atol=1e-4, rtol=1e-4)
+
+
+def test_the_loss_counts_every_token_from_those_before() -> None:
+    model = Transformer(SMALL, 1)
+    tokens = torch.randint(0, 4096, (2, 9), generator=torch.Generator().manual_seed(1))
+    logits = parallel.all_logits(model, tokens)[:, :-1]
+    expected = F.cross_entropy(logits.reshape(-1, 4096), tokens[:, 1:].reshape(-1))
+    torch.testing.assert_close(parallel.loss(model, tokens), expected)
+
+
+@given(st.text(max_size=400), st.integers(0, 99))
+def test_pieces_join_to_the_text(text: str, seed: int) -> None:
+    assert "".join(pieces(text, np.random.default_rng(seed))) == text
+
+
+def test_an_epoch_is_the_same_for_the_same_seed_and_other_for_the_next_epoch() -> None:
+    first, same, other = (epoch_windows(TEXT.training, TOKENIZER, 32, (0, epoch)) for epoch in (0, 0, 1))
+    assert np.array_equal(first, same)
+    assert not np.array_equal(first[: len(other)], other[: len(first)])
+
+
+def test_windows_are_as_long_as_asked_and_many_begin_with_a_line() -> None:
+    windows = epoch_windows(TEXT.training * 8, TOKENIZER, 32, (0, 0))
+    begins = [TOKENIZER.decode(window).startswith("def f") for window in windows.tolist()]
+    assert windows.shape == (len(windows), 33)
+    assert 0.15 < sum(begins) / len(windows) < 0.45
+
+
+def test_windows_cover_most_of_the_text() -> None:
+    windows = epoch_windows(tuple(f"name{n} = {n}\n" for n in range(2000)), TOKENIZER, 32, (0, 0))
+    seen = {line for window in windows.tolist() for line in TOKENIZER.decode(window).splitlines()}
+    assert len([n for n in range(2000) if f"name{n} = {n}" in seen]) > 1200
+
+
+def test_skipped_batches_are_those_that_came_before() -> None:
+    straight = batches(TEXT.training, TOKENIZER, 2, 32, seed=0, skip=0)
+    every = [next(straight) for _ in range(90)]  # more than an epoch
+    later = batches(TEXT.training, TOKENIZER, 2, 32, seed=0, skip=87)
+    assert all(torch.equal(next(later), batch) for batch in every[87:])
+
+
+def test_text_too_short_for_one_batch_is_refused() -> None:
+    with pytest.raises(ValueError, match="not one batch of 64"):
+        next(batches(("a = 1\n",), TOKENIZER, 64, 32, seed=0, skip=0))
+
+
+def run(folder: Path, resume: bool = False, stop_at: int | None = None) -> loop.Training:
+    run = loop.Training(PLAN, SMALL, folder, resume)
+
+    def report(now: loop.Progress) -> None:
+        if now.step == stop_at:
+            raise KeyboardInterrupt
+
+    run.run(TEXT, TOKENIZER, report)
+    return run
+
+
+def test_a_resumed_training_ends_where_an_uninterrupted_one_does(tmp_path: Path) -> None:
+    straight = run(tmp_path / "straight")
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "broken", stop_at=4)  # after the state of step 3 was written
+    resumed = run(tmp_path / "broken", resume=True)
+    assert resumed.step == straight.step == PLAN.steps
+    for name, tensor in straight.model.state_dict().items():
+        torch.testing.assert_close(resumed.model.state_dict()[name], tensor, atol=1e-5, rtol=1e-4)
+
+
+def test_training_lowers_the_loss_on_held_out_text_and_its_folder_can_be_served(tmp_path: Path) -> None:
+    measured = []
+    loop.Training(
+        loop.Plan(steps=40, minutes=60, batch=4, length=32, evaluate_every=20, compile=False),
+        SMALL,
+        tmp_path,
+    ).run(TEXT, TOKENIZER, lambda now: measured.append(now.bits_per_byte))
+    seen = [bits for bits in measured if bits is not None]
+    uniform = len(TOKENIZER.encode(TEXT.held_out[0])) * 12 / TEXT.held_out_bytes
+    assert seen[-1] < seen[0] < uniform
+    assert checkpoint.build(tmp_path, 1).config == SMALL
+    assert Tokenizer.load(tmp_path, SMALL.vocabulary).encode("def f0") == TOKENIZER.encode("def f0")
+
+
+def test_nothing_to_resume_from_is_said_with_the_remedy(tmp_path: Path) -> None:
+    with pytest.raises(checkpoint.CheckpointError, match="train without --resume"):
+        loop.Training(PLAN, SMALL, tmp_path, resume=True)
+
+
+def test_a_state_of_another_seed_is_refused_with_the_seed_to_give(tmp_path: Path) -> None:
+    run(tmp_path)
+    with pytest.raises(checkpoint.CheckpointError, match="--seed 0, or train without --resume"):
+        loop.Training(replace(PLAN, seed=1), SMALL, tmp_path, resume=True)
+
+
+def test_the_rate_warms_up_then_falls_to_zero() -> None:
+    rates = [loop.rate_at(PLAN, fraction / 100) for fraction in range(101)]
+    peak = rates.index(max(rates))
+    assert 1 <= peak <= 3
+    assert rates[: peak + 1] == sorted(rates[: peak + 1])
+    assert rates[peak:] == sorted(rates[peak:], reverse=True)
+    assert max(rates) == pytest.approx(PLAN.rate)
+    assert rates[-1] == pytest.approx(0, abs=1e-9)
+
+
+def test_held_out_files_are_apart_by_path_whatever_they_say(tmp_path: Path) -> None:
+    names = [f"module{number}.py" for number in range(200)]
+    for name in names:
+        (tmp_path / name).write_text(f"# {name}\n")
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_it.py").write_text("# skipped\n")
+    (tmp_path / "copy_of_module1.py").write_text("# module1.py\n")
+    (tmp_path / "latin.py").write_bytes(b"# \xe9\n")
+    text = corpus.read(tmp_path)
+    assert set(text.held_out) == {f"# {name}\n" for name in names if corpus.is_held_out(name)}
+    assert len(text.training) + len(text.held_out) == 200
+    assert 1 < len(text.held_out) < 30
+
+
+def test_a_machine_without_the_library_s_source_is_told(tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match="install"):
+        corpus.read(tmp_path)
+
+
+def test_bits_of_the_transformer_count_every_token_once_whatever_the_window() -> None:
+    model = Transformer(SMALL, 1).eval()
+    files = scores.with_start(TEXT.held_out, TOKENIZER)
+    tokens = torch.from_numpy(files[0]).unsqueeze(0)
+    with torch.no_grad():
+        bits = parallel.loss(model, tokens).item() * (len(files[0]) - 1) / math.log(2)
+    assert scores.transformer_bits(model, files, length=512) == pytest.approx(bits, rel=1e-4)
+    alone = len(files[0]) - 1  # windows of one token see only the one before
+    assert scores.transformer_bits(model, files, length=1) == pytest.approx(12 * alone, rel=0.05)
+
+
+def test_the_baselines_are_probabilities() -> None:
+    symbols = 6
+    learnt = [np.array([0, 1, 2, 1, 2, 1, 3, 0, 1]), np.array([0, 4, 4, 1])]
+    counts = scores.Counts(learnt, symbols)
+    for before in range(symbols):  # 5 was never seen, as a first or a second symbol
+        pairs = [np.array([before, after]) for after in range(symbols)]
+        assert sum(2 ** -counts.bigram_bits([pair]) for pair in pairs) == pytest.approx(1)
+        assert sum(2 ** -counts.unigram_bits([pair]) for pair in pairs) == pytest.approx(1)
+
+
+def test_a_bigram_beats_a_unigram_on_text_with_order() -> None:
+    learnt = scores.with_start(TEXT.training, TOKENIZER)
+    held_out = scores.with_start(TEXT.held_out, TOKENIZER)
+    counts = scores.Counts(learnt, CONFIGS["tiny"].vocabulary)
+    assert counts.bigram_bits(held_out) < 0.8 * counts.unigram_bits(held_out)

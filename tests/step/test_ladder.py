@@ -1,0 +1,123 @@
+"""What each rung of the ladder switches off, seen from inside a step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._dynamo.utils import counters
+
+from models.config import Config
+from models.served import Cache
+from models.transformer import Transformer
+from service.protocol.modes import LADDER, MODES
+from service.step.calibration import prepare
+from service.step.callables import Buffers, allocate, build_step
+
+CONFIG = Config(layers=2, width=32, heads=4, kv_heads=2, head_width=8, hidden=64, vocabulary=64, context=32)
+
+
+class Spy(nn.Module):
+    """The model, noting what was switched on while it ran."""
+
+    def __init__(self, model: Transformer) -> None:
+        super().__init__()
+        self.inner, self.config = model, model.config
+        self.seen: dict[str, Any] = {}
+
+    def forward(self, tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
+        logits, greedy = self.inner(tokens, positions, last, cache)
+        self.seen = {
+            "grad": torch.is_grad_enabled(),
+            "tape": logits.grad_fn is not None,
+            "inference": logits.is_inference(),
+            "cache_requires_grad": any(k.requires_grad or v.requires_grad for k, v in cache),
+        }
+        return logits, greedy
+
+
+@pytest.fixture(scope="module")
+def model() -> Transformer:
+    return Transformer(CONFIG, max_batch=2, seed=3).eval()
+
+
+@pytest.fixture(scope="module")
+def buffers(model: Transformer) -> Buffers:
+    return allocate(model, [1, 2], prefill_chunk=8)[2]
+
+
+@pytest.mark.parametrize(
+    ("mode", "grad", "tape", "inference"),
+    [
+        ("eager", True, True, False),
+        ("no_grad", False, False, False),
+        ("inference_mode", False, False, True),
+    ],
+)
+def test_each_eager_rung_removes_one_layer(
+    model: Transformer, buffers: Buffers, mode: str, grad: bool, tape: bool, inference: bool
+) -> None:
+    spy = Spy(model)
+    prepare(buffers)
+    build_step(MODES[mode], spy)(*buffers.arguments("decode"))
+    assert spy.seen == {"grad": grad, "tape": tape, "inference": inference, "cache_requires_grad": False}
+
+
+def test_eager_tape_is_gone_when_the_step_returns(model: Transformer, buffers: Buffers) -> None:
+    prepare(buffers)
+    logits, _ = build_step(MODES["eager"], model)(*buffers.arguments("decode"))
+    assert logits.grad_fn is None
+    assert not logits.requires_grad
+
+
+@pytest.mark.parametrize("mode", ["compiled", "reduce-overhead"])
+def test_a_compiled_rung_is_one_graph_without_breaks_and_never_recompiles(
+    model: Transformer, buffers: Buffers, mode: str
+) -> None:
+    graphs, breaks = counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())
+    step = build_step(MODES[mode], model)
+    for position in range(4):
+        prepare(buffers, position)
+        step(*buffers.arguments("decode"))
+    assert counters["stats"]["unique_graphs"] - graphs == 1
+    assert sum(counters["graph_break"].values()) == breaks
+
+
+def test_callables_of_one_mode_share_no_compiled_entry(model: Transformer) -> None:
+    graphs = counters["stats"]["unique_graphs"]
+    for bucket in allocate(model, [1, 2], prefill_chunk=8).values():
+        prepare(bucket)
+        build_step(MODES["compiled"], model)(*bucket.arguments("decode"))
+    assert counters["stats"]["unique_graphs"] - graphs == 2
+
+
+def test_all_rungs_compute_the_same_greedy_token(model: Transformer, buffers: Buffers) -> None:
+    chosen = {}
+    for mode in LADDER:
+        buffers.chunk.copy_(torch.arange(16).view(2, 8))
+        buffers.positions.zero_()
+        buffers.last.fill_(7)
+        _, greedy = build_step(mode, model)(*buffers.arguments("prefill"))
+        chosen[mode.name] = greedy.tolist()
+    assert len({tuple(tokens) for tokens in chosen.values()}) == 1, chosen
+
+
+def test_reduce_overhead_on_a_cpu_says_what_it_really_is() -> None:
+    effect = MODES["reduce-overhead"].effect("cpu")
+    assert effect.name == "compiled-cpp"
+    assert effect.reason is not None
+    assert not effect.graph_replay
+
+
+def test_a_shape_outside_the_buckets_is_refused_after_warm_up(model: Transformer, buffers: Buffers) -> None:
+    step = build_step(MODES["compiled"], model)
+    prepare(buffers)
+    step(*buffers.arguments("decode"))
+    torch.compiler.set_stance("fail_on_recompile")
+    try:
+        with pytest.raises(RuntimeError, match="recompile"):
+            step(torch.zeros((2, 3), dtype=torch.int64), *buffers.arguments("decode")[1:])
+    finally:
+        torch.compiler.set_stance("default")

@@ -1,0 +1,80 @@
+"""An anatomy process without torch: does as a file commands, one study after another.
+
+Started as `python fake_anatomy.py FOLDER SETTINGS`. It notes its process id in `FOLDER/pids` and each study
+in `FOLDER/studies`, and follows what stands in `FOLDER/command` when a study comes: `ok`, `refuse TYPE`,
+`die`, `garbage`, `hold` (until `FOLDER/go` is there; `FOLDER/holding` says that it has begun),
+`exit-at-start CODE`. `FOLDER/stopped` says that it was told to stop.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import zmq
+
+from service.protocol.messages import EngineSettings, Problem
+from service.protocol.parent_death import die_with_parent
+from service.protocol.studies import Finding, FromAnatomy, Progress, Ready, Refused, Study, ToAnatomy
+
+
+def main() -> int:
+    folder = Path(sys.argv[1])
+    settings = msgspec.json.decode(sys.argv[2], type=EngineSettings)
+    die_with_parent(signal.SIGKILL)
+    with (folder / "pids").open("a") as pids:
+        pids.write(f"{os.getpid()}\n")
+    name, _, code = command(folder).partition(" ")
+    if name == "exit-at-start":
+        return int(code)
+    context = zmq.Context()
+    socket = context.socket(zmq.PAIR)
+    socket.connect(settings.address)
+
+    def send(message: FromAnatomy) -> None:
+        socket.send(msgspec.msgpack.encode(message))
+
+    send(Ready())
+    while isinstance(study := msgspec.msgpack.decode(socket.recv(), type=ToAnatomy), Study):
+        with (folder / "studies").open("a") as studies:
+            studies.write(json.dumps([study.name, json.loads(study.arguments)]) + "\n")
+        send(Progress(id=study.id, words="measuring nothing"))
+        name, _, argument = command(folder).partition(" ")
+        if name == "die":
+            os._exit(7)
+        if name == "garbage":
+            socket.send(b"\xc1 no message")
+            continue
+        if name == "refuse":
+            send(Refused(id=study.id, problem=Problem(type=argument, message="as commanded", param="mode")))
+            continue
+        if name == "hold":
+            hold(folder)
+        send(Finding(id=study.id, body=b'{"operators":[],"order":1}'))
+    (folder / "stopped").touch()
+    socket.close()
+    context.term()
+    return 0
+
+
+def command(folder: Path) -> str:
+    path = folder / "command"
+    return path.read_text() if path.exists() else "ok"
+
+
+def hold(folder: Path) -> None:
+    """Count in `holding` until `go` is there: the count stands still while the process is suspended."""
+    count = 0
+    while not (folder / "go").exists():
+        count += 1
+        (folder / "holding").write_text(str(count))
+        time.sleep(0.002)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,348 @@
+"""An engine without torch: speaks the border's messages, and does as the first prompt commands.
+
+Started as `python fake_engine.py OPTIONS SETTINGS`, both JSON. Options: `device` ("cpu" or "cuda"), `states`
+(mode → state at start, else ready), `exit` (end at once with this code), `later_exit` (so in every
+life but the first), `no_twin` (why it measures no dispatch), `silent` (never say hello), `deaf`
+(end neither when told to stop nor at SIGTERM),
+`unconnected` (never come to the border), `restless` (the first rest does not hold).
+A prompt that is no command, or token ids, completes to one word per token.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+import msgspec
+import zmq
+
+from service.protocol.messages import (
+    Cancel,
+    EngineSettings,
+    Job,
+    Outcome,
+    OutcomeKind,
+    Output,
+    Pause,
+    Paused,
+    Phase,
+    PhaseTimings,
+    Problem,
+    Resume,
+    StepProfile,
+    Stop,
+    Timings,
+    ToEngine,
+    ToFront,
+    Token,
+)
+from service.protocol.modes import MODES
+from service.protocol.status import EngineStatus, Floor, ModeStatus, Parity, Readiness
+
+STEP_SECONDS = 40e-6
+WORK_SECONDS = 0.004
+"""How long a job takes at least: more than the timings that the fake claims."""
+
+GB = 2**30
+MEMORY = {
+    f"{kind}_{stat}": GB
+    for kind in ("allocated", "reserved", "active", "inactive_split")
+    for stat in ("current", "peak")
+}
+
+
+class FakeEngine:
+    """One life."""
+
+    def __init__(self, settings: EngineSettings, options: dict[str, Any]) -> None:
+        self.settings, self.options = settings, options
+        self.cuda = options.get("device") == "cuda"
+        self.context = zmq.Context()
+        self.socket = self.context.socket(zmq.PAIR)
+        self.socket.connect(settings.address)
+        self.jobs: list[Job | Pause] = []
+        self.paused = 0
+        self.cancelled: list[str] = []
+        self.stopped = False
+        if options.get("deaf"):
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        self.served, self.parent = 0, os.getppid()
+        self.compilations: dict[str, int] = {}
+        self.ooms = 0
+        self.effective = {mode: self._effective(mode) for mode in settings.modes}
+
+    def run(self) -> None:
+        for mode in self.settings.modes:
+            self.announce(mode, self.options.get("states", {}).get(mode, "ready"))
+        if not self.options.get("silent"):
+            self.send(self.status())
+        while not self.stopped:
+            self.receive(1000)
+            while self.jobs and not self.stopped:
+                first = self.jobs.pop(0)
+                if isinstance(first, Pause):
+                    self.pause(first)
+                else:
+                    self.serve(first)
+
+    def receive(self, milliseconds: int) -> None:
+        if os.getppid() != self.parent:
+            raise SystemExit("the front has ended")
+        while self.socket.poll(milliseconds):
+            milliseconds = 0
+            message = msgspec.msgpack.decode(self.socket.recv(), type=ToEngine)
+            if isinstance(message, Job):
+                self.jobs.append(message)
+            elif isinstance(message, Pause):
+                self.jobs += [message] if message.id != self.paused else []
+            elif isinstance(message, Resume):
+                self.paused = 0
+                self.jobs = [job for job in self.jobs if isinstance(job, Job)]
+            elif isinstance(message, Cancel):
+                self.cancelled.append(message.id)
+            elif isinstance(message, Stop):
+                self.stopped = not self.options.get("deaf")
+
+    def rest(self, asked: Pause) -> None:
+        """Do nothing until told to go on; option `restless`: say once that it has not rested."""
+        self.paused = asked.id
+        self.send(Paused(id=asked.id, holds=True))
+        if self.options.pop("restless", False):
+            self.send(Paused(id=asked.id, holds=False))
+        while self.paused and not self.stopped:
+            self.receive(5)
+
+    def send(self, message: ToFront) -> None:
+        self.socket.send(msgspec.msgpack.encode(message))
+
+    def serve(self, job: Job) -> None:
+        taken = time.perf_counter_ns()
+        self.served += 1
+        first = job.prompts[0]
+        command, _, argument = first.partition(" ") if isinstance(first, str) else ("", "", "")
+        texts = [" ".join(f"w{n}" for n in range(job.max_new_tokens)) for _ in job.prompts]
+        effective, reason, profile = self.effective[job.mode], MODES[job.mode].cpu.reason, None
+        if command == "!die":
+            os._exit(int(argument or 7))
+        elif command == "!kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif command == "!garbage":
+            self.socket.send(b"\xc1 no message")
+            return
+        elif command == "!stall":
+            return
+        elif command == "!problem":
+            self.end(job, "error", Problem(type=argument, message="as commanded", param=None))
+            return
+        elif command == "!oom":
+            self.ooms += 1
+            self.send(self.status())
+            self.end(job, "oom")
+            return
+        elif command == "!state":
+            mode, _, state = argument.partition(" ")
+            self.announce(mode, state)
+        elif command == "!compile":
+            self.compilations[argument] = self.compilations.get(argument, 0) + 1
+            self.announce(argument, "ready")
+        elif command == "!cancelled":
+            texts = [",".join(self.cancelled)]
+        elif command == "!job":
+            texts = [msgspec.json.encode(job).decode()] * len(job.prompts)
+        elif command == "!served":
+            texts = [str(self.served)]
+        elif command == "!fallback":
+            effective, reason = "something-else", argument
+        elif command == "!profiled":
+            profile = [self.profile("prefill", 1), self.profile("decode", job.max_new_tokens - 1)]
+        if job.stream:
+            for number in range(job.max_new_tokens):
+                for index in range(len(job.prompts)):
+                    self.send(Token(id=job.id, index=index, text=f"{' ' * bool(number)}w{number}"))
+        if command == "!die-after-tokens":
+            self.socket.close(linger=1000)
+            self.context.term()
+            os._exit(7)
+        if command == "!hold":
+            kind = self.hold(job, argument)
+            if kind != "ok":
+                self.end(job, kind)
+                return
+        time.sleep(WORK_SECONDS)
+        done = time.perf_counter_ns()
+        count = len(job.prompts)
+        outputs = [
+            Output(text=text, token_ids=list(range(job.max_new_tokens)), finish_reason="length")
+            for text in texts
+        ]
+        self.send(
+            Outcome(
+                id=job.id,
+                mode=job.mode,
+                effective=effective,
+                reason=reason,
+                kind="ok",
+                batch_size=count,
+                batch_bucket=min(bucket for bucket in self.settings.batch_sizes if bucket >= count),
+                prompt_tokens=sum(len(p.split() if isinstance(p, str) else p) for p in job.prompts),
+                outputs=outputs,
+                timings=self.timings(job, taken, done),
+                profile=profile,
+            )
+        )
+
+    def profile(self, phase: Phase, steps: int) -> StepProfile:
+        device = 90.0 if self.cuda else None
+        return StepProfile(
+            phase=phase, steps=steps, operators=120.0, copies=0.0, kernels=device, launches=device
+        )
+
+    def hold(self, job: Job, path: str) -> OutcomeKind:
+        """Run until cancelled, too late or told to stop; or until a job '!release' or a file at `path`."""
+        while True:
+            self.receive(5)
+            waiting = [job for job in self.jobs if isinstance(job, Job)]
+            released = any(job.prompts[0] == "!release" for job in waiting)
+            if released or self.stopped or (path and os.path.exists(path)):
+                return "ok"
+            if job.id in self.cancelled:
+                return "cancelled"
+            if time.perf_counter_ns() > job.deadline_ns:
+                return "timeout"
+
+    def end(self, job: Job, kind: OutcomeKind, problem: Problem | None = None) -> None:
+        self.send(
+            Outcome(
+                id=job.id,
+                mode=job.mode,
+                effective=job.mode,
+                reason=None,
+                kind=kind,
+                problem=problem,
+                batch_size=len(job.prompts),
+                batch_bucket=0,
+            )
+        )
+
+    def phase(self, steps: int) -> PhaseTimings:
+        total = steps * STEP_SECONDS
+        if self.cuda:
+            return PhaseTimings(
+                steps=steps,
+                wall_seconds=total,
+                dispatch_seconds=total * 0.75,
+                device_span_seconds=total * 0.9,
+                kernel_seconds=None,
+                sync_wait_seconds=total * 0.25,
+                dispatch_steps_seconds=[STEP_SECONDS * 0.75] * steps,
+                device_span_steps_seconds=[STEP_SECONDS * 0.9] * steps,
+            )
+        known = "no_twin" not in self.options
+        return PhaseTimings(
+            steps=steps,
+            wall_seconds=total,
+            dispatch_seconds=total * 0.6 if known else None,
+            device_span_seconds=None,
+            kernel_seconds=total * 0.4 if known else None,
+            sync_wait_seconds=None,
+        )
+
+    def timings(self, job: Job, taken: int, done: int) -> Timings:
+        untold = "no_twin" in self.options
+        return Timings(
+            queue_seconds=20e-6,
+            prefill=self.phase(1),
+            decode=self.phase(job.max_new_tokens - 1),
+            tokenise_seconds=5e-6,
+            involuntary_switches=1,
+            dispatch_source="measured" if self.cuda else None if untold else "calibrated",
+            kernel_source=None if self.cuda or untold else "residual",
+            taken_ns=taken,
+            first_token_ns=(taken + done) // 2,
+            done_ns=done,
+        )
+
+    def announce(self, mode: str, state: Readiness) -> None:
+        compiled = MODES[mode].cpu.compile is not None
+        self.send(
+            ModeStatus(
+                mode=mode,
+                removes=MODES[mode].removes,
+                state=state,
+                effective=self.effective[mode],
+                reason=MODES[mode].cpu.reason,
+                detail="as commanded" if state == "failed" else None,
+                cache="cold" if compiled else None,
+                warmup_seconds=1.5 if state == "ready" else None,
+                compile_seconds=[0.7] * (2 * compiled + self.compilations.get(mode, 0)),
+                graph_captures=self.captures(mode),
+                graph_breaks=self.compilations.get(mode, 0),
+                recompiles=self.compilations.get(mode, 0),
+                floors=[
+                    Floor(batch=batch, seconds=3e-5, low=2e-5, high=4e-5, samples=99, source="calibrated")
+                    for batch in self.settings.batch_sizes
+                    if "no_twin" not in self.options
+                ],
+                parity=Parity(
+                    passed=True,
+                    max_abs_logit_difference=1e-6,
+                    tolerance=1e-4,
+                    positions=8,
+                    differing_tokens=0,
+                    near_ties=0,
+                ),
+            )
+        )
+
+    def status(self) -> EngineStatus:
+        return EngineStatus(
+            pid=os.getpid(),
+            model=self.settings.model,
+            parameters=1,
+            layers=1,
+            width=8,
+            context=64,
+            prefill_chunk=self.settings.prefill_chunk,
+            batch_buckets=self.settings.batch_sizes,
+            model_hash="0",
+            device="cuda" if self.cuda else "cpu",
+            device_name="fake",
+            dtype="float32",
+            torch="none",
+            cuda="13.0" if self.cuda else None,
+            threads=1,
+            cpus=[0],
+            modes=self.settings.modes,
+            memory={**MEMORY, "alloc_retries": self.ooms, "ooms": self.ooms} if self.cuda else None,
+            no_twin=self.options.get("no_twin"),
+            warm=True,
+        )
+
+    def captures(self, mode: str) -> int:
+        replays = self.cuda and MODES[mode].cuda.graph_replay
+        return 2 + self.compilations.get(mode, 0) if replays else 0
+
+    def _effective(self, mode: str) -> str:
+        return (MODES[mode].cuda if self.cuda else MODES[mode].cpu).name
+
+
+def main() -> int:
+    options = json.loads(sys.argv[1])
+    settings = msgspec.json.decode(sys.argv[2], type=EngineSettings)
+    if "later_exit" in options and not settings.address.endswith("engine-1.sock"):
+        options["exit"] = options["later_exit"]
+    if "exit" in options:
+        print("as commanded", file=sys.stderr)
+        return int(options["exit"])
+    if "unconnected" in options:
+        signal.pause()
+    FakeEngine(settings, options).run()
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,231 @@
+"""A stand-in for the service in tests of the load side: same HTTP, made-up timings, and it can misbehave."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Event, Lock, Thread
+from typing import Any
+
+STEP_SECONDS = {
+    "eager": (0.0016, 0.0005), "no_grad": (0.0013, 0.0005), "inference_mode": (0.0011, 0.0005),
+    "compiled": (0.0003, 0.0004), "reduce-overhead": (0.00026, 0.0004),
+}  # fmt: skip
+"""Dispatch, and kernel per row, of one step."""
+
+
+@dataclass
+class Script:
+    """How this instance behaves. After `fail_after` requests all get 500; each POST waits for `hold`."""
+
+    states: list[str] = field(default_factory=lambda: ["ready"])
+    failed_mode: str | None = None
+    in_parity: bool = True
+    api_key: str | None = None
+    fail_after: int | None = None
+    largest_bucket: int = 16
+    device: str = "cpu"
+    hold: Event | None = None
+    asked: int = 0
+    ran: Counter[str] = field(default_factory=Counter)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    bodies: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    lock: Lock = field(default_factory=Lock)
+
+
+def floors(mode: str) -> list[dict[str, Any]]:
+    seconds = STEP_SECONDS[mode][0]
+    return [
+        {
+            "batch": batch,
+            "seconds": seconds,
+            "low": 0.97 * seconds,
+            "high": 1.04 * seconds,
+            "samples": 64,
+            "source": "interpolated" if batch == 4 else "calibrated",
+        }
+        for batch in (1, 4, 16)
+    ]
+
+
+def mode_status(mode: str, state: str, in_parity: bool = True) -> dict[str, Any]:
+    compiled = mode in ("compiled", "reduce-overhead")
+    parity = {
+        "passed": in_parity,
+        "max_abs_logit_difference": 2e-6,
+        "tolerance": 1e-4,
+        "positions": 96,
+        "differing_tokens": 0,
+        "near_ties": 0,
+    }
+    return {
+        "mode": mode,
+        "removes": "something",
+        "state": state,
+        "requested": mode,
+        "effective": "compiled-cpp" if mode == "reduce-overhead" else mode,
+        "reason": "a CPU has no CUDA graphs" if mode == "reduce-overhead" else None,
+        "detail": None,
+        "cache": "cold" if compiled else None,
+        "warmup_seconds": 41.5 if compiled else 1.2,
+        "compile_seconds": [12.0, 11.0] if compiled else [],
+        "graph_breaks": 0,
+        "recompiles": 0,
+        "dispatch_floors": floors(mode),
+        "parity": parity if state == "ready" else None,
+    }
+
+
+def engine_status(largest_bucket: int = 16) -> dict[str, Any]:
+    return {
+        "pid": 1,
+        "model": "tiny",
+        "parameters": 2_900_000,
+        "layers": 6,
+        "width": 192,
+        "context": 512,
+        "prefill_chunk": 64,
+        "batch_buckets": [1, 4, largest_bucket],
+        "model_hash": "0123456789ab",
+        "device": "cpu",
+        "device_name": "a CPU",
+        "dtype": "float32",
+        "torch": "2.13.0",
+        "cuda": None,
+        "threads": 1,
+        "cpus": [],
+        "modes": list(STEP_SECONDS),
+        "memory": None,
+        "warm": True,
+    }
+
+
+def timings(mode: str, batch: int, tokens: int) -> dict[str, Any]:
+    dispatch, kernel = STEP_SECONDS[mode][0], STEP_SECONDS[mode][1] * batch
+
+    def phase(steps: int) -> dict[str, Any]:
+        return {
+            "steps": steps,
+            "wall_seconds": steps * (dispatch + kernel),
+            "dispatch_seconds": steps * dispatch,
+            "device_span_seconds": None,
+            "kernel_seconds": steps * kernel,
+            "sync_wait_seconds": None,
+        }
+
+    total = tokens * (dispatch + kernel) + 0.0004
+    return {
+        "queue_seconds": 0.0001,
+        "dispatch_seconds": tokens * dispatch,
+        "device_span_seconds": None,
+        "kernel_seconds": tokens * kernel,
+        "sync_wait_seconds": None,
+        "other_seconds": 0.0003,
+        "total_seconds": total,
+        "time_to_first_token_seconds": dispatch + kernel,
+        "involuntary_switches": 0,
+        "prefill": phase(1),
+        "decode": phase(tokens - 1),
+        "sources": {"dispatch": "calibrated", "kernel": "residual"},
+        "kernels": None,
+        "launches": None,
+        "profiled": False,
+    }
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = -1
+    script: Script
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Quiet."""
+
+    def _reply(self, status: int, document: object, text: str | None = None) -> None:
+        content = (json.dumps(document) if text is None else text).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json" if text is None else "text/plain; version=0.0.4")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def do_GET(self) -> None:
+        script = self.script
+        if self.path == "/metrics":
+            with script.lock:
+                lines = ["# TYPE launchbound_requests_total counter"]
+                lines += [
+                    f'launchbound_requests_total{{mode="{mode}",outcome="ok"}} {count}'
+                    for mode, count in script.ran.items()
+                ]
+            return self._reply(200, None, "\n".join(lines) + "\n")
+        if script.api_key and self.headers.get("Authorization") != f"Bearer {script.api_key}":
+            return self._reply(401, {"error": {"type": "unauthorised", "message": "no key", "param": None}})
+        if self.path == "/v1/modes":
+            with script.lock:
+                state = script.states[min(script.asked, len(script.states) - 1)]
+                script.asked += 1
+            modes = [
+                mode_status(mode, "failed" if mode == script.failed_mode else state, script.in_parity)
+                for mode in STEP_SECONDS
+            ]
+            engine = (
+                engine_status(script.largest_bucket) | {"device": script.device} if state == "ready" else None
+            )
+            return self._reply(200, {"modes": modes, "engine": engine})
+        return self._reply(404, {"error": {"type": "not_found", "message": self.path, "param": None}})
+
+    def do_POST(self) -> None:
+        script = self.script
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        mode = self.path.split("/")[3]
+        if script.hold is not None:
+            script.hold.wait(60)
+        with script.lock:
+            script.headers.append({name.lower(): value for name, value in self.headers.items()})
+            script.bodies.append((mode, body))
+            script.ran[mode] += 1
+            fails = script.fail_after is not None and sum(script.ran.values()) > script.fail_after
+        if fails:
+            return self._reply(
+                500, {"error": {"type": "internal", "message": "the engine broke", "param": None}}
+            )
+        batch, tokens = len(body["prompts"]), body["max_new_tokens"]
+        effective = "compiled-cpp" if mode == "reduce-overhead" else mode
+        outputs = [{"text": "x", "finish_reason": "length", "completion_tokens": tokens}] * batch
+        return self._reply(
+            200,
+            {
+                "id": self.headers["X-Request-ID"],
+                "model": "tiny",
+                "mode": {"requested": mode, "effective": effective, "reason": None},
+                "device": "cpu",
+                "batch_size": batch,
+                "batch_bucket": batch,
+                "outputs": outputs,
+                "usage": {"prompt_tokens": 6 * batch, "completion_tokens": tokens * batch, "total_tokens": 0},
+                "timings": timings(mode, batch, tokens) | {"profiled": bool(body.get("profile"))},
+            },
+        )
+
+
+@contextmanager
+def fake_service(script: Script) -> Iterator[str]:
+    """Serves on a free port of this machine while the block runs; yields the address."""
+    handler = type("Handler", (_Handler,), {"script": script})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        if script.hold is not None:
+            script.hold.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -1,0 +1,64 @@
+"""Folders of very small Hugging Face models with random weights and a tokenizer that begins every prompt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+import torch
+from tokenizers.processors import TemplateProcessing
+
+from models.checkpoint import TINY_FOLDER
+from models.tokenizer import END_OF_TEXT
+
+transformers: Any = pytest.importorskip("transformers")  # a test module that imports this is skipped
+LAYERS = 2
+VOCABULARY = 4100
+"""Three more than the tokenizer has: embeddings are often padded."""
+
+CONTEXT = 64
+BEGIN, END = 4096, 0
+
+
+def configuration(kind: str, **changes: Any) -> Any:
+    """A shape of `kind` (llama, gpt2, qwen3) with two layers; weights spread far enough to have a taste."""
+    common: dict[str, Any] = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 48,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": 4,
+        "max_position_embeddings": CONTEXT,
+        "initializer_range": 0.3,
+        "bos_token_id": BEGIN,
+        "eos_token_id": END,
+        "pad_token_id": None,
+    }
+    grouped = {"intermediate_size": 64, "num_key_value_heads": 2}
+    kinds: dict[str, tuple[Any, dict[str, Any]]] = {
+        "llama": (transformers.LlamaConfig, grouped),
+        "gpt2": (transformers.GPT2Config, {}),
+        "qwen3": (transformers.Qwen3Config, {**grouped, "head_dim": 16}),
+    }
+    build, own = kinds[kind]
+    return build(**{**common, **own, **changes})
+
+
+def write_tokenizer(folder: Path) -> None:
+    """Tiny's tokens and one that begins every prompt, as Llama's does."""
+    inner = tokenizers.Tokenizer.from_file(str(TINY_FOLDER / "tokenizer.json"))
+    inner.add_special_tokens(["<begin>"])
+    inner.post_processor = TemplateProcessing(single="<begin> $A", special_tokens=[("<begin>", BEGIN)])
+    assert (inner.token_to_id("<begin>"), inner.token_to_id(END_OF_TEXT)) == (BEGIN, END)
+    inner.save(str(folder / "tokenizer.json"))
+
+
+def write_model(folder: Path, kind: str, **changes: Any) -> Path:
+    """A whole folder as the library itself writes it; `changes` go into the configuration."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        model = transformers.AutoModelForCausalLM.from_config(configuration(kind, **changes))
+    model.save_pretrained(folder)
+    write_tokenizer(folder)
+    return folder

@@ -1,0 +1,132 @@
+"""Results folders with a known answer, made without any service, for tests of what is read from them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from random import Random
+
+from loadtests.plan.cells import Cell, Plan, order
+from loadtests.plan.presets import make_plan
+from loadtests.run.rows import RowWriter, read_rows
+from loadtests.run.run_file import Client, Run, write_run
+from loadtests.run.validation import validate, write_validation
+from tests.support.fake_service import STEP_SECONDS, engine_status, mode_status, timings
+
+CLEAR = {"eager": 1.0, "no_grad": 0.8, "inference_mode": 0.7, "compiled": 0.4, "reduce-overhead": 0.6}
+"""Relative latency of each mode: `compiled` wins everywhere."""
+
+ALIKE = dict.fromkeys(CLEAR, 1.0)
+
+
+def make_results(
+    folder: Path,
+    relative: Mapping[str, float] = CLEAR,
+    *,
+    plan: Plan | None = None,
+    scatter: float = 0.01,
+    device: str = "cpu",
+    fail: int = 0,
+    switches: int = 0,
+    complete: bool = True,
+) -> Path:
+    """Write a sweep whose modes take 20 ms × batch × `relative`, with `scatter` per request and per round.
+
+    The first `fail` measured requests failed; every request saw so many involuntary `switches`.
+    """
+    plan, random, now, sequence = plan or make_plan("quick", 1), Random(11), 1_700_000_000.0, 0
+    orders = []
+    with RowWriter(folder) as rows:
+        for number in range(plan.rounds + 1):
+            drift = random.gauss(0, scatter)
+            cells = order(plan, number)
+            orders.append([cell.name for cell in cells])
+            for cell in cells:
+                for _ in range(cell.requests if number else 1):
+                    factor = math.exp(random.gauss(drift, scatter)) * (1 if number else 3)
+                    failed = bool(number) and fail > 0
+                    fail -= failed
+                    seconds = 0.02 * cell.batch_size * relative[cell.mode] * factor
+                    rows.write(_row(cell, number, sequence, now, seconds, failed, device, switches))
+                    now, sequence = now + seconds, sequence + 1
+    engine = engine_status() | {"device": device}
+    run = Run(
+        run="a-run",
+        url="http://127.0.0.1:1",
+        plan=plan,
+        seed=plan.seed,
+        started="2026-01-01T00:00:00Z",
+        ended="2026-01-01T00:01:00Z",
+        complete=complete,
+        stopped_because=None if complete else "interrupted",
+        order=orders[1:],
+        environment={"cpu": "a CPU", "cores": 2, "commit": "0123456789ab", "dirty": False},
+        engine=engine,
+        modes=[mode_status(mode, "ready") for mode in STEP_SECONDS],
+        client=Client(cpus=[0], cpu_share=0.05, warmup_passes=2, warmup_settled=True, warmup_reason="flat"),
+        settings={"model": "tiny"},
+    )
+    write_run(folder, run)
+    scrapes = _scrape({}), _scrape(_counts(folder))
+    write_validation(folder, validate(run, read_rows(folder), *scrapes))
+    return folder
+
+
+def _row(
+    cell: Cell,
+    number: int,
+    sequence: int,
+    now: float,
+    seconds: float,
+    failed: bool,
+    device: str,
+    switches: int,
+) -> dict[str, object]:
+    tokens = cell.new_tokens
+    measured = timings(cell.mode, cell.batch_size, tokens) | {"involuntary_switches": switches}
+    if device == "cuda":
+        measured |= {
+            "kernel_seconds": None,
+            "sync_wait_seconds": 0.001,
+            "sources": {"dispatch": "measured", "kernel": None},
+        }
+    fields: dict[str, object] = {
+        "run": "a-run",
+        "cell": cell.name,
+        "control": cell.control,
+        "round": number,
+        "sequence": sequence,
+        "stage": "measure" if number else "warmup",
+        "mode": cell.mode,
+        "effective_mode": "compiled-cpp" if cell.mode == "reduce-overhead" else cell.mode,
+        "batch_size": cell.batch_size,
+        "prompt_set": cell.prompt_set,
+        "new_tokens": tokens,
+        "concurrency": cell.concurrency,
+        "load": cell.load,
+        "request_id": str(sequence),
+        "intended_start": now,
+        "start": now,
+        "latency_seconds": seconds,
+        "latency_from_intended_seconds": seconds,
+        "status": 500 if failed else 200,
+        "error": "the engine broke" if failed else None,
+    }
+    if failed:
+        return fields
+    return fields | {"prompt_tokens": 6, "completion_tokens": tokens * cell.batch_size} | measured
+
+
+def _counts(folder: Path) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for row in read_rows(folder):
+        counts[row.mode] = counts.get(row.mode, 0) + 1
+    return counts
+
+
+def _scrape(counts: Mapping[str, int]) -> str:
+    lines = [
+        f'launchbound_requests_total{{mode="{m}",outcome="ok"}} {counts.get(m, 0)}' for m in STEP_SECONDS
+    ]
+    return "\n".join(["# TYPE launchbound_requests_total counter", *lines]) + "\n"

@@ -1,0 +1,98 @@
+"""Runs the front with the fake engine behind a real uvicorn, in this process, for the tests of both."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import uvicorn
+
+from service.front.api.state import AppState
+from service.front.app import create_app
+from service.front.settings import Settings
+
+FAKE_ENGINE = Path(__file__).parent / "fake_engine.py"
+FAKE_ANATOMY = Path(__file__).parent / "fake_anatomy.py"
+PATIENCE_SECONDS = 20.0
+Value = TypeVar("Value")
+BODY: dict[str, object] = {"prompts": ["def mean(values):"], "max_new_tokens": 4}
+
+
+def until(condition: Callable[[], Value], what: str) -> Value:
+    """Poll `condition` until it holds and return its value; fail, naming `what`, if that takes too long."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not (value := condition()):
+        assert time.monotonic() < end, f"waited too long for {what}"
+        time.sleep(0.005)
+    return value
+
+
+class Front:
+    """A running front, and a client of it."""
+
+    def __init__(self, http: httpx.Client, state: AppState, url: str) -> None:
+        self.http, self.state, self.url = http, state, url
+
+    def generate(
+        self, mode: str = "eager", headers: dict[str, str] | None = None, **body: object
+    ) -> httpx.Response:
+        """POST a generation; fields not given are those of BODY."""
+        return self.http.post(f"/v1/modes/{mode}/generate", json={**BODY, **body}, headers=headers)
+
+    def command(self, command: str, **body: object) -> httpx.Response:
+        """Have the fake engine do something."""
+        return self.generate(**{"prompts": [command], **body})
+
+    def await_ready(self) -> None:
+        """Until all modes serve."""
+        until(lambda: self.http.get("/health/ready").status_code == 200, "all modes ready")
+
+    def series(self) -> dict[str, float]:
+        """The exposition: 'name{labels}' → value."""
+        lines = self.http.get("/metrics").text.splitlines()
+        pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+        return {name.removeprefix("launchbound_"): float(value) for name, value in pairs}
+
+
+def fake_engine_command(**options: object) -> list[str]:
+    """The command line of a fake engine; its settings are appended by the supervisor."""
+    return [sys.executable, str(FAKE_ENGINE), json.dumps(options)]
+
+
+@contextmanager
+def running(
+    settings: dict[str, Any] | None = None,
+    command: list[str] | None = None,
+    anatomy: Path | None = None,
+    **options: object,
+) -> Iterator[Front]:
+    """A front on a free port with a fake engine of these options, or `command`; both are gone at the end.
+
+    `anatomy`: the folder in which a fake anatomy process finds its commands; else it is the real one.
+    """
+    given = {"batch_sizes": [1, 4], "drain_seconds": 1.0, **(settings or {})}
+    fake_anatomy = [sys.executable, str(FAKE_ANATOMY), str(anatomy)] if anatomy else None
+    engine = command or fake_engine_command(**options)
+    app = create_app(Settings(**given), engine, anatomy_command=fake_anatomy)
+    config = uvicorn.Config(
+        app, port=0, loop="uvloop", lifespan="on", log_config=None, timeout_graceful_shutdown=2
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        until(lambda: server.started or not thread.is_alive(), "the server")
+        url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        with httpx.Client(base_url=url, timeout=PATIENCE_SECONDS, trust_env=False) as http:
+            yield Front(http, app.state.launchbound, url)
+    finally:
+        server.should_exit = True
+        thread.join(PATIENCE_SECONDS)
+        assert not thread.is_alive(), "the server did not end"
