@@ -13,7 +13,7 @@ import pytest
 import zmq
 
 from service.front import child_process, supervisor
-from service.front.child_socket import Line
+from service.front.child_socket import ChildSocket
 from tests.support.serving import Front, running, until
 
 
@@ -50,7 +50,7 @@ def test_an_engine_that_has_not_come_to_the_border_yet_is_ended_at_once() -> Non
 def test_a_send_to_nobody_does_not_wait(tmp_path: Path) -> None:
     async def send() -> bool:
         with zmq.Context() as context:
-            alone = Line(context, f"ipc://{tmp_path / 'l'}", print)
+            alone = ChildSocket(context, f"ipc://{tmp_path / 'l'}", print)
             try:
                 return alone.send(b"hello")
             finally:

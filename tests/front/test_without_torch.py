@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import psutil
 
-from tests.front.test_serve import await_ready, served
+from tests.cli.test_serve import await_ready, served
 from tests.support.serving import BODY
 
 LIMIT_BYTES = 150_000_000

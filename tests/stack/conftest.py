@@ -9,11 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import running
 
 from dashboards.local import Prometheus, local_prometheus
 from loadtests.run.exporter import Exporter
-from tests.stack import gpu_page
+from tests.stack import gpu_page, running
 from tests.stack.running import Stack
 
 ROUNDS = 3

@@ -10,7 +10,6 @@ import time
 from collections import Counter
 
 import pytest
-import running
 from plotly.offline import get_plotlyjs
 
 from dashboards.build import boards
@@ -19,6 +18,7 @@ from dashboards.local import Sample
 from dashboards.pictures import Span, page
 from dashboards.promql import SHOWN, mean, quantile
 from dashboards.questions import Question, filled, questions
+from tests.stack import running
 from tests.stack.running import Stack
 
 pytestmark = pytest.mark.stack

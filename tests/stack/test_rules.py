@@ -5,10 +5,10 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-import running
 import yaml
 
 from dashboards.local import CONFIGURATION
+from tests.stack import running
 from tests.stack.running import Stack
 
 pytestmark = pytest.mark.stack

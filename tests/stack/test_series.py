@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 
 import pytest
-import running
 from prometheus_client.parser import text_string_to_metric_families
 
 from service.front.metrics.catalogue import CATALOGUE, PREFIX
+from tests.stack import running
 from tests.stack.running import Stack
 
 pytestmark = pytest.mark.stack

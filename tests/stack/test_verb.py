@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import running
 
 from dashboards.local import Prometheus
+from tests.stack import running
 
 pytestmark = pytest.mark.stack
 
