@@ -11,7 +11,7 @@ from wsgiref.simple_server import WSGIRequestHandler, make_server
 from prometheus_client import CollectorRegistry, Gauge, make_wsgi_app
 
 from service.front.metrics.recorder import Metrics
-from service.front.request_timing import Account, add_up
+from service.front.request_timing import RequestTiming, add_up
 from service.protocol.messages import Job, Outcome, Output, Phase, PhaseTimings, StepProfile, Timings
 from service.protocol.status import EngineStatus, ModeStatus, Parity
 
@@ -163,7 +163,7 @@ def _profile(mode: str) -> list[StepProfile]:
     ]
 
 
-def _account(mode: str, effective: str, profile: list[StepProfile] | None = None) -> Account:
+def _account(mode: str, effective: str, profile: list[StepProfile] | None = None) -> RequestTiming:
     """A request of one prefill and seven decode steps; eager issues slowly, a graph replay does not."""
     dispatch, span = (900e-6, 950e-6) if effective == "eager" else (60e-6, 210e-6)
     prefill, decode = _phase(1, dispatch, 2 * span, 300e-6), _phase(7, dispatch, span, 180e-6)
