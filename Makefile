@@ -2,9 +2,11 @@
 PYTHON ?= .venv/bin/python
 SYSTEM_PYTHON ?= python3
 READY := .venv/.ready
+# A file's tests stay on one worker. Two workers are what two cores take, and no test depends on time.
+IN_PARALLEL := --numprocesses=2 --dist=loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench test serve lint dashboards gpu-check up down
+.PHONY: help setup bench test test-quick serve lint dashboards gpu-check up down
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -25,7 +27,10 @@ bench: $(READY) ## the main job: serve the five modes, sweep them, write the rep
 	@.venv/bin/launchbound sweep --preset quick
 
 test: $(READY) ## run the tests
-	@.venv/bin/python -m pytest
+	@.venv/bin/python -m pytest $(IN_PARALLEL)
+
+test-quick: $(READY) ## the tests that need no compilation, no browser and no Prometheus (a minute)
+	@.venv/bin/python -m pytest -q $(IN_PARALLEL) -m "not compiles and not end_to_end and not stack and not browser and not gpu"
 
 serve: $(READY) ## serve on 127.0.0.1:8000
 	@.venv/bin/launchbound serve
@@ -35,6 +40,7 @@ lint: $(READY) ## ruff, mypy --strict, and the linters of the compose stack
 	@.venv/bin/ruff format --check .
 	@.venv/bin/mypy
 	@.venv/bin/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
+	@.venv/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/ci.yml
 	@.venv/bin/hadolint Dockerfile
 	@.venv/bin/python -m dashboards.build --check
 	@.venv/bin/python -m service.front.metrics.page --check

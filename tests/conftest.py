@@ -2,11 +2,64 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.support.serving import Front, running
+
+TESTS = Path(__file__).parent
+GRAPHS_BEFORE = pytest.StashKey[int]()
+BY_FOLDER = {"end_to_end": "end_to_end", "stack": "stack", "gpu": "gpu"}
+
+
+SHARES_COMPILED_CODE = ("end_to_end/test_service.py", "stack/")
+"""Services of the same model, modes and batch sizes: the first compiles for all, so one worker runs them."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of the folders that need a whole service, a Prometheus or a GPU, and order them.
+
+    A file's tests run on one worker, because they share what its fixtures made. The longest files come
+    first, so that no worker is left with one of them at the end.
+    """
+    for item in items:
+        place = item.path.relative_to(TESTS)
+        if place.parts[0] in BY_FOLDER:
+            item.add_marker(BY_FOLDER[place.parts[0]])
+        shares = str(place).startswith(SHARES_COMPILED_CODE)
+        item.add_marker(pytest.mark.xdist_group("served-tiny" if shares else str(place)))
+    items.sort(key=lambda item: item.path.relative_to(TESTS).parts[0] not in BY_FOLDER)
+
+
+@pytest.fixture(scope="session")
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment that gives a service the session's cache of compiled code, empty at first."""
+    return {"LAUNCHBOUND_CACHE_FOLDER": str(tmp_path_factory.mktemp("cache"))}
+
+
+def compiled_graphs() -> int:
+    """Graphs that torch has compiled in this process; 0 where it is not even imported."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return 0 if dynamo is None else int(dynamo.counters["stats"]["unique_graphs"])
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    """Count before the fixtures are made, those of a module too."""
+    item.stash[GRAPHS_BEFORE] = compiled_graphs()
+    yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """`make test-quick` leaves out what is marked, so what compiles has to be."""
+    yield
+    marked = {mark.name for mark in item.iter_markers()} & {"compiles", *BY_FOLDER.values()}
+    if not marked and compiled_graphs() > item.stash[GRAPHS_BEFORE]:
+        pytest.fail("this test compiles: mark it with pytest.mark.compiles")
 
 
 @pytest.fixture(scope="module")

@@ -74,7 +74,7 @@ class Post:
 
 def work(*outcomes: str) -> tuple[int, list[FromAnatomy]]:
     post = Post(*outcomes)
-    code = process.work(cast(process.Post, post), NO_BENCH)
+    code = process.work(cast(process.FrontSocket, post), NO_BENCH)
     return code, [message for message in post.sent if not isinstance(message, Progress)]
 
 
@@ -88,7 +88,7 @@ def test_studies_run_one_after_another_until_told_to_stop() -> None:
 @pytest.mark.usefixtures("one_study")
 def test_progress_is_sent_as_it_is_made() -> None:
     post = Post("found")
-    process.work(cast(process.Post, post), NO_BENCH)
+    process.work(cast(process.FrontSocket, post), NO_BENCH)
     assert post.sent[0] == Progress(id=0, words="looking")
 
 

@@ -35,14 +35,12 @@ def generate(client: httpx.Client, mode: str, **body: object) -> httpx.Response:
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return {"LAUNCHBOUND_CACHE_FOLDER": str(tmp_path_factory.mktemp("cache"))}
-
-
-@pytest.fixture(scope="module")
-def warming(cache: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+def warming(shared_cache: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     log = tmp_path_factory.mktemp("service") / "log"
-    with launched(OPTIONS, log, cache) as url, httpx.Client(base_url=url, timeout=PATIENCE_SECONDS) as client:
+    with (
+        launched(OPTIONS, log, shared_cache) as url,
+        httpx.Client(base_url=url, timeout=PATIENCE_SECONDS) as client,
+    ):
         yield client
 
 
@@ -139,9 +137,9 @@ def test_a_client_that_hangs_up_is_cancelled(client: httpx.Client) -> None:
 
 
 def test_a_second_start_finds_its_compiled_code(
-    client: httpx.Client, cache: dict[str, str], tmp_path: Path
+    client: httpx.Client, shared_cache: dict[str, str], tmp_path: Path
 ) -> None:
     options = [*OPTIONS, "--modes=compiled"]
-    with launched(options, tmp_path / "log", cache) as url, httpx.Client(base_url=url) as second:
+    with launched(options, tmp_path / "log", shared_cache) as url, httpx.Client(base_url=url) as second:
         until(lambda: second.get("/health/ready").status_code == 200, "the second start")
         assert statuses(second)["compiled"]["cache"] == "warm"

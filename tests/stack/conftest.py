@@ -40,11 +40,13 @@ def prometheus_binary() -> str:
 
 
 @pytest.fixture(scope="session")
-def stack(tmp_path_factory: pytest.TempPathFactory, prometheus_binary: str) -> Iterator[Stack]:
+def stack(
+    tmp_path_factory: pytest.TempPathFactory, prometheus_binary: str, shared_cache: dict[str, str]
+) -> Iterator[Stack]:
     folder: Path = tmp_path_factory.mktemp("stack")
     exporter, page = Exporter({"run": "a-sweep"}), gpu_page.GpuPage()
     with (
-        running.real_service(folder) as url,
+        running.real_service(folder, shared_cache) as url,
         gpu_page.served(exporter.registry) as client,
         gpu_page.served(page.registry) as gpu,
     ):

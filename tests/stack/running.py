@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,8 @@ from dashboards.local import Prometheus
 from loadtests.run.exporter import Exporter
 
 MODES = ("eager", "no_grad", "inference_mode", "compiled", "reduce-overhead")
-BATCH_SIZES = (1, 4)
+BATCH_SIZES = (2,)
+"""As in tests/end_to_end/test_service.py, whose compiled code is found again."""
 SERVE = "from service.front import app, settings; raise SystemExit(app.serve(settings.Settings()))"
 OPENER = build_opener(ProxyHandler({}))
 
@@ -39,7 +40,7 @@ def until(true: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
     """Poll until `true()`; fails with `what` was awaited after `seconds`."""
     deadline = time.monotonic() + seconds
     while not true():
-        assert time.monotonic() < deadline, f"waited {seconds:.0f} s in vain: {what}"
+        assert time.monotonic() < deadline, f"waited {seconds:.0f} s for {what}"
         time.sleep(0.1)
 
 
@@ -54,14 +55,14 @@ def get(url: str) -> tuple[int, str]:
 
 
 @contextmanager
-def real_service(folder: Path) -> Iterator[str]:
+def real_service(folder: Path, cache: Mapping[str, str]) -> Iterator[str]:
     """Serve all five modes on a free port; yields the address once all are ready, compiled ones too."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("LAUNCHBOUND_")}
     environment |= {
         "LAUNCHBOUND_PORT": "0",
         "LAUNCHBOUND_MODES": ",".join(MODES),
         "LAUNCHBOUND_BATCH_SIZES": ",".join(map(str, BATCH_SIZES)),
-        "LAUNCHBOUND_CACHE_FOLDER": str(folder / "cache"),
+        **cache,
     }
     log = folder / "service.log"
     with log.open("w") as said:
