@@ -16,8 +16,8 @@ from loadtests.run.rows import read_rows
 from loadtests.run.sweep import run_sweep
 from service.measure.rounds import Say
 from service.selftest.counting import at_least
-from service.selftest.rows import CheckResult
-from service.selftest.served import Connection, Served
+from service.selftest.results import CheckResult
+from service.selftest.running_service import Connection, Served
 from service.statistics.intervals import Interval, mean_interval
 
 REPEATS, NEEDED = 40, 35

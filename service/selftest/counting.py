@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scipy.special import betaincinv
 
-from service.selftest.rows import CheckResult, Verdict
+from service.selftest.results import CheckResult, Verdict
 from service.statistics.intervals import Interval
 
 

@@ -12,8 +12,8 @@ from time import perf_counter_ns, thread_time_ns
 
 from service.measure.native_stacks import PerfError, Recording, recording
 from service.measure.rounds import Say
-from service.selftest.lab import LEAD_STEPS, Lab
-from service.selftest.rows import CheckResult, judged, not_measurable
+from service.measure.variants import LEAD_STEPS, Lab
+from service.selftest.results import CheckResult, judged, not_measurable
 from service.statistics.intervals import median_interval
 
 ROUNDS = 24

@@ -18,9 +18,9 @@ from functools import partial
 
 from models.config import Config
 from service.measure.rounds import Say, in_rounds, paired_median_ratio
-from service.selftest.lab import Lab
+from service.measure.variants import Lab
 from service.selftest.regression import curvature, intercept
-from service.selftest.rows import CheckResult, judged, not_measurable
+from service.selftest.results import CheckResult, judged, not_measurable
 from service.statistics.intervals import median_interval
 
 ROUNDS = 25

@@ -7,8 +7,8 @@ from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from service.measure.rounds import Say, in_rounds, paired_median_ratio
-from service.selftest.lab import Case, Lab
-from service.selftest.rows import CheckResult, exact, judged, not_measurable
+from service.measure.variants import Case, Lab
+from service.selftest.results import CheckResult, exact, judged, not_measurable
 from service.statistics.intervals import Interval
 from service.step.profiling import chrome_events, profile_step
 from service.step.trace import STEP_MARK, read_steps

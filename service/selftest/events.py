@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from service.selftest.rows import CheckResult
+from service.selftest.results import CheckResult
 
 
 class Said(msgspec.Struct, frozen=True, tag="said"):

@@ -6,8 +6,8 @@ from functools import partial
 from itertools import pairwise
 
 from service.measure.rounds import Say, in_rounds, paired_median_ratio
-from service.selftest.lab import Lab
-from service.selftest.rows import CheckResult, judged, not_measurable, worst
+from service.measure.variants import Lab
+from service.selftest.results import CheckResult, judged, not_measurable, worst
 from service.statistics.intervals import median_interval
 
 ROUNDS = 40

@@ -9,8 +9,8 @@ from time import perf_counter_ns
 import torch
 
 from service.measure.rounds import Say, in_rounds
-from service.selftest.lab import Case, Lab
-from service.selftest.rows import CheckResult, judged, not_measurable
+from service.measure.variants import Case, Lab
+from service.selftest.results import CheckResult, judged, not_measurable
 from service.statistics.intervals import median_interval
 from service.step.callables import InjectedWork
 

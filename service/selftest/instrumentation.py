@@ -17,9 +17,9 @@ from service.engine.generation import Generator, Run
 from service.engine.inbox import Inbox
 from service.engine.local_inbox import local_job
 from service.measure.rounds import Say, paired_median_ratio
+from service.measure.variants import Case, Lab
 from service.protocol.modes import MODES
-from service.selftest.lab import Case, Lab
-from service.selftest.rows import CheckResult, judged
+from service.selftest.results import CheckResult, judged
 from service.selftest.workload import NEW_TOKENS, PROMPT
 from service.statistics.intervals import median_interval
 from service.step.callables import Buffers, Step, allocate, build_step

@@ -12,8 +12,8 @@ from time import perf_counter, sleep
 from typing import Any
 
 from service.measure.rounds import Say, in_rounds, paired_median_ratio
-from service.selftest.rows import CheckResult, judged
-from service.selftest.served import Served
+from service.selftest.results import CheckResult, judged
+from service.selftest.running_service import Served
 from service.statistics.intervals import median_interval
 
 CONCURRENCY = 8

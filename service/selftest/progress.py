@@ -9,7 +9,7 @@ from time import monotonic
 from rich.console import Console
 
 from service.measure.rounds import Say
-from service.selftest.rows import CheckResult
+from service.selftest.results import CheckResult
 
 BEAT_SECONDS = 5.0
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from loadtests.run.environment import cpu_model, git_state
-from service.selftest.rows import CheckResult, Verdict
+from service.selftest.results import CheckResult, Verdict
 
 FILE = "selftest.json"
 FORMAT_VERSION = 1

@@ -22,11 +22,11 @@ from service.selftest.aa_test import against_itself, twice
 from service.selftest.checks import BENCH, ENGINE_REST, SERVICE, chosen, settle
 from service.selftest.events import BenchEvent, CheckResults, EngineRest, Machine
 from service.selftest.load import concurrency, scrape
-from service.selftest.parts import request_parts
 from service.selftest.progress import Progress
 from service.selftest.report import new_folder, new_report, print_table, write
-from service.selftest.rows import CheckResult
-from service.selftest.served import Served, ServedError, served
+from service.selftest.request_parts import request_parts
+from service.selftest.results import CheckResult
+from service.selftest.running_service import Served, ServedError, served
 
 EXIT_FAILED = 1
 
@@ -43,7 +43,7 @@ class _Selftest:
     def bench(self, names: list[str]) -> None:
         """Run `names` in the bench's process. Raises ValueError where its settings cannot work."""
         settings = msgspec.json.encode(self._settings.engine_settings("")).decode()
-        command = [sys.executable, "-m", "service.selftest.bench", settings, ",".join(names)]
+        command = [sys.executable, "-m", "service.selftest.worker", settings, ",".join(names)]
         decoder, over = msgspec.json.Decoder(BenchEvent), set[str]()
         log = self._folder / "bench.log"
         with (

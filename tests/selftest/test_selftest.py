@@ -14,22 +14,22 @@ import torch
 from models.config import CONFIGS
 from models.transformer import Transformer
 from service.front.settings import Settings
+from service.measure.isolation import Disturbance
 from service.measure.native_stacks import Recording, Sample
 from service.measure.rounds import in_rounds, paired_median_ratio
 from service.measure.symbols import RULES, parse, side_of
 from service.protocol.messages import EngineSettings
 from service.protocol.modes import MODES
-from service.selftest import bench
-from service.selftest.checks import BENCH, SERVICE, chosen, settle
+from service.selftest import worker
+from service.selftest.checks import BENCH, SERVICE, chosen, excuse, settle
 from service.selftest.counting import at_least, share_interval
 from service.selftest.cross_check_perf import Window, kernel_shares
 from service.selftest.cross_check_widths import family
-from service.selftest.disturbance import Disturbance
-from service.selftest.parts import request_parts
 from service.selftest.regression import curvature, intercept
 from service.selftest.report import FILE, measured, new_report, read, write
-from service.selftest.rows import CheckResult, exact, judge, judged, not_measurable, worst
-from service.selftest.served import flags
+from service.selftest.request_parts import request_parts
+from service.selftest.results import CheckResult, exact, judge, judged, not_measurable, worst
+from service.selftest.running_service import flags
 from service.statistics.intervals import Interval
 from service.step.callables import InjectedWork, allocate, build_step
 
@@ -211,7 +211,7 @@ def test_a_burden_runs_once_per_step_in_the_steps_grad_mode_and_changes_no_resul
 
 
 def test_every_bench_check_has_its_function_and_its_words() -> None:
-    assert bench.CHECKS.keys() == BENCH.keys()
+    assert worker.CHECKS.keys() == BENCH.keys()
 
 
 def test_an_unknown_check_is_refused_with_those_there_are() -> None:
@@ -252,9 +252,9 @@ class Busy(Disturbance):
 def test_a_failure_on_a_disturbed_core_is_undecided_and_a_pass_stands() -> None:
     rows = [judged("bad", "b", interval(2, 3), most=1), judged("good", "b", interval(0, 1), most=1)]
     rows.append(exact("sure", "b", False, 1.0, "s"))
-    assert [row.verdict for row in Busy(0.2).excuse(rows)] == ["undecided", "pass", "fail"]
-    assert "20%" in Busy(0.2).excuse(rows)[0].note
-    assert Busy(0.001).excuse(rows) == rows
+    assert [row.verdict for row in excuse(Busy(0.2), rows)] == ["undecided", "pass", "fail"]
+    assert "20%" in excuse(Busy(0.2), rows)[0].note
+    assert excuse(Busy(0.001), rows) == rows
 
 
 def test_time_in_which_a_thread_did_not_run_is_a_disturbance() -> None:

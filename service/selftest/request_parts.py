@@ -6,8 +6,8 @@ from statistics import median
 from typing import Any
 
 from service.measure.rounds import Say
-from service.selftest.rows import CheckResult, exact, judged
-from service.selftest.served import Served
+from service.selftest.results import CheckResult, exact, judged
+from service.selftest.running_service import Served
 from service.statistics.intervals import median_interval
 
 REQUESTS = 20

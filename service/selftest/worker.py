@@ -1,6 +1,6 @@
 """The bench's process: runs checks on the engine's cores and tells rows, as JSON lines, to its parent.
 
-Started as `python -m service.selftest.bench SETTINGS NAMES`: `EngineSettings` as JSON, names with commas.
+Started as `python -m service.selftest.worker SETTINGS NAMES`: `EngineSettings` as JSON, names with commas.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ import msgspec
 import torch
 
 from service.measure.rounds import Say
+from service.measure.variants import Lab
 from service.protocol.messages import EngineSettings
 from service.selftest.checks import ENGINE_REST, settle
 from service.selftest.cross_check_perf import sampled
 from service.selftest.cross_check_widths import work
 from service.selftest.cuda import on_cuda
-from service.selftest.engine_rest import engine_seconds
+from service.selftest.engine_overhead import engine_seconds
 from service.selftest.events import BenchEvent, CheckResults, EngineRest, Machine, Said
 from service.selftest.floors import ladder, widths
 from service.selftest.injected_work import added_host_work, longer_kernel
 from service.selftest.instrumentation import full_against_off, own_work
-from service.selftest.lab import Lab
 from service.selftest.machine import described
-from service.selftest.rows import CheckResult
+from service.selftest.results import CheckResult
 from service.step.process_state import prepare_process
 
 CHECKS: dict[str, Callable[[Lab, Say], list[CheckResult]]] = {

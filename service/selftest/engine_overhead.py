@@ -17,9 +17,9 @@ from service.engine.inbox import Inbox
 from service.engine.local_inbox import local_job
 from service.engine.loop import Engine
 from service.measure.rounds import Say
+from service.measure.variants import Lab
 from service.protocol.messages import Job, Outcome, Stop, ToFront
 from service.protocol.status import EngineStatus
-from service.selftest.lab import Lab
 from service.selftest.workload import NEW_TOKENS, PROMPT
 
 JOBS = 20

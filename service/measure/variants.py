@@ -16,10 +16,10 @@ import torch
 from models.checkpoint import build
 from models.config import Config
 from models.transformer import Transformer
+from service.measure.isolation import Disturbance
 from service.protocol.messages import EngineSettings
 from service.protocol.modes import MODES
 from service.protocol.placement import engine_cpus, pin
-from service.selftest.disturbance import Disturbance
 from service.step.calibration import cold_seconds, prepare
 from service.step.callables import Buffers, InjectedWork, Step, allocate, build_step
 from service.step.cold_cache import ColdCache, issued_by_operator, weights_by_reader
