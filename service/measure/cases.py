@@ -59,7 +59,8 @@ class Case:
 
     def call_seconds(self, clock: Callable[[], int] = perf_counter_ns) -> float:
         """One call by `clock` (nanoseconds): on a CPU the whole step less its emulation, on CUDA dispatch."""
-        arguments, emulation = self.buffers.arguments(self.phase), self.emulation
+        arguments = self.buffers.arguments(self.phase)
+        emulation = self.emulation
         if emulation and emulation.before_step:
             emulation.cache.before(emulation.own_bytes)
         paused_ns = emulation.cache.paused_ns if emulation else 0

@@ -62,9 +62,8 @@ class Variants:
         self, twin: Case, samples: int = 3, pick: Callable[[list[float]], float] = median
     ) -> float:
         """The median (or another `pick`) of a few samples of the floor, by the calibration's own code."""
-        cache, before_step = None, False
-        if twin.emulation:
-            cache, before_step = twin.emulation.cache, twin.emulation.before_step
+        cache = twin.emulation.cache if twin.emulation else None
+        before_step = twin.emulation.before_step if twin.emulation else False
         return pick(cold_seconds(twin.step, twin.buffers, cache, before_step, samples))
 
     def weights_bytes(self, config: Config) -> int:

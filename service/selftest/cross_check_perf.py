@@ -54,11 +54,11 @@ def twin_against_perf(variants: Variants, log: Log) -> list[CheckResult]:
     elsewhere = os.sched_getaffinity(0) - set(variants.cpus) or set(variants.cpus)
     arms = {mode: partial(_window, variants, mode) for mode in variants.modes}
     try:
-        with recording(elsewhere) as seen, variants.isolated():
+        with recording(elsewhere) as recorded, variants.isolated():
             windows = in_rounds(arms, ROUNDS, "perf", log)
     except PerfError as error:
         return [not_measurable(NAME, BOUND, str(error))]
-    return [_row(mode, windows[mode], seen) for mode in variants.modes]
+    return [_row(mode, windows[mode], recorded) for mode in variants.modes]
 
 
 def _window(variants: Variants, mode: str) -> Window:
@@ -74,12 +74,12 @@ def _window(variants: Variants, mode: str) -> Window:
     return Window(began, now, median(steps), variants.floor_seconds(twin))
 
 
-def kernel_shares(windows: list[Window], seen: Recording) -> list[float | None]:
+def kernel_shares(windows: list[Window], recorded: Recording) -> list[float | None]:
     """Per window, the share of its samples that were in kernels; None where it has none."""
-    instants = [sample.instant_ns for sample in seen.samples]
+    instants = [sample.instant_ns for sample in recorded.samples]
     shares: list[float | None] = []
     for window in windows:
-        inside = seen.samples[
+        inside = recorded.samples[
             bisect_right(instants, window.began_ns) : bisect_right(instants, window.ended_ns)
         ]
         kernels = sum(sample.side == "kernel" for sample in inside)
@@ -87,16 +87,17 @@ def kernel_shares(windows: list[Window], seen: Recording) -> list[float | None]:
     return shares
 
 
-def _row(mode: str, windows: list[Window], seen: Recording) -> CheckResult:
+def _row(mode: str, windows: list[Window], recorded: Recording) -> CheckResult:
     pairs = [
         (window.twin_share, share)
-        for window, share in zip(windows, kernel_shares(windows, seen), strict=True)
+        for window, share in zip(windows, kernel_shares(windows, recorded), strict=True)
         if share is not None
     ]
     name = f"{NAME}: {mode}"
     if len(pairs) < 2:
         return not_measurable(name, BOUND, "perf gave no samples of this process")
-    twin, perf = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    twin = [pair[0] for pair in pairs]
+    perf = [pair[1] for pair in pairs]
     difference = median_interval([t - p for t, p in pairs])
     note = f"twin {median(twin):.0%} kernel, perf {median(perf):.0%}"
     return interval_result(

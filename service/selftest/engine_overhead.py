@@ -98,7 +98,8 @@ def own_work(variants: Variants, log: Log) -> list[CheckResult]:
         with variants.isolated():
             for number in range(OWN_WORK_JOBS):
                 log(f"job {number + 1} of {OWN_WORK_JOBS}")
-                meter, run = TimestampingMeter(new_meter(bench.device, 1, "full")), Run()
+                meter = TimestampingMeter(new_meter(bench.device, 1, "full"))
+                run = Run()
                 job = local_job(f"own-{number}", OWN_WORK_MODE, [PROMPT], NEW_TOKENS, ignore_eos=True)
                 generator.run(job, {("prefill", 1): step, ("decode", 1): step}, run, meter)
                 found.append(meter.gaps_seconds(run))
@@ -151,7 +152,8 @@ def overhead_seconds(variants: Variants, log: Log) -> dict[str, float]:
 
 def _send_jobs(front: zmq.Socket[bytes], jobs: list[Job], outcomes: list[Outcome], log: Log) -> None:
     """Wait until the engine is warm, send each job once the one before it is done, then `Stop`."""
-    decode, encode = msgspec.msgpack.Decoder(ToFront).decode, msgspec.msgpack.Encoder().encode
+    decode = msgspec.msgpack.Decoder(ToFront).decode
+    encode = msgspec.msgpack.Encoder().encode
     waiting = list(jobs)
     while len(outcomes) < len(jobs):
         message = decode(front.recv())

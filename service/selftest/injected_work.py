@@ -46,7 +46,8 @@ def busy(variants: Variants, elements: int) -> InjectedWork:
     It reads one element over and over and writes little, so that its length does not depend on the caches.
     """
     shape = torch.full((1,), GAMMA_AT, device=variants.device).expand(elements)
-    at, out = shape.clone()[:1].expand(elements), torch.empty(elements, device=variants.device)
+    at = shape.clone()[:1].expand(elements)
+    out = torch.empty(elements, device=variants.device)
     return InjectedWork(kernel=lambda: torch.igamma(shape, at, out=out))
 
 
@@ -55,7 +56,8 @@ def longer_kernel(variants: Variants, log: Log) -> list[CheckResult]:
     short, long, hollow = (busy(variants, elements) for elements in (ELEMENTS, ELEMENTS * TIMES_LONGER, 1))
 
     def cases_of(mode: str) -> InjectionCases:
-        twin, bare = variants.twin(mode, hollow), variants.case(mode)
+        twin = variants.twin(mode, hollow)
+        bare = variants.case(mode)
         return InjectionCases(
             variants.case(mode, injected=short),
             variants.case(mode, injected=long),
@@ -102,7 +104,7 @@ def _rows(
     other = "dispatch" if moved == "kernel" else "kernel"
     bounds = {moved: f"moves by it ± {SHARE:.0%}", other: f"moves by < {SHARE:.0%} of it"}
     if variants.device.type != "cpu":
-        why = "the twin's floor is a CPU's way to tell the two apart"
+        why = "only on a CPU does the twin's floor separate dispatch from kernels"
         return [not_measurable(f"{what}: {part}", bound, why) for part, bound in bounds.items()]
     rows = []
     for mode in (mode for mode in MODES if mode in variants.modes):

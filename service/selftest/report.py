@@ -52,7 +52,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 def new_report(
     rows: list[CheckResult], machine: dict[str, str | int], modes: list[str], seconds: float
 ) -> Report:
-    """`rows` with everything they depend on."""
+    """`rows` with the commit, the machine and the settings that they depend on."""
     names = dict.fromkeys(str(machine.get(key, "unknown")) for key in ("cpu", "device"))
     counts = Counter(row.verdict for row in rows)
     detail = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
@@ -94,7 +94,7 @@ def read(path: Path) -> Report:
 
 
 def print_table(report: Report, console: Console) -> None:
-    """Every row, then the count of each verdict."""
+    """Every row with its verdict."""
     table = Table(
         "property", "bound", "measured [95 %]", "verdict", "note", title=f"selftest, {report.machine}"
     )
@@ -108,10 +108,11 @@ def print_table(report: Report, console: Console) -> None:
 
 
 def measured(row: CheckResult) -> str:
-    """Value and interval in words; durations in µs or ms."""
+    """Value and interval as text; durations in µs or ms."""
     if row.value is None or row.low is None or row.high is None:
         return "–"
-    scale, unit = 1.0, "" if row.unit == "ratio" else f" {row.unit}"
+    scale = 1.0
+    unit = "" if row.unit == "ratio" else f" {row.unit}"
     if row.unit == "s":
         scale, unit = (1e3, " ms") if abs(row.value) >= 1e-3 else (1e6, " µs")
     value, low, high = (f"{number * scale:.3g}" for number in (row.value, row.low, row.high))

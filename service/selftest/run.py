@@ -54,7 +54,8 @@ class _Selftest:
         """Run `names` in a worker process. Raises ValueError where its settings cannot work."""
         settings = msgspec.json.encode(self._settings.engine_settings("")).decode()
         command = [sys.executable, "-m", "service.selftest.worker", settings, ",".join(names)]
-        decode, finished = msgspec.json.Decoder(WorkerEvent).decode, set[str]()
+        decode = msgspec.json.Decoder(WorkerEvent).decode
+        finished: set[str] = set()
         log_file = self._folder / "worker.log"
         with (
             log_file.open("wb") as errors,
@@ -115,7 +116,8 @@ def main(settings: Settings, only: list[str] | None = None, out: Path | None = N
     in_worker, over_http = choose_checks(only)
     if "parts" in over_http:
         in_worker.append(ENGINE_OVERHEAD)
-    console, began = Console(), monotonic()
+    console = Console()
+    began = monotonic()
     folder = out or new_folder()
     folder.mkdir(parents=True, exist_ok=True)
     with closing(ProgressPrinter(console)) as progress:

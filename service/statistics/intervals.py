@@ -32,7 +32,8 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval
     """
     if not values:
         raise ValueError("an interval needs at least one value")
-    centre, count = fmean(values), len(values)
+    count = len(values)
+    centre = fmean(values)
     if count < 2:
         return Interval(centre, -math.inf, math.inf, count)
     half = float(stdtrit(count - 1, 0.5 + confidence / 2)) * stdev(values) / math.sqrt(count)
@@ -60,7 +61,8 @@ def median_interval(values: Sequence[float]) -> Interval:
     """
     if not values:
         raise ValueError("a median needs at least one value")
-    ordered, count = sorted(values), len(values)
+    count = len(values)
+    ordered = sorted(values)
     middle = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
     # The median lies below the k-th smallest value with the chance of fewer than k values below it.
     rank = max((k for k in range(1, count // 2 + 1) if bdtr(k - 1, count, 0.5) <= 0.025), default=0)

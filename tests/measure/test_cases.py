@@ -128,7 +128,8 @@ def test_every_variant_is_built_once_at_batch_1_with_its_own_buffers(variants: V
 def test_a_variants_plain_step_computes_what_the_served_model_does(
     settings: EngineSettings, variants: Variants
 ) -> None:
-    own, served = variants.case(MODE), Bench(settings).case(MODE, 1)
+    own = variants.case(MODE)
+    served = Bench(settings).case(MODE, 1)
     assert torch.equal(own.call()[0], served.call()[0])
 
 

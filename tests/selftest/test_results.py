@@ -65,9 +65,10 @@ def test_the_interval_of_a_share_is_that_of_clopper_and_pearson() -> None:
 def test_a_row_carries_the_value_and_the_interval_that_it_was_made_from() -> None:
     measured = interval_result("a", "≤ 1", Interval(0.5, 0.4, 0.6, 9), most=1, unit="s", numbers={"n": [0.5]})
     assert (measured.value, measured.low, measured.high, measured.numbers) == (0.5, 0.4, 0.6, {"n": [0.5]})
-    seen = exact_result("b", "all", False, 3.0, "of 5")
-    assert (seen.verdict, seen.value, seen.low, seen.high) == ("fail", 3.0, 3.0, 3.0)
-    counted, share = count_result("c", 8, 10, 7), share_interval(8, 10)
+    exact = exact_result("b", "all", False, 3.0, "of 5")
+    assert (exact.verdict, exact.value, exact.low, exact.high) == ("fail", 3.0, 3.0, 3.0)
+    counted = count_result("c", 8, 10, 7)
+    share = share_interval(8, 10)
     assert (counted.value, counted.low, counted.high) == (8, share.low * 10, share.high * 10)
     absent = not_measurable("d", "all", "no GPU")
     assert (absent.value, absent.low, absent.high, absent.note) == (None, None, None, "no GPU")

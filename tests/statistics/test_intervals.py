@@ -22,7 +22,8 @@ DURATIONS = st.lists(st.floats(1e-6, 1e3), min_size=2, max_size=40)
 
 def covered(middle_of: str, repeats: int = 400) -> float:
     """The share of intervals from 30 draws of a skewed distribution that hold its true middle."""
-    random, inside = Random(3), 0
+    random = Random(3)
+    inside = 0
     true = 1.0 if middle_of == "mean" else math.log(2)
     make = mean_interval if middle_of == "mean" else median_interval
     for _ in range(repeats):
