@@ -83,7 +83,7 @@ class Variants:
         return Emulation(self._cold_cache, before_step, sum(weights_by_reader(model).values()))
 
     def _model_of(self, config: Config, cooled: bool) -> Served:
-        """The model of this shape; `cooled`: its modules read what they have less than the served one's."""
+        """The model of this shape; `cooled`: under cold-cache emulation, where it is not the served one."""
         cooled = cooled and self._cold_cache is not None and config != self.config
         if (config, cooled) not in self._models:
             model = Transformer(config, 1).eval().to(self.device, self.precision.weights)
