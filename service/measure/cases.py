@@ -31,8 +31,8 @@ DECODE_POSITION = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Emulation:
-    """Cold-cache emulation of a step whose model has fewer weights than the served one.
+class CacheEviction:
+    """How caches are kept cold for a step whose model has fewer weights than the served one.
 
     `cache` reads the difference off the step's clock: in the model's modules, or, `before_step`, all at once
     before the step, less the `own_bytes` of weights that the step reads itself.
@@ -51,23 +51,23 @@ class Case:
     phase: Phase
     step: Step
     buffers: Buffers
-    emulation: Emulation | None = None
+    eviction: CacheEviction | None = None
 
     def call(self) -> tuple[Tensor, Tensor]:
         """One call, not synchronised on CUDA; logits [bucket, vocabulary] and greedy tokens [bucket]."""
         return self.step(*self.buffers.arguments(self.phase))
 
     def call_seconds(self, clock: Callable[[], int] = perf_counter_ns) -> float:
-        """One call by `clock` (nanoseconds): on a CPU the whole step less its emulation, on CUDA dispatch."""
+        """One call by `clock` (nanoseconds): on a CPU the whole step less its eviction, on CUDA dispatch."""
         arguments = self.buffers.arguments(self.phase)
-        emulation = self.emulation
-        if emulation and emulation.before_step:
-            emulation.cache.before(emulation.own_bytes)
-        paused_ns = emulation.cache.paused_ns if emulation else 0
+        eviction = self.eviction
+        if eviction and eviction.before_step:
+            eviction.cache.before(eviction.own_bytes)
+        paused_ns = eviction.cache.paused_ns if eviction else 0
         began = clock()
         self.step(*arguments)
         ended = clock()
-        paused_ns = emulation.cache.paused_ns - paused_ns if emulation else 0
+        paused_ns = eviction.cache.paused_ns - paused_ns if eviction else 0
         return (ended - began - paused_ns) / 1e9
 
     def steady_seconds(self, steps: int = 5, pick: Callable[[list[float]], float] = median) -> float:
@@ -84,12 +84,12 @@ def build_case(
     buffers: Buffers,
     precision: Precision,
     injected: InjectedWork | None = None,
-    emulation: Emulation | None = None,
+    eviction: CacheEviction | None = None,
 ) -> Case:
     """A step of `mode` on `model` and `buffers`, compiled where the mode compiles, and warmed."""
     position = min(DECODE_POSITION, model.config.context - 1) if phase == "decode" else 0
     buffers.positions.fill_(position)
-    case = Case(mode, phase, build_step(MODES[mode], model, injected, precision), buffers, emulation)
+    case = Case(mode, phase, build_step(MODES[mode], model, injected, precision), buffers, eviction)
     for _ in range(WARM_CALLS):
         case.call()
     return case

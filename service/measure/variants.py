@@ -12,7 +12,7 @@ from models.checkpoint import config_of
 from models.config import Config
 from models.served import Served
 from models.transformer import Transformer
-from service.measure.cases import Bench, Case, Emulation, build_case
+from service.measure.cases import Bench, CacheEviction, Case, build_case
 from service.measure.isolation import OffCpuTime, isolated
 from service.protocol.messages import EngineSettings
 from service.protocol.modes import MODES
@@ -50,8 +50,8 @@ class Variants:
             by_operator = issued_by_operator(MODES[mode], self.device.type)
             model = self._model_of(config, by_operator)
             buffers = allocate(model, [1], 1, self.precision.cache)[1]
-            emulation = self._emulation(model, config, by_operator)
-            self._cases[key] = build_case(mode, "decode", model, buffers, self.precision, injected, emulation)
+            eviction = self._eviction(model, config, by_operator)
+            self._cases[key] = build_case(mode, "decode", model, buffers, self.precision, injected, eviction)
         return self._cases[key]
 
     def twin(self, mode: str, injected: InjectedWork | None = None, width: int = 16) -> Case:
@@ -62,8 +62,8 @@ class Variants:
         self, twin: Case, samples: int = 3, pick: Callable[[list[float]], float] = median
     ) -> float:
         """The median (or another `pick`) of a few samples of the floor, by the calibration's own code."""
-        cache = twin.emulation.cache if twin.emulation else None
-        before_step = twin.emulation.before_step if twin.emulation else False
+        cache = twin.eviction.cache if twin.eviction else None
+        before_step = twin.eviction.before_step if twin.eviction else False
         return pick(cold_seconds(twin.step, twin.buffers, cache, before_step, samples))
 
     def weights_bytes(self, config: Config) -> int:
@@ -76,11 +76,11 @@ class Variants:
         with isolated(self.cpus), self.off_cpu.counted():
             yield
 
-    def _emulation(self, model: Served, config: Config, by_operator: bool) -> Emulation | None:
+    def _eviction(self, model: Served, config: Config, by_operator: bool) -> CacheEviction | None:
         if self._cold_cache is None:
             return None
         before_step = not by_operator and config != self.config
-        return Emulation(self._cold_cache, before_step, sum(weights_by_reader(model).values()))
+        return CacheEviction(self._cold_cache, before_step, sum(weights_by_reader(model).values()))
 
     def _model_of(self, config: Config, cooled: bool) -> Served:
         """The model of this shape; `cooled`: under cold-cache emulation, where it is not the served one."""

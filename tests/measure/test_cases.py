@@ -11,7 +11,15 @@ import torch
 from models.checkpoint import save
 from models.config import Config
 from models.transformer import Transformer
-from service.measure.cases import DECODE_POSITION, LEAD_STEPS, WARM_CALLS, Bench, Case, Emulation, build_case
+from service.measure.cases import (
+    DECODE_POSITION,
+    LEAD_STEPS,
+    WARM_CALLS,
+    Bench,
+    CacheEviction,
+    Case,
+    build_case,
+)
 from service.measure.variants import Variants
 from service.protocol.messages import EngineSettings
 from service.protocol.modes import MODES
@@ -91,14 +99,14 @@ def test_a_clock_of_the_callers_choice_times_the_step_alone() -> None:
     assert small_case([]).call_seconds(lambda: next(ticks)) == 2.5
 
 
-def test_what_the_emulation_reads_inside_a_step_is_off_its_clock() -> None:
+def test_what_is_read_to_evict_the_caches_inside_a_step_is_off_its_clock() -> None:
     model = Transformer(SHORT, 1).eval()
     cache = ColdCache(model)
 
     def step(*arguments: object) -> None:
         cache.paused_ns += 2_000_000_000
 
-    case = Case(MODE, "decode", step, allocate(model, [1], 1)[1], Emulation(cache))  # type: ignore[arg-type]
+    case = Case(MODE, "decode", step, allocate(model, [1], 1)[1], CacheEviction(cache))  # type: ignore[arg-type]
     ticks = iter([0, 5_000_000_000])
     assert case.call_seconds(lambda: next(ticks)) == 3.0
 
@@ -137,10 +145,10 @@ def test_only_models_with_fewer_weights_read_the_rest_and_only_where_modules_are
     variants: Variants,
 ) -> None:
     def read_ns(case: Case) -> int:
-        assert case.emulation is not None
-        before = case.emulation.cache.paused_ns
+        assert case.eviction is not None
+        before = case.eviction.cache.paused_ns
         case.call()
-        return case.emulation.cache.paused_ns - before
+        return case.eviction.cache.paused_ns - before
 
     assert read_ns(variants.case(MODE)) == 0
     assert read_ns(variants.twin(MODE)) > 0
