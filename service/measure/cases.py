@@ -1,27 +1,46 @@
-"""Steps on the bench: any mode, batch and phase, built as the engine builds them, when first asked for."""
+"""Warmed steps of the served model: any mode, batch bucket and phase, built as the engine builds them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import median
 from time import perf_counter_ns
 
 import torch
 from torch import Tensor
 
 from models.opening import open_model
+from models.served import Served
 from service.protocol.messages import EngineSettings, Phase
 from service.protocol.modes import MODES
 from service.protocol.placement import engine_cpus
-from service.step.callables import Buffers, Step, allocate, build_step
+from service.step.callables import Buffers, InjectedWork, Step, allocate, build_step
+from service.step.cold_cache import ColdCache
 from service.step.device import choose_device
-from service.step.precision import choose_precision
+from service.step.precision import Precision, choose_precision
 
 WARM_CALLS = 4
 """Calls after which a callable is in its final form: compile, CUDA-graph warm-up, capture, replay."""
 
+LEAD_STEPS = 3
+"""Untimed steps before timed ones: a mode's first step after another mode's is slower."""
+
 DECODE_POSITION = 100
-"""Where decode stands. Attention runs over the whole static cache, so that it matters little."""
+"""Position of a timed decode step. Attention reads the whole static cache, so that it matters little."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheEviction:
+    """How caches are kept cold for a step whose model has fewer weights than the served one.
+
+    `cache` reads the difference off the step's clock: in the model's modules, or, `before_step`, all at once
+    before the step, less the `own_bytes` of weights that the step reads itself.
+    """
+
+    cache: ColdCache
+    before_step: bool = False
+    own_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +51,48 @@ class Case:
     phase: Phase
     step: Step
     buffers: Buffers
+    eviction: CacheEviction | None = None
 
     def call(self) -> tuple[Tensor, Tensor]:
-        """One call, not waited for on CUDA; gives logits [bucket, vocabulary] and greedy tokens [bucket]."""
+        """One call, not synchronised on CUDA; logits [bucket, vocabulary] and greedy tokens [bucket]."""
         return self.step(*self.buffers.arguments(self.phase))
 
     def call_seconds(self, clock: Callable[[], int] = perf_counter_ns) -> float:
-        """One call by `clock` (nanoseconds): on a CPU the whole step, on CUDA its dispatch."""
+        """One call by `clock` (nanoseconds): on a CPU the whole step less its eviction, on CUDA dispatch."""
         arguments = self.buffers.arguments(self.phase)
+        eviction = self.eviction
+        if eviction and eviction.before_step:
+            eviction.cache.before(eviction.own_bytes)
+        paused_ns = eviction.cache.paused_ns if eviction else 0
         began = clock()
         self.step(*arguments)
-        return (clock() - began) / 1e9
+        ended = clock()
+        paused_ns = eviction.cache.paused_ns - paused_ns if eviction else 0
+        return (ended - began - paused_ns) / 1e9
+
+    def steady_seconds(self, steps: int = 5, pick: Callable[[list[float]], float] = median) -> float:
+        """The median (or another `pick`) of `steps` calls in a row after LEAD_STEPS, as within a request."""
+        for _ in range(LEAD_STEPS):
+            self.call_seconds()
+        return pick([self.call_seconds() for _ in range(steps)])
+
+
+def build_case(
+    mode: str,
+    phase: Phase,
+    model: Served,
+    buffers: Buffers,
+    precision: Precision,
+    injected: InjectedWork | None = None,
+    eviction: CacheEviction | None = None,
+) -> Case:
+    """A step of `mode` on `model` and `buffers`, compiled where the mode compiles, and warmed."""
+    position = min(DECODE_POSITION, model.config.context - 1) if phase == "decode" else 0
+    buffers.positions.fill_(position)
+    case = Case(mode, phase, build_step(MODES[mode], model, injected, precision), buffers, eviction)
+    for _ in range(WARM_CALLS):
+        case.call()
+    return case
 
 
 class Bench:
@@ -52,7 +102,8 @@ class Bench:
     """
 
     def __init__(self, settings: EngineSettings) -> None:
-        self.settings, self.modes = settings, settings.modes
+        self.settings = settings
+        self.modes = settings.modes
         self.device = choose_device(settings.device)
         self.precision = choose_precision(settings.dtype, self.device)
         self.cpus = engine_cpus(settings.cpus)
@@ -72,18 +123,13 @@ class Bench:
         self._cases: dict[tuple[str, int, Phase], Case] = {}
 
     def case(self, mode: str, bucket: int, phase: Phase = "decode") -> Case:
-        """The warmed step; compiled here where it is new, which takes seconds.
+        """The warmed step, on the buffers that all modes share; a new one takes seconds to compile.
 
         Raises KeyError for a mode or bucket that is not configured.
         """
         key = mode, bucket, phase
         if key not in self._cases:
-            buffers = self.buffers[bucket]
-            buffers.positions.fill_(DECODE_POSITION if phase == "decode" else 0)
-            case = Case(mode, phase, build_step(MODES[mode], self.model, precision=self.precision), buffers)
-            for _ in range(WARM_CALLS):
-                case.call()
-            self._cases[key] = case
+            self._cases[key] = build_case(mode, phase, self.model, self.buffers[bucket], self.precision)
         return self._cases[key]
 
     def forget(self) -> None:

@@ -1,4 +1,4 @@
-"""Runs `perf record` beside this process and reads its samples back, on the clock that we measure with."""
+"""Samples this process by `perf record`, with instants on the clock of `time.perf_counter_ns`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from typing import NamedTuple
 from service.measure.symbols import Side, parse, side_of
 
 SAMPLES_PER_SECOND = 1999
-START_SECONDS = STOP_SECONDS = 15.0
+START_SECONDS = 15.0
+STOP_SECONDS = 15.0
 
 
 class Sample(NamedTuple):
-    """What ran at an instant of `time.perf_counter_ns`: a function of a binary, and its class."""
+    """The function on top of the stack at an instant of `time.perf_counter_ns`, its binary and its class."""
 
     instant_ns: int
     side: Side
@@ -30,11 +31,11 @@ class Sample(NamedTuple):
 
 
 class PerfError(RuntimeError):
-    """perf cannot be used here; the message says why."""
+    """perf cannot be used here; the message has the reason."""
 
 
 class Recording:
-    """What a recording saw; filled when its block ends."""
+    """The samples of a recording, in order; empty until its block has ended."""
 
     def __init__(self) -> None:
         self.samples: list[Sample] = []
@@ -42,50 +43,35 @@ class Recording:
 
 @contextmanager
 def recording(cpus: set[int]) -> Iterator[Recording]:
-    """Within: this process is sampled, by a perf that runs on `cpus`. Raises PerfError if that is refused."""
+    """Within: a perf on `cpus` samples this process. Raises PerfError where perf is missing or refused."""
     if shutil.which("perf") is None:
         raise PerfError("perf is not installed (Debian: linux-perf)")
-    seen = Recording()
+    found = Recording()
     with tempfile.TemporaryDirectory(prefix="launchbound-") as folder:
         data = Path(folder) / "perf.data"
         with _sampling(data, cpus):
-            yield seen
-        seen.samples = _read(data)
+            yield found
+        found.samples = _read(data)
 
 
 @contextmanager
 def _sampling(data: Path, cpus: set[int]) -> Iterator[None]:
-    """Start perf, wait until it says that it samples, and end it in order."""
-    (ready, tell), (control, order) = os.pipe(), os.pipe()
-    command = [
-        "perf",
-        "record",
-        "-q",
-        "-e",
-        "cpu-clock",
-        "-F",
-        str(SAMPLES_PER_SECOND),
-        "-k",
-        "CLOCK_MONOTONIC",
-        "-p",
-        str(os.getpid()),
-        "-o",
-        str(data),
-        "-D",
-        "-1",
-        f"--control=fd:{control},{tell}",
-    ]
+    """Start perf, wait until it acknowledges that it samples, and stop it so that it writes its file."""
+    ack_read, ack_write = os.pipe()
+    control_read, control_write = os.pipe()
+    options = f"-q -e cpu-clock -F {SAMPLES_PER_SECOND} -k CLOCK_MONOTONIC -p {os.getpid()} -D -1"
+    channels = f"--control=fd:{control_read},{ack_write}"
     process = subprocess.Popen(
-        command,
-        pass_fds=(control, tell),
+        ["perf", "record", *options.split(), "-o", str(data), channels],
+        pass_fds=(control_read, ack_write),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
     )
     try:
         os.sched_setaffinity(process.pid, cpus)
-        os.write(order, b"enable\n")
-        _await(process, ready)
+        os.write(control_write, b"enable\n")
+        _await_acknowledged(process, ack_read)
         yield
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=STOP_SECONDS)
@@ -93,18 +79,18 @@ def _sampling(data: Path, cpus: set[int]) -> Iterator[None]:
         if process.poll() is None:
             process.kill()
         process.communicate()
-        for descriptor in (ready, tell, control, order):
+        for descriptor in (ack_read, ack_write, control_read, control_write):
             os.close(descriptor)
 
 
-def _await(process: subprocess.Popen[bytes], ready: int) -> None:
+def _await_acknowledged(process: subprocess.Popen[bytes], ack_read: int) -> None:
     deadline = monotonic() + START_SECONDS
     while process.poll() is None and monotonic() < deadline:
-        if select.select([ready], [], [], 0.2)[0]:
+        if select.select([ack_read], [], [], 0.2)[0]:
             return
     process.kill()
-    _, words = process.communicate()
-    lines = [line for line in words.decode(errors="replace").splitlines() if line.strip()]
+    _, errors = process.communicate()
+    lines = [line for line in errors.decode(errors="replace").splitlines() if line.strip()]
     raise PerfError(f"perf record refused: {lines[0].strip() if lines else 'it did not start sampling'}")
 
 

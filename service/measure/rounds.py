@@ -1,4 +1,4 @@
-"""Interleaving: every arm once per round in a fresh seeded order, so that drift meets all alike."""
+"""Interleaving: every arm runs once per round in a fresh seeded order, so that drift affects all alike."""
 
 from __future__ import annotations
 
@@ -10,19 +10,24 @@ from typing import TypeVar
 from service.statistics.intervals import Interval, median_interval
 
 Key = TypeVar("Key")
-Say = Callable[[str], None]
-"""Told what is going on, often enough that nobody wonders."""
+Value = TypeVar("Value")
+Log = Callable[[str], None]
+"""Takes one line of progress, at least every few seconds."""
 
 
 def in_rounds(
-    arms: Mapping[Key, Callable[[], float]], count: int, seed: str, say: Say
-) -> dict[Key, list[float]]:
-    """What each arm returned, round by round."""
-    found: dict[Key, list[float]] = {key: [] for key in arms}
+    arms: Mapping[Key, Callable[[], Value]], count: int, seed: str | None, log: Log | None = None
+) -> dict[Key, list[Value]]:
+    """What each arm returned in each of `count` rounds.
+
+    The order of round `n` is `arms` shuffled by `Random(f"{seed}/{n}")`, and by `Random(n)` without a seed.
+    """
+    found: dict[Key, list[Value]] = {key: [] for key in arms}
     for number in range(count):
-        say(f"round {number + 1} of {count}")
+        if log is not None:
+            log(f"round {number + 1} of {count}")
         keys = list(arms)
-        Random(f"{seed}/{number}").shuffle(keys)
+        Random(number if seed is None else f"{seed}/{number}").shuffle(keys)
         for key in keys:
             found[key].append(arms[key]())
     return found

@@ -1,7 +1,7 @@
-"""Classes what `perf` saw at the top of the stack as kernel or host: one rule per class, with its reason.
+"""Classes the functions that `perf` samples as kernel or host: one rule per class, with its reason.
 
-Judged by the function that ran, as for a GPU: what computes on tensors' elements is kernel, all that leads
-there (Python, dispatcher, shape checks, allocator, guards) is host. The first rule that matches counts.
+As on a GPU, functions that compute on tensors' elements are kernel, and all that leads to them (Python,
+dispatcher, shape checks, allocator, guards) is host. The first rule that matches counts.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class Rule:
     binary: str = ""
 
     def matches(self, symbol: str, binary: str) -> bool:
-        """Whether a sample in `symbol` of `binary` belongs here."""
+        """Whether a sample in `symbol` of `binary` is of this class."""
         return bool(re.search(self.symbol, symbol) and re.search(self.binary, binary))
 
 
 RULES: tuple[Rule, ...] = (
-    Rule("operating system", "host", "page faults come from the allocator, interrupts belong to nobody",
+    Rule("operating system", "host", "page faults come from the allocator, interrupts from no operator",
          binary=r"^\[(kernel|guest)"),
     Rule("stubs", "host", "a jump through the linkage table is part of a call", symbol=r"@plt$"),
     Rule("matrix products", "kernel", "MKL's own functions, packing and small-size entry included",

@@ -1,1 +1,1 @@
-"""`launchbound selftest`: measures whether the numbers are right, and says so row by row (`run.main`)."""
+"""`launchbound selftest`: measures whether the service's numbers are right, one row per property."""

@@ -1,4 +1,4 @@
-"""Second witness for the floor: which share of a decode step's CPU time was in kernels, sampled by perf."""
+"""Cross-check of the floor by perf: the share of a decode step's CPU time that was sampled in kernels."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import os
 import platform
 from bisect import bisect_right
 from dataclasses import dataclass
-from random import Random
+from functools import partial
 from statistics import median
 from time import perf_counter_ns, thread_time_ns
 
+from service.measure.cases import LEAD_STEPS
 from service.measure.native_stacks import PerfError, Recording, recording
-from service.measure.rounds import Say
-from service.selftest.lab import LEAD_STEPS, Lab
-from service.selftest.rows import CheckResult, judged, not_measurable
+from service.measure.rounds import Log, in_rounds
+from service.measure.variants import Variants
+from service.selftest.results import CheckResult, interval_result, not_measurable
 from service.statistics.intervals import median_interval
 
 ROUNDS = 24
@@ -25,13 +26,11 @@ POINTS = 0.10
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A stretch of real decode steps of one mode, and what the twin says of it.
+    """A stretch of real decode steps of one mode: its instants, the median step and the twin's floor.
 
-    Both witnesses are taken by CPU time: perf's clock stands while another process has the core, and so does
-    the thread's.
+    Steps are timed in CPU time, because perf's clock, too, stands while another process has the core.
     """
 
-    mode: str
     began_ns: int
     ended_ns: int
     step_seconds: float
@@ -39,51 +38,48 @@ class Window:
 
     @property
     def twin_share(self) -> float:
-        """Kernel / step, as the product has it: what the floor leaves."""
+        """Kernel / step as the service computes it: the step less its floor."""
         return 1 - min(self.floor_seconds, self.step_seconds) / self.step_seconds
 
 
-def sampled(lab: Lab, say: Say) -> list[CheckResult]:
+def twin_against_perf(variants: Variants, log: Log) -> list[CheckResult]:
     """Per mode: the twin's kernel share less perf's, paired by window."""
-    if lab.device.type != "cpu":
+    if variants.device.type != "cpu":
         return [not_measurable(NAME, BOUND, "on CUDA kernels are timed by the device")]
     if platform.machine() != "x86_64":
         return [not_measurable(NAME, BOUND, "the classes of symbols are known for x86_64 only")]
-    for mode in lab.modes:
-        lab.case(mode)
-        lab.twin(mode)
-    elsewhere = os.sched_getaffinity(0) - set(lab.cpus) or set(lab.cpus)
-    windows: list[Window] = []
+    for mode in variants.modes:
+        variants.case(mode)
+        variants.twin(mode)
+    elsewhere = os.sched_getaffinity(0) - set(variants.cpus) or set(variants.cpus)
+    arms = {mode: partial(_window, variants, mode) for mode in variants.modes}
     try:
-        with recording(elsewhere) as seen, lab.settled():
-            for number in range(ROUNDS):
-                say(f"round {number + 1} of {ROUNDS}")
-                modes = list(lab.modes)
-                Random(f"perf/{number}").shuffle(modes)
-                windows += [_window(lab, mode) for mode in modes]
+        with recording(elsewhere) as recorded, variants.isolated():
+            windows = in_rounds(arms, ROUNDS, "perf", log)
     except PerfError as error:
         return [not_measurable(NAME, BOUND, str(error))]
-    return [_row(mode, [w for w in windows if w.mode == mode], seen) for mode in lab.modes]
+    return [_row(mode, windows[mode], recorded) for mode in variants.modes]
 
 
-def _window(lab: Lab, mode: str) -> Window:
+def _window(variants: Variants, mode: str) -> Window:
     """Real steps for a tenth of a second, then the floor."""
-    case, twin, steps = lab.case(mode), lab.twin(mode), list[float]()
+    case, twin = variants.case(mode), variants.twin(mode)
+    steps: list[float] = []
     for _ in range(LEAD_STEPS):
         case.call_seconds()
     began = now = perf_counter_ns()
     while now - began < WINDOW_NS:
         steps.append(case.call_seconds(thread_time_ns))
         now = perf_counter_ns()
-    return Window(mode, began, now, median(steps), lab.floor_seconds(twin))
+    return Window(began, now, median(steps), variants.floor_seconds(twin))
 
 
-def kernel_shares(windows: list[Window], seen: Recording) -> list[float | None]:
+def kernel_shares(windows: list[Window], recorded: Recording) -> list[float | None]:
     """Per window, the share of its samples that were in kernels; None where it has none."""
-    instants = [sample.instant_ns for sample in seen.samples]
+    instants = [sample.instant_ns for sample in recorded.samples]
     shares: list[float | None] = []
     for window in windows:
-        inside = seen.samples[
+        inside = recorded.samples[
             bisect_right(instants, window.began_ns) : bisect_right(instants, window.ended_ns)
         ]
         kernels = sum(sample.side == "kernel" for sample in inside)
@@ -91,19 +87,20 @@ def kernel_shares(windows: list[Window], seen: Recording) -> list[float | None]:
     return shares
 
 
-def _row(mode: str, windows: list[Window], seen: Recording) -> CheckResult:
+def _row(mode: str, windows: list[Window], recorded: Recording) -> CheckResult:
     pairs = [
         (window.twin_share, share)
-        for window, share in zip(windows, kernel_shares(windows, seen), strict=True)
+        for window, share in zip(windows, kernel_shares(windows, recorded), strict=True)
         if share is not None
     ]
     name = f"{NAME}: {mode}"
     if len(pairs) < 2:
         return not_measurable(name, BOUND, "perf gave no samples of this process")
-    twin, perf = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    twin = [pair[0] for pair in pairs]
+    perf = [pair[1] for pair in pairs]
     difference = median_interval([t - p for t, p in pairs])
     note = f"twin {median(twin):.0%} kernel, perf {median(perf):.0%}"
-    return judged(
+    return interval_result(
         name,
         BOUND,
         difference,

@@ -1,4 +1,4 @@
-"""First witness for the floor: what a real decode step takes once its work is extrapolated to nothing.
+"""Cross-check of the floor by regression: a real decode step's time, extrapolated over widths to no work.
 
 The family is the served model at a quarter, half, three quarters and the whole of every width, with the same
 layers, heads and context. Decode at batch 1 reads every weight once and does two operations with it, so its
@@ -7,26 +7,27 @@ and with them the static cache, all of which attention reads whatever the positi
 
 Where the host issues operator by operator, the narrower models read, off the clock, what the served model's
 modules have more: its host code is then as cold at every width, and what grows with the width is work alone.
-Left out, the price of that cold would be booked as work, and sampled native stacks contradict it.
+Without it the cost of cold host code would count as work, which sampled native stacks contradict.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from statistics import linear_regression
 
 from models.config import Config
-from service.measure.rounds import Say, in_rounds, paired_median_ratio
-from service.selftest.lab import Lab
-from service.selftest.regression import curvature, intercept
-from service.selftest.rows import CheckResult, judged, not_measurable
+from service.measure.rounds import Log, in_rounds, paired_median_ratio
+from service.measure.variants import Variants
+from service.selftest.results import CheckResult, interval_result, not_measurable
 from service.statistics.intervals import median_interval
 
 ROUNDS = 25
 QUARTERS = (1, 2, 3, 4)
 BOUND = "within 25 %"
-LEAST, MOST = 0.75, 1.25
+LEAST = 0.75
+MOST = 1.25
 
 
 def family(config: Config) -> list[Config]:
@@ -49,53 +50,72 @@ def family(config: Config) -> list[Config]:
     ]
 
 
-def bytes_read(lab: Lab, config: Config) -> float:
+def intercept(work: Sequence[float], seconds: Sequence[float]) -> float:
+    """The value at no work of the line through the points by ordinary least squares.
+
+    Raises statistics.StatisticsError for fewer than two points or work that is the same everywhere.
+    """
+    return linear_regression(work, seconds).intercept
+
+
+def curvature(work: Sequence[float], seconds: Sequence[float]) -> float:
+    """How badly a line fits: the largest residual as a share of the largest value."""
+    line = linear_regression(work, seconds)
+    residuals = (y - line.slope * x - line.intercept for x, y in zip(work, seconds, strict=True))
+    return max(map(abs, residuals)) / max(seconds)
+
+
+def bytes_read(variants: Variants, config: Config) -> float:
     """What a decode step at batch 1 reads: all weights, and the keys and values of the whole context."""
-    element = lab.precision.cache.itemsize
+    element = variants.precision.cache.itemsize
     kept = config.layers * 2 * config.context * config.kv_heads * config.head_width * element
-    return float(lab.weights_bytes(config) + kept)
+    return float(variants.weights_bytes(config) + kept)
 
 
-def work(lab: Lab, say: Say) -> list[CheckResult]:
+def intercept_against_floor(variants: Variants, log: Log) -> list[CheckResult]:
     """Per mode: the intercept of decode wall time over four widths against the floor, paired by round."""
     name = "intercept over four widths / floor"
-    if lab.device.type != "cpu":
+    if variants.device.type != "cpu":
         return [not_measurable(name, BOUND, "on CUDA dispatch is measured by itself")]
     try:
-        configs = family(lab.config)
+        configs = family(variants.config)
     except ValueError as error:
         return [not_measurable(name, BOUND, str(error))]
-    return [_mode(lab, mode, configs, say) for mode in lab.modes]
+    return [_mode(variants, mode, configs, log) for mode in variants.modes]
 
 
-def _mode(lab: Lab, mode: str, configs: list[Config], say: Say) -> CheckResult:
-    say(f"{mode}, building four widths")
-    cases = {config: lab.case(mode, config) for config in configs}
-    twin, loads = lab.twin(mode), [bytes_read(lab, config) for config in configs]
+def _mode(variants: Variants, mode: str, configs: list[Config], log: Log) -> CheckResult:
+    log(f"{mode}, building four widths")
+    cases = {config: variants.case(mode, config) for config in configs}
+    twin = variants.twin(mode)
+    loads = [bytes_read(variants, config) for config in configs]
     arms: dict[Config | None, Callable[[], float]] = {
-        config: case.decode_seconds for config, case in cases.items()
+        config: case.steady_seconds for config, case in cases.items()
     }
-    arms[None] = partial(lab.floor_seconds, twin)
-    with lab.settled():
-        found = in_rounds(arms, ROUNDS, f"work/{mode}", say)
-    lines = list(zip(*(found[config] for config in configs), strict=True))
-    intercepts = [max(intercept(loads, line), 1e-9) for line in lines]
-    ratio = paired_median_ratio(intercepts, found[None])
-    walls = [median_interval(found[config]).value for config in configs]
+    arms[None] = partial(variants.floor_seconds, twin)
+    with variants.isolated():
+        found = in_rounds(arms, ROUNDS, f"work/{mode}", log)
+    return _row(mode, loads, [found[config] for config in configs], found[None])
+
+
+def _row(mode: str, loads: list[float], steps: list[list[float]], floors: list[float]) -> CheckResult:
+    """`steps` are the seconds of every round for each of `loads`, in bytes."""
+    intercepts = [max(intercept(loads, line), 1e-9) for line in zip(*steps, strict=True)]
+    walls = [median_interval(seconds).value for seconds in steps]
     note = (
         f"intercept {median_interval(intercepts).value * 1e6:.0f} µs, floor"
-        f" {median_interval(found[None]).value * 1e6:.0f} µs; line fits within {curvature(loads, walls):.1%}"
+        f" {median_interval(floors).value * 1e6:.0f} µs; line fits within {curvature(loads, walls):.1%}"
     )
     numbers: dict[str, float | list[float]] = {
         "bytes": loads,
         "wall_seconds": walls,
         "intercept_seconds": intercepts,
-        "floor_seconds": found[None],
+        "floor_seconds": floors,
     }
-    return judged(
+    return interval_result(
         f"intercept over four widths / floor: {mode}",
         BOUND,
-        ratio,
+        paired_median_ratio(intercepts, floors),
         least=LEAST,
         most=MOST,
         note=note,

@@ -1,13 +1,14 @@
-"""The dispatch floor: it falls down the ladder, and does not depend on how hollow the twin is."""
+"""Checks of the dispatch floor: it falls from mode to mode, and does not depend on the twin's width."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from itertools import pairwise
 
-from service.measure.rounds import Say, in_rounds, paired_median_ratio
-from service.selftest.lab import Lab
-from service.selftest.rows import CheckResult, judged, not_measurable, worst
+from service.measure.rounds import Log, in_rounds, paired_median_ratio
+from service.measure.variants import Variants
+from service.selftest.results import CheckResult, interval_result, not_measurable, worst
 from service.statistics.intervals import median_interval
 
 ROUNDS = 40
@@ -17,23 +18,20 @@ WIDTHS = (8, 16, 64)
 WIDTHS_APART = 1.15
 
 
-def ladder(lab: Lab, say: Say) -> list[CheckResult]:
-    """The floor of every rung at batch 1, and the ratios between neighbours."""
-    modes = [mode for mode in STRICT if mode in lab.modes]
+def ladder(variants: Variants, log: Log) -> list[CheckResult]:
+    """Ratios of the floors of neighbouring modes at batch 1, and of eager over compiled."""
+    modes = [mode for mode in STRICT if mode in variants.modes]
     bound = "ratio > 1, strictly"
     if len(modes) < 2:
-        return [
-            not_measurable("floor falls down the ladder", bound, "fewer than two of its modes are served")
-        ]
-    twins = {mode: lab.twin(mode) for mode in modes}
-    with lab.settled():
-        found = in_rounds(
-            {mode: partial(lab.floor_seconds, twin) for mode, twin in twins.items()}, ROUNDS, "ladder", say
-        )
+        why = "fewer than two of its modes are served"
+        return [not_measurable("floor falls down the ladder", bound, why)]
+    arms = {mode: partial(variants.floor_seconds, variants.twin(mode)) for mode in modes}
+    with variants.isolated():
+        found = in_rounds(arms, ROUNDS, "ladder", log)
     medians = {mode: median_interval(values) for mode, values in found.items()}
     note = ", ".join(f"{mode} {interval.value * 1e6:.0f} µs" for mode, interval in medians.items())
     rows = [
-        judged(
+        interval_result(
             f"floor of {upper} over {lower}",
             bound,
             paired_median_ratio(found[upper], found[lower]),
@@ -46,7 +44,7 @@ def ladder(lab: Lab, say: Say) -> list[CheckResult]:
     if "eager" in found and "compiled" in found:
         ratio = paired_median_ratio(found["eager"], found["compiled"])
         rows.append(
-            judged(
+            interval_result(
                 "floor of eager over compiled",
                 f"≥ {LEAST_EAGER_OVER_COMPILED:g}",
                 ratio,
@@ -57,30 +55,33 @@ def ladder(lab: Lab, say: Say) -> list[CheckResult]:
     return rows
 
 
-def widths(lab: Lab, say: Say) -> list[CheckResult]:
-    """Per mode, the floors of twins of three widths: were their kernels felt, the widest would read more."""
-    middle, others = WIDTHS[1], (WIDTHS[0], WIDTHS[2])
-    twins = {(mode, width): lab.twin(mode, width=width) for mode in lab.modes for width in WIDTHS}
-    with lab.settled():
-        found = in_rounds(
-            {key: partial(lab.floor_seconds, twin) for key, twin in twins.items()}, ROUNDS, "widths", say
+def widths(variants: Variants, log: Log) -> list[CheckResult]:
+    """Per mode, the floors of twins of three widths: if their kernels took time, they would differ."""
+    arms = {
+        (mode, width): partial(variants.floor_seconds, variants.twin(mode, width=width))
+        for mode in variants.modes
+        for width in WIDTHS
+    }
+    with variants.isolated():
+        found = in_rounds(arms, ROUNDS, "widths", log)
+    return [_farthest(mode, {width: found[mode, width] for width in WIDTHS}) for mode in variants.modes]
+
+
+def _farthest(mode: str, floors: Mapping[int, list[float]]) -> CheckResult:
+    """Of the ratios of the other widths to the middle one: of the worst verdict, the farthest from 1."""
+    smallest, middle, largest = WIDTHS
+    rows = [
+        interval_result(
+            f"floor at widths {WIDTHS}: {mode}",
+            "within 15 %",
+            paired_median_ratio(floors[width], floors[middle]),
+            least=1 / WIDTHS_APART,
+            most=WIDTHS_APART,
+            note=f"farthest: width {width} over {middle}",
+            numbers={f"width_{w}_seconds": seconds for w, seconds in floors.items()},
         )
-    rows = []
-    for mode in lab.modes:
-        ratios = {width: paired_median_ratio(found[mode, width], found[mode, middle]) for width in others}
-        made = {
-            width: judged(
-                f"floor at widths {WIDTHS}: {mode}",
-                "within 15 %",
-                ratio,
-                least=1 / WIDTHS_APART,
-                most=WIDTHS_APART,
-                note=f"farthest: width {width} over {middle}",
-                numbers={f"width_{w}_seconds": found[mode, w] for w in WIDTHS},
-            )
-            for width, ratio in ratios.items()
-        }
-        verdict = worst(row.verdict for row in made.values())
-        candidates = [row for row in made.values() if row.verdict == verdict]
-        rows.append(max(candidates, key=lambda row: abs((row.value or 1.0) - 1)))
-    return rows
+        for width in (smallest, largest)
+    ]
+    verdict = worst(row.verdict for row in rows)
+    candidates = [row for row in rows if row.verdict == verdict]
+    return max(candidates, key=lambda row: abs((row.value or 1.0) - 1))

@@ -1,4 +1,4 @@
-"""What load does to the numbers: step time at concurrency 8 against 1, and the time of a scrape."""
+"""Checks under load: step time at concurrency 8 against 1, and the time of a scrape."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from threading import Event
 from time import perf_counter, sleep
 from typing import Any
 
-from service.measure.rounds import Say, in_rounds, paired_median_ratio
-from service.selftest.rows import CheckResult, judged
-from service.selftest.served import Served
+from service.measure.rounds import Log, in_rounds, paired_median_ratio
+from service.selftest.results import CheckResult, interval_result
+from service.selftest.running_service import RunningService
 from service.statistics.intervals import median_interval
 
 CONCURRENCY = 8
@@ -25,24 +25,25 @@ SCRAPE_PAUSE_SECONDS = 0.1
 MOST_SCRAPE_SECONDS = 0.010
 
 
-def concurrency(served: Served, say: Say) -> list[CheckResult]:
-    """Decode wall per step at concurrency 8 over that at 1, rounds taking turns, in the shortest mode."""
-    mode, switches = served.modes[-1], {1: 0, CONCURRENCY: 0}
+def concurrency(service: RunningService, log: Log) -> list[CheckResult]:
+    """Decode wall per step at concurrency 8 over that at 1, in the mode whose steps are shortest."""
+    mode = service.modes[-1]
+    switches = {1: 0, CONCURRENCY: 0}
     steps = {1: 0, CONCURRENCY: 0}
 
     def at(users: int) -> float:
-        found = _burst(served, mode, users)
+        found = _burst(service, mode, users)
         switches[users] += sum(timings["involuntary_switches"] for timings in found)
         steps[users] += sum(timings["decode"]["steps"] for timings in found)
         decodes = [timings["decode"] for timings in found]
         return float(median(decode["wall_seconds"] / decode["steps"] for decode in decodes))
 
-    found = in_rounds({users: partial(at, users) for users in (1, CONCURRENCY)}, ROUNDS, "concurrency", say)
+    found = in_rounds({users: partial(at, users) for users in (1, CONCURRENCY)}, ROUNDS, "concurrency", log)
     ratio = paired_median_ratio(found[CONCURRENCY], found[1])
     shown = ", ".join(f"{switches[u]} in {steps[u]} steps at {u}" for u in switches)
-    note = f"{mode}, engine on cores {served.cpus}; involuntary switches: {shown}"
+    note = f"{mode}, engine on cores {service.cpus}; involuntary switches: {shown}"
     return [
-        judged(
+        interval_result(
             f"step time, concurrency {CONCURRENCY} / 1",
             f"≤ {MOST_RATIO}",
             ratio,
@@ -58,24 +59,24 @@ def concurrency(served: Served, say: Say) -> list[CheckResult]:
     ]
 
 
-def _burst(served: Served, mode: str, users: int) -> list[dict[str, Any]]:
+def _burst(service: RunningService, mode: str, users: int) -> list[dict[str, Any]]:
     """`REQUESTS` requests, or one per user where that is more, with `users` of them in flight."""
     each = max(1, REQUESTS // users)
 
     def user(_: int) -> list[dict[str, Any]]:
-        with served.connection() as connection:
+        with service.connection() as connection:
             return [connection.generate(mode) for _ in range(each)]
 
     with ThreadPoolExecutor(users) as pool:
         return [timings for found in pool.map(user, range(users)) for timings in found]
 
 
-def scrape(served: Served, say: Say) -> list[CheckResult]:
+def scrape(service: RunningService, log: Log) -> list[CheckResult]:
     """Time of GET /metrics as a client sees it, while requests are in flight."""
     found = []
-    with _loaded(served), served.connection() as connection:
+    with _loaded(service), service.connection() as connection:
         for number in range(SCRAPES):
-            say(f"scrape {number + 1} of {SCRAPES}")
+            log(f"scrape {number + 1} of {SCRAPES}")
             began = perf_counter()
             status, body = connection.get("/metrics")
             found.append(perf_counter() - began)
@@ -85,7 +86,7 @@ def scrape(served: Served, say: Say) -> list[CheckResult]:
     middle = median_interval(found)
     note = f"median {middle.value * 1e3:.1f} ms, {len(body) // 1024} KiB, 4 requests in flight"
     return [
-        judged(
+        interval_result(
             "time of a /metrics scrape under load",
             "median ≤ 10 ms",
             middle,
@@ -98,20 +99,20 @@ def scrape(served: Served, say: Say) -> list[CheckResult]:
 
 
 @contextmanager
-def _loaded(served: Served, users: int = 4) -> Iterator[None]:
+def _loaded(service: RunningService, users: int = 4) -> Iterator[None]:
     """Within: `users` requests are in flight."""
     over = Event()
 
     def user(number: int) -> None:
-        with served.connection() as connection:
+        with service.connection() as connection:
             while not over.is_set():
-                connection.generate(served.modes[number % len(served.modes)])
+                connection.generate(service.modes[number % len(service.modes)])
 
     with ThreadPoolExecutor(users) as pool:
-        running = [pool.submit(user, number) for number in range(users)]
+        futures = [pool.submit(user, number) for number in range(users)]
         try:
             yield
         finally:
             over.set()
-        for one in running:
-            one.result()
+        for future in futures:
+            future.result()

@@ -1,20 +1,25 @@
-"""The selftest for people and for programs: a table, and `selftest.json`."""
+"""What a selftest puts out: lines of progress, a table, and `selftest.json`."""
 
 from __future__ import annotations
 
 from collections import Counter
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from threading import Event, Thread
+from time import monotonic
 
 import msgspec
 from rich.console import Console
 from rich.table import Table
 
 from loadtests.run.environment import cpu_model, git_state
-from service.selftest.rows import CheckResult, Verdict
+from service.measure.rounds import Log
+from service.selftest.results import CheckResult, Verdict
 
 FILE = "selftest.json"
 FORMAT_VERSION = 1
+PRINT_SECONDS = 5.0
 _STYLES: dict[Verdict, str] = {
     "pass": "green", "fail": "bold red", "undecided": "yellow", "not measurable here": "dim",
 }  # fmt: skip
@@ -47,7 +52,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 def new_report(
     rows: list[CheckResult], machine: dict[str, str | int], modes: list[str], seconds: float
 ) -> Report:
-    """`rows` with everything they depend on."""
+    """`rows` with the commit, the machine and the settings that they depend on."""
     names = dict.fromkeys(str(machine.get(key, "unknown")) for key in ("cpu", "device"))
     counts = Counter(row.verdict for row in rows)
     detail = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
@@ -89,7 +94,7 @@ def read(path: Path) -> Report:
 
 
 def print_table(report: Report, console: Console) -> None:
-    """Every row, then the count of each verdict."""
+    """Every row with its verdict."""
     table = Table(
         "property", "bound", "measured [95 %]", "verdict", "note", title=f"selftest, {report.machine}"
     )
@@ -103,11 +108,50 @@ def print_table(report: Report, console: Console) -> None:
 
 
 def measured(row: CheckResult) -> str:
-    """Value and interval in words; durations in µs or ms."""
+    """Value and interval as text; durations in µs or ms."""
     if row.value is None or row.low is None or row.high is None:
         return "–"
-    scale, unit = 1.0, "" if row.unit == "ratio" else f" {row.unit}"
+    scale = 1.0
+    unit = "" if row.unit == "ratio" else f" {row.unit}"
     if row.unit == "s":
         scale, unit = (1e3, " ms") if abs(row.value) >= 1e-3 else (1e6, " µs")
     value, low, high = (f"{number * scale:.3g}" for number in (row.value, row.low, row.high))
     return f"{value}{unit}" if low == high else f"{value} [{low}, {high}]{unit}"
+
+
+class ProgressPrinter:
+    """Prints a line when a check ends, and every PRINT_SECONDS what runs now."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._began = monotonic()
+        self._now = "starting"
+        self._over = Event()
+        self._thread = Thread(target=self._print_now, daemon=True)
+        self._thread.start()
+
+    def running(self, name: str, text: str) -> None:
+        """The check `name` is at `text`."""
+        self._now = f"{name}: {text}"
+
+    def log_of(self, name: str) -> Log:
+        """`running` for one check."""
+        return partial(self.running, name)
+
+    def ended(self, name: str, title: str, rows: list[CheckResult]) -> None:
+        """The check `name` has ended with `rows`."""
+        counts = Counter(row.verdict for row in rows)
+        self._line(f"{name} ({title}): {', '.join(f'{n} {verdict}' for verdict, n in counts.items())}")
+        self._now = "on to the next check"
+
+    def close(self) -> None:
+        """End the thread."""
+        self._over.set()
+        self._thread.join()
+
+    def _print_now(self) -> None:
+        while not self._over.wait(PRINT_SECONDS):
+            self._line(f"  … {self._now}")
+
+    def _line(self, text: str) -> None:
+        self._console.print(f"{monotonic() - self._began:4.0f} s  {text}", highlight=False, markup=False)

@@ -1,6 +1,6 @@
-"""Launch-bound or kernel-bound: the index, its words, and the batch where one turns into the other.
+"""Launch-bound or kernel-bound: the index, its classes, and the batch at which kernels take over.
 
-Imports nothing else of ours; the service's advice and the sweep's report both speak from here.
+Imports nothing else of ours; the service's advice and the sweep's report both use it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Crossover:
 
 
 def device_bound_index(kernel_seconds: float | None, dispatch_seconds: float | None) -> float | None:
-    """Kernel / (kernel + dispatch), of sums over requests; None where one is not known.
+    """Kernel / (kernel + dispatch), of sums over requests; None where either is unknown.
 
     TaxBreak's HDBI, arXiv:2603.12465.
     """
@@ -35,7 +35,7 @@ def device_bound_index(kernel_seconds: float | None, dispatch_seconds: float | N
 
 
 def bound(index: float | None) -> Bound | None:
-    """The index in words: below 0.2 launch-bound, from 0.5 kernel-bound, balanced between."""
+    """The class of an index: below 0.2 launch-bound, from 0.5 kernel-bound, balanced between."""
     if index is None:
         return None
     if index < LAUNCH_BOUND_BELOW:
@@ -46,8 +46,8 @@ def bound(index: float | None) -> Bound | None:
 def crossover(index_by_batch: Mapping[int, float]) -> Crossover:
     """Where a mode's device-bound index reaches 0.5, that is kernel = dispatch.
 
-    Between the two measured batches around it, the index is taken as linear in ln(batch). `below` and `above`
-    say that the smallest batch is past it already, or the largest not yet there.
+    Between the two measured batches around it, the index is taken as linear in ln(batch). `below`: the
+    smallest batch is past it already; `above`: the largest has not reached it.
     """
     batches = sorted(index_by_batch)
     if not batches:

@@ -1,4 +1,4 @@
-"""The few statistics that the service and its load tests share. Imports nothing else of ours."""
+"""A value with its interval: statistics shared by the service and its load tests. Imports nothing of ours."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scipy.special import bdtr, stdtrit
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A value with its confidence interval [low, high] from `samples` paired observations."""
+    """A value with its confidence interval [low, high] from `samples` observations; infinite ends: none."""
 
     value: float
     low: float
@@ -32,7 +32,8 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval
     """
     if not values:
         raise ValueError("an interval needs at least one value")
-    centre, count = fmean(values), len(values)
+    count = len(values)
+    centre = fmean(values)
     if count < 2:
         return Interval(centre, -math.inf, math.inf, count)
     half = float(stdtrit(count - 1, 0.5 + confidence / 2)) * stdev(values) / math.sqrt(count)
@@ -42,8 +43,8 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval
 def paired_ratio(baseline: Sequence[float], candidate: Sequence[float], confidence: float = 0.95) -> Interval:
     """Speed-up `baseline / candidate` of paired durations: t interval on their log ratios.
 
-    A value of 2 says that the candidate took half the baseline's time. A percentile bootstrap would cover
-    too little at the few pairs we have. Raises ValueError for unequal lengths or durations that are not
+    A value of 2: the candidate took half the baseline's time. A percentile bootstrap would cover too little
+    with few pairs. Raises ValueError for unequal lengths or durations that are not
     positive.
     """
     logs = [math.log(b / c) for b, c in zip(baseline, candidate, strict=True)]
@@ -60,7 +61,8 @@ def median_interval(values: Sequence[float]) -> Interval:
     """
     if not values:
         raise ValueError("a median needs at least one value")
-    ordered, count = sorted(values), len(values)
+    count = len(values)
+    ordered = sorted(values)
     middle = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
     # The median lies below the k-th smallest value with the chance of fewer than k values below it.
     rank = max((k for k in range(1, count // 2 + 1) if bdtr(k - 1, count, 0.5) <= 0.025), default=0)

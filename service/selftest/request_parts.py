@@ -1,46 +1,47 @@
-"""The parts of a request: none negative, and what `other` is made of, found apart."""
+"""Checks of a request's parts: none is negative, they sum up, and `other` is the sum of its pieces."""
 
 from __future__ import annotations
 
 from statistics import median
 from typing import Any
 
-from service.measure.rounds import Say
-from service.selftest.rows import CheckResult, exact, judged
-from service.selftest.served import Served
+from service.measure.rounds import Log
+from service.selftest.results import CheckResult, exact_result, interval_result
+from service.selftest.running_service import RunningService
 from service.statistics.intervals import median_interval
 
 REQUESTS = 20
+UNCOUNTED = 2
 SUMMED = ("queue_seconds", "dispatch_seconds", "kernel_seconds", "sync_wait_seconds", "other_seconds")
 PIECES = ("border_seconds", "tokenise_seconds", "front_seconds")
-"""Pieces of `other` that the answer itself may name."""
+"""Pieces of `other` that a response may contain."""
 
 APART = 0.10
 
 Timings = dict[str, Any]
 
 
-def request_parts(served: Served, say: Say, engine_seconds: dict[str, float]) -> list[CheckResult]:
-    """Over real requests, modes taking turns; `engine_seconds` is the engine's work outside steps, by mode.
+def request_parts(service: RunningService, log: Log, engine_seconds: dict[str, float]) -> list[CheckResult]:
+    """Over real requests, modes taking turns; `engine_seconds`, by mode, is the engine's time outside steps.
 
-    That one was found in another process, without HTTP: tokens taken in, buffers, layout, text, book-keeping.
+    That was measured in another process, without HTTP: intake, buffers, layout, text, book-keeping.
     """
-    found: dict[str, list[Timings]] = {mode: [] for mode in served.modes}
-    with served.connection() as connection:
-        for number in range(REQUESTS + 2):
-            say(f"request {number + 1} of {REQUESTS + 2}, each mode")
-            for mode in served.modes:
+    found: dict[str, list[Timings]] = {mode: [] for mode in service.modes}
+    with service.connection() as connection:
+        for number in range(REQUESTS + UNCOUNTED):
+            log(f"request {number + 1} of {REQUESTS + UNCOUNTED}, each mode")
+            for mode in service.modes:
                 timings = connection.generate(mode)
-                if number >= 2:
+                if number >= UNCOUNTED:
                     found[mode].append(timings)
     everything = [timings for rows in found.values() for timings in rows]
-    rows = [_signs(everything), _sums(everything)]
+    rows = [_smallest_part(everything), _sum_of_parts(everything)]
     return rows + [
-        _pieces(mode, found[mode], engine_seconds[mode]) for mode in served.modes if mode in engine_seconds
+        _pieces(mode, found[mode], engine_seconds[mode]) for mode in service.modes if mode in engine_seconds
     ]
 
 
-def _signs(requests: list[Timings]) -> CheckResult:
+def _smallest_part(requests: list[Timings]) -> CheckResult:
     smallest = {
         name: min(timings[name] for timings in requests)
         for name in (*SUMMED, *PIECES)
@@ -48,10 +49,12 @@ def _signs(requests: list[Timings]) -> CheckResult:
     }
     name = min(smallest, key=lambda part: smallest[part])
     note = f"smallest of {len(requests)} requests: {name} {smallest[name] * 1e6:.0f} µs"
-    return exact("no part of a request is negative", "≥ 0", smallest[name] >= 0, smallest[name], "s", note)
+    return exact_result(
+        "no part of a request is negative", "≥ 0", smallest[name] >= 0, smallest[name], "s", note
+    )
 
 
-def _sums(requests: list[Timings]) -> CheckResult:
+def _sum_of_parts(requests: list[Timings]) -> CheckResult:
     """By construction: `other` closes the sum. On CUDA kernels run beside it and are not added."""
 
     def off(timings: Timings) -> float:
@@ -60,7 +63,7 @@ def _sums(requests: list[Timings]) -> CheckResult:
         return abs(float(parts - timings["total_seconds"]))
 
     largest = max(map(off, requests))
-    return exact(
+    return exact_result(
         "parts sum to the total",
         "by construction",
         largest < 1e-9,
@@ -71,7 +74,7 @@ def _sums(requests: list[Timings]) -> CheckResult:
 
 
 def _pieces(mode: str, requests: list[Timings], engine_seconds: float) -> CheckResult:
-    """Everything that is named or was found apart, over `other`."""
+    """The sum of all pieces, of the response and measured apart, over `other`."""
     named = [name for name in (*PIECES, "other_seconds") if name in requests[0]]
     micro = {name: median(t[name] for t in requests) * 1e6 for name in named}
     pieces = {name.removesuffix("_seconds"): micro[name] for name in named[:-1]}
@@ -81,7 +84,7 @@ def _pieces(mode: str, requests: list[Timings], engine_seconds: float) -> CheckR
     )
     shown = " + ".join(f"{name} {value:.0f}" for name, value in pieces.items())
     note = f"other {micro['other_seconds']:.0f} µs; {shown} = {sum(pieces.values()):.0f}"
-    return judged(
+    return interval_result(
         f"other's pieces, measured apart, / other: {mode}",
         "within 10 %",
         ratio,

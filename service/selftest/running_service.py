@@ -1,4 +1,4 @@
-"""The service that the checks over HTTP talk to: started for them, asked through plain connections."""
+"""The service that the checks over HTTP send requests to: its start, its connections, its end."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from urllib.parse import urlsplit
 from loadtests.run.placement import off_cores
 from service.front.launch import launched
 from service.front.settings import Settings
-from service.measure.rounds import Say
-from service.selftest.workload import NEW_TOKENS, PROMPT
+from service.measure.rounds import Log
+from service.selftest.checks import NEW_TOKENS, PROMPT
 
 READY_SECONDS = 600.0
 POLL_SECONDS = 0.5
 
 
-class ServedError(RuntimeError):
-    """The service did not do what a check needs; the message says what."""
+class ServiceFailed(RuntimeError):
+    """The service is not ready, or refused a request; the message has the reason."""
 
 
 class Connection:
@@ -36,30 +36,30 @@ class Connection:
     def get(self, path: str) -> tuple[int, bytes]:
         """Status and body."""
         self._http.request("GET", path)
-        answer = self._http.getresponse()
-        return answer.status, answer.read()
+        response = self._http.getresponse()
+        return response.status, response.read()
 
     def generate(self, mode: str, new_tokens: int = NEW_TOKENS) -> dict[str, Any]:
-        """The timings of one request, with the client's own `latency_seconds`. Raises ServedError."""
+        """The timings of one request, with the client's own `latency_seconds`. Raises ServiceFailed."""
         body = json.dumps({"prompts": [PROMPT], "max_new_tokens": new_tokens, "ignore_eos": True})
         began = perf_counter()
         self._http.request("POST", f"/v1/modes/{mode}/generate", body, {"Content-Type": "application/json"})
-        answer = self._http.getresponse()
-        text = answer.read()
+        response = self._http.getresponse()
+        text = response.read()
         latency = perf_counter() - began
-        if answer.status != 200:
-            raise ServedError(f"{mode} answered {answer.status}: {text[:200].decode(errors='replace')}")
+        if response.status != 200:
+            raise ServiceFailed(f"{mode} returned {response.status}: {text[:200].decode(errors='replace')}")
         timings: dict[str, Any] = json.loads(text)["timings"]
         return {**timings, "latency_seconds": latency}
 
     def close(self) -> None:
-        """Leave."""
+        """Close the connection."""
         self._http.close()
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
-    """A warm service and what it said of itself."""
+class RunningService:
+    """A warm service; `cpus` are its engine's cores."""
 
     url: str
     modes: list[str]
@@ -68,7 +68,7 @@ class Served:
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
-        """A connection of one's own; a thread needs one each."""
+        """A new connection; threads must not share one."""
         connection = Connection(self.url)
         try:
             yield connection
@@ -76,8 +76,8 @@ class Served:
             connection.close()
 
 
-def flags(settings: Settings) -> Sequence[str]:
-    """The command line that serves by `settings`, as far as the checks depend on them."""
+def service_flags(settings: Settings) -> Sequence[str]:
+    """The command line's flags for `settings`, as far as the checks depend on them."""
     given = {
         "model": settings.model,
         "device": settings.device,
@@ -89,31 +89,31 @@ def flags(settings: Settings) -> Sequence[str]:
 
 
 @contextmanager
-def served(settings: Settings, log: Path, say: Say) -> Iterator[Served]:
+def running_service(settings: Settings, log_file: Path, log: Log) -> Iterator[RunningService]:
     """Start a service, wait until it is ready, keep off its engine's cores, and end it with the block.
 
-    Raises ServedError where it does not become ready, and LaunchError where it does not start.
+    Raises ServiceFailed where it does not become ready, and LaunchError where it does not start.
     """
     environment = {"LAUNCHBOUND_CACHE_FOLDER": str(settings.cache_folder), "LAUNCHBOUND_API_KEY": ""}
-    with launched(flags(settings), log, environment) as url:
-        _await_ready(url, say)
-        with Served(url, [], [], []).connection() as connection:
+    with launched(service_flags(settings), log_file, environment) as url:
+        _await_ready(url, log)
+        with RunningService(url, [], [], []).connection() as connection:
             engine = json.loads(connection.get("/v1/modes")[1])["engine"]
         cpus = engine["cpus"]
         with off_cores(cpus):
-            yield Served(url, settings.modes, settings.batch_sizes, cpus)
+            yield RunningService(url, settings.modes, settings.batch_sizes, cpus)
 
 
-def _await_ready(url: str, say: Say) -> None:
+def _await_ready(url: str, log: Log) -> None:
     began = monotonic()
-    with Served(url, [], [], []).connection() as connection:
+    with RunningService(url, [], [], []).connection() as connection:
         while monotonic() - began < READY_SECONDS:
             status, body = connection.get("/health/ready")
             if status == 200:
                 return
             states = [mode["state"] for mode in json.loads(connection.get("/v1/modes")[1])["modes"]]
             if "failed" in states:
-                raise ServedError(f"a mode failed to become ready: {body[:300].decode(errors='replace')}")
-            say(f"service warming up: {states.count('ready')} of {len(states)} modes ready")
+                raise ServiceFailed(f"a mode failed to become ready: {body[:300].decode(errors='replace')}")
+            log(f"service warming up: {states.count('ready')} of {len(states)} modes ready")
             sleep(POLL_SECONDS)
-    raise ServedError(f"the service was not ready within {READY_SECONDS:.0f} s")
+    raise ServiceFailed(f"the service was not ready within {READY_SECONDS:.0f} s")

@@ -1,0 +1,106 @@
+"""The worker process: runs checks on the engine's cores and writes events, as JSON lines, to its parent.
+
+Started as `python -m service.selftest.worker SETTINGS NAMES`: `EngineSettings` as JSON, names with commas.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import BinaryIO
+
+import msgspec
+import torch
+
+from service.measure.rounds import Log
+from service.measure.variants import Variants
+from service.protocol.messages import EngineSettings
+from service.selftest.checks import (
+    ENGINE_OVERHEAD,
+    CheckFinished,
+    CheckProgress,
+    EngineOverhead,
+    MachineFacts,
+    WorkerEvent,
+    run_check,
+)
+from service.selftest.cross_check_perf import twin_against_perf
+from service.selftest.cross_check_widths import intercept_against_floor
+from service.selftest.cuda import on_cuda
+from service.selftest.engine_overhead import overhead_seconds, own_work
+from service.selftest.floors import ladder, widths
+from service.selftest.injected_work import added_host_work, longer_kernel
+from service.selftest.instrumentation import full_against_off
+from service.selftest.results import CheckResult
+from service.step.device import device_name
+from service.step.process_state import prepare_process
+
+CHECKS: dict[str, Callable[[Variants, Log], list[CheckResult]]] = {
+    "ladder": ladder, "widths": widths, "intercept": intercept_against_floor, "perf": twin_against_perf,
+    "kernel": longer_kernel, "host": added_host_work, "own-work": own_work,
+    "instrumentation": full_against_off, "cuda": on_cuda,
+}  # fmt: skip
+
+
+class EventWriter:
+    """Writes events to the parent, one JSON line each."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._encode = msgspec.json.Encoder().encode
+
+    def write(self, event: WorkerEvent) -> None:
+        """Write `event` and flush."""
+        self._stream.write(self._encode(event) + b"\n")
+        self._stream.flush()
+
+    def log_of(self, name: str) -> Log:
+        """Writes the progress of the check `name`."""
+        return lambda text: self.write(CheckProgress(name=name, text=text))
+
+
+@torch.no_grad()
+def run(settings: EngineSettings, names: list[str], events: EventWriter) -> None:
+    """Run the checks called `names`, in that order. Raises ValueError for settings that cannot work."""
+    prepare_process(settings.cache_folder)
+    variants = Variants(settings)
+    events.write(MachineFacts(machine_facts(variants.device, variants.precision.name)))
+    for name in names:
+        log = events.log_of(name)
+        log("begins")
+        if name == ENGINE_OVERHEAD:
+            events.write(EngineOverhead(overhead_seconds(variants, log)))
+            continue
+        rows = run_check(name, partial(CHECKS[name], variants, log), variants.off_cpu)
+        events.write(CheckFinished(name, rows))
+
+
+def machine_facts(device: torch.device, precision: str) -> dict[str, str | int]:
+    """Processor, device, torch, threads and precision of this process."""
+    return {
+        "cpu": device_name(torch.device("cpu")),
+        "device": device_name(device),
+        "torch": str(torch.__version__),
+        "threads": torch.get_num_threads(),
+        "dtype": precision,
+    }
+
+
+def main(arguments: list[str]) -> int:
+    """Returns the exit code: 0, or 2 for settings that cannot work."""
+    # What libraries print goes to standard error; standard output is for events alone.
+    events = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    settings = msgspec.json.decode(arguments[0], type=EngineSettings)
+    try:
+        run(settings, arguments[1].split(","), EventWriter(events))
+    except ValueError as error:
+        print(f"launchbound selftest: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,175 @@
+"""Warmed steps: of the served model on shared buffers, and of its variants on their own."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from models.checkpoint import save
+from models.config import Config
+from models.transformer import Transformer
+from service.measure.cases import (
+    DECODE_POSITION,
+    LEAD_STEPS,
+    WARM_CALLS,
+    Bench,
+    CacheEviction,
+    Case,
+    build_case,
+)
+from service.measure.variants import Variants
+from service.protocol.messages import EngineSettings
+from service.protocol.modes import MODES
+from service.step.callables import InjectedWork, allocate, build_step
+from service.step.cold_cache import ColdCache
+from service.step.precision import PRECISIONS
+
+CONFIG = Config(layers=2, width=32, heads=4, kv_heads=2, head_width=8, hidden=64, vocabulary=64, context=128)
+SHORT = Config(layers=1, width=16, heads=2, kv_heads=1, head_width=8, hidden=32, vocabulary=64, context=64)
+MODE = "inference_mode"
+
+
+@pytest.fixture(scope="module")
+def settings() -> Iterator[EngineSettings]:
+    threads = torch.get_num_threads()
+    with tempfile.TemporaryDirectory() as folder:
+        save(Transformer(CONFIG, 2, seed=5), folder)
+        yield EngineSettings(
+            address="",
+            model=folder,
+            device="cpu",
+            modes=["eager", MODE],
+            batch_sizes=[1, 2],
+            threads=1,
+            cache_folder="",
+        )
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def variants(settings: EngineSettings) -> Variants:
+    return Variants(settings)
+
+
+def small_case(calls: list[int], phase: str = "decode", config: Config = SHORT) -> Case:
+    model = Transformer(config, 1).eval()
+    buffers = allocate(model, [1], 4)[1]
+    counting = InjectedWork(kernel=lambda: calls.append(1))
+    return build_case(MODE, phase, model, buffers, PRECISIONS["float32"], counting)  # type: ignore[arg-type]
+
+
+def test_a_case_is_warmed_before_it_is_handed_out() -> None:
+    calls: list[int] = []
+    case = small_case(calls)
+    assert len(calls) == WARM_CALLS
+    case.call()
+    assert len(calls) == WARM_CALLS + 1
+
+
+@pytest.mark.parametrize(
+    ("phase", "config", "position"),
+    [("decode", CONFIG, DECODE_POSITION), ("decode", SHORT, SHORT.context - 1), ("prefill", CONFIG, 0)],
+)
+def test_a_step_stands_at_the_decode_position_within_its_context_or_at_the_start(
+    phase: str, config: Config, position: int
+) -> None:
+    assert small_case([], phase, config).buffers.positions.tolist() == [position]
+
+
+def test_steady_seconds_are_of_the_steps_after_the_lead() -> None:
+    calls: list[int] = []
+    case = small_case(calls)
+    calls.clear()
+    kept: list[float] = []
+
+    def pick(seconds: list[float]) -> float:
+        kept.extend(seconds)
+        return seconds[0]
+
+    assert case.steady_seconds(7, pick) == kept[0]
+    assert len(kept) == 7
+    assert len(calls) == LEAD_STEPS + 7
+
+
+def test_a_clock_of_the_callers_choice_times_the_step_alone() -> None:
+    ticks = iter([1_000_000_000, 3_500_000_000])
+    assert small_case([]).call_seconds(lambda: next(ticks)) == 2.5
+
+
+def test_what_is_read_to_evict_the_caches_inside_a_step_is_off_its_clock() -> None:
+    model = Transformer(SHORT, 1).eval()
+    cache = ColdCache(model)
+
+    def step(*arguments: object) -> None:
+        cache.paused_ns += 2_000_000_000
+
+    case = Case(MODE, "decode", step, allocate(model, [1], 1)[1], CacheEviction(cache))  # type: ignore[arg-type]
+    ticks = iter([0, 5_000_000_000])
+    assert case.call_seconds(lambda: next(ticks)) == 3.0
+
+
+def test_the_bench_builds_a_step_once_and_all_modes_share_its_buffers(settings: EngineSettings) -> None:
+    bench = Bench(settings)
+    case = bench.case(MODE, 2)
+    assert bench.case(MODE, 2) is case
+    assert case.buffers is bench.case("eager", 2).buffers is bench.buffers[2]
+    assert bench.case(MODE, 2, "prefill").buffers is bench.buffers[2]
+    bench.forget()
+    assert bench.case(MODE, 2) is not case
+    with pytest.raises(KeyError):
+        bench.case(MODE, 3)
+
+
+def test_every_variant_is_built_once_at_batch_1_with_its_own_buffers(variants: Variants) -> None:
+    spin = InjectedWork(host_seconds=0.0)
+    cases = [variants.case(MODE), variants.case("eager"), variants.case(MODE, injected=spin)]
+    cases += [variants.twin(MODE), variants.twin(MODE, width=32), variants.twin(MODE, spin)]
+    assert len({id(case.buffers) for case in cases}) == len(cases)
+    assert {case.buffers.bucket for case in cases} == {1}
+    assert variants.case(MODE) is cases[0]
+    assert variants.twin(MODE) is cases[3]
+
+
+def test_a_variants_plain_step_computes_what_the_served_model_does(
+    settings: EngineSettings, variants: Variants
+) -> None:
+    own = variants.case(MODE)
+    served = Bench(settings).case(MODE, 1)
+    assert torch.equal(own.call()[0], served.call()[0])
+
+
+def test_only_models_with_fewer_weights_read_the_rest_and_only_where_modules_are_visited(
+    variants: Variants,
+) -> None:
+    def read_ns(case: Case) -> int:
+        assert case.eviction is not None
+        before = case.eviction.cache.paused_ns
+        case.call()
+        return case.eviction.cache.paused_ns - before
+
+    assert read_ns(variants.case(MODE)) == 0
+    assert read_ns(variants.twin(MODE)) > 0
+
+
+def test_a_model_that_is_not_ours_has_no_variants(settings: EngineSettings) -> None:
+    foreign = EngineSettings(
+        address="", model="hf:some/model", modes=[MODE], batch_sizes=[1], cache_folder=settings.cache_folder
+    )
+    with pytest.raises(ValueError, match="hf:some/model"):
+        Variants(foreign)
+
+
+def test_injected_work_runs_once_per_step_in_the_steps_grad_mode_and_changes_no_result() -> None:
+    model = Transformer(SHORT.hollow(), 1).eval()
+    buffers = allocate(model, [1], 1)[1]
+    seen: list[bool] = []
+    plain = build_step(MODES[MODE], model)
+    injected = build_step(
+        MODES[MODE], model, InjectedWork(kernel=lambda: seen.append(torch.is_inference_mode_enabled()))
+    )
+    expected = plain(*buffers.arguments("decode"))[0].clone()
+    assert torch.equal(injected(*buffers.arguments("decode"))[0], expected)
+    assert seen == [True]

@@ -1,0 +1,36 @@
+"""Where a measurement runs, and how its time off the CPU is counted."""
+
+from __future__ import annotations
+
+import gc
+import os
+
+import pytest
+
+from service.measure import isolation
+from service.measure.isolation import OffCpuTime, isolated
+
+
+def test_the_share_off_the_cpu_is_of_all_counted_blocks_since_it_was_last_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wall_ns, cpu_ns = iter([0, 100, 500, 800]), iter([0, 90, 400, 610])
+    monkeypatch.setattr(isolation, "perf_counter_ns", lambda: next(wall_ns))
+    monkeypatch.setattr(isolation, "thread_time_ns", lambda: next(cpu_ns))
+    off_cpu = OffCpuTime()
+    for _ in range(2):
+        with off_cpu.counted():
+            pass
+    assert off_cpu.take_share() == pytest.approx(1 - 300 / 400)
+    assert off_cpu.take_share() == 0.0
+
+
+def test_an_isolated_block_runs_on_its_cores_and_the_threads_return_to_theirs() -> None:
+    before = os.sched_getaffinity(0)
+    try:
+        with isolated([min(before)]):
+            assert os.sched_getaffinity(0) == {min(before)}
+            assert gc.get_freeze_count() > 0
+        assert os.sched_getaffinity(0) == before
+    finally:
+        gc.unfreeze()

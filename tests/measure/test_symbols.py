@@ -1,0 +1,63 @@
+"""How samples of native stacks are classed, and the lines of `perf script` read."""
+
+from __future__ import annotations
+
+import pytest
+
+from service.measure.symbols import RULES, parse, side_of
+
+TORCH = "/site-packages/torch/lib/libtorch_cpu.so"
+PYTHON = "/lib/libpython3.11.so.1.0"
+
+KERNEL_SAMPLES = [
+    ("mkl_blas_avx512_xsgemv", TORCH),
+    ("mkl_blas_avx512_sgemm_scopy_right48_ea", TORCH),
+    ("mkl_blas_avx512_sgemm_kernel_nocopy_NN_b1", TORCH),
+    ("at::native::(anonymous namespace)::cpu_flash_attention<float, float, 32l, 512l, false>", TORCH),
+    (
+        "c10::function_ref<void (char**, long const*, long, long)>::callback_fn<at::native::AVX512::"
+        "VectorizedLoop2d<at::native::(anonymous namespace)::silu_kernel(at::TensorIteratorBase&)>>",
+        TORCH,
+    ),
+    ("kernel", "/cache/ab/cldz37mw2hsrmid4ns5f4efiutywx4.main.so"),
+    ("cpp_fused_argmax_7", "/cache/ib/cib5difnrecxncnszy63.main.so"),
+    ("__memmove_avx512_unaligned_erms", "/usr/lib/x86_64-linux-gnu/libc.so.6"),
+    ("[unknown]", "//anon"),
+]
+HOST_SAMPLES = [
+    ("_PyEval_EvalFrameDefault", PYTHON),
+    ("_int_malloc", "/usr/lib/x86_64-linux-gnu/libc.so.6"),
+    ("c10::impl::OperatorEntry::lookup", TORCH),
+    ("at::_ops::index_put_::call", TORCH),
+    ("at::TensorIteratorBase::build", TORCH),
+    ("at::native::copy_impl", TORCH),
+    (
+        "c10::impl::wrap_kernel_functor_unboxed_<c10::impl::detail::WrapFunctionIntoFunctor_<at::Tensor>>",
+        TORCH,
+    ),
+    ("torch::dynamo::(anonymous namespace)::GuardManager::check_nopybind", "libtorch_python.so"),
+    ("inductor_entry_impl", "/cache/ib/cib5difnrecxncnszy63.main.so"),
+    ("kernel@plt", "/cache/ab/cldz37mw2hsrmid4ns5f4efiutywx4.main.so"),
+    ("clear_page_erms", "[kernel.kallsyms]"),
+    ("__vdso_clock_gettime", "[vdso]"),
+]
+
+
+@pytest.mark.parametrize(("symbol", "binary"), KERNEL_SAMPLES)
+def test_what_computes_on_elements_is_kernel(symbol: str, binary: str) -> None:
+    assert side_of(symbol, binary) == "kernel"
+
+
+@pytest.mark.parametrize(("symbol", "binary"), HOST_SAMPLES)
+def test_what_only_leads_to_kernels_is_host(symbol: str, binary: str) -> None:
+    assert side_of(symbol, binary) == "host"
+
+
+def test_every_class_of_symbols_gives_its_reason() -> None:
+    assert all(rule.reason and (rule.symbol or rule.binary) for rule in RULES)
+
+
+def test_a_line_of_perf_script_is_read_with_its_instant_and_brackets_in_names() -> None:
+    line = " 3824.868798141:      7fdd7c4c181a torch::(anonymous namespace)::check (int) (/lib/libtorch.so)\n"
+    assert parse(line) == (3824868798141, "torch::(anonymous namespace)::check (int)", "/lib/libtorch.so")
+    assert parse("# a comment") is None
