@@ -13,8 +13,9 @@ from torch import Tensor
 
 from models.checkpoint import TINY_FOLDER, build, folder_of
 from models.tokenizer import Tokenizer
-from service.engine.generation import Generator, Run
+from service.engine.generation import Generator
 from service.engine.inbox import Inbox
+from service.engine.job_result import JobResult
 from service.engine.local_inbox import local_job
 from service.measure.rounds import Say, paired_median_ratio
 from service.protocol.modes import MODES
@@ -92,7 +93,7 @@ class NotingMeter:
         """As the inner meter does."""
         return self._inner.fetch(tokens, readings)
 
-    def gaps_seconds(self, run: Run) -> float:
+    def gaps_seconds(self, run: JobResult) -> float:
         """Median time between two calls, less what was waited for the device.
 
         Of means over two in a row, because the engine looks for cancellations between every other two.
@@ -121,7 +122,7 @@ def own_work(lab: Lab, say: Say) -> list[CheckResult]:
         with lab.settled():
             for number in range(JOBS):
                 say(f"job {number + 1} of {JOBS}")
-                meter, run = NotingMeter(new_meter(lab.device, 1, "full")), Run()
+                meter, run = NotingMeter(new_meter(lab.device, 1, "full")), JobResult()
                 job = local_job(f"own-{number}", mode, [PROMPT], NEW_TOKENS, ignore_eos=True)
                 generator.run(job, {("prefill", 1): step, ("decode", 1): step}, run, meter)
                 found.append(meter.gaps_seconds(run))

@@ -22,7 +22,7 @@ from service.protocol.placement import engine_cpus, pin
 from service.selftest.disturbance import Disturbance
 from service.step.calibration import cold_seconds, prepare
 from service.step.callables import Buffers, InjectedWork, Step, allocate, build_step
-from service.step.cold_cache import ColdCache, issued_by_operator, weights_by_reader
+from service.step.cold_cache import ColdCacheEmulation, issued_by_operator, weights_by_reader
 from service.step.device import choose_device
 from service.step.precision import choose_precision
 
@@ -49,7 +49,7 @@ class Case:
 
     step: Step
     buffers: Buffers
-    cold_cache: ColdCache | None = None
+    cold_cache: ColdCacheEmulation | None = None
     emptied_before: bool = False
     own_bytes: int = 0
 
@@ -57,12 +57,12 @@ class Case:
         """One call by `clock`: on a CPU the whole step less its cold_cache, on CUDA its dispatch."""
         arguments = self.buffers.arguments("decode")
         if self.cold_cache and self.emptied_before:
-            self.cold_cache.before(self.own_bytes)
-        paused_ns = self.cold_cache.paused_ns if self.cold_cache else 0
+            self.cold_cache.evict(self.own_bytes)
+        paused_ns = self.cold_cache.reading_ns if self.cold_cache else 0
         began = clock()
         self.step(*arguments)
         ended = clock()
-        paused_ns = self.cold_cache.paused_ns - paused_ns if self.cold_cache else 0
+        paused_ns = self.cold_cache.reading_ns - paused_ns if self.cold_cache else 0
         return (ended - began - paused_ns) / 1e9
 
     def decode_seconds(self, steps: int = 5, pick: Pick = median) -> float:
@@ -83,7 +83,7 @@ class Lab:
         torch.set_num_threads(settings.threads or len(self.cpus))
         self._model = self._fit(build(settings.model, 1, self.device, self.precision.weights))
         self.config: Config = self._model.config
-        self._cold_cache = ColdCache(self._model) if self.device.type == "cpu" else None
+        self._cold_cache = ColdCacheEmulation(self._model) if self.device.type == "cpu" else None
         self.disturbance = Disturbance()
         self._models: dict[tuple[Config, bool], Transformer] = {(self.config, False): self._model}
         self._cases: dict[tuple[str, Config, InjectedWork | None], Case] = {}
@@ -136,7 +136,7 @@ class Lab:
         if (config, cooled) not in self._models:
             model = self._fit(Transformer(config, 1).eval().to(self.device, self.precision.weights))
             if cooled and self._cold_cache is not None:
-                self._cold_cache.into(model)
+                self._cold_cache.patch_modules(model)
             self._models[config, cooled] = model
         return self._models[config, cooled]
 

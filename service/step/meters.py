@@ -46,7 +46,7 @@ class Meter(Protocol):
         """Bring `tokens`, int64 [batch], to the host: the one wait of a step."""
 
 
-class BareMeter:
+class NullMeter:
     """Instrumentation off: no clock is read, so nothing of a step is known but that it ran."""
 
     def run(self, step: Step, buffers: Buffers, tokens: Tensor, readings: Readings) -> tuple[Tensor, Tensor]:
@@ -127,7 +127,7 @@ class CudaMeter:
 def new_meter(device: torch.device, largest_batch: int, instrumentation: Instrumentation = "full") -> Meter:
     """The meter that fits `device`; on a CPU `host` and `full` are the same."""
     if instrumentation == "off":
-        return BareMeter()
+        return NullMeter()
     if device.type == "cuda":
         return CudaMeter(largest_batch, events=instrumentation == "full")
     return HostMeter()

@@ -11,8 +11,10 @@ import torch
 
 from models.checkpoint import TINY_FOLDER, build
 from models.tokenizer import Tokenizer
-from service.engine.generation import Generator, JobError, Run, lay_out
+from service.engine.generation import Generator
+from service.engine.job_result import JobError, JobResult
 from service.engine.local_inbox import local_job
+from service.engine.prompts import lay_out
 from service.engine.text import Completions
 from service.protocol.messages import Job, Token
 from service.protocol.modes import MODES
@@ -25,29 +27,35 @@ LONG = "import os\n" * 40
 
 
 class Client:
-    """A border whose client goes away after `patience` looks."""
+    """A channel on which the job is cancelled after `patience` checks."""
 
     def __init__(self, patience: int = 10**9) -> None:
-        self.patience, self.looks, self.sent = patience, 0, list[Token]()
+        self.patience = patience
+        self.polls = 0
+        self.checks = 0
+        self.sent: list[Token] = []
+
+    def poll(self) -> None:
+        self.polls += 1
 
     def is_cancelled(self, job: Job) -> bool:
-        self.looks += 1
-        return self.looks > self.patience
+        self.checks += 1
+        return self.checks > self.patience
 
     def send(self, message: Token) -> None:
         self.sent.append(message)
 
 
 @pytest.fixture(scope="module")
-def engine() -> Callable[[Job, Client], Run]:
+def engine() -> Callable[[Job, Client], JobResult]:
     torch.set_num_threads(1)
     model, tokenizer = build("tiny", max_batch=4), Tokenizer.load(TINY_FOLDER)
     buffers = allocate(model, [1, 4], prefill_chunk=64)
     step = build_step(MODES["inference_mode"], model)
     steps: dict[tuple[str, int], Step] = {(p, b): step for p in ("prefill", "decode") for b in (1, 4)}
 
-    def run(job: Job, client: Client) -> Run:
-        result = Run()
+    def run(job: Job, client: Client) -> JobResult:
+        result = JobResult()
         with torch.no_grad():
             Generator(tokenizer, buffers, model.config.context, client).run(job, steps, result, HostMeter())
         return result
@@ -55,7 +63,7 @@ def engine() -> Callable[[Job, Client], Run]:
     return run
 
 
-Engine = Callable[[Job, Client], Run]
+Engine = Callable[[Job, Client], JobResult]
 
 
 def ids(engine: Engine, prompts: list[str], count: int = 12, **options: object) -> list[list[int]]:
@@ -210,7 +218,7 @@ def test_a_client_that_goes_away_stops_the_job_within_two_steps(engine: Engine) 
     client = Client(patience=6)
     run = engine(local_job("a", "inference_mode", [PROMPT], 60, ignore_eos=True), client)
     assert run.kind == "cancelled"
-    assert client.looks - client.patience <= 1
+    assert client.checks - client.patience <= 1
     assert len(run.decode.call) <= 6
 
 

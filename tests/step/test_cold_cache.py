@@ -12,9 +12,9 @@ from torch import Tensor
 from models.config import CONFIGS
 from models.transformer import Transformer
 from service.protocol.modes import MODES
-from service.step.calibration import FIRST_SAMPLES, Calibration, _Twin, cold_seconds
+from service.step.calibration import FIRST_SAMPLES, Calibration, TwinStep, cold_seconds
 from service.step.callables import allocate, build_step
-from service.step.cold_cache import ColdCache, weights_by_reader
+from service.step.cold_cache import ColdCacheEmulation, weights_by_reader
 
 CONFIG = replace(CONFIGS["tiny"], layers=2)
 
@@ -28,7 +28,7 @@ def hollow() -> Transformer:
     return Transformer(CONFIG.hollow(), 1).eval()
 
 
-class Noted(ColdCache):
+class Noted(ColdCacheEmulation):
     """Notes what is read instead of reading it."""
 
     def __init__(self, model: Transformer) -> None:
@@ -58,21 +58,21 @@ def test_every_weight_of_a_step_has_a_reader_and_an_embedding_has_none(model: Tr
 
 def test_a_step_reads_what_its_model_has_less_than_the_served_one(model: Transformer) -> None:
     cold_cache, twin = Noted(model), hollow()
-    decode(cold_cache.into(twin))
+    decode(cold_cache.patch_modules(twin))
     own, shares = weights_by_reader(twin), weights_by_reader(model)
     assert [end - begin for begin, end in cold_cache.read] == [shares[name] - own[name] for name in shares]
 
 
 def test_what_is_read_is_never_read_twice_in_a_step(model: Transformer) -> None:
     cold_cache = Noted(model)
-    decode(cold_cache.into(hollow()))
+    decode(cold_cache.patch_modules(hollow()))
     ends = [0, *(end for _, end in cold_cache.read)]
     assert all(begin >= end for (begin, _), end in zip(cold_cache.read, ends, strict=False))
 
 
 def test_the_served_model_itself_reads_nothing_more(model: Transformer) -> None:
     cold_cache = Noted(model)
-    decode(cold_cache.into(Transformer(CONFIG, 1).eval()))
+    decode(cold_cache.patch_modules(Transformer(CONFIG, 1).eval()))
     assert cold_cache.read == []
 
 
@@ -81,16 +81,16 @@ def test_a_larger_model_reads_no_more_than_the_bound(
 ) -> None:
     monkeypatch.setattr("service.step.cold_cache.LARGEST_BYTES", 100_000)
     cold_cache = Noted(model)
-    decode(cold_cache.into(hollow()))
+    decode(cold_cache.patch_modules(hollow()))
     assert 90_000 < sum(end - begin for begin, end in cold_cache.read) <= 100_000
 
 
 def test_reading_changes_no_result(model: Transformer) -> None:
-    plain, cooled = hollow(), ColdCache(model).into(hollow())
+    plain, cooled = hollow(), ColdCacheEmulation(model).patch_modules(hollow())
     assert torch.equal(decode(plain)[0], decode(cooled)[0])
 
 
-class Slow(ColdCache):
+class Slow(ColdCacheEmulation):
     """Each read takes two milliseconds by the clock that steps are measured with."""
 
     def _read(self, begin: int, end: int) -> None:
@@ -101,13 +101,13 @@ class Slow(ColdCache):
 
 def test_reading_is_off_the_clock_of_a_sample(model: Transformer) -> None:
     cold_cache = Slow(model)
-    twin = cold_cache.into(hollow())
+    twin = cold_cache.patch_modules(hollow())
     buffers = allocate(hollow(), [1], 1)[1]
     samples = cold_seconds(
-        build_step(MODES["no_grad"], twin), buffers, cold_cache, emptied_before=False, count=3
+        build_step(MODES["no_grad"], twin), buffers, cold_cache, evict_before=False, count=3
     )
     reads_per_step = len(weights_by_reader(model))
-    assert cold_cache.paused_ns / 1e9 >= 3 * reads_per_step * 0.002
+    assert cold_cache.reading_ns / 1e9 >= 3 * reads_per_step * 0.002
     assert min(samples) < reads_per_step * 0.002
 
 
@@ -127,7 +127,7 @@ def test_twins_take_turns_and_only_wide_ones_are_sampled_on(
     for mode in ("eager", "no_grad"):
         calibration.add(MODES[mode], build_step(MODES[mode], hollow()), buffers)
 
-    def sample(self: Calibration, twin: _Twin, *_: object) -> None:
+    def sample(self: Calibration, twin: TwinStep, *_: object) -> None:
         taken.append(twin.mode)
         # Steady in eager; in no_grad every other sample reads twice as much.
         twin.samples_seconds.append(1.0 + (twin.mode == "no_grad") * (len(taken) // 2 % 2))
