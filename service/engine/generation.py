@@ -83,6 +83,8 @@ class Generator:
             result.kind = stop.kind
         finally:
             result.involuntary_switches = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw - switches
+            if result.rows is not None:
+                self._stream(job, result.rows.end())
 
     def _tokenise(self, job: Job, result: JobResult) -> tuple[list[list[int]], Completions]:
         began = perf_counter_ns()
@@ -148,8 +150,10 @@ class Generator:
             now = perf_counter_ns()
             if result.first_token_ns is None:
                 result.first_token_ns = now
-            if (examined := rows.take_in(values)) and self._finish(job, rows, examined):
-                return
+            if examined := rows.take_in(values):
+                self._stream(job, examined)
+                if rows.complete:
+                    return
             self._check(job, now)
             readings = result.decode
             buffers.token_row.copy_(tokens)
@@ -157,10 +161,9 @@ class Generator:
             buffers.positions.add_(buffers.one)
             tokens = sampler.choose(logits, greedy, readings)
 
-    def _finish(self, job: Job, rows: Completions, examined: list[tuple[int, Completion]]) -> bool:
-        """Stream what may leave of the `examined` rows; True once all rows are complete."""
+    def _stream(self, job: Job, examined: list[tuple[int, Completion]]) -> None:
+        """Send what may leave of the `examined` rows, where the job streams."""
         if job.stream:
             for index, row in examined:
                 if piece := row.unsent():
                     self._channel.send(Token(id=job.id, index=index, text=piece))
-        return rows.complete

@@ -15,7 +15,6 @@ from service.engine.generation import Generator
 from service.engine.job_result import JobError, JobResult
 from service.engine.local_inbox import local_job
 from service.engine.prompts import lay_out
-from service.engine.text import Completions
 from service.protocol.messages import Job, Token
 from service.protocol.modes import MODES
 from service.step.callables import Step, allocate, build_step
@@ -139,18 +138,6 @@ def test_min_tokens_costs_nothing_once_they_are_there_nor_where_the_end_is_ignor
         assert len(readings.sampling) == count
 
 
-def test_a_stop_string_complete_within_min_tokens_is_text() -> None:
-    tokenizer = Tokenizer.load(TINY_FOLDER)
-    tokens = tokenizer.encode("import os; import re")
-    for least, text in ((0, ""), (1, "import os; "), (len(tokens), "import os; import re")):
-        job = local_job("a", "eager", ["x"], len(tokens), min_tokens=least, stop=["import"])
-        rows = Completions(job, tokenizer)
-        for token in tokens:
-            if not rows.complete:
-                rows.take_in([token])
-        assert rows.outputs()[0].text == text
-
-
 def test_token_ids_are_the_text_they_stand_for(engine: Engine) -> None:
     tokens = Tokenizer.load(TINY_FOLDER).encode(PROMPT)
     job = local_job("a", "inference_mode", [tokens, PROMPT], 8, ignore_eos=True)
@@ -200,26 +187,24 @@ def test_streamed_pieces_joined_are_the_text_and_never_part_of_a_stop_string(eng
             assert "".join(token.text for token in client.sent if token.index == index) == output.text
 
 
-def test_the_end_of_text_token_stops_a_row_unless_ignored() -> None:
-    tokenizer = Tokenizer.load(TINY_FOLDER)
-    for ignore, expected in ((False, ["stop", None]), (True, [None, None])):
-        rows = Completions(local_job("a", "eager", ["x", "y"], 3, ignore_eos=ignore), tokenizer)
-        rows.take_in([tokenizer.end_of_text, 5])
-        assert [row.finish_reason for row in rows._rows] == expected
-        assert not rows.complete
-    rows = Completions(local_job("a", "eager", ["x", "y"], 3), tokenizer)
-    for tokens in ([tokenizer.end_of_text, 5], [9, 6], [9, 7]):
-        rows.take_in(tokens)
-    assert rows.complete
-    assert [output.token_ids for output in rows.outputs()] == [[tokenizer.end_of_text], [5, 6, 7]]
-
-
 def test_a_client_that_goes_away_stops_the_job_within_two_steps(engine: Engine) -> None:
     client = Client(patience=6)
     run = engine(local_job("a", "inference_mode", [PROMPT], 60, ignore_eos=True), client)
     assert run.kind == "cancelled"
     assert client.checks - client.patience <= 1
     assert len(run.decode.call) <= 6
+
+
+def test_what_a_cancelled_job_held_back_for_a_stop_string_is_still_streamed(engine: Engine) -> None:
+    client = Client(patience=6)
+    stop = ["absent from the text"]
+    job = local_job("a", "inference_mode", [PROMPT], 60, ignore_eos=True, stream=True, stop=stop)
+    result = engine(job, client)
+    assert result.kind == "cancelled"
+    assert result.rows is not None
+    text = result.rows.outputs()[0].text
+    assert text
+    assert "".join(token.text for token in client.sent) == text
 
 
 def test_a_deadline_stops_the_job_between_two_steps_and_keeps_what_was_measured(engine: Engine) -> None:
