@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count, pairwise
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from service.engine import loop, parts, warmup
+from service.engine.generation import Generator
 from service.engine.local_inbox import LocalInbox, local_job
 from service.engine.loop import Engine
 from service.engine.outcome import ran_as
@@ -160,6 +161,37 @@ def test_a_mode_out_of_parity_is_not_served(tmp_path: Path, monkeypatch: pytest.
     assert not status.parity.passed
     assert inbox.modes["eager"].state == "ready"
     assert inbox.outcomes[0].kind == "error"
+
+
+def compiled_for_another_shape() -> Callable[[], object]:
+    """A call that has to compile anew."""
+    compiled = torch.compile(lambda x: x + 1, backend="eager", dynamic=False)
+    compiled(torch.ones(2))
+    return lambda: compiled(torch.ones(3))
+
+
+def quoting() -> Callable[[], object]:
+    """A call that fails for another reason, with the same words."""
+
+    def fail() -> None:
+        raise ValueError("the stance is 'fail_on_recompile'")
+
+    return fail
+
+
+@pytest.mark.parametrize(("prepare", "recompiles"), [(compiled_for_another_shape, 1), (quoting, 0)])
+def test_a_recompilation_while_serving_fails_its_job_and_is_counted_and_nothing_else_is(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    prepare: Callable[[], Callable[[], object]],
+    recompiles: int,
+) -> None:
+    fault = prepare()
+    monkeypatch.setattr(Generator, "run", lambda *_: fault())
+    inbox = serve(tmp_path, [local_job("a", "eager", [PROMPT], 2)])
+    assert inbox.outcomes[0].kind == "error"
+    assert inbox.modes["eager"].recompiles == recompiles
+    assert inbox.modes["inference_mode"].recompiles == 0
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "autocast-bfloat16"])

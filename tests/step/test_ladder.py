@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from models.transformer import Transformer
 from service.protocol.modes import LADDER, MODES
 from service.step.calibration import prepare
 from service.step.callables import Buffers, allocate, build_step
+from service.step.recompilation import forbid_recompilation, is_recompile_error
 
 CONFIG = Config(layers=2, width=32, heads=4, kv_heads=2, head_width=8, hidden=64, vocabulary=64, context=32)
 
@@ -111,13 +113,26 @@ def test_reduce_overhead_on_a_cpu_says_what_it_really_is() -> None:
     assert not effect.graph_replay
 
 
+@pytest.fixture
+def default_stance() -> Iterator[None]:
+    yield
+    torch.compiler.set_stance("default")
+
+
+@pytest.mark.usefixtures("default_stance")
 def test_a_shape_outside_the_buckets_is_refused_after_warm_up(model: Transformer, buffers: Buffers) -> None:
     step = build_step(MODES["compiled"], model)
     prepare(buffers)
     step(*buffers.arguments("decode"))
-    torch.compiler.set_stance("fail_on_recompile")
-    try:
-        with pytest.raises(RuntimeError, match="recompile"):
-            step(torch.zeros((2, 3), dtype=torch.int64), *buffers.arguments("decode")[1:])
-    finally:
-        torch.compiler.set_stance("default")
+    forbid_recompilation()
+    with pytest.raises(RuntimeError) as refused:
+        step(torch.zeros((2, 3), dtype=torch.int64), *buffers.arguments("decode")[1:])
+    assert is_recompile_error(refused.value)
+
+
+def test_an_error_that_only_quotes_a_recompilation_is_none() -> None:
+    message = "Detected recompile when torch.compile stance is 'fail_on_recompile'."
+    with pytest.raises(RuntimeError) as quoted:
+        raise RuntimeError(message)
+    assert not is_recompile_error(quoted.value)
+    assert not is_recompile_error(RuntimeError(message))
