@@ -115,7 +115,8 @@ class Generator:
         Rows are padded on the right. What padding writes to the cache lies behind a row's own positions and
         is overwritten by decode before anything may attend to it.
         """
-        buffers, readings = context.buffers, context.result.prefill
+        buffers = context.buffers
+        readings = context.result.prefill
         layout = lay_out(prompts, buffers.bucket, buffers.chunk.shape[1], pinned=buffers.chunk.is_cuda)
         logits = greedy = None
         for index, chunk in enumerate(layout.chunks):
@@ -140,7 +141,7 @@ class Generator:
     def _decode(self, context: _JobContext, tokens: Tensor, step: Step) -> None:
         """Run decode steps until every row is complete; `tokens`, int64 [bucket], are those of prefill.
 
-        What stands between two calls of `step` here is the engine's own work per decode step.
+        What runs between two calls of `step` here is the engine's own work per decode step.
         """
         job, result, rows = context.job, context.result, context.rows
         buffers, meter, sampler = context.buffers, context.meter, context.sampler

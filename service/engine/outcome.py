@@ -20,7 +20,8 @@ def build_outcome(
     """What is answered to `job`; `configured` is None where its mode is not configured."""
     kernels, launches = totals(result)
     outputs = result.rows.outputs() if result.rows else []
-    effective, reason = job.mode, None
+    effective: str = job.mode
+    reason: str | None = None
     if configured:
         effective, reason = ran_as(configured.mode, configured.status, result.profile)
     return Outcome(

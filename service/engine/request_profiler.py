@@ -47,7 +47,7 @@ class RequestProfiler:
         steps = self._profiler.run(job.id, about, meter, action)
         by_phase = dict(zip(PHASES, _split(steps, result.prefill.steps), strict=True))
         for phase, recorded in by_phase.items():
-            self._kernel_times.learn(job.mode, phase, result.bucket, recorded)
+            self._kernel_times.add(job.mode, phase, result.bucket, recorded)
         return [summary(phase, recorded) for phase, recorded in by_phase.items() if recorded]
 
     def estimates(self, job: Job, result: JobResult, floor: Floor | None) -> StepEstimates:
@@ -74,8 +74,8 @@ def totals(result: JobResult) -> tuple[int | None, int | None]:
     counts = [entry.steps for entry in profile]
 
     def total(values: list[float | None]) -> int | None:
-        known = [value * count for value, count in zip(values, counts, strict=True) if value is not None]
-        return round(sum(known)) if known else None
+        sums = [value * count for value, count in zip(values, counts, strict=True) if value is not None]
+        return round(sum(sums)) if sums else None
 
     return total([entry.kernels for entry in profile]), total([entry.launches for entry in profile])
 
@@ -84,8 +84,8 @@ def summary(phase: Phase, steps: Sequence[ProfiledStep]) -> StepProfile:
     """Means per step over `steps`, at least one; what this device cannot measure stays None."""
 
     def mean(values: Sequence[float | None]) -> float | None:
-        known = [value for value in values if value is not None]
-        return sum(known) / len(known) if known else None
+        measured = [value for value in values if value is not None]
+        return sum(measured) / len(measured) if measured else None
 
     return StepProfile(
         phase=phase,

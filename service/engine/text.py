@@ -46,7 +46,7 @@ class Completion:
     def end(self) -> bool:
         """No token follows: complete the text, once. Returns whether that was left to do.
 
-        The decoder holds back an incomplete character, which is now known to be text of its own (U+FFFD).
+        The decoder holds back an incomplete character, which becomes U+FFFD.
         """
         if self._ended:
             return False
@@ -67,7 +67,7 @@ class Completion:
             self._ended = True
 
     def _find(self, stop: str) -> int:
-        """Where `stop` first stands with its end beyond the text of the first `min_tokens` tokens, or -1."""
+        """Index of the first `stop` that ends beyond the text of the first `min_tokens` tokens, or -1."""
         return self._text.find(stop, max(0, self._settled - len(stop) + 1))
 
     def unsent(self) -> str:

@@ -61,7 +61,7 @@ class Warmup:
 
     def recalibrate(self) -> None:
         """Sample the floors of all ready modes again, now that nothing else runs in this process."""
-        self._calibration.begin_anew()
+        self._calibration.resample()
         self._announce_floors()
 
     def announce_floors(self) -> None:
@@ -155,7 +155,8 @@ class Warmup:
 
     def _count(self, configured: ConfiguredMode, first_seconds: float) -> None:
         """Record the first call of a compiled callable, and its graph."""
-        effect, status = configured.mode.effect(self._device.type), configured.status
+        effect = configured.mode.effect(self._device.type)
+        status = configured.status
         if effect.compile is not None:
             configured.status = msgspec.structs.replace(
                 status,

@@ -58,7 +58,7 @@ def prepare_floor(bench: Bench, mode: str, bucket: int, say: Callable[[str], Non
         for _ in range(WARM_CALLS):
             step(*buffers.arguments("decode"))
         calibrations[bucket].add(MODES[mode], step, buffers)
-    calibrations[bucket].forget_samples(mode)
+    calibrations[bucket].discard_samples(mode)
     calibrations[bucket].first_samples(mode)
 
 

@@ -90,7 +90,7 @@ class Calibration:
             if twin.mode == mode:
                 self._sample(twin, FIRST_SAMPLES)
 
-    def begin_anew(self) -> None:
+    def resample(self) -> None:
         """Sample all twins again, taking turns, so that a short disturbance is spread over all of them.
 
         Twins whose interval is still wide get further samples, up to as many again.
@@ -102,7 +102,7 @@ class Calibration:
                 if number < FIRST_SAMPLES or _wide(twin):
                     self._sample(twin)
 
-    def forget_samples(self, mode: str) -> None:
+    def discard_samples(self, mode: str) -> None:
         """Discard the samples of `mode`'s twins, so that its next floor is of the machine as it is now."""
         for twin in self._twins.values():
             if twin.mode == mode:
@@ -160,7 +160,8 @@ def cold_seconds(
     That is: after others of its mode, and with caches as cold as `cold_cache` makes them, before each call
     (`evict_before`) or inside it, which is taken off the clock. Fewer where `interrupted` became true.
     """
-    arguments, samples = buffers.arguments("decode"), []
+    arguments = buffers.arguments("decode")
+    samples: list[float] = []
     for _ in range(LEAD_STEPS_OF_FLOOR + count):
         if interrupted():
             break

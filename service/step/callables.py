@@ -1,4 +1,4 @@
-"""Turns a row of the ladder into a callable step, compiled in isolation where the row says so."""
+"""Turns a row of the ladder into a callable step, compiled in isolation where the row compiles."""
 
 from __future__ import annotations
 
@@ -87,9 +87,9 @@ def allocate(
 
 @dataclass(frozen=True, slots=True)
 class InjectedWork:
-    """Extra work inside every step, which only checks give: no request can reach it.
+    """Extra work inside every step, for checks only: no request can add any.
 
-    `host_seconds` are spent spinning on the host's clock; `kernel` issues operators of a known length.
+    `host_seconds` is the length of a busy loop on the host; `kernel` issues operators of a given length.
     """
 
     host_seconds: float = 0.0
@@ -99,10 +99,9 @@ class InjectedWork:
 def build_step(
     mode: Mode, model: nn.Module, injected: InjectedWork | None = None, precision: Precision | None = None
 ) -> Step:
-    """A callable of its own for `mode`: it shares weights with every other one, and no compiled entry.
+    """A new callable for `mode`: it shares weights with the other ones, but no compiled entry.
 
-    A step without `injected` is built without a trace of one, and one whose `precision` does not autocast
-    without a trace of that.
+    Neither `injected` nor a `precision` without autocast leaves any code in a step that does not use it.
     """
     device_type = next(model.parameters()).device.type
     effect = mode.effect(device_type)
@@ -110,7 +109,7 @@ def build_step(
     if effect.compile is not None:
         step = torch.compile(step, **effect.compile)
     if injected is not None:
-        step = _burdened(step, injected)
+        step = _with_injected_work(step, injected)
     step = _taped(step) if mode.grad_mode == "enabled" else _within(_CONTEXTS[mode.grad_mode](), step)
     if precision is not None and precision.autocast is not None:
         step = _within(torch.autocast(device_type, precision.autocast), step)
@@ -143,7 +142,7 @@ def _within(context: AbstractContextManager[Any], run: Step) -> Step:
 
 
 def _taped(run: Step) -> Step:
-    """Grad mode on. The tape dies inside the step, and so inside its timed call: it is grad mode's price."""
+    """Grad mode on. The tape is freed inside the step, and so inside its timed call, as part of its cost."""
 
     grad_mode = torch.enable_grad()
 
@@ -156,7 +155,7 @@ def _taped(run: Step) -> Step:
 
 
 def _replayed(run: Step) -> Step:
-    """Each call is a step of its own to CUDA-graph trees, which may then reuse the last one's outputs."""
+    """Mark each call as a new step for CUDA-graph trees, which may then reuse the last one's outputs."""
 
     def replayed(tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
         torch.compiler.cudagraph_mark_step_begin()
@@ -165,11 +164,14 @@ def _replayed(run: Step) -> Step:
     return replayed
 
 
-def _burdened(run: Step, injected: InjectedWork) -> Step:
-    """`run`, then the injected's work: in the step's grad mode and inside its timed call."""
-    spin_ns, kernel = round(injected.host_seconds * 1e9), injected.kernel
+def _with_injected_work(run: Step, injected: InjectedWork) -> Step:
+    """`run`, then the injected work: in the step's grad mode and inside its timed call."""
+    spin_ns = round(injected.host_seconds * 1e9)
+    kernel = injected.kernel
 
-    def burdened(tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
+    def with_injected_work(
+        tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache
+    ) -> tuple[Tensor, Tensor]:
         result = run(tokens, positions, last, cache)
         if kernel is not None:
             kernel()
@@ -178,4 +180,4 @@ def _burdened(run: Step, injected: InjectedWork) -> Step:
             continue
         return result
 
-    return burdened
+    return with_injected_work

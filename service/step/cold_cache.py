@@ -11,7 +11,7 @@ from torch import nn
 from service.protocol.modes import Mode
 
 LARGEST_BYTES = 256 * 2**20
-"""Enough to empty any cache hierarchy; of a larger model no more is read per step, shares in proportion."""
+"""Enough to empty any cache hierarchy: for a larger model every share is scaled down to this sum per step."""
 
 
 def issued_by_operator(mode: Mode, device_type: str) -> bool:
@@ -58,7 +58,8 @@ class ColdCacheEmulation:
 
         Modules are matched by name. Returns `twin`; raises AttributeError where it lacks one of the names.
         """
-        begin, own = 0, weights_by_reader(twin)
+        begin = 0
+        own = weights_by_reader(twin)
         for name, size in self._shares.items():
             end = begin + int(max(size - own.get(name, 0), 0) * self._scale)
             if end > begin:

@@ -17,4 +17,4 @@ LEAD_STEPS_UNDER_PROFILER = 2
 """Before recorded steps: the profiler's first mark takes milliseconds."""
 
 DECODE_POSITION = 100
-"""Where a measured decode step stands. Attention runs over the whole static cache: it matters little."""
+"""Cache position of a measured decode step. Attention runs over the whole static cache: it matters little."""

@@ -164,14 +164,14 @@ def test_a_mode_out_of_parity_is_not_served(tmp_path: Path, monkeypatch: pytest.
 
 
 def compiled_for_another_shape() -> Callable[[], object]:
-    """A call that has to compile anew."""
+    """A call that needs a recompilation."""
     compiled = torch.compile(lambda x: x + 1, backend="eager", dynamic=False)
     compiled(torch.ones(2))
     return lambda: compiled(torch.ones(3))
 
 
 def quoting() -> Callable[[], object]:
-    """A call that fails for another reason, with the same words."""
+    """A call that fails for another reason, with the same text."""
 
     def fail() -> None:
         raise ValueError("the stance is 'fail_on_recompile'")
@@ -233,10 +233,11 @@ def test_a_sample_without_its_graph_launch_is_not_reported_under_the_modes_own_n
 
 
 @pytest.mark.parametrize(("seconds", "announced"), [(0.0, True), (3600.0, False)])
-def test_device_memory_that_changed_is_announced_between_jobs_and_no_oftener_than_allowed(
+def test_device_memory_that_changed_is_announced_between_jobs_and_no_more_often_than_allowed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, announced: bool
 ) -> None:
-    sizes, sent = count(), list[ToFront]()
+    sizes = count()
+    sent: list[ToFront] = []
     monkeypatch.setattr(parts, "memory", lambda _: {"allocated_current": next(sizes)})
     monkeypatch.setattr(loop, "memory", lambda _: {"allocated_current": next(sizes)})
     monkeypatch.setattr(loop, "MEMORY_SECONDS", seconds)
@@ -264,18 +265,18 @@ def test_unchanged_memory_and_a_device_without_any_are_not_announced_again(
         assert [status.warm for status in statuses] == [False, True]
 
 
-def test_floors_are_taken_anew_once_the_engine_is_on_its_own_cores(
+def test_floors_are_sampled_again_once_the_engine_is_on_its_own_cores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     happened: list[str] = []
-    anew = Calibration.begin_anew
+    resample = Calibration.resample
 
     def noted(self: Calibration) -> None:
-        happened.append("anew")
-        anew(self)
+        happened.append("resampled")
+        resample(self)
 
-    monkeypatch.setattr(Calibration, "begin_anew", noted)
+    monkeypatch.setattr(Calibration, "resample", noted)
     monkeypatch.setattr(loop, "pin", lambda *_, **__: happened.append("pinned"))
     inbox = serve(tmp_path, [])
-    assert happened == ["pinned", "anew"]
+    assert happened == ["pinned", "resampled"]
     assert all(floor.samples >= FIRST_SAMPLES for floor in inbox.modes["eager"].floors)

@@ -48,7 +48,8 @@ class Client:
 @pytest.fixture(scope="module")
 def engine() -> Callable[[Job, Client], JobResult]:
     torch.set_num_threads(1)
-    model, tokenizer = build("tiny", max_batch=4), Tokenizer.load(TINY_FOLDER)
+    model = build("tiny", max_batch=4)
+    tokenizer = Tokenizer.load(TINY_FOLDER)
     buffers = allocate(model, [1, 4], prefill_chunk=64)
     step = build_step(MODES["inference_mode"], model)
     steps: dict[tuple[str, int], Step] = {(p, b): step for p in ("prefill", "decode") for b in (1, 4)}
@@ -122,7 +123,8 @@ def test_an_end_of_text_is_not_chosen_before_min_tokens_and_may_be_then(temperat
     job = local_job("a", "eager", ["x"], 9, min_tokens=2, temperature=temperature, seed=1)
     sampler = Sampler(job, torch.device("cpu"), ends=[3])
     logits = torch.full((4, 5), -100.0)
-    logits[:, 3], logits[:, 1] = 100.0, 50.0
+    logits[:, 3] = 100.0
+    logits[:, 1] = 50.0
     chosen = [sampler.choose(logits, logits.argmax(dim=-1), Readings()).tolist()[0] for _ in range(3)]
     assert chosen == [1, 1, 3]
     assert logits[0, 3] == 100.0
@@ -132,7 +134,8 @@ def test_min_tokens_costs_nothing_once_they_are_there_nor_where_the_end_is_ignor
     logits = torch.zeros(1, 5)
     for ignore, count in ((False, 2), (True, 0)):
         job = local_job("a", "eager", ["x"], 9, min_tokens=2, ignore_eos=ignore)
-        sampler, readings = Sampler(job, torch.device("cpu"), ends=[3]), Readings()
+        sampler = Sampler(job, torch.device("cpu"), ends=[3])
+        readings = Readings()
         for _ in range(4):
             sampler.choose(logits, logits.argmax(dim=-1), readings)
         assert len(readings.sampling) == count

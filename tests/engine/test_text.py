@@ -43,7 +43,8 @@ class ByteTokenizer(Tokenizer):
 def complete(tokens: list[int], new_tokens: int, **options: object) -> Output:
     """One row's output after `tokens`; asserts that what is streamed is exactly its text."""
     job = local_job("a", "eager", ["x"], new_tokens, **options)
-    rows, streamed = Completions(job, ByteTokenizer()), ""
+    rows = Completions(job, ByteTokenizer())
+    streamed = ""
     for token in tokens:
         assert not rows.complete
         streamed += "".join(row.unsent() for _, row in rows.take_in([token]))

@@ -1,4 +1,4 @@
-"""What each rung of the ladder switches off, seen from inside a step."""
+"""What each mode of the ladder switches off, as observed inside a step."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ CONFIG = Config(layers=2, width=32, heads=4, kv_heads=2, head_width=8, hidden=64
 
 
 class Spy(nn.Module):
-    """The model, noting what was switched on while it ran."""
+    """The model, recording what was switched on while it ran."""
 
     def __init__(self, model: Transformer) -> None:
         super().__init__()
-        self.inner, self.config = model, model.config
+        self.inner = model
+        self.config = model.config
         self.seen: dict[str, Any] = {}
 
     def forward(self, tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
@@ -58,7 +59,7 @@ def buffers(model: Transformer) -> Buffers:
         ("inference_mode", False, False, True),
     ],
 )
-def test_each_eager_rung_removes_one_layer(
+def test_each_eager_mode_removes_one_layer(
     model: Transformer, buffers: Buffers, mode: str, grad: bool, tape: bool, inference: bool
 ) -> None:
     spy = Spy(model)
@@ -75,10 +76,11 @@ def test_eager_tape_is_gone_when_the_step_returns(model: Transformer, buffers: B
 
 
 @pytest.mark.parametrize("mode", ["compiled", "reduce-overhead"])
-def test_a_compiled_rung_is_one_graph_without_breaks_and_never_recompiles(
+def test_a_compiled_mode_is_one_graph_without_breaks_and_never_recompiles(
     model: Transformer, buffers: Buffers, mode: str
 ) -> None:
-    graphs, breaks = counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())
+    graphs = counters["stats"]["unique_graphs"]
+    breaks = sum(counters["graph_break"].values())
     step = build_step(MODES[mode], model)
     for position in range(4):
         prepare(buffers, position)
@@ -95,7 +97,7 @@ def test_callables_of_one_mode_share_no_compiled_entry(model: Transformer) -> No
     assert counters["stats"]["unique_graphs"] - graphs == 2
 
 
-def test_all_rungs_compute_the_same_greedy_token(model: Transformer, buffers: Buffers) -> None:
+def test_all_modes_compute_the_same_greedy_token(model: Transformer, buffers: Buffers) -> None:
     chosen = {}
     for mode in LADDER:
         buffers.chunk.copy_(torch.arange(16).view(2, 8))
@@ -106,7 +108,7 @@ def test_all_rungs_compute_the_same_greedy_token(model: Transformer, buffers: Bu
     assert len({tuple(tokens) for tokens in chosen.values()}) == 1, chosen
 
 
-def test_reduce_overhead_on_a_cpu_says_what_it_really_is() -> None:
+def test_reduce_overhead_on_a_cpu_reports_its_effective_mode() -> None:
     effect = MODES["reduce-overhead"].effect("cpu")
     assert effect.name == "compiled-cpp"
     assert effect.reason is not None
