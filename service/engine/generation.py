@@ -15,7 +15,8 @@ from service.engine.job_result import JobResult
 from service.engine.prompts import check_lengths, encode_prompts, lay_out
 from service.engine.text import Completion, Completions
 from service.protocol.messages import Job, OutcomeKind, Token
-from service.step.callables import Buffers, Step
+from service.step.buffers import Buffers
+from service.step.callables import Step
 from service.step.meters import Meter
 from service.step.sampling import Sampler
 

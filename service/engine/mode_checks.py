@@ -10,8 +10,8 @@ from models.served import Served
 from service.engine.configured_mode import ConfiguredMode
 from service.protocol.status import Parity
 from service.step import parity
-from service.step.calibration import prepare
-from service.step.callables import Buffers, Step
+from service.step.buffers import Buffers, prepare
+from service.step.callables import Step
 from service.step.profiling import profile_step
 
 

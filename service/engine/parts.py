@@ -16,8 +16,9 @@ from service.engine.warmup import Warmup
 from service.protocol.messages import EngineSettings
 from service.protocol.placement import engine_cpus
 from service.protocol.status import EngineStatus, ModeStatus
+from service.step.buffers import Buffers, allocate
 from service.step.calibration import Calibration
-from service.step.callables import Buffers, allocate, build_step
+from service.step.callables import build_step
 from service.step.device import choose_device, device_name, memory
 from service.step.null_kernel import null_kernel_seconds
 from service.step.precision import Precision, choose_precision

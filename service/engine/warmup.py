@@ -17,8 +17,9 @@ from service.engine.mode_checks import ParityCheck, verify_graph_replay
 from service.protocol.messages import Phase
 from service.protocol.modes import MODES, Mode
 from service.protocol.status import Floor, ModeStatus
-from service.step.calibration import Calibration, prepare
-from service.step.callables import Buffers, Step
+from service.step.buffers import Buffers, prepare
+from service.step.calibration import Calibration
+from service.step.callables import Step
 from service.step.untimed import CALLS_TO_CAPTURE
 
 PHASES: tuple[Phase, ...] = ("decode", "prefill")

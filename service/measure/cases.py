@@ -13,7 +13,8 @@ from models.opening import open_model
 from service.protocol.messages import EngineSettings, Phase
 from service.protocol.modes import MODES
 from service.protocol.placement import engine_cpus
-from service.step.callables import Buffers, Step, allocate, build_step
+from service.step.buffers import Buffers, allocate
+from service.step.callables import Step, build_step
 from service.step.device import choose_device
 from service.step.precision import choose_precision
 

@@ -13,8 +13,9 @@ from service.measure.cases import WARM_CALLS, Bench
 from service.measure.estimate import Estimate
 from service.protocol.modes import MODES
 from service.protocol.status import Floor
-from service.step.calibration import Calibration, prepare
-from service.step.callables import allocate, build_step
+from service.step.buffers import allocate, prepare
+from service.step.calibration import Calibration
+from service.step.callables import build_step
 
 _TWIN: WeakKeyDictionary[Bench, Served] = WeakKeyDictionary()
 

@@ -23,7 +23,8 @@ from service.selftest.lab import Case, Lab
 from service.selftest.rows import CheckResult, judged
 from service.selftest.workload import NEW_TOKENS, PROMPT
 from service.statistics.intervals import median_interval
-from service.step.callables import Buffers, Step, allocate, build_step
+from service.step.buffers import Buffers, allocate
+from service.step.callables import Step, build_step
 from service.step.meters import Meter, Readings, new_meter
 
 BLOCKS = 80

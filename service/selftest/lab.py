@@ -20,8 +20,9 @@ from service.protocol.messages import EngineSettings
 from service.protocol.modes import MODES
 from service.protocol.placement import engine_cpus, pin
 from service.selftest.disturbance import Disturbance
-from service.step.calibration import cold_seconds, prepare
-from service.step.callables import Buffers, InjectedWork, Step, allocate, build_step
+from service.step.buffers import Buffers, allocate, prepare
+from service.step.calibration import cold_seconds
+from service.step.callables import InjectedWork, Step, build_step
 from service.step.cold_cache import ColdCacheEmulation, issued_by_operator, weights_by_reader
 from service.step.device import choose_device
 from service.step.precision import choose_precision

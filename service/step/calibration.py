@@ -3,49 +3,24 @@
 from __future__ import annotations
 
 import copy
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from time import perf_counter_ns
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from models.served import Served
 from service.protocol.modes import Mode
 from service.protocol.status import Floor
-from service.step.callables import Buffers, Step
+from service.step.buffers import Buffers
+from service.step.callables import Step
 from service.step.cold_cache import ColdCacheEmulation, issued_by_operator
-from service.step.floors import calibrated_floor, interpolated_floor
+from service.step.floors import interpolated_floor
+from service.step.twin_step import TwinStep
 from service.step.untimed import LEAD_STEPS_OF_FLOOR
-
-WINDOW_SAMPLES = 64
-"""Newest samples per (mode, bucket) that a floor is taken from, so that it follows the machine."""
 
 FIRST_SAMPLES = 21
 """Samples per (mode, bucket) before a mode is ready."""
-
-WIDE = 1.1
-"""Ratio of an interval's ends above which more samples are taken at once."""
-
-
-@dataclass(slots=True)
-class TwinStep:
-    """A hollow twin's warmed decode step of one mode and bucket, and the newest samples of it.
-
-    `evict_before`: the caches are emptied before each call, not by its modules.
-    """
-
-    mode: str
-    bucket: int
-    step: Step
-    buffers: Buffers
-    evict_before: bool
-    samples_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW_SAMPLES))
-
-    def floor(self) -> Floor:
-        """The floor that the samples give. Raises ValueError where there is none."""
-        return calibrated_floor(self.bucket, self.samples_seconds)
 
 
 class Calibration:
@@ -99,7 +74,7 @@ class Calibration:
             twin.samples_seconds.clear()
         for number in range(2 * FIRST_SAMPLES):
             for twin in self._twins.values():
-                if number < FIRST_SAMPLES or _wide(twin):
+                if number < FIRST_SAMPLES or twin.is_wide():
                     self._sample(twin)
 
     def discard_samples(self, mode: str) -> None:
@@ -177,15 +152,3 @@ def cold_seconds(
             reading_ns = cold_cache.reading_ns - reading_ns
         samples.append((ended - began - reading_ns) / 1e9)
     return samples[LEAD_STEPS_OF_FLOOR:]
-
-
-def _wide(twin: TwinStep) -> bool:
-    floor = twin.floor()
-    return floor.high > WIDE * floor.low
-
-
-def prepare(buffers: Buffers, position: int = 0) -> Tensor:
-    """Set `buffers` for a single decode step at `position`; returns its tokens, int64 [bucket, 1]."""
-    buffers.positions.fill_(position)
-    buffers.last.zero_()
-    return buffers.token

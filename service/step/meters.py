@@ -9,7 +9,8 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from service.step.callables import Buffers, Step
+from service.step.buffers import Buffers
+from service.step.callables import Step
 
 Instrumentation = Literal["off", "host", "full"]
 """Nothing; the host's clock only; on CUDA also events on the device's stream."""

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from service.protocol.status import Parity
-from service.step.callables import Buffers, Step
+from service.step.buffers import Buffers
+from service.step.callables import Step
 
 DECODE_STEPS = 8
 

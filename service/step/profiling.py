@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from service.protocol.messages import Phase
-from service.step.callables import Buffers, Step
+from service.step.buffers import Buffers
+from service.step.callables import Step
 from service.step.meters import Meter, Readings
 from service.step.trace import STEP_MARK, ProfiledStep, operator_table, read_steps
 

@@ -22,7 +22,8 @@ from service.engine.local_inbox import local_job
 from service.front.engine_client import EngineClient
 from service.protocol.messages import Cancel, Job, Outcome, ToFront
 from service.protocol.modes import MODES
-from service.step.callables import Step, allocate, build_step
+from service.step.buffers import allocate
+from service.step.callables import Step, build_step
 from service.step.meters import HostMeter
 from tests.support.serving import running, until
 

@@ -17,7 +17,8 @@ from service.engine.local_inbox import local_job
 from service.engine.prompts import lay_out
 from service.protocol.messages import Job, Token
 from service.protocol.modes import MODES
-from service.step.callables import Step, allocate, build_step
+from service.step.buffers import allocate
+from service.step.callables import Step, build_step
 from service.step.meters import HostMeter, Readings
 from service.step.sampling import Sampler, nucleus
 

@@ -31,7 +31,8 @@ from service.selftest.report import FILE, measured, new_report, read, write
 from service.selftest.rows import CheckResult, exact, judge, judged, not_measurable, worst
 from service.selftest.served import flags
 from service.statistics.intervals import Interval
-from service.step.callables import InjectedWork, allocate, build_step
+from service.step.buffers import allocate
+from service.step.callables import InjectedWork, build_step
 
 
 def interval(low: float, high: float) -> Interval:

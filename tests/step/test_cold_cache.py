@@ -13,9 +13,11 @@ from models.config import CONFIGS
 from models.transformer import Transformer
 from service.protocol.modes import MODES
 from service.step import calibration, cold_cache
-from service.step.calibration import FIRST_SAMPLES, Calibration, TwinStep, cold_seconds
-from service.step.callables import allocate, build_step
+from service.step.buffers import allocate
+from service.step.calibration import FIRST_SAMPLES, Calibration, cold_seconds
+from service.step.callables import build_step
 from service.step.cold_cache import ColdCacheEmulation, weights_by_reader
+from service.step.twin_step import TwinStep
 from service.step.untimed import LEAD_STEPS_OF_FLOOR
 
 CONFIG = replace(CONFIGS["tiny"], layers=2)

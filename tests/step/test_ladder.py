@@ -14,8 +14,8 @@ from models.config import Config
 from models.served import Cache
 from models.transformer import Transformer
 from service.protocol.modes import LADDER, MODES
-from service.step.calibration import prepare
-from service.step.callables import Buffers, allocate, build_step
+from service.step.buffers import Buffers, allocate, prepare
+from service.step.callables import build_step
 from service.step.recompilation import forbid_recompilation, is_recompile_error
 
 CONFIG = Config(layers=2, width=32, heads=4, kv_heads=2, head_width=8, hidden=64, vocabulary=64, context=32)

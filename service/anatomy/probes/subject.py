@@ -17,7 +17,7 @@ from service.anatomy.choosing import choose_bucket
 from service.anatomy.errors import StudyError
 from service.measure.cases import DECODE_POSITION, Bench, Case
 from service.protocol.messages import Phase
-from service.step.callables import Buffers, allocate
+from service.step.buffers import Buffers, allocate
 
 LAYERS = 2
 """So that a compilation takes seconds, and yet one layer is left whole where a fault sits in another."""
