@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count, pairwise
 from pathlib import Path
 
@@ -25,13 +25,7 @@ PROMPT = "def mean(values):\n"
 MODE_NAMES = ["eager", "inference_mode"]
 
 
-@pytest.fixture(autouse=True)
-def globals_as_before() -> Iterator[None]:
-    """An engine freezes globals of its process, which here is that of all tests."""
-    threads = torch.get_num_threads()
-    yield
-    torch.compiler.set_stance("default")
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("restored_globals")
 
 
 def settings(folder: Path, **changes: object) -> EngineSettings:

@@ -14,13 +14,11 @@ from models.tokenizer import Tokenizer
 from service.engine.generation import Generator
 from service.engine.job_result import JobError, JobResult
 from service.engine.local_inbox import local_job
-from service.engine.prompts import lay_out
 from service.protocol.messages import Job, Token
 from service.protocol.modes import MODES
 from service.step.buffers import allocate
 from service.step.callables import Step, build_step
-from service.step.meters import HostMeter, Readings
-from service.step.sampling import Sampler, nucleus
+from service.step.meters import HostMeter
 
 PROMPT = "def mean(values):\n"
 LONG = "import os\n" * 40
@@ -104,42 +102,10 @@ def test_top_k_of_one_is_greedy(engine: Engine) -> None:
     assert ids(engine, [PROMPT], temperature=2.0, top_k=1, seed=1) == ids(engine, [PROMPT])
 
 
-def test_a_nucleus_is_the_fewest_likeliest_tokens_that_reach_top_p() -> None:
-    probabilities = torch.tensor([[0.1, 0.5, 0.15, 0.25], [0.97, 0.01, 0.01, 0.01]])
-    for top_p, kept in ((0.7, [{1, 3}, {0}]), (0.76, [{1, 2, 3}, {0}]), (0.5, [{1}, {0}]), (0.0, [{1}, {0}])):
-        likeliest, order = nucleus(probabilities, top_p)
-        rows = zip(likeliest, order, strict=True)
-        assert [set(tokens[left > 0].tolist()) for left, tokens in rows] == kept
-        assert torch.equal(likeliest[likeliest > 0], probabilities.gather(-1, order)[likeliest > 0])
-
-
 def test_top_p_near_0_is_greedy_and_of_1_is_no_limit(engine: Engine) -> None:
     assert ids(engine, [PROMPT], temperature=2.0, top_p=1e-9, seed=1) == ids(engine, [PROMPT])
     free, limited = (ids(engine, [PROMPT], temperature=1.0, top_p=top_p, seed=3) for top_p in (None, 1.0))
     assert free == limited
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1e-300, 1.0])
-def test_an_end_of_text_is_not_chosen_before_min_tokens_and_may_be_then(temperature: float) -> None:
-    job = local_job("a", "eager", ["x"], 9, min_tokens=2, temperature=temperature, seed=1)
-    sampler = Sampler(job, torch.device("cpu"), ends=[3])
-    logits = torch.full((4, 5), -100.0)
-    logits[:, 3] = 100.0
-    logits[:, 1] = 50.0
-    chosen = [sampler.choose(logits, logits.argmax(dim=-1), Readings()).tolist()[0] for _ in range(3)]
-    assert chosen == [1, 1, 3]
-    assert logits[0, 3] == 100.0
-
-
-def test_min_tokens_costs_nothing_once_they_are_there_nor_where_the_end_is_ignored() -> None:
-    logits = torch.zeros(1, 5)
-    for ignore, count in ((False, 2), (True, 0)):
-        job = local_job("a", "eager", ["x"], 9, min_tokens=2, ignore_eos=ignore)
-        sampler = Sampler(job, torch.device("cpu"), ends=[3])
-        readings = Readings()
-        for _ in range(4):
-            sampler.choose(logits, logits.argmax(dim=-1), readings)
-        assert len(readings.sampling) == count
 
 
 def test_token_ids_are_the_text_they_stand_for(engine: Engine) -> None:
@@ -211,6 +177,13 @@ def test_what_a_cancelled_job_held_back_for_a_stop_string_is_still_streamed(engi
     assert "".join(token.text for token in client.sent) == text
 
 
+def test_arrived_messages_are_received_at_every_second_check_only(engine: Engine) -> None:
+    client = Client()
+    engine(local_job("a", "inference_mode", [PROMPT], 12, ignore_eos=True), client)
+    assert client.checks == 12
+    assert client.polls == 6
+
+
 def test_a_deadline_stops_the_job_between_two_steps_and_keeps_what_was_measured(engine: Engine) -> None:
     job = local_job("a", "inference_mode", [PROMPT], 400, ignore_eos=True)
     run = engine(msgspec.structs.replace(job, deadline_ns=perf_counter_ns() + 60_000_000), Client())
@@ -222,12 +195,3 @@ def test_a_prompt_over_the_context_is_refused_with_the_limit(engine: Engine) -> 
     with pytest.raises(JobError, match="context of 512") as refused:
         engine(local_job("a", "inference_mode", [LONG * 9], 8), Client())
     assert refused.value.problem.type == "prompt_too_long"
-
-
-def test_a_layout_puts_every_token_in_its_chunk_and_pads_on_the_right() -> None:
-    layout = lay_out([[1, 2, 3], [4, 5, 6, 7, 8]], bucket=4, chunk=3, pinned=False)
-    assert layout.chunks.tolist()[0] == [[1, 2, 3], [4, 5, 6], [0, 0, 0], [0, 0, 0]]
-    assert layout.chunks.tolist()[1] == [[0, 0, 0], [7, 8, 0], [0, 0, 0], [0, 0, 0]]
-    assert layout.last.tolist() == [[2, 2, 0, 0], [0, 1, 0, 0]]
-    assert layout.reaches.tolist() == [[True, True, True, True], [False, True, False, False]]
-    assert layout.lengths.tolist() == [3, 5, 1, 1]

@@ -7,78 +7,28 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter_ns
 
-import msgspec
 import psutil
 import pytest
-import torch
-import zmq
 
 from service.engine.inbox import Inbox
-from service.engine.local_inbox import local_job
 from service.engine.loop import Engine
 from service.protocol.messages import (
     EngineSettings,
-    Job,
     Outcome,
     Pause,
     Paused,
     Resume,
     Stop,
-    ToEngine,
-    ToFront,
 )
 from service.protocol.status import EngineStatus
+from tests.engine.sockets import SocketPair, job
 from tests.support.serving import until
 
 LONG, SHORT = 600.0, 1e-9
-
-
-class SocketPair:
-    """Both ends of the IPC socket in one process."""
-
-    def __init__(self, folder: Path, context: zmq.Context[zmq.Socket[bytes]]) -> None:
-        self.front = context.socket(zmq.PAIR)
-        self.front.bind(f"ipc://{folder / 'ipc'}")
-        self.inbox = Inbox(f"ipc://{folder / 'ipc'}")
-
-    def send(self, *messages: ToEngine) -> None:
-        for message in messages:
-            self.front.send(msgspec.msgpack.encode(message))
-
-    def deliver(self, *messages: ToEngine) -> None:
-        """Send all of them, and have the inbox receive them."""
-        for message in messages:
-            self.send(message)
-            self.inbox.receive(10_000)
-
-    def receive(self, kind: type) -> ToFront:
-        """The next message of this kind; others are skipped."""
-        while True:
-            assert self.front.poll(60_000), "no message arrived"
-            message: ToFront = msgspec.msgpack.decode(self.front.recv(), type=ToFront)
-            if isinstance(message, kind):
-                return message
-
-    def silent(self) -> bool:
-        return not self.front.poll(20)
-
-
-@pytest.fixture
-def sockets(tmp_path: Path) -> Iterator[SocketPair]:
-    with zmq.Context() as context:
-        made = SocketPair(tmp_path, context)
-        yield made
-        made.inbox.close()
-        made.front.close(linger=0)
-
-
-def job(identity: str) -> Job:
-    fresh = local_job(identity, "eager", ["def mean(values):"], 2)
-    return msgspec.structs.replace(fresh, sent_ns=perf_counter_ns())
 
 
 def taken(inbox: Inbox) -> str | None:
@@ -130,14 +80,6 @@ def test_a_queued_pause_is_dropped_by_a_resume(sockets: SocketPair) -> None:
     assert sockets.silent()
 
 
-@pytest.fixture
-def globals_as_before() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    yield
-    torch.compiler.set_stance("default")
-    torch.set_num_threads(threads)
-
-
 def drive(sockets: SocketPair, seen: dict[str, object]) -> None:
     """The front's side of a pause in which a job is sent; runs beside the engine."""
     try:
@@ -159,7 +101,7 @@ def drive(sockets: SocketPair, seen: dict[str, object]) -> None:
         sockets.send(Stop())
 
 
-@pytest.mark.usefixtures("globals_as_before")
+@pytest.mark.usefixtures("restored_globals")
 def test_a_paused_engine_neither_serves_nor_calibrates_and_the_wait_is_queue(
     sockets: SocketPair, tmp_path: Path
 ) -> None:
