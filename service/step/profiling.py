@@ -87,6 +87,12 @@ class Profiler:
         finally:
             if profiling.steps <= STEPS_PER_TRACE:
                 session.stop()
+        steps = self._write(session, identity, about)
+        self._delete_old()
+        return steps
+
+    def _write(self, session: profile, identity: str, about: dict[str, Any]) -> list[ProfiledStep]:
+        """Write the trace, then its notes, of which no reader sees a part; returns the recorded steps."""
         trace = self._folder / f"{identity}.trace.json.gz"
         session.export_chrome_trace(str(trace))
         with gzip.open(trace, "rt") as file:
@@ -96,14 +102,13 @@ class Profiler:
         note = self._folder / f"{identity}.json"
         note.with_suffix(".part").write_text(json.dumps(notes))
         note.with_suffix(".part").replace(note)
-        self._forget_old()
         return steps
 
     def _session(self) -> profile:
         # One cycle, no schedule: acc_events is what a single start and stop amounts to.
         return profile(activities=self._activities, acc_events=True)
 
-    def _forget_old(self) -> None:
+    def _delete_old(self) -> None:
         notes = sorted(self._folder.glob("*.trace.json.gz"), key=os.path.getmtime, reverse=True)
         for old in notes[TRACES_KEPT:]:
             old.unlink()
