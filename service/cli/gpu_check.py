@@ -70,7 +70,7 @@ def run_engine(dtype: str, batches: list[int], work: Iterable[Job], cache: str) 
 def graph_launches(engine: Engine) -> dict[int, float | None]:
     """CUDA-graph launches per `reduce-overhead` decode step, by batch."""
     torch.compiler.set_stance("default")
-    steps = engine.parts.warmup.mode_states["reduce-overhead"].steps
+    steps = engine.parts.warmup.modes["reduce-overhead"].steps
     if not steps:
         return {}
     with torch.no_grad():

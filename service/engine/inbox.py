@@ -1,4 +1,4 @@
-"""The engine's end of the border: what has arrived, in order, and what is sent back."""
+"""The engine's end of the IPC socket: messages received, in order, and messages sent back."""
 
 from __future__ import annotations
 
@@ -30,38 +30,50 @@ class Inbox:
         self._decode = msgspec.msgpack.Decoder(ToEngine).decode
         self._encode = msgspec.msgpack.Encoder().encode
         self._waiting: deque[Job | Pause] = deque()
-        self._pause_id, self._paused_until_ns = 0, 0
+        self._pause_id = 0
+        self._paused_until_ns = 0
         self._running_id: str | None = None
-        self._looks = False
         self._cancelled: set[str] = set()
         self.stopped = False
 
     def receive(self, timeout_milliseconds: int = 0) -> None:
-        """Take in what has arrived, waiting up to `timeout_milliseconds` for a first message."""
+        """Receive what has arrived, waiting up to `timeout_milliseconds` for a first message."""
         self._sent = False
         if timeout_milliseconds and not self._socket.poll(timeout_milliseconds):
             return
         while int(self._socket.get(zmq.EVENTS)) & zmq.POLLIN:
-            message = self._decode(self._socket.recv())
-            if isinstance(message, Job):
-                self._waiting.append(message)
-            elif isinstance(message, Cancel):
-                self._cancelled.add(message.id)
-            elif isinstance(message, Pause):
-                self._pause(message)
-            elif isinstance(message, Resume):
-                self._paused_until_ns = 0
-                self._waiting = deque(waiting for waiting in self._waiting if isinstance(waiting, Job))
-            elif isinstance(message, Stop):
-                self.stopped = True
+            self._handle(self._decode(self._socket.recv()))
         if self._cancelled:
             waiting = {job.id for job in self._waiting if isinstance(job, Job)}
             self._cancelled &= waiting | {self._running_id or ""}
 
+    def poll(self) -> None:
+        """Receive what has arrived, for between two steps: where nothing has, it costs one system call.
+
+        Polling the descriptor is ten times cheaper than querying the socket. A send may have consumed the
+        descriptor's signal, so after one the socket itself is queried.
+        """
+        if self._sent or self._signal.poll(0):
+            self.receive()
+
+    def _handle(self, message: ToEngine) -> None:
+        if isinstance(message, Job):
+            self._waiting.append(message)
+        elif isinstance(message, Cancel):
+            self._cancelled.add(message.id)
+        elif isinstance(message, Pause):
+            self._pause(message)
+        elif isinstance(message, Resume):
+            self._paused_until_ns = 0
+            self._waiting = deque(waiting for waiting in self._waiting if isinstance(waiting, Job))
+        elif isinstance(message, Stop):
+            self.stopped = True
+
     def take(self) -> Job | None:
         """The job that has waited longest, which from now on is the running one; None while paused.
 
-        A Pause stands in line like a job. Where it is its turn, the rest begins and the front is told.
+        A Pause is queued like a job. When it reaches the head of the queue, the pause begins and `Paused` is
+        sent.
         """
         if self.paused:
             return None
@@ -74,49 +86,39 @@ class Inbox:
 
     @property
     def paused(self) -> bool:
-        """Whether the engine is to do nothing at all for now."""
+        """Whether a pause is in force: the engine then neither serves nor calibrates."""
         return perf_counter_ns() < self._paused_until_ns
 
-    def _pause(self, asked: Pause) -> None:
-        if asked.id != self._pause_id:
-            self._waiting.append(asked)
+    def _pause(self, pause: Pause) -> None:
+        if pause.id != self._pause_id:
+            self._waiting.append(pause)
         elif self.paused:
-            self._begin_pause(asked)
+            self._begin_pause(pause)
         else:
-            self.send(Paused(id=asked.id, holds=False))
+            self.send(Paused(id=pause.id, holds=False))
 
-    def _begin_pause(self, asked: Pause) -> None:
-        begins = asked.id != self._pause_id
-        self._pause_id = asked.id
-        self._paused_until_ns = perf_counter_ns() + round(asked.lease_seconds * 1e9)
+    def _begin_pause(self, pause: Pause) -> None:
+        begins = pause.id != self._pause_id
+        self._pause_id = pause.id
+        self._paused_until_ns = perf_counter_ns() + round(pause.lease_seconds * 1e9)
         if begins:
-            self.send(Paused(id=asked.id, holds=True))
+            self.send(Paused(id=pause.id, holds=True))
 
     @property
     def idle(self) -> bool:
-        """Whether nobody waits for the engine, as far as has been received."""
+        """Whether no received message waits for the engine."""
         return not self._waiting
 
     def is_cancelled(self, job: Job) -> bool:
-        """Whether the running `job` has been cancelled by now.
-
-        Asked between any two steps, looked up between every other two: polling the descriptor is ten times
-        cheaper than asking the socket, and still costs microseconds. A send may have swallowed the
-        descriptor's signal, so after one the socket itself is asked.
-        """
-        self._looks = not self._looks
-        if not self._looks:
-            return job.id in self._cancelled
-        if self._sent or self._signal.poll(0):
-            self.receive()
+        """Whether a Cancel of `job`, which waits or runs, has been received."""
         return job.id in self._cancelled
 
     def send(self, message: ToFront) -> None:
-        """Hand `message` to the border's own thread."""
+        """Queue `message` for ZeroMQ's I/O thread; does not block."""
         self._socket.send(self._encode(message))
         self._sent = True
 
     def close(self) -> None:
-        """Deliver what was sent, then leave."""
+        """Deliver what was sent, then disconnect."""
         self._socket.close(linger=1000)
         self._context.term()

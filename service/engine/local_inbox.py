@@ -1,4 +1,4 @@
-"""An engine without a front: jobs from a list, answers into one; what checks and tests run in process."""
+"""An engine without a front: jobs from a list, outcomes into one; for checks and tests in one process."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ NO_DEADLINE_NS = 2**62
 
 
 class LocalInbox:
-    """Stands where the border's socket would: gives out `jobs` once the engine is warm, then says stop.
+    """An `Inbox` without a socket: yields `jobs` once the engine is warm, then reports that it is stopped.
 
-    `watch` sees every message as it is sent.
+    `watch` is called with every message that is sent.
     """
 
     def __init__(self, jobs: Iterable[Job], watch: Callable[[ToFront], None] | None = None) -> None:
-        self._jobs, self._watch = deque(jobs), watch
+        self._jobs = deque(jobs)
+        self._watch = watch
         self._warm = False
         self.paused = False
         self.own_threads: set[int] = set()
@@ -30,6 +31,9 @@ class LocalInbox:
         self.modes: dict[str, ModeStatus] = {}
 
     def receive(self, timeout_milliseconds: int = 0) -> None:
+        """Nothing arrives from outside."""
+
+    def poll(self) -> None:
         """Nothing arrives from outside."""
 
     def take(self) -> Job | None:
@@ -53,7 +57,7 @@ class LocalInbox:
         return False
 
     def send(self, message: ToFront) -> None:
-        """Keep `message` where the caller finds it."""
+        """Keep `message` in the list or mapping of its kind."""
         if isinstance(message, Outcome):
             self.outcomes.append(message)
         elif isinstance(message, Token):
@@ -67,7 +71,7 @@ class LocalInbox:
 
 
 def local_job(identity: str, mode: str, prompts: list[str], max_new_tokens: int, **options: object) -> Job:
-    """A job for a LocalInbox: no deadline, sent when it is taken."""
+    """A job for a LocalInbox: without a deadline, its `sent_ns` set when it is taken."""
     fields = {"id": identity, "mode": mode, "prompts": prompts, "max_new_tokens": max_new_tokens}
-    unhurried = {"type": "job", "sent_ns": 0, "deadline_ns": NO_DEADLINE_NS}
-    return msgspec.convert({**fields, **unhurried, **options}, Job)
+    instants = {"type": "job", "sent_ns": 0, "deadline_ns": NO_DEADLINE_NS}
+    return msgspec.convert({**fields, **instants, **options}, Job)

@@ -17,7 +17,7 @@ from service.step.process_state import prepare_process
 
 
 def main(arguments: list[str]) -> int:
-    """Run one engine life; returns the exit code: 0 stopped as told, 2 settings that cannot work."""
+    """Run one engine life; returns the exit code: 0 after a Stop, 2 for settings that cannot work."""
     settings = msgspec.json.decode(arguments[0], type=EngineSettings)
     die_with_parent()
     prepare_process(settings.cache_folder)

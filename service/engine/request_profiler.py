@@ -1,4 +1,4 @@
-"""Which requests run under the profiler, and what they teach about all others."""
+"""Chooses the requests that run under the profiler, and estimates the others' kernel times from them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from time import time
 
 import torch
 
-from service.engine.generation import Run
-from service.engine.timings import StepCosts
+from service.engine.job_result import JobResult
+from service.engine.timings import StepEstimates
 from service.protocol.messages import Job, Phase, StepProfile
-from service.protocol.modes import Mode
-from service.protocol.status import Floor, ModeStatus
+from service.protocol.status import Floor
 from service.step.meters import Meter
 from service.step.profiling import STEPS_PER_TRACE, KernelTimes, Profiler
 from service.step.trace import ProfiledStep
@@ -22,82 +21,71 @@ PHASES: tuple[Phase, ...] = ("prefill", "decode")
 
 
 class RequestProfiler:
-    """Profiles one request in `every` (none where 0), and any that asks for it."""
+    """Profiles one request in `every` (none where 0), and any that requests it."""
 
     def __init__(self, device: torch.device, every: int, traces_folder: Path) -> None:
-        self._cuda, self._every = device.type == "cuda", every
+        self._cuda = device.type == "cuda"
+        self._every = every
         self._profiler = Profiler(device, traces_folder)
         self._kernel_times = KernelTimes()
         self._jobs = 0
 
     def warm(self) -> None:
-        """Have the profiler's slow first use behind us."""
+        """Run the profiler once: its first use takes seconds."""
         self._profiler.warm()
 
-    def wants(self, job: Job) -> bool:
-        """Whether `job` is to be profiled; asked once per job."""
+    def is_due(self, job: Job) -> bool:
+        """Whether `job` is to be profiled. Counts jobs: call it once for each."""
         self._jobs += 1
         return job.profile or (self._every > 0 and self._jobs % self._every == 0)
 
-    def profiled(
-        self, job: Job, run: Run, meter: Meter, action: Callable[[Meter], None]
+    def profile(
+        self, job: Job, result: JobResult, meter: Meter, action: Callable[[Meter], None]
     ) -> list[StepProfile]:
-        """Run `action` under the profiler and learn from it; returns the profile of each phase that ran."""
+        """Run `action` under the profiler and keep its kernel times; returns a profile per phase that ran."""
         about = {"mode": job.mode, "batch_size": len(job.prompts), "created": time()}
         steps = self._profiler.run(job.id, about, meter, action)
-        by_phase = dict(zip(PHASES, _split(steps, run.prefill.steps), strict=True))
+        by_phase = dict(zip(PHASES, _split(steps, result.prefill.steps), strict=True))
         for phase, recorded in by_phase.items():
-            self._kernel_times.learn(job.mode, phase, run.bucket, recorded)
+            self._kernel_times.add(job.mode, phase, result.bucket, recorded)
         return [summary(phase, recorded) for phase, recorded in by_phase.items() if recorded]
 
-    def costs(
-        self, job: Job, run: Run, floor: Floor | None, profile: Sequence[StepProfile] | None
-    ) -> StepCosts:
-        """What is known of `job` besides its clocks: its own profile, else what was learnt."""
+    def estimates(self, job: Job, result: JobResult, floor: Floor | None) -> StepEstimates:
+        """Costs per step of `job`: from its own profile, else from those of earlier requests."""
         per_step: dict[Phase, float | None] = {
-            phase: self._kernel_times.per_step(job.mode, phase, run.bucket) for phase in PHASES
+            phase: self._kernel_times.per_step(job.mode, phase, result.bucket) for phase in PHASES
         }
-        complete = profile is not None and covered(run)
-        if profile is not None and complete:
-            per_step |= {entry.phase: entry.kernel_seconds for entry in profile}
-        return StepCosts(self._cuda, floor, per_step, "profiled" if complete else "sampled")
+        complete = result.profile is not None and covered(result)
+        if result.profile is not None and complete:
+            per_step |= {entry.phase: entry.kernel_seconds for entry in result.profile}
+        return StepEstimates(self._cuda, floor, per_step, "profiled" if complete else "sampled")
 
 
-def covered(run: Run) -> bool:
-    """Whether the profiler saw every step of `run`."""
-    return run.prefill.steps + run.decode.steps <= STEPS_PER_TRACE
+def covered(result: JobResult) -> bool:
+    """Whether all steps of a profiled job fit into its trace."""
+    return result.prefill.steps + result.decode.steps <= STEPS_PER_TRACE
 
 
-def ran_as(mode: Mode, status: ModeStatus, profile: Sequence[StepProfile] | None) -> tuple[str, str | None]:
-    """What a request really ran as, and why: a sample of graph replay must show one launch per step."""
-    if status.effective != mode.cuda.name or not mode.cuda.graph_replay:
-        return status.effective, status.reason
-    decode = [entry.graph_launches for entry in profile or () if entry.phase == "decode"]
-    if any(launches is not None and launches != 1 for launches in decode):
-        return "compiled", "graph_skipped"
-    return status.effective, status.reason
-
-
-def totals(run: Run, profile: Sequence[StepProfile] | None) -> tuple[int | None, int | None]:
+def totals(result: JobResult) -> tuple[int | None, int | None]:
     """Kernels and launch calls of the whole request; None where not all of it was profiled, or on a CPU."""
-    if profile is None or not covered(run):
+    profile = result.profile
+    if profile is None or not covered(result):
         return None, None
-    kernels, launches = [p.kernels for p in profile], [p.launches for p in profile]
     counts = [entry.steps for entry in profile]
 
     def total(values: list[float | None]) -> int | None:
-        known = [value * count for value, count in zip(values, counts, strict=True) if value is not None]
-        return round(sum(known)) if known else None
+        sums = [value * count for value, count in zip(values, counts, strict=True) if value is not None]
+        return round(sum(sums)) if sums else None
 
-    return total(kernels), total(launches)
+    return total([entry.kernels for entry in profile]), total([entry.launches for entry in profile])
 
 
 def summary(phase: Phase, steps: Sequence[ProfiledStep]) -> StepProfile:
-    """Means per step over `steps`, at least one; what the device does not have stays None."""
+    """Means per step over `steps`, at least one; what this device cannot measure stays None."""
 
     def mean(values: Sequence[float | None]) -> float | None:
-        known = [value for value in values if value is not None]
-        return sum(known) / len(known) if known else None
+        measured = [value for value in values if value is not None]
+        return sum(measured) / len(measured) if measured else None
 
     return StepProfile(
         phase=phase,

@@ -11,16 +11,21 @@ from service.protocol.messages import FinishReason, Job, Output
 class Completion:
     """The completion of one prompt as it grows.
 
-    Text is decoded per token only where somebody needs it then: for stop strings or for a stream. A stop
-    string is left out of the text, and so is the end-of-text token. One that was complete within the job's
-    `min_tokens` is text like any other.
+    Text is decoded per token only for stop strings and for streams, else once at the end. A stop string is
+    left out of the text with all that follows it, and so is the end-of-text token. A stop string that was
+    complete within the job's `min_tokens` is text like any other.
     """
 
     def __init__(self, job: Job, tokenizer: ServedTokenizer) -> None:
-        self._tokenizer, self._job = tokenizer, job
-        self._stream = tokenizer.stream() if job.stop or job.stream else None
-        self._held = max((len(stop) for stop in job.stop), default=1) - 1
-        self._text, self._sent, self._settled = "", 0, 0
+        self._tokenizer = tokenizer
+        self._job = job
+        self._decoder = tokenizer.stream() if job.stop or job.stream else None
+        self._held_characters = max((len(stop) for stop in job.stop), default=1) - 1
+        self._text = ""
+        self._sent = 0
+        self._settled = 0
+        self._text_tokens = 0
+        self._ended = False
         self.token_ids: list[int] = []
         self.finish_reason: FinishReason | None = None
 
@@ -29,35 +34,62 @@ class Completion:
         token = self.token_ids[-1]
         if token in self._tokenizer.ends and not self._job.ignore_eos:
             self.finish_reason = "stop"
-        elif self._stream is not None:
-            self._append(self._stream.push(token))
+        else:
+            self._text_tokens = len(self.token_ids)
+            if self._decoder is not None:
+                self._append(self._decoder.push(token))
         if self.finish_reason is None and len(self.token_ids) == self._job.max_new_tokens:
             self.finish_reason = "length"
-            self._append(self._stream.flush() if self._stream else "")
+        if self.finish_reason is not None:
+            self.end()
+
+    def end(self) -> bool:
+        """No token follows: complete the text, once. Returns whether that was left to do.
+
+        The decoder holds back an incomplete character, which becomes U+FFFD.
+        """
+        if self._ended:
+            return False
+        self._ended = True
+        if self._decoder is not None:
+            self._append(self._decoder.flush())
+        return True
 
     def _append(self, text: str) -> None:
-        """Add `text`, then cut before the first stop string if there is one now."""
+        """Add `text`, then cut before the first stop string if there is one now, which ends the row."""
         self._text += text
-        if len(self.token_ids) <= self._job.min_tokens:
+        if self._text_tokens <= self._job.min_tokens:
             self._settled = len(self._text)
         found = [at for stop in self._job.stop if (at := self._find(stop)) >= 0]
         if found:
-            self._text, self.finish_reason = self._text[: min(found)], "stop"
+            self._text = self._text[: min(found)]
+            self.finish_reason = "stop"
+            self._ended = True
 
     def _find(self, stop: str) -> int:
-        """Where `stop` first stands with its end beyond the text of the first `min_tokens` tokens, or -1."""
+        """Index of the first `stop` that ends beyond the text of the first `min_tokens` tokens, or -1."""
         return self._text.find(stop, max(0, self._settled - len(stop) + 1))
 
     def unsent(self) -> str:
         """Text that may leave now: nothing that could still turn out to be part of a stop string."""
-        end = len(self._text) if self.finish_reason else max(self._sent, len(self._text) - self._held)
-        piece, self._sent = self._text[self._sent : end], end
+        end = len(self._text)
+        if not self._ended:
+            end = max(self._sent, end - self._held_characters)
+        piece = self._text[self._sent : end]
+        self._sent = end
         return piece
 
     def output(self) -> Output:
         """What is answered for this row; `length` where the generation ended early."""
-        text = self._text if self._stream is not None else self._tokenizer.decode(self.token_ids)
-        return Output(text=text, token_ids=self.token_ids, finish_reason=self.finish_reason or "length")
+        return Output(
+            text=self._text if self._decoder is not None else self._decoded(),
+            token_ids=self.token_ids,
+            finish_reason=self.finish_reason or "length",
+        )
+
+    def _decoded(self) -> str:
+        """All tokens at once. Without a decoder there are no stop strings: an end-of-text token stopped."""
+        return self._tokenizer.decode(self.token_ids[:-1] if self.finish_reason == "stop" else self.token_ids)
 
 
 class Completions:
@@ -71,7 +103,7 @@ class Completions:
         self._ends: frozenset[int] = frozenset() if job.ignore_eos else tokenizer.ends
 
     def take_in(self, tokens: list[int]) -> list[tuple[int, Completion]]:
-        """Give every unfinished row its token of `tokens` [bucket]; returns the rows to look at, if any."""
+        """Append to every unfinished row its token of `tokens` [bucket]; returns the rows examined."""
         for append, token in zip(self._appends, tokens, strict=False):
             append(token)
         self._steps_left -= 1
@@ -84,9 +116,13 @@ class Completions:
                 self._appends[index] = _ignore
         return examined
 
+    def end(self) -> list[tuple[int, Completion]]:
+        """No tokens follow: complete the text of the rows that were interrupted; returns those rows."""
+        return [(index, row) for index, row in enumerate(self._rows) if row.end()]
+
     @property
     def complete(self) -> bool:
-        """Whether no row wants another token."""
+        """Whether every row has ended."""
         return all(row.finish_reason is not None for row in self._rows)
 
     def outputs(self) -> list[Output]:

@@ -1,23 +1,23 @@
-"""Raw readings of a run become the timings that cross the border."""
+"""Raw readings of a job become the timings that are sent to the front."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from service.engine.generation import Run
+from service.engine.job_result import JobResult
 from service.protocol.messages import Phase, PhaseTimings, Source, Timings
 from service.protocol.status import Floor
-from service.step.calibration import dispatch_share
+from service.step.floors import dispatch_share
 from service.step.meters import Readings
 
 
 @dataclass(frozen=True, slots=True)
-class StepCosts:
-    """What is known besides a run's own clocks.
+class StepEstimates:
+    """Costs per step that the job's own clocks do not show.
 
-    On a CPU the twin's `floor`. On CUDA kernel seconds per step and phase, learnt from profiled requests
-    (`sampled`) or seen in this very one (`profiled`).
+    On a CPU the twin's `floor`. On CUDA kernel seconds per step and phase, from earlier profiled requests
+    (`sampled`) or from this one (`profiled`).
     """
 
     cuda: bool
@@ -26,38 +26,29 @@ class StepCosts:
     kernel_source: Source
 
 
-@dataclass(frozen=True, slots=True)
-class JobTimes:
-    """Where a job stood in time; instants and durations in nanoseconds."""
-
-    queue_ns: int
-    taken_ns: int
-    done_ns: int
-
-
-def timings(run: Run, costs: StepCosts, times: JobTimes) -> Timings:
-    """What `run` took, in seconds, by the definitions of `service.protocol.messages.Timings`."""
-    prefill = _phase(run.prefill, "prefill", costs)
-    decode = _phase(run.decode, "decode", costs)
-    dispatch_source: Source = "measured" if costs.cuda else "calibrated"
-    kernel_source: Source = costs.kernel_source if costs.cuda else "residual"
+def timings(result: JobResult, estimates: StepEstimates, done_ns: int) -> Timings:
+    """What the job took, in seconds, by the definitions of `service.protocol.messages.Timings`."""
+    prefill = _phase(result.prefill, "prefill", estimates)
+    decode = _phase(result.decode, "decode", estimates)
+    dispatch_source: Source = "measured" if estimates.cuda else "calibrated"
+    kernel_source: Source = estimates.kernel_source if estimates.cuda else "residual"
     return Timings(
-        queue_seconds=times.queue_ns / 1e9,
+        queue_seconds=result.queue_ns / 1e9,
         prefill=prefill,
         decode=decode,
-        tokenise_seconds=run.tokenise_ns / 1e9,
-        involuntary_switches=run.involuntary_switches,
+        tokenise_seconds=result.tokenise_ns / 1e9,
+        involuntary_switches=result.involuntary_switches,
         dispatch_source=dispatch_source if prefill.dispatch_seconds is not None else None,
         kernel_source=kernel_source if prefill.kernel_seconds is not None else None,
-        taken_ns=times.taken_ns,
-        first_token_ns=run.first_token_ns,
-        done_ns=times.done_ns,
+        taken_ns=result.taken_ns,
+        first_token_ns=result.first_token_ns,
+        done_ns=done_ns,
     )
 
 
-def _phase(readings: Readings, phase: Phase, costs: StepCosts) -> PhaseTimings:
+def _phase(readings: Readings, phase: Phase, estimates: StepEstimates) -> PhaseTimings:
     if readings.unmeasured:
-        # Instrumentation is off: that the steps ran is all there is to say.
+        # Instrumentation is off: only the number of steps is known.
         return PhaseTimings(
             steps=readings.steps,
             wall_seconds=None,
@@ -66,9 +57,9 @@ def _phase(readings: Readings, phase: Phase, costs: StepCosts) -> PhaseTimings:
             kernel_seconds=None,
             sync_wait_seconds=None,
         )
-    if costs.cuda:
-        return _cuda_phase(readings, costs.kernel_per_step_seconds.get(phase))
-    return _cpu_phase(readings, costs.floor)
+    if estimates.cuda:
+        return _cuda_phase(readings, estimates.kernel_per_step_seconds.get(phase))
+    return _cpu_phase(readings, estimates.floor)
 
 
 def _cpu_phase(readings: Readings, floor: Floor | None) -> PhaseTimings:

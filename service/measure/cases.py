@@ -15,19 +15,12 @@ from models.served import Served
 from service.protocol.messages import EngineSettings, Phase
 from service.protocol.modes import MODES
 from service.protocol.placement import engine_cpus
-from service.step.callables import Buffers, InjectedWork, Step, allocate, build_step
-from service.step.cold_cache import ColdCache
+from service.step.buffers import Buffers, allocate
+from service.step.callables import InjectedWork, Step, build_step
+from service.step.cold_cache import ColdCacheEmulation
 from service.step.device import choose_device
 from service.step.precision import Precision, choose_precision
-
-WARM_CALLS = 4
-"""Calls after which a callable is in its final form: compile, CUDA-graph warm-up, capture, replay."""
-
-LEAD_STEPS = 3
-"""Untimed steps before timed ones: a mode's first step after another mode's is slower."""
-
-DECODE_POSITION = 100
-"""Position of a timed decode step. Attention reads the whole static cache, so that it matters little."""
+from service.step.untimed import CALLS_TO_CAPTURE, DECODE_POSITION, LEAD_STEPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +31,7 @@ class CacheEviction:
     before the step, less the `own_bytes` of weights that the step reads itself.
     """
 
-    cache: ColdCache
+    cache: ColdCacheEmulation
     before_step: bool = False
     own_bytes: int = 0
 
@@ -62,13 +55,13 @@ class Case:
         arguments = self.buffers.arguments(self.phase)
         eviction = self.eviction
         if eviction and eviction.before_step:
-            eviction.cache.before(eviction.own_bytes)
-        paused_ns = eviction.cache.paused_ns if eviction else 0
+            eviction.cache.evict(eviction.own_bytes)
+        reading_ns = eviction.cache.reading_ns if eviction else 0
         began = clock()
         self.step(*arguments)
         ended = clock()
-        paused_ns = eviction.cache.paused_ns - paused_ns if eviction else 0
-        return (ended - began - paused_ns) / 1e9
+        reading_ns = eviction.cache.reading_ns - reading_ns if eviction else 0
+        return (ended - began - reading_ns) / 1e9
 
     def steady_seconds(self, steps: int = 5, pick: Callable[[list[float]], float] = median) -> float:
         """The median (or another `pick`) of `steps` calls in a row after LEAD_STEPS, as within a request."""
@@ -90,7 +83,7 @@ def build_case(
     position = min(DECODE_POSITION, model.config.context - 1) if phase == "decode" else 0
     buffers.positions.fill_(position)
     case = Case(mode, phase, build_step(MODES[mode], model, injected, precision), buffers, eviction)
-    for _ in range(WARM_CALLS):
+    for _ in range(CALLS_TO_CAPTURE):
         case.call()
     return case
 

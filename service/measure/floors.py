@@ -9,12 +9,14 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from models.served import Served
-from service.measure.cases import WARM_CALLS, Bench
+from service.measure.cases import Bench
 from service.measure.estimate import Estimate
 from service.protocol.modes import MODES
 from service.protocol.status import Floor
-from service.step.calibration import Calibration, prepare
-from service.step.callables import allocate, build_step
+from service.step.buffers import allocate, prepare
+from service.step.calibration import Calibration
+from service.step.callables import build_step
+from service.step.untimed import CALLS_TO_CAPTURE
 
 _TWIN: WeakKeyDictionary[Bench, Served] = WeakKeyDictionary()
 
@@ -55,10 +57,10 @@ def prepare_floor(bench: Bench, mode: str, bucket: int, say: Callable[[str], Non
         step = build_step(MODES[mode], calibrations[bucket].twin_of(MODES[mode]), precision=bench.precision)
         buffers = allocate(twin, [bucket], 1, bench.precision.cache)[bucket]
         prepare(buffers)
-        for _ in range(WARM_CALLS):
+        for _ in range(CALLS_TO_CAPTURE):
             step(*buffers.arguments("decode"))
         calibrations[bucket].add(MODES[mode], step, buffers)
-    calibrations[bucket].forget_samples(mode)
+    calibrations[bucket].discard_samples(mode)
     calibrations[bucket].first_samples(mode)
 
 

@@ -16,9 +16,10 @@ from service.measure.cases import Bench, CacheEviction, Case, build_case
 from service.measure.isolation import OffCpuTime, isolated
 from service.protocol.messages import EngineSettings
 from service.protocol.modes import MODES
+from service.step.buffers import allocate
 from service.step.calibration import cold_seconds
-from service.step.callables import InjectedWork, allocate
-from service.step.cold_cache import ColdCache, issued_by_operator, weights_by_reader
+from service.step.callables import InjectedWork
+from service.step.cold_cache import ColdCacheEmulation, issued_by_operator, weights_by_reader
 
 
 class Variants:
@@ -38,7 +39,7 @@ class Variants:
         self.precision = self._bench.precision
         self.cpus = self._bench.cpus
         self.off_cpu = OffCpuTime()
-        self._cold_cache = ColdCache(self._bench.model) if self.device.type == "cpu" else None
+        self._cold_cache = ColdCacheEmulation(self._bench.model) if self.device.type == "cpu" else None
         self._models: dict[tuple[Config, bool], Served] = {(self.config, False): self._bench.model}
         self._cases: dict[tuple[str, Config, InjectedWork | None], Case] = {}
 
@@ -89,6 +90,6 @@ class Variants:
             model = Transformer(config, 1).eval().to(self.device, self.precision.weights)
             model.rotary = model.rotary.to(self.precision.cache)
             if cooled and self._cold_cache is not None:
-                self._cold_cache.into(model)
+                self._cold_cache.patch_modules(model)
             self._models[config, cooled] = model
         return self._models[config, cooled]

@@ -10,12 +10,12 @@ from functools import partial
 from statistics import median
 from time import perf_counter_ns, thread_time_ns
 
-from service.measure.cases import LEAD_STEPS
 from service.measure.native_stacks import PerfError, Recording, recording
 from service.measure.rounds import Log, in_rounds
 from service.measure.variants import Variants
 from service.selftest.results import CheckResult, interval_result, not_measurable
 from service.statistics.intervals import median_interval
+from service.step.untimed import LEAD_STEPS
 
 ROUNDS = 24
 WINDOW_NS = 100_000_000

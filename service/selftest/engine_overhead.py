@@ -18,8 +18,9 @@ import zmq
 from torch import Tensor
 
 from models.opening import open_tokenizer
-from service.engine.generation import Generator, Run
+from service.engine.generation import Generator
 from service.engine.inbox import Inbox
+from service.engine.job_result import JobResult
 from service.engine.local_inbox import local_job
 from service.engine.loop import Engine
 from service.measure.cases import Bench
@@ -31,7 +32,8 @@ from service.protocol.status import EngineStatus
 from service.selftest.checks import NEW_TOKENS, PROMPT
 from service.selftest.results import CheckResult, interval_result
 from service.statistics.intervals import median_interval
-from service.step.callables import Buffers, Step, build_step
+from service.step.buffers import Buffers
+from service.step.callables import Step, build_step
 from service.step.meters import Meter, Readings, new_meter
 
 UNCOUNTED = 2
@@ -61,7 +63,7 @@ class TimestampingMeter:
         """As the inner meter."""
         return self._inner.fetch(tokens, readings)
 
-    def gaps_seconds(self, run: Run) -> float:
+    def gaps_seconds(self, run: JobResult) -> float:
         """Median time between two calls, less the wait for the device.
 
         Of means over two in a row, because the engine looks for cancellations between every other two.
@@ -99,7 +101,7 @@ def own_work(variants: Variants, log: Log) -> list[CheckResult]:
             for number in range(OWN_WORK_JOBS):
                 log(f"job {number + 1} of {OWN_WORK_JOBS}")
                 meter = TimestampingMeter(new_meter(bench.device, 1, "full"))
-                run = Run()
+                run = JobResult()
                 job = local_job(f"own-{number}", OWN_WORK_MODE, [PROMPT], NEW_TOKENS, ignore_eos=True)
                 generator.run(job, {("prefill", 1): step, ("decode", 1): step}, run, meter)
                 found.append(meter.gaps_seconds(run))

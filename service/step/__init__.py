@@ -1,1 +1,1 @@
-"""One step of the model: how each mode runs it, and what it cost."""
+"""One step of the model: how each mode runs it, and what it costs."""

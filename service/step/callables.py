@@ -1,4 +1,4 @@
-"""Turns a row of the ladder into a callable step, compiled in isolation where the row says so."""
+"""Turns a row of the ladder into a callable step, compiled in isolation where the row compiles."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models.served import Cache, Served
-from service.protocol.messages import Phase
+from models.served import Cache
 from service.protocol.modes import GradMode, Mode
 from service.step.precision import Precision
 
@@ -27,69 +26,10 @@ _CONTEXTS: dict[GradMode, Callable[[], AbstractContextManager[Any]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Buffers:
-    """The static inputs of one batch bucket; every mode reads and writes the same ones.
-
-    `chunk` is int64 [bucket, prefill chunk]; `token` int64 [bucket, 1], of which `token_row` is a view
-    [bucket]; `positions` and `last` are int64 [bucket]; `one` is an int64 1 on the device, [1]; `cache`
-    holds the first `bucket` rows of the shared cache.
-    """
-
-    bucket: int
-    chunk: Tensor
-    token: Tensor
-    token_row: Tensor
-    positions: Tensor
-    last: Tensor
-    one: Tensor
-    cache: Cache
-
-    def arguments(self, phase: Phase) -> tuple[Tensor, Tensor, Tensor, Cache]:
-        """What a step of `phase` is called with."""
-        tokens = self.token if phase == "decode" else self.chunk
-        return tokens, self.positions, self.last, self.cache
-
-
-def allocate(
-    model: Served, buckets: list[int], prefill_chunk: int, cache_dtype: torch.dtype | None = None
-) -> dict[int, Buffers]:
-    """Buffers for every bucket over one cache, with static addresses so that graphs need not copy them.
-
-    The cache has the dtype of the weights unless `cache_dtype` is given.
-    """
-    parameter = next(model.parameters())
-    largest = max(buckets)
-    cache = model.new_cache(largest, cache_dtype or parameter.dtype)
-
-    def integers(*shape: int) -> Tensor:
-        return static(torch.zeros(shape, dtype=torch.int64, device=parameter.device))
-
-    def static(tensor: Tensor) -> Tensor:
-        # A marked input may be mutated inside a CUDA graph and is not copied into it at every replay.
-        torch._dynamo.mark_static_address(tensor)
-        return tensor
-
-    def buffers(bucket: int) -> Buffers:
-        token = integers(bucket, 1)
-        return Buffers(
-            bucket=bucket,
-            chunk=integers(bucket, prefill_chunk),
-            token=token,
-            token_row=token.view(bucket),
-            positions=integers(bucket),
-            last=integers(bucket),
-            one=integers(1).add_(1),
-            cache=tuple((static(k[:bucket]), static(v[:bucket])) for k, v in cache),
-        )
-
-    return {bucket: buffers(bucket) for bucket in buckets}
-
-
-@dataclass(frozen=True, slots=True)
 class InjectedWork:
-    """Extra work inside every step, which only checks give: no request can reach it.
+    """Extra work inside every step, for checks only: no request can add any.
 
-    `host_seconds` are spent spinning on the host's clock; `kernel` issues operators of a known length.
+    `host_seconds` is the length of a busy loop on the host; `kernel` issues operators of a given length.
     """
 
     host_seconds: float = 0.0
@@ -99,10 +39,9 @@ class InjectedWork:
 def build_step(
     mode: Mode, model: nn.Module, injected: InjectedWork | None = None, precision: Precision | None = None
 ) -> Step:
-    """A callable of its own for `mode`: it shares weights with every other one, and no compiled entry.
+    """A new callable for `mode`: it shares weights with the other ones, but no compiled entry.
 
-    A step without `injected` is built without a trace of one, and one whose `precision` does not autocast
-    without a trace of that.
+    Neither `injected` nor a `precision` without autocast leaves any code in a step that does not use it.
     """
     device_type = next(model.parameters()).device.type
     effect = mode.effect(device_type)
@@ -110,7 +49,7 @@ def build_step(
     if effect.compile is not None:
         step = torch.compile(step, **effect.compile)
     if injected is not None:
-        step = _burdened(step, injected)
+        step = _with_injected_work(step, injected)
     step = _taped(step) if mode.grad_mode == "enabled" else _within(_CONTEXTS[mode.grad_mode](), step)
     if precision is not None and precision.autocast is not None:
         step = _within(torch.autocast(device_type, precision.autocast), step)
@@ -143,7 +82,7 @@ def _within(context: AbstractContextManager[Any], run: Step) -> Step:
 
 
 def _taped(run: Step) -> Step:
-    """Grad mode on. The tape dies inside the step, and so inside its timed call: it is grad mode's price."""
+    """Grad mode on. The tape is freed inside the step, and so inside its timed call, as part of its cost."""
 
     grad_mode = torch.enable_grad()
 
@@ -156,7 +95,7 @@ def _taped(run: Step) -> Step:
 
 
 def _replayed(run: Step) -> Step:
-    """Each call is a step of its own to CUDA-graph trees, which may then reuse the last one's outputs."""
+    """Mark each call as a new step for CUDA-graph trees, which may then reuse the last one's outputs."""
 
     def replayed(tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
         torch.compiler.cudagraph_mark_step_begin()
@@ -165,11 +104,14 @@ def _replayed(run: Step) -> Step:
     return replayed
 
 
-def _burdened(run: Step, injected: InjectedWork) -> Step:
-    """`run`, then the injected's work: in the step's grad mode and inside its timed call."""
-    spin_ns, kernel = round(injected.host_seconds * 1e9), injected.kernel
+def _with_injected_work(run: Step, injected: InjectedWork) -> Step:
+    """`run`, then the injected work: in the step's grad mode and inside its timed call."""
+    spin_ns = round(injected.host_seconds * 1e9)
+    kernel = injected.kernel
 
-    def burdened(tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
+    def with_injected_work(
+        tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache
+    ) -> tuple[Tensor, Tensor]:
         result = run(tokens, positions, last, cache)
         if kernel is not None:
             kernel()
@@ -178,4 +120,4 @@ def _burdened(run: Step, injected: InjectedWork) -> Step:
             continue
         return result
 
-    return burdened
+    return with_injected_work

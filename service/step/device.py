@@ -1,23 +1,23 @@
-"""The device an engine runs on, and what it says of itself."""
+"""The device of an engine: choice, name and memory."""
 
 from __future__ import annotations
 
 import torch
 
 
-def choose_device(wanted: str) -> torch.device:
-    """The device named by 'auto', 'cpu' or 'cuda'; raises ValueError where it is not there."""
-    if wanted == "auto":
+def choose_device(requested: str) -> torch.device:
+    """The device named by 'auto', 'cpu' or 'cuda'; raises ValueError where torch has no such device."""
+    if requested == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if wanted == "cuda" and not torch.cuda.is_available():
+    if requested == "cuda" and not torch.cuda.is_available():
         raise ValueError(
             "device 'cuda': torch sees no CUDA device here; use --device cpu or install a CUDA build"
         )
-    return torch.device(wanted)
+    return torch.device(requested)
 
 
 def device_name(device: torch.device) -> str:
-    """What the machine calls this device: the GPU's name, or the processor's as the kernel reports it."""
+    """The GPU's name, or the processor's from /proc/cpuinfo."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     with open("/proc/cpuinfo") as lines:
@@ -26,10 +26,10 @@ def device_name(device: torch.device) -> str:
 
 
 def memory(device: torch.device) -> dict[str, int] | None:
-    """What `torch.cuda.memory_stats` says of the caching allocator; None on a CPU.
+    """The caching allocator's statistics, from `torch.cuda.memory_stats`; None on a CPU.
 
-    Bytes by statistic and moment (`allocated_peak`), and how often an allocation had to be tried again after
-    cached blocks were given back (`alloc_retries`), or failed (`ooms`).
+    Bytes by statistic and moment (`allocated_peak`), and how often an allocation was retried after cached
+    blocks were freed (`alloc_retries`), or failed (`ooms`).
     """
     if device.type != "cuda":
         return None

@@ -9,7 +9,8 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from service.step.callables import Buffers, Step
+from service.step.buffers import Buffers
+from service.step.callables import Step
 
 Instrumentation = Literal["off", "host", "full"]
 """Nothing; the host's clock only; on CUDA also events on the device's stream."""
@@ -37,17 +38,17 @@ class Readings:
 
 
 class Meter(Protocol):
-    """Runs steps and brings tokens to the host, noting what each took."""
+    """Runs steps and copies tokens to the host, recording the time of each."""
 
     def run(self, step: Step, buffers: Buffers, tokens: Tensor, readings: Readings) -> tuple[Tensor, Tensor]:
-        """Call `step` once on `tokens` and note it in `readings`."""
+        """Call `step` once on `tokens` and record it in `readings`."""
 
     def fetch(self, tokens: Tensor, readings: Readings) -> list[int]:
-        """Bring `tokens`, int64 [batch], to the host: the one wait of a step."""
+        """Copy `tokens`, int64 [batch], to the host: the one wait of a step."""
 
 
-class BareMeter:
-    """Instrumentation off: no clock is read, so nothing of a step is known but that it ran."""
+class NullMeter:
+    """Instrumentation off: no clock is read, and steps are only counted."""
 
     def run(self, step: Step, buffers: Buffers, tokens: Tensor, readings: Readings) -> tuple[Tensor, Tensor]:
         """Call `step` once."""
@@ -80,7 +81,7 @@ class CudaMeter:
     """For CUDA: host clock around the call, events on the compute stream, one wait per fetched token.
 
     No synchronise is added: tokens leave through a pinned buffer behind one event, and the timing events are
-    read after that wait, when they are known to have passed.
+    read after that wait, when they have passed.
     """
 
     def __init__(self, largest_batch: int, events: bool = True) -> None:
@@ -127,7 +128,7 @@ class CudaMeter:
 def new_meter(device: torch.device, largest_batch: int, instrumentation: Instrumentation = "full") -> Meter:
     """The meter that fits `device`; on a CPU `host` and `full` are the same."""
     if instrumentation == "off":
-        return BareMeter()
+        return NullMeter()
     if device.type == "cuda":
         return CudaMeter(largest_batch, events=instrumentation == "full")
     return HostMeter()

@@ -1,4 +1,4 @@
-"""The machine's null-kernel floor: what an operator costs that has nothing to compute."""
+"""The machine's null-kernel floor: the cost of an operator on one element."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def null_kernel_seconds(device: torch.device) -> dict[str, float]:
     graph, and `alone` contains the (empty) kernel.
     """
     with torch.inference_mode():
-        value, one = torch.zeros(1, device=device), torch.ones(1, device=device)
+        value = torch.zeros(1, device=device)
+        one = torch.ones(1, device=device)
         alone = _median_seconds(lambda: value.add_(one))
     if device.type != "cuda":
         return {"alone": alone}
@@ -37,7 +38,8 @@ def _median_seconds(operation: Callable[[], object]) -> float:
 
 
 def _in_graph(device: torch.device) -> float:
-    value, one = torch.zeros(1, device=device), torch.ones(1, device=device)
+    value = torch.zeros(1, device=device)
+    one = torch.ones(1, device=device)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
@@ -45,7 +47,8 @@ def _in_graph(device: torch.device) -> float:
             value.add_(one)
     samples: list[float] = []
     for _ in range(REPEATS):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start = torch.cuda.Event(enable_timing=True)
+        end = torch.cuda.Event(enable_timing=True)
         start.record()
         graph.replay()
         end.record()

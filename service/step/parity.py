@@ -1,4 +1,4 @@
-"""Does a mode still compute the same? Its logits beside eager's, teacher-forced on fixed prompts."""
+"""Parity: a mode's logits compared with eager's, teacher-forced on fixed prompts."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from service.protocol.status import Parity
-from service.step.callables import Buffers, Step
+from service.step.buffers import Buffers
+from service.step.callables import Step
 
 DECODE_STEPS = 8
 
 
 def tolerance(dtype: torch.dtype, layers: int, largest_logit: float) -> float:
-    """Largest absolute logit difference that rounding explains.
+    """Largest absolute logit difference that rounding can cause.
 
     float32: 1e-4. bfloat16: rounding errors of one unit roundoff u = 2⁻⁸ each, taken as a random walk over
     the four roundings per layer that touch the residual stream, `u · √(4 · layers) · max |logit|`: fused
@@ -26,9 +27,9 @@ def tolerance(dtype: torch.dtype, layers: int, largest_logit: float) -> float:
 
 
 def forced_logits(prefill: Step, decode: Step, buffers: Buffers, vocabulary: int) -> Tensor:
-    """Logits [1 + DECODE_STEPS, bucket, vocabulary] of a fixed ragged batch whose next tokens are given.
+    """Logits [1 + DECODE_STEPS, bucket, vocabulary] of a fixed ragged batch, teacher-forced.
 
-    The same tokens are fed whatever the logits say, so that one early difference cannot cascade.
+    The same tokens are fed whatever the logits are, so that one early difference cannot cascade.
     """
     bucket, chunk = buffers.chunk.shape
     generator = torch.Generator().manual_seed(bucket)
@@ -37,7 +38,7 @@ def forced_logits(prefill: Step, decode: Step, buffers: Buffers, vocabulary: int
     buffers.chunk.copy_(tokens[:, :chunk])
     buffers.positions.zero_()
     buffers.last.copy_(lengths - 1)
-    # Cloned at once: a graph replay overwrites what the one before returned.
+    # Cloned at once: a graph replay overwrites the outputs of the one before.
     logits = [prefill(buffers.chunk, *buffers.arguments("prefill")[1:])[0].clone()]
     buffers.positions.copy_(lengths)
     buffers.last.zero_()
@@ -49,7 +50,7 @@ def forced_logits(prefill: Step, decode: Step, buffers: Buffers, vocabulary: int
 
 
 def compare(reference: Tensor, logits: Tensor, layers: int) -> Parity:
-    """Judge `logits` beside eager's `reference`, both [steps, batch, vocabulary].
+    """Compare `logits` with eager's `reference`, both [steps, batch, vocabulary].
 
     A greedy token may differ only where the reference's top two logits are closer than twice the tolerance.
     """

@@ -1,4 +1,4 @@
-"""Precision as an axis: in which dtype weights and cache are kept, and whether autocast lowers the rest."""
+"""Precisions: the dtype of weights and cache, and the one that autocast lowers the rest to."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ PRECISIONS: dict[str, Precision] = {
 }
 
 
-def choose_precision(wanted: str | None, device: torch.device) -> Precision:
-    """The precision called `wanted`, else bfloat16 on CUDA and float32 on a CPU.
+def choose_precision(requested: str | None, device: torch.device) -> Precision:
+    """The precision called `requested`, else bfloat16 on CUDA and float32 on a CPU.
 
-    Raises ValueError, naming those there are, for any other name.
+    Raises ValueError, which lists the valid names, for any other name.
     """
-    name = wanted or ("bfloat16" if device.type == "cuda" else "float32")
+    name = requested or ("bfloat16" if device.type == "cuda" else "float32")
     if name not in PRECISIONS:
         raise ValueError(f"dtype '{name}': try one of {', '.join(PRECISIONS)}")
     return PRECISIONS[name]

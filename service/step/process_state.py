@@ -1,4 +1,4 @@
-"""What a process that owns torch fixes once for itself, before its first tensor."""
+"""Global state that a process with torch sets once, before its first tensor."""
 
 from __future__ import annotations
 

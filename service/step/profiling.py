@@ -1,4 +1,4 @@
-"""The sampled tier: runs under torch's profiler, the trace kept for Perfetto, and what it taught."""
+"""Runs under torch's profiler: the traces, kept for Perfetto, and the kernel times they give."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from service.protocol.messages import Phase
-from service.step.callables import Buffers, Step
+from service.step.buffers import Buffers
+from service.step.callables import Step
 from service.step.meters import Meter, Readings
 from service.step.trace import STEP_MARK, ProfiledStep, operator_table, read_steps
 
 STEPS_PER_TRACE = 16
-"""Steps of a request that are recorded; what comes after runs unprofiled, so that traces stay openable."""
+"""Steps of a request that are recorded; later ones run unprofiled, so that viewers can open the trace."""
 
 TRACES_KEPT = 20
 UNSAFE = re.compile(r"[^\w.-]")
-"""What an id, which a client may choose, must not bring into a file's name."""
+"""Characters of an id, which a client may choose, that are replaced in a file's name."""
 
 SAMPLES_KEPT = 16
 
@@ -36,7 +37,8 @@ class ProfilingMeter:
     """Another meter, with a mark around each step and the profiler stopped after enough of them."""
 
     def __init__(self, inner: Meter, session: profile) -> None:
-        self._inner, self._session = inner, session
+        self._inner = inner
+        self._session = session
         self.steps = 0
 
     def run(self, step: Step, buffers: Buffers, tokens: Tensor, readings: Readings) -> tuple[Tensor, Tensor]:
@@ -56,12 +58,13 @@ class Profiler:
     """Profiles one job at a time and keeps the newest traces in `folder`."""
 
     def __init__(self, device: torch.device, folder: Path) -> None:
-        self._cuda, self._folder = device.type == "cuda", folder
+        self._cuda = device.type == "cuda"
+        self._folder = folder
         self._activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._cuda else [])]
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def warm(self) -> None:
-        """The profiler's first use takes seconds: have it before any request."""
+        """Run the profiler once, before any request: its first use takes seconds."""
         with self._session(), record_function(STEP_MARK):
             torch.zeros(1).add_(1)
 
@@ -84,6 +87,12 @@ class Profiler:
         finally:
             if profiling.steps <= STEPS_PER_TRACE:
                 session.stop()
+        steps = self._write(session, identity, about)
+        self._delete_old()
+        return steps
+
+    def _write(self, session: profile, identity: str, about: dict[str, Any]) -> list[ProfiledStep]:
+        """Write the trace, then its notes, of which no reader sees a part; returns the recorded steps."""
         trace = self._folder / f"{identity}.trace.json.gz"
         session.export_chrome_trace(str(trace))
         with gzip.open(trace, "rt") as file:
@@ -93,14 +102,13 @@ class Profiler:
         note = self._folder / f"{identity}.json"
         note.with_suffix(".part").write_text(json.dumps(notes))
         note.with_suffix(".part").replace(note)
-        self._forget_old()
         return steps
 
     def _session(self) -> profile:
         # One cycle, no schedule: acc_events is what a single start and stop amounts to.
         return profile(activities=self._activities, acc_events=True)
 
-    def _forget_old(self) -> None:
+    def _delete_old(self) -> None:
         notes = sorted(self._folder.glob("*.trace.json.gz"), key=os.path.getmtime, reverse=True)
         for old in notes[TRACES_KEPT:]:
             old.unlink()
@@ -108,18 +116,18 @@ class Profiler:
 
 
 class KernelTimes:
-    """Kernel seconds per step by (mode, phase, bucket), learnt from profiled steps on CUDA."""
+    """Kernel seconds per step by (mode, phase, bucket), from profiled steps on CUDA."""
 
     def __init__(self) -> None:
         self._seconds: dict[tuple[str, Phase, int], deque[float]] = defaultdict(
             lambda: deque(maxlen=SAMPLES_KEPT)
         )
 
-    def learn(self, mode: str, phase: Phase, bucket: int, steps: list[ProfiledStep]) -> None:
-        """Take in the median of one request's steps of one phase; nothing where there is no device part."""
-        known = [step.kernel_seconds for step in steps if step.kernel_seconds is not None]
-        if known:
-            self._seconds[mode, phase, bucket].append(median(known))
+    def add(self, mode: str, phase: Phase, bucket: int, steps: list[ProfiledStep]) -> None:
+        """Add the median of one request's steps of one phase; none where there is no device part."""
+        seconds = [step.kernel_seconds for step in steps if step.kernel_seconds is not None]
+        if seconds:
+            self._seconds[mode, phase, bucket].append(median(seconds))
 
     def per_step(self, mode: str, phase: Phase, bucket: int) -> float | None:
         """The median over the newest samples; None where none has been taken."""
@@ -128,7 +136,7 @@ class KernelTimes:
 
 
 def profile_step(step: Step, buffers: Buffers, phase: Phase = "decode") -> ProfiledStep:
-    """One step under the profiler, without a trace: what proves that a mode does what it says."""
+    """Profile one warm step without keeping a trace."""
     cuda = buffers.token.is_cuda
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
     step(*buffers.arguments(phase))
@@ -143,7 +151,7 @@ def profile_step(step: Step, buffers: Buffers, phase: Phase = "decode") -> Profi
 
 
 def chrome_events(session: profile) -> list[dict[str, Any]]:
-    """The session's events by way of a file, the only form that Kineto gives them in."""
+    """The session's events, by way of a file: Kineto exports them in no other form."""
     with tempfile.TemporaryDirectory(prefix="launchbound-") as folder:
         path = Path(folder) / "trace.json"
         session.export_chrome_trace(str(path))

@@ -16,7 +16,7 @@ GREEDY_BELOW = 1e-5
 
 
 class Sampler:
-    """Chooses one job's next tokens; where they are plainly the greedy ones, no operator runs at all.
+    """Chooses one job's next tokens; for greedy decoding it runs no operator at all.
 
     Only the job's own rows are sampled, so that a seed gives the same text whatever bucket pads the batch.
     `ends` are the tokens that may not be chosen while a row has fewer than the job's `min_tokens`.
@@ -24,7 +24,9 @@ class Sampler:
 
     def __init__(self, job: Job, device: torch.device, ends: Collection[int]) -> None:
         self._temperature = job.temperature if job.temperature >= GREEDY_BELOW else 0.0
-        self._top_k, self._top_p, self._rows = job.top_k, job.top_p, len(job.prompts)
+        self._top_k = job.top_k
+        self._top_p = job.top_p
+        self._rows = len(job.prompts)
         self._forced = job.min_tokens if ends and not job.ignore_eos else 0
         # On the device once: an index made in each step would wait for its copy.
         self._ends = torch.tensor(list(ends), device=device) if self._forced else None
@@ -48,7 +50,7 @@ class Sampler:
         return tokens
 
     def _draw(self, logits: Tensor, greedy: Tensor) -> Tensor:
-        """The job's rows sampled, those of padding greedy."""
+        """Next tokens, int64 [bucket]: the job's rows sampled, those of padding greedy."""
         scores = logits[: self._rows].float() / self._temperature
         if self._top_k is not None and self._top_k < scores.shape[-1]:
             threshold = scores.topk(self._top_k, dim=-1).values[:, -1:]

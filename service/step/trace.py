@@ -1,8 +1,8 @@
 """Reads what torch's profiler recorded: per step its operators, kernels, launch calls and device gaps.
 
 The events are those of the Chrome trace format that Kineto writes (times in microseconds). A kernel belongs
-to the step in which its launch call was made, which its correlation id tells: a replayed graph of 90 kernels
-is 90 kernels and one launch.
+to the step in which its launch call was made, by its correlation id: a replayed graph of 90 kernels is 90
+kernels and one launch.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class Gaps:
 
 @dataclass(frozen=True, slots=True)
 class ProfiledStep:
-    """One step as the profiler saw it. The device's part is None on a CPU.
+    """One step as the profiler recorded it. The device's part is None on a CPU.
 
     `operators` counts the calls that the step made into the dispatcher, not those made by other operators;
-    `copies` counts every `aten::copy_`, whoever called it.
+    `copies` counts every `aten::copy_`, also those called by other operators.
     """
 
     operators: int
@@ -58,7 +58,8 @@ def read_steps(events: Iterable[Event], cuda: bool) -> list[ProfiledStep]:
     complete = [event for event in events if event.get("ph") == "X" and "dur" in event]
     marks = sorted(_of(complete, {"user_annotation"}, STEP_MARK), key=lambda mark: mark["ts"])
     every = _operators(complete)
-    operators, copies = _outermost(every), [event for event in every if event["name"] == "aten::copy_"]
+    operators = _outermost(every)
+    copies = [event for event in every if event["name"] == "aten::copy_"]
     calls = [event for event in complete if event.get("cat") in {"cuda_runtime", "cuda_driver"}]
     work = _by_correlation(_of(complete, DEVICE_WORK))
     return [
@@ -94,12 +95,13 @@ def _settle(totals: dict[str, tuple[int, float]], event: Event, inner: list[floa
 
 
 def _of(events: Iterable[Event], categories: Iterable[str], name: str | None = None) -> list[Event]:
-    wanted = set(categories)
-    return [e for e in events if e.get("cat") in wanted and (name is None or e["name"] == name)]
+    chosen = set(categories)
+    return [e for e in events if e.get("cat") in chosen and (name is None or e["name"] == name)]
 
 
 def _inside(events: Sequence[Event], mark: Event) -> list[Event]:
-    begin, end = mark["ts"], mark["ts"] + mark["dur"]
+    begin = mark["ts"]
+    end = begin + mark["dur"]
     return [event for event in events if begin <= event["ts"] < end]
 
 
@@ -147,6 +149,7 @@ def _gaps(launched: list[tuple[Event, Event]]) -> Gaps:
         begin = item["ts"]
         if ended is not None and begin > ended:
             ready = min(max(call["ts"] + call["dur"], ended), begin)
-            host_wait, kernel_wait = host_wait + ready - ended, kernel_wait + begin - ready
+            host_wait += ready - ended
+            kernel_wait += begin - ready
         ended = max(ended or begin, begin + item["dur"])
     return Gaps(host_wait / 1e6, kernel_wait / 1e6)

@@ -15,13 +15,15 @@ from torch import Tensor
 
 from models.checkpoint import TINY_FOLDER, build
 from models.tokenizer import Tokenizer
-from service.engine.generation import Generator, Run
+from service.engine.generation import Generator
 from service.engine.inbox import Inbox
+from service.engine.job_result import JobResult
 from service.engine.local_inbox import local_job
 from service.front.engine_client import EngineClient
 from service.protocol.messages import Cancel, Job, Outcome, ToFront
 from service.protocol.modes import MODES
-from service.step.callables import Step, allocate, build_step
+from service.step.buffers import allocate
+from service.step.callables import Step, build_step
 from service.step.meters import HostMeter
 from tests.support.serving import running, until
 
@@ -71,7 +73,7 @@ def test_a_cancel_during_a_step_ends_the_generation_within_two_steps(border: Bor
     # Looked for between every other two steps: neighbours see both turns.
     for at in (1, 2, 7, 8):
         job = border.take(local_job(f"j{at}", "inference_mode", [PROMPT], 60, ignore_eos=True, stream=stream))
-        run, taken = Run(), 0
+        run, taken = JobResult(), 0
 
         def cancelling(*arguments: Tensor, job: Job = job, at: int = at) -> tuple[Tensor, Tensor]:
             nonlocal taken

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from itertools import count, pairwise
 from pathlib import Path
 
@@ -10,39 +10,17 @@ import msgspec
 import pytest
 import torch
 
-from service.engine import assembly, loop, warmup
+from service.engine import loop, parts
+from service.engine.generation import Generator
 from service.engine.local_inbox import LocalInbox, local_job
 from service.engine.loop import Engine
-from service.engine.request_profiler import ran_as
-from service.protocol.messages import EngineSettings, Job, Outcome, StepProfile, Timings, ToFront
+from service.engine.outcome import ran_as
+from service.protocol.messages import Outcome, StepProfile, Timings, ToFront
 from service.protocol.modes import MODES
 from service.protocol.status import EngineStatus, ModeStatus
-from service.step.calibration import FIRST_SAMPLES, Calibration
+from tests.engine.serving import MODE_NAMES, PROMPT, serve, settings
 
-PROMPT = "def mean(values):\n"
-MODE_NAMES = ["eager", "inference_mode"]
-
-
-@pytest.fixture(autouse=True)
-def globals_as_before() -> Iterator[None]:
-    """An engine freezes globals of its process, which here is everyone's."""
-    threads = torch.get_num_threads()
-    yield
-    torch.compiler.set_stance("default")
-    torch.set_num_threads(threads)
-
-
-def settings(folder: Path, **changes: object) -> EngineSettings:
-    base = EngineSettings(
-        address="", modes=MODE_NAMES, batch_sizes=[1, 2], cache_folder=str(folder), cpus=None, threads=1
-    )
-    return msgspec.structs.replace(base, **changes)
-
-
-def serve(folder: Path, jobs: list[Job], **changes: object) -> LocalInbox:
-    inbox = LocalInbox(jobs)
-    Engine(settings(folder, **changes), inbox).run()
-    return inbox
+pytestmark = pytest.mark.usefixtures("restored_globals")
 
 
 def timings_of(inbox: LocalInbox, index: int = 0) -> Timings:
@@ -91,17 +69,11 @@ def test_a_job_whose_deadline_passed_in_the_queue_never_starts(tmp_path: Path) -
     assert (outcome.kind, outcome.timings) == ("timeout", None)
 
 
-def test_one_request_in_so_many_is_profiled_and_any_that_asks(tmp_path: Path) -> None:
+def test_one_request_in_so_many_is_profiled_and_any_that_requests_it(tmp_path: Path) -> None:
     jobs = [local_job(str(n), "eager", [PROMPT], 4, ignore_eos=True, profile=n == 2) for n in range(6)]
     inbox = serve(tmp_path, jobs, profile_every=4)
-    assert [outcome.profile is not None for outcome in inbox.outcomes] == [
-        False,
-        False,
-        True,
-        True,
-        False,
-        False,
-    ]
+    profiled = [outcome.profile is not None for outcome in inbox.outcomes]
+    assert profiled == [False, False, True, True, False, False]
     profile = inbox.outcomes[2].profile
     assert profile is not None
     assert [(entry.phase, entry.steps) for entry in profile] == [("prefill", 1), ("decode", 3)]
@@ -120,81 +92,40 @@ def test_without_instrumentation_steps_are_counted_and_nothing_is_claimed_of_the
     inbox = serve(tmp_path, [local_job("a", "eager", [PROMPT], 4, ignore_eos=True)], instrumentation="off")
     timings = timings_of(inbox)
     assert timings.decode.steps == 3
-    assert (
-        timings.decode.wall_seconds
-        is timings.decode.dispatch_seconds
-        is timings.decode.kernel_seconds
-        is None
-    )
+    decode = timings.decode
+    assert decode.wall_seconds is decode.dispatch_seconds is decode.kernel_seconds is None
     assert timings.dispatch_source is timings.kernel_source is None
 
 
-def test_a_mode_whose_warm_up_raises_fails_alone_and_says_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def compiled_for_another_shape() -> Callable[[], object]:
+    """A call that needs a recompilation."""
+    compiled = torch.compile(lambda x: x + 1, backend="eager", dynamic=False)
+    compiled(torch.ones(2))
+    return lambda: compiled(torch.ones(3))
+
+
+def quoting() -> Callable[[], object]:
+    """A call that fails for another reason, with the same text."""
+
+    def fail() -> None:
+        raise ValueError("the stance is 'fail_on_recompile'")
+
+    return fail
+
+
+@pytest.mark.parametrize(("prepare", "recompiles"), [(compiled_for_another_shape, 1), (quoting, 0)])
+def test_a_recompilation_while_serving_fails_its_job_and_is_counted_and_nothing_else_is(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    prepare: Callable[[], Callable[[], object]],
+    recompiles: int,
 ) -> None:
-    ready = warmup.Warmup._callables
-
-    def breaking(self: warmup.Warmup, mode_state: warmup.ModeState) -> object:
-        if mode_state.mode.name == "inference_mode":
-            raise RuntimeError("the backend gave up")
-        return ready(self, mode_state)
-
-    monkeypatch.setattr(warmup.Warmup, "_callables", breaking)
-    inbox = serve(tmp_path, [local_job(mode, mode, [PROMPT], 2) for mode in MODE_NAMES])
-    assert inbox.modes["inference_mode"].state == "failed"
-    assert "the backend gave up" in (inbox.modes["inference_mode"].detail or "")
-    assert [outcome.kind for outcome in inbox.outcomes] == ["ok", "error"]
-
-
-def test_a_mode_out_of_parity_is_not_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = warmup.parity.forced_logits
-
-    def wrong(*arguments: object) -> torch.Tensor:
-        logits = honest(*arguments)  # type: ignore[arg-type]
-        return logits + 1e-3 if wrong_now else logits
-
-    wrong_now = False
-
-    def watch(message: object) -> None:
-        nonlocal wrong_now
-        if isinstance(message, ModeStatus):
-            wrong_now = message.mode == "inference_mode" and message.state == "warming"
-
-    monkeypatch.setattr(warmup.parity, "forced_logits", wrong)
-    inbox = LocalInbox([local_job("a", "inference_mode", [PROMPT], 2)], watch)
-    Engine(settings(tmp_path), inbox).run()
-    status = inbox.modes["inference_mode"]
-    assert status.state == "failed"
-    assert status.parity is not None
-    assert not status.parity.passed
-    assert inbox.modes["eager"].state == "ready"
+    fault = prepare()
+    monkeypatch.setattr(Generator, "run", lambda *_: fault())
+    inbox = serve(tmp_path, [local_job("a", "eager", [PROMPT], 2)])
     assert inbox.outcomes[0].kind == "error"
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "autocast-bfloat16"])
-def test_each_precision_serves_in_parity_and_says_what_it_is(tmp_path: Path, dtype: str) -> None:
-    inbox = serve(tmp_path, [local_job("a", "inference_mode", [PROMPT], 4, ignore_eos=True)], dtype=dtype)
-    assert inbox.outcomes[0].kind == "ok"
-    assert all(status.parity and status.parity.passed for status in inbox.modes.values())
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"device": "cuda"}, "--device cpu"),
-        ({"dtype": "int8"}, "float32"),
-        ({"cpus": [4096]}, "cores"),
-        ({"model": "nowhere"}, "nowhere"),
-        ({"prefill_chunk": 4096}, "context"),
-    ],
-)
-def test_settings_that_cannot_work_are_refused_with_a_remedy(
-    tmp_path: Path, change: dict[str, object], words: str
-) -> None:
-    if change == {"device": "cuda"} and torch.cuda.is_available():
-        pytest.skip("there is a CUDA device here")
-    with pytest.raises(ValueError, match=words):
-        Engine(settings(tmp_path, **change), LocalInbox([]))
+    assert inbox.modes["eager"].recompiles == recompiles
+    assert inbox.modes["inference_mode"].recompiles == 0
 
 
 def test_a_sample_without_its_graph_launch_is_not_reported_under_the_modes_own_name() -> None:
@@ -209,12 +140,13 @@ def test_a_sample_without_its_graph_launch_is_not_reported_under_the_modes_own_n
     assert ran_as(mode, status, None) == ("reduce-overhead", None)
 
 
-@pytest.mark.parametrize(("seconds", "told"), [(0.0, True), (3600.0, False)])
-def test_device_memory_that_moved_is_told_between_jobs_and_no_oftener_than_allowed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, told: bool
+@pytest.mark.parametrize(("seconds", "announced"), [(0.0, True), (3600.0, False)])
+def test_device_memory_that_changed_is_announced_between_jobs_and_no_more_often_than_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, announced: bool
 ) -> None:
-    sizes, sent = count(), list[ToFront]()
-    monkeypatch.setattr(assembly, "memory", lambda _: {"allocated_current": next(sizes)})
+    sizes = count()
+    sent: list[ToFront] = []
+    monkeypatch.setattr(parts, "memory", lambda _: {"allocated_current": next(sizes)})
     monkeypatch.setattr(loop, "memory", lambda _: {"allocated_current": next(sizes)})
     monkeypatch.setattr(loop, "MEMORY_SECONDS", seconds)
     jobs = [local_job(str(n), "inference_mode", [PROMPT], 2) for n in range(2)]
@@ -222,37 +154,20 @@ def test_device_memory_that_moved_is_told_between_jobs_and_no_oftener_than_allow
     Engine(settings(tmp_path, modes=["inference_mode"], batch_sizes=[1]), inbox).run()
     statuses = [message for message in sent if isinstance(message, EngineStatus)]
     after_a_job = sum(type(one) is Outcome and type(other) is EngineStatus for one, other in pairwise(sent))
-    assert after_a_job == (2 if told else 0)
-    assert (len(statuses) > 4) == told
+    assert after_a_job == (2 if announced else 0)
+    assert (len(statuses) > 4) == announced
     assert [status.warm for status in statuses] == sorted(status.warm for status in statuses)
 
 
-def test_memory_that_did_not_move_and_a_device_without_any_are_not_told_again(
+def test_unchanged_memory_and_a_device_without_any_are_not_announced_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop, "MEMORY_SECONDS", 0.0)
     for memory in (None, {"allocated_current": 7}):
-        monkeypatch.setattr(assembly, "memory", lambda _, held=memory: held)
-        monkeypatch.setattr(loop, "memory", lambda _, held=memory: held)
+        monkeypatch.setattr(parts, "memory", lambda _, current=memory: current)
+        monkeypatch.setattr(loop, "memory", lambda _, current=memory: current)
         sent: list[ToFront] = []
         inbox = LocalInbox([local_job("a", "inference_mode", [PROMPT], 2)], sent.append)
         Engine(settings(tmp_path, modes=["inference_mode"], batch_sizes=[1]), inbox).run()
         statuses = [message for message in sent if isinstance(message, EngineStatus)]
         assert [status.warm for status in statuses] == [False, True]
-
-
-def test_floors_are_taken_anew_once_the_engine_is_on_its_own_cores(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    happened: list[str] = []
-    anew = Calibration.begin_anew
-
-    def noted(self: Calibration) -> None:
-        happened.append("anew")
-        anew(self)
-
-    monkeypatch.setattr(Calibration, "begin_anew", noted)
-    monkeypatch.setattr(loop, "pin", lambda *_, **__: happened.append("pinned"))
-    inbox = serve(tmp_path, [])
-    assert happened == ["pinned", "anew"]
-    assert all(floor.samples >= FIRST_SAMPLES for floor in inbox.modes["eager"].floors)

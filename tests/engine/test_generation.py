@@ -11,43 +11,50 @@ import torch
 
 from models.checkpoint import TINY_FOLDER, build
 from models.tokenizer import Tokenizer
-from service.engine.generation import Generator, JobError, Run, lay_out
+from service.engine.generation import Generator
+from service.engine.job_result import JobError, JobResult
 from service.engine.local_inbox import local_job
-from service.engine.text import Completions
 from service.protocol.messages import Job, Token
 from service.protocol.modes import MODES
-from service.step.callables import Step, allocate, build_step
-from service.step.meters import HostMeter, Readings
-from service.step.sampling import Sampler, nucleus
+from service.step.buffers import allocate
+from service.step.callables import Step, build_step
+from service.step.meters import HostMeter
 
 PROMPT = "def mean(values):\n"
 LONG = "import os\n" * 40
 
 
 class Client:
-    """A border whose client goes away after `patience` looks."""
+    """A channel on which the job is cancelled after `patience` checks."""
 
     def __init__(self, patience: int = 10**9) -> None:
-        self.patience, self.looks, self.sent = patience, 0, list[Token]()
+        self.patience = patience
+        self.polls = 0
+        self.checks = 0
+        self.sent: list[Token] = []
+
+    def poll(self) -> None:
+        self.polls += 1
 
     def is_cancelled(self, job: Job) -> bool:
-        self.looks += 1
-        return self.looks > self.patience
+        self.checks += 1
+        return self.checks > self.patience
 
     def send(self, message: Token) -> None:
         self.sent.append(message)
 
 
 @pytest.fixture(scope="module")
-def engine() -> Callable[[Job, Client], Run]:
+def engine() -> Callable[[Job, Client], JobResult]:
     torch.set_num_threads(1)
-    model, tokenizer = build("tiny", max_batch=4), Tokenizer.load(TINY_FOLDER)
+    model = build("tiny", max_batch=4)
+    tokenizer = Tokenizer.load(TINY_FOLDER)
     buffers = allocate(model, [1, 4], prefill_chunk=64)
     step = build_step(MODES["inference_mode"], model)
     steps: dict[tuple[str, int], Step] = {(p, b): step for p in ("prefill", "decode") for b in (1, 4)}
 
-    def run(job: Job, client: Client) -> Run:
-        result = Run()
+    def run(job: Job, client: Client) -> JobResult:
+        result = JobResult()
         with torch.no_grad():
             Generator(tokenizer, buffers, model.config.context, client).run(job, steps, result, HostMeter())
         return result
@@ -55,7 +62,7 @@ def engine() -> Callable[[Job, Client], Run]:
     return run
 
 
-Engine = Callable[[Job, Client], Run]
+Engine = Callable[[Job, Client], JobResult]
 
 
 def ids(engine: Engine, prompts: list[str], count: int = 12, **options: object) -> list[list[int]]:
@@ -95,52 +102,10 @@ def test_top_k_of_one_is_greedy(engine: Engine) -> None:
     assert ids(engine, [PROMPT], temperature=2.0, top_k=1, seed=1) == ids(engine, [PROMPT])
 
 
-def test_a_nucleus_is_the_fewest_likeliest_tokens_that_reach_top_p() -> None:
-    probabilities = torch.tensor([[0.1, 0.5, 0.15, 0.25], [0.97, 0.01, 0.01, 0.01]])
-    for top_p, kept in ((0.7, [{1, 3}, {0}]), (0.76, [{1, 2, 3}, {0}]), (0.5, [{1}, {0}]), (0.0, [{1}, {0}])):
-        likeliest, order = nucleus(probabilities, top_p)
-        rows = zip(likeliest, order, strict=True)
-        assert [set(tokens[left > 0].tolist()) for left, tokens in rows] == kept
-        assert torch.equal(likeliest[likeliest > 0], probabilities.gather(-1, order)[likeliest > 0])
-
-
 def test_top_p_near_0_is_greedy_and_of_1_is_no_limit(engine: Engine) -> None:
     assert ids(engine, [PROMPT], temperature=2.0, top_p=1e-9, seed=1) == ids(engine, [PROMPT])
     free, limited = (ids(engine, [PROMPT], temperature=1.0, top_p=top_p, seed=3) for top_p in (None, 1.0))
     assert free == limited
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1e-300, 1.0])
-def test_an_end_of_text_is_not_chosen_before_min_tokens_and_may_be_then(temperature: float) -> None:
-    job = local_job("a", "eager", ["x"], 9, min_tokens=2, temperature=temperature, seed=1)
-    sampler = Sampler(job, torch.device("cpu"), ends=[3])
-    logits = torch.full((4, 5), -100.0)
-    logits[:, 3], logits[:, 1] = 100.0, 50.0
-    chosen = [sampler.choose(logits, logits.argmax(dim=-1), Readings()).tolist()[0] for _ in range(3)]
-    assert chosen == [1, 1, 3]
-    assert logits[0, 3] == 100.0
-
-
-def test_min_tokens_costs_nothing_once_they_are_there_nor_where_the_end_is_ignored() -> None:
-    logits = torch.zeros(1, 5)
-    for ignore, count in ((False, 2), (True, 0)):
-        job = local_job("a", "eager", ["x"], 9, min_tokens=2, ignore_eos=ignore)
-        sampler, readings = Sampler(job, torch.device("cpu"), ends=[3]), Readings()
-        for _ in range(4):
-            sampler.choose(logits, logits.argmax(dim=-1), readings)
-        assert len(readings.sampling) == count
-
-
-def test_a_stop_string_complete_within_min_tokens_is_text() -> None:
-    tokenizer = Tokenizer.load(TINY_FOLDER)
-    tokens = tokenizer.encode("import os; import re")
-    for least, text in ((0, ""), (1, "import os; "), (len(tokens), "import os; import re")):
-        job = local_job("a", "eager", ["x"], len(tokens), min_tokens=least, stop=["import"])
-        rows = Completions(job, tokenizer)
-        for token in tokens:
-            if not rows.complete:
-                rows.take_in([token])
-        assert rows.outputs()[0].text == text
 
 
 def test_token_ids_are_the_text_they_stand_for(engine: Engine) -> None:
@@ -192,26 +157,31 @@ def test_streamed_pieces_joined_are_the_text_and_never_part_of_a_stop_string(eng
             assert "".join(token.text for token in client.sent if token.index == index) == output.text
 
 
-def test_the_end_of_text_token_stops_a_row_unless_ignored() -> None:
-    tokenizer = Tokenizer.load(TINY_FOLDER)
-    for ignore, expected in ((False, ["stop", None]), (True, [None, None])):
-        rows = Completions(local_job("a", "eager", ["x", "y"], 3, ignore_eos=ignore), tokenizer)
-        rows.take_in([tokenizer.end_of_text, 5])
-        assert [row.finish_reason for row in rows._rows] == expected
-        assert not rows.complete
-    rows = Completions(local_job("a", "eager", ["x", "y"], 3), tokenizer)
-    for tokens in ([tokenizer.end_of_text, 5], [9, 6], [9, 7]):
-        rows.take_in(tokens)
-    assert rows.complete
-    assert [output.token_ids for output in rows.outputs()] == [[tokenizer.end_of_text], [5, 6, 7]]
-
-
 def test_a_client_that_goes_away_stops_the_job_within_two_steps(engine: Engine) -> None:
     client = Client(patience=6)
     run = engine(local_job("a", "inference_mode", [PROMPT], 60, ignore_eos=True), client)
     assert run.kind == "cancelled"
-    assert client.looks - client.patience <= 1
+    assert client.checks - client.patience <= 1
     assert len(run.decode.call) <= 6
+
+
+def test_what_a_cancelled_job_held_back_for_a_stop_string_is_still_streamed(engine: Engine) -> None:
+    client = Client(patience=6)
+    stop = ["absent from the text"]
+    job = local_job("a", "inference_mode", [PROMPT], 60, ignore_eos=True, stream=True, stop=stop)
+    result = engine(job, client)
+    assert result.kind == "cancelled"
+    assert result.rows is not None
+    text = result.rows.outputs()[0].text
+    assert text
+    assert "".join(token.text for token in client.sent) == text
+
+
+def test_arrived_messages_are_received_at_every_second_check_only(engine: Engine) -> None:
+    client = Client()
+    engine(local_job("a", "inference_mode", [PROMPT], 12, ignore_eos=True), client)
+    assert client.checks == 12
+    assert client.polls == 6
 
 
 def test_a_deadline_stops_the_job_between_two_steps_and_keeps_what_was_measured(engine: Engine) -> None:
@@ -225,12 +195,3 @@ def test_a_prompt_over_the_context_is_refused_with_the_limit(engine: Engine) -> 
     with pytest.raises(JobError, match="context of 512") as refused:
         engine(local_job("a", "inference_mode", [LONG * 9], 8), Client())
     assert refused.value.problem.type == "prompt_too_long"
-
-
-def test_a_layout_puts_every_token_in_its_chunk_and_pads_on_the_right() -> None:
-    layout = lay_out([[1, 2, 3], [4, 5, 6, 7, 8]], bucket=4, chunk=3, pinned=False)
-    assert layout.chunks.tolist()[0] == [[1, 2, 3], [4, 5, 6], [0, 0, 0], [0, 0, 0]]
-    assert layout.chunks.tolist()[1] == [[0, 0, 0], [7, 8, 0], [0, 0, 0], [0, 0, 0]]
-    assert layout.last.tolist() == [[2, 2, 0, 0], [0, 1, 0, 0]]
-    assert layout.reaches.tolist() == [[True, True, True, True], [False, True, False, False]]
-    assert layout.lengths.tolist() == [3, 5, 1, 1]

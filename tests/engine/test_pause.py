@@ -1,4 +1,4 @@
-"""The engine's rest at its inbox: it stands in line like a job, holds by leases, and ends as told."""
+"""The engine's pause at its inbox: it is queued like a job, holds for a lease, and ends with a Resume."""
 
 from __future__ import annotations
 
@@ -7,78 +7,28 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter_ns
 
-import msgspec
 import psutil
 import pytest
-import torch
-import zmq
 
 from service.engine.inbox import Inbox
-from service.engine.local_inbox import local_job
 from service.engine.loop import Engine
 from service.protocol.messages import (
     EngineSettings,
-    Job,
     Outcome,
     Pause,
     Paused,
     Resume,
     Stop,
-    ToEngine,
-    ToFront,
 )
 from service.protocol.status import EngineStatus
+from tests.engine.sockets import SocketPair, job
 from tests.support.serving import until
 
 LONG, SHORT = 600.0, 1e-9
-
-
-class Border:
-    """Both ends of a border in one process."""
-
-    def __init__(self, folder: Path, context: zmq.Context[zmq.Socket[bytes]]) -> None:
-        self.front = context.socket(zmq.PAIR)
-        self.front.bind(f"ipc://{folder / 'border'}")
-        self.inbox = Inbox(f"ipc://{folder / 'border'}")
-
-    def tell(self, *messages: ToEngine) -> None:
-        for message in messages:
-            self.front.send(msgspec.msgpack.encode(message))
-
-    def deliver(self, *messages: ToEngine) -> None:
-        """Tell, and have the inbox take in, all of them."""
-        for message in messages:
-            self.tell(message)
-            self.inbox.receive(10_000)
-
-    def hear(self, kind: type) -> ToFront:
-        """The next message of this kind."""
-        while True:
-            assert self.front.poll(60_000), "nothing was heard"
-            message: ToFront = msgspec.msgpack.decode(self.front.recv(), type=ToFront)
-            if isinstance(message, kind):
-                return message
-
-    def silent(self) -> bool:
-        return not self.front.poll(20)
-
-
-@pytest.fixture
-def border(tmp_path: Path) -> Iterator[Border]:
-    with zmq.Context() as context:
-        made = Border(tmp_path, context)
-        yield made
-        made.inbox.close()
-        made.front.close(linger=0)
-
-
-def job(identity: str) -> Job:
-    fresh = local_job(identity, "eager", ["def mean(values):"], 2)
-    return msgspec.structs.replace(fresh, sent_ns=perf_counter_ns())
 
 
 def taken(inbox: Inbox) -> str | None:
@@ -86,98 +36,90 @@ def taken(inbox: Inbox) -> str | None:
     return found.id if found else None
 
 
-def test_a_pause_stands_in_line_like_a_job_and_what_comes_after_it_waits(border: Border) -> None:
-    border.deliver(job("before"), Pause(id=1, lease_seconds=LONG), job("after"))
-    assert taken(border.inbox) == "before"
-    assert not border.inbox.paused
-    assert border.silent()
-    assert taken(border.inbox) is None
-    assert border.inbox.paused
-    assert border.hear(Paused) == Paused(id=1, holds=True)
-    assert taken(border.inbox) is None
-    border.deliver(Resume())
-    assert taken(border.inbox) == "after"
+def test_a_pause_is_queued_like_a_job_and_what_comes_after_it_waits(sockets: SocketPair) -> None:
+    sockets.deliver(job("before"), Pause(id=1, lease_seconds=LONG), job("after"))
+    assert taken(sockets.inbox) == "before"
+    assert not sockets.inbox.paused
+    assert sockets.silent()
+    assert taken(sockets.inbox) is None
+    assert sockets.inbox.paused
+    assert sockets.receive(Paused) == Paused(id=1, holds=True)
+    assert taken(sockets.inbox) is None
+    sockets.deliver(Resume())
+    assert taken(sockets.inbox) == "after"
 
 
-def test_a_rest_ends_by_itself_when_the_front_says_nothing_more(border: Border) -> None:
-    border.deliver(Pause(id=1, lease_seconds=SHORT), job("after"))
-    border.inbox.take()
-    assert border.hear(Paused) == Paused(id=1, holds=True)
-    assert taken(border.inbox) == "after"
+def test_a_pause_ends_with_its_lease_where_it_is_not_prolonged(sockets: SocketPair) -> None:
+    sockets.deliver(Pause(id=1, lease_seconds=SHORT), job("after"))
+    sockets.inbox.take()
+    assert sockets.receive(Paused) == Paused(id=1, holds=True)
+    assert taken(sockets.inbox) == "after"
 
 
-def test_a_pause_of_the_same_id_prolongs_the_rest_without_another_answer(border: Border) -> None:
-    border.deliver(Pause(id=1, lease_seconds=LONG))
-    border.inbox.take()
-    border.hear(Paused)
-    border.deliver(Pause(id=1, lease_seconds=SHORT))
-    assert not border.inbox.paused
-    assert border.silent()
+def test_a_pause_of_the_same_id_renews_the_lease_without_another_answer(sockets: SocketPair) -> None:
+    sockets.deliver(Pause(id=1, lease_seconds=LONG))
+    sockets.inbox.take()
+    sockets.receive(Paused)
+    sockets.deliver(Pause(id=1, lease_seconds=SHORT))
+    assert not sockets.inbox.paused
+    assert sockets.silent()
 
 
-def test_a_rest_that_ran_out_is_not_prolonged_but_told(border: Border) -> None:
-    border.deliver(Pause(id=1, lease_seconds=SHORT))
-    border.inbox.take()
-    border.hear(Paused)
-    border.deliver(Pause(id=1, lease_seconds=LONG))
-    assert border.hear(Paused) == Paused(id=1, holds=False)
-    assert not border.inbox.paused
+def test_a_pause_whose_lease_ran_out_is_not_renewed_and_the_front_is_notified(sockets: SocketPair) -> None:
+    sockets.deliver(Pause(id=1, lease_seconds=SHORT))
+    sockets.inbox.take()
+    sockets.receive(Paused)
+    sockets.deliver(Pause(id=1, lease_seconds=LONG))
+    assert sockets.receive(Paused) == Paused(id=1, holds=False)
+    assert not sockets.inbox.paused
 
 
-def test_a_pause_that_is_no_longer_wanted_does_not_begin(border: Border) -> None:
-    border.deliver(Pause(id=1, lease_seconds=LONG), job("after"), Resume())
-    assert taken(border.inbox) == "after"
-    assert border.silent()
+def test_a_queued_pause_is_dropped_by_a_resume(sockets: SocketPair) -> None:
+    sockets.deliver(Pause(id=1, lease_seconds=LONG), job("after"), Resume())
+    assert taken(sockets.inbox) == "after"
+    assert sockets.silent()
 
 
-@pytest.fixture
-def globals_as_before() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    yield
-    torch.compiler.set_stance("default")
-    torch.set_num_threads(threads)
-
-
-def ask(border: Border, seen: dict[str, object]) -> None:
-    """The front's side of a rest in which a job is sent; runs beside the engine."""
+def drive(sockets: SocketPair, seen: dict[str, object]) -> None:
+    """The front's side of a pause in which a job is sent; runs beside the engine."""
     try:
-        while not getattr(border.hear(EngineStatus), "warm", False):
+        while not getattr(sockets.receive(EngineStatus), "warm", False):
             pass
-        border.tell(job("first"))
-        border.hear(Outcome)
-        border.tell(Pause(id=1, lease_seconds=LONG))
-        border.hear(Paused)
+        sockets.send(job("first"))
+        sockets.receive(Outcome)
+        sockets.send(Pause(id=1, lease_seconds=LONG))
+        sockets.receive(Paused)
         seen["began_ns"] = perf_counter_ns()
-        border.tell(job("during"))
+        sockets.send(job("during"))
         seen["refreshed"] = len(seen["refreshes"])  # type: ignore[arg-type]
-        seen["silent"] = not border.front.poll(800)
+        seen["silent"] = not sockets.front.poll(800)
         seen["refreshed_after"] = len(seen["refreshes"])  # type: ignore[arg-type]
         seen["ended_ns"] = perf_counter_ns()
-        border.tell(Resume())
-        seen["outcome"] = border.hear(Outcome)
+        sockets.send(Resume())
+        seen["outcome"] = sockets.receive(Outcome)
     finally:
-        border.tell(Stop())
+        sockets.send(Stop())
 
 
-@pytest.mark.usefixtures("globals_as_before")
-def test_an_engine_at_rest_neither_serves_nor_calibrates_and_the_wait_is_queue(
-    border: Border, tmp_path: Path
+@pytest.mark.usefixtures("restored_globals")
+def test_a_paused_engine_neither_serves_nor_calibrates_and_the_wait_is_queue(
+    sockets: SocketPair, tmp_path: Path
 ) -> None:
     settings = EngineSettings(
         address="", modes=["eager"], batch_sizes=[1], cache_folder=str(tmp_path), threads=1
     )
-    engine = Engine(settings, border.inbox)
+    engine = Engine(settings, sockets.inbox)
     refreshes: list[int] = []
     refresh = engine.parts.calibration.refresh
 
-    def counted(wanted: Callable[[], bool]) -> float:
+    def counted(interrupted: Callable[[], bool]) -> float:
         refreshes.append(1)
-        refresh(wanted)
-        return 0.0  # as if it took no time, so that every idle moment would have one
+        refresh(interrupted)
+        return 0.0  # as if it took no time, so that the budget allows one in every idle moment
 
     engine.parts.calibration.refresh = counted  # type: ignore[method-assign]
     seen: dict[str, object] = {"refreshes": refreshes}
-    front = threading.Thread(target=ask, args=(border, seen))
+    front = threading.Thread(target=drive, args=(sockets, seen))
     front.start()
     engine.run()
     front.join()
@@ -187,8 +129,8 @@ def test_an_engine_at_rest_neither_serves_nor_calibrates_and_the_wait_is_queue(
     outcome = seen["outcome"]
     assert isinstance(outcome, Outcome)
     assert outcome.timings is not None
-    rested = (int(seen["ended_ns"]) - int(seen["began_ns"])) / 1e9  # type: ignore[call-overload]
-    assert outcome.timings.queue_seconds >= 0.9 * rested
+    paused_seconds = (int(seen["ended_ns"]) - int(seen["began_ns"])) / 1e9  # type: ignore[call-overload]
+    assert outcome.timings.queue_seconds >= 0.9 * paused_seconds
 
 
 SUSPENDED_CHILD = """

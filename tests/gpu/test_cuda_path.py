@@ -10,8 +10,8 @@ import torch
 from models.config import CONFIGS
 from models.transformer import Transformer
 from service.protocol.modes import MODES
-from service.step.calibration import prepare
-from service.step.callables import Buffers, allocate, build_step
+from service.step.buffers import Buffers, allocate, prepare
+from service.step.callables import build_step
 from service.step.meters import CudaMeter, Readings
 from service.step.profiling import profile_step
 

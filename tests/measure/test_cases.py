@@ -11,21 +11,15 @@ import torch
 from models.checkpoint import save
 from models.config import Config
 from models.transformer import Transformer
-from service.measure.cases import (
-    DECODE_POSITION,
-    LEAD_STEPS,
-    WARM_CALLS,
-    Bench,
-    CacheEviction,
-    Case,
-    build_case,
-)
+from service.measure.cases import Bench, CacheEviction, Case, build_case
 from service.measure.variants import Variants
 from service.protocol.messages import EngineSettings
 from service.protocol.modes import MODES
-from service.step.callables import InjectedWork, allocate, build_step
-from service.step.cold_cache import ColdCache
+from service.step.buffers import allocate
+from service.step.callables import InjectedWork, build_step
+from service.step.cold_cache import ColdCacheEmulation
 from service.step.precision import PRECISIONS
+from service.step.untimed import CALLS_TO_CAPTURE, DECODE_POSITION, LEAD_STEPS
 
 CONFIG = Config(layers=2, width=32, heads=4, kv_heads=2, head_width=8, hidden=64, vocabulary=64, context=128)
 SHORT = Config(layers=1, width=16, heads=2, kv_heads=1, head_width=8, hidden=32, vocabulary=64, context=64)
@@ -64,9 +58,9 @@ def small_case(calls: list[int], phase: str = "decode", config: Config = SHORT) 
 def test_a_case_is_warmed_before_it_is_handed_out() -> None:
     calls: list[int] = []
     case = small_case(calls)
-    assert len(calls) == WARM_CALLS
+    assert len(calls) == CALLS_TO_CAPTURE
     case.call()
-    assert len(calls) == WARM_CALLS + 1
+    assert len(calls) == CALLS_TO_CAPTURE + 1
 
 
 @pytest.mark.parametrize(
@@ -101,10 +95,10 @@ def test_a_clock_of_the_callers_choice_times_the_step_alone() -> None:
 
 def test_what_is_read_to_evict_the_caches_inside_a_step_is_off_its_clock() -> None:
     model = Transformer(SHORT, 1).eval()
-    cache = ColdCache(model)
+    cache = ColdCacheEmulation(model)
 
     def step(*arguments: object) -> None:
-        cache.paused_ns += 2_000_000_000
+        cache.reading_ns += 2_000_000_000
 
     case = Case(MODE, "decode", step, allocate(model, [1], 1)[1], CacheEviction(cache))  # type: ignore[arg-type]
     ticks = iter([0, 5_000_000_000])
@@ -146,9 +140,9 @@ def test_only_models_with_fewer_weights_read_the_rest_and_only_where_modules_are
 ) -> None:
     def read_ns(case: Case) -> int:
         assert case.eviction is not None
-        before = case.eviction.cache.paused_ns
+        before = case.eviction.cache.reading_ns
         case.call()
-        return case.eviction.cache.paused_ns - before
+        return case.eviction.cache.reading_ns - before
 
     assert read_ns(variants.case(MODE)) == 0
     assert read_ns(variants.twin(MODE)) > 0

@@ -1,9 +1,9 @@
-"""A hollow step reads what the served model's weights would, where they would, and off its clock."""
+"""A hollow step reads as many bytes as the served model's weights, at the same modules, off its clock."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from time import perf_counter_ns
+from typing import Any
 
 import pytest
 import torch
@@ -12,9 +12,13 @@ from torch import Tensor
 from models.config import CONFIGS
 from models.transformer import Transformer
 from service.protocol.modes import MODES
-from service.step.calibration import FIRST_SAMPLES, Calibration, _Twin, cold_seconds
-from service.step.callables import allocate, build_step
-from service.step.cold_cache import ColdCache, weights_by_reader
+from service.step import calibration, cold_cache
+from service.step.buffers import allocate
+from service.step.calibration import FIRST_SAMPLES, Calibration, cold_seconds
+from service.step.callables import build_step
+from service.step.cold_cache import ColdCacheEmulation, weights_by_reader
+from service.step.twin_step import TwinStep
+from service.step.untimed import LEAD_STEPS_OF_FLOOR
 
 CONFIG = replace(CONFIGS["tiny"], layers=2)
 
@@ -28,8 +32,8 @@ def hollow() -> Transformer:
     return Transformer(CONFIG.hollow(), 1).eval()
 
 
-class Noted(ColdCache):
-    """Notes what is read instead of reading it."""
+class Recording(ColdCacheEmulation):
+    """Records what would be read instead of reading it."""
 
     def __init__(self, model: Transformer) -> None:
         super().__init__(model)
@@ -57,82 +61,107 @@ def test_every_weight_of_a_step_has_a_reader_and_an_embedding_has_none(model: Tr
 
 
 def test_a_step_reads_what_its_model_has_less_than_the_served_one(model: Transformer) -> None:
-    cold_cache, twin = Noted(model), hollow()
-    decode(cold_cache.into(twin))
-    own, shares = weights_by_reader(twin), weights_by_reader(model)
-    assert [end - begin for begin, end in cold_cache.read] == [shares[name] - own[name] for name in shares]
+    emulation = Recording(model)
+    twin = hollow()
+    decode(emulation.patch_modules(twin))
+    own = weights_by_reader(twin)
+    shares = weights_by_reader(model)
+    assert [end - begin for begin, end in emulation.read] == [shares[name] - own[name] for name in shares]
 
 
-def test_what_is_read_is_never_read_twice_in_a_step(model: Transformer) -> None:
-    cold_cache = Noted(model)
-    decode(cold_cache.into(hollow()))
-    ends = [0, *(end for _, end in cold_cache.read)]
-    assert all(begin >= end for (begin, _), end in zip(cold_cache.read, ends, strict=False))
+def test_no_byte_is_read_twice_in_a_step(model: Transformer) -> None:
+    emulation = Recording(model)
+    decode(emulation.patch_modules(hollow()))
+    ends = [0, *(end for _, end in emulation.read)]
+    assert all(begin >= end for (begin, _), end in zip(emulation.read, ends, strict=False))
 
 
-def test_the_served_model_itself_reads_nothing_more(model: Transformer) -> None:
-    cold_cache = Noted(model)
-    decode(cold_cache.into(Transformer(CONFIG, 1).eval()))
-    assert cold_cache.read == []
+def test_the_served_model_itself_reads_nothing_extra(model: Transformer) -> None:
+    emulation = Recording(model)
+    decode(emulation.patch_modules(Transformer(CONFIG, 1).eval()))
+    assert emulation.read == []
 
 
 def test_a_larger_model_reads_no_more_than_the_bound(
     model: Transformer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("service.step.cold_cache.LARGEST_BYTES", 100_000)
-    cold_cache = Noted(model)
-    decode(cold_cache.into(hollow()))
-    assert 90_000 < sum(end - begin for begin, end in cold_cache.read) <= 100_000
+    emulation = Recording(model)
+    decode(emulation.patch_modules(hollow()))
+    assert 90_000 < sum(end - begin for begin, end in emulation.read) <= 100_000
 
 
 def test_reading_changes_no_result(model: Transformer) -> None:
-    plain, cooled = hollow(), ColdCache(model).into(hollow())
-    assert torch.equal(decode(plain)[0], decode(cooled)[0])
+    plain = hollow()
+    patched = ColdCacheEmulation(model).patch_modules(hollow())
+    assert torch.equal(decode(plain)[0], decode(patched)[0])
 
 
-class Slow(ColdCache):
-    """Each read takes two milliseconds by the clock that steps are measured with."""
+class Clock:
+    """Stands still but for what is added to it."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+
+class Slow(ColdCacheEmulation):
+    """Each read takes two milliseconds of `clock`."""
+
+    def __init__(self, model: Transformer, clock: Clock) -> None:
+        super().__init__(model)
+        self.clock = clock
 
     def _read(self, begin: int, end: int) -> None:
-        until = perf_counter_ns() + 2_000_000
-        while perf_counter_ns() < until:
-            continue
+        self.clock.now_ns += 2_000_000
 
 
-def test_reading_is_off_the_clock_of_a_sample(model: Transformer) -> None:
-    cold_cache = Slow(model)
-    twin = cold_cache.into(hollow())
-    buffers = allocate(hollow(), [1], 1)[1]
-    samples = cold_seconds(
-        build_step(MODES["no_grad"], twin), buffers, cold_cache, emptied_before=False, count=3
-    )
-    reads_per_step = len(weights_by_reader(model))
-    assert cold_cache.paused_ns / 1e9 >= 3 * reads_per_step * 0.002
-    assert min(samples) < reads_per_step * 0.002
+@pytest.mark.parametrize("evict_before", [False, True])
+def test_reading_is_off_the_clock_of_a_sample(
+    model: Transformer, monkeypatch: pytest.MonkeyPatch, evict_before: bool
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(calibration, "perf_counter_ns", clock)
+    monkeypatch.setattr(cold_cache, "perf_counter_ns", clock)
+    slow = Slow(model, clock)
+    twin = hollow() if evict_before else slow.patch_modules(hollow())
+    step = build_step(MODES["no_grad"], twin)
+
+    def timed(*arguments: Any) -> tuple[Tensor, Tensor]:
+        clock.now_ns += 700
+        return step(*arguments)
+
+    samples = cold_seconds(timed, allocate(hollow(), [1], 1)[1], slow, evict_before, count=3)
+    assert samples == [700e-9] * 3
+    reads_per_step = 1 if evict_before else len(weights_by_reader(model))
+    assert clock.now_ns == (LEAD_STEPS_OF_FLOOR + 3) * (700 + reads_per_step * 2_000_000)
 
 
-def test_only_what_is_issued_operator_by_operator_is_cooled_inside(model: Transformer) -> None:
+def test_only_what_is_issued_operator_by_operator_reads_inside_the_step(model: Transformer) -> None:
     twin = hollow()
-    calibration = Calibration(model, twin)
-    assert calibration.twin_of(MODES["compiled"]) is twin
-    assert calibration.twin_of(MODES["eager"]) is not twin
-    assert calibration.twin_of(MODES["eager"]) is calibration.twin_of(MODES["inference_mode"])
+    twins = Calibration(model, twin)
+    assert twins.twin_of(MODES["compiled"]) is twin
+    assert twins.twin_of(MODES["eager"]) is not twin
+    assert twins.twin_of(MODES["eager"]) is twins.twin_of(MODES["inference_mode"])
 
 
-def test_twins_take_turns_and_only_wide_ones_are_sampled_on(
+def test_twins_take_turns_and_only_wide_ones_get_further_samples(
     model: Transformer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calibration, taken = Calibration(model, hollow()), list[str]()
+    twins = Calibration(model, hollow())
+    taken: list[str] = []
     buffers = allocate(hollow(), [1], 1)[1]
     for mode in ("eager", "no_grad"):
-        calibration.add(MODES[mode], build_step(MODES[mode], hollow()), buffers)
+        twins.add(MODES[mode], build_step(MODES[mode], hollow()), buffers)
 
-    def sample(self: Calibration, twin: _Twin, *_: object) -> None:
+    def sample(self: Calibration, twin: TwinStep, *_: object) -> None:
         taken.append(twin.mode)
         # Steady in eager; in no_grad every other sample reads twice as much.
         twin.samples_seconds.append(1.0 + (twin.mode == "no_grad") * (len(taken) // 2 % 2))
 
     monkeypatch.setattr(Calibration, "_sample", sample)
-    calibration.begin_anew()
+    twins.resample()
     assert taken[: 2 * FIRST_SAMPLES] == ["eager", "no_grad"] * FIRST_SAMPLES
     assert taken[2 * FIRST_SAMPLES :] == ["no_grad"] * FIRST_SAMPLES

@@ -1,7 +1,8 @@
-"""What each rung of the ladder switches off, seen from inside a step."""
+"""What each mode of the ladder switches off, as observed inside a step."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,18 +14,20 @@ from models.config import Config
 from models.served import Cache
 from models.transformer import Transformer
 from service.protocol.modes import LADDER, MODES
-from service.step.calibration import prepare
-from service.step.callables import Buffers, allocate, build_step
+from service.step.buffers import Buffers, allocate, prepare
+from service.step.callables import build_step
+from service.step.recompilation import forbid_recompilation, is_recompile_error
 
 CONFIG = Config(layers=2, width=32, heads=4, kv_heads=2, head_width=8, hidden=64, vocabulary=64, context=32)
 
 
 class Spy(nn.Module):
-    """The model, noting what was switched on while it ran."""
+    """The model, recording what was switched on while it ran."""
 
     def __init__(self, model: Transformer) -> None:
         super().__init__()
-        self.inner, self.config = model, model.config
+        self.inner = model
+        self.config = model.config
         self.seen: dict[str, Any] = {}
 
     def forward(self, tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
@@ -56,7 +59,7 @@ def buffers(model: Transformer) -> Buffers:
         ("inference_mode", False, False, True),
     ],
 )
-def test_each_eager_rung_removes_one_layer(
+def test_each_eager_mode_removes_one_layer(
     model: Transformer, buffers: Buffers, mode: str, grad: bool, tape: bool, inference: bool
 ) -> None:
     spy = Spy(model)
@@ -73,10 +76,11 @@ def test_eager_tape_is_gone_when_the_step_returns(model: Transformer, buffers: B
 
 
 @pytest.mark.parametrize("mode", ["compiled", "reduce-overhead"])
-def test_a_compiled_rung_is_one_graph_without_breaks_and_never_recompiles(
+def test_a_compiled_mode_is_one_graph_without_breaks_and_never_recompiles(
     model: Transformer, buffers: Buffers, mode: str
 ) -> None:
-    graphs, breaks = counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())
+    graphs = counters["stats"]["unique_graphs"]
+    breaks = sum(counters["graph_break"].values())
     step = build_step(MODES[mode], model)
     for position in range(4):
         prepare(buffers, position)
@@ -93,7 +97,7 @@ def test_callables_of_one_mode_share_no_compiled_entry(model: Transformer) -> No
     assert counters["stats"]["unique_graphs"] - graphs == 2
 
 
-def test_all_rungs_compute_the_same_greedy_token(model: Transformer, buffers: Buffers) -> None:
+def test_all_modes_compute_the_same_greedy_token(model: Transformer, buffers: Buffers) -> None:
     chosen = {}
     for mode in LADDER:
         buffers.chunk.copy_(torch.arange(16).view(2, 8))
@@ -104,20 +108,33 @@ def test_all_rungs_compute_the_same_greedy_token(model: Transformer, buffers: Bu
     assert len({tuple(tokens) for tokens in chosen.values()}) == 1, chosen
 
 
-def test_reduce_overhead_on_a_cpu_says_what_it_really_is() -> None:
+def test_reduce_overhead_on_a_cpu_reports_its_effective_mode() -> None:
     effect = MODES["reduce-overhead"].effect("cpu")
     assert effect.name == "compiled-cpp"
     assert effect.reason is not None
     assert not effect.graph_replay
 
 
+@pytest.fixture
+def default_stance() -> Iterator[None]:
+    yield
+    torch.compiler.set_stance("default")
+
+
+@pytest.mark.usefixtures("default_stance")
 def test_a_shape_outside_the_buckets_is_refused_after_warm_up(model: Transformer, buffers: Buffers) -> None:
     step = build_step(MODES["compiled"], model)
     prepare(buffers)
     step(*buffers.arguments("decode"))
-    torch.compiler.set_stance("fail_on_recompile")
-    try:
-        with pytest.raises(RuntimeError, match="recompile"):
-            step(torch.zeros((2, 3), dtype=torch.int64), *buffers.arguments("decode")[1:])
-    finally:
-        torch.compiler.set_stance("default")
+    forbid_recompilation()
+    with pytest.raises(RuntimeError) as refused:
+        step(torch.zeros((2, 3), dtype=torch.int64), *buffers.arguments("decode")[1:])
+    assert is_recompile_error(refused.value)
+
+
+def test_an_error_that_only_quotes_a_recompilation_is_none() -> None:
+    message = "Detected recompile when torch.compile stance is 'fail_on_recompile'."
+    with pytest.raises(RuntimeError) as quoted:
+        raise RuntimeError(message)
+    assert not is_recompile_error(quoted.value)
+    assert not is_recompile_error(RuntimeError(message))

@@ -18,7 +18,7 @@ from service.anatomy.tape.steps import Peak, TapeOfStep, tape_of_step
 from service.anatomy.tape.storages import Held, distinct_bytes
 from service.measure.cases import Bench, Case
 from service.protocol.messages import Phase
-from service.step.callables import Buffers
+from service.step.buffers import Buffers
 from service.step.device import memory
 
 

@@ -15,7 +15,7 @@ from service.anatomy.probes.blame import line_of, line_that_calls, records
 from service.anatomy.probes.compiling import compile_counting, compiled
 from service.anatomy.probes.subject import Subject
 from service.anatomy.probes.trial import Counter, Side, Trial
-from service.step.callables import allocate
+from service.step.buffers import allocate
 
 _READ = "aten::_local_scalar_dense"
 _ON_CUDA = "The host waited here until the device had caught up, and issued the rest of the step late."

@@ -15,9 +15,10 @@ from models.served import Cache, Served
 from models.transformer import Transformer
 from service.anatomy.choosing import choose_bucket
 from service.anatomy.errors import StudyError
-from service.measure.cases import DECODE_POSITION, Bench, Case
+from service.measure.cases import Bench, Case
 from service.protocol.messages import Phase
-from service.step.callables import Buffers, allocate
+from service.step.buffers import Buffers, allocate
+from service.step.untimed import DECODE_POSITION
 
 LAYERS = 2
 """So that a compilation takes seconds, and yet one layer is left whole where a fault sits in another."""

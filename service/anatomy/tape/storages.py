@@ -9,7 +9,7 @@ import msgspec
 from torch import Tensor
 
 from service.measure.cases import Bench
-from service.step.callables import Buffers
+from service.step.buffers import Buffers
 
 Kind = Literal["parameter", "buffer", "cache", "input", "intermediate"]
 """`intermediate`: made by the step itself. Only this kind is memory that nothing but the tape keeps alive."""

@@ -1,4 +1,4 @@
-"""Builds what one engine life consists of: model, twin, buffers, modes, and what they say of themselves."""
+"""Builds the parts of one engine life: model, twin, buffers, modes; and describes them to the front."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from service.engine.warmup import Warmup
 from service.protocol.messages import EngineSettings
 from service.protocol.placement import engine_cpus
 from service.protocol.status import EngineStatus, ModeStatus
+from service.step.buffers import Buffers, allocate
 from service.step.calibration import Calibration
-from service.step.callables import Buffers, allocate, build_step
+from service.step.callables import build_step
 from service.step.device import choose_device, device_name, memory
 from service.step.null_kernel import null_kernel_seconds
 from service.step.precision import Precision, choose_precision
 
 
 @dataclass(frozen=True, slots=True)
-class Assembly:
+class EngineParts:
     """The parts of an engine; built once, before anything is compiled."""
 
     settings: EngineSettings
@@ -39,8 +40,9 @@ class Assembly:
     no_twin: str | None
 
     def status(self, warm: bool) -> EngineStatus:
-        """What the front is told of this engine and its machine; the null kernel only once it is warm."""
-        config, settings = self.model.config, self.settings
+        """The engine's and its machine's status; the null kernel is measured only once it is warm."""
+        config = self.model.config
+        settings = self.settings
         return EngineStatus(
             pid=os.getpid(),
             model=settings.model,
@@ -58,7 +60,7 @@ class Assembly:
             cuda=torch.version.cuda,
             threads=torch.get_num_threads(),
             cpus=self.cpus,
-            modes=list(self.warmup.mode_states),
+            modes=list(self.warmup.modes),
             memory=memory(self.device),
             null_kernel_seconds=null_kernel_seconds(self.device) if warm else None,
             no_twin=self.no_twin,
@@ -66,8 +68,8 @@ class Assembly:
         )
 
 
-def assemble(settings: EngineSettings, announce: Callable[[ModeStatus], None]) -> Assembly:
-    """Load the model and lay out everything else around it.
+def build_parts(settings: EngineSettings, announce: Callable[[ModeStatus], None]) -> EngineParts:
+    """Load the model and allocate everything else around it.
 
     Raises ValueError, with the remedy, for a device, dtype, core, checkpoint or tokenizer that cannot work.
     """
@@ -93,13 +95,13 @@ def assemble(settings: EngineSettings, announce: Callable[[ModeStatus], None]) -
     calibration = Calibration(model, twin)
     build_one = partial(build_step, precision=precision)
     warmup = Warmup(settings.modes, model, buffers, twin_buffers, calibration, announce, build_one)
-    return Assembly(
+    return EngineParts(
         settings, device, precision, cpus, model, tokenizer, buffers, calibration, warmup, no_twin
     )
 
 
 def twin_of(model: Served) -> tuple[Served | None, str | None]:
-    """The hollow twin of `model`; where there can be none, None and why, which a CPU's log says too."""
+    """The hollow twin of `model`; where there can be none, None and the reason, which is logged on a CPU."""
     try:
         return model.twin(), None
     except NoTwin as missing:

@@ -1,0 +1,45 @@
+"""The compiler's counters of this process, and its start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch._dynamo.utils import counters
+
+
+@dataclass(frozen=True, slots=True)
+class CompileCounts:
+    """torch's own counters at one moment, or their increase between two; all since the process began."""
+
+    cache_misses: int
+    graphs: int
+    graph_breaks: int
+
+    def increase(self) -> CompileCounts:
+        """How much has been added since this was read."""
+        now = read_compile_counts()
+        return CompileCounts(
+            now.cache_misses - self.cache_misses,
+            now.graphs - self.graphs,
+            now.graph_breaks - self.graph_breaks,
+        )
+
+
+def read_compile_counts() -> CompileCounts:
+    """The counters as they are now."""
+    return CompileCounts(
+        cache_misses=counters["inductor"]["fxgraph_cache_miss"],
+        graphs=counters["stats"]["unique_graphs"],
+        graph_breaks=sum(counters["graph_break"].values()),
+    )
+
+
+def load_compiler(device: torch.device) -> None:
+    """Compile something trivial: the compiler's own start takes seconds and belongs to no mode's warm-up."""
+    torch.compile(_trivial, fullgraph=True)(torch.zeros(1, device=device))
+
+
+def _trivial(x: Tensor) -> Tensor:
+    return x + 1

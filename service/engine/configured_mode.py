@@ -1,0 +1,18 @@
+"""One configured mode: its row of the ladder, its warmed steps and its status."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from service.protocol.modes import Mode
+from service.protocol.status import ModeStatus
+from service.step.callables import Step
+
+
+@dataclass(slots=True)
+class ConfiguredMode:
+    """`steps` are the mode's callables by (phase, bucket), empty until warm-up has built them."""
+
+    mode: Mode
+    status: ModeStatus
+    steps: dict[tuple[str, int], Step] = field(default_factory=dict)

@@ -1,0 +1,64 @@
+"""Runs one job in its mode, under the profiler where it is due, and turns failures into problems."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from service.engine.configured_mode import ConfiguredMode
+from service.engine.generation import Generator
+from service.engine.job_result import JobError, JobResult
+from service.engine.request_profiler import RequestProfiler
+from service.engine.warmup import Warmup
+from service.protocol.messages import Job, Problem
+from service.step.meters import Meter
+from service.step.recompilation import is_recompile_error
+
+
+class JobRunner:
+    """Runs jobs one at a time; whatever one raises ends that job and not the engine."""
+
+    def __init__(self, generator: Generator, profiler: RequestProfiler, meter: Meter, warmup: Warmup) -> None:
+        self._generator = generator
+        self._profiler = profiler
+        self._meter = meter
+        self._warmup = warmup
+
+    def run(self, job: Job, configured: ConfiguredMode, result: JobResult) -> None:
+        """Run `job` with the steps of `configured`; everything, a failure too, is recorded in `result`.
+
+        Raises torch.AcceleratorError: the device's context is lost, and the front starts a new engine.
+        """
+        try:
+            self._generate(job, configured, result)
+        except JobError as error:
+            result.fail(error.problem)
+        except torch.OutOfMemoryError as error:
+            torch.cuda.empty_cache()
+            message = f"the device is out of memory: send fewer prompts or tokens ({error})"
+            result.fail(Problem(type="out_of_memory", message=message), "oom")
+        except torch.AcceleratorError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever a job raises, the engine outlives it
+            if is_recompile_error(error):
+                self._warmup.update(configured, recompiles=configured.status.recompiles + 1)
+            result.fail(Problem(type="internal", message=f"{type(error).__name__}: {error}"[:2000]))
+
+    def _generate(self, job: Job, configured: ConfiguredMode, result: JobResult) -> None:
+        if not self._profiler.is_due(job):
+            self._generator.run(job, configured.steps, result, self._meter)
+            return
+        result.profile = self._profiler.profile(
+            job, result, self._meter, lambda meter: self._generator.run(job, configured.steps, result, meter)
+        )
+
+
+def not_ready(name: str, modes: Mapping[str, ConfiguredMode]) -> Problem:
+    """Why mode `name` cannot serve now, and which modes can."""
+    states = {other: configured.status.state for other, configured in modes.items()}
+    ready = [other for other, state in states.items() if state == "ready"]
+    message = (
+        f"mode '{name}' is {states.get(name, 'not configured')}; ready: {', '.join(ready) or 'none yet'}"
+    )
+    return Problem(type="mode_not_ready", message=message, param="mode")

@@ -1,0 +1,55 @@
+"""A job's result becomes the `Outcome` that is sent to the front: one per job, built here only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter_ns
+
+from service.engine.configured_mode import ConfiguredMode
+from service.engine.job_result import JobResult
+from service.engine.request_profiler import totals
+from service.engine.timings import StepEstimates, timings
+from service.protocol.messages import Job, Outcome, StepProfile
+from service.protocol.modes import Mode
+from service.protocol.status import ModeStatus
+
+
+def build_outcome(
+    job: Job, result: JobResult, configured: ConfiguredMode | None, estimates: StepEstimates
+) -> Outcome:
+    """What is answered to `job`; `configured` is None where its mode is not configured."""
+    kernels, launches = totals(result)
+    outputs = result.rows.outputs() if result.rows else []
+    effective: str = job.mode
+    reason: str | None = None
+    if configured:
+        effective, reason = ran_as(configured.mode, configured.status, result.profile)
+    return Outcome(
+        id=job.id,
+        mode=job.mode,
+        effective=effective,
+        reason=reason,
+        kind=result.kind,
+        problem=result.problem,
+        batch_size=len(job.prompts),
+        batch_bucket=result.bucket,
+        prompt_tokens=result.prompt_tokens,
+        outputs=outputs,
+        timings=timings(result, estimates, done_ns=perf_counter_ns()) if result.bucket else None,
+        kernels=kernels,
+        launches=launches,
+        profile=result.profile,
+    )
+
+
+def ran_as(mode: Mode, status: ModeStatus, profile: Sequence[StepProfile] | None) -> tuple[str, str | None]:
+    """The effective mode of a request and the reason for it.
+
+    A profiled request in a mode with graph replay must show one graph launch per decode step.
+    """
+    if status.effective != mode.cuda.name or not mode.cuda.graph_replay:
+        return status.effective, status.reason
+    decode = [entry.graph_launches for entry in profile or () if entry.phase == "decode"]
+    if any(launches is not None and launches != 1 for launches in decode):
+        return "compiled", "graph_skipped"
+    return status.effective, status.reason

@@ -1,0 +1,76 @@
+"""Prompts become token ids, and token ids become right-padded prefill chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from models.served import ServedTokenizer
+from service.engine.job_result import JobError
+
+
+def encode_prompts(prompts: Sequence[str | list[int]], tokenizer: ServedTokenizer) -> list[list[int]]:
+    """Token ids of each prompt, given as text or as ids. Raises JobError for an id outside the vocabulary."""
+    return [
+        tokenizer.encode(prompt) if isinstance(prompt, str) else _checked(prompt, tokenizer.vocabulary)
+        for prompt in prompts
+    ]
+
+
+def check_lengths(prompts: list[list[int]], new_tokens: int, context: int) -> None:
+    """Raise JobError for a prompt without tokens, or one that with `new_tokens` exceeds `context`."""
+    if not all(prompts):
+        raise JobError("invalid_request", "a prompt has no tokens: write at least a word", "prompts")
+    longest = max(map(len, prompts))
+    if longest + new_tokens > context:
+        raise JobError(
+            "prompt_too_long",
+            f"the longest prompt has {longest} tokens; with {new_tokens} new ones that is over"
+            f" the context of {context}: shorten the prompt or ask for fewer tokens",
+            "prompts",
+        )
+
+
+def _checked(prompt: list[int], vocabulary: int) -> list[int]:
+    """`prompt`; raises JobError for a token id outside [0, vocabulary)."""
+    invalid = [token for token in prompt if not 0 <= token < vocabulary]
+    if invalid:
+        message = f"there is no token {invalid[0]}: ids go from 0 to {vocabulary - 1}"
+        raise JobError("invalid_request", message, "prompts")
+    return prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A ragged batch cut into prefill chunks, on the host (pinned for CUDA, so that copies need no wait).
+
+    `chunks` int64 [count, bucket, chunk]; `last` int64 [count, bucket], the index in each chunk of a row's
+    last token; `reaches` bool [count, bucket], whether a row has tokens in that chunk; `lengths` int64
+    [bucket].
+    """
+
+    chunks: Tensor
+    last: Tensor
+    reaches: Tensor
+    lengths: Tensor
+
+
+def lay_out(prompts: list[list[int]], bucket: int, chunk: int, pinned: bool) -> Layout:
+    """Right-pad `prompts` with token 0 to whole chunks, and the batch with one-token rows to `bucket`."""
+    filled = prompts + [[0]] * (bucket - len(prompts))
+    lengths = [len(prompt) for prompt in filled]
+    begins = range(0, max(lengths), chunk)
+
+    def tensor(values: object) -> Tensor:
+        return torch.tensor(values, pin_memory=pinned)
+
+    padded = [prompt + [0] * (len(begins) * chunk - len(prompt)) for prompt in filled]
+    return Layout(
+        chunks=tensor([[row[begin : begin + chunk] for row in padded] for begin in begins]),
+        last=tensor([[min(max(length - 1 - begin, 0), chunk - 1) for length in lengths] for begin in begins]),
+        reaches=tensor([[length > begin for length in lengths] for begin in begins]),
+        lengths=tensor(lengths),
+    )

@@ -1,0 +1,20 @@
+"""How many calls run untimed before what counts, one definition each with the reason for its number."""
+
+from __future__ import annotations
+
+CALLS_TO_CAPTURE = 4
+"""Calls after which every callable is in its final form: compile, CUDA-graph warm-up, capture, replay."""
+
+LEAD_STEPS = 3
+"""Before timed steps in a row: a mode's first step after another mode's is slower."""
+
+LEAD_STEPS_OF_FLOOR = 4
+"""Before a sample of the dispatch floor. In service a step follows others of its own mode; after different
+code the first call reads up to 1.6 times too long (instruction caches and branch history), and four settle
+it."""
+
+LEAD_STEPS_UNDER_PROFILER = 2
+"""Before recorded steps: the profiler's first mark takes milliseconds."""
+
+DECODE_POSITION = 100
+"""Cache position of a measured decode step. Attention runs over the whole static cache: it matters little."""

@@ -1,0 +1,30 @@
+"""What the engine's tests share: the inbox with both ends of its socket, and the process's globals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import zmq
+
+from tests.engine.sockets import SocketPair
+
+
+@pytest.fixture
+def sockets(tmp_path: Path) -> Iterator[SocketPair]:
+    with zmq.Context() as context:
+        made = SocketPair(tmp_path, context)
+        yield made
+        made.inbox.close()
+        made.front.close(linger=0)
+
+
+@pytest.fixture
+def restored_globals() -> Iterator[None]:
+    """An engine freezes globals of its process, which here is that of all tests."""
+    threads = torch.get_num_threads()
+    yield
+    torch.compiler.set_stance("default")
+    torch.set_num_threads(threads)

@@ -1,0 +1,27 @@
+"""An engine served in process, without a front."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from service.engine.local_inbox import LocalInbox
+from service.engine.loop import Engine
+from service.protocol.messages import EngineSettings, Job
+
+PROMPT = "def mean(values):\n"
+MODE_NAMES = ["eager", "inference_mode"]
+
+
+def settings(folder: Path, **changes: object) -> EngineSettings:
+    base = EngineSettings(
+        address="", modes=MODE_NAMES, batch_sizes=[1, 2], cache_folder=str(folder), cpus=None, threads=1
+    )
+    return msgspec.structs.replace(base, **changes)
+
+
+def serve(folder: Path, jobs: list[Job], **changes: object) -> LocalInbox:
+    inbox = LocalInbox(jobs)
+    Engine(settings(folder, **changes), inbox).run()
+    return inbox

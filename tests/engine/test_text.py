@@ -1,0 +1,126 @@
+"""Tokens become text: however a row ends, streamed or not, with or without stop strings, it is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from models.checkpoint import TINY_FOLDER
+from models.tokenizer import Stream, Tokenizer
+from service.engine.local_inbox import local_job
+from service.engine.text import Completions
+from service.protocol.messages import Output
+
+A, B, LEAD_BYTE, STOP, STOP_AND_LEAD_BYTE, END = range(6)
+BYTES = [b"a", b"b", b"\xc3", b";", b";\xc3", b"</s>"]
+"""C3 begins a character of two bytes. This end of text has bytes, as those of some models have."""
+
+KINDS: list[dict[str, object]] = [
+    {},
+    {"stream": True},
+    {"stop": ["absent"]},
+    {"stream": True, "stop": ["absent"]},
+]
+
+
+class ByteTokenizer(Tokenizer):
+    """Six tokens, given by their bytes."""
+
+    def __init__(self) -> None:
+        self.ends = frozenset([END])
+
+    def bytes_of(self, token: int) -> bytes:
+        return BYTES[token]
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        return b"".join(map(self.bytes_of, tokens)).decode(errors="replace")
+
+    def stream(self) -> Stream:
+        return Stream(self)
+
+
+def complete(tokens: list[int], new_tokens: int, **options: object) -> Output:
+    """One row's output after `tokens`; asserts that what is streamed is exactly its text."""
+    job = local_job("a", "eager", ["x"], new_tokens, **options)
+    rows = Completions(job, ByteTokenizer())
+    streamed = ""
+    for token in tokens:
+        assert not rows.complete
+        streamed += "".join(row.unsent() for _, row in rows.take_in([token]))
+    streamed += "".join(row.unsent() for _, row in rows.end())
+    assert not rows.end()
+    if job.stream:
+        assert streamed == rows.outputs()[0].text
+    return rows.outputs()[0]
+
+
+@pytest.mark.parametrize("options", KINDS)
+@pytest.mark.parametrize(
+    ("tokens", "new_tokens", "finish_reason"),
+    [
+        ([A, B, LEAD_BYTE], 3, "length"),
+        ([A, B, LEAD_BYTE, END], 9, "stop"),
+        ([A, B, LEAD_BYTE], 9, "length"),
+    ],
+    ids=["length", "end of text", "interrupted"],
+)
+def test_an_incomplete_character_at_the_end_is_answered_however_the_row_ends(
+    tokens: list[int], new_tokens: int, finish_reason: str, options: dict[str, object]
+) -> None:
+    output = complete(tokens, new_tokens, **options)
+    assert (output.text, output.finish_reason) == ("ab\ufffd", finish_reason)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_text_before_a_stop_string_keeps_its_incomplete_character(stream: bool) -> None:
+    output = complete([A, LEAD_BYTE, B, STOP], 9, stop=[";"], stream=stream)
+    assert (output.text, output.finish_reason) == ("a\ufffdb", "stop")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("new_tokens", [2, 9])
+def test_what_follows_a_stop_string_is_left_out_even_if_incomplete(stream: bool, new_tokens: int) -> None:
+    output = complete([A, STOP_AND_LEAD_BYTE], new_tokens, stop=[";"], stream=stream)
+    assert (output.text, output.finish_reason) == ("a", "stop")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_interrupted_row_keeps_text_that_could_have_begun_a_stop_string(stream: bool) -> None:
+    assert complete([A, B, STOP], 9, stop=[";;;"], stream=stream).text == "ab;"
+
+
+def test_a_replacement_character_of_the_first_min_tokens_is_no_stop_string() -> None:
+    for least, text in ((1, "a"), (2, "a\ufffd")):
+        assert complete([A, LEAD_BYTE, END], 9, stop=["\ufffd"], min_tokens=least).text == text
+
+
+def test_a_stop_string_complete_within_min_tokens_is_text() -> None:
+    tokenizer = Tokenizer.load(TINY_FOLDER)
+    tokens = tokenizer.encode("import os; import re")
+    for least, text in ((0, ""), (1, "import os; "), (len(tokens), "import os; import re")):
+        job = local_job("a", "eager", ["x"], len(tokens), min_tokens=least, stop=["import"])
+        rows = Completions(job, tokenizer)
+        for token in tokens:
+            if not rows.complete:
+                rows.take_in([token])
+        assert rows.outputs()[0].text == text
+
+
+def test_the_end_of_text_token_stops_a_row_unless_ignored() -> None:
+    tokenizer = Tokenizer.load(TINY_FOLDER)
+    for ignore, expected in ((False, ["stop", None]), (True, [None, None])):
+        rows = Completions(local_job("a", "eager", ["x", "y"], 3, ignore_eos=ignore), tokenizer)
+        rows.take_in([tokenizer.end_of_text, 5])
+        assert [row.finish_reason for row in rows._rows] == expected
+        assert not rows.complete
+    rows = Completions(local_job("a", "eager", ["x", "y"], 3), tokenizer)
+    for tokens in ([tokenizer.end_of_text, 5], [9, 6], [9, 7]):
+        rows.take_in(tokens)
+    assert rows.complete
+    assert [output.token_ids for output in rows.outputs()] == [[tokenizer.end_of_text], [5, 6, 7]]
+
+
+@pytest.mark.parametrize("options", KINDS)
+def test_an_ignored_end_of_text_is_text_like_any_other(options: dict[str, object]) -> None:
+    assert complete([A, END, B], 3, ignore_eos=True, **options).text == "a</s>b"

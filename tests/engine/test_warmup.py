@@ -1,0 +1,103 @@
+"""How modes become ready or fail, with which settings, and when their floors are sampled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from service.engine import loop, warmup
+from service.engine.local_inbox import LocalInbox, local_job
+from service.engine.loop import Engine
+from service.protocol.status import ModeStatus
+from service.step import parity
+from service.step.calibration import FIRST_SAMPLES, Calibration
+from tests.engine.serving import MODE_NAMES, PROMPT, serve, settings
+
+pytestmark = pytest.mark.usefixtures("restored_globals")
+
+
+def test_a_mode_whose_warm_up_raises_fails_alone_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = warmup.Warmup._callables
+
+    def failing(self: warmup.Warmup, configured: warmup.ConfiguredMode) -> object:
+        if configured.mode.name == "inference_mode":
+            raise RuntimeError("the backend gave up")
+        return ready(self, configured)
+
+    monkeypatch.setattr(warmup.Warmup, "_callables", failing)
+    inbox = serve(tmp_path, [local_job(mode, mode, [PROMPT], 2) for mode in MODE_NAMES])
+    assert inbox.modes["inference_mode"].state == "failed"
+    assert "the backend gave up" in (inbox.modes["inference_mode"].detail or "")
+    assert [outcome.kind for outcome in inbox.outcomes] == ["ok", "error"]
+
+
+def test_a_mode_out_of_parity_is_not_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = parity.forced_logits
+
+    def wrong(*arguments: object) -> torch.Tensor:
+        logits = original(*arguments)  # type: ignore[arg-type]
+        return logits + 1e-3 if wrong_now else logits
+
+    wrong_now = False
+
+    def watch(message: object) -> None:
+        nonlocal wrong_now
+        if isinstance(message, ModeStatus):
+            wrong_now = message.mode == "inference_mode" and message.state == "warming"
+
+    monkeypatch.setattr(parity, "forced_logits", wrong)
+    inbox = LocalInbox([local_job("a", "inference_mode", [PROMPT], 2)], watch)
+    Engine(settings(tmp_path), inbox).run()
+    status = inbox.modes["inference_mode"]
+    assert status.state == "failed"
+    assert status.parity is not None
+    assert not status.parity.passed
+    assert inbox.modes["eager"].state == "ready"
+    assert inbox.outcomes[0].kind == "error"
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "autocast-bfloat16"])
+def test_each_precision_serves_in_parity(tmp_path: Path, dtype: str) -> None:
+    inbox = serve(tmp_path, [local_job("a", "inference_mode", [PROMPT], 4, ignore_eos=True)], dtype=dtype)
+    assert inbox.outcomes[0].kind == "ok"
+    assert all(status.parity and status.parity.passed for status in inbox.modes.values())
+
+
+@pytest.mark.parametrize(
+    ("change", "remedy"),
+    [
+        ({"device": "cuda"}, "--device cpu"),
+        ({"dtype": "int8"}, "float32"),
+        ({"cpus": [4096]}, "cores"),
+        ({"model": "nowhere"}, "nowhere"),
+        ({"prefill_chunk": 4096}, "context"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_with_a_remedy(
+    tmp_path: Path, change: dict[str, object], remedy: str
+) -> None:
+    if change == {"device": "cuda"} and torch.cuda.is_available():
+        pytest.skip("there is a CUDA device here")
+    with pytest.raises(ValueError, match=remedy):
+        Engine(settings(tmp_path, **change), LocalInbox([]))
+
+
+def test_floors_are_sampled_again_once_the_engine_is_on_its_own_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened: list[str] = []
+    resample = Calibration.resample
+
+    def noted(self: Calibration) -> None:
+        happened.append("resampled")
+        resample(self)
+
+    monkeypatch.setattr(Calibration, "resample", noted)
+    monkeypatch.setattr(loop, "pin", lambda *_, **__: happened.append("pinned"))
+    inbox = serve(tmp_path, [])
+    assert happened == ["pinned", "resampled"]
+    assert all(floor.samples >= FIRST_SAMPLES for floor in inbox.modes["eager"].floors)
