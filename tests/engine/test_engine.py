@@ -113,6 +113,7 @@ def quoting() -> Callable[[], object]:
     return fail
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize(("prepare", "recompiles"), [(compiled_for_another_shape, 1), (quoting, 0)])
 def test_a_recompilation_while_serving_fails_its_job_and_is_counted_and_nothing_else_is(
     tmp_path: Path,

@@ -75,6 +75,7 @@ def test_eager_tape_is_gone_when_the_step_returns(model: Transformer, buffers: B
     assert not logits.requires_grad
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("mode", ["compiled", "reduce-overhead"])
 def test_a_compiled_mode_is_one_graph_without_breaks_and_never_recompiles(
     model: Transformer, buffers: Buffers, mode: str
@@ -89,6 +90,7 @@ def test_a_compiled_mode_is_one_graph_without_breaks_and_never_recompiles(
     assert sum(counters["graph_break"].values()) == breaks
 
 
+@pytest.mark.compiles
 def test_callables_of_one_mode_share_no_compiled_entry(model: Transformer) -> None:
     graphs = counters["stats"]["unique_graphs"]
     for bucket in allocate(model, [1, 2], prefill_chunk=8).values():
@@ -97,6 +99,7 @@ def test_callables_of_one_mode_share_no_compiled_entry(model: Transformer) -> No
     assert counters["stats"]["unique_graphs"] - graphs == 2
 
 
+@pytest.mark.compiles
 def test_all_modes_compute_the_same_greedy_token(model: Transformer, buffers: Buffers) -> None:
     chosen = {}
     for mode in LADDER:
@@ -121,6 +124,7 @@ def default_stance() -> Iterator[None]:
     torch.compiler.set_stance("default")
 
 
+@pytest.mark.compiles
 @pytest.mark.usefixtures("default_stance")
 def test_a_shape_outside_the_buckets_is_refused_after_warm_up(model: Transformer, buffers: Buffers) -> None:
     step = build_step(MODES["compiled"], model)
