@@ -1,4 +1,4 @@
-"""The report's plots of where time goes: parts, device-bound index, dispatch floors, latency over time."""
+"""The report's plots of where time goes: parts, dispatch floors, latency over time."""
 
 from __future__ import annotations
 
@@ -10,12 +10,6 @@ from loadtests.report.figures import SYMBOLS, Plot, base, colour, log_axis, tran
 from loadtests.report.formatting import figures
 from loadtests.report.results import PARTS
 from loadtests.report.verdict import Findings
-
-_INDEX_SCALE = [
-    [0.0, PART_COLOURS["dispatch"]], [0.2, "#E3B4D2"], [0.35, "#EDEAE4"], [0.5, "#BFD3BE"],
-    [1.0, PART_COLOURS["kernel"]],
-]  # fmt: skip
-"""From dispatch's colour to kernel's, with the bounds 0.2 and 0.5 where the tone changes."""
 
 
 def parts(findings: Findings) -> Plot | None:
@@ -52,39 +46,6 @@ def parts(findings: Findings) -> Plot | None:
         barmode="stack", bargap=0.35, legend={"y": 1.12, "traceorder": "normal"}, margin={"t": 70}
     )
     return Plot("parts", figure, {"least_width": str(150 + 150 * count)})
-
-
-def index_map(findings: Findings) -> Plot | None:
-    """Device-bound index by mode and batch size."""
-    verdicts = [v for v in findings.main if v.baseline.index is not None]
-    if not verdicts:
-        return None
-    modes = [summary.cell.mode for summary in verdicts[0].modes][::-1]
-    grid = [[verdict.of(mode).index for verdict in verdicts] for mode in modes]
-    figure = base("", "", height=110 + 44 * len(modes))
-    figure.add_heatmap(
-        x=[f"batch {verdict.batch_size}" for verdict in verdicts],
-        y=modes,
-        z=grid,
-        zmin=0,
-        zmax=1,
-        xgap=4,
-        ygap=4,
-        colorscale=_INDEX_SCALE,
-        texttemplate="<b>%{z:.2f}</b>",
-        textfont={"size": 14, "color": "#1b1f24"},
-        colorbar={
-            "title": {"text": "index"},
-            "tickvals": [0, 0.2, 0.5, 1],
-            "thickness": 12,
-            "outlinewidth": 0,
-        },
-        hovertemplate="%{y}, %{x}: %{z:.3f}<extra></extra>",
-    )
-    figure.update_xaxes(title=None, showgrid=False, side="top")
-    figure.update_yaxes(title=None, showgrid=False)
-    figure.update_layout(margin={"t": 36, "b": 16})
-    return Plot("index", figure, {"least_width": str(220 + 62 * len(verdicts))})
 
 
 def floors(findings: Findings) -> Plot | None:

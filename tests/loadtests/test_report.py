@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from plotly.offline import get_plotlyjs
 from rich.console import Console
 
 from loadtests.plan.cells import Cell
@@ -19,7 +21,7 @@ from loadtests.report.formatting import crossing, figures
 from loadtests.report.results import read_results
 from loadtests.report.terminal import print_table
 from loadtests.report.verdict import Findings
-from loadtests.report.write import embedded, make_report, plots
+from loadtests.report.write import PLOTLY_BUNDLE, embedded, make_report, plots
 from loadtests.run.run_file import read_run, write_run
 from service.statistics.boundedness import Crossover
 from tests.support.made_results import ALIKE, CLEAR, make_results
@@ -133,7 +135,48 @@ def test_the_page_refers_to_nothing_outside_itself(clear: Path) -> None:
     text = page(clear)
     assert not re.search(r"""(src|href)\s*=\s*["'](?!data:|#)""", text)
     assert not re.search(r"@import|url\(|https?://", text)
-    assert (clear / "report.html").read_text().count("plotly.js v") == 1
+    assert (clear / "report.html").read_text().count("plotly.js (basic - minified) v") == 1
+
+
+def test_the_page_is_at_most_one_and_a_half_megabytes(clear: Path) -> None:
+    assert (clear / "report.html").stat().st_size <= 1_500_000
+
+
+def test_the_vendored_bundle_is_the_one_named_beside_it_with_its_licence() -> None:
+    folder = PLOTLY_BUNDLE.parent
+    digest = hashlib.sha256(PLOTLY_BUNDLE.read_bytes()).hexdigest()
+    assert digest in (folder / "README.md").read_text()
+    assert "MIT License" in (folder / "LICENSE.plotly").read_text()
+
+
+def test_the_vendored_bundle_is_of_the_version_that_figures_are_written_for() -> None:
+    versions = [
+        re.search(r"^\* plotly\.js.* v(\S+)$", text[:200], flags=re.MULTILINE)
+        for text in (PLOTLY_BUNDLE.read_text(), get_plotlyjs())
+    ]
+    assert all(versions)
+    assert len({found[1] for found in versions if found}) == 1
+
+
+def test_only_traces_of_the_basic_bundle_are_drawn(clear: Path) -> None:
+    drawn = {trace.type for plot in plots(Findings(read_results(clear))) for trace in plot.figure.data}
+    assert drawn <= {"scatter", "bar", "pie"}
+
+
+def test_the_heat_map_has_a_cell_with_the_index_of_every_mode_and_batch(clear: Path) -> None:
+    findings = Findings(read_results(clear))
+    (heat_map,) = [plot.figure for plot in plots(findings) if plot.id == "index"]
+    shown = {
+        (mode, column): index
+        for column, trace in enumerate(trace for trace in heat_map.data if trace.type == "bar")
+        for mode, index in zip(trace.y, trace.customdata, strict=True)
+    }
+    assert shown == {
+        (summary.cell.mode, column): summary.index
+        for column, verdict in enumerate(findings.main)
+        for summary in verdict.modes
+    }
+    assert heat_map.layout.xaxis.ticktext == ("batch 1", "batch 4", "batch 16")
 
 
 def test_an_embedded_figure_cannot_end_its_script_element(clear: Path) -> None:
@@ -333,6 +376,7 @@ def test_the_page_draws_itself_offline_and_fits_a_phone(clear: Path, scheme: Any
             viewport={"width": 390, "height": 800}, color_scheme=scheme, offline=True
         ).new_page()
         problems: list[str] = []
+        tab.on("console", lambda message: problems.append(message.text))
         tab.on("pageerror", lambda error: problems.append(str(error)))
         tab.on("request", lambda request: problems.append(request.url))
         tab.goto(f"file://{clear}/report.html")
