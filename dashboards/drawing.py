@@ -11,10 +11,9 @@ from typing import Any
 import plotly.graph_objects as go
 
 from dashboards.local import Sample
-from dashboards.theme import MODE_COLOURS
+from dashboards.theme import MODE_COLOURS, PALETTE, mode_colour
 
 Answers = Sequence[Sequence[Sample]]
-PALETTE = ("#4C72B0", "#DD8452", "#55A868", "#C44E52", "#8172B3", "#937860")
 STEP_SECONDS = 1.0
 """Between two points of a line; the pictures are drawn from scrapes each second."""
 SI = ((1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
@@ -133,7 +132,7 @@ def _bars(panel: dict[str, Any], answers: Answers) -> go.Figure:
         downwards = sorted(samples, key=lambda one: rung(one.labels["mode"]), reverse=True)
         modes, values = [one.labels["mode"] for one in downwards], [one.points[0][1] for one in downwards]
         name = target["legendFormat"]
-        by_mode = [MODE_COLOURS.get(mode, PALETTE[0]) for mode in modes]
+        by_mode = [mode_colour(mode, sorted(modes)) for mode in modes]
         colour = by_mode if panel["options"].get("colorByField") else colour_of(panel, name)
         figure.add_bar(y=modes, x=values, name=name, orientation="h", marker_color=colour)
     return _with_unit(figure, panel, "x")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 MODE_COLOURS: Mapping[str, str] = {
@@ -38,6 +38,20 @@ OUTCOME_COLOURS: Mapping[str, str] = {
 """By how a request ended."""
 
 GOOD, WARN, BAD, NEUTRAL = "#2A9D8F", "#E9A23B", "#D1495B", "#7A8B99"
+
+PALETTE = ("#4C72B0", "#DD8452", "#55A868", "#C44E52", "#8172B3", "#937860")
+"""For whatever has no colour of its own, in this order."""
+
+
+def mode_colour(mode: str, modes: Iterable[str]) -> str:
+    """The colour of `mode`, one of `modes`: its own, else the next of the palette among those without one.
+
+    NEUTRAL for a mode that is neither in MODE_COLOURS nor in `modes`.
+    """
+    if mode in MODE_COLOURS:
+        return MODE_COLOURS[mode]
+    without_one = [other for other in modes if other not in MODE_COLOURS]
+    return PALETTE[without_one.index(mode) % len(PALETTE)] if mode in without_one else NEUTRAL
 
 
 @dataclass(frozen=True, slots=True)

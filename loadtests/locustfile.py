@@ -21,7 +21,7 @@ from locust.contrib.fasthttp import FastResponse
 from locust.env import Environment
 from locust.exception import StopTest
 
-from loadtests.plan.cells import LADDER
+from loadtests.plan.cells import mode_names
 from loadtests.plan.prompts import PROMPT_FILE, PromptError, read_prompts
 from loadtests.run.exporter import PORT, Exporter
 
@@ -42,7 +42,7 @@ def load_of(options: Namespace) -> Load:
     """The load that locust's parsed `options` ask for. Raises ValueError, naming option and remedy."""
     modes = tuple(word.strip() for word in options.modes.split(",") if word.strip())
     if not modes:
-        raise ValueError(f"--modes is empty: give one or more of {','.join(LADDER)}")
+        raise ValueError(f"--modes is empty: give one or more of {','.join(mode_names())}")
     try:
         sizes = tuple(int(size) for size in options.batch_sizes.split(","))
         new_tokens = int(options.new_tokens)
@@ -59,7 +59,7 @@ def load_of(options: Namespace) -> Load:
 def add_options(parser: ArgumentParser) -> None:
     """Options of this file, on the command line and on locust's page."""
     group = parser.add_argument_group("launchbound")
-    group.add_argument("--modes", default=",".join(LADDER), help="Modes to ask for, with commas")
+    group.add_argument("--modes", default=",".join(mode_names()), help="Modes to ask for, with commas")
     group.add_argument("--batch-sizes", default="1,4,16", help="Prompts per request, with commas")
     group.add_argument("--new-tokens", default="32", help="Tokens to generate per prompt")
     group.add_argument("--prompt-file", default=str(PROMPT_FILE), help='JSON lines of {"text": …}')

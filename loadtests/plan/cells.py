@@ -8,11 +8,18 @@ from random import Random
 import msgspec
 
 from loadtests.plan.prompts import PromptSet
+from service.protocol.modes import MODES
 
-BASELINE = "eager"
-LADDER = ("eager", "no_grad", "inference_mode", "compiled", "reduce-overhead")
+BASELINE = next(iter(MODES))
+"""The first mode of the ladder, `eager`: every speed-up is against it."""
+
 MINIMUM_ROUNDS = 8
 """Below this many rounds a comparison is called undecided."""
+
+
+def mode_names() -> list[str]:
+    """The names of the modes, in the order of the ladder."""
+    return list(MODES)
 
 
 class PlanError(ValueError):

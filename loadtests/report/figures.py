@@ -12,7 +12,8 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from dashboards.theme import MODE_COLOURS, NEUTRAL
+from dashboards.theme import mode_colour
+from loadtests.plan.cells import mode_names
 from loadtests.report.formatting import figures
 from loadtests.report.verdict import Findings, Summary
 
@@ -30,7 +31,7 @@ class Plot:
 
 def colour(mode: str) -> str:
     """A mode's colour, everywhere the same."""
-    return MODE_COLOURS.get(mode, NEUTRAL)
+    return mode_colour(mode, mode_names())
 
 
 def translucent(hexadecimal: str, alpha: float) -> str:
