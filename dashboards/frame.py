@@ -23,14 +23,14 @@ from dashboards.panels import DATASOURCE, Panel
 from dashboards.promql import HERE, series
 
 TAG = "launchbound"
-TEXTS = Path(__file__).parent / "texts.toml"
+TEXTS = Path(__file__).parent / "descriptions.toml"
 DEFAULT_SLO = "0.1"
 
 
 def board(name: str, rows: Mapping[str, Sequence[Panel]]) -> shapes.Dashboard:
     """A whole board from its rows (title → panels), numbered from 1 in reading order.
 
-    Title, description and the panels' descriptions come from `[name]` of texts.toml. Raises ValueError
+    Title, description and the panels' descriptions come from `[name]` of descriptions.toml. Raises ValueError
     where a panel has no text there or a text no panel.
     """
     texts = tomllib.loads(TEXTS.read_text(encoding="utf-8"))[name]
@@ -53,7 +53,7 @@ def board(name: str, rows: Mapping[str, Sequence[Panel]]) -> shapes.Dashboard:
 def _describe(panels: Sequence[shapes.Panel], texts: Mapping[str, str]) -> None:
     unmatched = {str(panel.title) for panel in panels} ^ texts.keys()
     if unmatched:
-        raise ValueError(f"panels and texts.toml disagree on: {', '.join(sorted(unmatched))}")
+        raise ValueError(f"panels and descriptions.toml disagree on: {', '.join(sorted(unmatched))}")
     for panel in panels:
         read = [target.expr for target in panel.targets or [] if isinstance(target, Dataquery)]
         names = metrics_read(" ".join(read))

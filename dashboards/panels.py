@@ -37,7 +37,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class PanelStyle:
-    """What a panel shows around its data. Its description stands in texts.toml under `title`.
+    """What a panel shows around its data. Its description stands in descriptions.toml under `title`.
 
     `width` and `height` are in Grafana's grid (24 columns). `empty` is shown where no query has data.
     """

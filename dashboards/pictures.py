@@ -23,7 +23,7 @@ from plotly import offline
 from dashboards import drawing
 from dashboards.build import boards
 from dashboards.local import Prometheus, Sample
-from dashboards.questions import filled
+from dashboards.panel_queries import filled
 
 CELL_PIXELS = 34
 WIDTH_PIXELS = 1600

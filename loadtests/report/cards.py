@@ -7,7 +7,7 @@ from typing import Any
 
 from loadtests.plan.cells import MINIMUM_ROUNDS
 from loadtests.report import formatting
-from loadtests.report.figures import colour
+from loadtests.report.plotting import colour
 from loadtests.report.verdict import Summary, Verdict
 from loadtests.run.run_file import Run
 from service.statistics.boundedness import bound

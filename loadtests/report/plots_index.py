@@ -6,7 +6,7 @@ import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
 from dashboards.theme import PART_COLOURS
-from loadtests.report.figures import Plot, base
+from loadtests.report.plotting import Plot, base
 from loadtests.report.verdict import Findings, Verdict
 
 _SCALE = [

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import plotly.graph_objects as go
 
 from loadtests.plan.cells import BASELINE
-from loadtests.report.figures import Plot, base, batch_axis, by_mode, colour, log_axis, translucent
+from loadtests.report.plotting import Plot, base, batch_axis, by_mode, colour, log_axis, translucent
 from loadtests.report.verdict import Findings, Summary
 from service.statistics.intervals import Interval
 

@@ -6,8 +6,8 @@ import polars as pl
 from plotly.subplots import make_subplots
 
 from dashboards.theme import PART_COLOURS
-from loadtests.report.figures import SYMBOLS, Plot, base, colour, log_axis, translucent
 from loadtests.report.formatting import figures
+from loadtests.report.plotting import SYMBOLS, Plot, base, colour, log_axis, translucent
 from loadtests.report.results import PARTS
 from loadtests.report.verdict import Findings
 

@@ -13,8 +13,8 @@ from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS
 from loadtests.report import formatting
 from loadtests.report.cards import card, table
 from loadtests.report.comparison import together
-from loadtests.report.figures import colour
 from loadtests.report.plots_parts import smallest_floor
+from loadtests.report.plotting import colour
 from loadtests.report.verdict import Findings
 from loadtests.run.environment import cpu_model
 from loadtests.run.run_file import Run

@@ -15,9 +15,9 @@ from rich.console import Console
 from loadtests.plan.cells import Plan, check
 from loadtests.plan.prompts import PROMPT_FILE, read_prompts
 from loadtests.run.assignment import Assignment, Finished, Started
-from loadtests.run.driver_process import drive
 from loadtests.run.environment import environment, git_state
 from loadtests.run.exporter import PORT
+from loadtests.run.load_generator_process import drive
 from loadtests.run.placement import off_cores
 from loadtests.run.progress import Reporter
 from loadtests.run.readiness import wait_until_ready

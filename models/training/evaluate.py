@@ -17,7 +17,7 @@ from rich.table import Table
 
 from models import checkpoint
 from models.tokenizer import Tokenizer, TokenizerError
-from models.training import corpus, parallel, scores
+from models.training import bits_per_byte, corpus, full_sequence
 from models.training.corpus import Corpus
 from models.transformer import Transformer
 
@@ -50,10 +50,12 @@ class Scores:
 
 def measure(model: Transformer, tokenizer: Tokenizer, text: Corpus) -> Scores:
     """Score the held-out files of `text`; the baselines count its training files."""
-    training, held_out = (scores.with_start(part, tokenizer) for part in (text.training, text.held_out))
-    tokens, size = scores.Counts(training, tokenizer.vocabulary), text.held_out_bytes
-    byte_pairs = scores.Counts([_bytes(file) for file in text.training], 256)
-    bits = scores.transformer_bits(model, held_out, model.config.context)
+    training, held_out = (
+        bits_per_byte.with_start(part, tokenizer) for part in (text.training, text.held_out)
+    )
+    tokens, size = bits_per_byte.Counts(training, tokenizer.vocabulary), text.held_out_bytes
+    byte_pairs = bits_per_byte.Counts([_bytes(file) for file in text.training], 256)
+    bits = bits_per_byte.transformer_bits(model, held_out, model.config.context)
     bigram = tokens.bigram_bits(held_out)
     return Scores(
         transformer=bits / size,
@@ -74,7 +76,7 @@ def complete(model: Transformer, tokenizer: Tokenizer, prompt: str, new: int) ->
     tokens = tokenizer.encode(prompt)
     start = len(tokens)
     while len(tokens) < start + new and (len(tokens) == start or tokens[-1] != tokenizer.end_of_text):
-        logits = parallel.all_logits(model, torch.tensor([tokens]))
+        logits = full_sequence.all_logits(model, torch.tensor([tokens]))
         tokens.append(int(logits[0, -1].argmax()))
     return tokenizer.decode(tokens[start:])
 

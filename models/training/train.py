@@ -34,8 +34,8 @@ def main(
     # longer on a busy machine, and cost nothing to put to sleep on an idle one.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("GOMP_SPINCOUNT", "0")
-    from models.training.console import train
-    from models.training.loop import Plan
+    from models.training.train_tiny import train
+    from models.training.trainer import Plan
 
     train(Plan(steps=steps, minutes=minutes, seed=seed, compile=compile), out, threads, resume)
 

@@ -18,10 +18,10 @@ from rich.console import Console
 from loadtests.plan.cells import Cell
 from loadtests.plan.presets import make_plan
 from loadtests.report.formatting import crossing, figures
+from loadtests.report.report_files import PLOTLY_BUNDLE, embedded, make_report, plots
 from loadtests.report.results import read_results
 from loadtests.report.terminal import print_table
 from loadtests.report.verdict import Findings
-from loadtests.report.write import PLOTLY_BUNDLE, embedded, make_report, plots
 from loadtests.run.run_file import read_run, write_run
 from service.statistics.boundedness import Crossover
 from tests.support.made_results import ALIKE, CLEAR, make_results

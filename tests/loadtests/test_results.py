@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from loadtests.plan.cells import Cell, Plan
-from loadtests.report.csv_files import write_tables
+from loadtests.report.csv_tables import write_tables
 from loadtests.report.results import read_results
 from loadtests.report.verdict import Findings
 from loadtests.run.rows import RequestRow, RowsError, RowWriter, read_rows

@@ -11,8 +11,8 @@ import pytest
 
 from dashboards.theme import MODE_COLOURS
 from loadtests.plan.presets import PRESETS, describe, make_plan
-from loadtests.report.figures import colour
-from loadtests.report.write import make_report
+from loadtests.report.plotting import colour
+from loadtests.report.report_files import make_report
 from service.protocol.modes import MODES, Effect, Mode
 from tests.support.fake_service import STEP_SECONDS
 from tests.support.made_results import CLEAR, make_results

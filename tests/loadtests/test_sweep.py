@@ -343,7 +343,7 @@ def test_the_load_generator_ends_with_the_one_who_asked(tmp_path: Path) -> None:
     children = subprocess.run(
         ["ps", "--ppid", str(os.getpid()), "-o", "args"], capture_output=True, text=True, check=True
     )
-    assert "loadtests.run.driver" not in children.stdout
+    assert "loadtests.run.load_generator" not in children.stdout
 
 
 def test_keeping_off_cores_holds_within_the_block_only() -> None:
@@ -364,7 +364,7 @@ def test_sweeping_loads_neither_the_report_nor_locust_into_this_process() -> Non
 
 def test_the_load_generator_loads_nothing_of_the_report() -> None:
     code = (
-        "import sys, loadtests.run.driver; "
+        "import sys, loadtests.run.load_generator; "
         "print(sorted({'polars', 'plotly', 'torch'} & set(sys.modules)), 'gevent' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

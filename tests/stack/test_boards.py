@@ -15,9 +15,9 @@ from plotly.offline import get_plotlyjs
 from dashboards.build import boards
 from dashboards.frame import DEFAULT_SLO
 from dashboards.local import Sample
+from dashboards.panel_queries import Question, filled, questions
 from dashboards.pictures import Span, page
 from dashboards.promql import SHOWN, mean, quantile
-from dashboards.questions import Question, filled, questions
 from tests.stack import running
 from tests.stack.running import Stack
 

@@ -12,8 +12,8 @@ import plotly.io
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from loadtests.report import formatting, plots_index, plots_modes, plots_parts
-from loadtests.report.csv_files import write_tables
-from loadtests.report.figures import Plot
+from loadtests.report.csv_tables import write_tables
+from loadtests.report.plotting import Plot
 from loadtests.report.results import read_results
 from loadtests.report.terminal import print_table
 from loadtests.report.verdict import Findings

@@ -26,7 +26,7 @@ def drive(assignment: Assignment, log: Path) -> Generator[Event | None]:
     path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
     with log.open("wb") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-m", "loadtests.run.driver"],
+            [sys.executable, "-m", "loadtests.run.load_generator"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,

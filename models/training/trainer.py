@@ -17,7 +17,7 @@ from torch import Tensor
 from models import checkpoint
 from models.config import Config
 from models.tokenizer import Tokenizer
-from models.training import parallel, scores
+from models.training import bits_per_byte, full_sequence
 from models.training.batches import batches
 from models.training.corpus import Corpus
 from models.transformer import Transformer
@@ -79,14 +79,14 @@ class Training:
         self._optimiser = torch.optim.AdamW(
             groups, lr=plan.rate, betas=(0.9, 0.95), weight_decay=plan.weight_decay, fused=True
         )
-        self._loss = torch.compile(parallel.loss, dynamic=False) if plan.compile else parallel.loss
+        self._loss = torch.compile(full_sequence.loss, dynamic=False) if plan.compile else full_sequence.loss
         if resume:
             self._resume()
 
     def run(self, corpus: Corpus, tokenizer: Tokenizer, report: Callable[[Progress], None]) -> float:
         """Train until the plan's first limit; returns the held-out bits per byte of the last weights."""
         plan, bits = self.plan, math.inf
-        held_out = scores.with_start(corpus.held_out, tokenizer)
+        held_out = bits_per_byte.with_start(corpus.held_out, tokenizer)
         source = batches(corpus.training, tokenizer, plan.batch, plan.length, plan.seed, skip=self.step)
         began = time.monotonic() - self.seconds
         fraction = self._fraction()
@@ -95,7 +95,7 @@ class Training:
             self.step, self.seconds = self.step + 1, time.monotonic() - began
             fraction, measured = self._fraction(), None
             if self.step % plan.evaluate_every == 0 or fraction >= 1:
-                nat = scores.transformer_bits(self.model, held_out, plan.length, autocast=True)
+                nat = bits_per_byte.transformer_bits(self.model, held_out, plan.length, autocast=True)
                 bits = measured = nat / corpus.held_out_bytes
                 self.save(tokenizer)
             report(Progress(self.step, fraction, self.loss, measured))

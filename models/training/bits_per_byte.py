@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch.nn import functional as F
 
 from models.tokenizer import Tokenizer
-from models.training import parallel
+from models.training import full_sequence
 from models.transformer import Transformer
 
 _NATS_PER_BIT = math.log(2)
@@ -45,7 +45,7 @@ def transformer_bits(
             row[: len(window)] = window
         tokens = torch.from_numpy(padded).to(device)
         with torch.autocast(device.type, torch.bfloat16, enabled=autocast):
-            logits = parallel.all_logits(model, tokens[:, :-1].clamp(min=0))
+            logits = full_sequence.all_logits(model, tokens[:, :-1].clamp(min=0))
         targets = tokens[:, 1:].flatten()
         nats += F.cross_entropy(
             logits.flatten(0, 1).float(), targets, ignore_index=-1, reduction="sum"
