@@ -10,10 +10,10 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from dashboards.local import Sample
+from dashboards.local import TimeSeries
 from dashboards.theme import MODE_COLOURS, PALETTE, mode_colour
 
-Answers = Sequence[Sequence[Sample]]
+Answers = Sequence[Sequence[TimeSeries]]
 STEP_SECONDS = 1.0
 """Between two points of a line; the pictures are drawn from scrapes each second."""
 SI = ((1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))

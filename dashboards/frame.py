@@ -23,7 +23,7 @@ from dashboards.panels import DATASOURCE, Panel
 from dashboards.promql import HERE, series
 
 TAG = "launchbound"
-TEXTS = Path(__file__).parent / "descriptions.toml"
+DESCRIPTIONS = Path(__file__).parent / "descriptions.toml"
 DEFAULT_SLO = "0.1"
 
 
@@ -33,7 +33,7 @@ def board(name: str, rows: Mapping[str, Sequence[Panel]]) -> shapes.Dashboard:
     Title, description and the panels' descriptions come from `[name]` of descriptions.toml. Raises ValueError
     where a panel has no text there or a text no panel.
     """
-    texts = tomllib.loads(TEXTS.read_text(encoding="utf-8"))[name]
+    texts = tomllib.loads(DESCRIPTIONS.read_text(encoding="utf-8"))[name]
     built = Dashboard(texts["title"]).uid(f"launchbound-{name}").description(texts["description"]).tags([TAG])
     built.editable().refresh("5s").time("now-15m", "now").timezone("browser")
     built.tooltip(shapes.DashboardCursorSync.CROSSHAIR).variables(_variables()).link(_link_to_siblings())

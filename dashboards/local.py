@@ -26,7 +26,7 @@ class PrometheusError(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class TimeSeries:
     """One series of an answer: its labels, and (seconds since the epoch, value) in order of time."""
 
     labels: Mapping[str, str]
@@ -39,16 +39,16 @@ class Prometheus:
 
     url: str
 
-    def query(self, expr: str, at: float | None = None) -> list[Sample]:
+    def query(self, expr: str, at: float | None = None) -> list[TimeSeries]:
         """`expr` at `at` (seconds since the epoch; None: now): one point per series."""
         when = {} if at is None else {"time": at}
         found = self._get("query", query=expr, **when)["result"]
-        return [Sample(one["metric"], (_point(one["value"]),)) for one in found]
+        return [TimeSeries(one["metric"], (_point(one["value"]),)) for one in found]
 
-    def query_range(self, expr: str, start: float, end: float, step_seconds: float) -> list[Sample]:
+    def query_range(self, expr: str, start: float, end: float, step_seconds: float) -> list[TimeSeries]:
         """`expr` over time, from `start` to `end` in seconds since the epoch."""
         found = self._get("query_range", query=expr, start=start, end=end, step=step_seconds)["result"]
-        return [Sample(one["metric"], tuple(map(_point, one["values"]))) for one in found]
+        return [TimeSeries(one["metric"], tuple(map(_point, one["values"]))) for one in found]
 
     def health(self) -> dict[str, str]:
         """Scraped address "host:port" → "up", or why not; what has not been found yet is missing."""

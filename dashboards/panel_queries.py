@@ -30,7 +30,7 @@ NEEDS_NVIDIAS_EXPORTER = frozenset({"GPU utilisation"})
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class PanelQuery:
     """One query of one panel; `legend` is its template, or the column it fills."""
 
     board: str
@@ -53,10 +53,10 @@ class Question:
         return f"{self.board}: {self.panel} {self.letter}"
 
 
-def questions() -> list[Question]:
+def panel_queries() -> list[PanelQuery]:
     """All of them, in the order of the boards."""
     return [
-        Question(
+        PanelQuery(
             name.removesuffix(".json"),
             panel["title"],
             target["refId"],

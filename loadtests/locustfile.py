@@ -77,7 +77,7 @@ def prepare(environment: Environment, **_: object) -> None:
         sys.stderr.write(f"locust: {error}\n")
         raise SystemExit(2) from error
     run = os.environ.get("LAUNCHBOUND_RUN") or f"locust-{uuid.uuid4().hex[:6]}"
-    Caller.headers["X-Launchbound-Run"] = run
+    LaunchboundUser.headers["X-Launchbound-Run"] = run
     exporter = Exporter({"run": run, "modes": ",".join(load.modes)})
     exporter.users.set_function(lambda: environment.runner.user_count if environment.runner else 0)
     logger.info(exporter.serve(options.metrics_port, options.metrics_host))
@@ -93,7 +93,7 @@ def prepare(environment: Environment, **_: object) -> None:
     environment.events.request.add_listener(observe)  # type: ignore[no-untyped-call]
 
 
-class Caller(FastHttpUser):
+class LaunchboundUser(FastHttpUser):
     """Sends one request after another, each with a random mode, batch size and prompts."""
 
     headers: ClassVar[dict[str, str]] = {}

@@ -139,12 +139,12 @@ class Tokenizer:
         """Text of `tokens`; bytes that are not UTF-8 become U+FFFD, the end of text nothing."""
         return b"".join(map(self.bytes_of, tokens)).decode(errors="replace")
 
-    def stream(self) -> Stream:
+    def stream(self) -> ByteLevelStream:
         """A decoder for tokens that come one by one."""
-        return Stream(self)
+        return ByteLevelStream(self)
 
 
-class Stream:
+class ByteLevelStream:
     """Incremental decoding: what `push` and `flush` return, joined, is `decode` of all the tokens."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:

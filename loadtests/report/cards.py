@@ -9,11 +9,11 @@ from loadtests.plan.cells import MINIMUM_ROUNDS
 from loadtests.report import formatting
 from loadtests.report.plotting import colour
 from loadtests.report.verdict import Summary, Verdict
-from loadtests.run.run_file import Run
+from loadtests.run.run_file import SweepRun
 from service.statistics.boundedness import bound
 
 
-def card(verdict: Verdict, run: Run) -> dict[str, Any]:
+def card(verdict: Verdict, run: SweepRun) -> dict[str, Any]:
     """The answer for one group: what to ship, its gain, why, and how the modes compare."""
     shipped = verdict.shipped
     slowest = max(summary.latency.value for summary in verdict.modes)
@@ -43,7 +43,7 @@ def card(verdict: Verdict, run: Run) -> dict[str, Any]:
     }
 
 
-def _facts(verdict: Verdict, shipped: Summary | None, run: Run) -> Iterator[str]:
+def _facts(verdict: Verdict, shipped: Summary | None, run: SweepRun) -> Iterator[str]:
     baseline = verdict.baseline
     yield _shares([baseline] if shipped in (None, baseline) else [baseline, shipped])
     if shipped is None:
@@ -87,7 +87,7 @@ def _bound(baseline: Summary) -> str | None:
 
 def _payback(shipped: Summary, status: dict[str, Any]) -> str:
     seconds, cache = status.get("warmup_seconds"), status.get("cache")
-    warmup = f"warm-up ({formatting.figures(seconds)} s, {cache} cache)" if seconds else "warm-up"
+    warmup = f"warm-up ({formatting.significant(seconds)} s, {cache} cache)" if seconds else "warm-up"
     match shipped.payback:
         case int(requests) if requests > 0:
             return f"Its {warmup} has paid back after {requests:,} requests."
@@ -120,7 +120,7 @@ def _row(summary: Summary) -> dict[str, Any]:
         "disturbed": summary.disturbed,
         "latency": formatting.milliseconds(summary.latency.value),
         "latency_span": formatting.span(summary.latency, 1e3),
-        "tokens": formatting.figures(summary.tokens_per_second.value),
+        "tokens": formatting.significant(summary.tokens_per_second.value),
         **{part: formatting.milliseconds(value) for part, value in summary.parts.items()},
         "outside": formatting.milliseconds(summary.outside_seconds),
         "index": "–" if summary.index is None else f"{summary.index:.2f}",

@@ -29,7 +29,7 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ModeChoice:
     """The mode to ship, the one with the shortest latency, and those that cannot be told from the latter."""
 
     ship: str
@@ -75,7 +75,7 @@ def compare(baseline: Rounds, candidate: Rounds, noise: float = 1.0) -> Comparis
     return Comparison(speedup, word, noise)
 
 
-def choose(by_mode: Mapping[str, Rounds], noise: float = 1.0) -> Choice | None:
+def choose(by_mode: Mapping[str, Rounds], noise: float = 1.0) -> ModeChoice | None:
     """Which mode to ship; `by_mode` in the order of the ladder, the simplest, the baseline, first.
 
     The fastest is the one with the smallest mean log latency over the rounds. Modes that it is not `faster`
@@ -93,7 +93,7 @@ def choose(by_mode: Mapping[str, Rounds], noise: float = 1.0) -> Choice | None:
         for mode in alike
         if mode in (baseline, fastest) or compare(by_mode[baseline], by_mode[mode], noise).word == "faster"
     )
-    return Choice(ship=ship, fastest=fastest, tied=tuple(mode for mode in alike if mode != fastest))
+    return ModeChoice(ship=ship, fastest=fastest, tied=tuple(mode for mode in alike if mode != fastest))
 
 
 def typical(rounds: Rounds) -> Interval:
@@ -122,7 +122,7 @@ def payback_requests(
     return max(0, math.ceil((warmup_seconds - baseline_warmup_seconds) / (baseline_seconds - seconds)))
 
 
-def together(by_mode: Mapping[str, Rounds]) -> float:
+def slowest_over_fastest(by_mode: Mapping[str, Rounds]) -> float:
     """How far apart modes are: the slowest's typical latency over the fastest's."""
     values: Sequence[float] = [typical(rounds).value for rounds in by_mode.values()]
     return max(values) / min(values)

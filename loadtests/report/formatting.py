@@ -14,7 +14,7 @@ BUSY_NOISE = 1.25
 """Where the baseline differs from itself by so much, the machine was busy with something else."""
 
 
-def figures(value: float, digits: int = 3) -> str:
+def significant(value: float, digits: int = 3) -> str:
     """`value` to so many significant digits, never in exponents: 0.0312, 4.57, 123, 12,300."""
     if not math.isfinite(value):
         return "∞"
@@ -27,22 +27,22 @@ def figures(value: float, digits: int = 3) -> str:
 
 def milliseconds(seconds: float | None) -> str:
     """Seconds as milliseconds, or a dash."""
-    return "–" if seconds is None else f"{figures(seconds * 1e3)} ms"
+    return "–" if seconds is None else f"{significant(seconds * 1e3)} ms"
 
 
 def microseconds(seconds: float | None) -> str:
     """Seconds as microseconds, or a dash."""
-    return "–" if seconds is None else f"{figures(seconds * 1e6)} µs"
+    return "–" if seconds is None else f"{significant(seconds * 1e6)} µs"
 
 
 def times(ratio: float) -> str:
     """A ratio: 2.93×."""
-    return f"{figures(ratio)}×"
+    return f"{significant(ratio)}×"
 
 
 def span(interval: Interval, scale: float = 1.0) -> str:
     """An interval's ends: 2.81–3.05."""
-    return f"{figures(interval.low * scale)}–{figures(interval.high * scale)}"
+    return f"{significant(interval.low * scale)}–{significant(interval.high * scale)}"
 
 
 def listed(words: list[str]) -> str:
@@ -94,7 +94,7 @@ def crossing(found: Crossover, upper_estimate: bool) -> str:
     estimate = "by upper estimate, " if upper_estimate else ""
     match found.where:
         case "at":
-            batch = figures(found.batch or 0, 2)
+            batch = significant(found.batch or 0, 2)
             return f"{estimate}{BASELINE}'s kernels take as long as its dispatch at about batch {batch}"
         case "below":
             where = f"from batch {found.batch:g} on, the smallest here"

@@ -6,7 +6,7 @@ import polars as pl
 from plotly.subplots import make_subplots
 
 from dashboards.theme import PART_COLOURS
-from loadtests.report.formatting import figures
+from loadtests.report.formatting import significant
 from loadtests.report.plotting import SYMBOLS, Plot, base, colour, log_axis, translucent
 from loadtests.report.results import PARTS
 from loadtests.report.verdict import Findings
@@ -57,7 +57,7 @@ def floors(findings: Findings) -> Plot | None:
     figure = base("dispatch floor of one decode step, µs", "", height=110 + 40 * len(known))
     modes = list(known)[::-1]
     values = [1e6 * float(known[mode]["seconds"]) for mode in modes]
-    names = [f"{mode}  <b>{figures(value)} µs</b>" for mode, value in zip(modes, values, strict=True)]
+    names = [f"{mode}  <b>{significant(value)} µs</b>" for mode, value in zip(modes, values, strict=True)]
     figure.add_bar(
         y=names,
         x=values,

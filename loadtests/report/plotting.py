@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 
 from dashboards.theme import mode_colour
 from loadtests.plan.cells import mode_names
-from loadtests.report.formatting import figures
+from loadtests.report.formatting import significant
 from loadtests.report.verdict import Findings, Summary
 
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "star")
@@ -75,7 +75,7 @@ def log_axis(values: Iterable[float | None]) -> dict[str, Any]:
     ticks = [
         step * 10.0**power for power in powers for step in (1, 2, 5) if low <= step * 10.0**power <= high
     ]
-    labels = [figures(tick, 1) for tick in ticks]
+    labels = [significant(tick, 1) for tick in ticks]
     return {
         "type": "log",
         "tickvals": ticks,

@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from loadtests.run.rows import RequestRow, RowsError, read_rows
-from loadtests.run.run_file import Run, read_run
+from loadtests.run.run_file import SweepRun, read_run
 from loadtests.run.validation import Gate, read_validation
 
 PARTS = ("queue", "dispatch", "kernel", "sync_wait", "other")
@@ -43,7 +43,7 @@ class Results:
     """A sweep read back: its run, its gates, and its rows (one per request, as in `requests.jsonl`)."""
 
     folder: Path
-    run: Run
+    run: SweepRun
     gates: tuple[Gate, ...]
     rows: pl.DataFrame
 

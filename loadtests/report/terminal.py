@@ -96,7 +96,7 @@ def _row(summary: Summary) -> list[Text | str]:
     return [
         f"{name} *" if summary.disturbed else name,
         _milliseconds(summary.latency.value),
-        formatting.figures(summary.tokens_per_second.value),
+        formatting.significant(summary.tokens_per_second.value),
         _milliseconds(parts["dispatch"]),
         _milliseconds(parts["kernel"]),
         "–" if summary.index is None else f"{summary.index:.2f}",
@@ -106,4 +106,4 @@ def _row(summary: Summary) -> list[Text | str]:
 
 
 def _milliseconds(seconds: float | None) -> str:
-    return "–" if seconds is None else formatting.figures(seconds * 1e3)
+    return "–" if seconds is None else formatting.significant(seconds * 1e3)

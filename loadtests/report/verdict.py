@@ -10,8 +10,8 @@ import polars as pl
 
 from loadtests.plan.cells import BASELINE, Cell
 from loadtests.report.comparison import (
-    Choice,
     Comparison,
+    ModeChoice,
     choose,
     compare,
     noise_factor,
@@ -77,7 +77,7 @@ class Verdict:
     group: Group
     summaries: tuple[Summary, ...]
     noise: float
-    choice: Choice | None
+    choice: ModeChoice | None
 
     @property
     def batch_size(self) -> int:

@@ -12,12 +12,12 @@ import msgspec
 from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS
 from loadtests.report import formatting
 from loadtests.report.cards import card, table
-from loadtests.report.comparison import together
+from loadtests.report.comparison import slowest_over_fastest
 from loadtests.report.plots_parts import smallest_floor
 from loadtests.report.plotting import colour
 from loadtests.report.verdict import Findings
 from loadtests.run.environment import cpu_model
-from loadtests.run.run_file import Run
+from loadtests.run.run_file import SweepRun
 
 SELFTEST_FILE = "selftest.json"
 COLD = (
@@ -55,7 +55,7 @@ def view(findings: Findings) -> dict[str, Any]:
     }
 
 
-def subject(run: Run) -> list[str]:
+def subject(run: SweepRun) -> list[str]:
     """What was measured where, in a few short phrases."""
     engine = run.engine
     device = engine.get("device_name") if engine.get("device") == "cuda" else run.environment.get("cpu")
@@ -88,7 +88,8 @@ def ladder(findings: Findings) -> Iterator[str]:
     if len(findings.main) > 1:
         ends = (findings.main[0], findings.main[-1])
         spreads = [
-            together({s.cell.mode: findings.results.medians(s.cell.name) for s in end.modes}) for end in ends
+            slowest_over_fastest({s.cell.mode: findings.results.medians(s.cell.name) for s in end.modes})
+            for end in ends
         ]
         verb = "draw together" if spreads[1] < spreads[0] else "do NOT draw together"
         yield (
@@ -108,7 +109,7 @@ def _falls(floors: Sequence[Mapping[str, float]]) -> str:
     return "does NOT fall"
 
 
-def mode_status(run: Run, name: str) -> dict[str, Any]:
+def mode_status(run: SweepRun, name: str) -> dict[str, Any]:
     """Parity, warm-up and effective form of one mode, as text."""
     status = run.mode(name)
     parity, compilations = status.get("parity"), status.get("compile_seconds") or []
@@ -118,12 +119,12 @@ def mode_status(run: Run, name: str) -> dict[str, Any]:
         "removes": status.get("removes") or "",
         "effective": status.get("effective") or "unknown",
         "reason": status.get("reason") or "",
-        "warmup": f"{formatting.figures(status['warmup_seconds'])} s"
+        "warmup": f"{formatting.significant(status['warmup_seconds'])} s"
         if status.get("warmup_seconds")
         else "–",
         "cache": status.get("cache") or "–",
         "compilations": len(compilations),
-        "compile_seconds": f"{formatting.figures(sum(compilations))} s" if compilations else "–",
+        "compile_seconds": f"{formatting.significant(sum(compilations))} s" if compilations else "–",
         "parity": "not checked",
         "difference": "–",
         "tokens": "–",
@@ -139,7 +140,7 @@ def mode_status(run: Run, name: str) -> dict[str, Any]:
     return row
 
 
-def environment(run: Run) -> Iterator[tuple[str, str]]:
+def environment(run: SweepRun) -> Iterator[tuple[str, str]]:
     """What the figures depend on, as label and text."""
     engine, here = run.engine, run.environment
     shape = f"{engine.get('layers')} layers × {engine.get('width')}, context {engine.get('context')}"
@@ -184,7 +185,7 @@ def selftest(findings: Findings) -> str:
     return "not run on this machine and commit (launchbound selftest)"
 
 
-def reproduce(run: Run) -> list[str]:
+def reproduce(run: SweepRun) -> list[str]:
     """Commands that measure the same again."""
     command = ["launchbound", "sweep", "--preset", run.plan.preset, "--seed", str(run.plan.seed)]
     for name in ("model", "device", "dtype", "modes", "batch_sizes"):

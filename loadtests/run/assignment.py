@@ -25,14 +25,14 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     profile_first: bool = False
 
 
-class Started(msgspec.Struct, frozen=True, tag="started"):
+class GeneratorStarted(msgspec.Struct, frozen=True, tag="started"):
     """The load generator runs, on `cpus`; `note` says whether it exports metrics."""
 
     cpus: list[int]
     note: str
 
 
-class Ended(msgspec.Struct, frozen=True, tag="ended"):
+class RequestEnded(msgspec.Struct, frozen=True, tag="ended"):
     """One request ended and its row is written."""
 
     stage: Stage
@@ -42,7 +42,7 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
     error: str | None
 
 
-class PassEnded(msgspec.Struct, frozen=True, tag="pass"):
+class WarmupPassEnded(msgspec.Struct, frozen=True, tag="pass"):
     """One pass of warming up; `over` says that measuring begins."""
 
     number: int
@@ -51,7 +51,7 @@ class PassEnded(msgspec.Struct, frozen=True, tag="pass"):
     reason: str
 
 
-class Finished(msgspec.Struct, frozen=True, tag="finished"):
+class GeneratorFinished(msgspec.Struct, frozen=True, tag="finished"):
     """All that was asked for is done, or `aborted` says why not. `order` is the cells' names, round by round.
 
     `rates` are the arrivals per second of open-loop cells; `cpu_share` is this process's share of one core
@@ -67,4 +67,4 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     aborted: str | None = None
 
 
-Event = Started | Ended | PassEnded | Finished
+GeneratorEvent = GeneratorStarted | RequestEnded | WarmupPassEnded | GeneratorFinished

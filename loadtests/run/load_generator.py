@@ -20,17 +20,24 @@ import psutil
 # isort: off
 from loadtests.run.locust_client import (
     OPEN_LOOP_USERS,
-    LoadGenerator,
+    LocustClient,
 )  # first: locust patches what the others import
 # isort: on
 
 from loadtests.plan.arrivals import poisson
 from loadtests.plan.cells import Cell, order
 from loadtests.plan.prompts import read_prompts
-from loadtests.run.assignment import Assignment, Ended, Event, Finished, PassEnded, Started
+from loadtests.run.assignment import (
+    Assignment,
+    GeneratorEvent,
+    GeneratorFinished,
+    GeneratorStarted,
+    RequestEnded,
+    WarmupPassEnded,
+)
 from loadtests.run.exporter import Exporter
 from loadtests.run.placement import off_cores
-from loadtests.run.requests import Answer, Request, body, row
+from loadtests.run.requests import LoadRequest, LoadResponse, body, row
 from loadtests.run.rows import RowWriter, Stage
 from loadtests.run.target import Target, compile_counters
 from loadtests.run.warmup import WarmUp
@@ -43,33 +50,38 @@ class Abort(Exception):
     """Going on would measure nothing; the message says why."""
 
 
-def emit(event: Event) -> None:
+def emit(event: GeneratorEvent) -> None:
     """Tell the sweep; a sweep that is gone ends this process (BrokenPipeError)."""
     sys.stdout.buffer.write(msgspec.json.encode(event) + b"\n")
     sys.stdout.buffer.flush()
 
 
-class Driver:
+class LoadGenerator:
     """Warms the service up, then visits every cell in every round."""
 
     def __init__(
         self,
         assignment: Assignment,
-        generator: LoadGenerator,
+        client: LocustClient,
         target: Target,
         rows: RowWriter,
         exporter: Exporter,
     ) -> None:
-        self._assignment, self._plan = assignment, assignment.plan
-        self._generator, self._target, self._rows, self._exporter = generator, target, rows, exporter
+        self._assignment = assignment
+        self._plan = assignment.plan
+        self._client = client
+        self._target = target
+        self._rows = rows
+        self._exporter = exporter
         self._texts = read_prompts(assignment.prompt_file)
         self._warmup = WarmUp(self._plan.warmup_passes_least, self._plan.warmup_passes_most)
         self._clock_offset = time() - perf_counter()
-        self._sequence = self._failures = 0
+        self._sequence = 0
+        self._failures = 0
         self._order: list[list[str]] = []
         self._rates: dict[str, float] = {}
 
-    def run(self) -> Finished:
+    def run(self) -> GeneratorFinished:
         """The whole sweep. What was measured before an abort stays in the rows."""
         aborted, cpu_share = None, None
         try:
@@ -81,7 +93,7 @@ class Driver:
         except Abort as error:
             aborted = str(error)
         warmup = self._warmup
-        return Finished(
+        return GeneratorFinished(
             order=self._order,
             rates=self._rates,
             cpu_share=cpu_share,
@@ -98,12 +110,12 @@ class Driver:
             profiled = self._profiled(number)
             for cell in order(self._plan, number):
                 request = self._request(cell, number, 0, "warmup")
-                for _, answer in self._take(self._generator.closed([request], 1)):
-                    if answer.status == 200 and not profiled:
-                        latencies[cell.name] = answer.latency_seconds
+                for _, response in self._take(self._client.closed([request], 1)):
+                    if response.status == 200 and not profiled:
+                        latencies[cell.name] = response.latency_seconds
             over = self._warmup.add(latencies, compile_counters(self._target.metrics()))
             warmup = self._warmup
-            emit(PassEnded(warmup.passes, warmup.settled, over, warmup.reason))
+            emit(WarmupPassEnded(warmup.passes, warmup.settled, over, warmup.reason))
         for cell in self._plan.cells:
             if cell.load is not None:
                 self._rates[cell.name] = cell.load * self._capacity(cell)
@@ -127,17 +139,17 @@ class Driver:
             self._order[-1].append(cell.name)
             requests = [self._request(cell, number, index, "measure") for index in range(cell.requests)]
             if cell.load is None:
-                visit = self._generator.closed(requests, cell.concurrency)
+                visit = self._client.closed(requests, cell.concurrency)
             else:
-                visit = self._generator.open(self._schedule(cell, number, requests))
+                visit = self._client.open(self._schedule(cell, number, requests))
             for _ in self._take(visit):
                 continue
 
-    def _schedule(self, cell: Cell, number: int, requests: list[Request]) -> list[Request]:
+    def _schedule(self, cell: Cell, number: int, requests: list[LoadRequest]) -> list[LoadRequest]:
         seed = f"{self._plan.seed}/{number}/{cell.name}"
         due, now = poisson(self._rates[cell.name], len(requests), seed), perf_counter()
         return [
-            Request(r.cell, r.round, r.stage, r.id, r.body, intended=now + offset)
+            LoadRequest(r.cell, r.round, r.stage, r.id, r.body, intended=now + offset)
             for r, offset in zip(requests, due, strict=True)
         ]
 
@@ -145,24 +157,26 @@ class Driver:
         # Round 0 is the first pass of warming up.
         return self._assignment.profile_first and number == 0
 
-    def _request(self, cell: Cell, number: int, index: int, stage: Stage) -> Request:
+    def _request(self, cell: Cell, number: int, index: int, stage: Stage) -> LoadRequest:
         content = body(self._plan, self._texts, cell, number, index, self._profiled(number))
-        return Request(cell, number, stage, uuid.uuid4().hex, content)
+        return LoadRequest(cell, number, stage, uuid.uuid4().hex, content)
 
-    def _take(self, visit: Iterator[tuple[Request, Answer]]) -> Iterator[tuple[Request, Answer]]:
+    def _take(
+        self, visit: Iterator[tuple[LoadRequest, LoadResponse]]
+    ) -> Iterator[tuple[LoadRequest, LoadResponse]]:
         """Write a row and tell the sweep as each request ends. Raises Abort where all fail."""
-        for request, answer in visit:
-            written = row(self._assignment.run, self._sequence, request, answer, self._clock_offset)
+        for request, response in visit:
+            written = row(self._assignment.run, self._sequence, request, response, self._clock_offset)
             self._rows.write(written)
             self._sequence += 1
             error = written["error"]
-            cell, latency = request.cell, answer.latency_seconds
+            cell, latency = request.cell, response.latency_seconds
             self._exporter.observe(cell.mode, cell.batch_size, latency, failed=error is not None)
-            emit(Ended(request.stage, request.round, cell.name, latency, error))
+            emit(RequestEnded(request.stage, request.round, cell.name, latency, error))
             self._failures = self._failures + 1 if error else 0
             if self._failures >= FAILURES_IN_A_ROW:
                 raise Abort(f"{self._failures} requests in a row failed, the last with: {error}")
-            yield request, answer
+            yield request, response
 
 
 def _cpu_seconds() -> float:
@@ -180,20 +194,20 @@ def main() -> int:
     return 1 if finished.aborted else 0
 
 
-def _run(assignment: Assignment, cpus: list[int]) -> Finished:
+def _run(assignment: Assignment, cpus: list[int]) -> GeneratorFinished:
     cells = assignment.plan.cells
     users = max([cell.concurrency for cell in cells] + [OPEN_LOOP_USERS for cell in cells if cell.load])
     target = Target(assignment.url, os.environ.get("LAUNCHBOUND_API_KEY"))
     exporter = Exporter({"run": assignment.run, "preset": assignment.plan.preset})
     note = exporter.serve(assignment.exporter_port)
-    generator = LoadGenerator(assignment.url, {**target.headers, "X-Launchbound-Run": assignment.run}, users)
-    exporter.users.set_function(lambda: generator.users)
-    emit(Started(cpus, note))
+    client = LocustClient(assignment.url, {**target.headers, "X-Launchbound-Run": assignment.run}, users)
+    exporter.users.set_function(lambda: client.users)
+    emit(GeneratorStarted(cpus, note))
     try:
         with RowWriter(Path(assignment.folder)) as rows:
-            return Driver(assignment, generator, target, rows, exporter).run()
+            return LoadGenerator(assignment, client, target, rows, exporter).run()
     finally:
-        generator.close()
+        client.close()
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from geventhttpclient.client import HTTPClientPool
 from time import sleep  # the replaced one
 # isort: on
 
-from loadtests.run.requests import Answer, Request
+from loadtests.run.requests import LoadRequest, LoadResponse
 
 REQUEST_TIMEOUT_SECONDS = 600.0
 CONNECT_TIMEOUT_SECONDS = 10.0
@@ -29,14 +29,14 @@ OPEN_LOOP_USERS = 64
 """More in flight than an open loop below saturation needs; where that is wrong, the rate gate says so."""
 
 
-class LoadGeneratorError(RuntimeError):
+class LocustError(RuntimeError):
     """The load generator itself failed."""
 
 
-class Caller(FastHttpUser):
+class RequestUser(FastHttpUser):
     """A locust user that posts whatever request comes down the generator."""
 
-    work: ClassVar[Queue[Request]]
+    work: ClassVar[Queue[LoadRequest]]
     fixed_headers: ClassVar[Mapping[str, str]]
 
     @task
@@ -50,7 +50,7 @@ class Caller(FastHttpUser):
         )
 
 
-class LoadGenerator:
+class LocustClient:
     """`users` locust users that share one pool of connections, so that a lone request finds a warm one."""
 
     def __init__(self, url: str, headers: Mapping[str, str], users: int) -> None:
@@ -59,10 +59,10 @@ class LoadGenerator:
             network_timeout=REQUEST_TIMEOUT_SECONDS,
             connection_timeout=CONNECT_TIMEOUT_SECONDS,
         )
-        self._ended: Queue[tuple[Request, Answer]] = Queue()
-        self._work: Queue[Request] = Queue()
+        self._ended: Queue[tuple[LoadRequest, LoadResponse]] = Queue()
+        self._work: Queue[LoadRequest] = Queue()
         attributes = {"work": self._work, "fixed_headers": headers, "client_pool": pool, "abstract": False}
-        user = type("LoadGeneratorCaller", (Caller,), attributes)
+        user = type("LocustClientUser", (RequestUser,), attributes)
         self._environment = Environment(user_classes=[user], host=url)
         self._environment.events.request.add_listener(self._on_request)  # type: ignore[no-untyped-call]
         self._runner = self._environment.create_local_runner()
@@ -70,7 +70,7 @@ class LoadGenerator:
         deadline = perf_counter() + START_SECONDS
         while self._runner.user_count < users:
             if perf_counter() > deadline:
-                raise LoadGeneratorError(f"locust's users did not start within {START_SECONDS:.0f} s")
+                raise LocustError(f"locust's users did not start within {START_SECONDS:.0f} s")
             sleep(0.01)
 
     @property
@@ -89,10 +89,12 @@ class LoadGenerator:
         """Locust's own clock around the exchange, unrounded, body included."""
         status = int(response.status_code)
         failure = None if exception is None else f"{type(exception).__name__}: {exception}"
-        answer = Answer(context["started"], response_time / 1e3, status, response.text, failure)
-        self._ended.put((context["request"], answer))
+        ended = LoadResponse(context["started"], response_time / 1e3, status, response.text, failure)
+        self._ended.put((context["request"], ended))
 
-    def closed(self, requests: Sequence[Request], concurrency: int) -> Iterator[tuple[Request, Answer]]:
+    def closed(
+        self, requests: Sequence[LoadRequest], concurrency: int
+    ) -> Iterator[tuple[LoadRequest, LoadResponse]]:
         """Send `requests`, `concurrency` of them in flight at a time; yields each as it ends."""
         waiting, flying = deque(requests), 0
         while waiting or flying:
@@ -108,7 +110,7 @@ class LoadGenerator:
                 sleep(0)
             yield ended
 
-    def open(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Answer]]:
+    def open(self, requests: Sequence[LoadRequest]) -> Iterator[tuple[LoadRequest, LoadResponse]]:
         """Send each of `requests` when it is due, answered or not; yields each as it ends."""
         flying = 0
         for request in requests:

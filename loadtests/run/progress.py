@@ -9,13 +9,19 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from loadtests.plan.cells import Plan
-from loadtests.run.assignment import Ended, Event, Finished, PassEnded, Started
+from loadtests.run.assignment import (
+    GeneratorEvent,
+    GeneratorFinished,
+    GeneratorStarted,
+    RequestEnded,
+    WarmupPassEnded,
+)
 
 LINE_SECONDS = 5.0
 """Without a terminal: at most one line in this time, and at least one in twice this time."""
 
 
-class Reporter:
+class SweepProgress:
     """Shows waiting, warming up and measuring of one sweep on `console`."""
 
     def __init__(self, console: Console, plan: Plan) -> None:
@@ -34,7 +40,7 @@ class Reporter:
         self._said_at = 0.0
         self._measured, self._began, self._errors = 0, monotonic(), 0
 
-    def __enter__(self) -> Reporter:
+    def __enter__(self) -> SweepProgress:
         if self._console.is_terminal:
             self._bar.start()
         return self
@@ -58,32 +64,32 @@ class Reporter:
         if not self._console.is_terminal and monotonic() - self._said_at > LINE_SECONDS:
             self.say(f"still running, {monotonic() - self._began:.0f} s")
 
-    def take(self, event: Event | None) -> None:
+    def take(self, event: GeneratorEvent | None) -> None:
         """Show what the load generator tells; None: nothing for a while."""
         match event:
             case None:
                 self._beat()
-            case Started(cpus=cpus, note=note):
+            case GeneratorStarted(cpus=cpus, note=note):
                 self.say(f"load generator on cores {', '.join(map(str, cpus))}; {note}")
-            case PassEnded(number=number, over=over, settled=settled, reason=reason):
+            case WarmupPassEnded(number=number, over=over, settled=settled, reason=reason):
                 verdict = "" if not over else ("; settled" if settled else "; not settled, measuring anyway")
                 self.say(f"warm-up pass {number}: {reason}{verdict}")
                 self._began = monotonic()
-            case Ended(stage="measure"):
+            case RequestEnded(stage="measure"):
                 self._measured += 1
                 self._errors += event.error is not None
                 self._now(self._line(event), self._measured, self._plan.requests)
-            case Ended():
+            case RequestEnded():
                 self._now(f"warm-up · {event.cell} {event.latency_seconds * 1e3:.1f} ms")
-            case Finished(aborted=str(reason)):
+            case GeneratorFinished(aborted=str(reason)):
                 self.say(f"stopped: {reason}")
-            case Finished():
+            case GeneratorFinished():
                 spent = monotonic() - self._began
                 self.say(
                     f"measured {self._measured} requests in {spent:.0f} s, {self._errors} of them failed"
                 )
 
-    def _line(self, event: Ended) -> str:
+    def _line(self, event: RequestEnded) -> str:
         errors = f", {self._errors} failed" if self._errors else ""
         return f"round {event.round}/{self._plan.rounds}{errors} · {event.cell}"
 

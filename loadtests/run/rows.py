@@ -13,7 +13,7 @@ ROWS_FILE = "requests.jsonl"
 Stage = Literal["warmup", "measure"]
 
 
-class Phase(msgspec.Struct, frozen=True, kw_only=True):
+class RowPhase(msgspec.Struct, frozen=True, kw_only=True):
     """The response's timings of one phase, as far as reports use them."""
 
     steps: int = 0
@@ -24,7 +24,7 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
     sync_wait_seconds: float | None = None
 
 
-class Sources(msgspec.Struct, frozen=True, kw_only=True):
+class RowSources(msgspec.Struct, frozen=True, kw_only=True):
     """Where dispatch and kernel come from: `measured`, `calibrated`, `residual`, …"""
 
     dispatch: str | None = None
@@ -72,9 +72,9 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
     time_to_first_token_seconds: float | None = None
     involuntary_switches: int | None = None
     profiled: bool = False
-    prefill: Phase | None = None
-    decode: Phase | None = None
-    sources: Sources | None = None
+    prefill: RowPhase | None = None
+    decode: RowPhase | None = None
+    sources: RowSources | None = None
 
     @property
     def ok(self) -> bool:

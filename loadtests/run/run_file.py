@@ -29,7 +29,7 @@ class Client(msgspec.Struct, kw_only=True):
     warmup_reason: str = ""
 
 
-class Run(msgspec.Struct, kw_only=True):
+class SweepRun(msgspec.Struct, kw_only=True):
     """A sweep. `engine` and `modes` are GET /v1/modes at the end, `modes_before` at the start.
 
     `order` is what was really run, names of cells by round. `ended` None: never brought to an end.
@@ -57,7 +57,7 @@ class Run(msgspec.Struct, kw_only=True):
         return next((mode for mode in self.modes or self.modes_before if mode["mode"] == name), {})
 
 
-def write_run(folder: Path, run: Run) -> None:
+def write_run(folder: Path, run: SweepRun) -> None:
     """Write `run.json` whole or not at all."""
     text = msgspec.json.format(msgspec.json.encode(run), indent=2)
     fresh = folder / f"{RUN_FILE}.new"
@@ -65,7 +65,7 @@ def write_run(folder: Path, run: Run) -> None:
     fresh.replace(folder / RUN_FILE)
 
 
-def read_run(folder: Path) -> Run:
+def read_run(folder: Path) -> SweepRun:
     """`run.json` of a results folder. Raises RunError where it is missing, broken or of a later format."""
     path = folder / RUN_FILE
     try:
@@ -80,6 +80,6 @@ def read_run(folder: Path) -> Run:
             raise RunError(
                 f"{path} has format {version}, this version reads {FORMAT_VERSION}: use the one that wrote it"
             )
-        return msgspec.json.decode(content, type=Run)
+        return msgspec.json.decode(content, type=SweepRun)
     except (msgspec.DecodeError, AttributeError) as error:
         raise RunError(f"{path} is broken ({error}): run the sweep again") from error

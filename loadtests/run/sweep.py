@@ -14,20 +14,20 @@ from rich.console import Console
 
 from loadtests.plan.cells import Plan, check
 from loadtests.plan.prompts import PROMPT_FILE, read_prompts
-from loadtests.run.assignment import Assignment, Finished, Started
+from loadtests.run.assignment import Assignment, GeneratorFinished, GeneratorStarted
 from loadtests.run.environment import environment, git_state
 from loadtests.run.exporter import PORT
-from loadtests.run.load_generator_process import drive
+from loadtests.run.load_generator_process import run_load_generator
 from loadtests.run.placement import off_cores
-from loadtests.run.progress import Reporter
+from loadtests.run.progress import SweepProgress
 from loadtests.run.readiness import wait_until_ready
 from loadtests.run.rows import ROWS_FILE, read_rows
-from loadtests.run.run_file import Client, Run, write_run
+from loadtests.run.run_file import Client, SweepRun, write_run
 from loadtests.run.target import Target, TargetError, requests_by_mode
 from loadtests.run.validation import Gate, validate, write_validation
 
 SCRAPES_FOLDER = "server_metrics"
-DRIVER_LOG = "load_generator.log"
+LOAD_GENERATOR_LOG = "load_generator.log"
 COUNTED_WITHIN_SECONDS = 3.0
 """The server counts a request when its answer is handed over, which may be after the client has it."""
 
@@ -37,7 +37,7 @@ class SweepResult:
     """Where the results lie, and which gates they passed."""
 
     folder: Path
-    run: Run
+    run: SweepRun
     gates: tuple[Gate, ...]
 
     @property
@@ -81,16 +81,16 @@ def run_sweep(
     folder.mkdir(parents=True, exist_ok=True)
     if (folder / ROWS_FILE).exists():
         raise TargetError(f"{folder} holds a sweep already: name a new folder")
-    with Reporter(console or Console(), plan) as reporter:
+    with SweepProgress(console or Console(), plan) as reporter:
         return _Sweep(Target(url, os.environ.get("LAUNCHBOUND_API_KEY")), plan, folder, reporter).run(
             prompt_file, exporter_port, ready_timeout_seconds, settings or {}
         )
 
 
 class _Sweep:
-    def __init__(self, target: Target, plan: Plan, folder: Path, reporter: Reporter) -> None:
+    def __init__(self, target: Target, plan: Plan, folder: Path, reporter: SweepProgress) -> None:
         self._target, self._plan, self._folder, self._reporter = target, plan, folder, reporter
-        self._run = Run(
+        self._run = SweepRun(
             run=f"{_now()}-{os.urandom(3).hex()}", url=target.url, plan=plan, seed=plan.seed, started=_now()
         )
 
@@ -124,20 +124,22 @@ class _Sweep:
         try:
             with (
                 off_cores(assignment.avoid_cpus),
-                closing(drive(assignment, self._folder / DRIVER_LOG)) as events,
+                closing(run_load_generator(assignment, self._folder / LOAD_GENERATOR_LOG)) as events,
             ):
                 for event in events:
                     self._reporter.take(event)
-                    if isinstance(event, Finished):
+                    if isinstance(event, GeneratorFinished):
                         finished = event
-                    elif isinstance(event, Started):
+                    elif isinstance(event, GeneratorStarted):
                         run.client.cpus = event.cpus
         except KeyboardInterrupt:
             run.stopped_because = "interrupted"
             self._reporter.say("interrupted: what was measured stays")
             return
         if finished is None:
-            last = (self._folder / DRIVER_LOG).read_text(encoding="utf-8").rstrip().rpartition("\n")[2]
+            last = (
+                (self._folder / LOAD_GENERATOR_LOG).read_text(encoding="utf-8").rstrip().rpartition("\n")[2]
+            )
             run.stopped_because = f"the load generator ended early: {last or 'without a word'}"
             return
         run.order, run.stopped_because = finished.order, finished.aborted

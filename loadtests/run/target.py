@@ -25,7 +25,7 @@ class ModeFailed(TargetError):
     """A mode of the plan failed or is out of parity: a failed check, not bad input."""
 
 
-class Refused(TargetError):
+class RequestRefused(TargetError):
     """The service answered a request with an error; `status` is its code."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -65,7 +65,7 @@ class Target:
     def stream(self, path: str, body: Mapping[str, object]) -> Iterator[tuple[str, Any]]:
         """The events of POST `path` with `body` as JSON, (name, data) each, as they arrive.
 
-        Raises Refused where the service answers with an error, Unreachable where it does not or stops to.
+        Raises RequestRefused for an error status, Unreachable without a response or where it breaks off.
         """
         headers = {**self.headers, "Content-Type": "application/json"}
         request = Request(self.url + path, json.dumps(body).encode(), headers)
@@ -73,7 +73,7 @@ class Target:
             with self._opener.open(request, timeout=self._timeout_seconds) as response:
                 yield from _events(response)
         except HTTPError as error:
-            raise Refused(error.code, _message(error.read().decode(errors="replace"))) from error
+            raise RequestRefused(error.code, _message(error.read().decode(errors="replace"))) from error
         except (URLError, OSError, HTTPException) as error:
             raise self._unreachable(error) from error
 

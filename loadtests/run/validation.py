@@ -10,7 +10,7 @@ import msgspec
 
 from loadtests.plan.cells import MINIMUM_ROUNDS
 from loadtests.run.rows import RequestRow
-from loadtests.run.run_file import Run
+from loadtests.run.run_file import SweepRun
 from loadtests.run.target import requests_by_mode
 
 VALIDATION_FILE = "validation.json"
@@ -34,7 +34,7 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
         return self.passed is False and not self.warning
 
 
-def validate(run: Run, rows: Sequence[RequestRow], before: str | None, after: str | None) -> list[Gate]:
+def validate(run: SweepRun, rows: Sequence[RequestRow], before: str | None, after: str | None) -> list[Gate]:
     """All gates, then all warnings; `before` and `after` are scrapes of /metrics."""
     return [
         _complete(run),
@@ -67,7 +67,7 @@ def read_validation(folder: Path) -> list[Gate]:
     return msgspec.convert(msgspec.json.decode(path.read_bytes())["gates"], list[Gate])
 
 
-def _complete(run: Run) -> Gate:
+def _complete(run: SweepRun) -> Gate:
     detail = f"all {run.plan.rounds} rounds" if run.complete else f"stopped early: {run.stopped_because}"
     return Gate(name="complete", passed=run.complete, detail=detail)
 
@@ -124,14 +124,14 @@ def _rate(rows: Sequence[RequestRow]) -> Gate:
     return Gate(name=name, passed=ratios[worst] >= LEAST_RATE, detail=detail)
 
 
-def _client_cpu(run: Run) -> Gate:
+def _client_cpu(run: SweepRun) -> Gate:
     share = run.client.cpu_share
     detail = "not known, because the sweep did not end" if share is None else f"{share:.0%} of one core"
     name = f"client CPU < {MOST_CLIENT_CPU:.0%}"
     return Gate(name=name, passed=share is not None and share < MOST_CLIENT_CPU, detail=detail)
 
 
-def _parity(run: Run) -> Gate:
+def _parity(run: SweepRun) -> Gate:
     verdicts = {mode: run.mode(mode).get("parity") for mode in run.plan.modes}
     unknown = [mode for mode, verdict in verdicts.items() if verdict is None]
     out = [mode for mode, verdict in verdicts.items() if verdict is not None and not verdict["passed"]]
@@ -144,7 +144,7 @@ def _parity(run: Run) -> Gate:
     return Gate(name="parity", passed=not out and not unknown, detail=detail)
 
 
-def _warmup(run: Run) -> Gate:
+def _warmup(run: SweepRun) -> Gate:
     detail = f"{run.client.warmup_passes} passes; {run.client.warmup_reason}"
     return Gate(name="warm-up", passed=run.client.warmup_settled, detail=detail, warning=True)
 
@@ -171,7 +171,7 @@ def _disturbed(rows: Sequence[RequestRow]) -> Gate:
     return Gate(name="disturbed cells", passed=not marked, detail=detail, warning=True)
 
 
-def _rounds(run: Run) -> Gate:
+def _rounds(run: SweepRun) -> Gate:
     done = len(run.order) if run.complete else max(0, len(run.order) - 1)
     detail = f"{done} rounds" + (
         "" if done >= MINIMUM_ROUNDS else f", fewer than {MINIMUM_ROUNDS}: undecided"
@@ -179,7 +179,7 @@ def _rounds(run: Run) -> Gate:
     return Gate(name="rounds", passed=done >= MINIMUM_ROUNDS, detail=detail, warning=True)
 
 
-def _fallbacks(rows: Sequence[RequestRow], run: Run) -> Gate:
+def _fallbacks(rows: Sequence[RequestRow], run: SweepRun) -> Gate:
     """Requests that ran as something else than their mode had declared at warm-up."""
     declared = {mode: run.mode(mode).get("effective") for mode in run.plan.modes}
     other = Counter(

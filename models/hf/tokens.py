@@ -36,12 +36,12 @@ class HuggingFaceTokenizer:
         text: str = self._inner.decode(list(tokens), skip_special_tokens=True)
         return text
 
-    def stream(self) -> Stream:
+    def stream(self) -> HuggingFaceStream:
         """A decoder for tokens that come one by one."""
-        return Stream(self._inner)
+        return HuggingFaceStream(self._inner)
 
 
-class Stream:
+class HuggingFaceStream:
     """Incremental decoding: what `push` and `flush` return, joined, is `decode` of all the tokens."""
 
     def __init__(self, inner: tokenizers.Tokenizer) -> None:

@@ -53,7 +53,7 @@ def transformer_bits(
     return nats / _NATS_PER_BIT
 
 
-class Counts:
+class NgramCounts:
     """Unigram and bigram counts of a training text over an alphabet of `symbols` symbols.
 
     The bigram is the unigram where nothing was seen and leans on it by Witten and Bell's weights otherwise:

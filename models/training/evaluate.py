@@ -53,8 +53,8 @@ def measure(model: Transformer, tokenizer: Tokenizer, text: Corpus) -> Scores:
     training, held_out = (
         bits_per_byte.with_start(part, tokenizer) for part in (text.training, text.held_out)
     )
-    tokens, size = bits_per_byte.Counts(training, tokenizer.vocabulary), text.held_out_bytes
-    byte_pairs = bits_per_byte.Counts([_bytes(file) for file in text.training], 256)
+    tokens, size = bits_per_byte.NgramCounts(training, tokenizer.vocabulary), text.held_out_bytes
+    byte_pairs = bits_per_byte.NgramCounts([_bytes(file) for file in text.training], 256)
     bits = bits_per_byte.transformer_bits(model, held_out, model.config.context)
     bigram = tokens.bigram_bits(held_out)
     return Scores(

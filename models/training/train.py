@@ -35,9 +35,9 @@ def main(
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("GOMP_SPINCOUNT", "0")
     from models.training.train_tiny import train
-    from models.training.trainer import Plan
+    from models.training.trainer import TrainingPlan
 
-    train(Plan(steps=steps, minutes=minutes, seed=seed, compile=compile), out, threads, resume)
+    train(TrainingPlan(steps=steps, minutes=minutes, seed=seed, compile=compile), out, threads, resume)
 
 
 if __name__ == "__main__":

@@ -26,10 +26,10 @@ STATE_FILE = "training.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TrainingPlan:
     """What a training does. `steps` and `minutes` are two limits of which the first to be reached ends it.
 
-    `minutes` are those of Training.run up to the last step; the last evaluation comes after them.
+    `minutes` are those of Trainer.run up to the last step; the last evaluation comes after them.
     """
 
     steps: int = 9000
@@ -45,7 +45,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class TrainingProgress:
     """Where a training stands. `loss` is in nats per token, `bits_per_byte` that of the held-out files."""
 
     step: int
@@ -54,17 +54,17 @@ class Progress:
     bits_per_byte: float | None = None
 
 
-def rate_at(plan: Plan, fraction: float) -> float:
+def rate_at(plan: TrainingPlan, fraction: float) -> float:
     """Learning rate after `fraction` of the budget: a linear warm-up, then a cosine down to zero."""
     if fraction < plan.warmup:
         return plan.rate * (fraction + plan.warmup / 20) / (plan.warmup * 1.05)
     return plan.rate * 0.5 * (1 + math.cos(math.pi * (fraction - plan.warmup) / (1 - plan.warmup)))
 
 
-class Training:
+class Trainer:
     """A model, its optimiser and how far they are; `folder` receives both at every evaluation."""
 
-    def __init__(self, plan: Plan, config: Config, folder: Path, resume: bool = False) -> None:
+    def __init__(self, plan: TrainingPlan, config: Config, folder: Path, resume: bool = False) -> None:
         """Start anew, or where `folder` left off.
 
         Raises checkpoint.CheckpointError where there is nothing to resume from, or only another seed's.
@@ -83,7 +83,7 @@ class Training:
         if resume:
             self._resume()
 
-    def run(self, corpus: Corpus, tokenizer: Tokenizer, report: Callable[[Progress], None]) -> float:
+    def run(self, corpus: Corpus, tokenizer: Tokenizer, report: Callable[[TrainingProgress], None]) -> float:
         """Train until the plan's first limit; returns the held-out bits per byte of the last weights."""
         plan, bits = self.plan, math.inf
         held_out = bits_per_byte.with_start(corpus.held_out, tokenizer)
@@ -98,7 +98,7 @@ class Training:
                 nat = bits_per_byte.transformer_bits(self.model, held_out, plan.length, autocast=True)
                 bits = measured = nat / corpus.held_out_bytes
                 self.save(tokenizer)
-            report(Progress(self.step, fraction, self.loss, measured))
+            report(TrainingProgress(self.step, fraction, self.loss, measured))
         return bits
 
     def _fraction(self) -> float:

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from loadtests.plan.cells import Cell
 from loadtests.plan.presets import make_plan
-from loadtests.report.formatting import crossing, figures
+from loadtests.report.formatting import crossing, significant
 from loadtests.report.report_files import PLOTLY_BUNDLE, embedded, make_report, plots
 from loadtests.report.results import read_results
 from loadtests.report.terminal import print_table
@@ -357,7 +357,7 @@ def test_the_terminal_prints_failed_gates_first(tmp_path: Path) -> None:
     ],
 )
 def test_figures_have_three_significant_digits_and_no_exponent(value: float, text: str) -> None:
-    assert figures(value) == text
+    assert significant(value) == text
 
 
 @pytest.mark.browser

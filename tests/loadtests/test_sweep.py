@@ -22,7 +22,7 @@ import launchbound
 from loadtests.plan.cells import Cell, Plan, order
 from loadtests.plan.prompts import PromptError
 from loadtests.run import readiness, sweep
-from loadtests.run.assignment import Assignment, Ended, Event, Started
+from loadtests.run.assignment import Assignment, GeneratorEvent, GeneratorStarted, RequestEnded
 from loadtests.run.placement import off_cores
 from loadtests.run.rows import read_rows
 from loadtests.run.run_file import read_run
@@ -166,13 +166,13 @@ def test_a_service_that_only_fails_ends_the_sweep_early(tmp_path: Path) -> None:
 
 
 def test_requests_of_somebody_else_fail_the_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script, real = Script(), sweep.drive
+    script, real = Script(), sweep.run_load_generator
 
-    def with_another_client(assignment: Assignment, log: Path) -> Iterator[Event | None]:
+    def with_another_client(assignment: Assignment, log: Path) -> Iterator[GeneratorEvent | None]:
         yield from real(assignment, log)
         script.ran["eager"] += 1
 
-    monkeypatch.setattr(sweep, "drive", with_another_client)
+    monkeypatch.setattr(sweep, "run_load_generator", with_another_client)
     result = swept(tmp_path, script)
     count = next(gate for gate in result.failed if gate.name == "client rows = server's count")
     assert "eager: 36 rows, 37 counted" in count.detail
@@ -185,15 +185,15 @@ def test_a_mode_out_of_parity_fails_the_sweep(tmp_path: Path) -> None:
 def test_ctrl_c_keeps_what_was_measured_and_says_incomplete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = sweep.drive
+    real = sweep.run_load_generator
 
-    def interrupted(assignment: Assignment, log: Path) -> Iterator[Event | None]:
+    def interrupted(assignment: Assignment, log: Path) -> Iterator[GeneratorEvent | None]:
         for event in real(assignment, log):
             yield event
-            if isinstance(event, Ended) and event.round == 3:
+            if isinstance(event, RequestEnded) and event.round == 3:
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr(sweep, "drive", interrupted)
+    monkeypatch.setattr(sweep, "run_load_generator", interrupted)
     result = swept(tmp_path, Script())
     run = read_run(tmp_path)
     assert (run.complete, run.stopped_because) == (False, "interrupted")
@@ -336,8 +336,8 @@ def test_the_load_generator_ends_with_the_one_who_asked(tmp_path: Path) -> None:
         assignment = Assignment(
             run="a", url=url, folder=str(tmp_path), plan=SMALL, prompt_file=str(sweep.PROMPT_FILE)
         )
-        events = sweep.drive(assignment, tmp_path / "log")
-        assert isinstance(next(event for event in events if event is not None), Started)
+        events = sweep.run_load_generator(assignment, tmp_path / "log")
+        assert isinstance(next(event for event in events if event is not None), GeneratorStarted)
         events.close()
         hold.set()
     children = subprocess.run(

@@ -28,7 +28,7 @@ TEXT = Corpus(
     training=tuple(f"def f{n}(value):\n    return value + {n}\n" * 20 for n in range(8)),
     held_out=("def g(value):\n    return value - 1\n" * 10,),
 )
-PLAN = trainer.Plan(steps=6, minutes=60, batch=2, length=32, evaluate_every=3, compile=False)
+PLAN = trainer.TrainingPlan(steps=6, minutes=60, batch=2, length=32, evaluate_every=3, compile=False)
 
 
 def test_the_training_forward_gives_the_logits_of_the_served_steps() -> None:
@@ -89,10 +89,10 @@ def test_text_too_short_for_one_batch_is_refused() -> None:
         next(batches(("a = 1\n",), TOKENIZER, 64, 32, seed=0, skip=0))
 
 
-def run(folder: Path, resume: bool = False, stop_at: int | None = None) -> trainer.Training:
-    run = trainer.Training(PLAN, SMALL, folder, resume)
+def run(folder: Path, resume: bool = False, stop_at: int | None = None) -> trainer.Trainer:
+    run = trainer.Trainer(PLAN, SMALL, folder, resume)
 
-    def report(now: trainer.Progress) -> None:
+    def report(now: trainer.TrainingProgress) -> None:
         if now.step == stop_at:
             raise KeyboardInterrupt
 
@@ -112,8 +112,8 @@ def test_a_resumed_training_ends_where_an_uninterrupted_one_does(tmp_path: Path)
 
 def test_training_lowers_the_loss_on_held_out_text_and_its_folder_can_be_served(tmp_path: Path) -> None:
     measured = []
-    trainer.Training(
-        trainer.Plan(steps=40, minutes=60, batch=4, length=32, evaluate_every=20, compile=False),
+    trainer.Trainer(
+        trainer.TrainingPlan(steps=40, minutes=60, batch=4, length=32, evaluate_every=20, compile=False),
         SMALL,
         tmp_path,
     ).run(TEXT, TOKENIZER, lambda now: measured.append(now.bits_per_byte))
@@ -126,13 +126,13 @@ def test_training_lowers_the_loss_on_held_out_text_and_its_folder_can_be_served(
 
 def test_nothing_to_resume_from_is_said_with_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(checkpoint.CheckpointError, match="train without --resume"):
-        trainer.Training(PLAN, SMALL, tmp_path, resume=True)
+        trainer.Trainer(PLAN, SMALL, tmp_path, resume=True)
 
 
 def test_a_state_of_another_seed_is_refused_with_the_seed_to_give(tmp_path: Path) -> None:
     run(tmp_path)
     with pytest.raises(checkpoint.CheckpointError, match="--seed 0, or train without --resume"):
-        trainer.Training(replace(PLAN, seed=1), SMALL, tmp_path, resume=True)
+        trainer.Trainer(replace(PLAN, seed=1), SMALL, tmp_path, resume=True)
 
 
 def test_the_rate_warms_up_then_falls_to_zero() -> None:
@@ -178,7 +178,7 @@ def test_bits_of_the_transformer_count_every_token_once_whatever_the_window() ->
 def test_the_baselines_are_probabilities() -> None:
     symbols = 6
     learnt = [np.array([0, 1, 2, 1, 2, 1, 3, 0, 1]), np.array([0, 4, 4, 1])]
-    counts = bits_per_byte.Counts(learnt, symbols)
+    counts = bits_per_byte.NgramCounts(learnt, symbols)
     for before in range(symbols):  # 5 was never seen, as a first or a second symbol
         pairs = [np.array([before, after]) for after in range(symbols)]
         assert sum(2 ** -counts.bigram_bits([pair]) for pair in pairs) == pytest.approx(1)
@@ -188,5 +188,5 @@ def test_the_baselines_are_probabilities() -> None:
 def test_a_bigram_beats_a_unigram_on_text_with_order() -> None:
     learnt = bits_per_byte.with_start(TEXT.training, TOKENIZER)
     held_out = bits_per_byte.with_start(TEXT.held_out, TOKENIZER)
-    counts = bits_per_byte.Counts(learnt, CONFIGS["tiny"].vocabulary)
+    counts = bits_per_byte.NgramCounts(learnt, CONFIGS["tiny"].vocabulary)
     assert counts.bigram_bits(held_out) < 0.8 * counts.unigram_bits(held_out)
