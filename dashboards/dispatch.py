@@ -37,7 +37,8 @@ def dispatch() -> Dashboard:
 
 
 def _share() -> Panel:
-    dispatched, taken = total_rate("request_dispatch_seconds_sum"), total_rate("request_duration_seconds_sum")
+    dispatched = total_rate("request_dispatch_seconds_sum")
+    taken = total_rate("request_duration_seconds_sum")
     return graph(
         PanelStyle("Dispatch per request second", "percentunit"),
         Query(f"{dispatched} / ({taken} > 0)", "{{mode}}"),

@@ -88,10 +88,8 @@ def _lines(panel: dict[str, Any], answers: Answers) -> go.Figure:
         for sample in samples:
             name = named(target["legendFormat"], sample.labels)
             points = sample.points if stacked else _with_gaps(sample.points)
-            when, values = (
-                [datetime.fromtimestamp(at, UTC) for at, _ in points],
-                [value for _, value in points],
-            )
+            when = [datetime.fromtimestamp(at, UTC) for at, _ in points]
+            values = [value for _, value in points]
             figure.add_scatter(
                 x=when,
                 y=values,
@@ -130,7 +128,8 @@ def _bars(panel: dict[str, Any], answers: Answers) -> go.Figure:
         return _with_unit(figure, panel, "y")
     for target, samples in zip(panel["targets"], answers, strict=True):
         downwards = sorted(samples, key=lambda one: rung(one.labels["mode"]), reverse=True)
-        modes, values = [one.labels["mode"] for one in downwards], [one.points[0][1] for one in downwards]
+        modes = [one.labels["mode"] for one in downwards]
+        values = [one.points[0][1] for one in downwards]
         name = target["legendFormat"]
         by_mode = [mode_colour(mode, sorted(modes)) for mode in modes]
         colour = by_mode if panel["options"].get("colorByField") else colour_of(panel, name)

@@ -80,7 +80,8 @@ def _copies(
     modes = sorted((one.labels["mode"] for one in prometheus.query(served, at=shown.end)), key=drawing.rung)
     copies = []
     for index, mode in enumerate(modes):
-        place, width = panel["gridPos"], 24 // panel["maxPerRow"]
+        place = panel["gridPos"]
+        width = 24 // panel["maxPerRow"]
         corner = {"x": index * width % 24, "y": place["y"] + index * width // 24 * place["h"]}
         title = f"{panel['title']}: {mode}"
         copies.append((panel | {"title": title, "gridPos": place | corner | {"w": width}}, mode))

@@ -37,7 +37,10 @@ OUTCOME_COLOURS: Mapping[str, str] = {
 }
 """By how a request ended."""
 
-GOOD, WARN, BAD, NEUTRAL = "#2A9D8F", "#E9A23B", "#D1495B", "#7A8B99"
+GOOD = "#2A9D8F"
+WARN = "#E9A23B"
+BAD = "#D1495B"
+NEUTRAL = "#7A8B99"
 
 PALETTE = ("#4C72B0", "#DD8452", "#55A868", "#C44E52", "#8172B3", "#937860")
 """For whatever has no colour of its own, in this order."""

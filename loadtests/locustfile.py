@@ -111,7 +111,8 @@ class LaunchboundUser(FastHttpUser):
     @task
     def generate(self) -> None:
         """POST to a mode; anything but a 200 is a failure with the service's own message."""
-        mode, batch = random.choice(self.load.modes), random.choice(self.load.batch_sizes)
+        mode = random.choice(self.load.modes)
+        batch = random.choice(self.load.batch_sizes)
         body = {"prompts": random.choices(self.load.prompts, k=batch), "max_new_tokens": self.load.new_tokens}
         with self.client.post(
             f"/v1/modes/{mode}/generate",

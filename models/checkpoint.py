@@ -55,7 +55,8 @@ def save(model: Transformer, folder: Path | str, dtype: torch.dtype = torch.bflo
     stored = {
         name: state[name].detach().to("cpu", dtype).contiguous() for name in expected_shapes(model.config)
     }
-    weights, config = folder / (WEIGHTS_FILE + ".part"), folder / (CONFIG_FILE + ".part")
+    weights = folder / (WEIGHTS_FILE + ".part")
+    config = folder / (CONFIG_FILE + ".part")
     weights.write_bytes(to_bytes(stored))
     config.write_bytes(msgspec.json.format(msgspec.json.encode(asdict(model.config))) + b"\n")
     weights.replace(folder / WEIGHTS_FILE)

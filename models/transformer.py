@@ -74,7 +74,8 @@ class Attention(nn.Module):
         so that keys and values are read where they lie: no copy per head, and no attention backend is ruled
         out by `enable_gqa`.
         """
-        c, (batch, tokens) = self.config, where[1].shape
+        c = self.config
+        batch, tokens = where[1].shape
         projected = self.query_key_value(x).view(batch, tokens, c.heads + 2 * c.kv_heads, c.head_width)
         turning, v = projected.split([c.heads + c.kv_heads, c.kv_heads], dim=2)
         q, k = rotate(turning, *rotation).split([c.heads, c.kv_heads], dim=2)

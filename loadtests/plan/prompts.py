@@ -62,7 +62,8 @@ def select(texts: list[str], name: PromptSet) -> list[str]:
 
 
 def _joined(texts: list[str], start: int) -> str:
-    text, place = texts[start], start
+    text = texts[start]
+    place = start
     while len(text) < LONG_CHARACTERS:
         place += 1
         text += "\n\n\n" + texts[place % len(texts)]
@@ -71,7 +72,8 @@ def _joined(texts: list[str], start: int) -> str:
 
 def draw(texts: list[str], count: int, seed: str) -> list[str]:
     """`count` of `texts` by `seed`, without repeats as long as there are enough."""
-    random, drawn = Random(seed), list[str]()
+    random = Random(seed)
+    drawn = list[str]()
     while len(drawn) < count:
         drawn += random.sample(texts, min(count - len(drawn), len(texts)))
     return drawn

@@ -86,7 +86,8 @@ def _bound(baseline: Summary) -> str | None:
 
 
 def _payback(shipped: Summary, status: dict[str, Any]) -> str:
-    seconds, cache = status.get("warmup_seconds"), status.get("cache")
+    seconds = status.get("warmup_seconds")
+    cache = status.get("cache")
     warmup = f"warm-up ({formatting.significant(seconds)} s, {cache} cache)" if seconds else "warm-up"
     match shipped.payback:
         case int(requests) if requests > 0:
@@ -111,7 +112,8 @@ def table(verdict: Verdict) -> dict[str, Any]:
 
 
 def _row(summary: Summary) -> dict[str, Any]:
-    control, comparison = summary.cell.control, summary.comparison
+    control = summary.cell.control
+    comparison = summary.comparison
     return {
         "mode": summary.cell.mode,
         "colour": colour(summary.cell.mode),

@@ -123,7 +123,8 @@ def headline(findings: Findings) -> str:
 def provisional(verdicts: list[Verdict]) -> list[str]:
     """One sentence where the machine was too busy for an answer to be relied on, else none."""
     cells = [summary for verdict in verdicts for summary in verdict.summaries]
-    disturbed, noise = sum(s.disturbed for s in cells), max(verdict.noise for verdict in verdicts)
+    disturbed = sum(s.disturbed for s in cells)
+    noise = max(verdict.noise for verdict in verdicts)
     if 2 * disturbed <= len(cells) and noise < BUSY_NOISE:
         return []
     found = f"{disturbed} of {len(cells)} cells were disturbed, and {BASELINE} beside itself differs by up to"

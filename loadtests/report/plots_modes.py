@@ -19,7 +19,8 @@ def _lines(
     for mode, summaries in by_mode(findings).items():
         batches = [summary.cell.batch_size for summary in summaries]
         values = [value(summary) for summary in summaries]
-        low, high = [scale * v.low for v in values], [scale * v.high for v in values]
+        low = [scale * v.low for v in values]
+        high = [scale * v.high for v in values]
         ends += [scale * v.value for v in values]
         if all(v.samples > 1 for v in values):
             ends += low + high
@@ -74,7 +75,8 @@ def speedups(findings: Findings) -> Plot | None:
     figure = base("batch size", f"speed-up against {BASELINE}, ×")
     places = {verdict.batch_size: place for place, verdict in enumerate(findings.main)}
     for verdict in findings.main:
-        place, noise = places[verdict.batch_size], verdict.noise
+        place = places[verdict.batch_size]
+        noise = verdict.noise
         if noise < float("inf"):
             figure.add_shape(
                 type="rect",

@@ -70,7 +70,8 @@ def log_axis(values: Iterable[float | None]) -> dict[str, Any]:
     known = [value for value in values if value is not None and value > 0 and math.isfinite(value)]
     if not known:
         return {"type": "log"}
-    low, high = min(known) / 1.25, max(known) * 1.25
+    low = min(known) / 1.25
+    high = max(known) * 1.25
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks = [
         step * 10.0**power for power in powers for step in (1, 2, 5) if low <= step * 10.0**power <= high

@@ -121,7 +121,8 @@ class Results:
 def read_results(folder: Path | str) -> Results:
     """Everything in a results folder. Raises RunError, RowsError or ResultsError."""
     folder = Path(folder)
-    run, frame = read_run(folder), frame_of(read_rows(folder))
+    run = read_run(folder)
+    frame = frame_of(read_rows(folder))
     if measured(frame).is_empty():
         raise ResultsError(f"{folder} holds no measured request that was answered: run the sweep again")
     return Results(folder, run, tuple(read_validation(folder)), frame)

@@ -23,7 +23,8 @@ _COLUMNS = ("mode", "ms", "tokens/s", "dispatch", "kernel", "index", "speed-up (
 
 def print_table(folder: Path | str, console: Console | None = None) -> None:
     """Print what a results folder says. Raises RowsError where it holds nothing."""
-    findings, console = Findings(read_results(folder)), console or Console()
+    findings = Findings(read_results(folder))
+    console = console or Console()
     if not console.is_terminal and console.width < WIDTH:
         console = Console(file=console.file, width=WIDTH)
     for gate in findings.results.failed_gates:
@@ -90,7 +91,8 @@ def _footnotes(verdict: Verdict) -> str | None:
 
 
 def _row(summary: Summary) -> list[Text | str]:
-    comparison, parts = summary.comparison, summary.parts
+    comparison = summary.comparison
+    parts = summary.parts
     name = f"{summary.cell.mode} (control)" if summary.cell.control else summary.cell.mode
     word = comparison.word if comparison and not summary.cell.control else None
     return [

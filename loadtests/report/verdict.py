@@ -166,7 +166,8 @@ class Findings:
         return self._find(group, BASELINE)
 
     def _noise(self, group: Group) -> float:
-        baseline, control = self._baseline(group), self._find(group, BASELINE, control=True)
+        baseline = self._baseline(group)
+        control = self._find(group, BASELINE, control=True)
         if baseline is None:
             return 1.0
         return noise_factor(
@@ -177,7 +178,8 @@ class Findings:
         means = self.results.cells.row(by_predicate=pl.col("cell") == cell.name, named=True)
         rounds = self.results.medians(cell.name)
         baseline = self._baseline(group_of(cell))
-        comparison, latency = None, typical(rounds)
+        comparison = None
+        latency = typical(rounds)
         reference = self.results.medians(baseline.name) if baseline else {}
         if baseline != cell and reference.keys() & rounds.keys():
             noise = 1.0 if cell.control else self._noise(group_of(cell))

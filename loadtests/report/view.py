@@ -29,7 +29,8 @@ COLD = (
 def view(findings: Findings) -> dict[str, Any]:
     """Everything the templates need, save the plots."""
     results = findings.results
-    run, gates = results.run, results.gates
+    run = results.run
+    gates = results.gates
     return {
         "headline": formatting.headline(findings),
         "crossing": formatting.crossing(findings.crossover, findings.upper_estimate) + ".",
@@ -112,7 +113,8 @@ def _falls(floors: Sequence[Mapping[str, float]]) -> str:
 def mode_status(run: SweepRun, name: str) -> dict[str, Any]:
     """Parity, warm-up and effective form of one mode, as text."""
     status = run.mode(name)
-    parity, compilations = status.get("parity"), status.get("compile_seconds") or []
+    parity = status.get("parity")
+    compilations = status.get("compile_seconds") or []
     row: dict[str, Any] = {
         "mode": name,
         "colour": colour(name),
@@ -142,14 +144,16 @@ def mode_status(run: SweepRun, name: str) -> dict[str, Any]:
 
 def environment(run: SweepRun) -> Iterator[tuple[str, str]]:
     """What the figures depend on, as label and text."""
-    engine, here = run.engine, run.environment
+    engine = run.engine
+    here = run.environment
     shape = f"{engine.get('layers')} layers × {engine.get('width')}, context {engine.get('context')}"
     yield "model", f"{engine.get('model')}, {engine.get('parameters', 0):,} parameters, {shape}"
     yield "model hash", str(engine.get("model_hash"))
     yield "device", f"{engine.get('device_name') or engine.get('device')}, {engine.get('dtype')}"
     if engine.get("no_twin") and engine.get("device") == "cpu":
         yield "dispatch", f"not measured, because there is no hollow twin: {engine['no_twin']}"
-    threads, share = engine.get("threads"), run.client.cpu_share
+    threads = engine.get("threads")
+    share = run.client.cpu_share
     yield "engine", f"{threads} thread{'s' if threads != 1 else ''} on {_cores(engine.get('cpus'))}"
     used = "" if share is None else f", {share:.0%} of one used"
     yield "load generator", f"on {_cores(run.client.cpus)}{used}"

@@ -83,10 +83,12 @@ class LoadGenerator:
 
     def run(self) -> GeneratorFinished:
         """The whole sweep. What was measured before an abort stays in the rows."""
-        aborted, cpu_share = None, None
+        aborted = None
+        cpu_share = None
         try:
             self._warm_up()
-            began, cpu_began = perf_counter(), _cpu_seconds()
+            began = perf_counter()
+            cpu_began = _cpu_seconds()
             for number in range(1, self._plan.rounds + 1):
                 self._round(number)
             cpu_share = (_cpu_seconds() - cpu_began) / (perf_counter() - began)
@@ -106,7 +108,8 @@ class LoadGenerator:
     def _warm_up(self) -> None:
         over = False
         while not over:
-            number, latencies = -self._warmup.passes, dict[str, float]()
+            number = -self._warmup.passes
+            latencies = dict[str, float]()
             profiled = self._profiled(number)
             for cell in order(self._plan, number):
                 request = self._request(cell, number, 0, "warmup")
@@ -147,7 +150,8 @@ class LoadGenerator:
 
     def _schedule(self, cell: Cell, number: int, requests: list[LoadRequest]) -> list[LoadRequest]:
         seed = f"{self._plan.seed}/{number}/{cell.name}"
-        due, now = poisson(self._rates[cell.name], len(requests), seed), perf_counter()
+        due = poisson(self._rates[cell.name], len(requests), seed)
+        now = perf_counter()
         return [
             LoadRequest(r.cell, r.round, r.stage, r.id, r.body, intended=now + offset)
             for r, offset in zip(requests, due, strict=True)
@@ -170,7 +174,8 @@ class LoadGenerator:
             self._rows.write(written)
             self._sequence += 1
             error = written["error"]
-            cell, latency = request.cell, response.latency_seconds
+            cell = request.cell
+            latency = response.latency_seconds
             self._exporter.observe(cell.mode, cell.batch_size, latency, failed=error is not None)
             emit(RequestEnded(request.stage, request.round, cell.name, latency, error))
             self._failures = self._failures + 1 if error else 0

@@ -96,7 +96,8 @@ class LocustClient:
         self, requests: Sequence[LoadRequest], concurrency: int
     ) -> Iterator[tuple[LoadRequest, LoadResponse]]:
         """Send `requests`, `concurrency` of them in flight at a time; yields each as it ends."""
-        waiting, flying = deque(requests), 0
+        waiting = deque(requests)
+        flying = 0
         while waiting or flying:
             while waiting and flying < concurrency:
                 self._work.put(waiting.popleft())

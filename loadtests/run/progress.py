@@ -25,7 +25,8 @@ class SweepProgress:
     """Shows waiting, warming up and measuring of one sweep on `console`."""
 
     def __init__(self, console: Console, plan: Plan) -> None:
-        self._console, self._plan = console, plan
+        self._console = console
+        self._plan = plan
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=30),
@@ -38,7 +39,9 @@ class SweepProgress:
         )
         self._task = self._bar.add_task("waiting", total=None, remaining="")
         self._said_at = 0.0
-        self._measured, self._began, self._errors = 0, monotonic(), 0
+        self._measured = 0
+        self._began = monotonic()
+        self._errors = 0
 
     def __enter__(self) -> SweepProgress:
         if self._console.is_terminal:

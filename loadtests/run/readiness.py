@@ -37,7 +37,8 @@ def await_modes(
     lacks a mode, or once `timeout_seconds` are over, and ModeFailed where a mode
     failed (out of parity is one way).
     """
-    began, answered = monotonic(), False
+    began = monotonic()
+    answered = False
     while True:
         waited = monotonic() - began
         try:

@@ -56,7 +56,8 @@ def row(
     run: str, sequence: int, request: LoadRequest, response: LoadResponse, clock_offset: float
 ) -> dict[str, Any]:
     """The row of `requests.jsonl`; `clock_offset` turns the client's clock into Unix seconds."""
-    cell, document = request.cell, _document(response)
+    cell = request.cell
+    document = _document(response)
     effective = document.get("mode", {}).get("effective")
     ok = response.status == 200 and response.failure is None and "timings" in document
     intended = response.started if request.intended is None else request.intended

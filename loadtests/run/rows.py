@@ -128,7 +128,8 @@ def read_rows(folder: Path) -> list[RequestRow]:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
         raise RowsError(f"no rows in {folder}: {error}; name a folder that a sweep has written") from error
-    decoder, rows = msgspec.json.Decoder(RequestRow), list[RequestRow]()
+    decoder = msgspec.json.Decoder(RequestRow)
+    rows = list[RequestRow]()
     for number, line in enumerate(lines[:-1], start=1):
         try:
             rows.append(decoder.decode(line))

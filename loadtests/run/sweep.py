@@ -89,7 +89,10 @@ def run_sweep(
 
 class _Sweep:
     def __init__(self, target: Target, plan: Plan, folder: Path, reporter: SweepProgress) -> None:
-        self._target, self._plan, self._folder, self._reporter = target, plan, folder, reporter
+        self._target = target
+        self._plan = plan
+        self._folder = folder
+        self._reporter = reporter
         self._run = SweepRun(
             run=f"{_now()}-{os.urandom(3).hex()}", url=target.url, plan=plan, seed=plan.seed, started=_now()
         )
@@ -103,7 +106,8 @@ class _Sweep:
         run.environment = environment()
         write_run(self._folder, run)
         document = wait_until_ready(self._target, self._plan, self._reporter.waiting, timeout_seconds)
-        run.engine, run.modes_before = document["engine"], document["modes"]
+        run.engine = document["engine"]
+        run.modes_before = document["modes"]
         write_run(self._folder, run)
         before = self._scrape("before")
         assignment = Assignment(
@@ -120,7 +124,8 @@ class _Sweep:
         return self._look_back(before)
 
     def _measure(self, assignment: Assignment) -> None:
-        run, finished = self._run, None
+        run = self._run
+        finished = None
         try:
             with (
                 off_cores(assignment.avoid_cpus),
@@ -142,7 +147,8 @@ class _Sweep:
             )
             run.stopped_because = f"the load generator ended early: {last or 'without a word'}"
             return
-        run.order, run.stopped_because = finished.order, finished.aborted
+        run.order = finished.order
+        run.stopped_because = finished.aborted
         run.complete = finished.aborted is None
         run.client = Client(
             cpus=run.client.cpus,
@@ -155,12 +161,14 @@ class _Sweep:
 
     def _look_back(self, before: str | None) -> SweepResult:
         """Scrape once the server has counted all, read its modes again, and judge."""
-        run, folder = self._run, self._folder
+        run = self._run
+        folder = self._folder
         rows = read_rows(folder) if (folder / ROWS_FILE).exists() else []
         after = self._settled_scrape(before, len(rows))
         try:
             document = self._target.modes()
-            run.engine, run.modes = document["engine"] or run.engine, document["modes"]
+            run.engine = document["engine"] or run.engine
+            run.modes = document["modes"]
         except TargetError as error:
             self._reporter.say(f"the service is gone after the sweep: {error}")
         if not run.order:

@@ -98,7 +98,8 @@ def _counters(rows: Sequence[RequestRow], before: str | None, after: str | None)
 
 
 def _count_difference(before: str, after: str) -> Counter[str]:
-    earlier, difference = requests_by_mode(before), Counter[str]()
+    earlier = requests_by_mode(before)
+    difference = Counter[str]()
     for mode, outcomes in requests_by_mode(after).items():
         difference[mode] += int(sum(outcomes.values()) - sum(earlier.get(mode, {}).values()))
     return difference

@@ -21,7 +21,8 @@ class WarmUp:
     """
 
     def __init__(self, least: int, most: int) -> None:
-        self._least, self._most = least, most
+        self._least = least
+        self._most = most
         self._passes: list[Mapping[str, float]] = []
         self._counters: list[Mapping[str, float]] = []
         self.settled = False

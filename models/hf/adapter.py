@@ -32,7 +32,9 @@ class StepCache(LibraryCache):
 
     def __init__(self, cache: Cache, rows: Tensor, places: Tensor) -> None:
         super().__init__(layers=[])
-        self._cache, self._rows, self._places = cache, rows, places
+        self._cache = cache
+        self._rows = rows
+        self._places = places
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: object, **__: object
@@ -86,7 +88,8 @@ class HuggingFaceModel(Served):
     @torch.no_grad()
     def _probe(self) -> tuple[Widths, int]:
         """One token through the model: what its layers keep, and how many logits come out."""
-        cache, zero = ProbeCache(), self.columns[:1].unsqueeze(0)
+        cache = ProbeCache()
+        zero = self.columns[:1].unsqueeze(0)
         out = self.inner(
             input_ids=zero,
             attention_mask=self._mask(zero)[..., :1],
@@ -124,7 +127,8 @@ class HuggingFaceModel(Served):
 
     def new_cache(self, rows: int, dtype: torch.dtype) -> Cache:
         """A zeroed cache of `rows` rows, as `Served.new_cache`."""
-        context, device = self.config.context, self.columns.device
+        context = self.config.context
+        device = self.columns.device
 
         def zeros(heads: int, width: int) -> Tensor:
             return torch.zeros((rows, context, heads, width), device=device, dtype=dtype)

@@ -18,7 +18,8 @@ ALLOWED_BELOW = 0.1
 @torch.no_grad()
 def check(model: HuggingFaceModel) -> None:
     """Step a ragged batch by chunk and by token. Raises ValueError where the logits are not its own."""
-    device, rows = model.columns.device, min(len(LENGTHS), len(model.rows))
+    device = model.columns.device
+    rows = min(len(LENGTHS), len(model.rows))
     lengths = torch.tensor(LENGTHS[:rows], device=device)
     generator = torch.Generator().manual_seed(0)
     text = torch.randint(model.config.vocabulary, (rows, max(LENGTHS)), generator=generator).to(device)

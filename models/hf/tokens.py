@@ -22,7 +22,8 @@ class HuggingFaceTokenizer:
     def __init__(self, inner: tokenizers.Tokenizer, ends: frozenset[int]) -> None:
         inner.no_truncation()
         inner.no_padding()
-        self._inner, self.ends = inner, ends
+        self._inner = inner
+        self.ends = ends
         self.vocabulary: int = max(inner.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
     def encode(self, text: str) -> list[int]:
@@ -45,7 +46,8 @@ class HuggingFaceStream:
     """Incremental decoding: what `push` and `flush` return, joined, is `decode` of all the tokens."""
 
     def __init__(self, inner: tokenizers.Tokenizer) -> None:
-        self._inner, self._stream = inner, DecodeStream(skip_special_tokens=True)
+        self._inner = inner
+        self._stream = DecodeStream(skip_special_tokens=True)
         self._tokens: list[int] = []
         self._text = ""
 

@@ -34,7 +34,8 @@ LARGEST_MATRIX = 2**16
 
 def hollow_config(config: PreTrainedConfig) -> PreTrainedConfig:
     """`config` with the same layers and small widths; heads stay grouped where they are."""
-    small, heads = copy.deepcopy(config), config.num_attention_heads
+    small = copy.deepcopy(config)
+    heads = config.num_attention_heads
     for name, width in WIDTHS.items():
         if getattr(config, name, None) is not None:
             with suppress(AttributeError):  # some are properties, which follow from the others
@@ -53,7 +54,8 @@ def hollow(model: PreTrainedModel) -> PreTrainedModel:
 
     Raises NoTwin where its configuration cannot be shrunk.
     """
-    parameter, kind = next(model.parameters()), type(model).__name__
+    parameter = next(model.parameters())
+    kind = type(model).__name__
     try:
         config = hollow_config(model.config)
         with torch.random.fork_rng(devices=[]):

@@ -84,10 +84,13 @@ class NgramCounts:
         return float(sum(-np.log2(self._bigram(file)).sum() for file in files))
 
     def _bigram(self, file: NDArray[np.int64]) -> NDArray[np.float64]:
-        pairs, before, prior = self._pairs(file), file[:-1], self._unigram[file[1:]]
+        pairs = self._pairs(file)
+        before = file[:-1]
+        prior = self._unigram[file[1:]]
         place = np.minimum(np.searchsorted(self._seen, pairs), len(self._seen) - 1)
         count = np.where(self._seen[place] == pairs, self._pair_counts[place], 0)
-        kinds, total = self._kinds[before], self._totals[before]
+        kinds = self._kinds[before]
+        total = self._totals[before]
         mixed = (count + kinds * prior) / np.maximum(total + kinds, 1)
         probability: NDArray[np.float64] = np.where(total > 0, mixed, prior)
         return probability

@@ -53,7 +53,8 @@ def measure(model: Transformer, tokenizer: Tokenizer, text: Corpus) -> Scores:
     training, held_out = (
         bits_per_byte.with_start(part, tokenizer) for part in (text.training, text.held_out)
     )
-    tokens, size = bits_per_byte.NgramCounts(training, tokenizer.vocabulary), text.held_out_bytes
+    tokens = bits_per_byte.NgramCounts(training, tokenizer.vocabulary)
+    size = text.held_out_bytes
     byte_pairs = bits_per_byte.NgramCounts([_bytes(file) for file in text.training], 256)
     bits = bits_per_byte.transformer_bits(model, held_out, model.config.context)
     bigram = tokens.bigram_bits(held_out)
@@ -88,7 +89,8 @@ def main(
     """Print the scores and one JSON line; exit code 1 below the targets, 2 for a broken model."""
     console = Console()
     try:
-        text, model = corpus.read(), checkpoint.build(folder, 1)
+        text = corpus.read()
+        model = checkpoint.build(folder, 1)
         tokenizer = Tokenizer.load(folder, model.config.vocabulary)
     except (corpus.CorpusError, checkpoint.CheckpointError, TokenizerError) as error:
         console.print(str(error), style="red", markup=False)

@@ -69,8 +69,11 @@ class Trainer:
 
         Raises checkpoint.CheckpointError where there is nothing to resume from, or only another seed's.
         """
-        self.plan, self.folder = plan, folder
-        self.step, self.seconds, self.loss = 0, 0.0, math.inf
+        self.plan = plan
+        self.folder = folder
+        self.step = 0
+        self.seconds = 0.0
+        self.loss = math.inf
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.model = Transformer(config, 1, seed=plan.seed).to(self.device).train()
         decayed = [p for p in self.model.parameters() if p.dim() > 1]
@@ -85,15 +88,18 @@ class Trainer:
 
     def run(self, corpus: Corpus, tokenizer: Tokenizer, report: Callable[[TrainingProgress], None]) -> float:
         """Train until the plan's first limit; returns the held-out bits per byte of the last weights."""
-        plan, bits = self.plan, math.inf
+        plan = self.plan
+        bits = math.inf
         held_out = bits_per_byte.with_start(corpus.held_out, tokenizer)
         source = batches(corpus.training, tokenizer, plan.batch, plan.length, plan.seed, skip=self.step)
         began = time.monotonic() - self.seconds
         fraction = self._fraction()
         while fraction < 1:
             self._update(next(source), rate_at(plan, fraction))
-            self.step, self.seconds = self.step + 1, time.monotonic() - began
-            fraction, measured = self._fraction(), None
+            self.step = self.step + 1
+            self.seconds = time.monotonic() - began
+            fraction = self._fraction()
+            measured = None
             if self.step % plan.evaluate_every == 0 or fraction >= 1:
                 nat = bits_per_byte.transformer_bits(self.model, held_out, plan.length, autocast=True)
                 bits = measured = nat / corpus.held_out_bytes
@@ -140,7 +146,8 @@ class Trainer:
                     f" --seed {seed}, or train without --resume"
                 )
             self._restore(tensors)
-            self.step, self.seconds = int(facts["step"]), float(facts["seconds"])
+            self.step = int(facts["step"])
+            self.seconds = float(facts["seconds"])
         except (OSError, SafetensorError, KeyError, RuntimeError) as error:
             raise checkpoint.CheckpointError(
                 f"cannot resume from {file} ({error}): train without --resume"

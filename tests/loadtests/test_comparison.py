@@ -97,7 +97,8 @@ def test_the_unit_of_time_does_not_matter(
 
 @given(rounds, rounds)
 def test_swapping_sides_inverts_the_speedup(first: dict[int, float], second: dict[int, float]) -> None:
-    there, back = compare(first, second).speedup, compare(second, first).speedup
+    there = compare(first, second).speedup
+    back = compare(second, first).speedup
     assert there.value * back.value == pytest.approx(1, rel=1e-6)
     opposite = {"faster": "slower", "slower": "faster"}
     word = compare(first, second).word

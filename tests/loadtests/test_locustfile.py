@@ -60,7 +60,8 @@ def test_every_mode_and_batch_has_a_row_of_its_own() -> None:
 
 
 def test_prompts_come_from_the_file_that_is_named(tmp_path: Path) -> None:
-    path, script = tmp_path / "prompts.jsonl", Script()
+    path = tmp_path / "prompts.jsonl"
+    script = Script()
     path.write_text('{"text": "only this"}\n')
     with fake_service(script) as url:
         locust(url, "--prompt-file", str(path))

@@ -89,7 +89,8 @@ def test_the_description_names_every_cell_and_the_order_and_the_time() -> None:
 
 
 def test_all_modes_of_a_round_are_asked_the_same() -> None:
-    plan, texts = make_plan("quick"), read_prompts()
+    plan = make_plan("quick")
+    texts = read_prompts()
     eager, compiled = (Cell(mode=mode, batch_size=4) for mode in ("eager", "compiled"))
     assert body(plan, texts, eager, 2, 0) == body(plan, texts, compiled, 2, 0)
     assert body(plan, texts, eager, 2, 0) != body(plan, texts, eager, 3, 0)

@@ -67,7 +67,8 @@ def swept(folder: Path, script: Script, plan: Plan = SMALL, out: io.StringIO | N
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> tuple[SweepResult, Script, str]:
     """A sweep that went well: its result, what the service saw, and what was printed."""
-    script, out = Script(states=["cold", "warming", "ready"]), io.StringIO()
+    script = Script(states=["cold", "warming", "ready"])
+    out = io.StringIO()
     return swept(tmp_path_factory.mktemp("good"), script, out=out), script, out.getvalue()
 
 
@@ -166,7 +167,8 @@ def test_a_service_that_only_fails_ends_the_sweep_early(tmp_path: Path) -> None:
 
 
 def test_requests_of_somebody_else_fail_the_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script, real = Script(), sweep.run_load_generator
+    script = Script()
+    real = sweep.run_load_generator
 
     def with_another_client(assignment: Assignment, log: Path) -> Iterator[GeneratorEvent | None]:
         yield from real(assignment, log)
@@ -219,7 +221,8 @@ def test_a_closed_loop_keeps_as_many_in_flight_as_the_cell_says(tmp_path: Path) 
     swept(tmp_path, Script())
     rows = [row for row in read_rows(tmp_path) if row.concurrency == 2 and row.round == 1]
     edges = sorted([(r.start, 1) for r in rows] + [(r.start + r.latency_seconds, -1) for r in rows])
-    flying, most = 0, 0
+    flying = 0
+    most = 0
     for _, step in edges:
         flying += step
         most = max(most, flying)

@@ -169,7 +169,8 @@ def test_eager_writes_no_tape_into_the_cache(folder: Path) -> None:
 
 def test_a_twin_does_not_touch_the_model_or_the_random_state(llama: Path) -> None:
     model = opened(llama)
-    before, state = copy.deepcopy(model.state_dict()), torch.random.get_rng_state()
+    before = copy.deepcopy(model.state_dict())
+    state = torch.random.get_rng_state()
     model.twin()
     assert torch.equal(torch.random.get_rng_state(), state)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())

@@ -24,7 +24,8 @@ def opened(name: str, context: int | None = None, cache: torch.dtype = torch.flo
 
 
 def test_a_shorter_context_changes_no_token() -> None:
-    whole, short = opened("tiny"), opened("tiny", context=128)
+    whole = opened("tiny")
+    short = opened("tiny", context=128)
     assert (whole.config.context, short.config.context) == (512, 128)
     assert isinstance(whole, Transformer)
     assert isinstance(short, Transformer)
