@@ -1,7 +1,7 @@
 """For plain locust: `locust -f loadtests/locustfile.py --host http://127.0.0.1:8000`, from the root.
 
 Every request goes to a random mode and batch size of those chosen; locust's page shows a row for each pair.
-For figures to decide from, run `launchbound sweep`: it measures in rounds and keeps every request.
+To compare modes, run `launchbound sweep`: it measures in rounds and keeps every request.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Load:
 
 
 def load_of(options: Namespace) -> Load:
-    """The load that locust's parsed `options` ask for. Raises ValueError, naming option and remedy."""
-    modes = tuple(word.strip() for word in options.modes.split(",") if word.strip())
+    """The load that locust's parsed `options` describe. Raises ValueError, naming option and remedy."""
+    modes = tuple(name.strip() for name in options.modes.split(",") if name.strip())
     if not modes:
         raise ValueError(f"--modes is empty: give one or more of {','.join(mode_names())}")
     try:
@@ -59,8 +59,10 @@ def load_of(options: Namespace) -> Load:
 def add_options(parser: ArgumentParser) -> None:
     """Options of this file, on the command line and on locust's page."""
     group = parser.add_argument_group("launchbound")
-    group.add_argument("--modes", default=",".join(mode_names()), help="Modes to ask for, with commas")
-    group.add_argument("--batch-sizes", default="1,4,16", help="Prompts per request, with commas")
+    group.add_argument(
+        "--modes", default=",".join(mode_names()), help="Modes to send requests to, comma-separated"
+    )
+    group.add_argument("--batch-sizes", default="1,4,16", help="Prompts per request, comma-separated")
     group.add_argument("--new-tokens", default="32", help="Tokens to generate per prompt")
     group.add_argument("--prompt-file", default=str(PROMPT_FILE), help='JSON lines of {"text": …}')
     group.add_argument("--metrics-port", type=int, default=PORT, help="Prometheus port; 0: none")
@@ -69,7 +71,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 @events.init.add_listener  # type: ignore[untyped-decorator]
 def prepare(environment: Environment, **_: object) -> None:
-    """Refuse wrong options at once, and export what this load generator does."""
+    """Reject invalid options before any user starts, and export this load generator's metrics."""
     options = environment.parsed_options or Namespace()
     try:
         load = load_of(options)
@@ -99,7 +101,7 @@ class LaunchboundUser(FastHttpUser):
     headers: ClassVar[dict[str, str]] = {}
 
     def on_start(self) -> None:
-        """Take what was chosen, which locust's page may have changed since the last start."""
+        """Read the options, which locust's page may have changed since the last start."""
         try:
             self.load = load_of(self.environment.parsed_options or Namespace())
         except (ValueError, PromptError) as error:
@@ -127,9 +129,9 @@ class LaunchboundUser(FastHttpUser):
 
 
 def message_of(response: FastResponse) -> str:
-    """What the service says is wrong, or what the client saw where no answer came."""
+    """The service's error message, or the client's own error where no response came."""
     try:
         return str(json.loads(response.text or "")["error"]["message"])
     except (ValueError, KeyError, TypeError):
-        seen = getattr(response, "error", None) or (response.text or "")[:200]
-        return f"status {response.status_code}: {seen}"
+        detail = getattr(response, "error", None) or (response.text or "")[:200]
+        return f"status {response.status_code}: {detail}"

@@ -1,4 +1,4 @@
-"""The plans that have a name, the time they take, and how a plan reads before it runs."""
+"""The named plans, an estimate of their duration, and a plan's description before it runs."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def estimate_seconds(plan: Plan) -> float:
 
 
 def describe(plan: Plan) -> str:
-    """The plan in words: its cells, the order of every round, and the time it takes."""
+    """The plan as text: its cells, the order of every round, and its estimated duration."""
     seconds = estimate_seconds(plan)
     lines = [
         f"preset {plan.preset}, seed {plan.seed}: {len(plan.cells)} cells × {plan.rounds} rounds, "

@@ -1,4 +1,4 @@
-"""The answer per batch size as plain values: a card that says what to ship, and a table of all its cells."""
+"""The answer per batch size as plain values: a card with the mode to ship, and a table of all its cells."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _facts(verdict: Verdict, shipped: Summary | None, run: SweepRun) -> Iterator
     if tie := formatting.tie(verdict):
         yield tie
     if shipped.disturbed or baseline.disturbed:
-        yield "Disturbed: the engine was taken off its core while this was measured."
+        yield "Disturbed: the engine was preempted while this was measured."
 
 
 def _latencies(verdict: Verdict) -> str | None:
@@ -69,14 +69,14 @@ def _latencies(verdict: Verdict) -> str | None:
 
 
 def _shares(summaries: list[Summary | None]) -> str:
-    """What kernels are of dispatch and kernels together: the device-bound index in words."""
+    """Kernels' share of dispatch and kernel time (the device-bound index) as a sentence."""
     known = [
         f"{'at most ' if s.upper_estimate else ''}{100 * s.index:.0f} % in {s.cell.mode} ({bound(s.index)})"
         for s in summaries
         if s and s.index is not None
     ]
     if not known:
-        return "What it is bound by is not known: kernel time is not measured here."
+        return "Launch- or kernel-bound is unknown: kernel time is not measured here."
     return f"Kernels' share of dispatch and kernel time: {', '.join(known)}."
 
 
@@ -91,13 +91,13 @@ def _payback(shipped: Summary, status: dict[str, Any]) -> str:
     warmup = f"warm-up ({formatting.significant(seconds)} s, {cache} cache)" if seconds else "warm-up"
     match shipped.payback:
         case int(requests) if requests > 0:
-            return f"Its {warmup} has paid back after {requests:,} requests."
+            return f"Its {warmup} is paid back after {requests:,} requests."
         case int():
-            return f"Its {warmup} has paid back at once."
+            return f"Its {warmup} is paid back at once."
         case "nothing to pay back":
             return "Nothing is compiled: there is no warm-up to pay back."
         case why:
-            return f"Requests until its {warmup} has paid back: {why}."
+            return f"Requests until its {warmup} is paid back: {why}."
 
 
 def table(verdict: Verdict) -> dict[str, Any]:

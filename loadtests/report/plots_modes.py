@@ -49,7 +49,7 @@ def _lines(
 
 
 def latency(findings: Findings) -> Plot | None:
-    """Latency against batch size; nothing for a single one, where the tables say it all."""
+    """Latency against batch size; nothing for a single one, which the tables show."""
     if len(findings.main) < 2:
         return None
     figure = base("batch size (prompts per request)", "latency per request, ms")
@@ -170,7 +170,7 @@ def saturation(findings: Findings) -> Plot | None:
                 showlegend=dash == "solid",
                 marker={"symbol": symbol, "size": 7},
                 line={"color": colour(mode), "width": 2.5 if dash == "solid" else 1.5, "dash": dash},
-                text=[f"{s.cell.load:.0%} of what it can take" for s in mine],
+                text=[f"{s.cell.load:.0%} of capacity" for s in mine],
                 hovertemplate=f"{mode}, {name}: %{{x:.3g}}/s, %{{y:.4g}} ms, %{{text}}<extra></extra>",
             )
     figure.update_xaxes(rangemode="tozero")

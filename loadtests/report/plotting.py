@@ -1,6 +1,6 @@
 """What all plots of the report share: the base figure, one colour per mode, and the main cells by mode.
 
-Backgrounds, text and grid are left to the page, which sets them for its light or dark face.
+Backgrounds, text and grid are set by the page for its light or dark colour scheme.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "star")
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A figure; its title and caption stand in the page's template under `id` and may use `facts`."""
+    """A figure; its title and caption are in captions.html under `id` and may use `facts`."""
 
     id: str
     figure: go.Figure

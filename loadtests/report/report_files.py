@@ -1,4 +1,4 @@
-"""`report.html` (one file, offline), `report.md`, and the tables beside them, from a results folder alone."""
+"""`report.html` (one file, offline), `report.md`, and the CSV tables, written from a results folder."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = ["headline", "make_report", "print_table"]
 def make_report(folder: Path | str) -> dict[str, Any]:
     """Write `report.html`, `report.md`, `cells.csv` and `summary.csv` into `folder`; returns the headline.
 
-    Raises RowsError where the folder holds no results, or none that were answered.
+    Raises RowsError where the folder holds no results, or none that succeeded.
     """
     findings = Findings(read_results(folder))
     write_tables(findings)
@@ -51,7 +51,7 @@ def make_report(folder: Path | str) -> dict[str, Any]:
 
 
 def plots(findings: Findings) -> Iterator[Plot]:
-    """Every plot that there is something to show in, in the page's order."""
+    """All plots that have data, in the page's order."""
     for plot in (
         plots_modes.latency,
         plots_modes.throughput,
@@ -68,13 +68,13 @@ def plots(findings: Findings) -> Iterator[Plot]:
 
 
 def embedded(plot: Plot) -> str:
-    """A figure as JSON that may stand inside a script element."""
+    """A figure as JSON that is safe inside a script element."""
     figure = json.loads(plotly.io.to_json(plot.figure, validate=False))
     return json.dumps({"data": figure["data"], "layout": figure["layout"]}).replace("</", "<\\/")
 
 
 def headline(findings: Findings) -> dict[str, Any]:
-    """The answer for programs: a sentence, whether it is valid, and the choice per batch size."""
+    """The answer for programs: a sentence, its validity, and the choice per batch size."""
     return {
         "text": formatting.headline(findings),
         "valid": not findings.results.failed_gates,

@@ -15,14 +15,14 @@ from loadtests.report.verdict import Findings, Summary, Verdict
 
 _STYLE = {"faster": "green", "slower": "red", "undecided": "yellow", "no detectable difference": "dim"}
 _LEFT_OUT = ("tokens/s", "index")
-"""What does not fit into 80 columns."""
+"""Columns left out at a width of 80."""
 WIDTH = 110
-"""Columns of a table that goes into a file or a pipe."""
+"""Character columns of a table that is printed to a file or a pipe."""
 _COLUMNS = ("mode", "ms", "tokens/s", "dispatch", "kernel", "index", "speed-up (95 %)", "")
 
 
 def print_table(folder: Path | str, console: Console | None = None) -> None:
-    """Print what a results folder says. Raises RowsError where it holds nothing."""
+    """Print the tables and the answer of a results folder. Raises RowsError where it has no results."""
     findings = Findings(read_results(folder))
     console = console or Console()
     if not console.is_terminal and console.width < WIDTH:
@@ -53,7 +53,7 @@ def conclusion(verdict: Verdict) -> str:
 def table(verdict: Verdict, narrow: bool = False) -> Table:
     """One group as a table; latency is the typical round's median, parts are means per request, in ms.
 
-    `narrow` leaves out what else would not fit into 80 columns.
+    `narrow` leaves out _LEFT_OUT, to fit into 80 characters.
     """
     batch, prompts, tokens, concurrency, _ = verdict.group
     table = Table(
@@ -86,7 +86,7 @@ def _footnotes(verdict: Verdict) -> str | None:
     if any(summary.upper_estimate for summary in verdict.summaries):
         notes.append("kernel and index are upper estimates")
     if any(summary.disturbed for summary in verdict.summaries):
-        notes.append("* disturbed: the engine was taken off its core")
+        notes.append("* disturbed: the engine was preempted")
     return "; ".join(notes) or None
 
 

@@ -1,4 +1,4 @@
-"""What the report's page and its Markdown twin show, as plain values."""
+"""The contents of the report's page and of its Markdown version, as plain values."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from loadtests.run.run_file import SweepRun
 
 SELFTEST_FILE = "selftest.json"
 COLD = (
-    " Floors are taken with cold caches, as a step finds them: the misses cost all modes about the same, "
-    "which draws this ratio together (docs/method.md, “On a CPU”)."
+    " Floors are measured with cold caches, as in a real step: the misses cost all modes about the same, "
+    "which lowers this ratio (docs/method.md, “On a CPU”)."
 )
 
 
@@ -75,7 +75,7 @@ def subject(run: SweepRun) -> list[str]:
 
 
 def ladder(findings: Findings) -> Iterator[str]:
-    """Whether the ladder behaves as it should: floors fall, and modes draw together as batches grow."""
+    """Whether the modes behave as expected: floors fall, and modes converge as batches grow."""
     run = findings.results.run
     known = {mode: floor for mode in run.plan.modes if (floor := smallest_floor(run.mode(mode)))}
     if len(known) > 1:
@@ -92,7 +92,7 @@ def ladder(findings: Findings) -> Iterator[str]:
             slowest_over_fastest({s.cell.mode: findings.results.medians(s.cell.name) for s in end.modes})
             for end in ends
         ]
-        verb = "draw together" if spreads[1] < spreads[0] else "do NOT draw together"
+        verb = "converge" if spreads[1] < spreads[0] else "do NOT converge"
         yield (
             f"The modes {verb} as the batch grows: the slowest takes {formatting.times(spreads[0])} the"
             f" fastest's time at batch {ends[0].batch_size}, {formatting.times(spreads[1])}"
@@ -101,7 +101,7 @@ def ladder(findings: Findings) -> Iterator[str]:
 
 
 def _falls(floors: Sequence[Mapping[str, float]]) -> str:
-    """How floors go from rung to rung: apart by their 95 % intervals, by their values alone, or not."""
+    """How floors change from mode to mode: falling beyond their 95 % intervals, in value only, or not."""
     steps = list(pairwise(floors))
     if all(upper["low"] > lower["high"] for upper, lower in steps):
         return "falls strictly"
@@ -143,7 +143,7 @@ def mode_status(run: SweepRun, name: str) -> dict[str, Any]:
 
 
 def environment(run: SweepRun) -> Iterator[tuple[str, str]]:
-    """What the figures depend on, as label and text."""
+    """The measurement's environment, as label and text."""
     engine = run.engine
     here = run.environment
     shape = f"{engine.get('layers')} layers × {engine.get('width')}, context {engine.get('context')}"

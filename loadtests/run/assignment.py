@@ -1,4 +1,4 @@
-"""What passes between a sweep and its load generator, another process: one assignment in, events out."""
+"""Messages between a sweep and its load generator process: one assignment in, events out."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from loadtests.run.rows import Stage
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
-    """What the load generator is told. It keeps off `avoid_cpus`, the engine's cores.
+    """Input of the load generator, which does not run on `avoid_cpus`, the engine's cores.
 
-    `profile_first`: the first pass of warming up runs under the service's profiler, so that it learns the
-    kernel time of every cell's step where clocks cannot tell it.
+    `profile_first`: the first warm-up pass runs under the service's profiler, from which the service learns
+    the kernel time of each cell's step where no clock measures it.
     """
 
     run: str
@@ -26,14 +26,14 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GeneratorStarted(msgspec.Struct, frozen=True, tag="started"):
-    """The load generator runs, on `cpus`; `note` says whether it exports metrics."""
+    """The load generator has started on `cpus`; `note` is a line about its metrics port."""
 
     cpus: list[int]
     note: str
 
 
 class RequestEnded(msgspec.Struct, frozen=True, tag="ended"):
-    """One request ended and its row is written."""
+    """One request has ended and its row is written."""
 
     stage: Stage
     round: int
@@ -43,7 +43,7 @@ class RequestEnded(msgspec.Struct, frozen=True, tag="ended"):
 
 
 class WarmupPassEnded(msgspec.Struct, frozen=True, tag="pass"):
-    """One pass of warming up; `over` says that measuring begins."""
+    """One warm-up pass has ended; `over`: measuring begins. `settled` and `reason` as in WarmUp."""
 
     number: int
     settled: bool
@@ -52,10 +52,10 @@ class WarmupPassEnded(msgspec.Struct, frozen=True, tag="pass"):
 
 
 class GeneratorFinished(msgspec.Struct, frozen=True, tag="finished"):
-    """All that was asked for is done, or `aborted` says why not. `order` is the cells' names, round by round.
+    """The plan was run, or `aborted` is the reason why not. `order` holds the cells' names by round.
 
-    `rates` are the arrivals per second of open-loop cells; `cpu_share` is this process's share of one core
-    while it measured.
+    `rates` are the arrivals per second of open-loop cells; `cpu_share` is the load generator's share of
+    one core while it measured.
     """
 
     order: list[list[str]]

@@ -1,7 +1,7 @@
 """The load generator: `python -m loadtests.run.load_generator` with an `Assignment` on its standard input.
 
-A process of its own, because locust replaces parts of the standard library when it is imported, and because
-its processor time must be known apart. Rows go to `requests.jsonl`, events to standard output.
+A separate process, because importing locust replaces parts of the standard library, and because its CPU time
+is measured. Rows go to `requests.jsonl`, events to standard output.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ from loadtests.run.target import Target, compile_counters
 from loadtests.run.warmup import WarmUp
 
 FAILURES_IN_A_ROW = 10
-"""So many failures without a success between them end the sweep: the service is gone."""
+"""This many consecutive failures end the sweep: the service is assumed to be down."""
 
 
 class Abort(Exception):
-    """Going on would measure nothing; the message says why."""
+    """The sweep cannot continue; the message is the reason."""
 
 
 def emit(event: GeneratorEvent) -> None:
-    """Tell the sweep; a sweep that is gone ends this process (BrokenPipeError)."""
+    """Send `event` to the sweep. BrokenPipeError, once the sweep has ended, ends this process."""
     sys.stdout.buffer.write(msgspec.json.encode(event) + b"\n")
     sys.stdout.buffer.flush()
 
@@ -82,7 +82,7 @@ class LoadGenerator:
         self._rates: dict[str, float] = {}
 
     def run(self) -> GeneratorFinished:
-        """The whole sweep. What was measured before an abort stays in the rows."""
+        """Run the whole plan. Rows written before an abort are kept."""
         aborted = None
         cpu_share = None
         try:
@@ -124,16 +124,16 @@ class LoadGenerator:
                 self._rates[cell.name] = cell.load * self._capacity(cell)
 
     def _capacity(self, cell: Cell) -> float:
-        """Requests per second that the cell's mode can take: one after another, as fast as when warmed up."""
-        alike = [
+        """Capacity of the cell's mode in requests per second: 1 / its latency at the end of warm-up."""
+        same_work = [
             other.name
             for other in self._plan.cells
             if (other.mode, other.batch_size, other.prompt_set, other.new_tokens)
             == (cell.mode, cell.batch_size, cell.prompt_set, cell.new_tokens)
         ]
-        latency_seconds = self._warmup.latency_seconds(alike)
+        latency_seconds = self._warmup.latency_seconds(same_work)
         if latency_seconds is None:
-            raise Abort(f"no request of '{cell.name}' was answered while warming up")
+            raise Abort(f"no request of '{cell.name}' succeeded during warm-up")
         return 1.0 / latency_seconds
 
     def _round(self, number: int) -> None:
@@ -168,7 +168,7 @@ class LoadGenerator:
     def _take(
         self, visit: Iterator[tuple[LoadRequest, LoadResponse]]
     ) -> Iterator[tuple[LoadRequest, LoadResponse]]:
-        """Write a row and tell the sweep as each request ends. Raises Abort where all fail."""
+        """Write a row and emit an event as each request ends. Raises Abort after too many failures."""
         for request, response in visit:
             written = row(self._assignment.run, self._sequence, request, response, self._clock_offset)
             self._rows.write(written)
@@ -191,7 +191,7 @@ def _cpu_seconds() -> float:
 
 def main() -> int:
     """Run one assignment; returns 0, or 1 where it was aborted."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the sweep, which then ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the sweep handles Ctrl-C and ends this process
     assignment = msgspec.json.decode(sys.stdin.buffer.read(), type=Assignment)
     with off_cores(assignment.avoid_cpus) as cpus:
         finished = _run(assignment, cpus)

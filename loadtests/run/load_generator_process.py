@@ -1,4 +1,4 @@
-"""Starts the load generator as a process of its own, and hands on what it tells."""
+"""Starts the load generator process and yields its events."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ HEARTBEAT_SECONDS = 1.0
 
 
 def run_load_generator(assignment: Assignment, log: Path) -> Generator[GeneratorEvent | None]:
-    """Run the load generator on `assignment`; yields its events, and None for every second without one.
+    """Run the load generator on `assignment`; yields its events, and None after each second without one.
 
-    It ends with this generator, at the latest. What it writes to standard error goes to `log`.
+    Closing this generator terminates the process. Its standard error goes to `log`.
     """
     path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
     with log.open("wb") as errors:

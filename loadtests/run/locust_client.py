@@ -1,7 +1,7 @@
-"""Locust as a library: sends the requests of a visit, closed or open loop, and hands back the answers.
+"""Locust as a library: sends the requests of a visit, closed or open loop, and yields the responses.
 
-Importing this replaces parts of the standard library (gevent): only the load generator's process may. The
-queues and the sleep below rest on the replaced ones, which let locust's users run while they wait.
+Importing this module monkey-patches the standard library (gevent): only the load generator process imports
+it. The queues and `sleep` below are the patched ones, which yield to locust's users while they block.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from locust import FastHttpUser, task  # first: it patches what the others impor
 from locust.contrib.fasthttp import FastResponse
 from locust.env import Environment
 from geventhttpclient.client import HTTPClientPool
-from time import sleep  # the replaced one
+from time import sleep  # the patched one
 # isort: on
 
 from loadtests.run.requests import LoadRequest, LoadResponse
@@ -26,15 +26,15 @@ REQUEST_TIMEOUT_SECONDS = 600.0
 CONNECT_TIMEOUT_SECONDS = 10.0
 START_SECONDS = 30.0
 OPEN_LOOP_USERS = 64
-"""More in flight than an open loop below saturation needs; where that is wrong, the rate gate says so."""
+"""More in flight than an open loop below saturation needs; if not, the achieved-rate gate fails."""
 
 
 class LocustError(RuntimeError):
-    """The load generator itself failed."""
+    """Locust's users did not start."""
 
 
 class RequestUser(FastHttpUser):
-    """A locust user that posts whatever request comes down the generator."""
+    """A locust user that posts the requests of a queue."""
 
     work: ClassVar[Queue[LoadRequest]]
     fixed_headers: ClassVar[Mapping[str, str]]
@@ -51,7 +51,7 @@ class RequestUser(FastHttpUser):
 
 
 class LocustClient:
-    """`users` locust users that share one pool of connections, so that a lone request finds a warm one."""
+    """`users` locust users that share one pool of connections, so that every request finds an open one."""
 
     def __init__(self, url: str, headers: Mapping[str, str], users: int) -> None:
         pool = HTTPClientPool(
@@ -75,7 +75,7 @@ class LocustClient:
 
     @property
     def users(self) -> int:
-        """Users that run now."""
+        """Running users."""
         return int(self._runner.user_count)
 
     def _on_request(
@@ -86,7 +86,7 @@ class LocustClient:
         context: dict[str, Any],
         **_: object,
     ) -> None:
-        """Locust's own clock around the exchange, unrounded, body included."""
+        """`response_time` is locust's own, in ms, unrounded, until the whole body has been read."""
         status = int(response.status_code)
         failure = None if exception is None else f"{type(exception).__name__}: {exception}"
         ended = LoadResponse(context["started"], response_time / 1e3, status, response.text, failure)
@@ -97,23 +97,23 @@ class LocustClient:
     ) -> Iterator[tuple[LoadRequest, LoadResponse]]:
         """Send `requests`, `concurrency` of them in flight at a time; yields each as it ends."""
         waiting = deque(requests)
-        flying = 0
-        while waiting or flying:
-            while waiting and flying < concurrency:
+        in_flight = 0
+        while waiting or in_flight:
+            while waiting and in_flight < concurrency:
                 self._work.put(waiting.popleft())
-                flying += 1
+                in_flight += 1
             ended = self._ended.get()
-            flying -= 1
+            in_flight -= 1
             if waiting:
-                # On its way before the caller writes this one's row.
+                # Sent before the caller writes the row of the one that ended.
                 self._work.put(waiting.popleft())
-                flying += 1
+                in_flight += 1
                 sleep(0)
             yield ended
 
     def open(self, requests: Sequence[LoadRequest]) -> Iterator[tuple[LoadRequest, LoadResponse]]:
-        """Send each of `requests` when it is due, answered or not; yields each as it ends."""
-        flying = 0
+        """Send each of `requests` when it is due, without waiting for responses; yields each as it ends."""
+        in_flight = 0
         for request in requests:
             assert request.intended is not None
             while (wait_seconds := request.intended - perf_counter()) > 0:
@@ -121,11 +121,11 @@ class LocustClient:
                     ended = self._ended.get(timeout=wait_seconds)
                 except Empty:
                     break
-                flying -= 1
+                in_flight -= 1
                 yield ended
             self._work.put(request)
-            flying += 1
-        for _ in range(flying):
+            in_flight += 1
+        for _ in range(in_flight):
             yield self._ended.get()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""One request of a cell and the row that its response becomes."""
+"""One request of a cell, its response, and the row of `requests.jsonl` made from both."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from loadtests.run.rows import Stage
 
 @dataclass(frozen=True, slots=True)
 class LoadRequest:
-    """What is sent, and when it was meant to be (seconds on the client's monotonic clock; None: at once)."""
+    """A request and when it is due (`intended`, seconds on the client's monotonic clock; None: at once)."""
 
     cell: Cell
     round: int
@@ -25,13 +25,13 @@ class LoadRequest:
 
     @property
     def path(self) -> str:
-        """Where it is posted."""
+        """The path to POST to."""
         return f"/v1/modes/{self.cell.mode}/generate"
 
 
 @dataclass(frozen=True, slots=True)
 class LoadResponse:
-    """What came back: `status` 0 and no body where nothing did. `started` is on the request's clock."""
+    """The response: `status` 0 and no body where there was none. `started` is on the clock of `intended`."""
 
     started: float
     latency_seconds: float
@@ -43,8 +43,8 @@ class LoadResponse:
 def body(plan: Plan, texts: Sequence[str], cell: Cell, number: int, index: int, profile: bool = False) -> str:
     """The JSON of the `index`-th request of `cell` in round `number`; `profile` runs it under the profiler.
 
-    Prompts depend on seed, round, index, batch and prompt set, not on the mode: within a round all modes are
-    asked the same.
+    Prompts depend on seed, round, index, batch and prompt set, not on the mode: within a round all modes get
+    the same prompts.
     """
     seed = f"prompts/{plan.seed}/{number}/{index}/{cell.batch_size}/{cell.prompt_set}"
     prompts = draw(select(list(texts), cell.prompt_set), cell.batch_size, seed)
@@ -102,7 +102,7 @@ def _document(response: LoadResponse) -> dict[str, Any]:
 
 
 def _error(response: LoadResponse, document: dict[str, Any]) -> str:
-    """The service's own message where it sent one, else what the client saw."""
+    """The service's error message where it sent one, else the client's own error."""
     error = document.get("error")
     if isinstance(error, dict) and error.get("message"):
         return str(error["message"])

@@ -29,12 +29,12 @@ from loadtests.run.validation import Gate, validate, write_validation
 SCRAPES_FOLDER = "server_metrics"
 LOAD_GENERATOR_LOG = "load_generator.log"
 COUNTED_WITHIN_SECONDS = 3.0
-"""The server counts a request when its answer is handed over, which may be after the client has it."""
+"""The server counts a request after sending the response, which may be after the client has received it."""
 
 
 @dataclass(frozen=True, slots=True)
 class SweepResult:
-    """Where the results lie, and which gates they passed."""
+    """The results folder, the run and its gates."""
 
     folder: Path
     run: SweepRun
@@ -52,7 +52,7 @@ class SweepResult:
 
 
 def new_folder(root: Path | str = "results") -> Path:
-    """A fresh folder `<root>/<UTC>-<commit>`: when it was swept, and what."""
+    """A new folder `<root>/<UTC>-<commit>`."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     folder = Path(root) / f"{stamp}-{(git_state()['commit'] or 'nocommit')[:8]}"
     folder.mkdir(parents=True)
@@ -70,29 +70,29 @@ def run_sweep(
     ready_timeout_seconds: float = 900.0,
     settings: dict[str, Any] | None = None,
 ) -> SweepResult:
-    """Sweep the service at `url` by `plan` into `folder`, which is made where it is missing.
+    """Sweep the service at `url` by `plan` into `folder`, which is created where it is missing.
 
-    `settings` is kept in `run.json` as it comes (how the service was started). The API key is taken from
-    LAUNCHBOUND_API_KEY. Ctrl-C stops: what was measured stays, and the result says incomplete. Raises
-    PlanError, PromptError or TargetError before anything was measured.
+    `settings` (how the service was started) is kept in `run.json` unchanged. The API key is taken from
+    LAUNCHBOUND_API_KEY. Ctrl-C stops the sweep: rows so far are kept and the result is marked incomplete.
+    Raises PlanError, PromptError or TargetError before anything is measured.
     """
     check(plan)
     read_prompts(prompt_file)
     folder.mkdir(parents=True, exist_ok=True)
     if (folder / ROWS_FILE).exists():
         raise TargetError(f"{folder} holds a sweep already: name a new folder")
-    with SweepProgress(console or Console(), plan) as reporter:
-        return _Sweep(Target(url, os.environ.get("LAUNCHBOUND_API_KEY")), plan, folder, reporter).run(
+    with SweepProgress(console or Console(), plan) as progress:
+        return _Sweep(Target(url, os.environ.get("LAUNCHBOUND_API_KEY")), plan, folder, progress).run(
             prompt_file, exporter_port, ready_timeout_seconds, settings or {}
         )
 
 
 class _Sweep:
-    def __init__(self, target: Target, plan: Plan, folder: Path, reporter: SweepProgress) -> None:
+    def __init__(self, target: Target, plan: Plan, folder: Path, progress: SweepProgress) -> None:
         self._target = target
         self._plan = plan
         self._folder = folder
-        self._reporter = reporter
+        self._progress = progress
         self._run = SweepRun(
             run=f"{_now()}-{os.urandom(3).hex()}", url=target.url, plan=plan, seed=plan.seed, started=_now()
         )
@@ -100,12 +100,12 @@ class _Sweep:
     def run(
         self, prompt_file: Path, exporter_port: int, timeout_seconds: float, settings: dict[str, Any]
     ) -> SweepResult:
-        """Wait, measure, look back."""
+        """Wait for the service, measure, and validate."""
         run = self._run
         run.settings = {**settings, "prompt_file": prompt_file.name, "exporter_port": exporter_port}
         run.environment = environment()
         write_run(self._folder, run)
-        document = wait_until_ready(self._target, self._plan, self._reporter.waiting, timeout_seconds)
+        document = wait_until_ready(self._target, self._plan, self._progress.waiting, timeout_seconds)
         run.engine = document["engine"]
         run.modes_before = document["modes"]
         write_run(self._folder, run)
@@ -121,7 +121,7 @@ class _Sweep:
             profile_first=run.engine.get("device") == "cuda",
         )
         self._measure(assignment)
-        return self._look_back(before)
+        return self._validate(before)
 
     def _measure(self, assignment: Assignment) -> None:
         run = self._run
@@ -132,20 +132,20 @@ class _Sweep:
                 closing(run_load_generator(assignment, self._folder / LOAD_GENERATOR_LOG)) as events,
             ):
                 for event in events:
-                    self._reporter.take(event)
+                    self._progress.show(event)
                     if isinstance(event, GeneratorFinished):
                         finished = event
                     elif isinstance(event, GeneratorStarted):
                         run.client.cpus = event.cpus
         except KeyboardInterrupt:
             run.stopped_because = "interrupted"
-            self._reporter.say("interrupted: what was measured stays")
+            self._progress.print_line("interrupted: rows measured so far are kept")
             return
         if finished is None:
             last = (
                 (self._folder / LOAD_GENERATOR_LOG).read_text(encoding="utf-8").rstrip().rpartition("\n")[2]
             )
-            run.stopped_because = f"the load generator ended early: {last or 'without a word'}"
+            run.stopped_because = f"the load generator ended early: {last or 'without a message'}"
             return
         run.order = finished.order
         run.stopped_because = finished.aborted
@@ -159,8 +159,8 @@ class _Sweep:
             warmup_reason=finished.warmup_reason,
         )
 
-    def _look_back(self, before: str | None) -> SweepResult:
-        """Scrape once the server has counted all, read its modes again, and judge."""
+    def _validate(self, before: str | None) -> SweepResult:
+        """Scrape once the server has counted all requests, read its modes again, and check all gates."""
         run = self._run
         folder = self._folder
         rows = read_rows(folder) if (folder / ROWS_FILE).exists() else []
@@ -170,7 +170,7 @@ class _Sweep:
             run.engine = document["engine"] or run.engine
             run.modes = document["modes"]
         except TargetError as error:
-            self._reporter.say(f"the service is gone after the sweep: {error}")
+            self._progress.print_line(f"the service is unreachable after the sweep: {error}")
         if not run.order:
             measured = [row for row in rows if row.stage == "measure"]
             rounds = sorted({row.round for row in measured})
@@ -182,11 +182,11 @@ class _Sweep:
         return SweepResult(folder, run, tuple(gates))
 
     def _scrape(self, name: str) -> str | None:
-        """Keep the text of /metrics as `server_metrics/<name>.prom`; None where there is none."""
+        """Save the text of /metrics as `server_metrics/<name>.prom`; None where it cannot be read."""
         try:
             text = self._target.metrics()
         except TargetError as error:
-            self._reporter.say(f"no scrape {name}: {error}")
+            self._progress.print_line(f"no scrape {name}: {error}")
             return None
         path = self._folder / SCRAPES_FOLDER / f"{name}.prom"
         path.parent.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""The gates that a sweep must pass before anyone reads its numbers."""
+"""The gates that a sweep must pass for its numbers to be valid."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VALIDATION_FILE = "validation.json"
 LEAST_RATE = 0.98
 MOST_CLIENT_CPU = 0.80
 STEPS_PER_SWITCH = 20
-"""A cell with more than one involuntary switch per so many steps is disturbed."""
+"""A cell with more than one involuntary switch per this many steps is disturbed."""
 
 
 class Gate(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +60,7 @@ def write_validation(folder: Path, gates: Iterable[Gate]) -> None:
 
 
 def read_validation(folder: Path) -> list[Gate]:
-    """The gates of a results folder; none where the sweep never got that far."""
+    """The gates of a results folder; none where the sweep did not get that far."""
     path = folder / VALIDATION_FILE
     if not path.exists():
         return []
@@ -82,7 +82,7 @@ def _errors(rows: Sequence[RequestRow]) -> Gate:
 
 
 def _counters(rows: Sequence[RequestRow], before: str | None, after: str | None) -> Gate:
-    """The server counted, per mode, exactly the requests that have a row: nobody else asked, none is lost."""
+    """The server counted, per mode, exactly the requests with a row: no other client, no loss."""
     name = "client rows = server's count"
     if before is None or after is None:
         return Gate(name=name, passed=False, detail="/metrics could not be read before and after")
@@ -151,7 +151,7 @@ def _warmup(run: SweepRun) -> Gate:
 
 
 def disturbed(switches: int, steps: int) -> bool:
-    """Whether the engine was taken off its core more than once per 20 steps."""
+    """Whether the engine was preempted more than once per 20 steps."""
     return switches * STEPS_PER_SWITCH > steps
 
 
@@ -168,7 +168,7 @@ def _disturbed(rows: Sequence[RequestRow]) -> Gate:
     detail = f"{len(marked)} of {len(cells)} cells"
     if marked:
         shown = ", ".join(sorted(marked)[:3]) + (", …" if len(marked) > 3 else "")
-        detail += f" ({shown}): the engine was taken off its core; close other programs and run again"
+        detail += f" ({shown}): the engine was preempted; close other programs and run again"
     return Gate(name="disturbed cells", passed=not marked, detail=detail, warning=True)
 
 

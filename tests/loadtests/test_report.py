@@ -87,7 +87,7 @@ def test_a_tie_names_the_fastest_and_prefers_the_simpler(tmp_path: Path) -> None
     tie = CLEAR | {"compiled": 0.4, "reduce-overhead": 0.3999}
     headline = make_report(make_results(tmp_path, tie, scatter=0.05))
     assert {batch["ship"] for batch in headline["batches"]} == {"compiled"}
-    assert "reduce-overhead cannot be told from it; of modes that are alike, the simplest" in page(tmp_path)
+    assert "reduce-overhead cannot be told from it; of tied modes, the simplest" in page(tmp_path)
 
 
 @pytest.mark.parametrize(("switches", "scatter"), [(5, 0.01), (0, 0.4)])
@@ -227,7 +227,7 @@ def test_a_gpu_without_kernel_times_says_so_and_shows_the_wait(tmp_path: Path) -
     text = page(tmp_path)
     assert "kernel time is not measured here" in text
     assert "sync wait" in text
-    assert "estimate" not in text.partition("<h2>Pictures")[0]
+    assert "estimate" not in text.partition("<h2>Plots")[0]
 
 
 def test_other_conditions_have_answers_of_their_own(tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_a_residual_kernel_is_called_an_upper_estimate_and_a_measured_one_is_not
     rows = make_results(tmp_path) / "requests.jsonl"
     rows.write_text(rows.read_text().replace('"kernel":"residual"', f'"kernel":"{source}"'))
     make_report(tmp_path)
-    for text in (page(tmp_path).partition("<h2>Pictures")[0], (tmp_path / "report.md").read_text()):
+    for text in (page(tmp_path).partition("<h2>Plots")[0], (tmp_path / "report.md").read_text()):
         assert ("at most 24 % in eager" in text) is (source == "residual")
         assert ("By upper estimate, eager" in text) is (source == "residual")
         assert "24 % in eager" in text
