@@ -1,4 +1,4 @@
-"""The Dispatch and kernels board: is a step spent on host or device, and what did compiling cost."""
+"""The Dispatch and kernels board: host against device time of a step, and the cost of compiling."""
 
 from __future__ import annotations
 

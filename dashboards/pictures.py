@@ -1,8 +1,8 @@
-"""Draw the boards without Grafana: every panel's queries asked of a real Prometheus, drawn with plotly.
+"""Draw the boards without Grafana: every panel's queries, sent to a real Prometheus, drawn with plotly.
 
 `python -m dashboards.pictures --prometheus URL --seconds 300 --out FOLDER` draws the last minutes: a page
-per board and, where a Chromium is on the machine, its picture. Layout, colours, units and words come from the
-boards' JSON; what Grafana draws differs in looks, not in numbers.
+per board and, where a Chromium is on the machine, its picture. Layout, colours, units and texts come from the
+boards' JSON; Grafana's own rendering differs in looks, not in numbers.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ table { border-collapse: collapse; margin: 6px 9px; } td, th { padding: 4px 14px
 
 @dataclass(frozen=True, slots=True)
 class TimeRange:
-    """The time to draw, in seconds since the epoch."""
+    """The time range to draw, in seconds since the epoch."""
 
     start: float
     end: float
 
     @property
     def window(self) -> str:
-        """All of it, as PromQL writes a duration."""
+        """Its length as a PromQL duration."""
         return f"{max(1, round(self.end - self.start))}s"
 
 
 def page(name: str, board: dict[str, Any], prometheus: Prometheus, shown: TimeRange) -> str:
-    """One board as a page that needs nothing else."""
+    """One board as a self-contained page."""
     panels = "\n".join(
         _section(panel, mode, prometheus, shown)
         for whole in board["panels"]
@@ -73,11 +73,13 @@ def page(name: str, board: dict[str, Any], prometheus: Prometheus, shown: TimeRa
 def _copies(
     panel: dict[str, Any], prometheus: Prometheus, shown: TimeRange
 ) -> list[tuple[dict[str, Any], str]]:
-    """The panel with the mode it is for: once with all of them, or per mode where it is to be repeated."""
+    """(panel, mode) pairs: the panel once for all modes, or once per mode where it repeats."""
     if "repeat" not in panel:
         return [(panel, ".*")]
     served = f"sum by (mode) (increase(launchbound_requests_total[{shown.window}])) > 0"
-    modes = sorted((one.labels["mode"] for one in prometheus.query(served, at=shown.end)), key=drawing.rung)
+    modes = sorted(
+        (one.labels["mode"] for one in prometheus.query(served, at=shown.end)), key=drawing.ladder_index
+    )
     copies = []
     for index, mode in enumerate(modes):
         place = panel["gridPos"]
@@ -96,13 +98,15 @@ def _section(panel: dict[str, Any], mode: str, prometheus: Prometheus, shown: Ti
     title = escape(panel["title"])
     if panel["type"] == "row":
         return f'<section class="row" style="{style}">{title}</section>'
-    answers = [_ask(target, mode, prometheus, shown) for target in panel["targets"]]
-    inside = drawing.draw(panel, answers, place["h"] * (CELL_PIXELS + 6) - 34)
+    results = [_run_query(target, mode, prometheus, shown) for target in panel["targets"]]
+    inside = drawing.draw(panel, results, place["h"] * (CELL_PIXELS + 6) - 34)
     return f'<section style="{style}"><b>{title}</b>{inside}</section>'
 
 
-def _ask(target: dict[str, Any], mode: str, prometheus: Prometheus, shown: TimeRange) -> list[TimeSeries]:
-    """Lines over the whole span, rated over seconds; all else at its end, rated over the whole."""
+def _run_query(
+    target: dict[str, Any], mode: str, prometheus: Prometheus, shown: TimeRange
+) -> list[TimeSeries]:
+    """Graphs over the range, with rates over 5 s; tables and bars at its end, with rates over all of it."""
     if target["format"] == "table":
         return prometheus.query(filled(target["expr"], window=shown.window, mode=mode), at=shown.end)
     expr = filled(target["expr"], window="5s", mode=mode)
