@@ -68,11 +68,11 @@ class Attention(nn.Module):
         where: tuple[Tensor, Tensor],
         cache: tuple[Tensor, Tensor],
     ) -> Tensor:
-        """Write this step's keys and values at `where`, then attend to all that `mask` allows.
+        """Write this step's keys and values at `where`, then attend where `mask` is true.
 
         `x` and the result are [batch · tokens, width]. The heads of a group are laid out as extra query rows,
-        so that keys and values are read where they lie: no copy per head, and no attention backend is ruled
-        out by `enable_gqa`.
+        so that keys and values are read in place: no copy per head, and no attention backend is excluded, as
+        `enable_gqa` would.
         """
         c = self.config
         batch, tokens = where[1].shape

@@ -1,4 +1,4 @@
-"""Our decoder as a Hugging Face Llama folder, which `transformers` loads without any code of ours."""
+"""Exports the decoder as a Hugging Face Llama folder, which `transformers` loads without launchbound."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def llama_config(config: Config, dtype: torch.dtype) -> dict[str, object]:
 
 
 def llama_state(model: Transformer) -> dict[str, Tensor]:
-    """The tensors of `model` under Llama's names, the fused projections taken apart."""
+    """The tensors of `model` under Llama's names, the fused projections split."""
     c = model.config
     state = model.state_dict()
     parts = [c.heads * c.head_width, c.kv_heads * c.head_width, c.kv_heads * c.head_width]

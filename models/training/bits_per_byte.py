@@ -1,4 +1,4 @@
-"""Bits per byte of a text under a model and under counting baselines, all on the same tokens."""
+"""Bits per byte of a text under a model and under n-gram baselines, all on the same tokens."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def transformer_bits(
 ) -> float:
     """Bits that `model` needs for all tokens of `files` but the first of each.
 
-    Every token is counted once, in windows of `length` that do not see each other: an upper bound. `autocast`
-    multiplies in bfloat16, quicker and good enough to watch a training.
+    Every token is counted once, in independent windows of `length`: an upper bound. `autocast` multiplies in
+    bfloat16: faster, and accurate enough to monitor a training.
     """
     device = model.embedding.weight.device
     windows = [

@@ -1,4 +1,4 @@
-"""`python -m models.training.evaluate`: measure again what the model card says, beside counting baselines."""
+"""`python -m models.training.evaluate`: measure the numbers of the model card, beside n-gram baselines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from models.training.corpus import Corpus
 from models.transformer import Transformer
 
 OBVIOUS = {"import o": "s", "def __init__(": "self"}
-"""Beginnings of a line, and what any Python programmer goes on with."""
+"""Beginnings of a line, and their obvious continuations."""
 TARGET = 0.35
 """How much fewer bits per byte than the bigram of the same tokens, at least."""
 BEGINNINGS = (
@@ -73,7 +73,7 @@ def _bytes(text: str) -> NDArray[np.int64]:
 
 @torch.inference_mode()
 def complete(model: Transformer, tokenizer: Tokenizer, prompt: str, new: int) -> str:
-    """What `model` greedily adds to `prompt` in at most `new` tokens."""
+    """The greedy completion of `prompt` in at most `new` tokens."""
     tokens = tokenizer.encode(prompt)
     start = len(tokens)
     while len(tokens) < start + new and (len(tokens) == start or tokens[-1] != tokenizer.end_of_text):
@@ -84,7 +84,7 @@ def complete(model: Transformer, tokenizer: Tokenizer, prompt: str, new: int) ->
 
 def main(
     folder: Annotated[Path, typer.Option(help="Folder of the model.")] = checkpoint.TINY_FOLDER,
-    samples: Annotated[bool, typer.Option(help="Show what it makes of some beginnings.")] = False,
+    samples: Annotated[bool, typer.Option(help="Show completions of some beginnings.")] = False,
 ) -> None:
     """Print the scores and one JSON line; exit code 1 below the targets, 2 for a broken model."""
     console = Console()
@@ -119,7 +119,7 @@ def _show(console: Console, measured: Scores, added: dict[str, str]) -> None:
     console.print(table)
     console.print(f"{measured.saving:.1%} fewer bits than the bigram (target: at least {TARGET:.0%})")
     for prompt, text in added.items():
-        console.print(f"{prompt!r} goes on {text!r}", markup=False)
+        console.print(f"{prompt!r} is completed by {text!r}", markup=False)
 
 
 if __name__ == "__main__":

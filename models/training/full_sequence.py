@@ -1,4 +1,4 @@
-"""The same model over whole sequences at once, for training: no cache, logits at every position."""
+"""The model's forward over whole sequences, for training: no cache, logits at every position."""
 
 from __future__ import annotations
 

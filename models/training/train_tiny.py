@@ -1,4 +1,4 @@
-"""A training as it is seen in a terminal: a progress bar, a line per evaluation, errors in one sentence."""
+"""Trains `tiny` with output on a terminal: a progress bar, a line per evaluation, errors in one sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The training loop: seeded, resumable without pickles, the learning rate following the budget."""
+"""The training loop: seeded, resumable without pickles, with a learning rate schedule over the budget."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STATE_FILE = "training.safetensors"
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
-    """What a training does. `steps` and `minutes` are two limits of which the first to be reached ends it.
+    """Hyperparameters and limits of a training, which ends at the first of `steps` and `minutes`.
 
     `minutes` are those of Trainer.run up to the last step; the last evaluation comes after them.
     """
@@ -46,7 +46,7 @@ class TrainingPlan:
 
 @dataclass(frozen=True, slots=True)
 class TrainingProgress:
-    """Where a training stands. `loss` is in nats per token, `bits_per_byte` that of the held-out files."""
+    """State of a training. `loss` is in nats per token, `bits_per_byte` that of the held-out files."""
 
     step: int
     fraction: float
@@ -62,12 +62,12 @@ def rate_at(plan: TrainingPlan, fraction: float) -> float:
 
 
 class Trainer:
-    """A model, its optimiser and how far they are; `folder` receives both at every evaluation."""
+    """A model and its optimiser; both are saved to `folder` at every evaluation."""
 
     def __init__(self, plan: TrainingPlan, config: Config, folder: Path, resume: bool = False) -> None:
-        """Start anew, or where `folder` left off.
+        """Start from scratch, or with `resume` from the state in `folder`.
 
-        Raises checkpoint.CheckpointError where there is nothing to resume from, or only another seed's.
+        Raises checkpoint.CheckpointError where there is no state to resume from, or one of another seed.
         """
         self.plan = plan
         self.folder = folder
@@ -122,7 +122,7 @@ class Trainer:
         self.loss = loss.item()
 
     def save(self, tokenizer: Tokenizer) -> None:
-        """Write the model as it is served, and beside it the float32 state to resume from."""
+        """Write the model for serving, and the float32 training state to resume from."""
         checkpoint.save(self.model, self.folder)
         tokenizer.save(self.folder)
         tensors = {f"model.{name}": p.detach() for name, p in self.model.named_parameters()}

@@ -72,7 +72,7 @@ def test_a_width_of_unknown_name_leaves_a_model_without_a_twin(
     llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("models.hf.twin.LARGEST_MATRIX", 100)
-    with pytest.raises(NoTwin, match="width that is not known to shrink"):
+    with pytest.raises(NoTwin, match="width that WIDTHS does not list"):
         opened(llama).twin()
 
 

@@ -66,7 +66,7 @@ def test_every_model_has_its_hash() -> None:
 
 
 def test_what_takes_only_our_models_says_so() -> None:
-    with pytest.raises(CheckpointError, match=r"no model of ours.*tiny, small, base"):
+    with pytest.raises(CheckpointError, match=r"not a launchbound model.*tiny, small, base"):
         checkpoint.build("hf:somewhere", 1)
 
 
