@@ -1,4 +1,4 @@
-"""The report says what the rows imply, needs no network, and opens with the answer."""
+"""The report agrees with the rows, needs no network, and opens with the answer."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def clear(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def page(folder: Path) -> str:
-    """The page without plotly's own code, which holds any word there is."""
+    """The page without plotly's own code, which contains almost any word."""
     text = (folder / "report.html").read_text()
     return re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
 
@@ -52,7 +52,7 @@ def test_the_known_winner_is_the_headline_everywhere(clear: Path) -> None:
     assert json.loads(json.dumps(headline)) == headline
 
 
-def test_modes_that_are_alike_are_said_to_be_and_eager_is_kept(tmp_path: Path) -> None:
+def test_without_a_detectable_difference_eager_is_kept(tmp_path: Path) -> None:
     headline = make_report(make_results(tmp_path, ALIKE, scatter=0.05))
     assert headline["text"] == "Keep eager at batch 1, 4 and 16: nothing is detectably faster."
     assert "no detectable difference" in page(tmp_path)
@@ -64,7 +64,7 @@ def test_a_slower_mode_is_called_slower(tmp_path: Path) -> None:
     assert '<td class="left slower">slower</td>' in page(tmp_path)
 
 
-def test_too_few_rounds_are_undecided_out_loud(tmp_path: Path) -> None:
+def test_too_few_rounds_are_reported_as_undecided(tmp_path: Path) -> None:
     import msgspec
 
     few = msgspec.structs.replace(make_plan("quick", 1), rounds=5)
@@ -222,7 +222,7 @@ def test_modes_have_one_colour_in_every_plot(clear: Path) -> None:
     assert all(len(colours) == 1 for colours in seen.values())
 
 
-def test_a_gpu_without_kernel_times_says_so_and_shows_the_wait(tmp_path: Path) -> None:
+def test_without_kernel_times_a_gpu_report_states_it_and_shows_the_wait(tmp_path: Path) -> None:
     make_report(make_results(tmp_path, device="cuda"))
     text = page(tmp_path)
     assert "kernel time is not measured here" in text
@@ -262,7 +262,7 @@ def test_floors_whose_intervals_touch_do_not_fall_strictly(clear: Path, tmp_path
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_cold_caches_are_spoken_of_on_a_cpu_only(tmp_path: Path, device: str) -> None:
+def test_cold_caches_are_mentioned_on_a_cpu_only(tmp_path: Path, device: str) -> None:
     make_report(make_results(tmp_path, device=device))
     assert ("cold caches" in page(tmp_path)) is (device == "cpu")
 

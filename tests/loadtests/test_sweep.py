@@ -82,7 +82,7 @@ def failed(result: SweepResult) -> set[str]:
 
 def test_a_good_sweep_passes_every_gate(good: tuple[SweepResult, Script, str]) -> None:
     result, _, _ = good
-    # How much of a core the client takes of a service that answers at once says nothing.
+    # The client CPU share has no meaning against a stand-in that answers at once.
     assert failed(result) <= {"client CPU < 80%"}
     assert result.run.complete
 
@@ -102,7 +102,9 @@ def test_every_cell_has_its_requests_in_every_round(good: tuple[SweepResult, Scr
     assert counts == expected
 
 
-def test_rounds_run_in_the_planned_order_and_the_run_says_so(good: tuple[SweepResult, Script, str]) -> None:
+def test_rounds_run_in_the_planned_order_and_the_run_records_it(
+    good: tuple[SweepResult, Script, str],
+) -> None:
     result, _, _ = good
     planned = [[cell.name for cell in order(SMALL, n)] for n in range(1, 9)]
     measured = [row for row in read_rows(result.folder) if row.stage == "measure"]
@@ -110,7 +112,7 @@ def test_rounds_run_in_the_planned_order_and_the_run_says_so(good: tuple[SweepRe
     assert ran == planned == read_run(result.folder).order
 
 
-def test_warming_up_asks_every_cell_before_anything_counts(good: tuple[SweepResult, Script, str]) -> None:
+def test_warm_up_visits_every_cell_before_anything_counts(good: tuple[SweepResult, Script, str]) -> None:
     rows = read_rows(good[0].folder)
     warm = [row for row in rows if row.stage == "warmup"]
     assert {row.cell for row in warm} == {cell.name for cell in SMALL.cells}
@@ -143,7 +145,7 @@ def test_requests_carry_the_run_and_an_id_of_their_own(good: tuple[SweepResult, 
     assert sent == {row.request_id for row in read_rows(result.folder)}
 
 
-def test_a_sweep_tells_how_far_it_is(good: tuple[SweepResult, Script, str]) -> None:
+def test_a_sweep_reports_its_progress(good: tuple[SweepResult, Script, str]) -> None:
     _, _, printed = good
     assert "eager cold" in printed
     assert "warm-up pass 2" in printed
@@ -166,7 +168,7 @@ def test_a_service_that_only_fails_ends_the_sweep_early(tmp_path: Path) -> None:
     assert "complete" in failed(result)
 
 
-def test_requests_of_somebody_else_fail_the_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_of_another_client_fail_the_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = Script()
     real = sweep.run_load_generator
 
@@ -184,7 +186,7 @@ def test_a_mode_out_of_parity_fails_the_sweep(tmp_path: Path) -> None:
     assert "parity" in failed(swept(tmp_path, Script(in_parity=False)))
 
 
-def test_ctrl_c_keeps_what_was_measured_and_says_incomplete(
+def test_ctrl_c_keeps_what_was_measured_and_marks_it_incomplete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = sweep.run_load_generator
@@ -217,20 +219,20 @@ def test_open_loop_arrivals_keep_their_schedule_and_count_from_it(tmp_path: Path
     assert rate.passed is not None
 
 
-def test_a_closed_loop_keeps_as_many_in_flight_as_the_cell_says(tmp_path: Path) -> None:
+def test_a_closed_loop_keeps_as_many_in_flight_as_the_cell_has(tmp_path: Path) -> None:
     swept(tmp_path, Script())
     rows = [row for row in read_rows(tmp_path) if row.concurrency == 2 and row.round == 1]
     edges = sorted([(r.start, 1) for r in rows] + [(r.start + r.latency_seconds, -1) for r in rows])
-    flying = 0
+    in_flight = 0
     most = 0
     for _, step in edges:
-        flying += step
-        most = max(most, flying)
+        in_flight += step
+        most = max(most, in_flight)
     assert most <= 2
 
 
 @pytest.mark.parametrize(
-    ("script", "words"),
+    ("script", "message"),
     [
         (Script(failed_mode="compiled"), "compiled failed to become ready"),
         (Script(api_key="secret"), "LAUNCHBOUND_API_KEY"),
@@ -238,7 +240,7 @@ def test_a_closed_loop_keeps_as_many_in_flight_as_the_cell_says(tmp_path: Path) 
     ],
 )
 def test_a_service_that_cannot_be_swept_is_refused_with_the_remedy(
-    tmp_path: Path, script: Script, words: str
+    tmp_path: Path, script: Script, message: str
 ) -> None:
     plan = Plan(
         preset="own",
@@ -248,11 +250,11 @@ def test_a_service_that_cannot_be_swept_is_refused_with_the_remedy(
         if script.largest_bucket == 2
         else SMALL.cells,
     )
-    with pytest.raises(TargetError, match=words):
+    with pytest.raises(TargetError, match=message):
         swept(tmp_path, script, plan)
 
 
-def told(folder: Path, script: Script, monkeypatch: pytest.MonkeyPatch) -> tuple[int, list[str], str]:
+def invoke_sweep(folder: Path, script: Script, monkeypatch: pytest.MonkeyPatch) -> tuple[int, list[str], str]:
     """Exit code, lines and errors of `launchbound sweep` against a service of its own."""
     monkeypatch.setattr(sweep, "run_sweep", partial(run_sweep, exporter_port=0))
     options = ["--modes", "eager,compiled", "--batch-sizes", "1", "--out", str(folder)]
@@ -264,7 +266,7 @@ def told(folder: Path, script: Script, monkeypatch: pytest.MonkeyPatch) -> tuple
 def test_a_mode_that_failed_is_a_failed_check_with_the_json_line_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code, lines, errors = told(tmp_path, Script(failed_mode="compiled"), monkeypatch)
+    code, lines, errors = invoke_sweep(tmp_path, Script(failed_mode="compiled"), monkeypatch)
     assert code == EXIT_FAILED
     assert json.loads(lines[-1]) == {"path": str(tmp_path), "headline": None, "valid": False}
     assert "compiled failed to become ready" in errors
@@ -273,14 +275,14 @@ def test_a_mode_that_failed_is_a_failed_check_with_the_json_line_last(
 def test_a_sweep_without_an_answer_fails_with_its_gates_and_the_json_line_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code, lines, _ = told(tmp_path, Script(fail_after=0), monkeypatch)
+    code, lines, _ = invoke_sweep(tmp_path, Script(fail_after=0), monkeypatch)
     assert code == EXIT_FAILED
     assert json.loads(lines[-1]) == {"path": str(tmp_path), "headline": None, "valid": False}
     assert any(line.startswith("FAILED  no errors") for line in lines[:-1])
 
 
 def test_a_service_that_cannot_be_used_is_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert told(tmp_path, Script(api_key="secret"), monkeypatch)[0] == EXIT_BAD_INPUT
+    assert invoke_sweep(tmp_path, Script(api_key="secret"), monkeypatch)[0] == EXIT_BAD_INPUT
 
 
 def test_the_profiled_pass_of_warming_up_is_no_latency(tmp_path: Path) -> None:
@@ -304,13 +306,13 @@ def test_a_mode_that_is_not_served_is_named(tmp_path: Path) -> None:
 
 
 def test_waiting_is_bounded(tmp_path: Path) -> None:
-    told: list[str] = []
+    reported: list[str] = []
     with fake_service(Script(states=["warming"])) as url, pytest.raises(TargetError, match="not ready after"):
-        readiness.wait_until_ready(Target(url), SMALL, told.append, timeout_seconds=0.1)
-    assert any("compiled warming" in line for line in told)
+        readiness.wait_until_ready(Target(url), SMALL, reported.append, timeout_seconds=0.1)
+    assert any("compiled warming" in line for line in reported)
 
 
-def test_nothing_at_the_address_is_said_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_address_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readiness, "CONNECT_GRACE_SECONDS", 0.0)
     with fake_service(Script()) as url:
         address = url
@@ -326,14 +328,14 @@ def test_a_folder_that_holds_a_sweep_is_not_written_over(tmp_path: Path) -> None
         swept(tmp_path, Script())
 
 
-def test_a_broken_prompt_file_is_found_before_anything_is_asked(tmp_path: Path) -> None:
+def test_a_broken_prompt_file_is_found_before_any_request(tmp_path: Path) -> None:
     script = Script()
     with fake_service(script) as url, pytest.raises(PromptError):
         run_sweep(url, SMALL, tmp_path / "out", prompt_file=tmp_path / "missing.jsonl")
     assert script.asked == 0
 
 
-def test_the_load_generator_ends_with_the_one_who_asked(tmp_path: Path) -> None:
+def test_the_load_generator_ends_with_the_sweep(tmp_path: Path) -> None:
     hold = Flag()
     with fake_service(Script(hold=hold)) as url:
         assignment = Assignment(

@@ -65,7 +65,7 @@ def test_every_model_has_its_hash() -> None:
     assert len({content_hash(name) for name in ("tiny", "small", "base")}) == 3
 
 
-def test_what_takes_only_our_models_says_so() -> None:
+def test_a_hugging_face_name_is_refused_where_only_our_models_work() -> None:
     with pytest.raises(CheckpointError, match=r"not a launchbound model.*tiny, small, base"):
         checkpoint.build("hf:somewhere", 1)
 

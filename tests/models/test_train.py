@@ -1,4 +1,4 @@
-"""Training: the parallel forward is the served one, the text is cut fairly, a resumed run is the same run."""
+"""Training: full-sequence forward equals the served one, cuts are even, a resumed run equals a whole one."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_an_epoch_is_the_same_for_the_same_seed_and_other_for_the_next_epoch() -
     assert not np.array_equal(first[: len(other)], other[: len(first)])
 
 
-def test_windows_are_as_long_as_asked_and_many_begin_with_a_line() -> None:
+def test_windows_have_the_requested_length_and_many_begin_with_a_line() -> None:
     windows = epoch_windows(TEXT.training * 8, TOKENIZER, 32, (0, 0))
     begins = [TOKENIZER.decode(window).startswith("def f") for window in windows.tolist()]
     assert windows.shape == (len(windows), 33)
@@ -124,7 +124,7 @@ def test_training_lowers_the_loss_on_held_out_text_and_its_folder_can_be_served(
     assert Tokenizer.load(tmp_path, SMALL.vocabulary).encode("def f0") == TOKENIZER.encode("def f0")
 
 
-def test_nothing_to_resume_from_is_said_with_the_remedy(tmp_path: Path) -> None:
+def test_nothing_to_resume_from_is_refused_with_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(checkpoint.CheckpointError, match="train without --resume"):
         trainer.Trainer(PLAN, SMALL, tmp_path, resume=True)
 
@@ -145,7 +145,7 @@ def test_the_rate_warms_up_then_falls_to_zero() -> None:
     assert rates[-1] == pytest.approx(0, abs=1e-9)
 
 
-def test_held_out_files_are_apart_by_path_whatever_they_say(tmp_path: Path) -> None:
+def test_held_out_files_are_split_by_path_whatever_they_contain(tmp_path: Path) -> None:
     names = [f"module{number}.py" for number in range(200)]
     for name in names:
         (tmp_path / name).write_text(f"# {name}\n")
@@ -159,7 +159,7 @@ def test_held_out_files_are_apart_by_path_whatever_they_say(tmp_path: Path) -> N
     assert 1 < len(text.held_out) < 30
 
 
-def test_a_machine_without_the_library_s_source_is_told(tmp_path: Path) -> None:
+def test_without_the_library_s_source_the_corpus_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match="install"):
         corpus.read(tmp_path)
 
