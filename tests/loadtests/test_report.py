@@ -26,6 +26,8 @@ from loadtests.run.run_file import read_run, write_run
 from service.statistics.boundedness import Crossover
 from tests.support.made_results import ALIKE, CLEAR, make_results
 
+ROOT = Path(__file__).parents[2]
+
 
 @pytest.fixture(scope="module")
 def clear(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -140,6 +142,14 @@ def test_the_page_refers_to_nothing_outside_itself(clear: Path) -> None:
 
 def test_the_page_is_at_most_one_and_a_half_megabytes(clear: Path) -> None:
     assert (clear / "report.html").stat().st_size <= 1_500_000
+
+
+def test_committed_pages_are_as_small_and_only_of_runs_that_the_readme_shows() -> None:
+    pages = sorted((ROOT / "benchmarks").glob("*/report.html"))
+    assert pages
+    readme = (ROOT / "README.md").read_text()
+    assert all(page.stat().st_size <= 1_500_000 for page in pages)
+    assert all(f"benchmarks/{page.parent.name}/" in readme for page in pages)
 
 
 def test_the_vendored_bundle_is_the_one_named_beside_it_with_its_licence() -> None:
