@@ -76,7 +76,7 @@ def speedup_over_eager(by_batch: bool, window: str = SHOWN) -> str:
 def request_parts(window: str = NOW) -> dict[str, str]:
     """Part of a request → its mean by mode; the parts that a device can measure add up to the total.
 
-    Kernels stack only where they run on the host's timeline (a CPU). On CUDA they run beside the host and
+    Kernels stack only where they run on the host's timeline (a CPU). On CUDA they run in parallel and
     would be counted twice; such an instance is recognised by its sync wait, a series absent on a CPU.
     """
     beside_host = f"unless on (job, instance, mode) {series('request_sync_wait_seconds_count')}"

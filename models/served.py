@@ -51,7 +51,7 @@ class Served(nn.Module, ABC):
 
         Args:
             tokens: int64 [batch, tokens]; one token per sequence in decode, a chunk in prefill.
-            positions: int64 [batch], where each row's first token stands in its sequence.
+            positions: int64 [batch], position of each row's first token in its sequence.
             last: int64 [batch], which of this step's tokens predicts the next one.
             cache: of at least `batch` rows; written in place.
 
