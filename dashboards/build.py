@@ -26,7 +26,7 @@ def boards() -> dict[str, str]:
 
 
 def stale(folder: Path = FOLDER) -> list[str]:
-    """Names in `folder` that differ from what the builder makes, are missing, or are nobody's."""
+    """Names of files in `folder` that differ from the built boards, are missing, or belong to no board."""
     made = boards()
     found = {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.json"))}
     return sorted(name for name in made.keys() | found.keys() if made.get(name) != found.get(name))

@@ -1,4 +1,4 @@
-"""The Dispatch and kernels board: is a step spent on host or device, and what did compiling cost."""
+"""The Dispatch and kernels board: host against device time of a step, and the cost of compiling."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def dispatch() -> Dashboard:
 
 
 def _share() -> Panel:
-    dispatched, taken = total_rate("request_dispatch_seconds_sum"), total_rate("request_duration_seconds_sum")
+    dispatched = total_rate("request_dispatch_seconds_sum")
+    taken = total_rate("request_duration_seconds_sum")
     return graph(
         PanelStyle("Dispatch per request second", "percentunit"),
         Query(f"{dispatched} / ({taken} > 0)", "{{mode}}"),

@@ -1,4 +1,4 @@
-"""One panel of a board, as its JSON describes it, drawn from the answers to its queries."""
+"""One panel of a board, drawn by plotly from its JSON and the results of its queries."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from dashboards.local import Sample
-from dashboards.theme import MODE_COLOURS
+from dashboards.local import TimeSeries
+from dashboards.theme import MODE_COLOURS, PALETTE, mode_colour
 
-Answers = Sequence[Sequence[Sample]]
-PALETTE = ("#4C72B0", "#DD8452", "#55A868", "#C44E52", "#8172B3", "#937860")
+Results = Sequence[Sequence[TimeSeries]]
+"""The series of each query of a panel."""
+
 STEP_SECONDS = 1.0
 """Between two points of a line; the pictures are drawn from scrapes each second."""
 SI = ((1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
 
 
-def draw(panel: dict[str, Any], answers: Answers, height_pixels: int) -> str:
-    """The panel's inside as HTML; its own words where no query has data."""
-    if not any(answers):
+def draw(panel: dict[str, Any], results: Results, height_pixels: int) -> str:
+    """The panel's contents as HTML; its no-data text where no query has data."""
+    if not any(results):
         return f'<div class="empty">{escape(panel["fieldConfig"]["defaults"]["noValue"])}</div>'
     if panel["type"] == "stat":
-        return _number(panel, answers)
+        return _number(panel, results)
     if panel["type"] == "table":
-        return _table(panel, answers)
-    figure = _lines(panel, answers) if panel["type"] == "timeseries" else _bars(panel, answers)
+        return _table(panel, results)
+    figure = _lines(panel, results) if panel["type"] == "timeseries" else _bars(panel, results)
     figure.update_layout(
         template="plotly_white",
         height=height_pixels,
@@ -41,7 +42,7 @@ def draw(panel: dict[str, Any], answers: Answers, height_pixels: int) -> str:
 
 
 def shown(value: float, unit: str) -> str:
-    """A value as a reader wants it: '1.3 ms', '4.2 %', '12 reqps', '1.8 ×', '2 GiB'."""
+    """A value with its unit for display: '1.3 ms', '4.2 %', '12 reqps', '1.8 ×', '2 GiB'."""
     if unit == "s":
         scale, prefix = next((pair for pair in SI if abs(value) >= pair[0]), SI[-1])
         return "0 s" if value == 0 else f"{value / scale:.3g} {prefix}s"
@@ -53,8 +54,8 @@ def shown(value: float, unit: str) -> str:
     return f"{value:.3g}" if unit in ("none", "short", "sci") else f"{value:.3g} {suffix}"
 
 
-def rung(mode: str) -> int:
-    """Where a mode stands on the ladder; others come after it."""
+def ladder_index(mode: str) -> int:
+    """The place of a mode in the ladder; modes that are not in it come last."""
     ladder = list(MODE_COLOURS)
     return ladder.index(mode) if mode in ladder else len(ladder)
 
@@ -70,7 +71,7 @@ def colour_of(panel: dict[str, Any], name: str) -> str:
 
 
 def dash_of(panel: dict[str, Any], name: str) -> str:
-    """'dash' where the panel's overrides ask for it, else 'solid'."""
+    """'dash' where the panel's overrides set it, else 'solid'."""
     for override in panel["fieldConfig"]["overrides"]:
         if override["properties"][0]["id"] == "custom.lineStyle":
             return "dash" if re.search(override["matcher"]["options"].strip("/"), name) else "solid"
@@ -79,20 +80,18 @@ def dash_of(panel: dict[str, Any], name: str) -> str:
 
 def named(legend: str, labels: Mapping[str, str]) -> str:
     """A legend template with its labels filled in."""
-    return re.sub(r"{{(\w+)}}", lambda found: labels.get(found[1], ""), legend)
+    return re.sub(r"{{(\w+)}}", lambda match: labels.get(match[1], ""), legend)
 
 
-def _lines(panel: dict[str, Any], answers: Answers) -> go.Figure:
+def _lines(panel: dict[str, Any], results: Results) -> go.Figure:
     figure = go.Figure()
     stacked = panel["fieldConfig"]["defaults"].get("custom", {}).get("stacking", {}).get("mode") == "normal"
-    for target, samples in zip(panel["targets"], answers, strict=True):
-        for sample in samples:
-            name = named(target["legendFormat"], sample.labels)
-            points = sample.points if stacked else _with_gaps(sample.points)
-            when, values = (
-                [datetime.fromtimestamp(at, UTC) for at, _ in points],
-                [value for _, value in points],
-            )
+    for target, all_series in zip(panel["targets"], results, strict=True):
+        for series in all_series:
+            name = named(target["legendFormat"], series.labels)
+            points = series.points if stacked else _with_gaps(series.points)
+            when = [datetime.fromtimestamp(at, UTC) for at, _ in points]
+            values = [value for _, value in points]
             figure.add_scatter(
                 x=when,
                 y=values,
@@ -105,7 +104,7 @@ def _lines(panel: dict[str, Any], answers: Answers) -> go.Figure:
 
 
 def _with_gaps(points: Sequence[tuple[float, float]]) -> list[tuple[float, float | None]]:
-    """The points with a None where the series was absent, so that no line bridges what was not there."""
+    """The points with a None where the series was absent, so that no line is drawn across the gap."""
     kept: list[tuple[float, float | None]] = []
     for at, value in points:
         if kept and at - kept[-1][0] > 1.5 * STEP_SECONDS:
@@ -114,13 +113,13 @@ def _with_gaps(points: Sequence[tuple[float, float]]) -> list[tuple[float, float
     return kept
 
 
-def _bars(panel: dict[str, Any], answers: Answers) -> go.Figure:
+def _bars(panel: dict[str, Any], results: Results) -> go.Figure:
     by_batch = panel["options"]["xField"] != "mode"
     figure = go.Figure(layout={"barmode": "group" if by_batch else "stack"})
     if by_batch:
-        batches = sorted({sample.labels["batch"] for sample in answers[0]}, key=float)
-        for mode in sorted({sample.labels["mode"] for sample in answers[0]}, key=rung):
-            own = {one.labels["batch"]: one.points[0][1] for one in answers[0] if one.labels["mode"] == mode}
+        batches = sorted({series.labels["batch"] for series in results[0]}, key=float)
+        for mode in sorted({series.labels["mode"] for series in results[0]}, key=ladder_index):
+            own = {one.labels["batch"]: one.points[0][1] for one in results[0] if one.labels["mode"] == mode}
             values = [own.get(batch) for batch in batches]
             figure.add_bar(
                 x=[f"batch {batch}" for batch in batches],
@@ -129,11 +128,12 @@ def _bars(panel: dict[str, Any], answers: Answers) -> go.Figure:
                 marker_color=colour_of(panel, mode),
             )
         return _with_unit(figure, panel, "y")
-    for target, samples in zip(panel["targets"], answers, strict=True):
-        downwards = sorted(samples, key=lambda one: rung(one.labels["mode"]), reverse=True)
-        modes, values = [one.labels["mode"] for one in downwards], [one.points[0][1] for one in downwards]
+    for target, all_series in zip(panel["targets"], results, strict=True):
+        downwards = sorted(all_series, key=lambda one: ladder_index(one.labels["mode"]), reverse=True)
+        modes = [one.labels["mode"] for one in downwards]
+        values = [one.points[0][1] for one in downwards]
         name = target["legendFormat"]
-        by_mode = [MODE_COLOURS.get(mode, PALETTE[0]) for mode in modes]
+        by_mode = [mode_colour(mode, sorted(modes)) for mode in modes]
         colour = by_mode if panel["options"].get("colorByField") else colour_of(panel, name)
         figure.add_bar(y=modes, x=values, name=name, orientation="h", marker_color=colour)
     return _with_unit(figure, panel, "x")
@@ -141,29 +141,31 @@ def _bars(panel: dict[str, Any], answers: Answers) -> go.Figure:
 
 def _with_unit(figure: go.Figure, panel: dict[str, Any], axis: str) -> go.Figure:
     unit = panel["fieldConfig"]["defaults"]["unit"]
-    told = {"s": {"tickformat": "~s", "ticksuffix": "s"}, "percentunit": {"tickformat": "~%"}}
+    formats = {"s": {"tickformat": "~s", "ticksuffix": "s"}, "percentunit": {"tickformat": "~%"}}
     suffix = "" if unit in ("none", "short", "sci") else f" {unit.removeprefix('suffix:')}"
-    figure.update_layout({f"{axis}axis": {"rangemode": "tozero", **told.get(unit, {"ticksuffix": suffix})}})
+    figure.update_layout(
+        {f"{axis}axis": {"rangemode": "tozero", **formats.get(unit, {"ticksuffix": suffix})}}
+    )
     return figure
 
 
-def _number(panel: dict[str, Any], answers: Answers) -> str:
+def _number(panel: dict[str, Any], results: Results) -> str:
     defaults = panel["fieldConfig"]["defaults"]
-    value = answers[0][0].points[-1][1]
+    value = results[0][0].points[-1][1]
     steps = defaults["thresholds"]["steps"]
     reached = [step["color"] for step in steps if step["value"] is None or value >= step["value"]]
-    told = escape(shown(value, defaults["unit"]))
-    return f'<div class="number" style="color: {reached[-1]}">{told}</div>'
+    text = escape(shown(value, defaults["unit"]))
+    return f'<div class="number" style="color: {reached[-1]}">{text}</div>'
 
 
-def _table(panel: dict[str, Any], answers: Answers) -> str:
+def _table(panel: dict[str, Any], results: Results) -> str:
     columns = [target["legendFormat"] for target in panel["targets"]]
     overrides = {one["matcher"]["options"]: one["properties"] for one in panel["fieldConfig"]["overrides"]}
     units = {column: overrides[column][0]["value"] for column in columns if column in overrides}
     default = panel["fieldConfig"]["defaults"]["unit"]
     rows: dict[tuple[tuple[str, str], ...], dict[str, str]] = {}
-    for column, samples in zip(columns, answers, strict=True):
-        for one in samples:
+    for column, all_series in zip(columns, results, strict=True):
+        for one in all_series:
             cells = rows.setdefault(tuple(sorted(one.labels.items())), {})
             cells[column] = shown(one.points[0][1], units.get(column, default))
     keys = list(dict.fromkeys(key for labels in rows for key, _ in labels))
@@ -171,9 +173,9 @@ def _table(panel: dict[str, Any], answers: Answers) -> str:
     shown_columns = [column for column in columns if column]
     head = "".join(f"<th>{escape(title)}</th>" for title in [*keys, *shown_columns])
     body = ""
-    for labels, cells in sorted(rows.items(), key=lambda row: rung(dict(row[0]).get("mode", ""))):
-        words = [dict(labels).get(key, "") for key in keys] + [
+    for labels, cells in sorted(rows.items(), key=lambda row: ladder_index(dict(row[0]).get("mode", ""))):
+        texts = [dict(labels).get(key, "") for key in keys] + [
             cells.get(column, "") for column in shown_columns
         ]
-        body += "<tr>" + "".join(f"<td>{escape(word)}</td>" for word in words) + "</tr>"
+        body += "<tr>" + "".join(f"<td>{escape(text)}</td>" for text in texts) + "</tr>"
     return f"<div><table><tr>{head}</tr>{body}</table></div>"

@@ -23,18 +23,23 @@ from dashboards.panels import DATASOURCE, Panel
 from dashboards.promql import HERE, series
 
 TAG = "launchbound"
-TEXTS = Path(__file__).parent / "texts.toml"
+DESCRIPTIONS = Path(__file__).parent / "descriptions.toml"
 DEFAULT_SLO = "0.1"
 
 
 def board(name: str, rows: Mapping[str, Sequence[Panel]]) -> shapes.Dashboard:
     """A whole board from its rows (title → panels), numbered from 1 in reading order.
 
-    Title, description and the panels' descriptions come from `[name]` of texts.toml. Raises ValueError
-    where a panel has no text there or a text no panel.
+    Title, description and the panels' descriptions come from `[name]` of descriptions.toml. Raises ValueError
+    where a panel has no description there, or a description no panel.
     """
-    texts = tomllib.loads(TEXTS.read_text(encoding="utf-8"))[name]
-    built = Dashboard(texts["title"]).uid(f"launchbound-{name}").description(texts["description"]).tags([TAG])
+    descriptions = tomllib.loads(DESCRIPTIONS.read_text(encoding="utf-8"))[name]
+    built = (
+        Dashboard(descriptions["title"])
+        .uid(f"launchbound-{name}")
+        .description(descriptions["description"])
+        .tags([TAG])
+    )
     built.editable().refresh("5s").time("now-15m", "now").timezone("browser")
     built.tooltip(shapes.DashboardCursorSync.CROSSHAIR).variables(_variables()).link(_link_to_siblings())
     for annotation in _annotations():
@@ -46,18 +51,22 @@ def board(name: str, rows: Mapping[str, Sequence[Panel]]) -> shapes.Dashboard:
     made = built.build()
     for number, placed in enumerate(made.panels or [], start=1):
         placed.id_val = number
-    _describe([placed for placed in made.panels or [] if isinstance(placed, shapes.Panel)], texts["panels"])
+    _describe(
+        [placed for placed in made.panels or [] if isinstance(placed, shapes.Panel)], descriptions["panels"]
+    )
     return made
 
 
-def _describe(panels: Sequence[shapes.Panel], texts: Mapping[str, str]) -> None:
-    unmatched = {str(panel.title) for panel in panels} ^ texts.keys()
+def _describe(panels: Sequence[shapes.Panel], descriptions: Mapping[str, str]) -> None:
+    unmatched = {str(panel.title) for panel in panels} ^ descriptions.keys()
     if unmatched:
-        raise ValueError(f"panels and texts.toml disagree on: {', '.join(sorted(unmatched))}")
+        raise ValueError(f"panels and descriptions.toml disagree on: {', '.join(sorted(unmatched))}")
     for panel in panels:
         read = [target.expr for target in panel.targets or [] if isinstance(target, Dataquery)]
         names = metrics_read(" ".join(read))
-        panel.description = f"{texts[str(panel.title)]}\n\nFrom {', '.join(f'`{name}`' for name in names)}."
+        panel.description = (
+            f"{descriptions[str(panel.title)]}\n\nFrom {', '.join(f'`{name}`' for name in names)}."
+        )
 
 
 def metrics_read(expr: str) -> list[str]:
@@ -71,7 +80,7 @@ def _variables() -> list[Builder[shapes.VariableModel]]:
         "slo",
         "SLO",
         f"label_values({series('request_duration_seconds_bucket')}, le)",
-        "Bucket boundary in seconds that counts as in time; only boundaries can be asked for exactly.",
+        "Bucket boundary in seconds that counts as in time; only boundaries are exact.",
     )
     boundaries.sort(shapes.VariableSort.NUMERICAL_ASC).regex("/^[0-9].*/")
     boundaries.current(shapes.VariableOption(text=DEFAULT_SLO, value=DEFAULT_SLO))
@@ -91,7 +100,7 @@ def _variables() -> list[Builder[shapes.VariableModel]]:
                 "mode",
                 "Mode",
                 f"label_values({series('requests_total', HERE)}, mode)",
-                "Rungs of the ladder; `fallback` is what ran as anything but the mode asked for.",
+                "Inference modes; `fallback` is what ran as another mode than the requested one.",
             )
         ),
         boundaries,
@@ -107,7 +116,7 @@ def _query(name: str, label: str, query: str, description: str) -> QueryVariable
 
 
 def _all(variable: QueryVariable) -> QueryVariable:
-    """Several values at once, and all of them to begin with (`.*`, so that later ones are included)."""
+    """Multi-value, with all values selected at first (`.*`, so that later ones are included)."""
     every = shapes.VariableOption(selected=True, text=["All"], value=["$__all"])
     return variable.multi(True).include_all(True).all_value(".*").current(every)
 
@@ -135,7 +144,7 @@ def _annotations() -> list[AnnotationQuery]:
 
 
 def _annotation(name: str, expr: str, colour: str, title: str) -> AnnotationQuery:
-    """Neighbouring points of one series become a region, so a lasting series shows its start and its end."""
+    """Grafana joins neighbouring points to a region, so a lasting series shows its start and its end."""
     return (
         AnnotationQuery()
         .name(name)

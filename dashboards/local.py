@@ -1,4 +1,4 @@
-"""A Prometheus of our own on loopback, from Debian's or anyone's binary, with the committed configuration."""
+"""A local Prometheus on loopback, from an installed binary, with the committed configuration."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _OPENER = build_opener(ProxyHandler({}))
 
 
 class PrometheusError(RuntimeError):
-    """Prometheus did not start; the message has its last words."""
+    """Prometheus did not start; the message has the end of its log."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """One series of an answer: its labels, and (seconds since the epoch, value) in order of time."""
+class TimeSeries:
+    """One series of a query's result: its labels, and (seconds since the epoch, value) in order of time."""
 
     labels: Mapping[str, str]
     points: tuple[tuple[float, float], ...]
@@ -35,23 +35,23 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Prometheus:
-    """A running server, asked over HTTP. A query that it refuses raises ValueError with its words."""
+    """A running server and its HTTP API. A query that it refuses raises ValueError with its message."""
 
     url: str
 
-    def query(self, expr: str, at: float | None = None) -> list[Sample]:
+    def query(self, expr: str, at: float | None = None) -> list[TimeSeries]:
         """`expr` at `at` (seconds since the epoch; None: now): one point per series."""
         when = {} if at is None else {"time": at}
         found = self._get("query", query=expr, **when)["result"]
-        return [Sample(one["metric"], (_point(one["value"]),)) for one in found]
+        return [TimeSeries(one["metric"], (_point(one["value"]),)) for one in found]
 
-    def query_range(self, expr: str, start: float, end: float, step_seconds: float) -> list[Sample]:
+    def query_range(self, expr: str, start: float, end: float, step_seconds: float) -> list[TimeSeries]:
         """`expr` over time, from `start` to `end` in seconds since the epoch."""
         found = self._get("query_range", query=expr, start=start, end=end, step=step_seconds)["result"]
-        return [Sample(one["metric"], tuple(map(_point, one["values"]))) for one in found]
+        return [TimeSeries(one["metric"], tuple(map(_point, one["values"]))) for one in found]
 
     def health(self) -> dict[str, str]:
-        """Scraped address "host:port" → "up", or why not; what has not been found yet is missing."""
+        """Scraped address "host:port" → "up" or the last error; undiscovered targets are missing."""
         targets = self._get("targets", state="active")["activeTargets"]
         return {
             one["discoveredLabels"]["__address__"]: "up"
@@ -65,33 +65,35 @@ class Prometheus:
         return [rule for group in self._get("rules")["groups"] for rule in group["rules"]]
 
     def _get(self, call: str, **parameters: object) -> dict[str, Any]:
-        # As a form, because a long expression does not fit into every address.
-        data = urlencode(parameters).encode() if call.startswith("query") else None
-        address = f"{self.url}/api/v1/{call}" + ("" if data else f"?{urlencode(parameters)}")
+        # As a form: a long expression may exceed the length limit of an address.
+        form = urlencode(parameters).encode() if call.startswith("query") else None
+        address = f"{self.url}/api/v1/{call}" + ("" if form else f"?{urlencode(parameters)}")
         try:
-            with _OPENER.open(address, data, timeout=20) as response:
-                answer: dict[str, Any] = json.load(response)["data"]
-                return answer
+            with _OPENER.open(address, form, timeout=20) as response:
+                data: dict[str, Any] = json.load(response)["data"]
+                return data
         except OSError as error:
-            told = error.read().decode(errors="replace") if hasattr(error, "read") else str(error)
-            raise ValueError(f"Prometheus does not answer {parameters.get('query', call)}: {told}") from error
+            detail = error.read().decode(errors="replace") if hasattr(error, "read") else str(error)
+            raise ValueError(
+                f"Prometheus does not answer {parameters.get('query', call)}: {detail}"
+            ) from error
 
 
 def configuration(targets: Mapping[str, Sequence[str]], interval: str) -> str:
     """The committed configuration for fixed addresses: job → ["host:port", …]; other jobs are left out."""
-    told = yaml.safe_load(CONFIGURATION.read_text(encoding="utf-8"))
-    told["global"] = {
+    content = yaml.safe_load(CONFIGURATION.read_text(encoding="utf-8"))
+    content["global"] = {
         "scrape_interval": interval,
         "scrape_timeout": interval,
         "evaluation_interval": interval,
     }
-    told["rule_files"] = [str(CONFIGURATION.parent / name) for name in told["rule_files"]]
-    told["scrape_configs"] = [
+    content["rule_files"] = [str(CONFIGURATION.parent / name) for name in content["rule_files"]]
+    content["scrape_configs"] = [
         {"job_name": job["job_name"], "static_configs": [{"targets": list(targets[job["job_name"]])}]}
-        for job in told["scrape_configs"]
+        for job in content["scrape_configs"]
         if job["job_name"] in targets
     ]
-    return str(yaml.safe_dump(told))
+    return str(yaml.safe_dump(content))
 
 
 @contextmanager
@@ -100,7 +102,7 @@ def local_prometheus(
 ) -> Iterator[Prometheus]:
     """Run `binary` until the block ends, its data and configuration in `folder`; port 0 takes a free one.
 
-    Raises PrometheusError with Prometheus' own words where it does not start.
+    Raises PrometheusError with the end of its log where it does not start.
     """
     (folder / "prometheus.yml").write_text(configuration(targets, interval), encoding="utf-8")
     command = [
@@ -110,8 +112,8 @@ def local_prometheus(
         f"--web.listen-address=127.0.0.1:{port}",
     ]
     log = folder / "prometheus.log"
-    with log.open("w", encoding="utf-8") as said:
-        running = subprocess.Popen(command, stdout=said, stderr=said)
+    with log.open("w", encoding="utf-8") as output:
+        running = subprocess.Popen(command, stdout=output, stderr=output)
     try:
         yield Prometheus(f"http://{_listening(running, log)}")
     finally:
@@ -120,12 +122,12 @@ def local_prometheus(
 
 
 def _listening(running: subprocess.Popen[bytes], log: Path) -> str:
-    """Wait until the log says that the server is ready; its address (versions 2 and 3 say it alike)."""
+    """Wait until the log says that the server is ready; its address (the same lines in versions 2 and 3)."""
     deadline = monotonic() + START_SECONDS
     while monotonic() < deadline and running.poll() is None:
-        said = log.read_text(encoding="utf-8", errors="replace")
-        address = re.search(r'msg="?Listening on"? address=(\S+)', said)
-        if address and "Server is ready" in said:
+        text = log.read_text(encoding="utf-8", errors="replace")
+        address = re.search(r'msg="?Listening on"? address=(\S+)', text)
+        if address and "Server is ready" in text:
             return address[1]
         sleep(0.05)
     last = log.read_text(encoding="utf-8", errors="replace")[-500:]

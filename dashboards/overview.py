@@ -1,4 +1,4 @@
-"""The Overview board: is it up, how much, how fast, and which mode pays."""
+"""The Overview board: availability, traffic, latency, and each mode's gain over eager."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The panel kinds of the boards, all with fixed colours and with a text where there is no data."""
+"""The panel kinds of the boards, with fixed colours and a text for no data."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ P = TypeVar("P", timeseries.Panel, stat.Panel, barchart.Panel, table.Panel)
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One expression and how its series are called (a legend template, or a table's column)."""
+    """One expression and the name of its series (a legend template, or a table's column)."""
 
     expr: str
     legend: str
@@ -37,7 +37,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class PanelStyle:
-    """What a panel shows around its data. Its description stands in texts.toml under `title`.
+    """Title, unit, size and no-data text of a panel. Its description is in descriptions.toml under `title`.
 
     `width` and `height` are in Grafana's grid (24 columns). `empty` is shown where no query has data.
     """
@@ -96,7 +96,7 @@ def bars_by_mode(
         panel.with_transformation(step)
     panel.x_field("mode").stacking(shapes.StackingMode.NORMAL).orientation(shapes.VizOrientation.HORIZONTAL)
     if len(queries) == 1:
-        panel.color_by_field("mode").override_by_name("mode", [_coloured_words()])
+        panel.color_by_field("mode").override_by_name("mode", [_coloured_names()])
     return _coloured(panel.fill_opacity(85).show_value(shapes.VisibilityMode.AUTO), colours)
 
 
@@ -112,7 +112,7 @@ def bars_by_batch(style: PanelStyle, query: Query) -> barchart.Panel:
 def grid(style: PanelStyle, *queries: Query, units: Mapping[str, str] | None = None) -> table.Panel:
     """A table: a row per label set that the queries share, a column per query under its legend.
 
-    A query without a legend gets no column: its labels are what is to be read.
+    A query without a legend gets no column: only its labels are shown.
     """
     panel = _dressed(table.Panel(), style)
     for index, query in enumerate(queries):
@@ -121,7 +121,7 @@ def grid(style: PanelStyle, *queries: Query, units: Mapping[str, str] | None = N
     for column, unit in (units or {}).items():
         panel.override_by_name(column, [DynamicConfigValue(id_val="unit", value=unit)])
     as_text = DynamicConfigValue(id_val="custom.cellOptions", value={"type": "color-text"})
-    return panel.override_by_name("mode", [_coloured_words(), as_text]).show_header(True).filterable(True)
+    return panel.override_by_name("mode", [_coloured_names(), as_text]).show_header(True).filterable(True)
 
 
 def repeated(panel: P) -> P:
@@ -153,7 +153,7 @@ def _coloured(panel: P, colours: Mapping[str, str]) -> P:
     return panel
 
 
-def _coloured_words() -> DynamicConfigValue:
+def _coloured_names() -> DynamicConfigValue:
     """A mode's name in the mode's colour."""
     named = {mode: {"color": colour, "text": mode} for mode, colour in MODE_COLOURS.items()}
     return DynamicConfigValue(id_val="mappings", value=[{"type": "value", "options": named}])
@@ -176,7 +176,7 @@ def _columns(queries: tuple[Query, ...]) -> DataTransformerConfig:
 def _matrix(row: str, column: str) -> list[DataTransformerConfig]:
     """Label `row` down, label `column` across: rows in numerical order, columns in the ladder's.
 
-    Only numbers are sorted as numbers, and only words are taken as a bar's name: so there and back.
+    Sorting needs numbers and bar names need strings, so the field is converted twice.
     """
     order = {name: index for index, name in enumerate([f"{row}\\{column}", *MODE_COLOURS])}
     return [

@@ -1,8 +1,8 @@
-"""Draw the boards without Grafana: every panel's queries asked of a real Prometheus, drawn with plotly.
+"""Draw the boards without Grafana: every panel's queries, sent to a real Prometheus, drawn with plotly.
 
 `python -m dashboards.pictures --prometheus URL --seconds 300 --out FOLDER` draws the last minutes: a page
-per board and, where a Chromium is on the machine, its picture. Layout, colours, units and words come from the
-boards' JSON; what Grafana draws differs in looks, not in numbers.
+per board and, where a Chromium is on the machine, its picture. Layout, colours, units and texts come from the
+boards' JSON; Grafana's own rendering differs in looks, not in numbers.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from plotly import offline
 
 from dashboards import drawing
 from dashboards.build import boards
-from dashboards.local import Prometheus, Sample
-from dashboards.questions import filled
+from dashboards.local import Prometheus, TimeSeries
+from dashboards.panel_queries import filled
 
 CELL_PIXELS = 34
 WIDTH_PIXELS = 1600
@@ -43,24 +43,24 @@ table { border-collapse: collapse; margin: 6px 9px; } td, th { padding: 4px 14px
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """The time to draw, in seconds since the epoch."""
+class TimeRange:
+    """The time range to draw, in seconds since the epoch."""
 
     start: float
     end: float
 
     @property
     def window(self) -> str:
-        """All of it, as PromQL writes a duration."""
+        """Its length as a PromQL duration."""
         return f"{max(1, round(self.end - self.start))}s"
 
 
-def page(name: str, board: dict[str, Any], prometheus: Prometheus, span: Span) -> str:
-    """One board as a page that needs nothing else."""
+def page(name: str, board: dict[str, Any], prometheus: Prometheus, shown: TimeRange) -> str:
+    """One board as a self-contained page."""
     panels = "\n".join(
-        _section(panel, mode, prometheus, span)
+        _section(panel, mode, prometheus, shown)
         for whole in board["panels"]
-        for panel, mode in _copies(whole, prometheus, span)
+        for panel, mode in _copies(whole, prometheus, shown)
     )
     note = f"{board['description']} Drawn from the boards' own queries, without a Grafana server."
     return (
@@ -70,22 +70,27 @@ def page(name: str, board: dict[str, Any], prometheus: Prometheus, span: Span) -
     )
 
 
-def _copies(panel: dict[str, Any], prometheus: Prometheus, span: Span) -> list[tuple[dict[str, Any], str]]:
-    """The panel with the mode it is for: once with all of them, or per mode where it is to be repeated."""
+def _copies(
+    panel: dict[str, Any], prometheus: Prometheus, shown: TimeRange
+) -> list[tuple[dict[str, Any], str]]:
+    """(panel, mode) pairs: the panel once for all modes, or once per mode where it repeats."""
     if "repeat" not in panel:
         return [(panel, ".*")]
-    served = f"sum by (mode) (increase(launchbound_requests_total[{span.window}])) > 0"
-    modes = sorted((one.labels["mode"] for one in prometheus.query(served, at=span.end)), key=drawing.rung)
+    served = f"sum by (mode) (increase(launchbound_requests_total[{shown.window}])) > 0"
+    modes = sorted(
+        (one.labels["mode"] for one in prometheus.query(served, at=shown.end)), key=drawing.ladder_index
+    )
     copies = []
     for index, mode in enumerate(modes):
-        place, width = panel["gridPos"], 24 // panel["maxPerRow"]
+        place = panel["gridPos"]
+        width = 24 // panel["maxPerRow"]
         corner = {"x": index * width % 24, "y": place["y"] + index * width // 24 * place["h"]}
         title = f"{panel['title']}: {mode}"
         copies.append((panel | {"title": title, "gridPos": place | corner | {"w": width}}, mode))
     return copies
 
 
-def _section(panel: dict[str, Any], mode: str, prometheus: Prometheus, span: Span) -> str:
+def _section(panel: dict[str, Any], mode: str, prometheus: Prometheus, shown: TimeRange) -> str:
     place = panel["gridPos"]
     style = (
         f"grid-column: {place['x'] + 1} / span {place['w']}; grid-row: {place['y'] + 1} / span {place['h']};"
@@ -93,17 +98,19 @@ def _section(panel: dict[str, Any], mode: str, prometheus: Prometheus, span: Spa
     title = escape(panel["title"])
     if panel["type"] == "row":
         return f'<section class="row" style="{style}">{title}</section>'
-    answers = [_ask(target, mode, prometheus, span) for target in panel["targets"]]
-    inside = drawing.draw(panel, answers, place["h"] * (CELL_PIXELS + 6) - 34)
+    results = [_run_query(target, mode, prometheus, shown) for target in panel["targets"]]
+    inside = drawing.draw(panel, results, place["h"] * (CELL_PIXELS + 6) - 34)
     return f'<section style="{style}"><b>{title}</b>{inside}</section>'
 
 
-def _ask(target: dict[str, Any], mode: str, prometheus: Prometheus, span: Span) -> list[Sample]:
-    """Lines over the whole span, rated over seconds; all else at its end, rated over the whole."""
+def _run_query(
+    target: dict[str, Any], mode: str, prometheus: Prometheus, shown: TimeRange
+) -> list[TimeSeries]:
+    """Graphs over the range, with rates over 5 s; tables and bars at its end, with rates over all of it."""
     if target["format"] == "table":
-        return prometheus.query(filled(target["expr"], window=span.window, mode=mode), at=span.end)
+        return prometheus.query(filled(target["expr"], window=shown.window, mode=mode), at=shown.end)
     expr = filled(target["expr"], window="5s", mode=mode)
-    return prometheus.query_range(expr, span.start, span.end, drawing.STEP_SECONDS)
+    return prometheus.query_range(expr, shown.start, shown.end, drawing.STEP_SECONDS)
 
 
 def photograph(paths: Sequence[Path], chromium: str) -> None:
@@ -126,13 +133,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", default=300.0, type=float, help="how much of the past to draw")
     parser.add_argument("--out", required=True, type=Path, metavar="FOLDER")
     chosen = parser.parse_args(arguments)
-    span = Span(time() - chosen.seconds, time())
+    shown = TimeRange(time() - chosen.seconds, time())
     chosen.out.mkdir(parents=True, exist_ok=True)
     written = []
     for file, text in boards().items():
         path = (chosen.out / file).with_suffix(".html")
         board = json.loads(text)
-        path.write_text(page(path.stem, board, Prometheus(chosen.prometheus), span))
+        path.write_text(page(path.stem, board, Prometheus(chosen.prometheus), shown))
         written.append(path)
     chromium = shutil.which("chromium")
     if chromium is None:

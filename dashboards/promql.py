@@ -17,13 +17,13 @@ SHOWN = "$__range"
 WHERE_STEPS_ARE_MEASURED = (
     f" and on (job, instance, mode, phase) launchbound_step_device_span_seconds_count{{{OF_MODE}}}"
 )
-"""Keeps series of instances on CUDA. Elsewhere dispatch by step is an estimate, and so its quantiles were."""
+"""Keeps series of instances on CUDA. Elsewhere dispatch by step is an estimate, so quantiles mean nothing."""
 
 _PARTS = ("queue", "dispatch", "sync_wait", "kernel", "other")
 
 
 def series(name: str, labels: str = OF_MODE) -> str:
-    """`launchbound_<name>` of the chosen job, instance and, unless `labels` says otherwise, mode."""
+    """`launchbound_<name>` of the chosen job, instance and, unless `labels` is given, mode."""
     return f"launchbound_{name}{{{labels}}}"
 
 
@@ -44,7 +44,7 @@ def mean(name: str, by: str = "mode", labels: str = OF_MODE, window: str = NOW) 
 
 
 def mean_since_start(name: str, labels: str = OF_MODE) -> str:
-    """Mean over a service's whole life, for what happens once at its start and in no window after that."""
+    """Mean since the service started, for what happens only at its start and in no later window."""
     total, count = (f"sum by (mode) ({series(f'{name}_{part}', labels)})" for part in ("sum", "count"))
     return f"{total} / ({count} > 0)"
 
@@ -64,7 +64,7 @@ def speedup_over_eager(by_batch: bool, window: str = SHOWN) -> str:
     """Eager's mean decode step over each mode's, paired per batch bucket.
 
     With `by_batch` one series per (mode, batch); else their geometric mean per mode, so that a mode which
-    happened to get the larger batches is not called slow for it. Eager is read whatever `$mode` says.
+    got the larger batches does not appear slower. Eager is read whatever `$mode` is.
     """
     eager = mean("step_batch_wall_seconds", "batch", OF_EAGER + DECODE, window)
     each = mean("step_batch_wall_seconds", "mode, batch", OF_MODE + DECODE, window)
@@ -76,8 +76,8 @@ def speedup_over_eager(by_batch: bool, window: str = SHOWN) -> str:
 def request_parts(window: str = NOW) -> dict[str, str]:
     """Part of a request → its mean by mode; the parts that a device can measure add up to the total.
 
-    Kernels stack only where they run on the host's timeline (a CPU). On CUDA they run beside the host and
-    would be counted twice; such an instance is known by its sync wait, a series that a CPU does not have.
+    Kernels stack only where they run on the host's timeline (a CPU). On CUDA they run in parallel and
+    would be counted twice; such an instance is recognised by its sync wait, a series absent on a CPU.
     """
     beside_host = f"unless on (job, instance, mode) {series('request_sync_wait_seconds_count')}"
     total, count = (

@@ -1,4 +1,4 @@
-"""What `launchbound stack` runs beside a service: Prometheus, where there is one, until told to stop."""
+"""`launchbound stack`: runs Prometheus, where it is installed, beside a service until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -13,33 +13,38 @@ from dashboards.local import local_prometheus
 
 BOARDS = Path(__file__).parent / "grafana"
 LOAD_GENERATOR = "127.0.0.1:9646"
-"""Where a sweep on this machine shows its own metrics."""
+"""Where a sweep on this machine exports its own metrics."""
 
 LOOK_SECONDS = 1.0
 
 NO_PROMETHEUS = """\
-Prometheus: there is no `prometheus` on the PATH, so the service runs without. Install it (Debian and Ubuntu:
+Prometheus: there is no `prometheus` on the PATH, so the service runs alone. Install it (Debian and Ubuntu:
             apt-get install prometheus; others: https://prometheus.io/download/) and start again."""
 
 
 def watch(
-    service: str, binary: str | None, folder: Path, port: int, scrape_seconds: int, say: Callable[[str], None]
+    service: str,
+    binary: str | None,
+    folder: Path,
+    port: int,
+    scrape_seconds: int,
+    report: Callable[[str], None],
 ) -> int:
     """Run Prometheus at `binary` (None: there is none) beside the service at `service` until Ctrl-C.
 
-    It scrapes every `scrape_seconds`. Its data and log stay in `folder`; `port` 0 takes a free one. `say` is
-    given the lines for a person.
-    Returns the exit code: 0 told to stop, 1 one of the two has ended by itself. Raises PrometheusError where
-    Prometheus does not start.
+    It scrapes every `scrape_seconds`. Its data and log stay in `folder`; `port` 0 takes a free one. `report`
+    is called with the lines to print.
+    Returns the exit code: 0 after Ctrl-C, 1 where the service or Prometheus ended. Raises PrometheusError
+    where Prometheus does not start.
     """
     try:
         with _beside(service, binary, folder, port, scrape_seconds) as prometheus:
-            for line in _told(service, prometheus, scrape_seconds):
-                say(line)
-            shown = {"the service": service} | ({"Prometheus": prometheus} if prometheus else {})
-            while not (gone := _gone(shown)):
+            for line in _lines(service, prometheus, scrape_seconds):
+                report(line)
+            addresses = {"the service": service} | ({"Prometheus": prometheus} if prometheus else {})
+            while not (ended := _ended(addresses)):
                 time.sleep(LOOK_SECONDS)
-            say(f"{gone} has ended; its log is in {folder}")
+            report(f"{ended} has ended; its log is in {folder}")
             return 1
     except KeyboardInterrupt:
         return 0
@@ -57,7 +62,7 @@ def _beside(
         yield running.url
 
 
-def _told(service: str, prometheus: str | None, scrape_seconds: int) -> Iterator[str]:
+def _lines(service: str, prometheus: str | None, scrape_seconds: int) -> Iterator[str]:
     yield f"service:    {service} (/docs, /metrics; modes become ready one after another)"
     if prometheus is None:
         yield NO_PROMETHEUS
@@ -65,12 +70,12 @@ def _told(service: str, prometheus: str | None, scrape_seconds: int) -> Iterator
         yield f"Prometheus: {prometheus} (rules and alerts at /alerts)"
         source = f"a Prometheus data source with scrape interval {scrape_seconds}s"
         yield f"Grafana:    add {prometheus} as {source}, and"
-        yield f"            import {BOARDS}/*.json; docs/observability.md tells more"
+        yield f"            import {BOARDS}/*.json; see docs/observability.md"
     yield "Ctrl-C stops what was started here"
 
 
-def _gone(addresses: Mapping[str, str]) -> str | None:
-    """Which of them takes no connection any more, if any; a busy one still does, by its kernel's hand."""
+def _ended(addresses: Mapping[str, str]) -> str | None:
+    """The first that refuses connections, if any; the kernel accepts connections for a busy one."""
     for name, url in addresses.items():
         at = urlsplit(url)
         try:

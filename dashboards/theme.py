@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 MODE_COLOURS: Mapping[str, str] = {
@@ -13,7 +13,7 @@ MODE_COLOURS: Mapping[str, str] = {
     "reduce-overhead": "#D1495B",
     "fallback": "#8E6BBF",
 }
-"""By mode, in the order of the ladder; `fallback` is what ran as anything but the mode asked for."""
+"""By mode, in the order of the ladder; `fallback` is what ran as another mode than the requested one."""
 
 PART_COLOURS: Mapping[str, str] = {
     "queue": "#B0B7C3",
@@ -25,7 +25,7 @@ PART_COLOURS: Mapping[str, str] = {
 """By part of a request's time, in the order in which they are stacked."""
 
 SIDE_COLOURS: Mapping[str, str] = {"client": "#3D85C6", "server": "#E9A23B", "users": "#3D85C6"}
-"""By who counted."""
+"""By the side that counted."""
 
 OUTCOME_COLOURS: Mapping[str, str] = {
     "ok": "#2A9D8F",
@@ -37,7 +37,24 @@ OUTCOME_COLOURS: Mapping[str, str] = {
 }
 """By how a request ended."""
 
-GOOD, WARN, BAD, NEUTRAL = "#2A9D8F", "#E9A23B", "#D1495B", "#7A8B99"
+GOOD = "#2A9D8F"
+WARN = "#E9A23B"
+BAD = "#D1495B"
+NEUTRAL = "#7A8B99"
+
+PALETTE = ("#4C72B0", "#DD8452", "#55A868", "#C44E52", "#8172B3", "#937860")
+"""For modes and series without a colour of their own, in this order."""
+
+
+def mode_colour(mode: str, modes: Iterable[str]) -> str:
+    """The colour of `mode`, one of `modes`: its own, else the next of the palette among those without one.
+
+    NEUTRAL for a mode that is neither in MODE_COLOURS nor in `modes`.
+    """
+    if mode in MODE_COLOURS:
+        return MODE_COLOURS[mode]
+    without_one = [other for other in modes if other not in MODE_COLOURS]
+    return PALETTE[without_one.index(mode) % len(PALETTE)] if mode in without_one else NEUTRAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,4 +74,4 @@ BOUND = Scale(BAD, ((0.2, WARN), (0.5, GOOD)))
 """Device-bound index: below 0.2 launch-bound, up to 0.5 balanced, from there kernel-bound."""
 
 PARITY = Scale(GOOD, ((1e-4, WARN),))
-"""Logit difference: float32's tolerance, beyond which only a narrower type may lie."""
+"""Logit difference: float32's tolerance, which only narrower types may exceed."""

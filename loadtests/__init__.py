@@ -1,1 +1,1 @@
-"""Drives the service over HTTP, keeps one row per request, and reports what the rows say."""
+"""Load tests over HTTP: plans, the locust load generator with one row per request, statistics and reports."""

@@ -1,7 +1,7 @@
 """For plain locust: `locust -f loadtests/locustfile.py --host http://127.0.0.1:8000`, from the root.
 
 Every request goes to a random mode and batch size of those chosen; locust's page shows a row for each pair.
-For figures to decide from, run `launchbound sweep`: it measures in rounds and keeps every request.
+To compare modes, run `launchbound sweep`: it measures in rounds and keeps every request.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from locust.contrib.fasthttp import FastResponse
 from locust.env import Environment
 from locust.exception import StopTest
 
-from loadtests.plan.cells import LADDER
+from loadtests.plan.cells import mode_names
 from loadtests.plan.prompts import PROMPT_FILE, PromptError, read_prompts
 from loadtests.run.exporter import PORT, Exporter
 
@@ -39,10 +39,10 @@ class Load:
 
 
 def load_of(options: Namespace) -> Load:
-    """The load that locust's parsed `options` ask for. Raises ValueError, naming option and remedy."""
-    modes = tuple(word.strip() for word in options.modes.split(",") if word.strip())
+    """The load that locust's parsed `options` describe. Raises ValueError, naming option and remedy."""
+    modes = tuple(name.strip() for name in options.modes.split(",") if name.strip())
     if not modes:
-        raise ValueError(f"--modes is empty: give one or more of {','.join(LADDER)}")
+        raise ValueError(f"--modes is empty: give one or more of {','.join(mode_names())}")
     try:
         sizes = tuple(int(size) for size in options.batch_sizes.split(","))
         new_tokens = int(options.new_tokens)
@@ -59,8 +59,10 @@ def load_of(options: Namespace) -> Load:
 def add_options(parser: ArgumentParser) -> None:
     """Options of this file, on the command line and on locust's page."""
     group = parser.add_argument_group("launchbound")
-    group.add_argument("--modes", default=",".join(LADDER), help="Modes to ask for, with commas")
-    group.add_argument("--batch-sizes", default="1,4,16", help="Prompts per request, with commas")
+    group.add_argument(
+        "--modes", default=",".join(mode_names()), help="Modes to send requests to, comma-separated"
+    )
+    group.add_argument("--batch-sizes", default="1,4,16", help="Prompts per request, comma-separated")
     group.add_argument("--new-tokens", default="32", help="Tokens to generate per prompt")
     group.add_argument("--prompt-file", default=str(PROMPT_FILE), help='JSON lines of {"text": …}')
     group.add_argument("--metrics-port", type=int, default=PORT, help="Prometheus port; 0: none")
@@ -69,7 +71,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 @events.init.add_listener  # type: ignore[untyped-decorator]
 def prepare(environment: Environment, **_: object) -> None:
-    """Refuse wrong options at once, and export what this load generator does."""
+    """Reject invalid options before any user starts, and export this load generator's metrics."""
     options = environment.parsed_options or Namespace()
     try:
         load = load_of(options)
@@ -77,7 +79,7 @@ def prepare(environment: Environment, **_: object) -> None:
         sys.stderr.write(f"locust: {error}\n")
         raise SystemExit(2) from error
     run = os.environ.get("LAUNCHBOUND_RUN") or f"locust-{uuid.uuid4().hex[:6]}"
-    Caller.headers["X-Launchbound-Run"] = run
+    LaunchboundUser.headers["X-Launchbound-Run"] = run
     exporter = Exporter({"run": run, "modes": ",".join(load.modes)})
     exporter.users.set_function(lambda: environment.runner.user_count if environment.runner else 0)
     logger.info(exporter.serve(options.metrics_port, options.metrics_host))
@@ -93,13 +95,13 @@ def prepare(environment: Environment, **_: object) -> None:
     environment.events.request.add_listener(observe)  # type: ignore[no-untyped-call]
 
 
-class Caller(FastHttpUser):
+class LaunchboundUser(FastHttpUser):
     """Sends one request after another, each with a random mode, batch size and prompts."""
 
     headers: ClassVar[dict[str, str]] = {}
 
     def on_start(self) -> None:
-        """Take what was chosen, which locust's page may have changed since the last start."""
+        """Read the options, which locust's page may have changed since the last start."""
         try:
             self.load = load_of(self.environment.parsed_options or Namespace())
         except (ValueError, PromptError) as error:
@@ -111,7 +113,8 @@ class Caller(FastHttpUser):
     @task
     def generate(self) -> None:
         """POST to a mode; anything but a 200 is a failure with the service's own message."""
-        mode, batch = random.choice(self.load.modes), random.choice(self.load.batch_sizes)
+        mode = random.choice(self.load.modes)
+        batch = random.choice(self.load.batch_sizes)
         body = {"prompts": random.choices(self.load.prompts, k=batch), "max_new_tokens": self.load.new_tokens}
         with self.client.post(
             f"/v1/modes/{mode}/generate",
@@ -126,9 +129,9 @@ class Caller(FastHttpUser):
 
 
 def message_of(response: FastResponse) -> str:
-    """What the service says is wrong, or what the client saw where no answer came."""
+    """The service's error message, or the client's own error where no response came."""
     try:
         return str(json.loads(response.text or "")["error"]["message"])
     except (ValueError, KeyError, TypeError):
-        seen = getattr(response, "error", None) or (response.text or "")[:200]
-        return f"status {response.status_code}: {seen}"
+        detail = getattr(response, "error", None) or (response.text or "")[:200]
+        return f"status {response.status_code}: {detail}"

@@ -1,1 +1,1 @@
-"""The transformer that is served: its shape, its weights, its words. Imports nothing else of ours."""
+"""The transformer that is served: configuration, weights, tokenizer. Imports no other of our packages."""

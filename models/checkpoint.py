@@ -1,4 +1,4 @@
-"""Weights in and out: safetensors beside a config.json, never a pickle, and the named models by name."""
+"""Loads and saves weights: safetensors beside a config.json, never a pickle; and the models by name."""
 
 from __future__ import annotations
 
@@ -48,14 +48,15 @@ def expected_shapes(config: Config) -> dict[str, tuple[int, ...]]:
 
 
 def save(model: Transformer, folder: Path | str, dtype: torch.dtype = torch.bfloat16) -> None:
-    """Write `config.json` and `model.safetensors` into `folder`, each replaced in one move."""
+    """Write `config.json` and `model.safetensors` into `folder`, each replaced atomically."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     state = model.state_dict()
     stored = {
         name: state[name].detach().to("cpu", dtype).contiguous() for name in expected_shapes(model.config)
     }
-    weights, config = folder / (WEIGHTS_FILE + ".part"), folder / (CONFIG_FILE + ".part")
+    weights = folder / (WEIGHTS_FILE + ".part")
+    config = folder / (CONFIG_FILE + ".part")
     weights.write_bytes(to_bytes(stored))
     config.write_bytes(msgspec.json.format(msgspec.json.encode(asdict(model.config))) + b"\n")
     weights.replace(folder / WEIGHTS_FILE)
@@ -65,7 +66,7 @@ def save(model: Transformer, folder: Path | str, dtype: torch.dtype = torch.bflo
 def load_config(folder: Path | str) -> Config:
     """Read `config.json` of `folder`.
 
-    Raises CheckpointError where it is missing, is not ours, or describes a model that cannot be built.
+    Raises CheckpointError where it is missing, has another format, or describes a model that cannot be built.
     """
     file = Path(folder) / CONFIG_FILE
     try:
@@ -80,7 +81,7 @@ def load_config(folder: Path | str) -> Config:
         config = msgspec.convert(fields, Config)
     except msgspec.MsgspecError as error:
         remedy = f"serve it as hf:{folder}" if b'"model_type"' in content else "write the folder again"
-        raise CheckpointError(f"{file} is not a configuration of ours ({error}): {remedy}") from error
+        raise CheckpointError(f"{file} is not a configuration of launchbound ({error}): {remedy}") from error
     if unknown := fields.keys() - asdict(config).keys():
         raise CheckpointError(f"{file} has unknown fields ({', '.join(sorted(unknown))}): remove them")
     bad = [name for name, value in asdict(config).items() if name != "tied" and not value > 0]
@@ -120,7 +121,9 @@ def _weights_file(folder: Path) -> Path:
             f"a pickle can run code: convert them to {WEIGHTS_FILE}"
         )
     if (folder / f"{WEIGHTS_FILE}.index.json").is_file():
-        raise CheckpointError(f"{folder} holds weights in several files, not ours: serve it as hf:{folder}")
+        raise CheckpointError(
+            f"{folder} holds sharded weights, which launchbound does not write: serve it as hf:{folder}"
+        )
     raise CheckpointError(
         f"{folder} holds no {WEIGHTS_FILE}: give a folder written by `python -m models.training.train`"
     )
@@ -138,7 +141,9 @@ def _check(file: Path, config: Config, state: dict[str, Tensor]) -> None:
             wrong.append(f"{name} is {tensor.dtype}, not a float type")
     if wrong:
         shown = "; ".join(sorted(wrong)[:3]) + (f"; and {len(wrong) - 3} more" if len(wrong) > 3 else "")
-        raise CheckpointError(f"{file} does not fit its {CONFIG_FILE}: {shown}. Use the two of one training")
+        raise CheckpointError(
+            f"{file} does not match its {CONFIG_FILE}: {shown}. Use both files of one training"
+        )
 
 
 def folder_of(name: str | Path) -> Path | None:
@@ -150,7 +155,7 @@ def folder_of(name: str | Path) -> Path | None:
         return TINY_FOLDER
     if str(name).startswith("hf:"):
         raise CheckpointError(
-            f"{name} is no model of ours, as is wanted here: name one of {', '.join(CONFIGS)}"
+            f"{name} is not a launchbound model, which is required here: name one of {', '.join(CONFIGS)}"
         )
     return None if name in CONFIGS else Path(name)
 

@@ -1,4 +1,4 @@
-"""The shape of a decoder: a frozen value, the named sizes, and the hollow twin of any of them."""
+"""The shape of a decoder: the named sizes, and the configuration of a hollow twin."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class Config:
             raise ConfigError(f"head_width ({self.head_width}) must be even: rotary positions pair features")
 
     def hollow(self, width: int = 16) -> Config:
-        """The same layers and operators with kernels that do next to nothing.
+        """The same layers and operators with kernels that take almost no time.
 
-        What is left of a step's time is dispatch. `heads / kv_heads` stays grouped and `head_width` stays a
+        The rest of a step's time is dispatch. `heads / kv_heads` stays grouped and `head_width` stays a
         multiple of 8 from width 16 up, so that attention backends are chosen as for the real model.
         """
         return replace(

@@ -1,4 +1,4 @@
-"""A model by its name: the sizes of ours, a folder of ours, or `hf:` and a folder or hub id."""
+"""A model by its name: a named size, a folder that `save` wrote, or `hf:` and a folder or hub id."""
 
 from __future__ import annotations
 
@@ -28,15 +28,17 @@ def open_model(
     """The model called `name`, ready to serve batches of up to `rows` rows in prefill chunks of `chunk`.
 
     `weights` and `cache` are the dtypes in which the two are kept. `context` is the length of the static
-    cache; None: what the model is made for, of Hugging Face's at most 512. Raises CheckpointError, with the
-    remedy, for a model that cannot be loaded or whose context cannot be so long or so divided.
+    cache; None: that of the model, for Hugging Face's at most 512. Raises CheckpointError, with the
+    remedy, for a model that cannot be loaded, a context that is too long, or a chunk that does not divide it.
     """
     if name.startswith(files.PREFIX):
-        model: Served = _library("loading").load(files.folder_of(name), rows, device, weights, context, chunk)
+        model: Served = _transformers_module("loading").load(
+            files.folder_of(name), rows, device, weights, context, chunk
+        )
     else:
-        model = _ours(name, rows, device, weights, cache, context)
+        model = _native(name, rows, device, weights, cache, context)
     if model.config.context % chunk:
-        # The last chunk of a long prompt is padded, and padding must not be written behind the cache.
+        # The last chunk of a long prompt is padded, and padding must not be written past the cache.
         raise CheckpointError(
             f"prefill_chunk {chunk} does not divide the context of {model.config.context}: "
             "choose 32, 64 or 128, or a context that is a multiple of it"
@@ -44,7 +46,7 @@ def open_model(
     return model
 
 
-def _ours(
+def _native(
     name: str, rows: int, device: torch.device, weights: torch.dtype, cache: torch.dtype, context: int | None
 ) -> Served:
     config = checkpoint.config_of(name)
@@ -65,7 +67,7 @@ def open_tokenizer(name: str, vocabulary: int) -> ServedTokenizer:
     Raises TokenizerError, with the remedy, where it is missing, broken or does not fit.
     """
     if name.startswith(files.PREFIX):
-        found: ServedTokenizer = _library("tokens").load(files.folder_of(name), vocabulary)
+        found: ServedTokenizer = _transformers_module("tokens").load(files.folder_of(name), vocabulary)
         return found
     # The seeded sizes have no tokenizer of their own and use that of `tiny`.
     return Tokenizer.load(checkpoint.folder_of(name) or TINY_FOLDER, vocabulary)
@@ -79,13 +81,13 @@ def content_hash(name: str) -> str:
     return checkpoint.content_hash(name)
 
 
-def _library(room: str) -> ModuleType:
-    """A module of `models.hf` that needs `transformers`, which our own models do without.
+def _transformers_module(name: str) -> ModuleType:
+    """A module of `models.hf` that imports `transformers`, which launchbound's own models do not need.
 
     Raises CheckpointError where that is not installed.
     """
     try:
-        return import_module(f"models.hf.{room}")
+        return import_module(f"models.hf.{name}")
     except ModuleNotFoundError as error:
         if error.name != "transformers":
             raise

@@ -1,4 +1,4 @@
-"""What the engine asks of any model: a step with a static cache, sizes, a hollow twin, a tokenizer."""
+"""The interface of a served model: a step with a static cache, sizes, a hollow twin, a tokenizer."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Cache = tuple[tuple[Tensor, Tensor], ...]
 """Per layer the keys and the values, each [batch, context, heads, width]; widths may differ by layer."""
 
 TWIN_CONTEXT = 64
-"""Positions of a hollow twin's cache: its steps stand at the first."""
+"""Length of a hollow twin's cache; its steps are at the first positions."""
 
 
 class Sizes(Protocol):
-    """What there is to know of a model's shape. `context` is the length of the static cache in tokens."""
+    """The sizes of a model. `context` is the length of the static cache in tokens."""
 
     @property
     def layers(self) -> int:
@@ -37,11 +37,11 @@ class Sizes(Protocol):
 
 
 class NoTwin(Exception):
-    """A model whose hollow twin cannot be built; the message says why."""
+    """A model whose hollow twin cannot be built; the message is the reason."""
 
 
 class Served(nn.Module, ABC):
-    """A model as the ladder runs it: weights on their device, in evaluation, parameters requiring grad."""
+    """A model as all modes run it: weights on their device, in evaluation mode, parameters requiring grad."""
 
     config: Sizes
 
@@ -51,7 +51,7 @@ class Served(nn.Module, ABC):
 
         Args:
             tokens: int64 [batch, tokens]; one token per sequence in decode, a chunk in prefill.
-            positions: int64 [batch], where each row's first token stands in its sequence.
+            positions: int64 [batch], position of each row's first token in its sequence.
             last: int64 [batch], which of this step's tokens predicts the next one.
             cache: of at least `batch` rows; written in place.
 
@@ -65,21 +65,21 @@ class Served(nn.Module, ABC):
 
     @abstractmethod
     def twin(self) -> Served:
-        """The same layers, operators and module names, the widths so small that kernels do next to nothing.
+        """The same layers, operators and module names, with widths so small that kernels take almost no time.
 
         On the device and in the dtypes of this model, its context shortened to TWIN_CONTEXT or less. Raises
-        NoTwin where there can be none.
+        NoTwin where it cannot be built.
         """
 
 
 class TextStream(Protocol):
-    """Decodes tokens that come one by one: what `push` and `flush` return, joined, is the text of all."""
+    """Incremental decoding: the concatenated results of `push` and `flush` are the text of all tokens."""
 
     def push(self, token: int) -> str:
         """The text that `token` completes."""
 
     def flush(self) -> str:
-        """What is left at the end."""
+        """The remaining text at the end."""
 
 
 class ServedTokenizer(Protocol):
@@ -91,13 +91,13 @@ class ServedTokenizer(Protocol):
 
     @property
     def ends(self) -> frozenset[int]:
-        """Tokens after which a completion is complete."""
+        """End tokens: a completion ends after any of these."""
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a prompt, with what its model wants before it."""
+        """Token ids of a prompt, with the special tokens that its model requires."""
 
     def decode(self, tokens: Iterable[int]) -> str:
         """Text of `tokens`."""
 
     def stream(self) -> TextStream:
-        """A decoder for tokens that come one by one."""
+        """An incremental decoder."""

@@ -1,4 +1,4 @@
-"""Text to token ids and back: a byte-level BPE in which any ids make text and any text makes ids."""
+"""Byte-level BPE tokenizer: any text can be encoded, any token ids can be decoded."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class Tokenizer:
     def __init__(self, inner: tokenizers.Tokenizer, source: str) -> None:
         """Wrap `inner`; `source` names it in errors.
 
-        Raises TokenizerError where it is not byte-level or knows no end of text.
+        Raises TokenizerError where it is not byte-level or has no end-of-text token.
         """
         end = inner.token_to_id(END_OF_TEXT)
         if end is None:
             raise TokenizerError(
                 f"{source} has no {END_OF_TEXT} token: train it with `python -m models.training.train`"
             )
-        # A prompt that spells out the end of text is text, not an end of text.
+        # The literal end-of-text string in a prompt is encoded as text, not as the special token.
         inner.encode_special_tokens = True
         self._inner = inner
         self.end_of_text: int = end
@@ -116,7 +116,7 @@ class Tokenizer:
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`; nothing is added.
 
-        Raises TokenizerError for lone surrogates, which are not text.
+        Raises TokenizerError for lone surrogates, which have no encoding.
         """
         refuse_surrogates(text)
         ids: list[int] = self._inner.encode(text).ids
@@ -127,7 +127,7 @@ class Tokenizer:
         return [encoding.ids for encoding in self._inner.encode_batch_fast(list(texts))]
 
     def bytes_of(self, token: int) -> bytes:
-        """The bytes that `token` stands for; none for the end of text.
+        """The bytes of `token`; none for end of text.
 
         Raises TokenizerError for an id out of range.
         """
@@ -136,16 +136,16 @@ class Tokenizer:
         return self._bytes[token]
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Text of `tokens`; bytes that are not UTF-8 become U+FFFD, the end of text nothing."""
+        """Text of `tokens`; bytes that are not UTF-8 become U+FFFD; end of text is left out."""
         return b"".join(map(self.bytes_of, tokens)).decode(errors="replace")
 
-    def stream(self) -> Stream:
-        """A decoder for tokens that come one by one."""
-        return Stream(self)
+    def stream(self) -> ByteLevelStream:
+        """An incremental decoder."""
+        return ByteLevelStream(self)
 
 
-class Stream:
-    """Incremental decoding: what `push` and `flush` return, joined, is `decode` of all the tokens."""
+class ByteLevelStream:
+    """Incremental decoding: the concatenated results of `push` and `flush` equal `decode` of all tokens."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -156,5 +156,5 @@ class Stream:
         return self._decoder.decode(self._tokenizer.bytes_of(token))
 
     def flush(self) -> str:
-        """What a character that never got complete is shown as: U+FFFD or nothing. Call it at the end."""
+        """U+FFFD for an incomplete last character, else nothing. Call it at the end."""
         return self._decoder.decode(b"", final=True)

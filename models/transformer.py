@@ -68,13 +68,14 @@ class Attention(nn.Module):
         where: tuple[Tensor, Tensor],
         cache: tuple[Tensor, Tensor],
     ) -> Tensor:
-        """Write this step's keys and values at `where`, then attend to all that `mask` allows.
+        """Write this step's keys and values at `where`, then attend where `mask` is true.
 
         `x` and the result are [batch · tokens, width]. The heads of a group are laid out as extra query rows,
-        so that keys and values are read where they lie: no copy per head, and no attention backend is ruled
-        out by `enable_gqa`.
+        so that keys and values are read in place: no copy per head, and no attention backend is excluded, as
+        `enable_gqa` would.
         """
-        c, (batch, tokens) = self.config, where[1].shape
+        c = self.config
+        batch, tokens = where[1].shape
         projected = self.query_key_value(x).view(batch, tokens, c.heads + 2 * c.kv_heads, c.head_width)
         turning, v = projected.split([c.heads + c.kv_heads, c.kv_heads], dim=2)
         q, k = rotate(turning, *rotation).split([c.heads, c.kv_heads], dim=2)

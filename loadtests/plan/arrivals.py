@@ -1,4 +1,4 @@
-"""When requests of an open-loop cell are due: a Poisson process that knows nothing of the answers."""
+"""When the requests of an open-loop cell are due: a Poisson process that does not depend on responses."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from random import Random
 def poisson(rate_per_second: float, count: int, seed: str) -> list[float]:
     """Due times in seconds from the first arrival at 0: `count` arrivals with exponential gaps.
 
-    A closed loop waits for the server before it asks again and so hides the server's stalls; arrivals that
-    are fixed beforehand do not. Raises ValueError for a rate that is not positive.
+    A closed loop sends its next request only after a response and so hides the server's stalls; arrivals
+    that are fixed beforehand do not. Raises ValueError for a rate that is not positive.
     """
     if rate_per_second <= 0:
         raise ValueError(f"an arrival rate is positive, got {rate_per_second}")

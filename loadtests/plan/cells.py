@@ -8,11 +8,18 @@ from random import Random
 import msgspec
 
 from loadtests.plan.prompts import PromptSet
+from service.protocol.modes import MODES
 
-BASELINE = "eager"
-LADDER = ("eager", "no_grad", "inference_mode", "compiled", "reduce-overhead")
+BASELINE = next(iter(MODES))
+"""The first mode of the ladder, `eager`: every speed-up is against it."""
+
 MINIMUM_ROUNDS = 8
-"""Below this many rounds a comparison is called undecided."""
+"""A comparison over fewer rounds is called undecided."""
+
+
+def mode_names() -> list[str]:
+    """The names of the modes, in the order of the ladder."""
+    return list(MODES)
 
 
 class PlanError(ValueError):
@@ -22,9 +29,9 @@ class PlanError(ValueError):
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
     """One point of a sweep.
 
-    `concurrency` requests are kept in flight (closed loop). With `load`, arrivals follow their own schedule
-    instead (open loop) at that share of what the mode can take, as found while warming up. `requests` are
-    sent per visit. The control cell is the baseline a second time: how far the two differ is the noise floor.
+    `concurrency` requests are kept in flight (closed loop). With `load`, arrivals follow a Poisson schedule
+    instead (open loop) at that share of the mode's capacity, which is measured during warm-up. `requests` are
+    sent per visit. The control cell runs the baseline again: their difference is the noise floor.
     """
 
     mode: str
@@ -38,9 +45,9 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """What the cell is called in rows and tables; unique within a plan."""
-        how = f"c={self.concurrency}" if self.load is None else f"load={self.load:g}"
-        name = f"{self.mode} b={self.batch_size} {self.prompt_set} n={self.new_tokens} {how}"
+        """Name of the cell in rows and tables; unique within a plan."""
+        load_name = f"c={self.concurrency}" if self.load is None else f"load={self.load:g}"
+        name = f"{self.mode} b={self.batch_size} {self.prompt_set} n={self.new_tokens} {load_name}"
         return f"{name} control" if self.control else name
 
 
@@ -78,19 +85,19 @@ def order(plan: Plan, number: int) -> list[Cell]:
 
 
 def check(plan: Plan) -> Plan:
-    """The plan itself. Raises PlanError where it could not answer anything."""
+    """The plan itself. Raises PlanError where its results could not be compared."""
     if not plan.cells or plan.rounds < 1:
         raise PlanError("the plan has no cell or no round: nothing would be measured")
     names = [cell.name for cell in plan.cells]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise PlanError(f"cell '{twice[0]}' stands twice in the plan: remove one")
+    if duplicates := sorted({name for name in names if names.count(name) > 1}):
+        raise PlanError(f"cell '{duplicates[0]}' is in the plan twice: remove one")
     if not any(cell.mode == BASELINE and not cell.control for cell in plan.cells):
         raise PlanError(f"mode '{BASELINE}' is missing: every speed-up is against it, add it to the modes")
     for cell in plan.cells:
         if min(cell.batch_size, cell.new_tokens, cell.concurrency, cell.requests) < 1:
             raise PlanError(f"cell '{cell.name}': batch, tokens, concurrency and requests must be at least 1")
         if cell.load is not None and not 0 < cell.load < 1:
-            raise PlanError(f"cell '{cell.name}': load is a share of what the mode can take, between 0 and 1")
+            raise PlanError(f"cell '{cell.name}': load is a share of the mode's capacity, between 0 and 1")
     return plan
 
 
@@ -119,7 +126,7 @@ def ladder_cells(
 def saturation_cells(
     modes: Iterable[str], batch: int, loads: Iterable[float], new_tokens: int = 32, requests: int = 12
 ) -> Iterator[Cell]:
-    """Open-loop cells: every mode at growing shares of what it can take."""
+    """Open-loop cells: every mode at growing shares of its capacity."""
     for load in loads:
         for mode in modes:
             yield Cell(mode=mode, batch_size=batch, new_tokens=new_tokens, load=load, requests=requests)

@@ -1,4 +1,4 @@
-"""The plans that have a name, the time they take, and how a plan reads before it runs."""
+"""The named plans, an estimate of their duration, and a plan's description before it runs."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Literal, get_args
 
 from loadtests.plan.cells import (
     BASELINE,
-    LADDER,
     Cell,
     Plan,
     PlanError,
     check,
     ladder_cells,
+    mode_names,
     order,
     saturation_cells,
 )
@@ -28,6 +28,8 @@ _RELATIVE_COST = {
     "compiled": 0.5,
     "reduce-overhead": 0.5,
 }
+"""A mode's usual share of eager's time, for estimates; one that is not listed counts as eager."""
+
 _CHUNKS = {"short": 1, "any": 2, "long": 5}
 
 
@@ -42,7 +44,7 @@ def make_plan(
         raise PlanError(f"no preset '{preset}': try one of {', '.join(PRESETS)}")
     if batch_sizes is not None and not all(size >= 1 for size in batch_sizes):
         raise PlanError(f"batch sizes are at least 1, got {', '.join(map(str, batch_sizes))}")
-    chosen = tuple(dict.fromkeys(modes or LADDER))
+    chosen = tuple(dict.fromkeys(modes or mode_names()))
     build = {"quick": _quick, "standard": _standard, "full": _full, "gpu": _gpu}[preset]
     sizes = tuple(sorted(set(batch_sizes))) if batch_sizes else None
     return check(build(seed, chosen, sizes))
@@ -102,7 +104,7 @@ def estimate_seconds(plan: Plan) -> float:
 
 
 def describe(plan: Plan) -> str:
-    """The plan in words: its cells, the order of every round, and the time it takes."""
+    """The plan as text: its cells, the order of every round, and its estimated duration."""
     seconds = estimate_seconds(plan)
     lines = [
         f"preset {plan.preset}, seed {plan.seed}: {len(plan.cells)} cells × {plan.rounds} rounds, "

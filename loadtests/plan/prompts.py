@@ -1,4 +1,4 @@
-"""The prompts that load tests send: Python snippets that ship with the repository, or a person's own file."""
+"""The prompts that load tests send: Python snippets of this repository, or the user's own file."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _text(path: Path | str, number: int, line: str) -> str:
     except (ValueError, KeyError, TypeError) as error:
         raise PromptError(f'{path}, line {number}: expected {{"text": "…"}}, found {line[:60]!r}') from error
     if not isinstance(text, str) or not text:
-        raise PromptError(f"{path}, line {number}: `text` must be a text that is not empty")
+        raise PromptError(f"{path}, line {number}: `text` must be a non-empty string")
     return text
 
 
@@ -62,16 +62,18 @@ def select(texts: list[str], name: PromptSet) -> list[str]:
 
 
 def _joined(texts: list[str], start: int) -> str:
-    text, place = texts[start], start
+    text = texts[start]
+    index = start
     while len(text) < LONG_CHARACTERS:
-        place += 1
-        text += "\n\n\n" + texts[place % len(texts)]
+        index += 1
+        text += "\n\n\n" + texts[index % len(texts)]
     return text
 
 
 def draw(texts: list[str], count: int, seed: str) -> list[str]:
-    """`count` of `texts` by `seed`, without repeats as long as there are enough."""
-    random, drawn = Random(seed), list[str]()
+    """`count` of `texts`, drawn by `seed` without repeats as long as there are enough."""
+    random = Random(seed)
+    drawn = list[str]()
     while len(drawn) < count:
         drawn += random.sample(texts, min(count - len(drawn), len(texts)))
     return drawn

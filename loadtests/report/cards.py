@@ -1,4 +1,4 @@
-"""The answer per batch size as plain values: a card that says what to ship, and a table of all its cells."""
+"""The answer per batch size as plain values: a card with the mode to ship, and a table of all its cells."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 from loadtests.plan.cells import MINIMUM_ROUNDS
 from loadtests.report import formatting
-from loadtests.report.figures import colour
+from loadtests.report.plotting import colour
 from loadtests.report.verdict import Summary, Verdict
-from loadtests.run.run_file import Run
+from loadtests.run.run_file import SweepRun
 from service.statistics.boundedness import bound
 
 
-def card(verdict: Verdict, run: Run) -> dict[str, Any]:
+def card(verdict: Verdict, run: SweepRun) -> dict[str, Any]:
     """The answer for one group: what to ship, its gain, why, and how the modes compare."""
     shipped = verdict.shipped
     slowest = max(summary.latency.value for summary in verdict.modes)
@@ -43,7 +43,7 @@ def card(verdict: Verdict, run: Run) -> dict[str, Any]:
     }
 
 
-def _facts(verdict: Verdict, shipped: Summary | None, run: Run) -> Iterator[str]:
+def _facts(verdict: Verdict, shipped: Summary | None, run: SweepRun) -> Iterator[str]:
     baseline = verdict.baseline
     yield _shares([baseline] if shipped in (None, baseline) else [baseline, shipped])
     if shipped is None:
@@ -57,7 +57,7 @@ def _facts(verdict: Verdict, shipped: Summary | None, run: Run) -> Iterator[str]
     if tie := formatting.tie(verdict):
         yield tie
     if shipped.disturbed or baseline.disturbed:
-        yield "Disturbed: the engine was taken off its core while this was measured."
+        yield "Disturbed: the engine was preempted while this was measured."
 
 
 def _latencies(verdict: Verdict) -> str | None:
@@ -69,14 +69,14 @@ def _latencies(verdict: Verdict) -> str | None:
 
 
 def _shares(summaries: list[Summary | None]) -> str:
-    """What kernels are of dispatch and kernels together: the device-bound index in words."""
+    """Kernels' share of dispatch and kernel time (the device-bound index) as a sentence."""
     known = [
         f"{'at most ' if s.upper_estimate else ''}{100 * s.index:.0f} % in {s.cell.mode} ({bound(s.index)})"
         for s in summaries
         if s and s.index is not None
     ]
     if not known:
-        return "What it is bound by is not known: kernel time is not measured here."
+        return "Launch- or kernel-bound is unknown: kernel time is not measured here."
     return f"Kernels' share of dispatch and kernel time: {', '.join(known)}."
 
 
@@ -86,17 +86,18 @@ def _bound(baseline: Summary) -> str | None:
 
 
 def _payback(shipped: Summary, status: dict[str, Any]) -> str:
-    seconds, cache = status.get("warmup_seconds"), status.get("cache")
-    warmup = f"warm-up ({formatting.figures(seconds)} s, {cache} cache)" if seconds else "warm-up"
+    seconds = status.get("warmup_seconds")
+    cache = status.get("cache")
+    warmup = f"warm-up ({formatting.significant(seconds)} s, {cache} cache)" if seconds else "warm-up"
     match shipped.payback:
         case int(requests) if requests > 0:
-            return f"Its {warmup} has paid back after {requests:,} requests."
+            return f"Its {warmup} is paid back after {requests:,} requests."
         case int():
-            return f"Its {warmup} has paid back at once."
+            return f"Its {warmup} is paid back at once."
         case "nothing to pay back":
             return "Nothing is compiled: there is no warm-up to pay back."
         case why:
-            return f"Requests until its {warmup} has paid back: {why}."
+            return f"Requests until its {warmup} is paid back: {why}."
 
 
 def table(verdict: Verdict) -> dict[str, Any]:
@@ -111,7 +112,8 @@ def table(verdict: Verdict) -> dict[str, Any]:
 
 
 def _row(summary: Summary) -> dict[str, Any]:
-    control, comparison = summary.cell.control, summary.comparison
+    control = summary.cell.control
+    comparison = summary.comparison
     return {
         "mode": summary.cell.mode,
         "colour": colour(summary.cell.mode),
@@ -120,7 +122,7 @@ def _row(summary: Summary) -> dict[str, Any]:
         "disturbed": summary.disturbed,
         "latency": formatting.milliseconds(summary.latency.value),
         "latency_span": formatting.span(summary.latency, 1e3),
-        "tokens": formatting.figures(summary.tokens_per_second.value),
+        "tokens": formatting.significant(summary.tokens_per_second.value),
         **{part: formatting.milliseconds(value) for part, value in summary.parts.items()},
         "outside": formatting.milliseconds(summary.outside_seconds),
         "index": "–" if summary.index is None else f"{summary.index:.2f}",

@@ -1,7 +1,7 @@
-"""What measured rounds say: speed-ups with intervals and words, noise, which mode to ship, and payback.
+"""Statistics over rounds: speed-ups with intervals and verdicts, noise, the mode to ship, and payback.
 
-Pure functions over durations in seconds. Every formula stands in the docstring of its function; the
-device-bound index and its crossover are `service.statistics.boundedness`.
+Pure functions over durations in seconds. Every formula is in the docstring of its function; the
+device-bound index and its crossover are in `service.statistics.boundedness`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Rounds = Mapping[int, float]
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A speed-up, what it may be called, and the noise band [1 / noise, noise] it was judged against."""
+    """A speed-up, its verdict `word`, and the noise band [1 / noise, noise] it was compared with."""
 
     speedup: Interval
     word: Word
@@ -29,8 +29,8 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """The mode to ship, the one with the shortest latency, and those that cannot be told from the latter."""
+class ModeChoice:
+    """The mode to ship, the one with the shortest latency, and those that do not differ from the latter."""
 
     ship: str
     fastest: str
@@ -44,7 +44,7 @@ def paired(first: Rounds, second: Rounds) -> tuple[list[float], list[float]]:
 
 
 def noise_factor(baseline: Rounds, control: Rounds | None) -> float:
-    """How large a ratio this machine shows between two runs of the same mode.
+    """The ratio that this machine shows between two runs of the same mode.
 
     With [low, high] the 95 % interval of the paired ratio baseline / control, it is
     exp(max(|ln low|, |ln high|)) ≥ 1: symmetric, because which of the two is called the control is arbitrary.
@@ -60,7 +60,7 @@ def noise_factor(baseline: Rounds, control: Rounds | None) -> float:
 
 
 def compare(baseline: Rounds, candidate: Rounds, noise: float = 1.0) -> Comparison:
-    """The speed-up baseline / candidate, in words.
+    """The speed-up baseline / candidate, with its verdict.
 
     With b and c the medians of one round, d = ln(b / c) per shared round: the speed-up is exp(mean d), its
     95 % interval exp(mean d ± t(n − 1) · s / √n). It is `faster` (`slower`) if the interval lies wholly above
@@ -75,25 +75,25 @@ def compare(baseline: Rounds, candidate: Rounds, noise: float = 1.0) -> Comparis
     return Comparison(speedup, word, noise)
 
 
-def choose(by_mode: Mapping[str, Rounds], noise: float = 1.0) -> Choice | None:
+def choose(by_mode: Mapping[str, Rounds], noise: float = 1.0) -> ModeChoice | None:
     """Which mode to ship; `by_mode` in the order of the ladder, the simplest, the baseline, first.
 
     The fastest is the one with the smallest mean log latency over the rounds. Modes that it is not `faster`
     than by `compare` are tied with it. The simplest of these is to be shipped, if it is the baseline or
-    `faster` than the baseline. None with fewer than 8 rounds, where nothing can be said.
+    `faster` than the baseline. None with fewer than 8 rounds, which decide nothing.
     """
     fastest = min(by_mode, key=lambda mode: typical(by_mode[mode]).value)
     compared = {mode: compare(rounds, by_mode[fastest], noise) for mode, rounds in by_mode.items()}
     if any(comparison.word == "undecided" for comparison in compared.values()):
         return None
-    alike = [mode for mode in by_mode if mode == fastest or compared[mode].word != "faster"]
+    tied = [mode for mode in by_mode if mode == fastest or compared[mode].word != "faster"]
     baseline = next(iter(by_mode))
     ship = next(
         mode
-        for mode in alike
+        for mode in tied
         if mode in (baseline, fastest) or compare(by_mode[baseline], by_mode[mode], noise).word == "faster"
     )
-    return Choice(ship=ship, fastest=fastest, tied=tuple(mode for mode in alike if mode != fastest))
+    return ModeChoice(ship=ship, fastest=fastest, tied=tuple(mode for mode in tied if mode != fastest))
 
 
 def typical(rounds: Rounds) -> Interval:
@@ -112,17 +112,17 @@ def payback_requests(
     baseline_seconds: float,
     seconds: float,
 ) -> int | None:
-    """Requests until a mode's longer warm-up has paid back.
+    """Requests until a mode's longer warm-up is paid back.
 
     ceil((warm-up − the baseline's warm-up) / (the baseline's seconds per request − the mode's)), at least 0.
-    None: never, because a request is not faster, or not known, because a warm-up is not.
+    None: never, because a request is not faster, or unknown, because a warm-up is.
     """
     if warmup_seconds is None or baseline_warmup_seconds is None or seconds >= baseline_seconds:
         return None
     return max(0, math.ceil((warmup_seconds - baseline_warmup_seconds) / (baseline_seconds - seconds)))
 
 
-def together(by_mode: Mapping[str, Rounds]) -> float:
-    """How far apart modes are: the slowest's typical latency over the fastest's."""
+def slowest_over_fastest(by_mode: Mapping[str, Rounds]) -> float:
+    """Spread of the modes: the slowest's typical latency over the fastest's."""
     values: Sequence[float] = [typical(rounds).value for rounds in by_mode.values()]
     return max(values) / min(values)

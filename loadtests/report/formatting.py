@@ -1,4 +1,4 @@
-"""Numbers and findings in words, the same in the page, in Markdown and on the terminal."""
+"""Numbers and findings as text, the same in the page, in Markdown and on the terminal."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from service.statistics.boundedness import Crossover
 from service.statistics.intervals import Interval
 
 BUSY_NOISE = 1.25
-"""Where the baseline differs from itself by so much, the machine was busy with something else."""
+"""Where the baseline differs from itself by this factor, the machine was busy with something else."""
 
 
-def figures(value: float, digits: int = 3) -> str:
-    """`value` to so many significant digits, never in exponents: 0.0312, 4.57, 123, 12,300."""
+def significant(value: float, digits: int = 3) -> str:
+    """`value` to `digits` significant digits, never with an exponent: 0.0312, 4.57, 123, 12,300."""
     if not math.isfinite(value):
         return "∞"
     if value == 0:
@@ -27,27 +27,27 @@ def figures(value: float, digits: int = 3) -> str:
 
 def milliseconds(seconds: float | None) -> str:
     """Seconds as milliseconds, or a dash."""
-    return "–" if seconds is None else f"{figures(seconds * 1e3)} ms"
+    return "–" if seconds is None else f"{significant(seconds * 1e3)} ms"
 
 
 def microseconds(seconds: float | None) -> str:
     """Seconds as microseconds, or a dash."""
-    return "–" if seconds is None else f"{figures(seconds * 1e6)} µs"
+    return "–" if seconds is None else f"{significant(seconds * 1e6)} µs"
 
 
 def times(ratio: float) -> str:
     """A ratio: 2.93×."""
-    return f"{figures(ratio)}×"
+    return f"{significant(ratio)}×"
 
 
 def span(interval: Interval, scale: float = 1.0) -> str:
     """An interval's ends: 2.81–3.05."""
-    return f"{figures(interval.low * scale)}–{figures(interval.high * scale)}"
+    return f"{significant(interval.low * scale)}–{significant(interval.high * scale)}"
 
 
-def listed(words: list[str]) -> str:
+def listed(items: list[str]) -> str:
     """'a', 'a and b', 'a, b and c'."""
-    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)
+    return " and ".join([", ".join(items[:-1]), items[-1]]) if len(items) > 1 else "".join(items)
 
 
 def compared(comparison: Comparison | None) -> str:
@@ -58,14 +58,14 @@ def compared(comparison: Comparison | None) -> str:
 
 
 def payback(value: Payback) -> str:
-    """Requests until a compilation has paid back, or why there are none."""
+    """Requests until the warm-up is paid back, or why there are none."""
     if value == "nothing to pay back":
         return "–"
     return value if isinstance(value, str) else f"{value:,}"
 
 
 def named(summary: Summary) -> str:
-    """Its mode, and what that runs as where that differs: 'reduce-overhead (here: compiled-cpp)'."""
+    """Its mode, and its effective mode where that differs: 'reduce-overhead (here: compiled-cpp)'."""
     return f"{summary.cell.mode} (here: {summary.runs_as})" if summary.runs_as else summary.cell.mode
 
 
@@ -80,21 +80,21 @@ def gain(verdict: Verdict) -> str:
 
 
 def tie(verdict: Verdict) -> str | None:
-    """Which modes cannot be told from the fastest, where there are any."""
+    """A sentence on the modes that do not differ from the fastest, if any."""
     choice = verdict.choice
     if choice is None or not choice.tied:
         return None
-    alike = [mode for mode in [choice.fastest, *choice.tied] if mode != choice.ship]
+    tied = [mode for mode in [choice.fastest, *choice.tied] if mode != choice.ship]
     simplest = "the simplest" if choice.ship == BASELINE else f"the simplest that is faster than {BASELINE}"
-    return f"{listed(alike)} cannot be told from it; of modes that are alike, {simplest} is chosen."
+    return f"{listed(tied)} cannot be told from it; of tied modes, {simplest} is chosen."
 
 
 def crossing(found: Crossover, upper_estimate: bool) -> str:
-    """Where eager turns from dispatch to kernels; `upper_estimate`: its kernels take at most that long."""
+    """Where eager turns from launch- to kernel-bound; `upper_estimate`: kernel time is an upper estimate."""
     estimate = "by upper estimate, " if upper_estimate else ""
     match found.where:
         case "at":
-            batch = figures(found.batch or 0, 2)
+            batch = significant(found.batch or 0, 2)
             return f"{estimate}{BASELINE}'s kernels take as long as its dispatch at about batch {batch}"
         case "below":
             where = f"from batch {found.batch:g} on, the smallest here"
@@ -103,7 +103,7 @@ def crossing(found: Crossover, upper_estimate: bool) -> str:
             even = f"even {estimate}" if estimate else ""
             where = f"up to batch {found.batch:g}, the largest here"
             return f"{even}{BASELINE}'s dispatch outlasts its kernels {where}"
-    return "where kernels overtake dispatch is not known: kernel time is not measured here"
+    return "where kernels overtake dispatch is unknown: kernel time is not measured here"
 
 
 def headline(findings: Findings) -> str:
@@ -121,12 +121,13 @@ def headline(findings: Findings) -> str:
 
 
 def provisional(verdicts: list[Verdict]) -> list[str]:
-    """One sentence where the machine was too busy for an answer to be relied on, else none."""
+    """One sentence where the machine was too busy for a reliable answer, else none."""
     cells = [summary for verdict in verdicts for summary in verdict.summaries]
-    disturbed, noise = sum(s.disturbed for s in cells), max(verdict.noise for verdict in verdicts)
+    disturbed = sum(s.disturbed for s in cells)
+    noise = max(verdict.noise for verdict in verdicts)
     if 2 * disturbed <= len(cells) and noise < BUSY_NOISE:
         return []
-    found = f"{disturbed} of {len(cells)} cells were disturbed, and {BASELINE} beside itself differs by up to"
+    found = f"{disturbed} of {len(cells)} cells were disturbed, and {BASELINE} differs from itself by up to"
     return [f"Provisional: {found} {times(noise)}; measure again on a quiet machine."]
 
 

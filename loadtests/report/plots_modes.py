@@ -7,7 +7,7 @@ from collections.abc import Callable
 import plotly.graph_objects as go
 
 from loadtests.plan.cells import BASELINE
-from loadtests.report.figures import Plot, base, batch_axis, by_mode, colour, log_axis, translucent
+from loadtests.report.plotting import Plot, base, batch_axis, by_mode, colour, log_axis, translucent
 from loadtests.report.verdict import Findings, Summary
 from service.statistics.intervals import Interval
 
@@ -19,7 +19,8 @@ def _lines(
     for mode, summaries in by_mode(findings).items():
         batches = [summary.cell.batch_size for summary in summaries]
         values = [value(summary) for summary in summaries]
-        low, high = [scale * v.low for v in values], [scale * v.high for v in values]
+        low = [scale * v.low for v in values]
+        high = [scale * v.high for v in values]
         ends += [scale * v.value for v in values]
         if all(v.samples > 1 for v in values):
             ends += low + high
@@ -48,7 +49,7 @@ def _lines(
 
 
 def latency(findings: Findings) -> Plot | None:
-    """Latency against batch size; nothing for a single one, where the tables say it all."""
+    """Latency against batch size; nothing for a single one, which the tables show."""
     if len(findings.main) < 2:
         return None
     figure = base("batch size (prompts per request)", "latency per request, ms")
@@ -74,7 +75,8 @@ def speedups(findings: Findings) -> Plot | None:
     figure = base("batch size", f"speed-up against {BASELINE}, ×")
     places = {verdict.batch_size: place for place, verdict in enumerate(findings.main)}
     for verdict in findings.main:
-        place, noise = places[verdict.batch_size], verdict.noise
+        place = places[verdict.batch_size]
+        noise = verdict.noise
         if noise < float("inf"):
             figure.add_shape(
                 type="rect",
@@ -168,7 +170,7 @@ def saturation(findings: Findings) -> Plot | None:
                 showlegend=dash == "solid",
                 marker={"symbol": symbol, "size": 7},
                 line={"color": colour(mode), "width": 2.5 if dash == "solid" else 1.5, "dash": dash},
-                text=[f"{s.cell.load:.0%} of what it can take" for s in mine],
+                text=[f"{s.cell.load:.0%} of capacity" for s in mine],
                 hovertemplate=f"{mode}, {name}: %{{x:.3g}}/s, %{{y:.4g}} ms, %{{text}}<extra></extra>",
             )
     figure.update_xaxes(rangemode="tozero")

@@ -1,4 +1,4 @@
-"""The report's plots of where time goes: parts, device-bound index, dispatch floors, latency over time."""
+"""The report's plots of where time goes: parts, dispatch floors, latency over time."""
 
 from __future__ import annotations
 
@@ -6,16 +6,10 @@ import polars as pl
 from plotly.subplots import make_subplots
 
 from dashboards.theme import PART_COLOURS
-from loadtests.report.figures import SYMBOLS, Plot, base, colour, log_axis, translucent
-from loadtests.report.formatting import figures
+from loadtests.report.formatting import significant
+from loadtests.report.plotting import SYMBOLS, Plot, base, colour, log_axis, translucent
 from loadtests.report.results import PARTS
 from loadtests.report.verdict import Findings
-
-_INDEX_SCALE = [
-    [0.0, PART_COLOURS["dispatch"]], [0.2, "#E3B4D2"], [0.35, "#EDEAE4"], [0.5, "#BFD3BE"],
-    [1.0, PART_COLOURS["kernel"]],
-]  # fmt: skip
-"""From dispatch's colour to kernel's, with the bounds 0.2 and 0.5 where the tone changes."""
 
 
 def parts(findings: Findings) -> Plot | None:
@@ -54,39 +48,6 @@ def parts(findings: Findings) -> Plot | None:
     return Plot("parts", figure, {"least_width": str(150 + 150 * count)})
 
 
-def index_map(findings: Findings) -> Plot | None:
-    """Device-bound index by mode and batch size."""
-    verdicts = [v for v in findings.main if v.baseline.index is not None]
-    if not verdicts:
-        return None
-    modes = [summary.cell.mode for summary in verdicts[0].modes][::-1]
-    grid = [[verdict.of(mode).index for verdict in verdicts] for mode in modes]
-    figure = base("", "", height=110 + 44 * len(modes))
-    figure.add_heatmap(
-        x=[f"batch {verdict.batch_size}" for verdict in verdicts],
-        y=modes,
-        z=grid,
-        zmin=0,
-        zmax=1,
-        xgap=4,
-        ygap=4,
-        colorscale=_INDEX_SCALE,
-        texttemplate="<b>%{z:.2f}</b>",
-        textfont={"size": 14, "color": "#1b1f24"},
-        colorbar={
-            "title": {"text": "index"},
-            "tickvals": [0, 0.2, 0.5, 1],
-            "thickness": 12,
-            "outlinewidth": 0,
-        },
-        hovertemplate="%{y}, %{x}: %{z:.3f}<extra></extra>",
-    )
-    figure.update_xaxes(title=None, showgrid=False, side="top")
-    figure.update_yaxes(title=None, showgrid=False)
-    figure.update_layout(margin={"t": 36, "b": 16})
-    return Plot("index", figure, {"least_width": str(220 + 62 * len(verdicts))})
-
-
 def floors(findings: Findings) -> Plot | None:
     """Dispatch floor of one decode step by mode at the smallest batch."""
     run = findings.results.run
@@ -96,7 +57,7 @@ def floors(findings: Findings) -> Plot | None:
     figure = base("dispatch floor of one decode step, µs", "", height=110 + 40 * len(known))
     modes = list(known)[::-1]
     values = [1e6 * float(known[mode]["seconds"]) for mode in modes]
-    names = [f"{mode}  <b>{figures(value)} µs</b>" for mode, value in zip(modes, values, strict=True)]
+    names = [f"{mode}  <b>{significant(value)} µs</b>" for mode, value in zip(modes, values, strict=True)]
     figure.add_bar(
         y=names,
         x=values,

@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from loadtests.run.rows import RequestRow, RowsError, read_rows
-from loadtests.run.run_file import Run, read_run
+from loadtests.run.run_file import SweepRun, read_run
 from loadtests.run.validation import Gate, read_validation
 
 PARTS = ("queue", "dispatch", "kernel", "sync_wait", "other")
@@ -31,11 +31,11 @@ _SCHEMA = {
 _LATENCY = (
     pl.when(pl.col("load").is_null()).then("latency_seconds").otherwise("latency_from_intended_seconds")
 )
-"""What counts as latency: in an open loop from the intended start."""
+"""Latency as reported: in an open loop from the intended start."""
 
 
 class ResultsError(RowsError):
-    """Results that hold nothing to report; the message says why."""
+    """Results without anything to report; the message is the reason."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Results:
     """A sweep read back: its run, its gates, and its rows (one per request, as in `requests.jsonl`)."""
 
     folder: Path
-    run: Run
+    run: SweepRun
     gates: tuple[Gate, ...]
     rows: pl.DataFrame
 
@@ -59,7 +59,7 @@ class Results:
 
     @cached_property
     def rounds(self) -> pl.DataFrame:
-        """One row per cell and round: medians, throughput and means of parts, of answered requests.
+        """One row per cell and round: medians, throughput and means of parts, over successful requests.
 
         `latency_seconds` is the median; from the intended start in an open loop. `tokens_per_second` is, in a
         closed loop, concurrency × tokens / summed latency (Little's law); in an open loop tokens over the
@@ -100,7 +100,7 @@ class Results:
 
     @cached_property
     def cells(self) -> pl.DataFrame:
-        """One row per cell, over its answered requests: exact sums and means, and the 95th percentile."""
+        """One row per cell, over its successful requests: exact sums and means, and the 95th percentile."""
         good = measured(self.rows)
         return good.group_by("cell", maintain_order=True).agg(
             pl.len().alias("requests"),
@@ -121,9 +121,10 @@ class Results:
 def read_results(folder: Path | str) -> Results:
     """Everything in a results folder. Raises RunError, RowsError or ResultsError."""
     folder = Path(folder)
-    run, frame = read_run(folder), frame_of(read_rows(folder))
+    run = read_run(folder)
+    frame = frame_of(read_rows(folder))
     if measured(frame).is_empty():
-        raise ResultsError(f"{folder} holds no measured request that was answered: run the sweep again")
+        raise ResultsError(f"{folder} holds no measured request that succeeded: run the sweep again")
     return Results(folder, run, tuple(read_validation(folder)), frame)
 
 
@@ -136,5 +137,5 @@ def frame_of(rows: Iterable[RequestRow]) -> pl.DataFrame:
 
 
 def measured(rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows that count: not warming up, answered as asked, and not stretched by the profiler."""
+    """The rows that count: measured, successful, and not slowed down by the profiler."""
     return rows.filter((pl.col("stage") == "measure") & pl.col("ok") & ~pl.col("profiled"))

@@ -15,15 +15,16 @@ from loadtests.report.verdict import Findings, Summary, Verdict
 
 _STYLE = {"faster": "green", "slower": "red", "undecided": "yellow", "no detectable difference": "dim"}
 _LEFT_OUT = ("tokens/s", "index")
-"""What does not fit into 80 columns."""
+"""Columns left out at a width of 80."""
 WIDTH = 110
-"""Columns of a table that goes into a file or a pipe."""
+"""Character columns of a table that is printed to a file or a pipe."""
 _COLUMNS = ("mode", "ms", "tokens/s", "dispatch", "kernel", "index", "speed-up (95 %)", "")
 
 
 def print_table(folder: Path | str, console: Console | None = None) -> None:
-    """Print what a results folder says. Raises RowsError where it holds nothing."""
-    findings, console = Findings(read_results(folder)), console or Console()
+    """Print the tables and the answer of a results folder. Raises RowsError where it has no results."""
+    findings = Findings(read_results(folder))
+    console = console or Console()
     if not console.is_terminal and console.width < WIDTH:
         console = Console(file=console.file, width=WIDTH)
     for gate in findings.results.failed_gates:
@@ -52,7 +53,7 @@ def conclusion(verdict: Verdict) -> str:
 def table(verdict: Verdict, narrow: bool = False) -> Table:
     """One group as a table; latency is the typical round's median, parts are means per request, in ms.
 
-    `narrow` leaves out what else would not fit into 80 columns.
+    `narrow` leaves out _LEFT_OUT, to fit into 80 characters.
     """
     batch, prompts, tokens, concurrency, _ = verdict.group
     table = Table(
@@ -85,18 +86,19 @@ def _footnotes(verdict: Verdict) -> str | None:
     if any(summary.upper_estimate for summary in verdict.summaries):
         notes.append("kernel and index are upper estimates")
     if any(summary.disturbed for summary in verdict.summaries):
-        notes.append("* disturbed: the engine was taken off its core")
+        notes.append("* disturbed: the engine was preempted")
     return "; ".join(notes) or None
 
 
 def _row(summary: Summary) -> list[Text | str]:
-    comparison, parts = summary.comparison, summary.parts
+    comparison = summary.comparison
+    parts = summary.parts
     name = f"{summary.cell.mode} (control)" if summary.cell.control else summary.cell.mode
     word = comparison.word if comparison and not summary.cell.control else None
     return [
         f"{name} *" if summary.disturbed else name,
         _milliseconds(summary.latency.value),
-        formatting.figures(summary.tokens_per_second.value),
+        formatting.significant(summary.tokens_per_second.value),
         _milliseconds(parts["dispatch"]),
         _milliseconds(parts["kernel"]),
         "–" if summary.index is None else f"{summary.index:.2f}",
@@ -106,4 +108,4 @@ def _row(summary: Summary) -> list[Text | str]:
 
 
 def _milliseconds(seconds: float | None) -> str:
-    return "–" if seconds is None else formatting.figures(seconds * 1e3)
+    return "–" if seconds is None else formatting.significant(seconds * 1e3)

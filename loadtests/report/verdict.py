@@ -10,8 +10,8 @@ import polars as pl
 
 from loadtests.plan.cells import BASELINE, Cell
 from loadtests.report.comparison import (
-    Choice,
     Comparison,
+    ModeChoice,
     choose,
     compare,
     noise_factor,
@@ -38,10 +38,9 @@ def group_of(cell: Cell) -> Group:
 class Summary:
     """One cell over all rounds. `parts` are mean seconds per request, None where this device has none.
 
-    `upper_estimate`: kernel, and with it `index`, are at most this (the residual of a CPU).
-
+    `upper_estimate`: kernel, and with it `index`, are upper estimates (the residual of a CPU).
     `comparison` is against the baseline cell of the same group; None for that cell itself or without one.
-    `payback` is the number of requests until the mode's warm-up has paid back, or why there is none.
+    `payback` is the number of requests until the mode's warm-up is paid back, or why there is none.
     """
 
     cell: Cell
@@ -61,23 +60,23 @@ class Summary:
 
     @property
     def runs_as(self) -> str | None:
-        """What the mode runs as here, where that is something else than its name says."""
+        """The effective mode, where it differs from the mode."""
         return self.effective if self.effective != self.cell.mode else None
 
     @property
     def is_baseline(self) -> bool:
-        """Whether others are compared with this one."""
+        """Whether it is the cell that others are compared with."""
         return self.cell.mode == BASELINE and not self.cell.control
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The answer for one group: what to ship. `choice` None: too few rounds to tell."""
+    """The answer for one group: which mode to ship. `choice` None: too few rounds to decide."""
 
     group: Group
     summaries: tuple[Summary, ...]
     noise: float
-    choice: Choice | None
+    choice: ModeChoice | None
 
     @property
     def batch_size(self) -> int:
@@ -107,12 +106,12 @@ class Verdict:
 
     @property
     def bound(self) -> Bound | None:
-        """What the baseline is bound by here: how much room the ladder has."""
+        """Whether the baseline is launch- or kernel-bound here: how much faster other modes can be."""
         return bound(self.baseline.index)
 
 
 class Findings:
-    """What `results` say; computed when asked for, once."""
+    """The statistics of `results`, each computed on first use."""
 
     def __init__(self, results: Results) -> None:
         self.results = results
@@ -146,7 +145,7 @@ class Findings:
 
     @cached_property
     def crossover(self) -> Crossover:
-        """Where eager turns from dispatch to kernels."""
+        """Where eager turns from launch-bound to kernel-bound."""
         indices = {v.batch_size: v.baseline.index for v in self.main}
         return crossover({batch: index for batch, index in indices.items() if index is not None})
 
@@ -159,14 +158,15 @@ class Findings:
         return [cell for cell in self.results.run.plan.cells if cell.load is None] or self._cells
 
     def _find(self, group: Group, mode: str, control: bool = False) -> Cell | None:
-        wanted = (group, mode, control)
-        return next((c for c in self._cells if (group_of(c), c.mode, c.control) == wanted), None)
+        key = (group, mode, control)
+        return next((c for c in self._cells if (group_of(c), c.mode, c.control) == key), None)
 
     def _baseline(self, group: Group) -> Cell | None:
         return self._find(group, BASELINE)
 
     def _noise(self, group: Group) -> float:
-        baseline, control = self._baseline(group), self._find(group, BASELINE, control=True)
+        baseline = self._baseline(group)
+        control = self._find(group, BASELINE, control=True)
         if baseline is None:
             return 1.0
         return noise_factor(
@@ -177,7 +177,8 @@ class Findings:
         means = self.results.cells.row(by_predicate=pl.col("cell") == cell.name, named=True)
         rounds = self.results.medians(cell.name)
         baseline = self._baseline(group_of(cell))
-        comparison, latency = None, typical(rounds)
+        comparison = None
+        latency = typical(rounds)
         reference = self.results.medians(baseline.name) if baseline else {}
         if baseline != cell and reference.keys() & rounds.keys():
             noise = 1.0 if cell.control else self._noise(group_of(cell))

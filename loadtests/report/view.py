@@ -1,4 +1,4 @@
-"""What the report's page and its Markdown twin show, as plain values."""
+"""The contents of the report's page and of its Markdown version, as plain values."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ import msgspec
 from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS
 from loadtests.report import formatting
 from loadtests.report.cards import card, table
-from loadtests.report.comparison import together
-from loadtests.report.figures import colour
+from loadtests.report.comparison import slowest_over_fastest
 from loadtests.report.plots_parts import smallest_floor
+from loadtests.report.plotting import colour
 from loadtests.report.verdict import Findings
 from loadtests.run.environment import cpu_model
-from loadtests.run.run_file import Run
+from loadtests.run.run_file import SweepRun
 
 SELFTEST_FILE = "selftest.json"
 COLD = (
-    " Floors are taken with cold caches, as a step finds them: the misses cost all modes about the same, "
-    "which draws this ratio together (docs/method.md, “On a CPU”)."
+    " Floors are measured with cold caches, as in a real step: the misses cost all modes about the same, "
+    "which lowers this ratio (docs/method.md, “On a CPU”)."
 )
 
 
 def view(findings: Findings) -> dict[str, Any]:
     """Everything the templates need, save the plots."""
     results = findings.results
-    run, gates = results.run, results.gates
+    run = results.run
+    gates = results.gates
     return {
         "headline": formatting.headline(findings),
         "crossing": formatting.crossing(findings.crossover, findings.upper_estimate) + ".",
@@ -55,7 +56,7 @@ def view(findings: Findings) -> dict[str, Any]:
     }
 
 
-def subject(run: Run) -> list[str]:
+def subject(run: SweepRun) -> list[str]:
     """What was measured where, in a few short phrases."""
     engine = run.engine
     device = engine.get("device_name") if engine.get("device") == "cuda" else run.environment.get("cpu")
@@ -74,7 +75,7 @@ def subject(run: Run) -> list[str]:
 
 
 def ladder(findings: Findings) -> Iterator[str]:
-    """Whether the ladder behaves as it should: floors fall, and modes draw together as batches grow."""
+    """Whether the modes behave as expected: floors fall, and modes converge as batches grow."""
     run = findings.results.run
     known = {mode: floor for mode in run.plan.modes if (floor := smallest_floor(run.mode(mode)))}
     if len(known) > 1:
@@ -88,9 +89,10 @@ def ladder(findings: Findings) -> Iterator[str]:
     if len(findings.main) > 1:
         ends = (findings.main[0], findings.main[-1])
         spreads = [
-            together({s.cell.mode: findings.results.medians(s.cell.name) for s in end.modes}) for end in ends
+            slowest_over_fastest({s.cell.mode: findings.results.medians(s.cell.name) for s in end.modes})
+            for end in ends
         ]
-        verb = "draw together" if spreads[1] < spreads[0] else "do NOT draw together"
+        verb = "converge" if spreads[1] < spreads[0] else "do NOT converge"
         yield (
             f"The modes {verb} as the batch grows: the slowest takes {formatting.times(spreads[0])} the"
             f" fastest's time at batch {ends[0].batch_size}, {formatting.times(spreads[1])}"
@@ -99,7 +101,7 @@ def ladder(findings: Findings) -> Iterator[str]:
 
 
 def _falls(floors: Sequence[Mapping[str, float]]) -> str:
-    """How floors go from rung to rung: apart by their 95 % intervals, by their values alone, or not."""
+    """How floors change from mode to mode: falling beyond their 95 % intervals, in value only, or not."""
     steps = list(pairwise(floors))
     if all(upper["low"] > lower["high"] for upper, lower in steps):
         return "falls strictly"
@@ -108,22 +110,23 @@ def _falls(floors: Sequence[Mapping[str, float]]) -> str:
     return "does NOT fall"
 
 
-def mode_status(run: Run, name: str) -> dict[str, Any]:
+def mode_status(run: SweepRun, name: str) -> dict[str, Any]:
     """Parity, warm-up and effective form of one mode, as text."""
     status = run.mode(name)
-    parity, compilations = status.get("parity"), status.get("compile_seconds") or []
+    parity = status.get("parity")
+    compilations = status.get("compile_seconds") or []
     row: dict[str, Any] = {
         "mode": name,
         "colour": colour(name),
         "removes": status.get("removes") or "",
         "effective": status.get("effective") or "unknown",
         "reason": status.get("reason") or "",
-        "warmup": f"{formatting.figures(status['warmup_seconds'])} s"
+        "warmup": f"{formatting.significant(status['warmup_seconds'])} s"
         if status.get("warmup_seconds")
         else "–",
         "cache": status.get("cache") or "–",
         "compilations": len(compilations),
-        "compile_seconds": f"{formatting.figures(sum(compilations))} s" if compilations else "–",
+        "compile_seconds": f"{formatting.significant(sum(compilations))} s" if compilations else "–",
         "parity": "not checked",
         "difference": "–",
         "tokens": "–",
@@ -139,16 +142,18 @@ def mode_status(run: Run, name: str) -> dict[str, Any]:
     return row
 
 
-def environment(run: Run) -> Iterator[tuple[str, str]]:
-    """What the figures depend on, as label and text."""
-    engine, here = run.engine, run.environment
+def environment(run: SweepRun) -> Iterator[tuple[str, str]]:
+    """The measurement's environment, as label and text."""
+    engine = run.engine
+    here = run.environment
     shape = f"{engine.get('layers')} layers × {engine.get('width')}, context {engine.get('context')}"
     yield "model", f"{engine.get('model')}, {engine.get('parameters', 0):,} parameters, {shape}"
     yield "model hash", str(engine.get("model_hash"))
     yield "device", f"{engine.get('device_name') or engine.get('device')}, {engine.get('dtype')}"
     if engine.get("no_twin") and engine.get("device") == "cpu":
         yield "dispatch", f"not measured, because there is no hollow twin: {engine['no_twin']}"
-    threads, share = engine.get("threads"), run.client.cpu_share
+    threads = engine.get("threads")
+    share = run.client.cpu_share
     yield "engine", f"{threads} thread{'s' if threads != 1 else ''} on {_cores(engine.get('cpus'))}"
     used = "" if share is None else f", {share:.0%} of one used"
     yield "load generator", f"on {_cores(run.client.cpus)}{used}"
@@ -184,7 +189,7 @@ def selftest(findings: Findings) -> str:
     return "not run on this machine and commit (launchbound selftest)"
 
 
-def reproduce(run: Run) -> list[str]:
+def reproduce(run: SweepRun) -> list[str]:
     """Commands that measure the same again."""
     command = ["launchbound", "sweep", "--preset", run.plan.preset, "--seed", str(run.plan.seed)]
     for name in ("model", "device", "dtype", "modes", "batch_sizes"):

@@ -1,4 +1,4 @@
-"""What passes between a sweep and its load generator, another process: one assignment in, events out."""
+"""Messages between a sweep and its load generator process: one assignment in, events out."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from loadtests.run.rows import Stage
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
-    """What the load generator is told. It keeps off `avoid_cpus`, the engine's cores.
+    """Input of the load generator, which does not run on `avoid_cpus`, the engine's cores.
 
-    `profile_first`: the first pass of warming up runs under the service's profiler, so that it learns the
-    kernel time of every cell's step where clocks cannot tell it.
+    `profile_first`: the first warm-up pass runs under the service's profiler, from which the service learns
+    the kernel time of each cell's step where no clock measures it.
     """
 
     run: str
@@ -25,15 +25,15 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     profile_first: bool = False
 
 
-class Started(msgspec.Struct, frozen=True, tag="started"):
-    """The load generator runs, on `cpus`; `note` says whether it exports metrics."""
+class GeneratorStarted(msgspec.Struct, frozen=True, tag="started"):
+    """The load generator has started on `cpus`; `note` is a line about its metrics port."""
 
     cpus: list[int]
     note: str
 
 
-class Ended(msgspec.Struct, frozen=True, tag="ended"):
-    """One request ended and its row is written."""
+class RequestEnded(msgspec.Struct, frozen=True, tag="ended"):
+    """One request has ended and its row is written."""
 
     stage: Stage
     round: int
@@ -42,8 +42,8 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
     error: str | None
 
 
-class PassEnded(msgspec.Struct, frozen=True, tag="pass"):
-    """One pass of warming up; `over` says that measuring begins."""
+class WarmupPassEnded(msgspec.Struct, frozen=True, tag="pass"):
+    """One warm-up pass has ended; `over`: measuring begins. `settled` and `reason` as in WarmUp."""
 
     number: int
     settled: bool
@@ -51,11 +51,11 @@ class PassEnded(msgspec.Struct, frozen=True, tag="pass"):
     reason: str
 
 
-class Finished(msgspec.Struct, frozen=True, tag="finished"):
-    """All that was asked for is done, or `aborted` says why not. `order` is the cells' names, round by round.
+class GeneratorFinished(msgspec.Struct, frozen=True, tag="finished"):
+    """The plan was run, or `aborted` is the reason why not. `order` holds the cells' names by round.
 
-    `rates` are the arrivals per second of open-loop cells; `cpu_share` is this process's share of one core
-    while it measured.
+    `rates` are the arrivals per second of open-loop cells; `cpu_share` is the load generator's share of
+    one core while it measured.
     """
 
     order: list[list[str]]
@@ -67,4 +67,4 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     aborted: str | None = None
 
 
-Event = Started | Ended | PassEnded | Finished
+GeneratorEvent = GeneratorStarted | RequestEnded | WarmupPassEnded | GeneratorFinished

@@ -1,4 +1,4 @@
-"""What a measurement depends on and cannot control: the machine, its load, the commit."""
+"""The environment of a measurement: the machine, its load, the commit."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def cpu_model() -> str:
 
 
 def gpus() -> list[dict[str, str]]:
-    """Name, driver, clocks and limits of each NVIDIA GPU, as nvidia-smi says; empty without it."""
+    """Name, driver, clocks and limits of each NVIDIA GPU, from nvidia-smi; empty without it."""
     output = _run("nvidia-smi", f"--query-gpu={_NVIDIA_FIELDS}", "--format=csv,noheader")
     names = _NVIDIA_FIELDS.split(",")
     return [

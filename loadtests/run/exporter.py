@@ -1,4 +1,4 @@
-"""What the load generator shows Prometheus about itself, on a port of its own; never fatal."""
+"""The load generator's own Prometheus metrics, on a port of its own; a failure is never fatal."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Exporter:
         self._latency.labels(mode).observe(latency_seconds)
 
     def serve(self, port: int, host: str = "127.0.0.1") -> str:
-        """Answer scrapes at `host:port`, or not at all for port 0; says in words which it is."""
+        """Serve /metrics at `host:port`; port 0: do not. Returns a line that states the result."""
         if port == 0:
             return "load metrics are off"
         try:

@@ -1,130 +1,219 @@
-"""Locust as a library: sends the requests of a visit, closed or open loop, and hands back the answers.
+"""The load generator: `python -m loadtests.run.load_generator` with an `Assignment` on its standard input.
 
-Importing this replaces parts of the standard library (gevent): only the load generator's process may. The
-queues and the sleep below rest on the replaced ones, which let locust's users run while they wait.
+A separate process, because importing locust replaces parts of the standard library, and because its CPU time
+is measured. Rows go to `requests.jsonl`, events to standard output.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from queue import Empty, Queue
-from time import perf_counter
-from typing import Any, ClassVar
+import os
+import signal
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from time import perf_counter, time
+
+import msgspec
+import psutil
 
 # isort: off
-from locust import FastHttpUser, task  # first: it patches what the others import
-from locust.contrib.fasthttp import FastResponse
-from locust.env import Environment
-from geventhttpclient.client import HTTPClientPool
-from time import sleep  # the replaced one
+from loadtests.run.locust_client import (
+    OPEN_LOOP_USERS,
+    LocustClient,
+)  # first: locust patches what the others import
 # isort: on
 
-from loadtests.run.requests import Answer, Request
+from loadtests.plan.arrivals import poisson
+from loadtests.plan.cells import Cell, order
+from loadtests.plan.prompts import read_prompts
+from loadtests.run.assignment import (
+    Assignment,
+    GeneratorEvent,
+    GeneratorFinished,
+    GeneratorStarted,
+    RequestEnded,
+    WarmupPassEnded,
+)
+from loadtests.run.exporter import Exporter
+from loadtests.run.placement import off_cores
+from loadtests.run.requests import LoadRequest, LoadResponse, body, row
+from loadtests.run.rows import RowWriter, Stage
+from loadtests.run.target import Target, compile_counters
+from loadtests.run.warmup import WarmUp
 
-REQUEST_TIMEOUT_SECONDS = 600.0
-CONNECT_TIMEOUT_SECONDS = 10.0
-START_SECONDS = 30.0
-OPEN_LOOP_USERS = 64
-"""More in flight than an open loop below saturation needs; where that is wrong, the rate gate says so."""
+FAILURES_IN_A_ROW = 10
+"""This many consecutive failures end the sweep: the service is assumed to be down."""
 
 
-class LoadGeneratorError(RuntimeError):
-    """The load generator itself failed."""
+class Abort(Exception):
+    """The sweep cannot continue; the message is the reason."""
 
 
-class Caller(FastHttpUser):
-    """A locust user that posts whatever request comes down the generator."""
-
-    work: ClassVar[Queue[Request]]
-    fixed_headers: ClassVar[Mapping[str, str]]
-
-    @task
-    def call(self) -> None:
-        """Wait for one request and post it."""
-        request = self.work.get()
-        headers = {**self.fixed_headers, "X-Request-ID": request.id, "Content-Type": "application/json"}
-        context = {"request": request, "started": perf_counter()}
-        self.client.post(
-            request.path, data=request.body, headers=headers, name=request.cell.name, context=context
-        )
+def emit(event: GeneratorEvent) -> None:
+    """Send `event` to the sweep. BrokenPipeError, once the sweep has ended, ends this process."""
+    sys.stdout.buffer.write(msgspec.json.encode(event) + b"\n")
+    sys.stdout.buffer.flush()
 
 
 class LoadGenerator:
-    """`users` locust users that share one pool of connections, so that a lone request finds a warm one."""
+    """Warms the service up, then visits every cell in every round."""
 
-    def __init__(self, url: str, headers: Mapping[str, str], users: int) -> None:
-        pool = HTTPClientPool(
-            concurrency=users,
-            network_timeout=REQUEST_TIMEOUT_SECONDS,
-            connection_timeout=CONNECT_TIMEOUT_SECONDS,
-        )
-        self._ended: Queue[tuple[Request, Answer]] = Queue()
-        self._work: Queue[Request] = Queue()
-        attributes = {"work": self._work, "fixed_headers": headers, "client_pool": pool, "abstract": False}
-        user = type("LoadGeneratorCaller", (Caller,), attributes)
-        self._environment = Environment(user_classes=[user], host=url)
-        self._environment.events.request.add_listener(self._on_request)  # type: ignore[no-untyped-call]
-        self._runner = self._environment.create_local_runner()
-        self._runner.start(users, spawn_rate=users)
-        deadline = perf_counter() + START_SECONDS
-        while self._runner.user_count < users:
-            if perf_counter() > deadline:
-                raise LoadGeneratorError(f"locust's users did not start within {START_SECONDS:.0f} s")
-            sleep(0.01)
-
-    @property
-    def users(self) -> int:
-        """Users that run now."""
-        return int(self._runner.user_count)
-
-    def _on_request(
+    def __init__(
         self,
-        response_time: float,
-        response: FastResponse,
-        exception: Exception | None,
-        context: dict[str, Any],
-        **_: object,
+        assignment: Assignment,
+        client: LocustClient,
+        target: Target,
+        rows: RowWriter,
+        exporter: Exporter,
     ) -> None:
-        """Locust's own clock around the exchange, unrounded, body included."""
-        status = int(response.status_code)
-        failure = None if exception is None else f"{type(exception).__name__}: {exception}"
-        answer = Answer(context["started"], response_time / 1e3, status, response.text, failure)
-        self._ended.put((context["request"], answer))
+        self._assignment = assignment
+        self._plan = assignment.plan
+        self._client = client
+        self._target = target
+        self._rows = rows
+        self._exporter = exporter
+        self._texts = read_prompts(assignment.prompt_file)
+        self._warmup = WarmUp(self._plan.warmup_passes_least, self._plan.warmup_passes_most)
+        self._clock_offset = time() - perf_counter()
+        self._sequence = 0
+        self._failures = 0
+        self._order: list[list[str]] = []
+        self._rates: dict[str, float] = {}
 
-    def closed(self, requests: Sequence[Request], concurrency: int) -> Iterator[tuple[Request, Answer]]:
-        """Send `requests`, `concurrency` of them in flight at a time; yields each as it ends."""
-        waiting, flying = deque(requests), 0
-        while waiting or flying:
-            while waiting and flying < concurrency:
-                self._work.put(waiting.popleft())
-                flying += 1
-            ended = self._ended.get()
-            flying -= 1
-            if waiting:
-                # On its way before the caller writes this one's row.
-                self._work.put(waiting.popleft())
-                flying += 1
-                sleep(0)
-            yield ended
+    def run(self) -> GeneratorFinished:
+        """Run the whole plan. Rows written before an abort are kept."""
+        aborted = None
+        cpu_share = None
+        try:
+            self._warm_up()
+            began = perf_counter()
+            cpu_began = _cpu_seconds()
+            for number in range(1, self._plan.rounds + 1):
+                self._round(number)
+            cpu_share = (_cpu_seconds() - cpu_began) / (perf_counter() - began)
+        except Abort as error:
+            aborted = str(error)
+        warmup = self._warmup
+        return GeneratorFinished(
+            order=self._order,
+            rates=self._rates,
+            cpu_share=cpu_share,
+            warmup_passes=warmup.passes,
+            warmup_settled=warmup.settled,
+            warmup_reason=warmup.reason,
+            aborted=aborted,
+        )
 
-    def open(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Answer]]:
-        """Send each of `requests` when it is due, answered or not; yields each as it ends."""
-        flying = 0
-        for request in requests:
-            assert request.intended is not None
-            while (wait_seconds := request.intended - perf_counter()) > 0:
-                try:
-                    ended = self._ended.get(timeout=wait_seconds)
-                except Empty:
-                    break
-                flying -= 1
-                yield ended
-            self._work.put(request)
-            flying += 1
-        for _ in range(flying):
-            yield self._ended.get()
+    def _warm_up(self) -> None:
+        over = False
+        while not over:
+            number = -self._warmup.passes
+            latencies = dict[str, float]()
+            profiled = self._profiled(number)
+            for cell in order(self._plan, number):
+                request = self._request(cell, number, 0, "warmup")
+                for _, response in self._take(self._client.closed([request], 1)):
+                    if response.status == 200 and not profiled:
+                        latencies[cell.name] = response.latency_seconds
+            over = self._warmup.add(latencies, compile_counters(self._target.metrics()))
+            warmup = self._warmup
+            emit(WarmupPassEnded(warmup.passes, warmup.settled, over, warmup.reason))
+        for cell in self._plan.cells:
+            if cell.load is not None:
+                self._rates[cell.name] = cell.load * self._capacity(cell)
 
-    def close(self) -> None:
-        """Stop locust's users."""
-        self._runner.quit()
+    def _capacity(self, cell: Cell) -> float:
+        """Capacity of the cell's mode in requests per second: 1 / its latency at the end of warm-up."""
+        same_work = [
+            other.name
+            for other in self._plan.cells
+            if (other.mode, other.batch_size, other.prompt_set, other.new_tokens)
+            == (cell.mode, cell.batch_size, cell.prompt_set, cell.new_tokens)
+        ]
+        latency_seconds = self._warmup.latency_seconds(same_work)
+        if latency_seconds is None:
+            raise Abort(f"no request of '{cell.name}' succeeded during warm-up")
+        return 1.0 / latency_seconds
+
+    def _round(self, number: int) -> None:
+        self._order.append([])
+        for cell in order(self._plan, number):
+            self._order[-1].append(cell.name)
+            requests = [self._request(cell, number, index, "measure") for index in range(cell.requests)]
+            if cell.load is None:
+                visit = self._client.closed(requests, cell.concurrency)
+            else:
+                visit = self._client.open(self._schedule(cell, number, requests))
+            for _ in self._take(visit):
+                continue
+
+    def _schedule(self, cell: Cell, number: int, requests: list[LoadRequest]) -> list[LoadRequest]:
+        seed = f"{self._plan.seed}/{number}/{cell.name}"
+        due = poisson(self._rates[cell.name], len(requests), seed)
+        now = perf_counter()
+        return [
+            LoadRequest(r.cell, r.round, r.stage, r.id, r.body, intended=now + offset)
+            for r, offset in zip(requests, due, strict=True)
+        ]
+
+    def _profiled(self, number: int) -> bool:
+        # Round 0 is the first pass of warming up.
+        return self._assignment.profile_first and number == 0
+
+    def _request(self, cell: Cell, number: int, index: int, stage: Stage) -> LoadRequest:
+        content = body(self._plan, self._texts, cell, number, index, self._profiled(number))
+        return LoadRequest(cell, number, stage, uuid.uuid4().hex, content)
+
+    def _take(
+        self, visit: Iterator[tuple[LoadRequest, LoadResponse]]
+    ) -> Iterator[tuple[LoadRequest, LoadResponse]]:
+        """Write a row and emit an event as each request ends. Raises Abort after too many failures."""
+        for request, response in visit:
+            written = row(self._assignment.run, self._sequence, request, response, self._clock_offset)
+            self._rows.write(written)
+            self._sequence += 1
+            error = written["error"]
+            cell = request.cell
+            latency = response.latency_seconds
+            self._exporter.observe(cell.mode, cell.batch_size, latency, failed=error is not None)
+            emit(RequestEnded(request.stage, request.round, cell.name, latency, error))
+            self._failures = self._failures + 1 if error else 0
+            if self._failures >= FAILURES_IN_A_ROW:
+                raise Abort(f"{self._failures} requests in a row failed, the last with: {error}")
+            yield request, response
+
+
+def _cpu_seconds() -> float:
+    times = psutil.Process().cpu_times()
+    return float(times.user + times.system)
+
+
+def main() -> int:
+    """Run one assignment; returns 0, or 1 where it was aborted."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the sweep handles Ctrl-C and ends this process
+    assignment = msgspec.json.decode(sys.stdin.buffer.read(), type=Assignment)
+    with off_cores(assignment.avoid_cpus) as cpus:
+        finished = _run(assignment, cpus)
+    emit(finished)
+    return 1 if finished.aborted else 0
+
+
+def _run(assignment: Assignment, cpus: list[int]) -> GeneratorFinished:
+    cells = assignment.plan.cells
+    users = max([cell.concurrency for cell in cells] + [OPEN_LOOP_USERS for cell in cells if cell.load])
+    target = Target(assignment.url, os.environ.get("LAUNCHBOUND_API_KEY"))
+    exporter = Exporter({"run": assignment.run, "preset": assignment.plan.preset})
+    note = exporter.serve(assignment.exporter_port)
+    client = LocustClient(assignment.url, {**target.headers, "X-Launchbound-Run": assignment.run}, users)
+    exporter.users.set_function(lambda: client.users)
+    emit(GeneratorStarted(cpus, note))
+    try:
+        with RowWriter(Path(assignment.folder)) as rows:
+            return LoadGenerator(assignment, client, target, rows, exporter).run()
+    finally:
+        client.close()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,4 +1,4 @@
-"""Keeps this process off the engine's cores, so that watching does not disturb what is watched."""
+"""Keeps this process off the engine's cores, so that measuring does not disturb the engine."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from contextlib import contextmanager
 
 @contextmanager
 def off_cores(cpus: Iterable[int]) -> Iterator[list[int]]:
-    """Within: all threads of this process keep off `cpus`, where others are left; yields its cores."""
+    """Exclude `cpus` from the affinity of this process's threads, unless none are left; yields its cores."""
     before = os.sched_getaffinity(0)
-    rest = before - set(cpus) or before
-    _bind(rest)
+    allowed = before - set(cpus) or before
+    _bind(allowed)
     try:
-        yield sorted(rest)
+        yield sorted(allowed)
     finally:
         _bind(before)
 
@@ -24,4 +24,4 @@ def _bind(cpus: set[int]) -> None:
         try:
             os.sched_setaffinity(int(thread), cpus)
         except ProcessLookupError:
-            continue  # it ended since it was listed
+            continue  # the thread ended since it was listed

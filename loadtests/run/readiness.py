@@ -1,4 +1,4 @@
-"""Waits until every mode of a plan is ready, tells how far it is, and gives up with the reason."""
+"""Waits until every mode of a plan is ready; reports each poll, and raises on failure or timeout."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from loadtests.plan.cells import Plan
 from loadtests.run.target import ModeFailed, Target, TargetError, Unreachable
 
 CONNECT_GRACE_SECONDS = 60.0
-"""How long nothing may answer: a service that has just been started imports for some seconds."""
+"""How long the service may be unreachable: one that has just been started imports for some seconds."""
 
 POLL_SECONDS = 0.5
 
 
 def wait_until_ready(
-    target: Target, plan: Plan, tell: Callable[[str], None], timeout_seconds: float = 900.0
+    target: Target, plan: Plan, report: Callable[[str], None], timeout_seconds: float = 900.0
 ) -> dict[str, Any]:
     """The document of GET /v1/modes once all modes of `plan` are ready; raises what `await_modes` raises."""
-    document = await_modes(target, plan.modes, tell, timeout_seconds)
+    document = await_modes(target, plan.modes, report, timeout_seconds)
     _check_fits(document, plan)
     return document
 
@@ -27,17 +27,19 @@ def wait_until_ready(
 def await_modes(
     target: Target,
     modes: Sequence[str],
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
     timeout_seconds: float = 900.0,
     settled: bool = False,
 ) -> dict[str, Any]:
-    """The document of GET /v1/modes once all of `modes` are ready; `settled`: and the whole engine is warm.
+    """The document of GET /v1/modes once all of `modes` are ready; `settled`: and the engine has
+    finished warming up all its modes.
 
-    `tell` gets one line on the state at every poll. Raises TargetError where the service does not answer or
-    lacks a mode, or once `timeout_seconds` are over, and ModeFailed where a mode
-    failed (out of parity is one way).
+    `report` is called with one line of state at every poll. Raises TargetError where the service does not
+    answer or does not serve a mode, or after `timeout_seconds`, and ModeFailed where a mode failed (out of
+    parity included).
     """
-    began, answered = monotonic(), False
+    began = monotonic()
+    answered = False
     while True:
         waited = monotonic() - began
         try:
@@ -45,22 +47,22 @@ def await_modes(
         except Unreachable:
             if answered or waited > CONNECT_GRACE_SECONDS:
                 raise
-            tell(f"{waited:.0f} s: waiting for {target.url} to answer")
+            report(f"{waited:.0f} s: waiting for {target.url} to answer")
         else:
             answered = True
             states = _states(document, modes)
             ready = all(state == "ready" for state in states.values())
-            if ready and _stands(document.get("engine"), settled):
+            if ready and _is_up(document.get("engine"), settled):
                 return document
-            tell(f"{waited:.0f} s: {_progress(states)}")
+            report(f"{waited:.0f} s: {_progress(states)}")
         if waited > timeout_seconds:
             raise TargetError(
-                f"not ready after {timeout_seconds:.0f} s: {target.url}/health/ready says what is missing"
+                f"not ready after {timeout_seconds:.0f} s: see {target.url}/health/ready for what is missing"
             )
         sleep(POLL_SECONDS)
 
 
-def _stands(engine: dict[str, Any] | None, settled: bool) -> bool:
+def _is_up(engine: dict[str, Any] | None, settled: bool) -> bool:
     return engine is not None and (not settled or bool(engine.get("warm")))
 
 
@@ -70,12 +72,12 @@ def _states(document: dict[str, Any], modes: Sequence[str]) -> dict[str, str]:
     if missing := [mode for mode in modes if mode not in served]:
         raise TargetError(
             f"the service does not serve {', '.join(missing)} (it serves {', '.join(served)}): "
-            "start it with these modes, or ask for others"
+            "start it with these modes, or choose others"
         )
     for mode in modes:
         if served[mode]["state"] == "failed":
             why = served[mode].get("detail") or served[mode].get("reason") or "without a reason"
-            raise ModeFailed(f"mode {mode} failed to become ready: {why}; sweep without it, or mend it")
+            raise ModeFailed(f"mode {mode} failed to become ready: {why}; sweep without it, or fix it")
     return {mode: served[mode]["state"] for mode in modes}
 
 

@@ -1,4 +1,4 @@
-"""One request of a cell and the row that its answer becomes."""
+"""One request of a cell, its response, and the row of `requests.jsonl` made from both."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from loadtests.run.rows import Stage
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """What is sent, and when it was meant to be (seconds on the client's monotonic clock; None: at once)."""
+class LoadRequest:
+    """A request and when it is due (`intended`, seconds on the client's monotonic clock; None: at once)."""
 
     cell: Cell
     round: int
@@ -25,13 +25,13 @@ class Request:
 
     @property
     def path(self) -> str:
-        """Where it is posted."""
+        """The path to POST to."""
         return f"/v1/modes/{self.cell.mode}/generate"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What came back: `status` 0 and no body where nothing did. `started` is on the request's clock."""
+class LoadResponse:
+    """The response: `status` 0 and no body where there was none. `started` is on the clock of `intended`."""
 
     started: float
     latency_seconds: float
@@ -43,8 +43,8 @@ class Answer:
 def body(plan: Plan, texts: Sequence[str], cell: Cell, number: int, index: int, profile: bool = False) -> str:
     """The JSON of the `index`-th request of `cell` in round `number`; `profile` runs it under the profiler.
 
-    Prompts depend on seed, round, index, batch and prompt set, not on the mode: within a round all modes are
-    asked the same.
+    Prompts depend on seed, round, index, batch and prompt set, not on the mode: within a round all modes get
+    the same prompts.
     """
     seed = f"prompts/{plan.seed}/{number}/{index}/{cell.batch_size}/{cell.prompt_set}"
     prompts = draw(select(list(texts), cell.prompt_set), cell.batch_size, seed)
@@ -52,12 +52,15 @@ def body(plan: Plan, texts: Sequence[str], cell: Cell, number: int, index: int, 
     return json.dumps({**content, "profile": True} if profile else content)
 
 
-def row(run: str, sequence: int, request: Request, answer: Answer, clock_offset: float) -> dict[str, Any]:
+def row(
+    run: str, sequence: int, request: LoadRequest, response: LoadResponse, clock_offset: float
+) -> dict[str, Any]:
     """The row of `requests.jsonl`; `clock_offset` turns the client's clock into Unix seconds."""
-    cell, document = request.cell, _document(answer)
+    cell = request.cell
+    document = _document(response)
     effective = document.get("mode", {}).get("effective")
-    ok = answer.status == 200 and answer.failure is None and "timings" in document
-    intended = answer.started if request.intended is None else request.intended
+    ok = response.status == 200 and response.failure is None and "timings" in document
+    intended = response.started if request.intended is None else request.intended
     fields: dict[str, Any] = {
         "run": run,
         "cell": cell.name,
@@ -74,11 +77,11 @@ def row(run: str, sequence: int, request: Request, answer: Answer, clock_offset:
         "load": cell.load,
         "request_id": request.id,
         "intended_start": clock_offset + intended,
-        "start": clock_offset + answer.started,
-        "latency_seconds": answer.latency_seconds,
-        "latency_from_intended_seconds": answer.latency_seconds + max(0.0, answer.started - intended),
-        "status": answer.status,
-        "error": None if ok else _error(answer, document),
+        "start": clock_offset + response.started,
+        "latency_seconds": response.latency_seconds,
+        "latency_from_intended_seconds": response.latency_seconds + max(0.0, response.started - intended),
+        "status": response.status,
+        "error": None if ok else _error(response, document),
     }
     if ok:
         usage = document.get("usage", {})
@@ -88,9 +91,9 @@ def row(run: str, sequence: int, request: Request, answer: Answer, clock_offset:
     return fields
 
 
-def _document(answer: Answer) -> dict[str, Any]:
+def _document(response: LoadResponse) -> dict[str, Any]:
     try:
-        document = json.loads(answer.body or "{}")
+        document = json.loads(response.body or "{}")
     except ValueError:
         return {}
     if not isinstance(document, dict) or not isinstance(document.get("mode", {}), dict):
@@ -98,11 +101,12 @@ def _document(answer: Answer) -> dict[str, Any]:
     return document
 
 
-def _error(answer: Answer, document: dict[str, Any]) -> str:
-    """The service's own message where it sent one, else what the client saw."""
+def _error(response: LoadResponse, document: dict[str, Any]) -> str:
+    """The service's error message where it sent one, else the client's own error."""
     error = document.get("error")
     if isinstance(error, dict) and error.get("message"):
         return str(error["message"])
     return (
-        answer.failure or f"status {answer.status} with a body that is no result: {(answer.body or '')[:200]}"
+        response.failure
+        or f"status {response.status} with a body that is no result: {(response.body or '')[:200]}"
     )

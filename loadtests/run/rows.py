@@ -1,4 +1,4 @@
-"""One row per request: its fields, how it is written (flushed as it ends), and how it is read again."""
+"""`requests.jsonl`: the fields of its rows, one per request, the writer (flushes each row) and the reader."""
 
 from __future__ import annotations
 
@@ -13,8 +13,12 @@ ROWS_FILE = "requests.jsonl"
 Stage = Literal["warmup", "measure"]
 
 
-class Phase(msgspec.Struct, frozen=True, kw_only=True):
-    """The response's timings of one phase, as far as reports use them."""
+class RowPhase(msgspec.Struct, frozen=True, kw_only=True):
+    """Timings of one phase of a request (its prefill or its decode), summed over the phase's steps.
+
+    Keys and values are those of `timings.prefill` and `timings.decode` in the response, as far as reports use
+    them; None where the device does not measure a part.
+    """
 
     steps: int = 0
     wall_seconds: float | None = None
@@ -24,19 +28,19 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
     sync_wait_seconds: float | None = None
 
 
-class Sources(msgspec.Struct, frozen=True, kw_only=True):
-    """Where dispatch and kernel come from: `measured`, `calibrated`, `residual`, …"""
+class RowSources(msgspec.Struct, frozen=True, kw_only=True):
+    """How dispatch and kernel times were obtained: `measured`, `calibrated`, `residual`, …"""
 
     dispatch: str | None = None
     kernel: str | None = None
 
 
 class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One request. Instants are Unix seconds; `status` 0 says that no answer came.
+    """One request. Instants are Unix seconds; `status` 0: there was no response.
 
-    The second block is the response's, under its own names, and absent where the request failed. A file may
-    hold more fields than these: whatever else the service puts into `timings` is kept as it came.
-    `profiled`: it ran under the profiler, which stretches what it looks at, and counts in no statistic.
+    The second block has the response's timings under their own names, absent where the request failed. Files
+    hold more fields than these: all others of `timings` are kept unchanged. `profiled`: it ran under the
+    profiler, which slows it down, and counts in no statistic.
     """
 
     run: str
@@ -72,18 +76,18 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
     time_to_first_token_seconds: float | None = None
     involuntary_switches: int | None = None
     profiled: bool = False
-    prefill: Phase | None = None
-    decode: Phase | None = None
-    sources: Sources | None = None
+    prefill: RowPhase | None = None
+    decode: RowPhase | None = None
+    sources: RowSources | None = None
 
     @property
     def ok(self) -> bool:
-        """Whether the request was answered as asked."""
+        """Whether the request succeeded."""
         return self.status == 200 and self.error is None
 
     @property
     def kernel_source(self) -> str | None:
-        """Where its kernel time comes from."""
+        """How its kernel time was obtained."""
         return self.sources.kernel if self.sources else None
 
     @property
@@ -93,7 +97,7 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RowWriter:
-    """Appends rows to a folder's `requests.jsonl`; each is on its way to the disk before the next begins."""
+    """Appends rows to a folder's `requests.jsonl`; each is flushed before the next is written."""
 
     def __init__(self, folder: Path) -> None:
         self._file = (folder / ROWS_FILE).open("ab")
@@ -120,7 +124,7 @@ class RowsError(ValueError):
 def read_rows(folder: Path) -> list[RequestRow]:
     """All rows of a results folder, in the order in which the requests ended.
 
-    A last line that was cut off, as a killed sweep leaves it, is left out. Raises RowsError for a missing
+    A truncated last line, as a killed sweep leaves it, is left out. Raises RowsError for a missing
     file or any other line that is not a row.
     """
     path = folder / ROWS_FILE
@@ -128,7 +132,8 @@ def read_rows(folder: Path) -> list[RequestRow]:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
         raise RowsError(f"no rows in {folder}: {error}; name a folder that a sweep has written") from error
-    decoder, rows = msgspec.json.Decoder(RequestRow), list[RequestRow]()
+    decoder = msgspec.json.Decoder(RequestRow)
+    rows = list[RequestRow]()
     for number, line in enumerate(lines[:-1], start=1):
         try:
             rows.append(decoder.decode(line))

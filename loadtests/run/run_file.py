@@ -1,4 +1,4 @@
-"""`run.json`: everything about a sweep that is not a row, in a form that later versions can read."""
+"""`run.json`: everything about a sweep that is not a row, with a format version."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class RunError(RowsError):
 
 
 class Client(msgspec.Struct, kw_only=True):
-    """The load generator: its cores, its share of one core while it measured, how warming up ended."""
+    """The load generator: its cores, its share of one core while it measured, and how warm-up ended."""
 
     cpus: list[int] = []
     cpu_share: float | None = None
@@ -29,10 +29,10 @@ class Client(msgspec.Struct, kw_only=True):
     warmup_reason: str = ""
 
 
-class Run(msgspec.Struct, kw_only=True):
+class SweepRun(msgspec.Struct, kw_only=True):
     """A sweep. `engine` and `modes` are GET /v1/modes at the end, `modes_before` at the start.
 
-    `order` is what was really run, names of cells by round. `ended` None: never brought to an end.
+    `order` is the order that was run, cell names by round. `ended` None: the sweep did not finish.
     """
 
     format_version: int = FORMAT_VERSION
@@ -53,19 +53,19 @@ class Run(msgspec.Struct, kw_only=True):
     settings: dict[str, Any] = {}
 
     def mode(self, name: str) -> dict[str, Any]:
-        """The status of one mode; empty where it is not known."""
+        """The status of one mode; empty where it is unknown."""
         return next((mode for mode in self.modes or self.modes_before if mode["mode"] == name), {})
 
 
-def write_run(folder: Path, run: Run) -> None:
-    """Write `run.json` whole or not at all."""
+def write_run(folder: Path, run: SweepRun) -> None:
+    """Write `run.json` atomically."""
     text = msgspec.json.format(msgspec.json.encode(run), indent=2)
-    fresh = folder / f"{RUN_FILE}.new"
-    fresh.write_bytes(text + b"\n")
-    fresh.replace(folder / RUN_FILE)
+    temporary = folder / f"{RUN_FILE}.new"
+    temporary.write_bytes(text + b"\n")
+    temporary.replace(folder / RUN_FILE)
 
 
-def read_run(folder: Path) -> Run:
+def read_run(folder: Path) -> SweepRun:
     """`run.json` of a results folder. Raises RunError where it is missing, broken or of a later format."""
     path = folder / RUN_FILE
     try:
@@ -80,6 +80,6 @@ def read_run(folder: Path) -> Run:
             raise RunError(
                 f"{path} has format {version}, this version reads {FORMAT_VERSION}: use the one that wrote it"
             )
-        return msgspec.json.decode(content, type=Run)
+        return msgspec.json.decode(content, type=SweepRun)
     except (msgspec.DecodeError, AttributeError) as error:
         raise RunError(f"{path} is broken ({error}): run the sweep again") from error

@@ -14,30 +14,30 @@ from rich.console import Console
 
 from loadtests.plan.cells import Plan, check
 from loadtests.plan.prompts import PROMPT_FILE, read_prompts
-from loadtests.run.assignment import Assignment, Finished, Started
-from loadtests.run.driver_process import drive
+from loadtests.run.assignment import Assignment, GeneratorFinished, GeneratorStarted
 from loadtests.run.environment import environment, git_state
 from loadtests.run.exporter import PORT
+from loadtests.run.load_generator_process import run_load_generator
 from loadtests.run.placement import off_cores
-from loadtests.run.progress import Reporter
+from loadtests.run.progress import SweepProgress
 from loadtests.run.readiness import wait_until_ready
 from loadtests.run.rows import ROWS_FILE, read_rows
-from loadtests.run.run_file import Client, Run, write_run
+from loadtests.run.run_file import Client, SweepRun, write_run
 from loadtests.run.target import Target, TargetError, requests_by_mode
 from loadtests.run.validation import Gate, validate, write_validation
 
 SCRAPES_FOLDER = "server_metrics"
-DRIVER_LOG = "load_generator.log"
+LOAD_GENERATOR_LOG = "load_generator.log"
 COUNTED_WITHIN_SECONDS = 3.0
-"""The server counts a request when its answer is handed over, which may be after the client has it."""
+"""The server counts a request after sending the response, which may be after the client has received it."""
 
 
 @dataclass(frozen=True, slots=True)
 class SweepResult:
-    """Where the results lie, and which gates they passed."""
+    """The results folder, the run and its gates."""
 
     folder: Path
-    run: Run
+    run: SweepRun
     gates: tuple[Gate, ...]
 
     @property
@@ -52,7 +52,7 @@ class SweepResult:
 
 
 def new_folder(root: Path | str = "results") -> Path:
-    """A fresh folder `<root>/<UTC>-<commit>`: when it was swept, and what."""
+    """A new folder `<root>/<UTC>-<commit>`."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     folder = Path(root) / f"{stamp}-{(git_state()['commit'] or 'nocommit')[:8]}"
     folder.mkdir(parents=True)
@@ -70,40 +70,44 @@ def run_sweep(
     ready_timeout_seconds: float = 900.0,
     settings: dict[str, Any] | None = None,
 ) -> SweepResult:
-    """Sweep the service at `url` by `plan` into `folder`, which is made where it is missing.
+    """Sweep the service at `url` by `plan` into `folder`, which is created where it is missing.
 
-    `settings` is kept in `run.json` as it comes (how the service was started). The API key is taken from
-    LAUNCHBOUND_API_KEY. Ctrl-C stops: what was measured stays, and the result says incomplete. Raises
-    PlanError, PromptError or TargetError before anything was measured.
+    `settings` (how the service was started) is kept in `run.json` unchanged. The API key is taken from
+    LAUNCHBOUND_API_KEY. Ctrl-C stops the sweep: rows so far are kept and the result is marked incomplete.
+    Raises PlanError, PromptError or TargetError before anything is measured.
     """
     check(plan)
     read_prompts(prompt_file)
     folder.mkdir(parents=True, exist_ok=True)
     if (folder / ROWS_FILE).exists():
         raise TargetError(f"{folder} holds a sweep already: name a new folder")
-    with Reporter(console or Console(), plan) as reporter:
-        return _Sweep(Target(url, os.environ.get("LAUNCHBOUND_API_KEY")), plan, folder, reporter).run(
+    with SweepProgress(console or Console(), plan) as progress:
+        return _Sweep(Target(url, os.environ.get("LAUNCHBOUND_API_KEY")), plan, folder, progress).run(
             prompt_file, exporter_port, ready_timeout_seconds, settings or {}
         )
 
 
 class _Sweep:
-    def __init__(self, target: Target, plan: Plan, folder: Path, reporter: Reporter) -> None:
-        self._target, self._plan, self._folder, self._reporter = target, plan, folder, reporter
-        self._run = Run(
+    def __init__(self, target: Target, plan: Plan, folder: Path, progress: SweepProgress) -> None:
+        self._target = target
+        self._plan = plan
+        self._folder = folder
+        self._progress = progress
+        self._run = SweepRun(
             run=f"{_now()}-{os.urandom(3).hex()}", url=target.url, plan=plan, seed=plan.seed, started=_now()
         )
 
     def run(
         self, prompt_file: Path, exporter_port: int, timeout_seconds: float, settings: dict[str, Any]
     ) -> SweepResult:
-        """Wait, measure, look back."""
+        """Wait for the service, measure, and validate."""
         run = self._run
         run.settings = {**settings, "prompt_file": prompt_file.name, "exporter_port": exporter_port}
         run.environment = environment()
         write_run(self._folder, run)
-        document = wait_until_ready(self._target, self._plan, self._reporter.waiting, timeout_seconds)
-        run.engine, run.modes_before = document["engine"], document["modes"]
+        document = wait_until_ready(self._target, self._plan, self._progress.waiting, timeout_seconds)
+        run.engine = document["engine"]
+        run.modes_before = document["modes"]
         write_run(self._folder, run)
         before = self._scrape("before")
         assignment = Assignment(
@@ -117,30 +121,34 @@ class _Sweep:
             profile_first=run.engine.get("device") == "cuda",
         )
         self._measure(assignment)
-        return self._look_back(before)
+        return self._validate(before)
 
     def _measure(self, assignment: Assignment) -> None:
-        run, finished = self._run, None
+        run = self._run
+        finished = None
         try:
             with (
                 off_cores(assignment.avoid_cpus),
-                closing(drive(assignment, self._folder / DRIVER_LOG)) as events,
+                closing(run_load_generator(assignment, self._folder / LOAD_GENERATOR_LOG)) as events,
             ):
                 for event in events:
-                    self._reporter.take(event)
-                    if isinstance(event, Finished):
+                    self._progress.show(event)
+                    if isinstance(event, GeneratorFinished):
                         finished = event
-                    elif isinstance(event, Started):
+                    elif isinstance(event, GeneratorStarted):
                         run.client.cpus = event.cpus
         except KeyboardInterrupt:
             run.stopped_because = "interrupted"
-            self._reporter.say("interrupted: what was measured stays")
+            self._progress.print_line("interrupted: rows measured so far are kept")
             return
         if finished is None:
-            last = (self._folder / DRIVER_LOG).read_text(encoding="utf-8").rstrip().rpartition("\n")[2]
-            run.stopped_because = f"the load generator ended early: {last or 'without a word'}"
+            last = (
+                (self._folder / LOAD_GENERATOR_LOG).read_text(encoding="utf-8").rstrip().rpartition("\n")[2]
+            )
+            run.stopped_because = f"the load generator ended early: {last or 'without a message'}"
             return
-        run.order, run.stopped_because = finished.order, finished.aborted
+        run.order = finished.order
+        run.stopped_because = finished.aborted
         run.complete = finished.aborted is None
         run.client = Client(
             cpus=run.client.cpus,
@@ -151,16 +159,18 @@ class _Sweep:
             warmup_reason=finished.warmup_reason,
         )
 
-    def _look_back(self, before: str | None) -> SweepResult:
-        """Scrape once the server has counted all, read its modes again, and judge."""
-        run, folder = self._run, self._folder
+    def _validate(self, before: str | None) -> SweepResult:
+        """Scrape once the server has counted all requests, read its modes again, and check all gates."""
+        run = self._run
+        folder = self._folder
         rows = read_rows(folder) if (folder / ROWS_FILE).exists() else []
         after = self._settled_scrape(before, len(rows))
         try:
             document = self._target.modes()
-            run.engine, run.modes = document["engine"] or run.engine, document["modes"]
+            run.engine = document["engine"] or run.engine
+            run.modes = document["modes"]
         except TargetError as error:
-            self._reporter.say(f"the service is gone after the sweep: {error}")
+            self._progress.print_line(f"the service is unreachable after the sweep: {error}")
         if not run.order:
             measured = [row for row in rows if row.stage == "measure"]
             rounds = sorted({row.round for row in measured})
@@ -172,11 +182,11 @@ class _Sweep:
         return SweepResult(folder, run, tuple(gates))
 
     def _scrape(self, name: str) -> str | None:
-        """Keep the text of /metrics as `server_metrics/<name>.prom`; None where there is none."""
+        """Save the text of /metrics as `server_metrics/<name>.prom`; None where it cannot be read."""
         try:
             text = self._target.metrics()
         except TargetError as error:
-            self._reporter.say(f"no scrape {name}: {error}")
+            self._progress.print_line(f"no scrape {name}: {error}")
             return None
         path = self._folder / SCRAPES_FOLDER / f"{name}.prom"
         path.parent.mkdir(exist_ok=True)

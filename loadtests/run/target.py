@@ -1,4 +1,4 @@
-"""The service under test as plain HTTP: its modes, its readiness, its metrics."""
+"""The service under test over plain HTTP: its modes, event streams and metrics."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class TargetError(RuntimeError):
 
 
 class ModeFailed(TargetError):
-    """A mode of the plan failed or is out of parity: a failed check, not bad input."""
+    """A mode of the plan failed or is out of parity: a failed check, not a usage error."""
 
 
-class Refused(TargetError):
-    """The service answered a request with an error; `status` is its code."""
+class RequestRefused(TargetError):
+    """The service returned an error; `status` is its code."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -34,21 +34,21 @@ class Refused(TargetError):
 
 
 class Unreachable(TargetError):
-    """Nothing answers at the address."""
+    """No connection to the address."""
 
 
 class Target:
     """A running service at `url`; `api_key` is sent as a bearer token."""
 
     def __init__(self, url: str, api_key: str | None = None, timeout_seconds: float = 10.0) -> None:
-        """Raises TargetError where `url` is not one of http."""
+        """Raises TargetError where `url` is not an HTTP address."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.netloc:
             raise TargetError(f"'{url}' is not an address: give it as http://127.0.0.1:8000")
         self.url = url.rstrip("/")
         self.headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._timeout_seconds = timeout_seconds
-        # Measured is this machine's loopback or network, never a proxy on the way.
+        # Measure the direct connection, never a proxy.
         self._opener = build_opener(ProxyHandler({}))
 
     def get(self, path: str) -> tuple[int, str]:
@@ -65,7 +65,7 @@ class Target:
     def stream(self, path: str, body: Mapping[str, object]) -> Iterator[tuple[str, Any]]:
         """The events of POST `path` with `body` as JSON, (name, data) each, as they arrive.
 
-        Raises Refused where the service answers with an error, Unreachable where it does not or stops to.
+        Raises RequestRefused for an error status, Unreachable without a response or where it breaks off.
         """
         headers = {**self.headers, "Content-Type": "application/json"}
         request = Request(self.url + path, json.dumps(body).encode(), headers)
@@ -73,7 +73,7 @@ class Target:
             with self._opener.open(request, timeout=self._timeout_seconds) as response:
                 yield from _events(response)
         except HTTPError as error:
-            raise Refused(error.code, _message(error.read().decode(errors="replace"))) from error
+            raise RequestRefused(error.code, _message(error.read().decode(errors="replace"))) from error
         except (URLError, OSError, HTTPException) as error:
             raise self._unreachable(error) from error
 
@@ -82,10 +82,10 @@ class Target:
         return Unreachable(f"nothing answers at {self.url} ({reason}): start the service")
 
     def modes(self) -> dict[str, Any]:
-        """The document of GET /v1/modes. Raises TargetError where it is refused or something else."""
+        """The document of GET /v1/modes. Raises TargetError where it is refused or malformed."""
         status, body = self.get("/v1/modes")
         if status == 401:
-            raise TargetError(f"{self.url} wants an API key: set LAUNCHBOUND_API_KEY to the service's key")
+            raise TargetError(f"{self.url} requires an API key: set LAUNCHBOUND_API_KEY to the service's key")
         document = _json(body)
         if status == 200 and isinstance(document, dict) and isinstance(document.get("modes"), list):
             return document
@@ -111,7 +111,7 @@ def _events(lines: Iterable[bytes]) -> Iterator[tuple[str, Any]]:
 
 
 def _message(body: str) -> str:
-    """The service's own words, or what came instead."""
+    """The service's error message, or the start of the body without one."""
     document = _json(body)
     error = document.get("error") if isinstance(document, dict) else None
     return str(error["message"]) if isinstance(error, dict) and error.get("message") else body[:200]
@@ -135,7 +135,7 @@ def samples(metrics_text: str, *names: str) -> dict[tuple[str, frozenset[tuple[s
 
 
 def compile_counters(metrics_text: str) -> dict[str, float]:
-    """What counts compilations, summed over modes."""
+    """The compilation counters, summed over modes."""
     totals: dict[str, float] = {}
     for (name, _), value in samples(metrics_text, *COMPILE_COUNTERS).items():
         totals[name] = totals.get(name, 0.0) + value

@@ -1,4 +1,4 @@
-"""The gates that a sweep must pass before anyone reads its numbers."""
+"""The gates that a sweep must pass for its numbers to be valid."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import msgspec
 
 from loadtests.plan.cells import MINIMUM_ROUNDS
 from loadtests.run.rows import RequestRow
-from loadtests.run.run_file import Run
+from loadtests.run.run_file import SweepRun
 from loadtests.run.target import requests_by_mode
 
 VALIDATION_FILE = "validation.json"
 LEAST_RATE = 0.98
 MOST_CLIENT_CPU = 0.80
 STEPS_PER_SWITCH = 20
-"""A cell with more than one involuntary switch per so many steps is disturbed."""
+"""A cell with more than one involuntary switch per this many steps is disturbed."""
 
 
 class Gate(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,7 +34,7 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
         return self.passed is False and not self.warning
 
 
-def validate(run: Run, rows: Sequence[RequestRow], before: str | None, after: str | None) -> list[Gate]:
+def validate(run: SweepRun, rows: Sequence[RequestRow], before: str | None, after: str | None) -> list[Gate]:
     """All gates, then all warnings; `before` and `after` are scrapes of /metrics."""
     return [
         _complete(run),
@@ -60,14 +60,14 @@ def write_validation(folder: Path, gates: Iterable[Gate]) -> None:
 
 
 def read_validation(folder: Path) -> list[Gate]:
-    """The gates of a results folder; none where the sweep never got that far."""
+    """The gates of a results folder; none where the sweep did not get that far."""
     path = folder / VALIDATION_FILE
     if not path.exists():
         return []
     return msgspec.convert(msgspec.json.decode(path.read_bytes())["gates"], list[Gate])
 
 
-def _complete(run: Run) -> Gate:
+def _complete(run: SweepRun) -> Gate:
     detail = f"all {run.plan.rounds} rounds" if run.complete else f"stopped early: {run.stopped_because}"
     return Gate(name="complete", passed=run.complete, detail=detail)
 
@@ -82,7 +82,7 @@ def _errors(rows: Sequence[RequestRow]) -> Gate:
 
 
 def _counters(rows: Sequence[RequestRow], before: str | None, after: str | None) -> Gate:
-    """The server counted, per mode, exactly the requests that have a row: nobody else asked, none is lost."""
+    """The server counted, per mode, exactly the requests with a row: no other client, no loss."""
     name = "client rows = server's count"
     if before is None or after is None:
         return Gate(name=name, passed=False, detail="/metrics could not be read before and after")
@@ -98,7 +98,8 @@ def _counters(rows: Sequence[RequestRow], before: str | None, after: str | None)
 
 
 def _count_difference(before: str, after: str) -> Counter[str]:
-    earlier, difference = requests_by_mode(before), Counter[str]()
+    earlier = requests_by_mode(before)
+    difference = Counter[str]()
     for mode, outcomes in requests_by_mode(after).items():
         difference[mode] += int(sum(outcomes.values()) - sum(earlier.get(mode, {}).values()))
     return difference
@@ -124,14 +125,14 @@ def _rate(rows: Sequence[RequestRow]) -> Gate:
     return Gate(name=name, passed=ratios[worst] >= LEAST_RATE, detail=detail)
 
 
-def _client_cpu(run: Run) -> Gate:
+def _client_cpu(run: SweepRun) -> Gate:
     share = run.client.cpu_share
     detail = "not known, because the sweep did not end" if share is None else f"{share:.0%} of one core"
     name = f"client CPU < {MOST_CLIENT_CPU:.0%}"
     return Gate(name=name, passed=share is not None and share < MOST_CLIENT_CPU, detail=detail)
 
 
-def _parity(run: Run) -> Gate:
+def _parity(run: SweepRun) -> Gate:
     verdicts = {mode: run.mode(mode).get("parity") for mode in run.plan.modes}
     unknown = [mode for mode, verdict in verdicts.items() if verdict is None]
     out = [mode for mode, verdict in verdicts.items() if verdict is not None and not verdict["passed"]]
@@ -144,13 +145,13 @@ def _parity(run: Run) -> Gate:
     return Gate(name="parity", passed=not out and not unknown, detail=detail)
 
 
-def _warmup(run: Run) -> Gate:
+def _warmup(run: SweepRun) -> Gate:
     detail = f"{run.client.warmup_passes} passes; {run.client.warmup_reason}"
     return Gate(name="warm-up", passed=run.client.warmup_settled, detail=detail, warning=True)
 
 
 def disturbed(switches: int, steps: int) -> bool:
-    """Whether the engine was taken off its core more than once per 20 steps."""
+    """Whether the engine was preempted more than once per 20 steps."""
     return switches * STEPS_PER_SWITCH > steps
 
 
@@ -167,11 +168,11 @@ def _disturbed(rows: Sequence[RequestRow]) -> Gate:
     detail = f"{len(marked)} of {len(cells)} cells"
     if marked:
         shown = ", ".join(sorted(marked)[:3]) + (", …" if len(marked) > 3 else "")
-        detail += f" ({shown}): the engine was taken off its core; close other programs and run again"
+        detail += f" ({shown}): the engine was preempted; close other programs and run again"
     return Gate(name="disturbed cells", passed=not marked, detail=detail, warning=True)
 
 
-def _rounds(run: Run) -> Gate:
+def _rounds(run: SweepRun) -> Gate:
     done = len(run.order) if run.complete else max(0, len(run.order) - 1)
     detail = f"{done} rounds" + (
         "" if done >= MINIMUM_ROUNDS else f", fewer than {MINIMUM_ROUNDS}: undecided"
@@ -179,7 +180,7 @@ def _rounds(run: Run) -> Gate:
     return Gate(name="rounds", passed=done >= MINIMUM_ROUNDS, detail=detail, warning=True)
 
 
-def _fallbacks(rows: Sequence[RequestRow], run: Run) -> Gate:
+def _fallbacks(rows: Sequence[RequestRow], run: SweepRun) -> Gate:
     """Requests that ran as something else than their mode had declared at warm-up."""
     declared = {mode: run.mode(mode).get("effective") for mode in run.plan.modes}
     other = Counter(

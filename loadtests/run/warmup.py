@@ -1,4 +1,4 @@
-"""When warming up is over: compile counters are flat and latency has no slope; or when it is given up."""
+"""The end of warm-up: compile counters are flat and latency has no slope, or the passes are used up."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from service.statistics.intervals import mean_interval
 
 SLOPE_TOLERATED = 0.03
-"""A mean change below 3 % from one pass to the next is no slope, however sure it is."""
+"""A mean change below 3 % from one pass to the next is no slope, even where it is significant."""
 
 
 class WarmUp:
@@ -17,11 +17,12 @@ class WarmUp:
     Over after the first pass, from the `least`-th on, during which no compile counter moved and whose
     latencies are not lower than the pass before: the t interval of the per-cell log ratios (this pass over
     the one before) reaches up to 0, or their mean is above -3 %. A rising latency does not prolong it:
-    waiting makes nothing faster then, and the control cell shows the drift. Given up after `most` passes.
+    more passes would not lower it, and the control cell shows the drift. Ends unsettled after `most` passes.
     """
 
     def __init__(self, least: int, most: int) -> None:
-        self._least, self._most = least, most
+        self._least = least
+        self._most = most
         self._passes: list[Mapping[str, float]] = []
         self._counters: list[Mapping[str, float]] = []
         self.settled = False
@@ -33,7 +34,7 @@ class WarmUp:
         return len(self._passes)
 
     def add(self, latency_seconds: Mapping[str, float], counters: Mapping[str, float]) -> bool:
-        """Take in a pass: latency of each cell that answered, compile counters after it. True: it is over."""
+        """Add a pass: latency by cell that succeeded, compile counters after it. True: warm-up is over."""
         self._passes.append(latency_seconds)
         self._counters.append(counters)
         self.settled, self.reason = self._judge()
@@ -48,7 +49,7 @@ class WarmUp:
         return _has_no_slope(*self._passes[-2:])
 
     def latency_seconds(self, cells: Sequence[str]) -> float | None:
-        """Median over the last two passes and `cells`; None where none of them answered."""
+        """Median over the last two passes and `cells`; None where none of them succeeded."""
         values = sorted(one[cell] for one in self._passes[-2:] for cell in cells if cell in one)
         return values[len(values) // 2] if values else None
 
@@ -58,5 +59,5 @@ def _has_no_slope(before: Mapping[str, float], after: Mapping[str, float]) -> tu
     if not changes:
         return False, "no cell answered twice"
     change = mean_interval(changes)
-    words = f"latency {math.expm1(change.value):+.1%} from one pass to the next"
-    return change.high >= 0 or change.value > -SLOPE_TOLERATED, words
+    reason = f"latency {math.expm1(change.value):+.1%} from one pass to the next"
+    return change.high >= 0 or change.value > -SLOPE_TOLERATED, reason

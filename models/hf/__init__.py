@@ -1,1 +1,1 @@
-"""Models of Hugging Face `transformers`, stepped as ours are. The only room that imports `transformers`."""
+"""Adapters for Hugging Face `transformers` models. The only package that imports `transformers`."""

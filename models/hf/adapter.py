@@ -1,4 +1,4 @@
-"""A `transformers` causal model behind our step: per-row positions, a static cache, one graph."""
+"""A `transformers` causal model with the step of `Served`: per-row positions, a static cache, one graph."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Widths = tuple[tuple[int, int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes of a model whose configuration is not ours; as `models.served.Sizes`."""
+    """Sizes of a `transformers` model; implements `models.served.Sizes`."""
 
     layers: int
     width: int
@@ -28,11 +28,13 @@ class Shape:
 
 
 class StepCache(LibraryCache):
-    """Takes a step's keys and values to their rows and positions in the static cache, for one step."""
+    """Writes the keys and values of one step to their rows and positions in the static cache."""
 
     def __init__(self, cache: Cache, rows: Tensor, places: Tensor) -> None:
         super().__init__(layers=[])
-        self._cache, self._rows, self._places = cache, rows, places
+        self._cache = cache
+        self._rows = rows
+        self._places = places
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: object, **__: object
@@ -47,7 +49,7 @@ class StepCache(LibraryCache):
 
 
 class ProbeCache(LibraryCache):
-    """Notes what each layer would keep, and keeps nothing."""
+    """Records the shapes of each layer's keys and values, and stores nothing."""
 
     def __init__(self) -> None:
         super().__init__(layers=[])
@@ -56,13 +58,13 @@ class ProbeCache(LibraryCache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: object, **__: object
     ) -> tuple[Tensor, Tensor]:
-        """The same back."""
+        """Record the shapes; returns its arguments."""
         self.widths[layer_idx] = key_states.shape[1], key_states.shape[3], value_states.shape[3]
         return key_states, value_states
 
 
 class HuggingFaceModel(Served):
-    """`inner` with our step around it, for batches of up to `rows` rows.
+    """`inner` with the step of `Served`, for batches of up to `rows` rows.
 
     Raises ValueError where `inner` does not keep keys and values for each of its layers.
     """
@@ -75,7 +77,7 @@ class HuggingFaceModel(Served):
         self.inner: Any = inner
         parameter = next(inner.parameters())
         device = parameter.device
-        # Where attention is not torch's own, the mask is added to its scores.
+        # Where attention is not torch's SDPA, the mask is added to its scores.
         self._added = inner.config._attn_implementation != "sdpa"
         self._lowest = torch.finfo(parameter.dtype).min
         self.register_buffer("columns", torch.arange(context, device=device), persistent=False)
@@ -85,8 +87,9 @@ class HuggingFaceModel(Served):
 
     @torch.no_grad()
     def _probe(self) -> tuple[Widths, int]:
-        """One token through the model: what its layers keep, and how many logits come out."""
-        cache, zero = ProbeCache(), self.columns[:1].unsqueeze(0)
+        """Run one token: the widths of each layer's cache, and the number of logits."""
+        cache = ProbeCache()
+        zero = self.columns[:1].unsqueeze(0)
         out = self.inner(
             input_ids=zero,
             attention_mask=self._mask(zero)[..., :1],
@@ -96,7 +99,7 @@ class HuggingFaceModel(Served):
         )
         found = cache.widths
         if not found or sorted(found) != list(range(len(found))):
-            raise ValueError("its layers do not keep keys and values, each their own")
+            raise ValueError("its layers do not each keep their own keys and values")
         return tuple(found[layer] for layer in range(len(found))), out.logits.shape[-1]
 
     def forward(self, tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
@@ -117,14 +120,15 @@ class HuggingFaceModel(Served):
     def _mask(self, places: Tensor) -> Tensor:
         """What each token at `places` [batch, tokens] attends to: [batch, 1, tokens, context].
 
-        Of four dimensions, so that the library takes it as it is.
+        Four dimensions, so that the library uses it unchanged.
         """
         seen = (self.columns <= places.unsqueeze(2)).unsqueeze(1)
         return torch.where(seen, 0.0, self._lowest) if self._added else seen
 
     def new_cache(self, rows: int, dtype: torch.dtype) -> Cache:
         """A zeroed cache of `rows` rows, as `Served.new_cache`."""
-        context, device = self.config.context, self.columns.device
+        context = self.config.context
+        device = self.columns.device
 
         def zeros(heads: int, width: int) -> Tensor:
             return torch.zeros((rows, context, heads, width), device=device, dtype=dtype)

@@ -1,4 +1,4 @@
-"""Does a model compute by steps what its own forward computes of the whole text?"""
+"""Checks that a model's stepwise logits equal those of its own forward over the whole sequence."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ LENGTHS = (9, 4)
 
 ALLOWED = {torch.float32: 1e-3}
 ALLOWED_BELOW = 0.1
-"""Of the norm of the logits: far above rounding in these types, far below what a wrong mask does."""
+"""Relative to the logits' norm: far above rounding in narrower types, far below a wrong mask's effect."""
 
 
 @torch.no_grad()
 def check(model: HuggingFaceModel) -> None:
-    """Step a ragged batch by chunk and by token. Raises ValueError where the logits are not its own."""
-    device, rows = model.columns.device, min(len(LENGTHS), len(model.rows))
+    """Step a ragged batch by chunk and by token. Raises ValueError where the logits differ."""
+    device = model.columns.device
+    rows = min(len(LENGTHS), len(model.rows))
     lengths = torch.tensor(LENGTHS[:rows], device=device)
     generator = torch.Generator().manual_seed(0)
     text = torch.randint(model.config.vocabulary, (rows, max(LENGTHS)), generator=generator).to(device)

@@ -1,4 +1,4 @@
-"""Our decoder as a Hugging Face Llama folder, which `transformers` loads without any code of ours."""
+"""Exports the decoder as a Hugging Face Llama folder, which `transformers` loads without launchbound."""
 
 from __future__ import annotations
 
@@ -41,8 +41,9 @@ def llama_config(config: Config, dtype: torch.dtype) -> dict[str, object]:
 
 
 def llama_state(model: Transformer) -> dict[str, Tensor]:
-    """The tensors of `model` under Llama's names, the fused projections taken apart."""
-    c, state = model.config, model.state_dict()
+    """The tensors of `model` under Llama's names, the fused projections split."""
+    c = model.config
+    state = model.state_dict()
     parts = [c.heads * c.head_width, c.kv_heads * c.head_width, c.kv_heads * c.head_width]
     renamed = {
         "model.embed_tokens.weight": state["embedding.weight"],
@@ -51,7 +52,8 @@ def llama_state(model: Transformer) -> dict[str, Tensor]:
     if not c.tied:
         renamed["lm_head.weight"] = state["head.weight"]
     for layer in range(c.layers):
-        ours, theirs = f"blocks.{layer}.", f"model.layers.{layer}."
+        ours = f"blocks.{layer}."
+        theirs = f"model.layers.{layer}."
         query, key, value = torch.split(state[ours + "attention.query_key_value.weight"], parts)
         gate, up = state[ours + "feed_forward.gate_up.weight"].chunk(2)
         for name, tensor in (

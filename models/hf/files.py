@@ -1,4 +1,4 @@
-"""A Hugging Face model's folder: where it is, and whether its files can be read; without `transformers`."""
+"""A Hugging Face model's folder: its location and the validity of its files; without `transformers`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from models.checkpoint import CONFIG_FILE, PICKLES, WEIGHTS_FILE, CheckpointErro
 PREFIX = "hf:"
 INDEX_FILE = WEIGHTS_FILE + ".index.json"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
-_WANTED = ["*.json", "*.safetensors"]
+_PATTERNS = ["*.json", "*.safetensors"]
 
 
 @cache
@@ -35,7 +35,7 @@ def folder_of(name: str) -> Path:
     except ModuleNotFoundError as error:
         raise missing_library() from error
     try:
-        return Path(snapshot_download(place, allow_patterns=_WANTED))
+        return Path(snapshot_download(place, allow_patterns=_PATTERNS))
     except Exception as error:  # the library, the network and the hub each raise their own
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise CheckpointError(
@@ -45,7 +45,7 @@ def folder_of(name: str) -> Path:
 
 
 def missing_library() -> CheckpointError:
-    """What is said where the `models` extra is not installed."""
+    """The error where the `models` extra is not installed."""
     return CheckpointError("models of Hugging Face need transformers: pip install 'launchbound[models]'")
 
 

@@ -1,4 +1,4 @@
-"""From a folder to a model that steps as ours do, or one sentence why not."""
+"""Loads a Hugging Face folder as a `Served` model, or raises with the reason in one sentence."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from models.hf.check import check
 from models.hf.files import read_json, weight_files
 
 LONGEST_DEFAULT = 512
-"""Tokens of context unless a longer one is asked for: the cache is allocated, and attended to, in full."""
+"""Default limit of the context in tokens: the cache is allocated, and attended to, in full."""
 
 _LIMITS = ("max_position_embeddings", "sliding_window", "attention_chunk_size")
-"""Within each of these every token attends to all before it. Beyond a window it would not: not served."""
+"""Limits within which every token attends to all before it. Longer contexts are not served."""
 
 
 def load(
@@ -27,10 +27,10 @@ def load(
 ) -> HuggingFaceModel:
     """The model in `folder`, ready for batches of up to `rows` rows.
 
-    `context` None: as long as the model allows, at most 512, a multiple of `chunk` where it can be.
-    Raises CheckpointError, with the remedy, where it cannot be read or is not one that can be served.
+    `context` None: as long as the model allows, at most 512, if possible a multiple of `chunk`.
+    Raises CheckpointError, with the remedy, where it cannot be read or served.
     """
-    quieten()
+    silence_transformers()
     config = load_config(folder)
     weight_files(folder)
     chosen = choose_context(config, folder, context, chunk)
@@ -46,8 +46,8 @@ def load(
     return model
 
 
-def quieten() -> None:
-    """No progress bars and no advice: what matters is said in errors."""
+def silence_transformers() -> None:
+    """Turn off transformers' progress bars and advice; errors are raised."""
     transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
@@ -99,17 +99,17 @@ def _is_causal_class(name: str, config: PreTrainedConfig) -> bool:
     return name in {one.__name__ for one in classes if one is not None}
 
 
-def choose_context(config: PreTrainedConfig, folder: Path, wanted: int | None, chunk: int) -> int:
-    """Length of the static cache. Raises CheckpointError where `wanted` is longer than the model's."""
+def choose_context(config: PreTrainedConfig, folder: Path, requested: int | None, chunk: int) -> int:
+    """Length of the static cache. Raises CheckpointError where `requested` is longer than the model's."""
     limits = [limit for name in _LIMITS if (limit := getattr(config, name, None))]
     most = min(limits, default=None)
-    if wanted is not None:
-        if most is not None and wanted > most:
+    if requested is not None:
+        if most is not None and requested > most:
             raise CheckpointError(
-                f"a context of {wanted} is longer than the {most} of {folder}: "
+                f"a context of {requested} is longer than the {most} of {folder}: "
                 "set LAUNCHBOUND_CONTEXT to less"
             )
-        return wanted
+        return requested
     most = min(LONGEST_DEFAULT, most or LONGEST_DEFAULT)
     return most - most % chunk or most
 
@@ -138,13 +138,13 @@ def _load_weights(folder: Path, config: PreTrainedConfig, dtype: torch.dtype) ->
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         raise CheckpointError(
             f"the weights of {folder} lack, or have in another shape, {', '.join(wrong[:3])}{more}, which "
-            f"its {CONFIG_FILE} asks for: fetch both again"
+            f"its {CONFIG_FILE} requires: fetch both again"
         )
     return model.eval()
 
 
 def _attention(config: PreTrainedConfig) -> str:
-    """`sdpa`, save where attention has a part that torch's fused one does not know."""
+    """`sdpa`, except where the model's attention has a part that torch's fused one does not support."""
     kind: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     plain = getattr(config, "attn_logit_softcapping", None) is not None or not kind._supports_sdpa
     return "eager" if plain else "sdpa"

@@ -1,4 +1,4 @@
-"""A Hugging Face model's own tokenizer: the ids of `AutoTokenizer`, by the `tokenizers` library alone."""
+"""A Hugging Face model's tokenizer: the ids of `AutoTokenizer`, through the `tokenizers` library alone."""
 
 from __future__ import annotations
 
@@ -9,43 +9,45 @@ import tokenizers
 from tokenizers.decoders import DecodeStream
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
 
-from models.hf.loading import load_config, quieten
+from models.hf.loading import load_config, silence_transformers
 from models.tokenizer import TOKENIZER_FILE, TokenizerError, refuse_surrogates
 
 
 class HuggingFaceTokenizer:
     """Encodes as the model's `AutoTokenizer` does, special tokens before and after included.
 
-    A prompt may spell out special tokens, as chat templates do. `ends` are those at which `generate` stops.
+    Special tokens in a prompt are encoded as such, for chat templates. `ends` are those that stop `generate`.
     """
 
     def __init__(self, inner: tokenizers.Tokenizer, ends: frozenset[int]) -> None:
         inner.no_truncation()
         inner.no_padding()
-        self._inner, self.ends = inner, ends
+        self._inner = inner
+        self.ends = ends
         self.vocabulary: int = max(inner.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of `text`. Raises TokenizerError for lone surrogates, which are not text."""
+        """Token ids of `text`. Raises TokenizerError for lone surrogates, which have no encoding."""
         refuse_surrogates(text)
         ids: list[int] = self._inner.encode(text).ids
         return ids
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Text of `tokens`; special ones, and ids that no token has, are nothing."""
+        """Text of `tokens`; special tokens and unknown ids are left out."""
         text: str = self._inner.decode(list(tokens), skip_special_tokens=True)
         return text
 
-    def stream(self) -> Stream:
-        """A decoder for tokens that come one by one."""
-        return Stream(self._inner)
+    def stream(self) -> HuggingFaceStream:
+        """An incremental decoder."""
+        return HuggingFaceStream(self._inner)
 
 
-class Stream:
-    """Incremental decoding: what `push` and `flush` return, joined, is `decode` of all the tokens."""
+class HuggingFaceStream:
+    """Incremental decoding: the concatenated results of `push` and `flush` equal `decode` of all tokens."""
 
     def __init__(self, inner: tokenizers.Tokenizer) -> None:
-        self._inner, self._stream = inner, DecodeStream(skip_special_tokens=True)
+        self._inner = inner
+        self._stream = DecodeStream(skip_special_tokens=True)
         self._tokens: list[int] = []
         self._text = ""
 
@@ -57,7 +59,7 @@ class Stream:
         return piece
 
     def flush(self) -> str:
-        """What a character that never got complete is shown as, or nothing. Call it at the end."""
+        """The text of an incomplete last character, if any. Call it at the end."""
         whole = self._inner.decode(self._tokens, skip_special_tokens=True)
         return whole[len(self._text) :] if whole.startswith(self._text) else ""
 
@@ -67,7 +69,7 @@ def load(folder: Path, vocabulary: int) -> HuggingFaceTokenizer:
 
     Raises TokenizerError, with the remedy, where there is none, it is broken, or has more tokens than that.
     """
-    quieten()
+    silence_transformers()
     file = folder / TOKENIZER_FILE
     if not file.is_file():
         raise TokenizerError(
@@ -78,7 +80,7 @@ def load(folder: Path, vocabulary: int) -> HuggingFaceTokenizer:
     except Exception as error:  # the library raises nothing narrower
         raise TokenizerError(f"{file} is not a tokenizer ({error}): fetch it again") from error
     if not isinstance(whole, PreTrainedTokenizerFast):
-        raise TokenizerError(f"{file} is not what its model uses ({type(whole).__name__}): fetch it again")
+        raise TokenizerError(f"{file} is not the model's tokenizer ({type(whole).__name__}): fetch it again")
     tokenizer = HuggingFaceTokenizer(whole.backend_tokenizer, end_tokens(folder))
     if tokenizer.vocabulary > vocabulary:
         raise TokenizerError(

@@ -25,16 +25,17 @@ WIDTHS: dict[str, int] = {
     "moe_intermediate_size": WIDTH,
     "shared_expert_intermediate_size": WIDTH,
 }
-"""Fields that are widths, and what they shrink to; what a configuration lacks or leaves open stays so."""
+"""Fields that are widths, and their size in the twin; absent or None fields stay so."""
 
 KEY_HEADS = ("num_key_value_heads", "num_kv_heads")
 LARGEST_MATRIX = 2**16
-"""Elements. A larger one left over shows that a width goes by a name which is not in WIDTHS."""
+"""Elements. A larger one shows that a width has a name which is not in WIDTHS."""
 
 
 def hollow_config(config: PreTrainedConfig) -> PreTrainedConfig:
     """`config` with the same layers and small widths; heads stay grouped where they are."""
-    small, heads = copy.deepcopy(config), config.num_attention_heads
+    small = copy.deepcopy(config)
+    heads = config.num_attention_heads
     for name, width in WIDTHS.items():
         if getattr(config, name, None) is not None:
             with suppress(AttributeError):  # some are properties, which follow from the others
@@ -49,11 +50,12 @@ def hollow_config(config: PreTrainedConfig) -> PreTrainedConfig:
 
 
 def hollow(model: PreTrainedModel) -> PreTrainedModel:
-    """A model of `model`'s kind, device and dtype with kernels that do next to nothing.
+    """A model of `model`'s kind, device and dtype with kernels that take almost no time.
 
     Raises NoTwin where its configuration cannot be shrunk.
     """
-    parameter, kind = next(model.parameters()), type(model).__name__
+    parameter = next(model.parameters())
+    kind = type(model).__name__
     try:
         config = hollow_config(model.config)
         with torch.random.fork_rng(devices=[]):
@@ -65,6 +67,6 @@ def hollow(model: PreTrainedModel) -> PreTrainedModel:
     for name, module in small.named_modules():
         sizes = [p.numel() for p in module.parameters(recurse=False)]
         if not isinstance(module, nn.Embedding) and max(sizes, default=0) > LARGEST_MATRIX:
-            raise NoTwin(f"{kind} has a width that is not known to shrink: {name} has {max(sizes)} weights")
+            raise NoTwin(f"{kind} has a width that WIDTHS does not list: {name} has {max(sizes)} weights")
     small.train(False).to(parameter.device)
     return small

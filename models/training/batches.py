@@ -1,4 +1,4 @@
-"""What training sees: windows of tokens in a seeded order, the text cut where a prompt might end."""
+"""Training batches: windows of tokens in a seeded order, the text cut where a prompt might end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def pieces(text: str, random: np.random.Generator) -> list[str]:
     """`text` cut at random places into pieces of about 48 characters.
 
     A prompt ends anywhere, often inside what would be one token ("import o" of " os"). Encoded in pieces, the
-    text holds such ends, and the model learns to go on from them.
+    text has such ends, and the model learns to continue from them.
     """
     cuts = np.sort(random.integers(0, len(text) + 1, size=len(text) // _PIECE_CHARACTERS)).tolist()
     ends = zip([0, *cuts], [*cuts, len(text)], strict=True)
@@ -52,11 +52,11 @@ def epoch_windows(
 
 
 def _line_starts(tokens: NDArray[np.int64], tokenizer: Tokenizer) -> NDArray[np.int64]:
-    """Where in `tokens` an unindented line begins."""
-    spelt = [tokenizer.bytes_of(token) for token in range(tokenizer.vocabulary)]
-    closing = np.array([token.endswith(b"\n") for token in spelt])
+    """Indices in `tokens` at which an unindented line begins."""
+    token_bytes = [tokenizer.bytes_of(token) for token in range(tokenizer.vocabulary)]
+    closing = np.array([token.endswith(b"\n") for token in token_bytes])
     closing[tokenizer.end_of_text] = True
-    opening = np.array([token[:1].strip() != b"" for token in spelt])
+    opening = np.array([token[:1].strip() != b"" for token in token_bytes])
     return np.flatnonzero(closing[tokens[:-1]] & opening[tokens[1:]]) + 1
 
 

@@ -1,4 +1,4 @@
-"""The training text: the Python standard library's own source as installed, with held-out files apart."""
+"""The training text: the Python standard library's source, split into training and held-out files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class CorpusError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Texts of whole files, by path, apart for training and for measuring."""
+    """Texts of whole files in the order of their paths: a training and a held-out set."""
 
     training: tuple[str, ...]
     held_out: tuple[str, ...]

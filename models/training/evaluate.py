@@ -1,4 +1,4 @@
-"""`python -m models.training.evaluate`: measure again what the model card says, beside counting baselines."""
+"""`python -m models.training.evaluate`: measure the numbers of the model card, beside n-gram baselines."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from rich.table import Table
 
 from models import checkpoint
 from models.tokenizer import Tokenizer, TokenizerError
-from models.training import corpus, parallel, scores
+from models.training import bits_per_byte, corpus, full_sequence
 from models.training.corpus import Corpus
 from models.transformer import Transformer
 
 OBVIOUS = {"import o": "s", "def __init__(": "self"}
-"""Beginnings of a line, and what any Python programmer goes on with."""
+"""Beginnings of a line, and their obvious continuations."""
 TARGET = 0.35
 """How much fewer bits per byte than the bigram of the same tokens, at least."""
 BEGINNINGS = (
@@ -50,10 +50,13 @@ class Scores:
 
 def measure(model: Transformer, tokenizer: Tokenizer, text: Corpus) -> Scores:
     """Score the held-out files of `text`; the baselines count its training files."""
-    training, held_out = (scores.with_start(part, tokenizer) for part in (text.training, text.held_out))
-    tokens, size = scores.Counts(training, tokenizer.vocabulary), text.held_out_bytes
-    byte_pairs = scores.Counts([_bytes(file) for file in text.training], 256)
-    bits = scores.transformer_bits(model, held_out, model.config.context)
+    training, held_out = (
+        bits_per_byte.with_start(part, tokenizer) for part in (text.training, text.held_out)
+    )
+    tokens = bits_per_byte.NgramCounts(training, tokenizer.vocabulary)
+    size = text.held_out_bytes
+    byte_pairs = bits_per_byte.NgramCounts([_bytes(file) for file in text.training], 256)
+    bits = bits_per_byte.transformer_bits(model, held_out, model.config.context)
     bigram = tokens.bigram_bits(held_out)
     return Scores(
         transformer=bits / size,
@@ -70,23 +73,24 @@ def _bytes(text: str) -> NDArray[np.int64]:
 
 @torch.inference_mode()
 def complete(model: Transformer, tokenizer: Tokenizer, prompt: str, new: int) -> str:
-    """What `model` greedily adds to `prompt` in at most `new` tokens."""
+    """The greedy completion of `prompt` in at most `new` tokens."""
     tokens = tokenizer.encode(prompt)
     start = len(tokens)
     while len(tokens) < start + new and (len(tokens) == start or tokens[-1] != tokenizer.end_of_text):
-        logits = parallel.all_logits(model, torch.tensor([tokens]))
+        logits = full_sequence.all_logits(model, torch.tensor([tokens]))
         tokens.append(int(logits[0, -1].argmax()))
     return tokenizer.decode(tokens[start:])
 
 
 def main(
     folder: Annotated[Path, typer.Option(help="Folder of the model.")] = checkpoint.TINY_FOLDER,
-    samples: Annotated[bool, typer.Option(help="Show what it makes of some beginnings.")] = False,
+    samples: Annotated[bool, typer.Option(help="Show completions of some beginnings.")] = False,
 ) -> None:
     """Print the scores and one JSON line; exit code 1 below the targets, 2 for a broken model."""
     console = Console()
     try:
-        text, model = corpus.read(), checkpoint.build(folder, 1)
+        text = corpus.read()
+        model = checkpoint.build(folder, 1)
         tokenizer = Tokenizer.load(folder, model.config.vocabulary)
     except (corpus.CorpusError, checkpoint.CheckpointError, TokenizerError) as error:
         console.print(str(error), style="red", markup=False)
@@ -115,7 +119,7 @@ def _show(console: Console, measured: Scores, added: dict[str, str]) -> None:
     console.print(table)
     console.print(f"{measured.saving:.1%} fewer bits than the bigram (target: at least {TARGET:.0%})")
     for prompt, text in added.items():
-        console.print(f"{prompt!r} goes on {text!r}", markup=False)
+        console.print(f"{prompt!r} is completed by {text!r}", markup=False)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`python -m models.training.train`: train `tiny` on the standard library's source, from nothing."""
+"""`python -m models.training.train`: train `tiny` on the standard library's source, from scratch."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def main(
     ] = 9000,
     threads: Annotated[int, typer.Option(min=1, help="Threads of torch on a CPU.")] = os.cpu_count() or 1,
     seed: Annotated[int, typer.Option(help="Seed of the weights and of the order of the text.")] = 0,
-    resume: Annotated[bool, typer.Option(help="Go on from the training state in --out.")] = False,
+    resume: Annotated[bool, typer.Option(help="Resume from the training state in --out.")] = False,
     compile: Annotated[bool, typer.Option(help="Use torch.compile (needs a C++ compiler).")] = True,
 ) -> None:
-    """Train `tiny`, watching held-out files, and write it to --out; Ctrl-C and --resume go on later."""
+    """Train `tiny`, evaluate held-out files, and write it to --out; after Ctrl-C, --resume continues."""
     # Read once, when torch's OpenMP is loaded: threads that spin while they wait made a step ten times
-    # longer on a busy machine, and cost nothing to put to sleep on an idle one.
+    # longer on a busy machine; letting them sleep costs nothing on an idle one.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("GOMP_SPINCOUNT", "0")
-    from models.training.console import train
-    from models.training.loop import Plan
+    from models.training.train_tiny import train
+    from models.training.trainer import TrainingPlan
 
-    train(Plan(steps=steps, minutes=minutes, seed=seed, compile=compile), out, threads, resume)
+    train(TrainingPlan(steps=steps, minutes=minutes, seed=seed, compile=compile), out, threads, resume)
 
 
 if __name__ == "__main__":

@@ -7,9 +7,9 @@ from typing import Any
 
 from rich.console import Console
 
-from loadtests.report.formatting import figures, milliseconds
+from loadtests.report.formatting import milliseconds, significant
 from loadtests.run.readiness import await_modes
-from loadtests.run.target import Refused, Target, TargetError
+from loadtests.run.target import RequestRefused, Target, TargetError
 from service.cli.timing_bar import timing_bar
 
 PATIENCE_SECONDS = 600.0
@@ -70,7 +70,9 @@ def show(
     console.print(timing_bar(timings, sampled))
     first = milliseconds(timings["time_to_first_token_seconds"])
     tokens, rate = usage["completion_tokens"], usage["completion_tokens"] / timings["total_seconds"]
-    console.print(f"first token after {first}; {tokens} tokens, {figures(rate)} per second", highlight=False)
+    console.print(
+        f"first token after {first}; {tokens} tokens, {significant(rate)} per second", highlight=False
+    )
 
 
 def _stream(target: Target, asked: Asked, console: Console) -> dict[str, Any]:
@@ -85,7 +87,7 @@ def _stream(target: Target, asked: Asked, console: Console) -> dict[str, Any]:
             else:
                 result: dict[str, Any] = data
                 return result
-    except Refused as error:
+    except RequestRefused as error:
         if error.status >= 500 or error.status == TOO_MANY:
             raise GenerationFailed(str(error)) from error
         raise

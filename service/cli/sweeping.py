@@ -114,7 +114,7 @@ def _conclude(folder: Path, console: Console, failed: Sequence[str] = ()) -> Non
     headline: dict[str, Any] | None = None
     valid = not failed
     try:
-        from loadtests.report.write import make_report, print_table
+        from loadtests.report.report_files import make_report, print_table
     except ImportError as error:
         for line in failed:
             console.print(line, soft_wrap=True)

@@ -39,7 +39,7 @@ LINTERS = {
 
 
 @pytest.mark.parametrize("command", LINTERS.values(), ids=LINTERS)
-def test_the_linter_has_nothing_to_say(command: list[str]) -> None:
+def test_the_linters_find_nothing(command: list[str]) -> None:
     ran = subprocess.run(
         [TOOLS / command[0], *command[1:]], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -47,12 +47,15 @@ def test_the_linter_has_nothing_to_say(command: list[str]) -> None:
 
 
 def test_without_a_profile_come_service_prometheus_and_grafana() -> None:
-    assert {name for name, told in SERVICES.items() if "profiles" not in told} == {
+    assert {name for name, definition in SERVICES.items() if "profiles" not in definition} == {
         "service",
         "prometheus",
         "grafana",
     }
-    assert {told["profiles"][0] for told in SERVICES.values() if "profiles" in told} == {"load", "gpu"}
+    assert {definition["profiles"][0] for definition in SERVICES.values() if "profiles" in definition} == {
+        "load",
+        "gpu",
+    }
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -73,29 +76,29 @@ def test_the_base_image_is_pinned_to_a_release() -> None:
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_a_container_may_write_and_do_no_more_than_it_needs(name: str) -> None:
-    told = SERVICES[name]
-    assert told.get("read_only", False) or name in WRITES_ITS_ROOT
-    assert told["cap_drop"] == ["ALL"]
-    assert told.get("cap_add", []) == NEEDS_A_CAPABILITY.get(name, [])
-    assert told["security_opt"] == ["no-new-privileges:true"]
-    assert told["deploy"]["resources"]["limits"]["memory"]
-    assert not told.get("privileged", False)
+    definition = SERVICES[name]
+    assert definition.get("read_only", False) or name in WRITES_ITS_ROOT
+    assert definition["cap_drop"] == ["ALL"]
+    assert definition.get("cap_add", []) == NEEDS_A_CAPABILITY.get(name, [])
+    assert definition["security_opt"] == ["no-new-privileges:true"]
+    assert definition["deploy"]["resources"]["limits"]["memory"]
+    assert not definition.get("privileged", False)
 
 
-def test_nobody_is_root() -> None:
+def test_no_container_runs_as_root() -> None:
     users = re.findall(r"^USER (\S+)$", DOCKERFILE, re.MULTILINE)
     assert users
     assert int(users[-1]) > 0
-    for name, told in SERVICES.items():
-        if not BUILT_HERE.match(told["image"]) and name not in WRITES_ITS_ROOT:
-            assert int(told["user"].split(":")[0]) > 0
+    for name, definition in SERVICES.items():
+        if not BUILT_HERE.match(definition["image"]) and name not in WRITES_ITS_ROOT:
+            assert int(definition["user"].split(":")[0]) > 0
 
 
-def test_who_waits_for_health_waits_for_something_that_tells_its_health() -> None:
+def test_a_health_condition_refers_to_a_service_with_a_health_check() -> None:
     waits = {
-        other: told["depends_on"][other]["condition"]
-        for told in SERVICES.values()
-        for other in told.get("depends_on", {})
+        other: definition["depends_on"][other]["condition"]
+        for definition in SERVICES.values()
+        for other in definition.get("depends_on", {})
     }
     assert waits == {"prometheus": "service_healthy", "service": "service_healthy"}
     for other in waits:
@@ -110,7 +113,10 @@ def test_the_image_is_healthy_when_alive_not_when_ready() -> None:
 
 def test_every_mounted_file_exists_and_is_read_only() -> None:
     mounts = [
-        mount for told in SERVICES.values() for mount in told.get("volumes", []) if mount.startswith("./")
+        mount
+        for definition in SERVICES.values()
+        for mount in definition.get("volumes", [])
+        if mount.startswith("./")
     ]
     assert mounts
     for mount in mounts:
@@ -125,16 +131,16 @@ def test_every_copied_path_is_let_through_to_the_build() -> None:
     assert {path for copied in copies for path in copied.split()} == allowed
 
 
-def test_the_service_is_told_only_variables_that_it_knows() -> None:
+def test_the_service_gets_only_variables_that_it_accepts() -> None:
     known = {PREFIX + name.upper() for name in Settings.model_fields}
-    told = {
+    passed = {
         name
         for service in SERVICES.values()
         for name in service.get("environment", {})
         if name.startswith(PREFIX)
     }
-    assert told
-    assert told | set(re.findall(r"\b(LAUNCHBOUND_\w+)=", DOCKERFILE)) <= known
+    assert passed
+    assert passed | set(re.findall(r"\b(LAUNCHBOUND_\w+)=", DOCKERFILE)) <= known
 
 
 def test_a_stopping_service_has_longer_than_it_needs_to_drain() -> None:
@@ -151,7 +157,7 @@ def test_prometheus_looks_for_containers_that_compose_starts() -> None:
     assert service_job["dns_sd_configs"][0]["port"] == published_port("service")
 
 
-def test_the_load_generator_lets_prometheus_in_and_asks_for_every_mode() -> None:
+def test_the_load_generator_can_be_scraped_and_sends_to_every_mode() -> None:
     command = SERVICES["locust"]["command"]
     assert "--metrics-host=0.0.0.0" in command
     assert f"--modes=${{LAUNCHBOUND_MODES:-{','.join(MODES)}}}" in command
@@ -159,7 +165,7 @@ def test_the_load_generator_lets_prometheus_in_and_asks_for_every_mode() -> None
     assert job["dns_sd_configs"][0]["port"] == PORT
 
 
-def test_grafana_asks_this_prometheus_at_its_scrape_interval() -> None:
+def test_grafana_queries_this_prometheus_at_its_scrape_interval() -> None:
     provisioned = yaml.safe_load((ROOT / "dashboards/provisioning/datasources/prometheus.yml").read_text())
     (source,) = provisioned["datasources"]
     address = urlsplit(source["url"])

@@ -1,4 +1,4 @@
-"""The boards as files: current, complete in what they tell a reader, and portable between Grafana servers."""
+"""The boards as files: current, fully described, and portable between Grafana servers."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def test_a_changed_or_left_over_file_is_called_stale(tmp_path: Path) -> None:
     build.write(tmp_path)
     assert build.stale(tmp_path) == []
     (tmp_path / "overview.json").write_text("{}")
-    (tmp_path / "nobodys.json").write_text("{}")
-    assert build.stale(tmp_path) == ["nobodys.json", "overview.json"]
+    (tmp_path / "leftover.json").write_text("{}")
+    assert build.stale(tmp_path) == ["leftover.json", "overview.json"]
 
 
 def test_writing_removes_a_board_that_no_longer_exists(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_the_builder_is_pinned_exactly() -> None:
 
 
 @pytest.mark.parametrize("panel", PANELS)
-def test_a_panel_tells_its_metrics_and_how_to_read_them(panel: Json) -> None:
+def test_a_panel_describes_its_metrics_and_how_to_read_them(panel: Json) -> None:
     text, _, metrics = panel["description"].partition("\n\nFrom ")
     assert len(text.split()) >= 5
     for target in panel["targets"]:
@@ -83,7 +83,7 @@ def test_a_panel_tells_its_metrics_and_how_to_read_them(panel: Json) -> None:
 
 
 @pytest.mark.parametrize("panel", PANELS)
-def test_a_panel_has_a_unit_and_words_for_no_data(panel: Json) -> None:
+def test_a_panel_has_a_unit_and_a_text_for_no_data(panel: Json) -> None:
     assert panel["fieldConfig"]["defaults"]["unit"]
     assert panel["fieldConfig"]["defaults"]["noValue"]
 
@@ -91,10 +91,10 @@ def test_a_panel_has_a_unit_and_words_for_no_data(panel: Json) -> None:
 @pytest.mark.parametrize("name", BOARDS)
 def test_every_data_source_is_the_chosen_one(name: str) -> None:
     board = BOARDS[name]
-    asked = [*board["annotations"]["list"], *panels(board)]
-    asked += [target for panel in panels(board) for target in panel["targets"]]
-    asked += [variable for variable in board["templating"]["list"] if variable["type"] == "query"]
-    assert all(thing["datasource"] == DATASOURCE for thing in asked)
+    with_datasource = [*board["annotations"]["list"], *panels(board)]
+    with_datasource += [target for panel in panels(board) for target in panel["targets"]]
+    with_datasource += [variable for variable in board["templating"]["list"] if variable["type"] == "query"]
+    assert all(thing["datasource"] == DATASOURCE for thing in with_datasource)
 
 
 @pytest.mark.parametrize("name", BOARDS)
@@ -128,7 +128,7 @@ def test_counters_are_rated_and_only_over_grafanas_own_windows(expr: str) -> Non
 
 
 @pytest.mark.parametrize("expr", EXPRESSIONS)
-def test_every_metric_is_one_that_somebody_exports(expr: str) -> None:
+def test_every_metric_is_one_that_is_exported(expr: str) -> None:
     ours = {PREFIX + row.name for row in CATALOGUE}
     clients = {f"launchbound_loadtest_{name}" for name in ("users", "requests_total", "latency_seconds")}
     assert set(metrics_read(expr)) <= ours | clients | {"DCGM_FI_DEV_GPU_UTIL"}
@@ -183,5 +183,5 @@ def test_a_board_can_be_narrowed_and_left_for_its_siblings(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BOARDS)
-def test_a_board_says_no_name_of_a_particular_server(name: str) -> None:
+def test_a_board_names_no_particular_server(name: str) -> None:
     assert not re.search(r"localhost|127\.0\.0\.1|https?://", json.dumps(BOARDS[name]))

@@ -60,7 +60,8 @@ def test_every_mode_and_batch_has_a_row_of_its_own() -> None:
 
 
 def test_prompts_come_from_the_file_that_is_named(tmp_path: Path) -> None:
-    path, script = tmp_path / "prompts.jsonl", Script()
+    path = tmp_path / "prompts.jsonl"
+    script = Script()
     path.write_text('{"text": "only this"}\n')
     with fake_service(script) as url:
         locust(url, "--prompt-file", str(path))
@@ -75,7 +76,7 @@ def test_what_is_not_a_200_is_a_failure_with_the_services_message() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         (["--modes", ","], "--modes is empty"),
         (["--batch-sizes", "one"], "whole numbers"),
@@ -83,13 +84,13 @@ def test_what_is_not_a_200_is_a_failure_with_the_services_message() -> None:
         (["--prompt-file", "missing.jsonl"], "cannot read prompts"),
     ],
 )
-def test_wrong_options_are_refused_at_once_with_the_remedy(options: list[str], words: str) -> None:
+def test_wrong_options_are_refused_at_once_with_the_remedy(options: list[str], message: str) -> None:
     done = locust("http://127.0.0.1:1", *options)
     assert done.returncode == 2
-    assert words in done.stderr
+    assert message in done.stderr
 
 
-def test_a_metrics_port_in_use_is_said_and_does_not_stop_the_load() -> None:
+def test_a_metrics_port_in_use_is_reported_and_does_not_stop_the_load() -> None:
     script = Script()
     with socket.socket() as taken, fake_service(script) as url:
         taken.bind(("127.0.0.1", 0))

@@ -55,15 +55,15 @@ def test_modes_and_batch_sizes_can_be_chosen() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         ({"preset": "huge"}, "try one of quick"),
         ({"preset": "quick", "modes": ["compiled"]}, "every speed-up is against it"),
         ({"preset": "quick", "batch_sizes": [0]}, "at least 1"),
     ],
 )
-def test_a_plan_that_cannot_answer_is_refused_with_the_remedy(arguments: dict, words: str) -> None:
-    with pytest.raises(PlanError, match=words):
+def test_a_plan_without_comparable_results_is_refused_with_the_remedy(arguments: dict, message: str) -> None:
+    with pytest.raises(PlanError, match=message):
         make_plan(**arguments)
 
 
@@ -88,20 +88,21 @@ def test_the_description_names_every_cell_and_the_order_and_the_time() -> None:
     assert f"about {estimate_seconds(plan):.0f} s" in text
 
 
-def test_all_modes_of_a_round_are_asked_the_same() -> None:
-    plan, texts = make_plan("quick"), read_prompts()
+def test_all_modes_of_a_round_get_the_same_prompts() -> None:
+    plan = make_plan("quick")
+    texts = read_prompts()
     eager, compiled = (Cell(mode=mode, batch_size=4) for mode in ("eager", "compiled"))
     assert body(plan, texts, eager, 2, 0) == body(plan, texts, compiled, 2, 0)
     assert body(plan, texts, eager, 2, 0) != body(plan, texts, eager, 3, 0)
     assert body(plan, texts, eager, 2, 0) != body(plan, texts, eager, 2, 1)
 
 
-def test_a_body_asks_for_exactly_the_cells_batch_and_tokens() -> None:
+def test_a_body_requests_exactly_the_cells_batch_and_tokens() -> None:
     cell = Cell(mode="eager", batch_size=16, new_tokens=24)
-    asked = json.loads(body(make_plan("quick"), read_prompts(), cell, 1, 0))
-    assert len(asked["prompts"]) == 16
-    assert (asked["max_new_tokens"], asked["ignore_eos"]) == (24, True)
-    assert "profile" not in asked
+    sent = json.loads(body(make_plan("quick"), read_prompts(), cell, 1, 0))
+    assert len(sent["prompts"]) == 16
+    assert (sent["max_new_tokens"], sent["ignore_eos"]) == (24, True)
+    assert "profile" not in sent
 
 
 def test_the_prompts_that_ship_are_64_different_pieces_of_python() -> None:
@@ -118,7 +119,7 @@ def test_a_prompt_set_has_the_length_it_is_called_by(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         ("", "no prompt"),
         ('{"text": 3}\n', "line 1"),
@@ -126,10 +127,10 @@ def test_a_prompt_set_has_the_length_it_is_called_by(name: str) -> None:
         ("[1]\n", "line 1"),
     ],
 )
-def test_a_broken_prompt_file_is_refused_with_its_line(tmp_path: Path, content: str, words: str) -> None:
+def test_a_broken_prompt_file_is_refused_with_its_line(tmp_path: Path, content: str, message: str) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_text(content)
-    with pytest.raises(PromptError, match=words):
+    with pytest.raises(PromptError, match=message):
         read_prompts(path)
 
 

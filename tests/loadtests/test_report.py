@@ -1,7 +1,8 @@
-"""The report says what the rows imply, needs no network, and opens with the answer."""
+"""The report agrees with the rows, needs no network, and opens with the answer."""
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -11,18 +12,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from plotly.offline import get_plotlyjs
 from rich.console import Console
 
 from loadtests.plan.cells import Cell
 from loadtests.plan.presets import make_plan
-from loadtests.report.formatting import crossing, figures
+from loadtests.report.formatting import crossing, significant
+from loadtests.report.report_files import PLOTLY_BUNDLE, embedded, make_report, plots
 from loadtests.report.results import read_results
 from loadtests.report.terminal import print_table
 from loadtests.report.verdict import Findings
-from loadtests.report.write import embedded, make_report, plots
 from loadtests.run.run_file import read_run, write_run
 from service.statistics.boundedness import Crossover
 from tests.support.made_results import ALIKE, CLEAR, make_results
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +38,7 @@ def clear(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def page(folder: Path) -> str:
-    """The page without plotly's own code, which holds any word there is."""
+    """The page without plotly's own code, which contains almost any word."""
     text = (folder / "report.html").read_text()
     return re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
 
@@ -50,7 +54,7 @@ def test_the_known_winner_is_the_headline_everywhere(clear: Path) -> None:
     assert json.loads(json.dumps(headline)) == headline
 
 
-def test_modes_that_are_alike_are_said_to_be_and_eager_is_kept(tmp_path: Path) -> None:
+def test_without_a_detectable_difference_eager_is_kept(tmp_path: Path) -> None:
     headline = make_report(make_results(tmp_path, ALIKE, scatter=0.05))
     assert headline["text"] == "Keep eager at batch 1, 4 and 16: nothing is detectably faster."
     assert "no detectable difference" in page(tmp_path)
@@ -62,7 +66,7 @@ def test_a_slower_mode_is_called_slower(tmp_path: Path) -> None:
     assert '<td class="left slower">slower</td>' in page(tmp_path)
 
 
-def test_too_few_rounds_are_undecided_out_loud(tmp_path: Path) -> None:
+def test_too_few_rounds_are_reported_as_undecided(tmp_path: Path) -> None:
     import msgspec
 
     few = msgspec.structs.replace(make_plan("quick", 1), rounds=5)
@@ -85,7 +89,7 @@ def test_a_tie_names_the_fastest_and_prefers_the_simpler(tmp_path: Path) -> None
     tie = CLEAR | {"compiled": 0.4, "reduce-overhead": 0.3999}
     headline = make_report(make_results(tmp_path, tie, scatter=0.05))
     assert {batch["ship"] for batch in headline["batches"]} == {"compiled"}
-    assert "reduce-overhead cannot be told from it; of modes that are alike, the simplest" in page(tmp_path)
+    assert "reduce-overhead cannot be told from it; of tied modes, the simplest" in page(tmp_path)
 
 
 @pytest.mark.parametrize(("switches", "scatter"), [(5, 0.01), (0, 0.4)])
@@ -133,7 +137,56 @@ def test_the_page_refers_to_nothing_outside_itself(clear: Path) -> None:
     text = page(clear)
     assert not re.search(r"""(src|href)\s*=\s*["'](?!data:|#)""", text)
     assert not re.search(r"@import|url\(|https?://", text)
-    assert (clear / "report.html").read_text().count("plotly.js v") == 1
+    assert (clear / "report.html").read_text().count("plotly.js (basic - minified) v") == 1
+
+
+def test_the_page_is_at_most_one_and_a_half_megabytes(clear: Path) -> None:
+    assert (clear / "report.html").stat().st_size <= 1_500_000
+
+
+def test_committed_pages_are_as_small_and_only_of_runs_that_the_readme_shows() -> None:
+    pages = sorted((ROOT / "benchmarks").glob("*/report.html"))
+    assert pages
+    readme = (ROOT / "README.md").read_text()
+    assert all(page.stat().st_size <= 1_500_000 for page in pages)
+    assert all(f"benchmarks/{page.parent.name}/" in readme for page in pages)
+
+
+def test_the_vendored_bundle_is_the_one_named_beside_it_with_its_licence() -> None:
+    folder = PLOTLY_BUNDLE.parent
+    digest = hashlib.sha256(PLOTLY_BUNDLE.read_bytes()).hexdigest()
+    assert digest in (folder / "README.md").read_text()
+    assert "MIT License" in (folder / "LICENSE.plotly").read_text()
+
+
+def test_the_vendored_bundle_is_of_the_version_that_figures_are_written_for() -> None:
+    versions = [
+        re.search(r"^\* plotly\.js.* v(\S+)$", text[:200], flags=re.MULTILINE)
+        for text in (PLOTLY_BUNDLE.read_text(), get_plotlyjs())
+    ]
+    assert all(versions)
+    assert len({found[1] for found in versions if found}) == 1
+
+
+def test_only_traces_of_the_basic_bundle_are_drawn(clear: Path) -> None:
+    drawn = {trace.type for plot in plots(Findings(read_results(clear))) for trace in plot.figure.data}
+    assert drawn <= {"scatter", "bar", "pie"}
+
+
+def test_the_heat_map_has_a_cell_with_the_index_of_every_mode_and_batch(clear: Path) -> None:
+    findings = Findings(read_results(clear))
+    (heat_map,) = [plot.figure for plot in plots(findings) if plot.id == "index"]
+    shown = {
+        (mode, column): index
+        for column, trace in enumerate(trace for trace in heat_map.data if trace.type == "bar")
+        for mode, index in zip(trace.y, trace.customdata, strict=True)
+    }
+    assert shown == {
+        (summary.cell.mode, column): summary.index
+        for column, verdict in enumerate(findings.main)
+        for summary in verdict.modes
+    }
+    assert heat_map.layout.xaxis.ticktext == ("batch 1", "batch 4", "batch 16")
 
 
 def test_an_embedded_figure_cannot_end_its_script_element(clear: Path) -> None:
@@ -179,12 +232,12 @@ def test_modes_have_one_colour_in_every_plot(clear: Path) -> None:
     assert all(len(colours) == 1 for colours in seen.values())
 
 
-def test_a_gpu_without_kernel_times_says_so_and_shows_the_wait(tmp_path: Path) -> None:
+def test_without_kernel_times_a_gpu_report_states_it_and_shows_the_wait(tmp_path: Path) -> None:
     make_report(make_results(tmp_path, device="cuda"))
     text = page(tmp_path)
     assert "kernel time is not measured here" in text
     assert "sync wait" in text
-    assert "estimate" not in text.partition("<h2>Pictures")[0]
+    assert "estimate" not in text.partition("<h2>Plots")[0]
 
 
 def test_other_conditions_have_answers_of_their_own(tmp_path: Path) -> None:
@@ -219,7 +272,7 @@ def test_floors_whose_intervals_touch_do_not_fall_strictly(clear: Path, tmp_path
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_cold_caches_are_spoken_of_on_a_cpu_only(tmp_path: Path, device: str) -> None:
+def test_cold_caches_are_mentioned_on_a_cpu_only(tmp_path: Path, device: str) -> None:
     make_report(make_results(tmp_path, device=device))
     assert ("cold caches" in page(tmp_path)) is (device == "cpu")
 
@@ -231,7 +284,7 @@ def test_a_residual_kernel_is_called_an_upper_estimate_and_a_measured_one_is_not
     rows = make_results(tmp_path) / "requests.jsonl"
     rows.write_text(rows.read_text().replace('"kernel":"residual"', f'"kernel":"{source}"'))
     make_report(tmp_path)
-    for text in (page(tmp_path).partition("<h2>Pictures")[0], (tmp_path / "report.md").read_text()):
+    for text in (page(tmp_path).partition("<h2>Plots")[0], (tmp_path / "report.md").read_text()):
         assert ("at most 24 % in eager" in text) is (source == "residual")
         assert ("By upper estimate, eager" in text) is (source == "residual")
         assert "24 % in eager" in text
@@ -314,7 +367,7 @@ def test_the_terminal_prints_failed_gates_first(tmp_path: Path) -> None:
     ],
 )
 def test_figures_have_three_significant_digits_and_no_exponent(value: float, text: str) -> None:
-    assert figures(value) == text
+    assert significant(value) == text
 
 
 @pytest.mark.browser
@@ -333,6 +386,7 @@ def test_the_page_draws_itself_offline_and_fits_a_phone(clear: Path, scheme: Any
             viewport={"width": 390, "height": 800}, color_scheme=scheme, offline=True
         ).new_page()
         problems: list[str] = []
+        tab.on("console", lambda message: problems.append(message.text))
         tab.on("pageerror", lambda error: problems.append(str(error)))
         tab.on("request", lambda request: problems.append(request.url))
         tab.goto(f"file://{clear}/report.html")

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from loadtests.plan.cells import Cell, Plan
-from loadtests.report.csv_files import write_tables
+from loadtests.report.csv_tables import write_tables
 from loadtests.report.results import read_results
 from loadtests.report.verdict import Findings
 from loadtests.run.rows import RequestRow, RowsError, RowWriter, read_rows
@@ -104,7 +104,8 @@ def test_a_row_is_in_the_file_before_the_next_begins(tmp_path: Path) -> None:
 
 def test_a_line_cut_off_by_a_kill_is_left_out_and_any_other_broken_line_is_named(tmp_path: Path) -> None:
     make_results(tmp_path)
-    path, count = tmp_path / "requests.jsonl", len(read_rows(tmp_path))
+    path = tmp_path / "requests.jsonl"
+    count = len(read_rows(tmp_path))
     whole = path.read_text()
     path.write_text(whole + '{"run": "a-r')
     assert len(read_rows(tmp_path)) == count
@@ -179,7 +180,8 @@ def test_client_cpu_parity_rate_and_count_have_gates_of_their_own(tmp_path: Path
         Cell(mode="eager", batch_size=1, load=0.5, requests=5),
     )
     make_results(tmp_path, plan=Plan(preset="own", seed=1, rounds=8, cells=cells))
-    run, rows = read_run(tmp_path), read_rows(tmp_path)
+    run = read_run(tmp_path)
+    rows = read_rows(tmp_path)
     run.client.cpu_share = 0.9
     run.modes[0]["parity"]["passed"] = False
     late = [_late(row) for row in rows]

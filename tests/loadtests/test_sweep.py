@@ -22,7 +22,7 @@ import launchbound
 from loadtests.plan.cells import Cell, Plan, order
 from loadtests.plan.prompts import PromptError
 from loadtests.run import readiness, sweep
-from loadtests.run.assignment import Assignment, Ended, Event, Started
+from loadtests.run.assignment import Assignment, GeneratorEvent, GeneratorStarted, RequestEnded
 from loadtests.run.placement import off_cores
 from loadtests.run.rows import read_rows
 from loadtests.run.run_file import read_run
@@ -67,7 +67,8 @@ def swept(folder: Path, script: Script, plan: Plan = SMALL, out: io.StringIO | N
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> tuple[SweepResult, Script, str]:
     """A sweep that went well: its result, what the service saw, and what was printed."""
-    script, out = Script(states=["cold", "warming", "ready"]), io.StringIO()
+    script = Script(states=["cold", "warming", "ready"])
+    out = io.StringIO()
     return swept(tmp_path_factory.mktemp("good"), script, out=out), script, out.getvalue()
 
 
@@ -81,7 +82,7 @@ def failed(result: SweepResult) -> set[str]:
 
 def test_a_good_sweep_passes_every_gate(good: tuple[SweepResult, Script, str]) -> None:
     result, _, _ = good
-    # How much of a core the client takes of a service that answers at once says nothing.
+    # The client CPU share has no meaning against a stand-in that answers at once.
     assert failed(result) <= {"client CPU < 80%"}
     assert result.run.complete
 
@@ -101,7 +102,9 @@ def test_every_cell_has_its_requests_in_every_round(good: tuple[SweepResult, Scr
     assert counts == expected
 
 
-def test_rounds_run_in_the_planned_order_and_the_run_says_so(good: tuple[SweepResult, Script, str]) -> None:
+def test_rounds_run_in_the_planned_order_and_the_run_records_it(
+    good: tuple[SweepResult, Script, str],
+) -> None:
     result, _, _ = good
     planned = [[cell.name for cell in order(SMALL, n)] for n in range(1, 9)]
     measured = [row for row in read_rows(result.folder) if row.stage == "measure"]
@@ -109,7 +112,7 @@ def test_rounds_run_in_the_planned_order_and_the_run_says_so(good: tuple[SweepRe
     assert ran == planned == read_run(result.folder).order
 
 
-def test_warming_up_asks_every_cell_before_anything_counts(good: tuple[SweepResult, Script, str]) -> None:
+def test_warm_up_visits_every_cell_before_anything_counts(good: tuple[SweepResult, Script, str]) -> None:
     rows = read_rows(good[0].folder)
     warm = [row for row in rows if row.stage == "warmup"]
     assert {row.cell for row in warm} == {cell.name for cell in SMALL.cells}
@@ -142,7 +145,7 @@ def test_requests_carry_the_run_and_an_id_of_their_own(good: tuple[SweepResult, 
     assert sent == {row.request_id for row in read_rows(result.folder)}
 
 
-def test_a_sweep_tells_how_far_it_is(good: tuple[SweepResult, Script, str]) -> None:
+def test_a_sweep_reports_its_progress(good: tuple[SweepResult, Script, str]) -> None:
     _, _, printed = good
     assert "eager cold" in printed
     assert "warm-up pass 2" in printed
@@ -165,14 +168,15 @@ def test_a_service_that_only_fails_ends_the_sweep_early(tmp_path: Path) -> None:
     assert "complete" in failed(result)
 
 
-def test_requests_of_somebody_else_fail_the_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script, real = Script(), sweep.drive
+def test_requests_of_another_client_fail_the_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = Script()
+    real = sweep.run_load_generator
 
-    def with_another_client(assignment: Assignment, log: Path) -> Iterator[Event | None]:
+    def with_another_client(assignment: Assignment, log: Path) -> Iterator[GeneratorEvent | None]:
         yield from real(assignment, log)
         script.ran["eager"] += 1
 
-    monkeypatch.setattr(sweep, "drive", with_another_client)
+    monkeypatch.setattr(sweep, "run_load_generator", with_another_client)
     result = swept(tmp_path, script)
     count = next(gate for gate in result.failed if gate.name == "client rows = server's count")
     assert "eager: 36 rows, 37 counted" in count.detail
@@ -182,18 +186,18 @@ def test_a_mode_out_of_parity_fails_the_sweep(tmp_path: Path) -> None:
     assert "parity" in failed(swept(tmp_path, Script(in_parity=False)))
 
 
-def test_ctrl_c_keeps_what_was_measured_and_says_incomplete(
+def test_ctrl_c_keeps_what_was_measured_and_marks_it_incomplete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = sweep.drive
+    real = sweep.run_load_generator
 
-    def interrupted(assignment: Assignment, log: Path) -> Iterator[Event | None]:
+    def interrupted(assignment: Assignment, log: Path) -> Iterator[GeneratorEvent | None]:
         for event in real(assignment, log):
             yield event
-            if isinstance(event, Ended) and event.round == 3:
+            if isinstance(event, RequestEnded) and event.round == 3:
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr(sweep, "drive", interrupted)
+    monkeypatch.setattr(sweep, "run_load_generator", interrupted)
     result = swept(tmp_path, Script())
     run = read_run(tmp_path)
     assert (run.complete, run.stopped_because) == (False, "interrupted")
@@ -215,19 +219,20 @@ def test_open_loop_arrivals_keep_their_schedule_and_count_from_it(tmp_path: Path
     assert rate.passed is not None
 
 
-def test_a_closed_loop_keeps_as_many_in_flight_as_the_cell_says(tmp_path: Path) -> None:
+def test_a_closed_loop_keeps_as_many_in_flight_as_the_cell_has(tmp_path: Path) -> None:
     swept(tmp_path, Script())
     rows = [row for row in read_rows(tmp_path) if row.concurrency == 2 and row.round == 1]
     edges = sorted([(r.start, 1) for r in rows] + [(r.start + r.latency_seconds, -1) for r in rows])
-    flying, most = 0, 0
+    in_flight = 0
+    most = 0
     for _, step in edges:
-        flying += step
-        most = max(most, flying)
+        in_flight += step
+        most = max(most, in_flight)
     assert most <= 2
 
 
 @pytest.mark.parametrize(
-    ("script", "words"),
+    ("script", "message"),
     [
         (Script(failed_mode="compiled"), "compiled failed to become ready"),
         (Script(api_key="secret"), "LAUNCHBOUND_API_KEY"),
@@ -235,7 +240,7 @@ def test_a_closed_loop_keeps_as_many_in_flight_as_the_cell_says(tmp_path: Path) 
     ],
 )
 def test_a_service_that_cannot_be_swept_is_refused_with_the_remedy(
-    tmp_path: Path, script: Script, words: str
+    tmp_path: Path, script: Script, message: str
 ) -> None:
     plan = Plan(
         preset="own",
@@ -245,11 +250,11 @@ def test_a_service_that_cannot_be_swept_is_refused_with_the_remedy(
         if script.largest_bucket == 2
         else SMALL.cells,
     )
-    with pytest.raises(TargetError, match=words):
+    with pytest.raises(TargetError, match=message):
         swept(tmp_path, script, plan)
 
 
-def told(folder: Path, script: Script, monkeypatch: pytest.MonkeyPatch) -> tuple[int, list[str], str]:
+def invoke_sweep(folder: Path, script: Script, monkeypatch: pytest.MonkeyPatch) -> tuple[int, list[str], str]:
     """Exit code, lines and errors of `launchbound sweep` against a service of its own."""
     monkeypatch.setattr(sweep, "run_sweep", partial(run_sweep, exporter_port=0))
     options = ["--modes", "eager,compiled", "--batch-sizes", "1", "--out", str(folder)]
@@ -261,7 +266,7 @@ def told(folder: Path, script: Script, monkeypatch: pytest.MonkeyPatch) -> tuple
 def test_a_mode_that_failed_is_a_failed_check_with_the_json_line_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code, lines, errors = told(tmp_path, Script(failed_mode="compiled"), monkeypatch)
+    code, lines, errors = invoke_sweep(tmp_path, Script(failed_mode="compiled"), monkeypatch)
     assert code == EXIT_FAILED
     assert json.loads(lines[-1]) == {"path": str(tmp_path), "headline": None, "valid": False}
     assert "compiled failed to become ready" in errors
@@ -270,14 +275,14 @@ def test_a_mode_that_failed_is_a_failed_check_with_the_json_line_last(
 def test_a_sweep_without_an_answer_fails_with_its_gates_and_the_json_line_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code, lines, _ = told(tmp_path, Script(fail_after=0), monkeypatch)
+    code, lines, _ = invoke_sweep(tmp_path, Script(fail_after=0), monkeypatch)
     assert code == EXIT_FAILED
     assert json.loads(lines[-1]) == {"path": str(tmp_path), "headline": None, "valid": False}
     assert any(line.startswith("FAILED  no errors") for line in lines[:-1])
 
 
 def test_a_service_that_cannot_be_used_is_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert told(tmp_path, Script(api_key="secret"), monkeypatch)[0] == EXIT_BAD_INPUT
+    assert invoke_sweep(tmp_path, Script(api_key="secret"), monkeypatch)[0] == EXIT_BAD_INPUT
 
 
 def test_the_profiled_pass_of_warming_up_is_no_latency(tmp_path: Path) -> None:
@@ -301,13 +306,13 @@ def test_a_mode_that_is_not_served_is_named(tmp_path: Path) -> None:
 
 
 def test_waiting_is_bounded(tmp_path: Path) -> None:
-    told: list[str] = []
+    reported: list[str] = []
     with fake_service(Script(states=["warming"])) as url, pytest.raises(TargetError, match="not ready after"):
-        readiness.wait_until_ready(Target(url), SMALL, told.append, timeout_seconds=0.1)
-    assert any("compiled warming" in line for line in told)
+        readiness.wait_until_ready(Target(url), SMALL, reported.append, timeout_seconds=0.1)
+    assert any("compiled warming" in line for line in reported)
 
 
-def test_nothing_at_the_address_is_said_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_address_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readiness, "CONNECT_GRACE_SECONDS", 0.0)
     with fake_service(Script()) as url:
         address = url
@@ -323,27 +328,27 @@ def test_a_folder_that_holds_a_sweep_is_not_written_over(tmp_path: Path) -> None
         swept(tmp_path, Script())
 
 
-def test_a_broken_prompt_file_is_found_before_anything_is_asked(tmp_path: Path) -> None:
+def test_a_broken_prompt_file_is_found_before_any_request(tmp_path: Path) -> None:
     script = Script()
     with fake_service(script) as url, pytest.raises(PromptError):
         run_sweep(url, SMALL, tmp_path / "out", prompt_file=tmp_path / "missing.jsonl")
     assert script.asked == 0
 
 
-def test_the_load_generator_ends_with_the_one_who_asked(tmp_path: Path) -> None:
+def test_the_load_generator_ends_with_the_sweep(tmp_path: Path) -> None:
     hold = Flag()
     with fake_service(Script(hold=hold)) as url:
         assignment = Assignment(
             run="a", url=url, folder=str(tmp_path), plan=SMALL, prompt_file=str(sweep.PROMPT_FILE)
         )
-        events = sweep.drive(assignment, tmp_path / "log")
-        assert isinstance(next(event for event in events if event is not None), Started)
+        events = sweep.run_load_generator(assignment, tmp_path / "log")
+        assert isinstance(next(event for event in events if event is not None), GeneratorStarted)
         events.close()
         hold.set()
     children = subprocess.run(
         ["ps", "--ppid", str(os.getpid()), "-o", "args"], capture_output=True, text=True, check=True
     )
-    assert "loadtests.run.driver" not in children.stdout
+    assert "loadtests.run.load_generator" not in children.stdout
 
 
 def test_keeping_off_cores_holds_within_the_block_only() -> None:
@@ -364,7 +369,7 @@ def test_sweeping_loads_neither_the_report_nor_locust_into_this_process() -> Non
 
 def test_the_load_generator_loads_nothing_of_the_report() -> None:
     code = (
-        "import sys, loadtests.run.driver; "
+        "import sys, loadtests.run.load_generator; "
         "print(sorted({'polars', 'plotly', 'torch'} & set(sys.modules)), 'gevent' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

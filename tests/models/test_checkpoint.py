@@ -1,4 +1,4 @@
-"""Weights are read from safetensors only, and whatever is wrong with a folder is said with its remedy."""
+"""Weights are read from safetensors only, and every error names its remedy."""
 
 from __future__ import annotations
 
@@ -46,9 +46,7 @@ def test_weights_are_stored_in_bfloat16_and_a_tied_head_once(folder: Path) -> No
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_model_has_the_dtype_asked_for_and_is_trainable_for_the_eager_rung(
-    folder: Path, dtype: torch.dtype
-) -> None:
+def test_a_model_has_the_requested_dtype_and_is_trainable_for_eager(folder: Path, dtype: torch.dtype) -> None:
     model = checkpoint.build(folder, 1, "cpu", dtype)
     assert not model.training
     assert all(p.dtype == dtype and p.requires_grad for p in model.parameters())

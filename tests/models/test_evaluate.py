@@ -1,4 +1,4 @@
-"""The `tiny` that ships is as good as its card says, and the command that measures it can say no."""
+"""The `tiny` that ships is as good as its card says, and the command that measures it can fail."""
 
 from __future__ import annotations
 

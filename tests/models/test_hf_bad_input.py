@@ -1,4 +1,4 @@
-"""Whatever is wrong with a Hugging Face model is said in one sentence with its remedy, at start."""
+"""Every fault of a Hugging Face model is reported at start in one sentence with its remedy."""
 
 from __future__ import annotations
 
@@ -197,25 +197,25 @@ def test_what_is_neither_a_folder_nor_a_hub_id_is_refused_without_the_network(
 def test_a_hub_id_is_fetched_without_pickles_and_its_failure_is_one_sentence(
     whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[object] = []
+    downloads: list[object] = []
 
     def fetch(name: str, allow_patterns: list[str]) -> str:
-        asked.append((name, allow_patterns))
-        if name == "somebody/nothing":
+        downloads.append((name, allow_patterns))
+        if name == "someone/nothing":
             raise OSError("no route to the hub\nand much more")
         return str(whole)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
-    assert files.folder_of("hf:somebody/model") == whole
-    assert asked == [("somebody/model", ["*.json", "*.safetensors"])]
+    assert files.folder_of("hf:someone/model") == whole
+    assert downloads == [("someone/model", ["*.json", "*.safetensors"])]
     with pytest.raises(
         CheckpointError, match=r"no model of that id \(OSError: no route to the hub\): check"
     ) as refusal:
-        files.folder_of("hf:somebody/nothing")
+        files.folder_of("hf:someone/nothing")
     assert "\n" not in str(refusal.value)
 
 
-def test_without_transformers_it_is_said_how_to_install_it(
+def test_without_transformers_the_error_names_its_installation(
     whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)

@@ -72,7 +72,7 @@ def test_a_width_of_unknown_name_leaves_a_model_without_a_twin(
     llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("models.hf.twin.LARGEST_MATRIX", 100)
-    with pytest.raises(NoTwin, match="width that is not known to shrink"):
+    with pytest.raises(NoTwin, match="width that WIDTHS does not list"):
         opened(llama).twin()
 
 
@@ -81,7 +81,7 @@ def test_the_shape_is_that_of_its_own_configuration(folder: Path) -> None:
     assert (config.layers, config.width, config.vocabulary) == (LAYERS, 48, VOCABULARY)
 
 
-def test_the_context_is_the_models_own_in_whole_chunks_unless_a_shorter_one_is_asked_for(llama: Path) -> None:
+def test_the_context_is_the_models_own_in_whole_chunks_unless_a_shorter_one_is_requested(llama: Path) -> None:
     assert opened(llama).config.context == CONTEXT
     assert opened(llama, chunk=24).config.context == 48
     assert opened(llama, context=32).config.context == 32
@@ -140,7 +140,7 @@ def test_another_model_has_another_hash(folder: Path, tmp_path: Path) -> None:
 
 def test_a_local_folder_needs_no_network(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
-        raise AssertionError("the network was asked")
+        raise AssertionError("the network was used")
 
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     monkeypatch.setattr(socket.socket, "connect", refuse)
@@ -169,7 +169,8 @@ def test_eager_writes_no_tape_into_the_cache(folder: Path) -> None:
 
 def test_a_twin_does_not_touch_the_model_or_the_random_state(llama: Path) -> None:
     model = opened(llama)
-    before, state = copy.deepcopy(model.state_dict()), torch.random.get_rng_state()
+    before = copy.deepcopy(model.state_dict())
+    state = torch.random.get_rng_state()
     model.twin()
     assert torch.equal(torch.random.get_rng_state(), state)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())

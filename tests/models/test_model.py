@@ -19,7 +19,8 @@ from tests.support.stepping import greedy
 Kwargs = dict[str, object] | None
 GradMode = Callable[[], AbstractContextManager[object]]
 CPU = torch.device("cpu")
-SHORT, LONG = [7, 2, 9], [(31 * place + 5) % 4096 for place in range(150)]
+SHORT = [7, 2, 9]
+LONG = [(31 * place + 5) % 4096 for place in range(150)]
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +102,8 @@ def operators(config: Config, batch: int, grad: AbstractContextManager[object]) 
     """Names of the operators of one decode step, in order."""
     model = Transformer(config, batch).eval()
     cache = new_cache(config, batch, CPU, torch.float32)
-    tokens, places = torch.ones(batch, 1, dtype=torch.int64), torch.full((batch,), 20)
+    tokens = torch.ones(batch, 1, dtype=torch.int64)
+    places = torch.full((batch,), 20)
     with grad, Operators() as noted:
         model(tokens, places, torch.zeros(batch, dtype=torch.int64), cache)
     return noted.names

@@ -24,7 +24,8 @@ def opened(name: str, context: int | None = None, cache: torch.dtype = torch.flo
 
 
 def test_a_shorter_context_changes_no_token() -> None:
-    whole, short = opened("tiny"), opened("tiny", context=128)
+    whole = opened("tiny")
+    short = opened("tiny", context=128)
     assert (whole.config.context, short.config.context) == (512, 128)
     assert isinstance(whole, Transformer)
     assert isinstance(short, Transformer)
@@ -64,8 +65,8 @@ def test_every_model_has_its_hash() -> None:
     assert len({content_hash(name) for name in ("tiny", "small", "base")}) == 3
 
 
-def test_what_takes_only_our_models_says_so() -> None:
-    with pytest.raises(CheckpointError, match=r"no model of ours.*tiny, small, base"):
+def test_a_hugging_face_name_is_refused_where_only_our_models_work() -> None:
+    with pytest.raises(CheckpointError, match=r"not a launchbound model.*tiny, small, base"):
         checkpoint.build("hf:somewhere", 1)
 
 

@@ -61,7 +61,8 @@ def test_the_end_of_text_spelt_out_in_a_prompt_is_text() -> None:
 
 
 def test_the_end_of_text_token_decodes_to_nothing() -> None:
-    a, b = TOKENIZER.encode("a"), TOKENIZER.encode("b")
+    a = TOKENIZER.encode("a")
+    b = TOKENIZER.encode("b")
     assert TOKENIZER.decode([*a, TOKENIZER.end_of_text, *b]) == "ab"
 
 

@@ -1,4 +1,4 @@
-"""Training: the parallel forward is the served one, the text is cut fairly, a resumed run is the same run."""
+"""Training: full-sequence forward equals the served one, cuts are even, a resumed run equals a whole one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from models import checkpoint
 from models.config import CONFIGS, Config
 from models.tokenizer import Tokenizer
-from models.training import corpus, loop, parallel, scores
+from models.training import bits_per_byte, corpus, full_sequence, trainer
 from models.training.batches import batches, epoch_windows, pieces
 from models.training.corpus import Corpus, CorpusError
 from models.transformer import Transformer
@@ -28,7 +28,7 @@ TEXT = Corpus(
     training=tuple(f"def f{n}(value):\n    return value + {n}\n" * 20 for n in range(8)),
     held_out=("def g(value):\n    return value - 1\n" * 10,),
 )
-PLAN = loop.Plan(steps=6, minutes=60, batch=2, length=32, evaluate_every=3, compile=False)
+PLAN = trainer.TrainingPlan(steps=6, minutes=60, batch=2, length=32, evaluate_every=3, compile=False)
 
 
 def test_the_training_forward_gives_the_logits_of_the_served_steps() -> None:
@@ -41,16 +41,16 @@ def test_the_training_forward_gives_the_logits_of_the_served_steps() -> None:
     for row, prompt in enumerate(prompts):
         whole = torch.tensor([prompt + tokens[row].tolist()])
         with torch.no_grad():
-            trained = parallel.all_logits(model, whole)[0, len(prompt) - 1 : -1]
+            trained = full_sequence.all_logits(model, whole)[0, len(prompt) - 1 : -1]
         torch.testing.assert_close(trained, served[row], atol=1e-4, rtol=1e-4)
 
 
 def test_the_loss_counts_every_token_from_those_before() -> None:
     model = Transformer(SMALL, 1)
     tokens = torch.randint(0, 4096, (2, 9), generator=torch.Generator().manual_seed(1))
-    logits = parallel.all_logits(model, tokens)[:, :-1]
+    logits = full_sequence.all_logits(model, tokens)[:, :-1]
     expected = F.cross_entropy(logits.reshape(-1, 4096), tokens[:, 1:].reshape(-1))
-    torch.testing.assert_close(parallel.loss(model, tokens), expected)
+    torch.testing.assert_close(full_sequence.loss(model, tokens), expected)
 
 
 @given(st.text(max_size=400), st.integers(0, 99))
@@ -64,7 +64,7 @@ def test_an_epoch_is_the_same_for_the_same_seed_and_other_for_the_next_epoch() -
     assert not np.array_equal(first[: len(other)], other[: len(first)])
 
 
-def test_windows_are_as_long_as_asked_and_many_begin_with_a_line() -> None:
+def test_windows_have_the_requested_length_and_many_begin_with_a_line() -> None:
     windows = epoch_windows(TEXT.training * 8, TOKENIZER, 32, (0, 0))
     begins = [TOKENIZER.decode(window).startswith("def f") for window in windows.tolist()]
     assert windows.shape == (len(windows), 33)
@@ -89,10 +89,10 @@ def test_text_too_short_for_one_batch_is_refused() -> None:
         next(batches(("a = 1\n",), TOKENIZER, 64, 32, seed=0, skip=0))
 
 
-def run(folder: Path, resume: bool = False, stop_at: int | None = None) -> loop.Training:
-    run = loop.Training(PLAN, SMALL, folder, resume)
+def run(folder: Path, resume: bool = False, stop_at: int | None = None) -> trainer.Trainer:
+    run = trainer.Trainer(PLAN, SMALL, folder, resume)
 
-    def report(now: loop.Progress) -> None:
+    def report(now: trainer.TrainingProgress) -> None:
         if now.step == stop_at:
             raise KeyboardInterrupt
 
@@ -112,8 +112,8 @@ def test_a_resumed_training_ends_where_an_uninterrupted_one_does(tmp_path: Path)
 
 def test_training_lowers_the_loss_on_held_out_text_and_its_folder_can_be_served(tmp_path: Path) -> None:
     measured = []
-    loop.Training(
-        loop.Plan(steps=40, minutes=60, batch=4, length=32, evaluate_every=20, compile=False),
+    trainer.Trainer(
+        trainer.TrainingPlan(steps=40, minutes=60, batch=4, length=32, evaluate_every=20, compile=False),
         SMALL,
         tmp_path,
     ).run(TEXT, TOKENIZER, lambda now: measured.append(now.bits_per_byte))
@@ -124,19 +124,19 @@ def test_training_lowers_the_loss_on_held_out_text_and_its_folder_can_be_served(
     assert Tokenizer.load(tmp_path, SMALL.vocabulary).encode("def f0") == TOKENIZER.encode("def f0")
 
 
-def test_nothing_to_resume_from_is_said_with_the_remedy(tmp_path: Path) -> None:
+def test_nothing_to_resume_from_is_refused_with_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(checkpoint.CheckpointError, match="train without --resume"):
-        loop.Training(PLAN, SMALL, tmp_path, resume=True)
+        trainer.Trainer(PLAN, SMALL, tmp_path, resume=True)
 
 
 def test_a_state_of_another_seed_is_refused_with_the_seed_to_give(tmp_path: Path) -> None:
     run(tmp_path)
     with pytest.raises(checkpoint.CheckpointError, match="--seed 0, or train without --resume"):
-        loop.Training(replace(PLAN, seed=1), SMALL, tmp_path, resume=True)
+        trainer.Trainer(replace(PLAN, seed=1), SMALL, tmp_path, resume=True)
 
 
 def test_the_rate_warms_up_then_falls_to_zero() -> None:
-    rates = [loop.rate_at(PLAN, fraction / 100) for fraction in range(101)]
+    rates = [trainer.rate_at(PLAN, fraction / 100) for fraction in range(101)]
     peak = rates.index(max(rates))
     assert 1 <= peak <= 3
     assert rates[: peak + 1] == sorted(rates[: peak + 1])
@@ -145,7 +145,7 @@ def test_the_rate_warms_up_then_falls_to_zero() -> None:
     assert rates[-1] == pytest.approx(0, abs=1e-9)
 
 
-def test_held_out_files_are_apart_by_path_whatever_they_say(tmp_path: Path) -> None:
+def test_held_out_files_are_split_by_path_whatever_they_contain(tmp_path: Path) -> None:
     names = [f"module{number}.py" for number in range(200)]
     for name in names:
         (tmp_path / name).write_text(f"# {name}\n")
@@ -159,26 +159,26 @@ def test_held_out_files_are_apart_by_path_whatever_they_say(tmp_path: Path) -> N
     assert 1 < len(text.held_out) < 30
 
 
-def test_a_machine_without_the_library_s_source_is_told(tmp_path: Path) -> None:
+def test_without_the_library_s_source_the_corpus_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match="install"):
         corpus.read(tmp_path)
 
 
 def test_bits_of_the_transformer_count_every_token_once_whatever_the_window() -> None:
     model = Transformer(SMALL, 1).eval()
-    files = scores.with_start(TEXT.held_out, TOKENIZER)
+    files = bits_per_byte.with_start(TEXT.held_out, TOKENIZER)
     tokens = torch.from_numpy(files[0]).unsqueeze(0)
     with torch.no_grad():
-        bits = parallel.loss(model, tokens).item() * (len(files[0]) - 1) / math.log(2)
-    assert scores.transformer_bits(model, files, length=512) == pytest.approx(bits, rel=1e-4)
+        bits = full_sequence.loss(model, tokens).item() * (len(files[0]) - 1) / math.log(2)
+    assert bits_per_byte.transformer_bits(model, files, length=512) == pytest.approx(bits, rel=1e-4)
     alone = len(files[0]) - 1  # windows of one token see only the one before
-    assert scores.transformer_bits(model, files, length=1) == pytest.approx(12 * alone, rel=0.05)
+    assert bits_per_byte.transformer_bits(model, files, length=1) == pytest.approx(12 * alone, rel=0.05)
 
 
 def test_the_baselines_are_probabilities() -> None:
     symbols = 6
     learnt = [np.array([0, 1, 2, 1, 2, 1, 3, 0, 1]), np.array([0, 4, 4, 1])]
-    counts = scores.Counts(learnt, symbols)
+    counts = bits_per_byte.NgramCounts(learnt, symbols)
     for before in range(symbols):  # 5 was never seen, as a first or a second symbol
         pairs = [np.array([before, after]) for after in range(symbols)]
         assert sum(2 ** -counts.bigram_bits([pair]) for pair in pairs) == pytest.approx(1)
@@ -186,7 +186,7 @@ def test_the_baselines_are_probabilities() -> None:
 
 
 def test_a_bigram_beats_a_unigram_on_text_with_order() -> None:
-    learnt = scores.with_start(TEXT.training, TOKENIZER)
-    held_out = scores.with_start(TEXT.held_out, TOKENIZER)
-    counts = scores.Counts(learnt, CONFIGS["tiny"].vocabulary)
+    learnt = bits_per_byte.with_start(TEXT.training, TOKENIZER)
+    held_out = bits_per_byte.with_start(TEXT.held_out, TOKENIZER)
+    counts = bits_per_byte.NgramCounts(learnt, CONFIGS["tiny"].vocabulary)
     assert counts.bigram_bits(held_out) < 0.8 * counts.unigram_bits(held_out)

@@ -14,32 +14,32 @@ from plotly.offline import get_plotlyjs
 
 from dashboards.build import boards
 from dashboards.frame import DEFAULT_SLO
-from dashboards.local import Sample
-from dashboards.pictures import Span, page
+from dashboards.local import TimeSeries
+from dashboards.panel_queries import PanelQuery, filled, panel_queries
+from dashboards.pictures import TimeRange, page
 from dashboards.promql import SHOWN, mean, quantile
-from dashboards.questions import Question, filled, questions
 from tests.stack import running
 from tests.stack.running import Stack
 
 pytestmark = pytest.mark.stack
 
-HERE = [question for question in questions() if not question.needs_more]
-ON_THE_PAGE = [question for question in questions() if question.needs_more]
+HERE = [question for question in panel_queries() if not question.needs_more]
+ON_THE_PAGE = [question for question in panel_queries() if question.needs_more]
 WINDOW = "10m"
 OVERVIEW = json.loads(boards()["overview.json"])
 VARIABLES = [variable for variable in OVERVIEW["templating"]["list"] if variable["type"] == "query"]
 ANNOTATIONS = OVERVIEW["annotations"]["list"]
-ON_A_GPU = [question for question in questions() if question.needs_a_gpu]
+ON_A_GPU = [question for question in panel_queries() if question.needs_a_gpu]
 
 
-def ask(stack: Stack, expr: str, instance: str | None) -> list[Sample]:
+def ask(stack: Stack, expr: str, instance: str | None) -> list[TimeSeries]:
     """The answer for one instance (None: for all), over a window that holds the whole load."""
     pattern = ".*" if instance is None else re.escape(instance)
     return stack.prometheus.query(filled(expr, instance=pattern, window=WINDOW))
 
 
 @pytest.mark.parametrize("question", HERE, ids=str)
-def test_a_query_answers_on_a_cpu_service_under_load(stack: Stack, question: Question) -> None:
+def test_a_query_answers_on_a_cpu_service_under_load(stack: Stack, question: PanelQuery) -> None:
     answer = ask(stack, question.expr, stack.service)
     assert answer
     assert not any(math.isnan(value) for sample in answer for _, value in sample.points)
@@ -47,7 +47,7 @@ def test_a_query_answers_on_a_cpu_service_under_load(stack: Stack, question: Que
 
 @pytest.mark.parametrize("question", ON_THE_PAGE, ids=str)
 def test_a_query_that_needs_more_answers_on_the_page_of_a_gpu_service(
-    stack: Stack, question: Question
+    stack: Stack, question: PanelQuery
 ) -> None:
     answer = ask(stack, question.expr, stack.gpu)
     assert answer
@@ -55,12 +55,12 @@ def test_a_query_that_needs_more_answers_on_the_page_of_a_gpu_service(
 
 
 @pytest.mark.parametrize("question", ON_A_GPU, ids=str)
-def test_a_panel_for_gpus_is_empty_on_a_cpu(stack: Stack, question: Question) -> None:
+def test_a_panel_for_gpus_is_empty_on_a_cpu(stack: Stack, question: PanelQuery) -> None:
     assert ask(stack, question.expr, stack.service) == []
 
 
-@pytest.mark.parametrize("question", questions(), ids=str)
-def test_the_labels_that_a_legend_names_are_in_the_answer(stack: Stack, question: Question) -> None:
+@pytest.mark.parametrize("question", panel_queries(), ids=str)
+def test_the_labels_that_a_legend_names_are_in_the_answer(stack: Stack, question: PanelQuery) -> None:
     instance = stack.gpu if question.needs_more else stack.service
     named = set(re.findall(r"{{(\w+)}}", question.legend))
     for sample in ask(stack, question.expr, instance):
@@ -70,7 +70,7 @@ def test_the_labels_that_a_legend_names_are_in_the_answer(stack: Stack, question
 @pytest.mark.parametrize("instance", ["service", "gpu"])
 def test_the_shown_parts_stack_to_the_mean_request(stack: Stack, instance: str) -> None:
     address = getattr(stack, instance)
-    parts = [question for question in questions() if question.panel == "Where a mean request went"]
+    parts = [question for question in panel_queries() if question.panel == "Where a mean request went"]
     stacked: Counter[str] = Counter()
     for part in parts:
         for sample in ask(stack, part.expr, address):
@@ -80,7 +80,7 @@ def test_the_shown_parts_stack_to_the_mean_request(stack: Stack, instance: str) 
 
 
 def test_eager_is_as_fast_as_itself_and_each_batch_is_compared_with_its_own(stack: Stack) -> None:
-    (shown,) = [question for question in questions() if question.panel == "Decode speed-up over eager"]
+    (shown,) = [question for question in panel_queries() if question.panel == "Decode speed-up over eager"]
     ratios = {
         (sample.labels["mode"], sample.labels["batch"]): sample.points[0][1]
         for sample in ask(stack, shown.expr, stack.service)
@@ -122,7 +122,7 @@ def test_an_annotation_marks_what_happened(stack: Stack, annotation: dict[str, s
 @pytest.mark.parametrize("name", boards())
 def test_a_board_can_be_drawn_without_grafana(stack: Stack, name: str) -> None:
     board, now = json.loads(boards()[name]), time.time()
-    drawn = page(name, board, stack.prometheus, Span(now - 60, now))
+    drawn = page(name, board, stack.prometheus, TimeRange(now - 60, now))
     for panel in board["panels"]:
         assert html.escape(panel["title"]) in drawn
     figures = drawn.count("Plotly.newPlot(") - get_plotlyjs().count("Plotly.newPlot(")

@@ -10,7 +10,7 @@ from random import Random
 from loadtests.plan.cells import Cell, Plan, order
 from loadtests.plan.presets import make_plan
 from loadtests.run.rows import RowWriter, read_rows
-from loadtests.run.run_file import Client, Run, write_run
+from loadtests.run.run_file import Client, SweepRun, write_run
 from loadtests.run.validation import validate, write_validation
 from tests.support.fake_service import STEP_SECONDS, engine_status, mode_status, timings
 
@@ -51,7 +51,7 @@ def make_results(
                     rows.write(_row(cell, number, sequence, now, seconds, failed, device, switches))
                     now, sequence = now + seconds, sequence + 1
     engine = engine_status() | {"device": device}
-    run = Run(
+    run = SweepRun(
         run="a-run",
         url="http://127.0.0.1:1",
         plan=plan,

@@ -1,6 +1,6 @@
 """What all plots of the report share: the base figure, one colour per mode, and the main cells by mode.
 
-Backgrounds, text and grid are left to the page, which sets them for its light or dark face.
+Backgrounds, text and grid are set by the page for its light or dark colour scheme.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from dashboards.theme import MODE_COLOURS, NEUTRAL
-from loadtests.report.formatting import figures
+from dashboards.theme import mode_colour
+from loadtests.plan.cells import mode_names
+from loadtests.report.formatting import significant
 from loadtests.report.verdict import Findings, Summary
 
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "star")
@@ -21,7 +22,7 @@ SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "star")
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A figure; its title and caption stand in the page's template under `id` and may use `facts`."""
+    """A figure; its title and caption are in captions.html under `id` and may use `facts`."""
 
     id: str
     figure: go.Figure
@@ -30,7 +31,7 @@ class Plot:
 
 def colour(mode: str) -> str:
     """A mode's colour, everywhere the same."""
-    return MODE_COLOURS.get(mode, NEUTRAL)
+    return mode_colour(mode, mode_names())
 
 
 def translucent(hexadecimal: str, alpha: float) -> str:
@@ -69,12 +70,13 @@ def log_axis(values: Iterable[float | None]) -> dict[str, Any]:
     known = [value for value in values if value is not None and value > 0 and math.isfinite(value)]
     if not known:
         return {"type": "log"}
-    low, high = min(known) / 1.25, max(known) * 1.25
+    low = min(known) / 1.25
+    high = max(known) * 1.25
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks = [
         step * 10.0**power for power in powers for step in (1, 2, 5) if low <= step * 10.0**power <= high
     ]
-    labels = [figures(tick, 1) for tick in ticks]
+    labels = [significant(tick, 1) for tick in ticks]
     return {
         "type": "log",
         "tickvals": ticks,

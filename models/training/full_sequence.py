@@ -1,4 +1,4 @@
-"""The same model over whole sequences at once, for training: no cache, logits at every position."""
+"""The model's forward over whole sequences, for training: no cache, logits at every position."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from models.transformer import Attention, Block, Transformer, rotate
 
 
 def _attend(attention: Attention, x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    c, (batch, tokens, _) = attention.config, x.shape
+    c = attention.config
+    batch, tokens, _ = x.shape
     projected = attention.query_key_value(x).view(batch, tokens, c.heads + 2 * c.kv_heads, c.head_width)
-    turning, values = projected[:, :, : c.heads + c.kv_heads], projected[:, :, c.heads + c.kv_heads :]
+    turning = projected[:, :, : c.heads + c.kv_heads]
+    values = projected[:, :, c.heads + c.kv_heads :]
     turned = rotate(turning, *rotation).to(x.dtype).transpose(1, 2)
-    queries, keys = turned[:, : c.heads], turned[:, c.heads :]
+    queries = turned[:, : c.heads]
+    keys = turned[:, c.heads :]
     mixed = F.scaled_dot_product_attention(
         queries, keys, values.transpose(1, 2).to(x.dtype), is_causal=True, enable_gqa=True
     )

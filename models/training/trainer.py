@@ -1,4 +1,4 @@
-"""The training loop: seeded, resumable without pickles, the learning rate following the budget."""
+"""The training loop: seeded, resumable without pickles, with a learning rate schedule over the budget."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch import Tensor
 from models import checkpoint
 from models.config import Config
 from models.tokenizer import Tokenizer
-from models.training import parallel, scores
+from models.training import bits_per_byte, full_sequence
 from models.training.batches import batches
 from models.training.corpus import Corpus
 from models.transformer import Transformer
@@ -26,10 +26,10 @@ STATE_FILE = "training.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What a training does. `steps` and `minutes` are two limits of which the first to be reached ends it.
+class TrainingPlan:
+    """Hyperparameters and limits of a training, which ends at the first of `steps` and `minutes`.
 
-    `minutes` are those of Training.run up to the last step; the last evaluation comes after them.
+    `minutes` are those of Trainer.run up to the last step; the last evaluation comes after them.
     """
 
     steps: int = 9000
@@ -45,8 +45,8 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """Where a training stands. `loss` is in nats per token, `bits_per_byte` that of the held-out files."""
+class TrainingProgress:
+    """State of a training. `loss` is in nats per token, `bits_per_byte` that of the held-out files."""
 
     step: int
     fraction: float
@@ -54,23 +54,26 @@ class Progress:
     bits_per_byte: float | None = None
 
 
-def rate_at(plan: Plan, fraction: float) -> float:
+def rate_at(plan: TrainingPlan, fraction: float) -> float:
     """Learning rate after `fraction` of the budget: a linear warm-up, then a cosine down to zero."""
     if fraction < plan.warmup:
         return plan.rate * (fraction + plan.warmup / 20) / (plan.warmup * 1.05)
     return plan.rate * 0.5 * (1 + math.cos(math.pi * (fraction - plan.warmup) / (1 - plan.warmup)))
 
 
-class Training:
-    """A model, its optimiser and how far they are; `folder` receives both at every evaluation."""
+class Trainer:
+    """A model and its optimiser; both are saved to `folder` at every evaluation."""
 
-    def __init__(self, plan: Plan, config: Config, folder: Path, resume: bool = False) -> None:
-        """Start anew, or where `folder` left off.
+    def __init__(self, plan: TrainingPlan, config: Config, folder: Path, resume: bool = False) -> None:
+        """Start from scratch, or with `resume` from the state in `folder`.
 
-        Raises checkpoint.CheckpointError where there is nothing to resume from, or only another seed's.
+        Raises checkpoint.CheckpointError where there is no state to resume from, or one of another seed.
         """
-        self.plan, self.folder = plan, folder
-        self.step, self.seconds, self.loss = 0, 0.0, math.inf
+        self.plan = plan
+        self.folder = folder
+        self.step = 0
+        self.seconds = 0.0
+        self.loss = math.inf
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.model = Transformer(config, 1, seed=plan.seed).to(self.device).train()
         decayed = [p for p in self.model.parameters() if p.dim() > 1]
@@ -79,26 +82,29 @@ class Training:
         self._optimiser = torch.optim.AdamW(
             groups, lr=plan.rate, betas=(0.9, 0.95), weight_decay=plan.weight_decay, fused=True
         )
-        self._loss = torch.compile(parallel.loss, dynamic=False) if plan.compile else parallel.loss
+        self._loss = torch.compile(full_sequence.loss, dynamic=False) if plan.compile else full_sequence.loss
         if resume:
             self._resume()
 
-    def run(self, corpus: Corpus, tokenizer: Tokenizer, report: Callable[[Progress], None]) -> float:
+    def run(self, corpus: Corpus, tokenizer: Tokenizer, report: Callable[[TrainingProgress], None]) -> float:
         """Train until the plan's first limit; returns the held-out bits per byte of the last weights."""
-        plan, bits = self.plan, math.inf
-        held_out = scores.with_start(corpus.held_out, tokenizer)
+        plan = self.plan
+        bits = math.inf
+        held_out = bits_per_byte.with_start(corpus.held_out, tokenizer)
         source = batches(corpus.training, tokenizer, plan.batch, plan.length, plan.seed, skip=self.step)
         began = time.monotonic() - self.seconds
         fraction = self._fraction()
         while fraction < 1:
             self._update(next(source), rate_at(plan, fraction))
-            self.step, self.seconds = self.step + 1, time.monotonic() - began
-            fraction, measured = self._fraction(), None
+            self.step = self.step + 1
+            self.seconds = time.monotonic() - began
+            fraction = self._fraction()
+            measured = None
             if self.step % plan.evaluate_every == 0 or fraction >= 1:
-                nat = scores.transformer_bits(self.model, held_out, plan.length, autocast=True)
+                nat = bits_per_byte.transformer_bits(self.model, held_out, plan.length, autocast=True)
                 bits = measured = nat / corpus.held_out_bytes
                 self.save(tokenizer)
-            report(Progress(self.step, fraction, self.loss, measured))
+            report(TrainingProgress(self.step, fraction, self.loss, measured))
         return bits
 
     def _fraction(self) -> float:
@@ -116,7 +122,7 @@ class Training:
         self.loss = loss.item()
 
     def save(self, tokenizer: Tokenizer) -> None:
-        """Write the model as it is served, and beside it the float32 state to resume from."""
+        """Write the model for serving, and the float32 training state to resume from."""
         checkpoint.save(self.model, self.folder)
         tokenizer.save(self.folder)
         tensors = {f"model.{name}": p.detach() for name, p in self.model.named_parameters()}
@@ -140,7 +146,8 @@ class Training:
                     f" --seed {seed}, or train without --resume"
                 )
             self._restore(tensors)
-            self.step, self.seconds = int(facts["step"]), float(facts["seconds"])
+            self.step = int(facts["step"])
+            self.seconds = float(facts["seconds"])
         except (OSError, SafetensorError, KeyError, RuntimeError) as error:
             raise checkpoint.CheckpointError(
                 f"cannot resume from {file} ({error}): train without --resume"

@@ -1,4 +1,4 @@
-"""Starts the load generator as a process of its own, and hands on what it tells."""
+"""Starts the load generator process and yields its events."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from threading import Thread
 
 import msgspec
 
-from loadtests.run.assignment import Assignment, Event
+from loadtests.run.assignment import Assignment, GeneratorEvent
 from loadtests.run.environment import REPOSITORY
 
-BEAT_SECONDS = 1.0
+HEARTBEAT_SECONDS = 1.0
 
 
-def drive(assignment: Assignment, log: Path) -> Generator[Event | None]:
-    """Run the load generator on `assignment`; yields its events, and None for every second without one.
+def run_load_generator(assignment: Assignment, log: Path) -> Generator[GeneratorEvent | None]:
+    """Run the load generator on `assignment`; yields its events, and None after each second without one.
 
-    It ends with this generator, at the latest. What it writes to standard error goes to `log`.
+    Closing this generator terminates the process. Its standard error goes to `log`.
     """
     path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
     with log.open("wb") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-m", "loadtests.run.driver"],
+            [sys.executable, "-m", "loadtests.run.load_generator"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -46,10 +46,10 @@ def drive(assignment: Assignment, log: Path) -> Generator[Event | None]:
         with process.stdin:
             process.stdin.write(msgspec.json.encode(assignment))
         reader.start()
-        decoder = msgspec.json.Decoder(Event)
+        decoder = msgspec.json.Decoder(GeneratorEvent)
         while True:
             try:
-                line = lines.get(timeout=BEAT_SECONDS)
+                line = lines.get(timeout=HEARTBEAT_SECONDS)
             except queue.Empty:
                 yield None
                 continue

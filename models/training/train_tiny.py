@@ -1,4 +1,4 @@
-"""A training as it is seen in a terminal: a progress bar, a line per evaluation, errors in one sentence."""
+"""Trains `tiny` with output on a terminal: a progress bar, a line per evaluation, errors in one sentence."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from models.checkpoint import CheckpointError
 from models.config import CONFIGS
 from models.tokenizer import Tokenizer, TokenizerError
-from models.training import corpus, loop
+from models.training import corpus, trainer
 
 
-def train(plan: loop.Plan, folder: Path, threads: int, resume: bool) -> None:
+def train(plan: trainer.TrainingPlan, folder: Path, threads: int, resume: bool) -> None:
     """Train `tiny` into `folder`; exits with code 2 where the input is bad."""
     torch.set_num_threads(threads)
     console = Console()
@@ -27,7 +27,7 @@ def train(plan: loop.Plan, folder: Path, threads: int, resume: bool) -> None:
             if resume
             else Tokenizer.train(text.training, config.vocabulary)
         )
-        run = loop.Training(plan, config, folder, resume)
+        run = trainer.Trainer(plan, config, folder, resume)
     except (corpus.CorpusError, CheckpointError, TokenizerError) as error:
         console.print(str(error), style="red", markup=False)
         sys.exit(2)
@@ -40,12 +40,12 @@ def train(plan: loop.Plan, folder: Path, threads: int, resume: bool) -> None:
     console.print(f"{folder}: {bits:.4f} bits per held-out byte after {run.step} steps, {run.seconds:.0f} s")
 
 
-def _run(run: loop.Training, text: corpus.Corpus, tokenizer: Tokenizer, console: Console) -> float:
+def _run(run: trainer.Trainer, text: corpus.Corpus, tokenizer: Tokenizer, console: Console) -> float:
     columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.1f} %")
     with Progress(*columns, TimeElapsedColumn(), console=console) as bar:
         task = bar.add_task("compiling", total=1.0)
 
-        def report(now: loop.Progress) -> None:
+        def report(now: trainer.TrainingProgress) -> None:
             bar.update(task, completed=now.fraction, description=f"step {now.step}, loss {now.loss:.3f}")
             if now.bits_per_byte is not None:
                 bar.console.print(f"step {now.step}: {now.bits_per_byte:.4f} bits per held-out byte")

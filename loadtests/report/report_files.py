@@ -1,4 +1,4 @@
-"""`report.html` (one file, offline), `report.md`, and the tables beside them, from a results folder alone."""
+"""`report.html` (one file, offline), `report.md`, and the CSV tables, written from a results folder."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from typing import Any
 import msgspec
 import plotly.io
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from plotly.offline import get_plotlyjs
 
-from loadtests.report import formatting, plots_modes, plots_parts
-from loadtests.report.csv_files import write_tables
-from loadtests.report.figures import Plot
+from loadtests.report import formatting, plots_index, plots_modes, plots_parts
+from loadtests.report.csv_tables import write_tables
+from loadtests.report.plotting import Plot
 from loadtests.report.results import read_results
 from loadtests.report.terminal import print_table
 from loadtests.report.verdict import Findings
@@ -24,6 +23,8 @@ from service.statistics.boundedness import bound
 REPORT_FILE = "report.html"
 MARKDOWN_FILE = "report.md"
 TEMPLATES = Path(__file__).with_name("templates")
+PLOTLY_BUNDLE = Path(__file__).with_name("vendor") / "plotly-basic.min.js"
+"""Scatter, bar and pie traces only: a quarter of all of plotly.js. See vendor/README.md."""
 
 __all__ = ["headline", "make_report", "print_table"]
 
@@ -31,7 +32,7 @@ __all__ = ["headline", "make_report", "print_table"]
 def make_report(folder: Path | str) -> dict[str, Any]:
     """Write `report.html`, `report.md`, `cells.csv` and `summary.csv` into `folder`; returns the headline.
 
-    Raises RowsError where the folder holds no results, or none that were answered.
+    Raises RowsError where the folder holds no results, or none that succeeded.
     """
     findings = Findings(read_results(folder))
     write_tables(findings)
@@ -40,7 +41,9 @@ def make_report(folder: Path | str) -> dict[str, Any]:
         {"id": plot.id, "facts": plot.facts, "height": plot.figure.layout.height, "json": embedded(plot)}
         for plot in plots(findings)
     ]
-    page = _template(REPORT_FILE).render(**context, plots=drawn, plotly_js=get_plotlyjs())
+    page = _template(REPORT_FILE).render(
+        **context, plots=drawn, plotly_js=PLOTLY_BUNDLE.read_text(encoding="utf-8")
+    )
     (findings.results.folder / REPORT_FILE).write_text(page, encoding="utf-8")
     text = _template(MARKDOWN_FILE).render(**context)
     (findings.results.folder / MARKDOWN_FILE).write_text(text, encoding="utf-8")
@@ -48,13 +51,13 @@ def make_report(folder: Path | str) -> dict[str, Any]:
 
 
 def plots(findings: Findings) -> Iterator[Plot]:
-    """Every plot that there is something to show in, in the page's order."""
+    """All plots that have data, in the page's order."""
     for plot in (
         plots_modes.latency,
         plots_modes.throughput,
         plots_parts.parts,
         plots_modes.speedups,
-        plots_parts.index_map,
+        plots_index.index_map,
         plots_parts.floors,
         plots_modes.knee,
         plots_modes.saturation,
@@ -65,13 +68,13 @@ def plots(findings: Findings) -> Iterator[Plot]:
 
 
 def embedded(plot: Plot) -> str:
-    """A figure as JSON that may stand inside a script element."""
+    """A figure as JSON that is safe inside a script element."""
     figure = json.loads(plotly.io.to_json(plot.figure, validate=False))
     return json.dumps({"data": figure["data"], "layout": figure["layout"]}).replace("</", "<\\/")
 
 
 def headline(findings: Findings) -> dict[str, Any]:
-    """The answer for programs: a sentence, whether it is valid, and the choice per batch size."""
+    """The answer for programs: a sentence, its validity, and the choice per batch size."""
     return {
         "text": formatting.headline(findings),
         "valid": not findings.results.failed_gates,

@@ -1,4 +1,4 @@
-"""Bits per byte of a text under a model and under counting baselines, all on the same tokens."""
+"""Bits per byte of a text under a model and under n-gram baselines, all on the same tokens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch.nn import functional as F
 
 from models.tokenizer import Tokenizer
-from models.training import parallel
+from models.training import full_sequence
 from models.transformer import Transformer
 
 _NATS_PER_BIT = math.log(2)
@@ -29,8 +29,8 @@ def transformer_bits(
 ) -> float:
     """Bits that `model` needs for all tokens of `files` but the first of each.
 
-    Every token is counted once, in windows of `length` that do not see each other: an upper bound. `autocast`
-    multiplies in bfloat16, quicker and good enough to watch a training.
+    Every token is counted once, in independent windows of `length`: an upper bound. `autocast` multiplies in
+    bfloat16: faster, and accurate enough to monitor a training.
     """
     device = model.embedding.weight.device
     windows = [
@@ -45,7 +45,7 @@ def transformer_bits(
             row[: len(window)] = window
         tokens = torch.from_numpy(padded).to(device)
         with torch.autocast(device.type, torch.bfloat16, enabled=autocast):
-            logits = parallel.all_logits(model, tokens[:, :-1].clamp(min=0))
+            logits = full_sequence.all_logits(model, tokens[:, :-1].clamp(min=0))
         targets = tokens[:, 1:].flatten()
         nats += F.cross_entropy(
             logits.flatten(0, 1).float(), targets, ignore_index=-1, reduction="sum"
@@ -53,7 +53,7 @@ def transformer_bits(
     return nats / _NATS_PER_BIT
 
 
-class Counts:
+class NgramCounts:
     """Unigram and bigram counts of a training text over an alphabet of `symbols` symbols.
 
     The bigram is the unigram where nothing was seen and leans on it by Witten and Bell's weights otherwise:
@@ -84,10 +84,13 @@ class Counts:
         return float(sum(-np.log2(self._bigram(file)).sum() for file in files))
 
     def _bigram(self, file: NDArray[np.int64]) -> NDArray[np.float64]:
-        pairs, before, prior = self._pairs(file), file[:-1], self._unigram[file[1:]]
+        pairs = self._pairs(file)
+        before = file[:-1]
+        prior = self._unigram[file[1:]]
         place = np.minimum(np.searchsorted(self._seen, pairs), len(self._seen) - 1)
         count = np.where(self._seen[place] == pairs, self._pair_counts[place], 0)
-        kinds, total = self._kinds[before], self._totals[before]
+        kinds = self._kinds[before]
+        total = self._totals[before]
         mixed = (count + kinds * prior) / np.maximum(total + kinds, 1)
         probability: NDArray[np.float64] = np.where(total > 0, mixed, prior)
         return probability

@@ -26,7 +26,8 @@ def write_tables(findings: Findings) -> None:
 def summary_records(findings: Findings) -> Iterator[dict[str, Any]]:
     """`summary.csv`, one record per cell."""
     for summary in findings.summaries:
-        comparison, cell = summary.comparison, summary.cell
+        comparison = summary.comparison
+        cell = summary.cell
         yield {
             "cell": cell.name,
             "mode": cell.mode,

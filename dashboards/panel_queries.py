@@ -1,4 +1,4 @@
-"""Every query of the boards, and how Grafana's variables are filled in to ask it elsewhere."""
+"""Every query of the boards, and values for Grafana's variables, to run them without Grafana."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ NEEDS_A_GPU = frozenset(
         "Failed allocations",
     }
 )
-"""Panels whose series a CPU cannot measure, and so does not export."""
+"""Panels whose series only exist on CUDA."""
 
 PARTS_THAT_NEED_A_GPU = frozenset({"sync wait", "kernels", "launches"})
-"""Queries, by legend, of panels that are otherwise shown on a CPU as well."""
+"""Queries, by legend, of panels that otherwise have data on a CPU as well."""
 
 NEEDS_NVIDIAS_EXPORTER = frozenset({"GPU utilisation"})
-"""Panels of series that are not ours."""
+"""Panels of series that NVIDIA's exporter provides."""
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class PanelQuery:
     """One query of one panel; `legend` is its template, or the column it fills."""
 
     board: str
@@ -41,22 +41,22 @@ class Question:
 
     @property
     def needs_a_gpu(self) -> bool:
-        """Whether it has an answer only for an instance on CUDA."""
+        """Whether it has data only for an instance on CUDA."""
         return self.panel in NEEDS_A_GPU or self.legend in PARTS_THAT_NEED_A_GPU
 
     @property
     def needs_more(self) -> bool:
-        """Whether a service on a CPU leaves it without an answer."""
+        """Whether it has no data for a service on a CPU."""
         return self.needs_a_gpu or self.panel in NEEDS_NVIDIAS_EXPORTER
 
     def __str__(self) -> str:
         return f"{self.board}: {self.panel} {self.letter}"
 
 
-def questions() -> list[Question]:
-    """All of them, in the order of the boards."""
+def panel_queries() -> list[PanelQuery]:
+    """All queries, in the order of the boards."""
     return [
-        Question(
+        PanelQuery(
             name.removesuffix(".json"),
             panel["title"],
             target["refId"],
@@ -82,6 +82,6 @@ def filled(
         "slo": slo,
     }
     for name, value in values.items():
-        # As Grafana does: what is put into a PromQL string has its backslashes doubled.
+        # As Grafana does: backslashes are doubled inside a PromQL string.
         expr = expr.replace(f"${name}", value.replace("\\", "\\\\"))
     return expr

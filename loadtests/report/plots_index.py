@@ -1,0 +1,87 @@
+"""The report's heat map of the device-bound index, drawn as bars: plotly's basic bundle has no heat map."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+from plotly.colors import sample_colorscale
+
+from dashboards.theme import PART_COLOURS
+from loadtests.report.plotting import Plot, base
+from loadtests.report.verdict import Findings, Verdict
+
+_SCALE = [
+    [0.0, PART_COLOURS["dispatch"]], [0.2, "#E3B4D2"], [0.35, "#EDEAE4"], [0.5, "#BFD3BE"],
+    [1.0, PART_COLOURS["kernel"]],
+]  # fmt: skip
+"""From dispatch's colour to kernel's, with the bounds 0.2 and 0.5 where the tone changes."""
+
+_COLOUR_BAR = {
+    "color": [0],
+    "cmin": 0,
+    "cmax": 1,
+    "colorscale": _SCALE,
+    "showscale": True,
+    "colorbar": {
+        "title": {"text": "index"},
+        "tickvals": [0, 0.2, 0.5, 1],
+        "thickness": 12,
+        "outlinewidth": 0,
+    },
+}
+"""Markers of a trace without points, there for the colour bar: on bars plotly.js warns about the text."""
+
+_CELL_WIDTH = 0.97
+"""Of one cell of the heat map, in columns."""
+
+
+def index_map(findings: Findings) -> Plot | None:
+    """Device-bound index by mode and batch size; nothing where kernel time is not known."""
+    verdicts = [verdict for verdict in findings.main if verdict.baseline.index is not None]
+    if not verdicts:
+        return None
+    modes = [summary.cell.mode for summary in verdicts[0].modes][::-1]
+    figure = base("", "", height=110 + 44 * len(modes))
+    for column, verdict in enumerate(verdicts):
+        _add_column(figure, column, verdict, modes)
+    figure.add_scatter(x=[None], y=[None], mode="markers", marker=_COLOUR_BAR, hoverinfo="skip")
+    figure.update_xaxes(
+        title=None,
+        showgrid=False,
+        side="top",
+        range=[-0.5, len(verdicts) - 0.5],
+        tickvals=list(range(len(verdicts))),
+        ticktext=[f"batch {verdict.batch_size}" for verdict in verdicts],
+    )
+    figure.update_yaxes(title=None, showgrid=False)
+    figure.update_layout(
+        margin={"t": 36, "b": 16},
+        barmode="overlay",
+        bargap=0.1,
+        showlegend=False,
+    )
+    return Plot("index", figure, {"least_width": str(220 + 62 * len(verdicts))})
+
+
+def _add_column(figure: go.Figure, column: int, verdict: Verdict, modes: list[str]) -> None:
+    indices = [verdict.of(mode).index for mode in modes]
+    figure.add_bar(
+        y=modes,
+        x=[None if index is None else _CELL_WIDTH for index in indices],
+        base=column - _CELL_WIDTH / 2,
+        orientation="h",
+        marker={"color": [_colour_of(index) for index in indices], "line": {"width": 0}},
+        text=["" if index is None else f"<b>{index:.2f}</b>" for index in indices],
+        textposition="inside",
+        insidetextanchor="middle",
+        textangle=0,
+        textfont={"size": 14, "color": "#1b1f24"},
+        customdata=indices,
+        hovertemplate=f"%{{y}}, batch {verdict.batch_size}: %{{customdata:.3f}}<extra></extra>",
+    )
+
+
+def _colour_of(index: float | None) -> str:
+    if index is None:
+        return "rgba(0,0,0,0)"
+    (colour,) = sample_colorscale(_SCALE, [index])
+    return str(colour)
