@@ -4,6 +4,7 @@ SYSTEM_PYTHON ?= python3
 READY := .venv/.ready
 # A file's tests stay on one worker. Two workers are what two cores take, and no test depends on time.
 IN_PARALLEL := --numprocesses=2 --dist=loadgroup
+QUICK := not (compiles or slow or end_to_end or stack or browser or gpu)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup bench test test-quick serve lint dashboards gpu-check up down
@@ -30,7 +31,7 @@ test: $(READY) ## run the tests
 	@.venv/bin/python -m pytest $(IN_PARALLEL)
 
 test-quick: $(READY) ## the tests that need no compilation, no browser and no Prometheus (a minute)
-	@.venv/bin/python -m pytest -q $(IN_PARALLEL) -m "not compiles and not end_to_end and not stack and not browser and not gpu"
+	@.venv/bin/python -m pytest -q $(IN_PARALLEL) -m "$(QUICK)"
 
 serve: $(READY) ## serve on 127.0.0.1:8000
 	@.venv/bin/launchbound serve
