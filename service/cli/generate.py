@@ -21,11 +21,11 @@ _CONTROL = {code: "\ufffd" for code in [*range(32), *range(127, 160)] if code no
 
 
 class GenerationFailed(RuntimeError):
-    """The service could not do what was asked, though it was asked rightly."""
+    """The service accepted the request and could not complete it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class GenerationRequest:
     """What is to be generated, and in which mode."""
 
     prompt: str
@@ -48,23 +48,28 @@ class Asked:
 
 
 def show(
-    url: str, api_key: str | None, asked: Asked, console: Console, progress: Console, settled: bool = False
+    url: str,
+    api_key: str | None,
+    request: GenerationRequest,
+    console: Console,
+    progress: Console,
+    settled: bool = False,
 ) -> None:
     """Generate at `url` once the mode is ready: text and bar to `console`, the waiting to `progress`.
 
     `settled`: wait until all warm-up is over, of which the request would else find the last bit in its way.
-    Raises GenerationFailed, ModeFailed where the mode is not to be had, or TargetError where what was asked
+    Raises GenerationFailed, ModeFailed where the mode failed to warm up, or TargetError where the request
     cannot be served or nothing answers.
     """
     target = Target(url, api_key, PATIENCE_SECONDS)
-    with progress.status(f"waiting for {asked.mode}") as status:
-        await_modes(target, [asked.mode], status.update, settled=settled)
+    with progress.status(f"waiting for {request.mode}") as status:
+        await_modes(target, [request.mode], status.update, settled=settled)
     try:
-        result = _stream(target, asked, console)
+        result = _stream(target, request, console)
     except (GenerationFailed, TargetError):
         console.out("")  # what went wrong stands on a line of its own
         raise
-    sampled = asked.temperature > 0
+    sampled = request.temperature > 0
     timings, usage = result["timings"], result["usage"]
     console.print(f"\n\n{_headline(result)}", style="bold", highlight=False)
     console.print(timing_bar(timings, sampled))
@@ -73,11 +78,11 @@ def show(
     console.print(f"first token after {first}; {tokens} tokens, {figures(rate)} per second", highlight=False)
 
 
-def _stream(target: Target, asked: Asked, console: Console) -> dict[str, Any]:
+def _stream(target: Target, request: GenerationRequest, console: Console) -> dict[str, Any]:
     """Print the text as it arrives; returns the answer that comes last."""
-    console.out(harmless(asked.prompt), end="", style="dim", highlight=False)
+    console.out(harmless(request.prompt), end="", style="dim", highlight=False)
     try:
-        for name, data in target.stream(f"/v1/modes/{asked.mode}/generate", asked.body()):
+        for name, data in target.stream(f"/v1/modes/{request.mode}/generate", request.body()):
             if name == "token":
                 console.out(harmless(data["text"]), end="", highlight=False)
             elif name == "error":

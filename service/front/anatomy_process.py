@@ -17,7 +17,7 @@ from service.front.child_process import FOLDER_PREFIX, module_command, spawn, wa
 from service.front.child_socket import ChildSocket
 from service.front.errors import StudyInterrupted, from_problem
 from service.protocol.messages import EngineSettings
-from service.protocol.studies import Finding, FromAnatomy, Progress, Ready, Study
+from service.protocol.studies import Finding, FromAnatomy, Ready, Study, StudyProgress
 
 log = logging.getLogger("launchbound.anatomy")
 
@@ -123,9 +123,9 @@ class AnatomyProcess:
             self._ready.set_result(None)
         elif message.id != self._studies or self._end.done():
             return
-        elif isinstance(message, Progress):
-            self.doing = message.words
-            log.debug("study %d: %s", message.id, message.words)
+        elif isinstance(message, StudyProgress):
+            self.doing = message.text
+            log.debug("study %d: %s", message.id, message.text)
         elif isinstance(message, Finding):
             self._end.set_result(message.body)
         else:

@@ -13,7 +13,6 @@ import uvicorn
 from fastapi import APIRouter, Depends, FastAPI
 
 from service.front.advice import StepStatistics
-from service.front.anatomy_client import Anatomy, Limits
 from service.front.anatomy_process import ANATOMY_COMMAND, AnatomyProcess
 from service.front.api import (
     advice,
@@ -37,6 +36,7 @@ from service.front.metrics.recorder import Metrics
 from service.front.metrics.series import new_registry
 from service.front.server import Server
 from service.front.settings import Settings
+from service.front.study_runner import StudyLimits, StudyRunner
 from service.front.supervisor import ENGINE_COMMAND, Supervisor
 
 log = logging.getLogger("launchbound")
@@ -70,7 +70,7 @@ def create_app(
             yield
         finally:
             await state.client.drain(settings.drain_seconds)
-            await state.anatomy.stop()
+            await state.studies.stop()
             await state.supervisor.stop()
 
     app = FastAPI(
@@ -134,16 +134,16 @@ def _assemble(
 ) -> AppState:
     build = {"version": build_version(), "commit": build_commit(settings.commit)}
     instrumented = settings.instrumentation == "full"
-    moved = Metrics(new_registry(), settings.modes, settings.batch_sizes, build, instrumented)
-    client = EngineClient(settings.modes, settings.max_queue, settings.hang_seconds, moved)
+    metrics_recorder = Metrics(new_registry(), settings.modes, settings.batch_sizes, build, instrumented)
+    client = EngineClient(settings.modes, settings.max_queue, settings.hang_seconds, metrics_recorder)
     supervisor = Supervisor(client, settings.engine_settings, commands[0], refused=refused)
-    studies = Anatomy(client, AnatomyProcess(settings.engine_settings, commands[1]), _limits(settings))
-    return AppState(settings, client, supervisor, studies, moved, StepStatistics())
+    studies = StudyRunner(client, AnatomyProcess(settings.engine_settings, commands[1]), _limits(settings))
+    return AppState(settings, client, supervisor, studies, metrics_recorder, StepStatistics())
 
 
-def _limits(settings: Settings) -> Limits:
+def _limits(settings: Settings) -> StudyLimits:
     """What bounds a study; no request waits for one so long that half its own time is gone."""
-    return Limits(
+    return StudyLimits(
         pause=min(settings.anatomy_pause_seconds, settings.request_timeout_seconds / 2),
         wait=settings.request_timeout_seconds,
         study=settings.hang_seconds,

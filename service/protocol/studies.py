@@ -22,11 +22,11 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     """The process is up, its model loaded; sent once."""
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True, tag="progress"):
+class StudyProgress(msgspec.Struct, frozen=True, kw_only=True, tag="progress"):
     """What study `id` is doing now, in a few words."""
 
     id: int
-    words: str
+    text: str
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, tag="finding"):
@@ -43,4 +43,4 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
     problem: Problem
 
 
-FromAnatomy = Ready | Progress | Finding | Refused
+FromAnatomy = Ready | StudyProgress | Finding | Refused

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from launchbound import app
 from service.cli.generate import harmless
-from service.cli.timing_bar import cells, parts_of, timing_bar
+from service.cli.timing_bar import bar_segments, proportional_cells, timing_bar
 from tests.support.serving import Front, running, until
 
 
@@ -37,7 +37,7 @@ def test_a_generation_that_fails_is_told_with_exit_code_1(own_front: Front, comm
 
 def test_a_mode_that_failed_is_told_with_its_reason_and_exit_code_1() -> None:
     with running(states={"compiled": "failed"}) as front:
-        until(lambda: front.parts.client.engine is not None, "hello")
+        until(lambda: front.state.client.engine is not None, "hello")
         shown = verb(front, "x", "--mode=compiled")
     assert shown.exit_code == 1
     assert "as commanded" in shown.stderr
@@ -80,28 +80,28 @@ def drawn(timings: dict[str, object], sampled: bool = False) -> str:
 
 
 def test_the_bar_has_all_its_cells_and_no_part_more_than_its_share() -> None:
-    assert cells([0.1, 0.2, 0.3, 0.4], 10) == [1, 2, 3, 4]
-    assert cells([1.0, 1.0, 1.0, -0.5], 10) == [4, 3, 3, 0]
-    assert cells([0.0, 0.0], 10) == [0, 0]
+    assert proportional_cells([0.1, 0.2, 0.3, 0.4], 10) == [1, 2, 3, 4]
+    assert proportional_cells([1.0, 1.0, 1.0, -0.5], 10) == [4, 3, 3, 0]
+    assert proportional_cells([0.0, 0.0], 10) == [0, 0]
     for values in ([0.0001, 5.0, 3.0, 0.3], [1 / 3] * 4, [0.0, 0.0, 0.0, 1.0]):
-        assert sum(cells(values, 60)) == 60
+        assert sum(proportional_cells(values, 60)) == 60
 
 
 def test_on_a_cpu_the_estimates_are_called_by_their_names(front: Front) -> None:
     timings = front.generate().json()["timings"]
-    notes = {part.name: part.note for part in parts_of(timings, sampled=False)}
+    notes = {part.name: part.note for part in bar_segments(timings, sampled=False)}
     assert list(notes) == ["queue", "dispatch", "kernel", "other"]
     assert notes["dispatch"] == "calibrated, a lower estimate"
     assert notes["kernel"] == "residual, an upper estimate"
-    assert "lower" not in parts_of(timings, sampled=True)[1].note
-    assert sum(part.seconds or 0 for part in parts_of(timings, sampled=False)) == (
+    assert "lower" not in bar_segments(timings, sampled=True)[1].note
+    assert sum(part.seconds or 0 for part in bar_segments(timings, sampled=False)) == (
         pytest.approx(timings["total_seconds"])
     )
 
 
 def test_on_cuda_the_host_waits_and_kernels_run_beside_it(cuda_front: Front) -> None:
     timings = cuda_front.generate().json()["timings"]
-    parts = parts_of(timings, sampled=False)
+    parts = bar_segments(timings, sampled=False)
     assert [part.name for part in parts] == ["queue", "dispatch", "sync wait", "other"]
     assert parts[1].note == "measured"
     assert sum(part.seconds or 0 for part in parts) == pytest.approx(timings["total_seconds"])

@@ -107,7 +107,7 @@ class FakeEngine:
             elif isinstance(message, Stop):
                 self.stopped = not self.options.get("deaf")
 
-    def rest(self, asked: Pause) -> None:
+    def pause(self, asked: Pause) -> None:
         """Do nothing until told to go on; option `restless`: say once that it has not rested."""
         self.paused = asked.id
         self.send(Paused(id=asked.id, holds=True))

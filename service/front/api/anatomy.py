@@ -59,7 +59,7 @@ async def probe(name: str, request: Request) -> Response:
 
 async def _study(state: AppState, receive: Receive, name: str, arguments: dict[str, object]) -> Response:
     """The finding of a study as it came; a client that goes away ends it."""
-    study = asyncio.create_task(state.anatomy.study(name, encode_json(arguments)))
+    study = asyncio.create_task(state.studies.study(name, encode_json(arguments)))
     gone = asyncio.create_task(_until_disconnect(receive))
     try:
         await asyncio.wait({study, gone}, return_when=asyncio.FIRST_COMPLETED)

@@ -25,7 +25,7 @@ async def live(request: Request) -> Response:
             "status": "live",
             "engine": "up" if up else state.client.down_reason,
             "engine_paused": state.client.pause.held,
-            "anatomy": state.anatomy.process.doing,
+            "anatomy": state.studies.process.doing,
         }
     )
 

@@ -15,7 +15,7 @@ from service.front.api.answers import reply, server_timing
 from service.front.api.body import read_body
 from service.front.api.call import Call
 from service.front.api.generate import ERRORS, body_schema
-from service.front.api.openai_answers import Asked, CompletionEvents, completion_answer
+from service.front.api.openai_answers import CompletionContext, CompletionEvents, completion_answer
 from service.front.api.request_id import id_of
 from service.front.api.state import AppState, state_of
 from service.front.api.stream import EventStream
@@ -78,12 +78,12 @@ async def completions(request: Request) -> Response:
     _check_limits(state, body, copies)
     job = _new_job(state, id_of(request.scope), mode, body, copies, received_ns)
     usage = bool(body.stream_options and body.stream_options.include_usage)
-    asked = Asked(id_of(request.scope), body.model, copies, usage)
+    context = CompletionContext(id_of(request.scope), body.model, copies, usage)
     if body.stream:
-        return EventStream(state, job, received_ns, CompletionEvents(state, asked))
+        return EventStream(state, job, received_ns, CompletionEvents(state, context))
     async with Call(state, request.receive) as call:
         timing = await call.timing(call.submit(job), received_ns)
-    answer = completion_answer(asked, timing, state)
+    answer = completion_answer(context, timing, state)
     # Observed right after the answer has been written, so that nobody waits for the observation.
     asyncio.get_running_loop().call_soon(state.observe, timing)
     return reply(answer, {"Server-Timing": server_timing(answer["launchbound"]["timings"])})

@@ -19,7 +19,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CompletionContext:
     """What an answer repeats of its request. `copies`: completions per prompt, which follow each other."""
 
     request_id: str
@@ -28,26 +28,26 @@ class Asked:
     include_usage: bool
 
 
-def completion_answer(asked: Asked, timing: RequestTiming, state: AppState) -> CompletionAnswer:
+def completion_answer(context: CompletionContext, timing: RequestTiming, state: AppState) -> CompletionAnswer:
     """The body of one request."""
-    ours = _ours(asked, timing, state)
+    ours = _ours(context, timing, state)
     choices = [_choice(i, out["text"], out["finish_reason"]) for i, out in enumerate(ours["outputs"])]
     return {
-        **_head(asked, int(time())),
+        **_head(context, int(time())),
         "choices": choices,
-        "usage": _usage(ours, asked.copies),
+        "usage": _usage(ours, context.copies),
         "launchbound": _extension(ours),
     }
 
 
 class CompletionEvents:
-    """One chunk per piece of text, one per completion with its reason to end, usage if asked for, `[DONE]`.
+    """One chunk per piece of text, one per completion with its reason to end, usage if context for, `[DONE]`.
 
     The last chunk has our timings. An error is a chunk without `choices`, and then nothing follows.
     """
 
-    def __init__(self, state: AppState, asked: Asked) -> None:
-        self._state, self._asked, self._created = state, asked, int(time())
+    def __init__(self, state: AppState, context: CompletionContext) -> None:
+        self._state, self._context, self._created = state, context, int(time())
 
     def tokens(self, tokens: Sequence[Token]) -> bytes:
         """One chunk each."""
@@ -55,13 +55,13 @@ class CompletionEvents:
 
     def end(self, timing: RequestTiming) -> bytes:
         """All that is left to say."""
-        ours = _ours(self._asked, timing, self._state)
+        ours = _ours(self._context, timing, self._state)
         chunks = [
             self._chunk([_choice(index, "", output["finish_reason"])])
             for index, output in enumerate(ours["outputs"])
         ]
-        if self._asked.include_usage:
-            chunks.append({**self._chunk([]), "usage": _usage(ours, self._asked.copies)})
+        if self._context.include_usage:
+            chunks.append({**self._chunk([]), "usage": _usage(ours, self._context.copies)})
         chunks[-1]["launchbound"] = _extension(ours)
         return b"".join(map(_data, chunks)) + DONE
 
@@ -70,18 +70,18 @@ class CompletionEvents:
         return _data(completion_error(error.type, error.message, error.param))
 
     def _chunk(self, choices: list[Choice]) -> CompletionAnswer:
-        chunk: CompletionAnswer = {**_head(self._asked, self._created), "choices": choices}
-        if self._asked.include_usage:
+        chunk: CompletionAnswer = {**_head(self._context, self._created), "choices": choices}
+        if self._context.include_usage:
             chunk["usage"] = None
         return chunk
 
 
-def _head(asked: Asked, created: int) -> CompletionAnswer:
+def _head(context: CompletionContext, created: int) -> CompletionAnswer:
     return {
-        "id": f"cmpl-{asked.request_id}",
+        "id": f"cmpl-{context.request_id}",
         "object": "text_completion",
         "created": created,
-        "model": asked.model,
+        "model": context.model,
         "choices": [],
     }
 
@@ -90,9 +90,9 @@ def _choice(index: int, text: str, reason: FinishReason | None) -> Choice:
     return {"index": index, "text": text, "logprobs": None, "finish_reason": reason}
 
 
-def _ours(asked: Asked, timing: RequestTiming, state: AppState) -> GenerateAnswer:
+def _ours(context: CompletionContext, timing: RequestTiming, state: AppState) -> GenerateAnswer:
     """What the service's own route would answer."""
-    return generate_answer(timing, asked.request_id, state.settings.model, state.device)
+    return generate_answer(timing, context.request_id, state.settings.model, state.device)
 
 
 def _usage(ours: GenerateAnswer, copies: int) -> Usage:

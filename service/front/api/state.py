@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from starlette.requests import HTTPConnection
 
 from service.front.advice import StepStatistics
-from service.front.anatomy_client import Anatomy
 from service.front.engine_client import EngineClient
 from service.front.metrics.recorder import Metrics
 from service.front.request_timing import RequestTiming
 from service.front.settings import Settings
+from service.front.study_runner import StudyRunner
 from service.front.supervisor import Supervisor
 
 
@@ -22,7 +22,7 @@ class AppState:
     settings: Settings
     client: EngineClient
     supervisor: Supervisor
-    anatomy: Anatomy
+    studies: StudyRunner
     metrics: Metrics
     statistics: StepStatistics
 

@@ -22,7 +22,7 @@ class SweepHeader:
         if not self._of_a_run(scope):
             await self._app(scope, receive, send)
             return
-        with self._state.anatomy.sweeps.request():
+        with self._state.studies.sweeps.request():
             await self._app(scope, receive, send)
 
     def _of_a_run(self, scope: Scope) -> bool:

@@ -14,7 +14,7 @@ from prometheus_client.utils import floatToGoString
 Labels = tuple[str, ...]
 
 
-class _Child:
+class _HistogramChild:
     """One label set: a count per bucket and the sum, and the lines that show them, kept until they move."""
 
     __slots__ = ("_bounds", "_lines", "_prefixes", "counts", "total")
@@ -49,7 +49,7 @@ class _Child:
         return self._lines
 
 
-class Distribution(Collector):
+class CachedHistogram(Collector):
     """A classic histogram for one thread. Values are not negative; `bounds` rise, and +Inf is added."""
 
     def __init__(
@@ -57,14 +57,14 @@ class Distribution(Collector):
     ) -> None:
         self.name, self._text, self._label_names, self._unit = name, text, tuple(labels), unit
         self._bounds = [*map(float, bounds), inf]
-        self._children: dict[Labels, _Child] = {}
+        self._children: dict[Labels, _HistogramChild] = {}
         self._heads_only = False
 
     def labels(self, *values: str) -> Callable[[float], None]:
         """How to observe a value, in the unit of this histogram, under these labels."""
         child = self._children.get(values)
         if child is None:
-            child = self._children[values] = _Child(self._bounds, self._prefixes(values))
+            child = self._children[values] = _HistogramChild(self._bounds, self._prefixes(values))
         return child.observe
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
@@ -105,15 +105,15 @@ class Distribution(Collector):
         return [*buckets, prefix("count"), prefix("sum")]
 
 
-def exposed(distributions: Iterable[Distribution], encode: Callable[[], bytes]) -> bytes:
-    """What `encode` makes of a registry with `distributions` in it, their samples from kept text."""
-    distributions = list(distributions)
+def exposed(histograms: Iterable[CachedHistogram], encode: Callable[[], bytes]) -> bytes:
+    """What `encode` makes of a registry with `histograms` in it, their samples from kept text."""
+    histograms = list(histograms)
     with ExitStack() as stack:
-        for distribution in distributions:
-            stack.enter_context(distribution.heads_only())
+        for histogram in histograms:
+            stack.enter_context(histogram.heads_only())
         exposition = encode().decode()
-    for distribution in distributions:
-        exposition = distribution.insert(exposition)
+    for histogram in histograms:
+        exposition = histogram.insert(exposition)
     return exposition.encode()
 
 

@@ -19,7 +19,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from service.front.metrics.catalogue import CATALOGUE, PREFIX, MetricSpec
-from service.front.metrics.histogram import Distribution, exposed
+from service.front.metrics.histogram import CachedHistogram, exposed
 
 Labels = tuple[str, ...]
 Write = Callable[[float], None]
@@ -54,7 +54,7 @@ class Sums(Collector):
         yield family
 
 
-Family = Counter | Gauge | Distribution | Info | Sums
+Family = Counter | Gauge | CachedHistogram | Info | Sums
 
 
 class Series:
@@ -93,8 +93,8 @@ class Series:
     def render(self, accept: str) -> tuple[bytes, str]:
         """The exposition in the format that an Accept header asks for, and its content type."""
         encode, content_type = choose_encoder(accept)
-        distributions = (family for family in self._families.values() if isinstance(family, Distribution))
-        return exposed(distributions, lambda: encode(self._registry)), content_type
+        histograms = (family for family in self._families.values() if isinstance(family, CachedHistogram))
+        return exposed(histograms, lambda: encode(self._registry)), content_type
 
     def writer(self, name: str, labels: Labels) -> Write:
         """The cached way into one series."""
@@ -109,7 +109,7 @@ class Series:
             return (family.labels(*labels) if labels else family).inc
         if isinstance(family, Gauge):
             return (family.labels(*labels) if labels else family).set
-        if isinstance(family, Distribution):
+        if isinstance(family, CachedHistogram):
             return family.labels(*labels)
         assert isinstance(family, Info)
         child = family.labels(*labels)
@@ -136,9 +136,9 @@ class Series:
             return Gauge(name, row.help, row.labels, unit=row.unit, registry=registry)
         if row.kind == "histogram":
             bounds = row.buckets or self._batch_sizes
-            distribution = Distribution(name, row.help, row.labels, row.unit, bounds)
-            registry.register(distribution)
-            return distribution
+            histogram = CachedHistogram(name, row.help, row.labels, row.unit, bounds)
+            registry.register(histogram)
+            return histogram
         if row.kind == "info":
             return Info(name.removesuffix("_info"), row.help, row.labels, registry=registry)
         sums = Sums(row)

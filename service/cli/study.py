@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from service.cli.shared import (
+from service.cli.options import (
     Device,
     Dtype,
     Model,

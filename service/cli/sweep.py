@@ -10,7 +10,7 @@ from typing import Annotated, Any, cast
 import typer
 from rich.console import Console
 
-from service.cli.shared import (
+from service.cli.options import (
     EXIT_FAILED,
     BatchSizes,
     Device,

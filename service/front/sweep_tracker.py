@@ -10,7 +10,7 @@ RUN_SECONDS = 30.0
 """A run is in progress until this long after its last request ended."""
 
 
-class ActiveSweeps:
+class SweepTracker:
     """`begun` is called for each request of a run, so that whatever would disturb it stops."""
 
     def __init__(self, begun: Callable[[], None]) -> None:

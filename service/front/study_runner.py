@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
-from service.front.active_sweeps import RUN_SECONDS, ActiveSweeps
 from service.front.anatomy_process import AnatomyProcess
 from service.front.engine_client import EngineClient
 from service.front.errors import (
@@ -20,6 +19,7 @@ from service.front.errors import (
     RunInProgress,
     StudyInterrupted,
 )
+from service.front.sweep_tracker import RUN_SECONDS, SweepTracker
 
 log = logging.getLogger("launchbound.anatomy")
 
@@ -30,7 +30,7 @@ BUSY_RETRY_SECONDS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class StudyLimits:
     """In seconds: requests wait for a study no longer than `pause`, a study for the engine than `wait`.
 
     A study that has not ended after `study` is given up, and the process is ended after `idle` without one.
@@ -43,7 +43,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Studied:
+class StudyResult:
     """A finding as JSON, and the way to it in `seconds`: `wait` for the engine, `start` of the process where
     there was none, the `study` itself, and for how long of these two it was `suspended` for requests.
     """
@@ -52,18 +52,18 @@ class Studied:
     seconds: dict[str, float]
 
 
-class Anatomy:
+class StudyRunner:
     """Admits studies, has the engine rest for them, and gives way to requests that waited enough."""
 
-    def __init__(self, client: EngineClient, process: AnatomyProcess, limits: Limits) -> None:
+    def __init__(self, client: EngineClient, process: AnatomyProcess, limits: StudyLimits) -> None:
         self._client, self._limits = client, limits
         self.process = process
-        self.sweeps = ActiveSweeps(lambda: client.pause.break_off(_run_in_progress("began")))
+        self.sweeps = SweepTracker(lambda: client.pause.break_off(_run_in_progress("began")))
         self._busy = False
         self._idle: asyncio.TimerHandle | None = None
         self._ending: asyncio.Task[None] | None = None
 
-    async def study(self, name: str, arguments: bytes) -> Studied:
+    async def study(self, name: str, arguments: bytes) -> StudyResult:
         """Run the study `name`. Cancelled, it ends the process at once: nobody waits for its answer.
 
         Raises Draining, ModeNotReady, RunInProgress or AnatomyBusy before anything was disturbed;
@@ -107,7 +107,7 @@ class Anatomy:
                 retry_after_seconds=BUSY_RETRY_SECONDS,
             )
 
-    async def _run(self, name: str, arguments: bytes) -> Studied:
+    async def _run(self, name: str, arguments: bytes) -> StudyResult:
         began = monotonic()
         try:
             async with asyncio.timeout(self._limits.wait):
@@ -119,7 +119,7 @@ class Anatomy:
         work = asyncio.create_task(self._work(name, arguments, seconds))
         try:
             seconds["suspended"] = await self._attend(work)
-            return Studied(work.result(), seconds)
+            return StudyResult(work.result(), seconds)
         finally:
             if not work.done():
                 work.cancel()

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from service.cli.shared import (
+from service.cli.options import (
     EXIT_FAILED,
     BatchSizes,
     Device,
@@ -106,15 +106,15 @@ def generate(
     if url and (model or device or dtype):
         bad_input("--model, --device and --dtype belong to the service: leave them out where --url names one")
     from loadtests.run.target import ModeFailed, TargetError
-    from service.cli.generate import Asked, GenerationFailed, show
+    from service.cli.generate import GenerationFailed, GenerationRequest, show
     from service.front.launch import LaunchError
 
     served = {"model": model, "device": device, "dtype": dtype, "modes": mode, "batch_sizes": "1"}
-    asked = Asked(prompt, mode, max_new_tokens, temperature, top_k, seed)
+    request = GenerationRequest(prompt, mode, max_new_tokens, temperature, top_k, seed)
     try:
         with _service(url, served) as at:
             key, own = os.environ.get("LAUNCHBOUND_API_KEY"), url is None
-            show(at, key, asked, Console(), Console(stderr=True), settled=own)
+            show(at, key, request, Console(), Console(stderr=True), settled=own)
     except (GenerationFailed, ModeFailed) as error:
         typer.echo(f"launchbound: {error}", err=True)
         raise typer.Exit(EXIT_FAILED) from None

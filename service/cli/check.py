@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from service.cli.shared import (
+from service.cli.options import (
     BatchSizes,
     Device,
     Dtype,
