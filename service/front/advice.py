@@ -52,14 +52,14 @@ class StepStatistics:
 
     def observe(self, timing: RequestTiming) -> None:
         """Take in one request that ended well."""
-        decode, outcome = timing.timings.decode, timing.outcome
+        decode, outcome = timing.engine.decode, timing.outcome
         if outcome.profile is not None or decode.wall_seconds is None or decode.steps == 0:
             return
         sample = self._samples[timing.job.mode, outcome.batch_bucket]
         sample.step_seconds.append(decode.wall_seconds / decode.steps)
-        if timing.kernel_seconds is not None and timing.dispatch_seconds is not None:
-            sample.kernel_seconds += timing.kernel_seconds
-            sample.dispatch_seconds += timing.dispatch_seconds
+        if timing.parts.kernel_seconds is not None and timing.parts.dispatch_seconds is not None:
+            sample.kernel_seconds += timing.parts.kernel_seconds
+            sample.dispatch_seconds += timing.parts.dispatch_seconds
 
     def advise(self, batch_size: int, buckets: Sequence[int], modes: Sequence[str]) -> Advice:
         """The best of `modes` (in the ladder's order, simplest first) for a batch of `batch_size`.

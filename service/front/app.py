@@ -26,10 +26,9 @@ from service.front.api import (
     problems,
     traces,
 )
-from service.front.api.keys import require_key
-from service.front.api.request_id import RequestId
+from service.front.api.middleware import RequestIdMiddleware, SweepTrackingMiddleware, require_key
+from service.front.api.openapi import UNAUTHORISED
 from service.front.api.state import AppState
-from service.front.api.sweep_header import SweepHeader
 from service.front.build import build_commit, build_version
 from service.front.engine_client import EngineClient
 from service.front.metrics.recorder import Metrics
@@ -81,10 +80,10 @@ def create_app(
         redirect_slashes=False,
     )
     app.state.launchbound = state
-    app.add_middleware(SweepHeader, state=state)
-    app.add_middleware(RequestId)
+    app.add_middleware(SweepTrackingMiddleware, settings=settings, sweeps=state.studies.sweeps)
+    app.add_middleware(RequestIdMiddleware)
     problems.install(app)
-    v1 = APIRouter(prefix="/v1", dependencies=[Depends(require_key)])
+    v1 = APIRouter(prefix="/v1", dependencies=[Depends(require_key(settings))], responses=UNAUTHORISED)
     for routes in (generate, compare, openai, modes, advice, anatomy, traces):
         v1.include_router(routes.router)
     app.include_router(v1)

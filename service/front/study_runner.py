@@ -145,7 +145,9 @@ class StudyRunner:
                 raise pause.lost.result()
             if work.done():
                 if pause.overdue:
-                    raise StudyInterrupted("the engine's rest ran out meanwhile, which disturbs; try again")
+                    raise StudyInterrupted(
+                        "the engine's pause ran out during the study, which may have disturbed it; try again"
+                    )
                 return suspended
             if monotonic() - suspended > ends:
                 raise DeadlinePassed(f"the study took more than {self._limits.study:g} s and was given up")

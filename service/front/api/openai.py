@@ -6,17 +6,15 @@ import asyncio
 import re
 from pathlib import PurePath
 from time import perf_counter_ns, time
-from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from service.front.api.answers import reply, server_timing
 from service.front.api.body import read_body
-from service.front.api.call import Call
-from service.front.api.generate import ERRORS, body_schema
+from service.front.api.call import EngineCall
 from service.front.api.openai_answers import CompletionContext, CompletionEvents, completion_answer
-from service.front.api.request_id import id_of
+from service.front.api.openapi import GENERATION_ERRORS, Responses, body_schema
 from service.front.api.state import AppState, state_of
 from service.front.api.stream import EventStream
 from service.front.errors import BadRequest, NotFound, UnknownMode
@@ -32,8 +30,8 @@ from service.protocol.messages import Job
 CREATED = int(time())
 """When this front started: a model here has no other birthday."""
 
-OPENAI_ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {**shown, "model": CompletionErrorBody} for status, shown in ERRORS.items()
+OPENAI_ERRORS: Responses = {
+    status: {**shown, "model": CompletionErrorBody} for status, shown in GENERATION_ERRORS.items()
 }
 
 router = APIRouter(tags=["openai"])
@@ -50,7 +48,10 @@ async def models(request: Request) -> Response:
     return reply(answer)
 
 
-@router.get("/models/{model_id}", responses={200: {"model": ModelBody}, 404: OPENAI_ERRORS[404]})
+@router.get(
+    "/models/{model_id}",
+    responses={200: {"model": ModelBody}, 401: OPENAI_ERRORS[401], 404: OPENAI_ERRORS[404]},
+)
 async def model(model_id: str, request: Request) -> Response:
     """One of them."""
     state = state_of(request)
@@ -76,17 +77,18 @@ async def completions(request: Request) -> Response:
     mode = request.state.mode = _mode_of(state, body.model)
     copies = body.n or 1
     _check_limits(state, body, copies)
-    job = _new_job(state, id_of(request.scope), mode, body, copies, received_ns)
+    request_id: str = request.state.request_id
+    job = _new_job(state, request_id, mode, body, copies, received_ns)
     usage = bool(body.stream_options and body.stream_options.include_usage)
-    context = CompletionContext(id_of(request.scope), body.model, copies, usage)
+    context = CompletionContext(request_id, body.model, copies, usage)
     if body.stream:
         return EventStream(state, job, received_ns, CompletionEvents(state, context))
-    async with Call(state, request.receive) as call:
-        timing = await call.timing(call.submit(job), received_ns)
+    async with EngineCall(state, request.receive) as call:
+        timing = await call.run(job, received_ns)
     answer = completion_answer(context, timing, state)
-    # Observed right after the answer has been written, so that nobody waits for the observation.
+    # Observed right after the answer has been written, so that no client waits for the observation.
     asyncio.get_running_loop().call_soon(state.observe, timing)
-    return reply(answer, {"Server-Timing": server_timing(answer["launchbound"]["timings"])})
+    return reply(answer, {"Server-Timing": server_timing(timing.parts)})
 
 
 def model_name(model: str) -> str:

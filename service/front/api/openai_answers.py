@@ -1,4 +1,4 @@
-"""Accounts become OpenAI's answers: one body, or the chunks of a stream; our timings ride along."""
+"""OpenAI's answers: one body, or the chunks of a stream, with our timings as an extension."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _choice(index: int, text: str, reason: FinishReason | None) -> Choice:
 
 def _ours(context: CompletionContext, timing: RequestTiming, state: AppState) -> GenerateAnswer:
     """What the service's own route would answer."""
-    return generate_answer(timing, context.request_id, state.settings.model, state.device)
+    return generate_answer(timing, context.request_id, state.settings.model, state.client.device)
 
 
 def _usage(ours: GenerateAnswer, copies: int) -> Usage:

@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.front.api.answers import reply
+from service.front.api.middleware import REQUEST_ID_HEADER
 from service.front.api.openai_errors import completion_error, speaks_openai
-from service.front.api.request_id import HEADER, id_of
 from service.front.api.state import state_of
 from service.front.errors import BadRequest, LaunchboundError, Unauthorised, error_body
 
@@ -39,7 +39,7 @@ async def _known(request: Request, error: Exception) -> Response:
         valid = asked and not isinstance(error, Unauthorised)
         state.metrics.rejected(error.rejection, mode if valid else None)
     elif error.status in (500, 504):
-        log.warning("request %s: %s: %s", id_of(request.scope), error.type, error.message)
+        log.warning("request %s: %s: %s", request.state.request_id, error.type, error.message)
     body = _body(request, error.type, error.message, error.param)
     return reply(body, error.headers(), error.status)
 
@@ -71,6 +71,6 @@ async def _of_the_framework(request: Request, error: Exception) -> Response:
 
 async def _unknown(request: Request, error: Exception) -> Response:
     """A fault of ours. The framework logs the traceback; the answer bypasses our middleware, hence the id."""
-    log.error("request %s failed: %s: %s", id_of(request.scope), type(error).__name__, error)
-    message = f"the service failed; its log has the reason under the request id {id_of(request.scope)}"
-    return reply(_body(request, "internal", message), {HEADER: id_of(request.scope)}, 500)
+    log.error("request %s failed: %s: %s", request.state.request_id, type(error).__name__, error)
+    message = f"the service failed; its log has the reason under the request id {request.state.request_id}"
+    return reply(_body(request, "internal", message), {REQUEST_ID_HEADER: request.state.request_id}, 500)

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from service.front.api.answers import encode_json, generate_answer
-from service.front.api.call import Call
+from service.front.api.call import EngineCall
 from service.front.api.state import AppState
 from service.front.errors import LaunchboundError, error_body
 from service.front.pending_request import PendingRequest
@@ -43,11 +43,11 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Stream until the job has ended; the request is observed when its last event has left."""
-        async with Call(self._state, receive) as call:
+        async with EngineCall(self._state, receive) as call:
             pending = call.submit(self._job)
             await self._send_tokens(pending, send)
             try:
-                timing = await call.timing(pending, self._received_ns)
+                timing = await call.result(pending, self._received_ns)
             except LaunchboundError as error:
                 if not self._started:
                     raise
@@ -82,8 +82,8 @@ class GenerateEvents:
 
     def end(self, timing: RequestTiming) -> bytes:
         """The `result`."""
-        settings = self._state.settings
-        return _event("result", generate_answer(timing, self._request_id, settings.model, self._state.device))
+        model, device = self._state.settings.model, self._state.client.device
+        return _event("result", generate_answer(timing, self._request_id, model, device))
 
     def error(self, error: LaunchboundError) -> bytes:
         """The `error`."""

@@ -49,7 +49,7 @@ class Metrics:
         write("tokens_total", timing.outcome.prompt_tokens, mode, "prompt")
         generated = sum(output.completion_tokens for output in timing.outcome.outputs)
         write("tokens_total", generated, mode, "generated")
-        write("engine_involuntary_switches_total", timing.timings.involuntary_switches)
+        write("engine_involuntary_switches_total", timing.engine.involuntary_switches)
         self._observe_replays(timing)
         if timing.outcome.profile is not None:
             # The profiler stretches what it looks at, so these stay out of every time.
@@ -58,8 +58,8 @@ class Metrics:
         else:
             self._observe_request(timing, mode)
             batch = str(timing.outcome.batch_bucket)
-            self._observe_phase(timing.timings.prefill, mode, "prefill", batch)
-            self._observe_phase(timing.timings.decode, mode, "decode", batch)
+            self._observe_phase(timing.engine.prefill, mode, "prefill", batch)
+            self._observe_phase(timing.engine.decode, mode, "decode", batch)
         write("instrumentation_seconds_total", perf_counter() - began)
 
     def failed(self, mode: str, outcome: str) -> None:
@@ -158,21 +158,21 @@ class Metrics:
 
     def _observe_replays(self, timing: RequestTiming) -> None:
         """Where a request ran as the form of its mode that replays graphs, each of its steps was a replay."""
-        mode, timings = timing.job.mode, timing.timings
+        mode, timings = timing.job.mode, timing.engine
         if MODES[mode].cuda.graph_replay and timing.outcome.effective == MODES[mode].cuda.name:
             steps = timings.prefill.steps + timings.decode.steps
             self._series.write("cudagraph_replays_total", steps, mode)
 
     def _observe_request(self, timing: RequestTiming, mode: str) -> None:
         parts = {
-            "request_duration_seconds": timing.total_seconds,
-            "request_queue_seconds": timing.queue_seconds,
-            "request_dispatch_seconds": timing.dispatch_seconds,
-            "request_device_span_seconds": timing.device_span_seconds,
-            "request_kernel_seconds": timing.kernel_seconds,
-            "request_sync_wait_seconds": timing.sync_wait_seconds,
-            "request_other_seconds": timing.other_seconds,
-            "time_to_first_token_seconds": timing.time_to_first_token_seconds,
+            "request_duration_seconds": timing.parts.total_seconds,
+            "request_queue_seconds": timing.parts.queue_seconds,
+            "request_dispatch_seconds": timing.parts.dispatch_seconds,
+            "request_device_span_seconds": timing.parts.device_span_seconds,
+            "request_kernel_seconds": timing.parts.kernel_seconds,
+            "request_sync_wait_seconds": timing.parts.sync_wait_seconds,
+            "request_other_seconds": timing.parts.other_seconds,
+            "time_to_first_token_seconds": timing.parts.time_to_first_token_seconds,
             "time_per_output_token_seconds": timing.time_per_output_token_seconds,
         }
         for name, seconds in parts.items():

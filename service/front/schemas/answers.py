@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from typing_extensions import TypedDict
@@ -48,7 +49,8 @@ class Usage(TypedDict):
     total_tokens: int
 
 
-class PhaseBody(TypedDict):
+@dataclass(frozen=True, slots=True)
+class PhaseBody:
     """Sums over the steps of one phase; null: this device cannot measure it."""
 
     steps: int
@@ -70,7 +72,8 @@ class Sources(TypedDict):
     kernel: Source | None
 
 
-class TimingsBody(TypedDict):
+@dataclass(frozen=True, slots=True)
+class TimingsBody:
     """From the body parsed until just before the answer is serialised, in parts that add up."""
 
     queue_seconds: float
