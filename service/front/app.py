@@ -37,6 +37,7 @@ from service.front.server import Server
 from service.front.settings import Settings
 from service.front.study_runner import StudyLimits, StudyRunner
 from service.front.supervisor import ENGINE_COMMAND, Supervisor
+from service.protocol.placement import front_cpus
 
 log = logging.getLogger("launchbound")
 
@@ -108,7 +109,7 @@ def serve(settings: Settings) -> int:
         server.should_exit = True
 
     app = create_app(settings, refused=refused)  # notes the cores before the front is pinned to some of them
-    _pin_front(settings)
+    os.sched_setaffinity(0, front_cpus(settings.front_cpus, settings.engine_cpus))
     config = uvicorn.Config(
         app,
         loop="uvloop",
@@ -133,11 +134,11 @@ def _assemble(
 ) -> AppState:
     build = {"version": build_version(), "commit": build_commit(settings.commit)}
     instrumented = settings.instrumentation == "full"
-    metrics_recorder = Metrics(new_registry(), settings.modes, settings.batch_sizes, build, instrumented)
-    client = EngineClient(settings.modes, settings.max_queue, settings.hang_seconds, metrics_recorder)
+    recorder = Metrics(new_registry(), settings.modes, settings.batch_sizes, build, instrumented)
+    client = EngineClient(settings.modes, settings.max_queue, settings.hang_seconds, recorder)
     supervisor = Supervisor(client, settings.engine_settings, commands[0], refused=refused)
     studies = StudyRunner(client, AnatomyProcess(settings.engine_settings, commands[1]), _limits(settings))
-    return AppState(settings, client, supervisor, studies, metrics_recorder, StepStatistics())
+    return AppState(settings, client, supervisor, studies, recorder, StepStatistics())
 
 
 def _limits(settings: Settings) -> StudyLimits:
@@ -162,16 +163,6 @@ def _listen(host: str, port: int) -> socket.socket:
         raise
     listener.set_inheritable(False)
     return listener
-
-
-def _pin_front(settings: Settings) -> None:
-    """Keep the front off the engine's cores: on those asked for, else on the lower half of what there is."""
-    usable = sorted(os.sched_getaffinity(0))
-    cores = settings.front_cpus
-    if cores is None:
-        engine = settings.engine_cpus or usable[len(usable) // 2 :]
-        cores = [core for core in usable if core not in engine] or usable
-    os.sched_setaffinity(0, cores)
 
 
 def _bad_input(message: str) -> int:

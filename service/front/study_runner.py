@@ -145,9 +145,10 @@ class StudyRunner:
                 raise pause.lost.result()
             if work.done():
                 if pause.overdue:
-                    raise StudyInterrupted(
-                        "the engine's pause ran out during the study, which may have disturbed it; try again"
+                    message = (
+                        "the engine's pause ran out, and its work may have disturbed the study; try again"
                     )
+                    raise StudyInterrupted(message)
                 return suspended
             if monotonic() - suspended > ends:
                 raise DeadlinePassed(f"the study took more than {self._limits.study:g} s and was given up")
