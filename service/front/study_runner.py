@@ -145,9 +145,7 @@ class StudyRunner:
                 raise pause.lost.result()
             if work.done():
                 if pause.overdue:
-                    message = (
-                        "the engine's pause ran out, and its work may have disturbed the study; try again"
-                    )
+                    message = "the engine's pause ran out, so the study may have been disturbed; try again"
                     raise StudyInterrupted(message)
                 return suspended
             if monotonic() - suspended > ends:

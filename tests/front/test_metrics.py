@@ -11,7 +11,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from prometheus_client.samples import Sample
 
-from service.front.metrics.catalogue import CATALOGUE, OUTCOMES, PREFIX, REQUEST_BUCKETS, STEP_BUCKETS
+from service.front.metrics.catalogue import CATALOGUE, PREFIX, REQUEST_BUCKETS, STEP_BUCKETS
+from service.front.metrics.spec import OUTCOMES
 from service.protocol.modes import MODES
 from tests.support.serving import BODY, Front, running, until
 

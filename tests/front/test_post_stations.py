@@ -35,7 +35,7 @@ AFTERWARDS = {"front.metrics.recorder", "front.metrics.series", "front.metrics.h
 
 
 class Call(NamedTuple):
-    """One call into a module of ours. `caller`: the nearest module of ours on the stack; `root`: the outermost."""
+    """One call into a module of ours. `caller`: the nearest module of ours on the stack; `root`: the last."""
 
     root: str
     caller: str | None

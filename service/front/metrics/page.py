@@ -13,19 +13,21 @@ from pathlib import Path
 from service.front.metrics.catalogue import (
     CATALOGUE,
     COMPILE_BUCKETS,
+    PREFIX,
+    REQUEST_BUCKETS,
+    STEP_BUCKETS,
+)
+from service.front.metrics.series import new_registry
+from service.front.metrics.spec import (
     FALLBACK,
     FALLBACK_REASONS,
     OUTCOMES,
     PHASES,
-    PREFIX,
     REJECTIONS,
-    REQUEST_BUCKETS,
-    STEP_BUCKETS,
     TOKEN_KINDS,
     MetricSpec,
     Start,
 )
-from service.front.metrics.series import new_registry
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
 

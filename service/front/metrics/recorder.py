@@ -9,8 +9,8 @@ from time import perf_counter
 from prometheus_client import CollectorRegistry
 
 from service.front.errors import Rejection
-from service.front.metrics.catalogue import FALLBACK, FALLBACK_REASONS, Start
 from service.front.metrics.series import Labels, Series
+from service.front.metrics.spec import FALLBACK, FALLBACK_REASONS, Start
 from service.front.request_timing import RequestTiming
 from service.protocol.messages import PhaseTimings, StepProfile
 from service.protocol.modes import MODES

@@ -18,8 +18,9 @@ from prometheus_client.core import SummaryMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from service.front.metrics.catalogue import CATALOGUE, PREFIX, MetricSpec
+from service.front.metrics.catalogue import CATALOGUE, PREFIX
 from service.front.metrics.histogram import CachedHistogram, exposed
+from service.front.metrics.spec import MetricSpec
 
 Labels = tuple[str, ...]
 Write = Callable[[float], None]
