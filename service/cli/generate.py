@@ -1,4 +1,4 @@
-"""One prompt to a running service, shown as it comes: the streamed text, then where its time went."""
+"""Sends one prompt to a running service and shows its text as it streams, then where its time went."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from loadtests.run.readiness import await_modes
 from loadtests.run.target import Refused, Target, TargetError
 from service.cli.timing_bar import timing_bar
 
-PATIENCE_SECONDS = 600.0
-"""How long the service may be silent: it has a deadline of its own, and answers then."""
+READ_TIMEOUT_SECONDS = 600.0
+"""Read timeout: longer than the service's own deadline, after which it answers."""
 
 TOO_MANY = 429
-_HARMLESS = {ord("\n"), ord("\t")}
-_CONTROL = {code: "\ufffd" for code in [*range(32), *range(127, 160)] if code not in _HARMLESS}
+_PRINTABLE = {ord("\n"), ord("\t")}
+_CONTROL = {code: "\ufffd" for code in [*range(32), *range(127, 160)] if code not in _PRINTABLE}
 
 
 class GenerationFailed(RuntimeError):
@@ -26,7 +26,7 @@ class GenerationFailed(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """What is to be generated, and in which mode."""
+    """A prompt, its mode and its sampling parameters."""
 
     prompt: str
     mode: str
@@ -55,19 +55,19 @@ def show(
     progress: Console,
     settled: bool = False,
 ) -> None:
-    """Generate at `url` once the mode is ready: text and bar to `console`, the waiting to `progress`.
+    """Generate at `url` once the mode is ready: text and bar to `console`, the wait to `progress`.
 
-    `settled`: wait until all warm-up is over, of which the request would else find the last bit in its way.
+    `settled`: wait until all warm-up is over, so that the request does not queue behind the rest of it.
     Raises GenerationFailed, ModeFailed where the mode failed to warm up, or TargetError where the request
     cannot be served or nothing answers.
     """
-    target = Target(url, api_key, PATIENCE_SECONDS)
+    target = Target(url, api_key, READ_TIMEOUT_SECONDS)
     with progress.status(f"waiting for {request.mode}") as status:
         await_modes(target, [request.mode], status.update, settled=settled)
     try:
         result = _stream(target, request, console)
     except (GenerationFailed, TargetError):
-        console.out("")  # what went wrong stands on a line of its own
+        console.out("")  # the error goes on a line of its own
         raise
     sampled = request.temperature > 0
     timings, usage = result["timings"], result["usage"]
@@ -80,11 +80,11 @@ def show(
 
 def _stream(target: Target, request: GenerationRequest, console: Console) -> dict[str, Any]:
     """Print the text as it arrives; returns the answer that comes last."""
-    console.out(harmless(request.prompt), end="", style="dim", highlight=False)
+    console.out(printable(request.prompt), end="", style="dim", highlight=False)
     try:
         for name, data in target.stream(f"/v1/modes/{request.mode}/generate", request.body()):
             if name == "token":
-                console.out(harmless(data["text"]), end="", highlight=False)
+                console.out(printable(data["text"]), end="", highlight=False)
             elif name == "error":
                 raise GenerationFailed(str(data["error"]["message"]))
             else:
@@ -104,6 +104,6 @@ def _headline(result: dict[str, Any]) -> str:
     return f"{result['model']} in {mode['requested']}{here} on {result['device']}: {total}"
 
 
-def harmless(text: str) -> str:
-    """`text` without characters that a terminal would obey."""
+def printable(text: str) -> str:
+    """`text` with the control characters that a terminal would execute replaced."""
     return text.translate(_CONTROL)

@@ -99,5 +99,5 @@ def _dispatch_note(source: str | None, sampled: bool) -> str:
 
 def _kernel_beside(timings: Mapping[str, Any], sources: Mapping[str, Any]) -> str:
     if timings["kernel_seconds"] is None:
-        return "kernels ran beside the host, how long is not known yet"
+        return "kernels ran beside the host, for an unknown time until a request is profiled"
     return f"kernels ran for {milliseconds(timings['kernel_seconds'])} beside the host ({sources['kernel']})"

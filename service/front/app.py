@@ -1,4 +1,4 @@
-"""The only place where the front's parts meet: `create_app` builds it, `serve` runs it in one process."""
+"""The composition root of the front: `create_app` builds it, `serve` runs it in one process."""
 
 from __future__ import annotations
 
@@ -55,13 +55,12 @@ def create_app(
     refused: Callable[[str], None] | None = None,
     anatomy_command: Sequence[str] | None = None,
 ) -> FastAPI:
-    """The front as an ASGI app. Its lifespan starts the engine and ends it.
+    """The front as an ASGI app. Its lifespan starts and stops the engine.
 
     `engine_command` and `anatomy_command` replace the command lines of these processes; their settings are
-    appended as JSON. `refused` is told why where the first engine says that its settings cannot work.
+    appended as JSON. `refused` is called with the reason where the first engine refuses its settings.
     """
-    commands = engine_command or ENGINE_COMMAND, anatomy_command or ANATOMY_COMMAND
-    state = _assemble(settings, commands, refused)
+    state = _assemble(settings, engine_command or ENGINE_COMMAND, anatomy_command or ANATOMY_COMMAND, refused)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -94,7 +93,7 @@ def create_app(
 
 
 def serve(settings: Settings) -> int:
-    """Run the service until it is told to stop. Returns the exit code: 0, or 2 for input that cannot work."""
+    """Run the service until a signal stops it. Returns the exit code: 0, or 2 for unusable settings."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     if os.environ.get("WEB_CONCURRENCY", "1") != "1":
         return _bad_input("WEB_CONCURRENCY: this service has one front process, as its counters live in it")
@@ -108,7 +107,7 @@ def serve(settings: Settings) -> int:
         refusals.append(reason)
         server.should_exit = True
 
-    app = create_app(settings, refused=refused)  # notes the cores before the front is pinned to some of them
+    app = create_app(settings, refused=refused)  # before the front is pinned: its children may use all cores
     os.sched_setaffinity(0, front_cpus(settings.front_cpus, settings.engine_cpus))
     config = uvicorn.Config(
         app,
@@ -129,20 +128,23 @@ def serve(settings: Settings) -> int:
 
 def _assemble(
     settings: Settings,
-    commands: tuple[Sequence[str], Sequence[str]],
+    engine_command: Sequence[str],
+    anatomy_command: Sequence[str],
     refused: Callable[[str], None] | None,
 ) -> AppState:
     build = {"version": build_version(), "commit": build_commit(settings.commit)}
     instrumented = settings.instrumentation == "full"
     recorder = Metrics(new_registry(), settings.modes, settings.batch_sizes, build, instrumented)
     client = EngineClient(settings.modes, settings.max_queue, settings.hang_seconds, recorder)
-    supervisor = Supervisor(client, settings.engine_settings, commands[0], refused=refused)
-    studies = StudyRunner(client, AnatomyProcess(settings.engine_settings, commands[1]), _limits(settings))
+    supervisor = Supervisor(client, settings.engine_settings, engine_command, refused=refused)
+    studies = StudyRunner(
+        client, AnatomyProcess(settings.engine_settings, anatomy_command), _limits(settings)
+    )
     return AppState(settings, client, supervisor, studies, recorder, StepStatistics())
 
 
 def _limits(settings: Settings) -> StudyLimits:
-    """What bounds a study; no request waits for one so long that half its own time is gone."""
+    """The bounds of a study; no request waits for one longer than half its own timeout."""
     return StudyLimits(
         pause=min(settings.anatomy_pause_seconds, settings.request_timeout_seconds / 2),
         wait=settings.request_timeout_seconds,

@@ -1,4 +1,4 @@
-"""The probes by name, and what each teaches: known to the front, which never imports what runs them."""
+"""The probes by name, with what each teaches; here because the front cannot import what runs them."""
 
 from __future__ import annotations
 

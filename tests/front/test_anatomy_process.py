@@ -217,7 +217,7 @@ def test_a_run_that_begins_ends_the_study_and_its_process(here: Place) -> None:
     assert not process.is_running()
 
 
-@pytest.mark.parametrize(("command", "words"), [("die", "exit code 7"), ("garbage", "no message")])
+@pytest.mark.parametrize(("command", "words"), [("die", "exit code 7"), ("garbage", "cannot be decoded")])
 def test_a_process_that_breaks_is_a_clear_503_and_the_next_call_starts_another(
     here: Place, command: str, words: str
 ) -> None:

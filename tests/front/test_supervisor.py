@@ -71,7 +71,7 @@ def test_an_engine_that_speaks_another_language_is_replaced(own_front: Front) ->
     pid = own_front.state.supervisor.pid
     answer = own_front.command("!garbage")
     assert answer.status_code == 503
-    assert "no message" in answer.json()["error"]["message"]
+    assert "cannot be decoded" in answer.json()["error"]["message"]
     own_front.await_ready()
     assert own_front.state.supervisor.pid != pid
 
@@ -85,26 +85,26 @@ def test_ctrl_c_in_the_terminal_does_not_reach_the_engine(own_front: Front) -> N
 def test_a_command_that_does_not_exist_is_told_and_tried_again(tmp_path: Path) -> None:
     with running(command=[str(tmp_path / "nothing")]) as front:
         until(lambda: "could not be started" in front.state.client.down_reason, "the reason")
-        until(lambda: front.state.supervisor.lives > 1, "another try")
+        until(lambda: front.state.supervisor.starts > 1, "another try")
 
 
 def test_deaths_in_a_row_wait_longer_each_time() -> None:
     with running(exit=3) as front:
         front.state.supervisor._first_retry_seconds = 0.01
-        until(lambda: front.state.supervisor.quick_deaths >= 3, "three deaths")
+        until(lambda: front.state.supervisor.failed_starts >= 3, "three deaths")
         waited = front.state.supervisor.retry_seconds()
-        until(lambda: front.state.supervisor.quick_deaths >= 5, "five deaths")
+        until(lambda: front.state.supervisor.failed_starts >= 5, "five deaths")
         assert front.state.supervisor.retry_seconds() > waited
 
 
 def test_retries_slow_down_to_a_limit_and_never_stop() -> None:
     with running(silent=True) as front:
-        front.state.supervisor.quick_deaths = 500
+        front.state.supervisor.failed_starts = 500
         assert front.state.supervisor.retry_seconds() == supervisor.SLOWEST_RETRY_SECONDS
 
 
 def test_an_engine_that_has_lived_long_restarts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "QUICK_DEATH_SECONDS", 0.0)
+    monkeypatch.setattr(supervisor, "HEALTHY_SECONDS", 0.0)
     with running(exit=3) as front:
-        until(lambda: front.state.supervisor.lives >= 2, "a second life")
-        assert front.state.supervisor.quick_deaths == 0
+        until(lambda: front.state.supervisor.starts >= 2, "a second life")
+        assert front.state.supervisor.failed_starts == 0

@@ -80,13 +80,13 @@ def _result(mode: str, runs: list[RequestTiming], baseline: list[RequestTiming] 
 
 
 def _served_seconds(runs: list[RequestTiming]) -> list[float]:
-    """Durations without the wait behind other requests, which says nothing of a mode."""
+    """Durations without the wait behind other requests, which does not depend on the mode."""
     return [run.parts.total_seconds - run.parts.queue_seconds for run in runs]
 
 
 def _median(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if known else None
+    measured = [value for value in values if value is not None]
+    return median(measured) if measured else None
 
 
 def _ratio(runs: list[RequestTiming], baseline: list[RequestTiming]) -> Interval:

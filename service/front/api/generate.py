@@ -26,7 +26,7 @@ router = APIRouter(tags=["generation"])
     responses={200: {"model": GenerateAnswer, "content": {"text/event-stream": {}}}, **GENERATION_ERRORS},
 )
 async def generate(mode: str, request: Request) -> Response:
-    """Generate in one mode, and say where the time went. Clocks run from here: the body is parsed."""
+    """Generate in one mode, and report where the time went. The clock starts when the body is parsed."""
     state = state_of(request)
     state.check_mode(mode)
     body = await read_body(request, GenerateBody, state.settings.max_body_bytes)

@@ -1,4 +1,4 @@
-"""`GET /v1/modes`: every configured mode, where it stands and what it costs."""
+"""`GET /v1/modes`: every configured mode, with its state and its costs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def modes(request: Request) -> Response:
 
 
 def _mode_body(name: str, status: ModeStatus | None) -> ModeBody:
-    """One mode; before the engine has spoken of it, nothing but its row in the ladder is known."""
+    """One mode; before its first status only its row in the ladder is known."""
     return {
         "mode": name,
         "removes": MODES[name].removes,

@@ -28,7 +28,7 @@ from service.front.schemas.openai import (
 from service.protocol.messages import Job
 
 CREATED = int(time())
-"""When this front started: a model here has no other birthday."""
+"""When this front started: models have no other date of creation."""
 
 OPENAI_ERRORS: Responses = {
     status: {**shown, "model": CompletionErrorBody} for status, shown in GENERATION_ERRORS.items()
@@ -39,7 +39,7 @@ router = APIRouter(tags=["openai"])
 
 @router.get("/models", responses={200: {"model": ModelsAnswer}, 401: OPENAI_ERRORS[401]})
 async def models(request: Request) -> Response:
-    """Every configured mode as a model, top rung first, ready or not."""
+    """Every configured mode as a model, in the ladder's order, ready or not."""
     state = state_of(request)
     answer: ModelsAnswer = {
         "object": "list",
@@ -60,7 +60,7 @@ async def model(model_id: str, request: Request) -> Response:
 
 @router.post("/chat/completions", include_in_schema=False)
 async def chat(_: Request) -> Response:
-    """Not served, and said so in words."""
+    """Not served; the error names the route to use."""
     raise NotFound("there is no chat here: the models complete text; send it to POST /v1/completions")
 
 

@@ -50,7 +50,8 @@ def _step(name: str, kind: Kind, labels: str, start: Start, help_: str) -> Metri
 
 CATALOGUE: tuple[MetricSpec, ...] = (
     _counter("requests_total", "mode outcome", "always",
-        "Requests by mode and outcome, counted when they end; a comparison counts once per run.", of_requests=True),
+        "Requests by mode and outcome, counted when they end; a comparison counts once per run.",
+        of_requests=True),
     _gauge("requests_in_progress", "mode", "always",
         "Requests accepted and not finished, by mode asked for."),
     _gauge("queue_depth", "", "always",
@@ -79,15 +80,15 @@ CATALOGUE: tuple[MetricSpec, ...] = (
     _step("step_batch_wall_seconds", "summary", "mode phase batch", "always",
         "Wall time per step by batch bucket: exact sums for means."),
     _gauge("step_operators", "mode phase", "once measured",
-        "Calls of a step into the dispatcher, those that an operator makes in turn left out, from the last"
-        " profiled request."),
+        "Calls of a step into the dispatcher, those that an operator makes in turn left out, from the "
+        "last profiled request."),
     _gauge("step_kernels", "mode phase", "once measured",
         "Kernels per step, from the last profiled request."),
     _gauge("step_launches", "mode phase", "once measured",
         "Launch calls per step, from the last profiled request; a graph replay is one."),
     _gauge("device_bound_index", "mode batch", "once measured",
-        "Kernel / (kernel + dispatch), from the sums since the start: < 0.2 launch-bound, >= 0.5 kernel-"
-        "bound."),
+        "Kernel / (kernel + dispatch), from the sums since the start: < 0.2 launch-bound, >= 0.5 "
+        "kernel-bound."),
     _gauge("dispatch_floor_seconds", "mode batch", "once measured",
         "Dispatch of one decode step of the hollow twin."),
     _counter("tokens_total", "mode kind", "always",
@@ -101,8 +102,8 @@ CATALOGUE: tuple[MetricSpec, ...] = (
     _counter("fallbacks_total", "mode reason", "always",
         "Requests that ran as another form than declared, as seen in profiled requests."),
     _counter("cudagraph_captures_total", "mode", "cuda",
-        "CUDA graphs captured at warm-up: one per callable (phase and batch bucket, and the floor's hollow"
-        " twins) of a mode that replays them."),
+        "CUDA graphs captured at warm-up: one per callable (phase and batch bucket, and the floor's "
+        "hollow twins) of a mode that replays them."),
     _counter("cudagraph_replays_total", "mode", "cuda",
         "Steps, prefill and decode, of requests that ended well and ran as the form of their mode that "
         "replays a graph per step."),

@@ -1,4 +1,4 @@
-"""A histogram whose exposition is kept as text: the library's takes 3 µs per sample, at every scrape."""
+"""A histogram whose exposition is cached as text: the library's takes 3 µs per sample at every scrape."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ Labels = tuple[str, ...]
 
 
 class _HistogramChild:
-    """One label set: a count per bucket and the sum, and the lines that show them, kept until they move."""
+    """One label set: a count per bucket and the sum, and its lines, cached until it changes."""
 
     __slots__ = ("_bounds", "_lines", "_prefixes", "counts", "total")
 
     def __init__(self, bounds: list[float], prefixes: list[str]) -> None:
-        self._bounds, self._prefixes = bounds, prefixes
-        self.counts, self.total = [0] * len(bounds), 0.0
+        self._bounds = bounds
+        self._prefixes = prefixes
+        self.counts = [0] * len(bounds)
+        self.total = 0.0
         self._lines: str | None = None
 
     def observe(self, value: float) -> None:
@@ -55,7 +57,10 @@ class CachedHistogram(Collector):
     def __init__(
         self, name: str, text: str, labels: Sequence[str], unit: str, bounds: Iterable[float]
     ) -> None:
-        self.name, self._text, self._label_names, self._unit = name, text, tuple(labels), unit
+        self.name = name
+        self._text = text
+        self._label_names = tuple(labels)
+        self._unit = unit
         self._bounds = [*map(float, bounds), inf]
         self._children: dict[Labels, _HistogramChild] = {}
         self._heads_only = False
@@ -78,7 +83,7 @@ class CachedHistogram(Collector):
 
     @contextmanager
     def heads_only(self) -> Iterator[None]:
-        """Within: a library's encoder writes what stands above the samples, and no sample."""
+        """Within: a library's encoder writes the lines above the samples, and no sample."""
         self._heads_only = True
         try:
             yield
@@ -106,7 +111,7 @@ class CachedHistogram(Collector):
 
 
 def exposed(histograms: Iterable[CachedHistogram], encode: Callable[[], bytes]) -> bytes:
-    """What `encode` makes of a registry with `histograms` in it, their samples from kept text."""
+    """What `encode` makes of a registry with `histograms` in it, their samples from cached text."""
     histograms = list(histograms)
     with ExitStack() as stack:
         for histogram in histograms:

@@ -26,7 +26,7 @@ class ErrorBody(TypedDict):
 
 
 class ModeName(TypedDict):
-    """What was asked for and what it really was."""
+    """The requested mode, and the one that the request really ran as."""
 
     requested: str
     effective: str

@@ -1,4 +1,4 @@
-"""The OpenAI-compatible bodies: a completion request, checked so that nothing in it is ignored in silence."""
+"""The OpenAI-compatible bodies; no field that would change the answer is ignored silently."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UNCHANGING: dict[str, tuple[object, ...]] = {
     "frequency_penalty": (0,), "logit_bias": ({},), "repetition_penalty": (1,), "min_p": (0,),
     "stop_token_ids": ([],), "include_stop_str_in_output": (False,),
 }  # fmt: skip
-"""What is not served, and the values besides null that ask for nothing: these are taken, others refused.
+"""Fields that are not served, with the values besides null that have no effect: others are refused.
 
 The last four are extensions that servers have in common and load generators can send.
 """
@@ -128,7 +128,7 @@ class CompletionBody(BaseModel):
 
     @field_validator(*UNCHANGING)
     @classmethod
-    def _asks_for_nothing(cls, value: object, info: ValidationInfo) -> object:
+    def _has_no_effect(cls, value: object, info: ValidationInfo) -> object:
         """Refuse what would change the answer and is not served."""
         unchanging = UNCHANGING[str(info.field_name)]
         if info.field_name == "best_of":
@@ -159,7 +159,7 @@ class Choice(TypedDict):
 
 
 class Extension(TypedDict):
-    """What OpenAI's answer has no field for; clients that do not know it pass it by."""
+    """What OpenAI's answer has no field for; OpenAI's clients ignore it."""
 
     mode: ModeName
     device: str
@@ -217,6 +217,6 @@ class CompletionErrorDetail(TypedDict):
 
 
 class CompletionErrorBody(TypedDict):
-    """What these routes answer where they cannot serve."""
+    """Answer of these routes where they cannot serve."""
 
     error: CompletionErrorDetail
