@@ -44,8 +44,8 @@ log = logging.getLogger("launchbound")
 EXIT_BAD_INPUT = 2
 
 DESCRIPTION = """
-One transformer, served through PyTorch's ladder of inference modes, side by side. Every answer says where its
-time went: queue, host dispatch, device kernels, waiting, and the rest.
+One transformer, served through PyTorch's ladder of inference modes, side by side. Every answer reports where
+its time went: queue, host dispatch, device kernels, waiting, and the rest.
 """
 
 

@@ -37,7 +37,7 @@ def test_a_generation_that_fails_ends_with_exit_code_1(own_front: Front, command
 
 def test_a_mode_that_failed_ends_with_its_reason_and_exit_code_1() -> None:
     with running(states={"compiled": "failed"}) as front:
-        until(lambda: front.state.client.engine is not None, "hello")
+        until(lambda: front.state.client.engine is not None, "the engine's status")
         shown = generate(front, "x", "--mode=compiled")
     assert shown.exit_code == 1
     assert "as commanded" in shown.stderr

@@ -50,7 +50,7 @@ def test_its_exposition_is_the_librarys_byte_for_byte(
     assert exposed([histogram], partial(encode, ours)) == encode(theirs)
 
 
-def test_a_registry_that_knows_nothing_of_kept_text_sees_the_same_samples() -> None:
+def test_a_registry_collects_the_same_samples_without_the_cached_text() -> None:
     registry = CollectorRegistry()
     histogram = CachedHistogram("x_seconds", "Help.", [], "seconds", BOUNDS)
     registry.register(histogram)

@@ -170,7 +170,7 @@ def test_on_cuda_kernel_time_is_absent_without_a_profiler(cuda_front: Front) -> 
     assert names.isdisjoint(NOT_WITHOUT_A_PROFILER)
 
 
-def test_on_a_cpu_dispatch_and_kernel_are_there_from_the_hello_or_absent_without_a_twin(
+def test_on_a_cpu_dispatch_and_kernel_exist_from_the_first_status_or_are_absent_without_a_twin(
     own_front: Front,
 ) -> None:
     assert names_of(samples(own_front)).issuperset(BY_A_TWIN[:5])
@@ -180,7 +180,7 @@ def test_on_a_cpu_dispatch_and_kernel_are_there_from_the_hello_or_absent_without
         assert names_of(samples(twinless)).isdisjoint(BY_A_TWIN)
 
 
-def test_before_the_engine_speaks_nothing_of_the_device_is_there() -> None:
+def test_before_the_first_status_nothing_of_the_device_exists() -> None:
     with running(silent=True) as front:
         names = names_of(samples(front))
         assert names.isdisjoint((*ON_CUDA_ONLY, *BY_A_TWIN, "build_info"))
@@ -222,7 +222,7 @@ def test_the_boundaries_are_those_of_the_contract() -> None:
     assert list(REQUEST_BUCKETS) == sorted(set(REQUEST_BUCKETS))
 
 
-def test_a_request_moves_the_metrics_by_what_its_answer_says(own_front: Front) -> None:
+def test_a_request_moves_the_metrics_by_the_numbers_of_its_answer(own_front: Front) -> None:
     answer = own_front.generate("compiled", prompts=["a b c", "d"], max_new_tokens=5).json()
     series, timings = own_front.series(), answer["timings"]
     for part in ("queue", "dispatch", "kernel", "other"):
@@ -264,11 +264,13 @@ def test_a_profiled_request_enters_no_time_histogram(own_front: Front) -> None:
     assert series['step_batch_wall_seconds_count{batch="1",mode="eager",phase="decode"}'] == 0
 
 
-@pytest.mark.parametrize(("said", "counted"), [("graph_skipped", "graph_skipped"), ("a long story", "other")])
+@pytest.mark.parametrize(
+    ("reason", "counted"), [("graph_skipped", "graph_skipped"), ("a long text", "other")]
+)
 def test_a_request_that_ran_as_something_else_is_observed_as_fallback(
-    own_front: Front, said: str, counted: str
+    own_front: Front, reason: str, counted: str
 ) -> None:
-    own_front.command(f"!fallback {said}", mode="compiled")
+    own_front.command(f"!fallback {reason}", mode="compiled")
     series = own_front.series()
     assert series['requests_total{mode="fallback",outcome="ok"}'] == 1
     assert series['requests_total{mode="compiled",outcome="ok"}'] == 0
@@ -283,7 +285,7 @@ def test_a_mode_declared_as_another_form_is_no_fallback(own_front: Front) -> Non
 
 def test_refusals_are_counted_by_reason_and_under_their_mode_where_it_is_valid() -> None:
     with running({"api_key": "key", "max_body_bytes": 1024}, states={"compiled": "warming"}) as front:
-        until(lambda: front.state.client.engine is not None, "hello")
+        until(lambda: front.state.client.engine is not None, "the engine's status")
         front.generate()  # no key
         front.http.headers["Authorization"] = "Bearer key"
         front.generate("nothing")
@@ -387,7 +389,7 @@ def test_the_page_is_a_200_without_redirect_in_prometheus_text(front: Front) -> 
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
 
 
-def test_openmetrics_is_given_where_it_is_asked_for_and_can_be_parsed(front: Front) -> None:
+def test_openmetrics_is_answered_where_requested_and_can_be_parsed(front: Front) -> None:
     front.generate()
     answer = front.http.get("/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
     assert answer.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")

@@ -1,4 +1,4 @@
-"""The `openai` package against the front: completions, streams, usage, errors as the package knows them."""
+"""The `openai` package against the front: completions, streams, usage, errors as the package raises them."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ def client(front: Front) -> Iterator[OpenAI]:
         yield opened
 
 
-def complete(client: OpenAI, prompt: Any = "def mean(values):", **asked: Any) -> Completion:
-    answer = client.completions.create(**{"model": MODEL, "prompt": prompt, "max_tokens": 4, **asked})
+def complete(client: OpenAI, prompt: Any = "def mean(values):", **fields: Any) -> Completion:
+    answer = client.completions.create(**{"model": MODEL, "prompt": prompt, "max_tokens": 4, **fields})
     assert isinstance(answer, Completion)
     return answer
 
 
-def job_of(client: OpenAI, **asked: Any) -> dict[str, Any]:
+def job_of(client: OpenAI, **fields: Any) -> dict[str, Any]:
     """What the engine was sent for a request."""
-    job: dict[str, Any] = json.loads(complete(client, "!job", **asked).choices[0].text)
+    job: dict[str, Any] = json.loads(complete(client, "!job", **fields).choices[0].text)
     return job
 
 
-def chunks(client: OpenAI, **asked: Any) -> list[Completion]:
+def chunks(client: OpenAI, **fields: Any) -> list[Completion]:
     stream = client.completions.create(
-        **{"model": MODEL, "prompt": "a", "max_tokens": 3, "stream": True, **asked}
+        **{"model": MODEL, "prompt": "a", "max_tokens": 3, "stream": True, **fields}
     )
     return list(stream)
 
@@ -58,7 +58,7 @@ def test_every_mode_is_a_model_and_the_first_rung_comes_first(front: Front, clie
     assert client.models.retrieve("tiny:reduce-overhead").id == "tiny:reduce-overhead"
 
 
-def test_a_model_says_what_it_really_runs_as_and_how_long_its_context_is(front: Front) -> None:
+def test_a_model_has_its_effective_form_and_the_length_of_its_context(front: Front) -> None:
     model = front.http.get("/v1/models/tiny:reduce-overhead").json()
     assert model.keys() == {"id", "object", "created", "owned_by", "max_model_len", "launchbound"}
     assert (model["object"], model["max_model_len"]) == ("model", 64)
@@ -239,7 +239,7 @@ def test_a_stream_is_the_plain_answer_in_pieces_each_with_its_index(client: Open
     assert len({(chunk.id, chunk.created, chunk.model, chunk.object) for chunk in got}) == 1
 
 
-def test_usage_comes_in_one_more_chunk_without_choices_only_where_asked(client: OpenAI) -> None:
+def test_usage_comes_in_one_more_chunk_without_choices_only_where_requested(client: OpenAI) -> None:
     got = chunks(client, prompt="two words", stream_options={"include_usage": True})
     assert [chunk.usage for chunk in got[:-1]] == [None] * (len(got) - 1)
     assert got[-1].choices == []
@@ -360,17 +360,17 @@ def error_of(answer: httpx.Response, status: int) -> dict[str, Any]:
     return error
 
 
-@pytest.mark.parametrize(("asked", "param"), REFUSED.values(), ids=REFUSED.keys())
+@pytest.mark.parametrize(("fields", "param"), REFUSED.values(), ids=REFUSED.keys())
 def test_what_cannot_be_served_exactly_is_a_422_that_names_the_field(
-    front: Front, asked: dict[str, Any], param: str
+    front: Front, fields: dict[str, Any], param: str
 ) -> None:
-    body = {"model": MODEL, "prompt": "a", "max_tokens": 4, **asked}
+    body = {"model": MODEL, "prompt": "a", "max_tokens": 4, **fields}
     error = error_of(front.http.post("/v1/completions", json=body), 422)
     assert error["param"] == param
     assert error["message"].startswith(param)
 
 
-def test_the_client_raises_its_own_exceptions_with_our_words(client: OpenAI) -> None:
+def test_the_client_raises_its_own_exceptions_with_our_messages(client: OpenAI) -> None:
     with pytest.raises(openai.UnprocessableEntityError) as unprocessable:
         complete(client, echo=True)
     assert unprocessable.value.param == "echo"

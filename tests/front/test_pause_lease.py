@@ -50,7 +50,7 @@ def test_the_lease_counts_from_the_beginning_of_the_pause(clock: Clock) -> None:
 
     pause = asyncio.run(pause_after(2 * LEASE_SECONDS))
     assert not pause.overdue
-    # Renewed at once: where the front was late to hear of it, the engine says that the pause is over.
+    # Renewed at once: an engine whose lease has run out by then answers that it does not hold.
     assert posted == [posted[0]] * 2
     clock.seconds += LEASE_SECONDS + 1
     assert pause.overdue
