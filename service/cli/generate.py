@@ -74,7 +74,8 @@ def show(
     console.print(f"\n\n{_headline(result)}", style="bold", highlight=False)
     console.print(timing_bar(timings, sampled))
     first = milliseconds(timings["time_to_first_token_seconds"])
-    tokens, rate = usage["completion_tokens"], usage["completion_tokens"] / timings["total_seconds"]
+    tokens = usage["completion_tokens"]
+    rate = tokens / timings["total_seconds"]
     console.print(f"first token after {first}; {tokens} tokens, {figures(rate)} per second", highlight=False)
 
 

@@ -113,8 +113,8 @@ def generate(
     request = GenerationRequest(prompt, mode, max_new_tokens, temperature, top_k, seed)
     try:
         with _service(url, served) as at:
-            key, own = os.environ.get("LAUNCHBOUND_API_KEY"), url is None
-            show(at, key, request, Console(), Console(stderr=True), settled=own)
+            key = os.environ.get("LAUNCHBOUND_API_KEY")
+            show(at, key, request, Console(), Console(stderr=True), settled=url is None)
     except (GenerationFailed, ModeFailed) as error:
         typer.echo(f"launchbound: {error}", err=True)
         raise typer.Exit(EXIT_FAILED) from None

@@ -125,7 +125,8 @@ class EngineClient:
         self.draining = True
         self._drain_ends = monotonic()
         self.pause.break_off(Draining("the service was shut down"))
-        unfinished, self._unfinished = list(self._unfinished.values()), {}
+        unfinished = list(self._unfinished.values())
+        self._unfinished = {}
         for pending in unfinished:
             self._post(Cancel(id=pending.job.id))
             pending.fail(Draining("the service was shut down before the answer was complete; send it again"))
@@ -192,7 +193,8 @@ class EngineClient:
         elif isinstance(message, Paused):
             self.pause.answered(message)
         else:
-            self.engine, self.device = message, message.device
+            self.engine = message
+            self.device = message.device
             self._listener.engine(message)
 
     def lost(self, reason: str, retry_after_seconds: int) -> None:
@@ -201,7 +203,8 @@ class EngineClient:
         self.engine = None
         self._send = None
         self.modes.clear()
-        unfinished, self._unfinished = list(self._unfinished.values()), {}
+        unfinished = list(self._unfinished.values())
+        self._unfinished = {}
         self._idle.set()
         for pending in unfinished:
             pending.fail(EngineLost(f"{reason}; send it again", retry_after_seconds=retry_after_seconds))

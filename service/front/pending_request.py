@@ -37,7 +37,8 @@ class PendingRequest:
             await self._changed.wait()
             self._changed.clear()
             if self._tokens:
-                tokens, self._tokens = self._tokens, []
+                tokens = self._tokens
+                self._tokens = []
                 yield tokens
             if self._done.done():
                 return

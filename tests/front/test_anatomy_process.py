@@ -25,7 +25,9 @@ class Place:
     """A front with fakes behind it, the folder that commands one of them, and threads to call from."""
 
     def __init__(self, front: Front, folder: Path, threads: ThreadPoolExecutor) -> None:
-        self.front, self.folder, self._threads = front, folder, threads
+        self.front = front
+        self.folder = folder
+        self._threads = threads
 
     def study(self, path: str = ANATOMY) -> httpx.Response:
         return self.front.http.get(path)
@@ -353,7 +355,7 @@ def test_a_probe_is_run_by_its_name_and_an_unknown_one_is_refused_with_the_names
 def test_studies_need_the_key_where_one_is_set(tmp_path: Path) -> None:
     with place(tmp_path, {"api_key": "secret"}) as here:
         assert error(here.study(), 401)["type"] == "unauthorised"
-        # Nor does a run that has no key keep others from their studies.
+        # Nor does a sweep without the key block studies.
         here.front.generate(headers={"X-Launchbound-Run": "1"})
         keyed = {"Authorization": "Bearer secret"}
         assert here.front.http.get(ANATOMY, headers=keyed).status_code == 200

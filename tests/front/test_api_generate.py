@@ -93,7 +93,8 @@ def test_the_first_token_comes_within_the_request(front: Front) -> None:
 def test_the_server_timing_header_is_the_body(device: str, request: pytest.FixtureRequest) -> None:
     front: Front = request.getfixturevalue("front" if device == "cpu" else "cuda_front")
     answer = front.generate()
-    header, timings = header_milliseconds(answer.headers["server-timing"]), answer.json()["timings"]
+    header = header_milliseconds(answer.headers["server-timing"])
+    timings = answer.json()["timings"]
     measured = [
         name
         for name in ("queue", "dispatch", "kernel", "sync_wait", "other", "total")

@@ -1,4 +1,4 @@
-"""Our histogram is the library's, seen through either format, with its text kept."""
+"""Our histogram exposes what the library's does, in either format, with its text cached."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ BY_A_TWIN = (
     "request_dispatch_seconds", "step_dispatch_seconds", "step_batch_dispatch_seconds",
     "request_kernel_seconds", "step_batch_kernel_seconds", "device_bound_index", "dispatch_floor_seconds",
 )  # fmt: skip
-"""What a CPU knows by the hollow twin only."""
+"""What a CPU can measure only by the hollow twin."""
 
 STILL = {
     "engine_up": "a state",
@@ -98,9 +98,11 @@ def be_refused(front: Front) -> None:
     front.generate(headers={"Authorization": "Bearer wrong"})
     front.generate(max_new_tokens=0)
     front.generate(prompts=["x" * 9000])
-    limit, client._max_queue = client._max_queue, 0
+    limit = client._max_queue
+    client._max_queue = 0
     front.generate()
-    client._max_queue, client.draining = limit, True
+    client._max_queue = limit
+    client.draining = True
     front.generate()
     client.draining = False
     front.command("!state reduce-overhead warming")
@@ -126,7 +128,8 @@ def test_every_series_moves_under_a_short_load_or_is_listed_with_its_reason(devi
             load(front, mode)
         be_refused(front)
         front.command("!die")
-        moved, seen = set(), set()
+        moved = set()
+        seen = set()
         for sample in samples(front):
             seen.add(key_of(sample))
             if sample.value != before.get((sample.name, *sorted(sample.labels.items())), 0.0):
@@ -224,7 +227,8 @@ def test_the_boundaries_are_those_of_the_contract() -> None:
 
 def test_a_request_moves_the_metrics_by_the_numbers_of_its_answer(own_front: Front) -> None:
     answer = own_front.generate("compiled", prompts=["a b c", "d"], max_new_tokens=5).json()
-    series, timings = own_front.series(), answer["timings"]
+    series = own_front.series()
+    timings = answer["timings"]
     for part in ("queue", "dispatch", "kernel", "other"):
         assert series[f'request_{part}_seconds_sum{{mode="compiled"}}'] == pytest.approx(
             timings[f"{part}_seconds"]
@@ -335,7 +339,7 @@ def test_graph_captures_are_counted_where_a_mode_replays_and_again_in_a_new_engi
         assert front.series()[captures] == 4
 
 
-def test_failed_allocations_add_up_over_engine_lives() -> None:
+def test_failed_allocations_add_up_over_engine_restarts() -> None:
     with running(device="cuda") as front:
         front.await_ready()
         assert front.series()["memory_ooms_total"] == 0
@@ -350,7 +354,7 @@ def test_failed_allocations_add_up_over_engine_lives() -> None:
         assert front.series()["memory_alloc_retries_total"] == 3
 
 
-def test_the_front_tells_of_its_own_process_and_collections(front: Front) -> None:
+def test_the_front_exports_its_own_process_and_collections(front: Front) -> None:
     series = front.series()
     assert series["process_resident_memory_bytes"] > 0
     assert series["process_cpu_seconds_total"] > 0

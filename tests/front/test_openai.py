@@ -52,7 +52,7 @@ def chunks(client: OpenAI, **fields: Any) -> list[Completion]:
 # ---------------------------------------------------------------- models
 
 
-def test_every_mode_is_a_model_and_the_first_rung_comes_first(front: Front, client: OpenAI) -> None:
+def test_every_mode_is_a_model_in_the_order_of_the_ladder(front: Front, client: OpenAI) -> None:
     ids = [model.id for model in client.models.list()]
     assert ids == [f"tiny:{mode}" for mode in front.state.settings.modes]
     assert client.models.retrieve("tiny:reduce-overhead").id == "tiny:reduce-overhead"
@@ -80,7 +80,7 @@ def test_a_models_name_in_ids_is_the_last_part_of_its_setting(setting: str, name
     assert model_name(setting) == name
 
 
-def test_where_load_generators_ask_first_is_the_answer_of_ready(front: Front) -> None:
+def test_the_path_that_load_generators_poll_has_the_answer_of_ready(front: Front) -> None:
     health, ready = (front.http.get(path) for path in ("/health", "/health/ready"))
     assert (health.status_code, health.json()) == (200, ready.json())
     with running(states={"compiled": "warming"}) as warming:
@@ -193,7 +193,7 @@ def test_every_served_field_reaches_the_engine(client: OpenAI) -> None:
     assert job_of(client, extra_body={"top_k": -1})["top_k"] is None
 
 
-def test_a_value_that_asks_for_nothing_and_an_unknown_field_are_taken(client: OpenAI) -> None:
+def test_a_value_without_effect_and_an_unknown_field_are_accepted(client: OpenAI) -> None:
     complete(
         client,
         n=1,
@@ -212,7 +212,7 @@ def test_control_characters_of_a_synthetic_prompt_are_text_here(client: OpenAI) 
     assert complete(client, "a\x00\x1bb").choices[0].text == "w0 w1 w2 w3"
 
 
-def test_our_timings_ride_along_in_body_and_header(client: OpenAI) -> None:
+def test_our_timings_are_in_body_and_header(client: OpenAI) -> None:
     raw = client.completions.with_raw_response.create(model=MODEL, prompt="a", max_tokens=4)
     extension = raw.parse().to_dict()["launchbound"]
     assert isinstance(extension, dict)
@@ -230,7 +230,8 @@ def test_our_timings_ride_along_in_body_and_header(client: OpenAI) -> None:
 
 
 def test_a_stream_is_the_plain_answer_in_pieces_each_with_its_index(client: OpenAI) -> None:
-    plain, got = complete(client, ["a", "b"], max_tokens=3), chunks(client, prompt=["a", "b"])
+    plain = complete(client, ["a", "b"], max_tokens=3)
+    got = chunks(client, prompt=["a", "b"])
     for index in (0, 1):
         pieces = [choice for chunk in got for choice in chunk.choices if choice.index == index]
         assert "".join(piece.text for piece in pieces) == plain.choices[index].text

@@ -13,7 +13,7 @@ from service.front.api.answers import encode_json, reply
 from service.front.api.openapi import GENERATION_ERRORS, Responses, error
 from service.front.api.state import AppState, state_of
 from service.front.errors import BadRequest, ClientGone, NotFound
-from service.front.schemas.answers import ProbeAnswer, ProbesAnswer
+from service.front.schemas.probes import ProbeAnswer, ProbesAnswer
 from service.protocol.probes import PROBES
 
 router = APIRouter(tags=["anatomy"])

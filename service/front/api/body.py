@@ -24,7 +24,8 @@ async def read_body(request: Request, schema: type[Body], limit_bytes: int) -> B
 
 
 async def _read(request: Request, limit_bytes: int) -> bytes:
-    chunks, size = [], 0
+    chunks: list[bytes] = []
+    size = 0
     try:
         async for chunk in request.stream():
             size += len(chunk)

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from service.front.api.answers import reply
 from service.front.api.state import state_of
-from service.front.schemas.answers import ModeBody, ModesAnswer
+from service.front.schemas.modes import ModeBody, ModesAnswer
 from service.protocol.modes import MODES
 from service.protocol.status import ModeStatus
 

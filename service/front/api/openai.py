@@ -92,7 +92,7 @@ async def completions(request: Request) -> Response:
 
 
 def model_name(model: str) -> str:
-    """A setting's model as it stands in ids: the last part of a folder or hub id, in harmless characters."""
+    """The model of a setting as ids have it: the last part of a folder or hub id, in safe characters."""
     return re.sub(r"[^\w.-]", "-", PurePath(model.removeprefix("hf:")).name) or "model"
 
 
@@ -125,12 +125,14 @@ def _mode_of(state: AppState, model: str) -> str:
 
 def _check_limits(state: AppState, body: CompletionBody, copies: int) -> None:
     """Raise BadRequest, naming the limit, for what this instance cannot run in any mode."""
-    rows, largest = len(body.prompt) * copies, state.settings.batch_sizes[-1]
+    rows = len(body.prompt) * copies
+    largest = state.settings.batch_sizes[-1]
     if rows > largest:
         what = f"n: {len(body.prompt)} × {copies}" if copies > 1 else f"prompt: {rows}"
         message = f"{what} completions are over the limit of {largest}; send them in several requests"
         raise BadRequest(message, type="batch_too_large", param="n" if copies > 1 else "prompt")
-    engine, new = state.client.engine, body.max_tokens or 16
+    engine = state.client.engine
+    new = body.max_tokens or 16
     if engine is not None and new >= engine.context:
         message = f"max_tokens: {new} and a prompt are over the context of {engine.context}"
         raise BadRequest(message, param="max_tokens")

@@ -34,7 +34,8 @@ class _HistogramChild:
 
     def cumulative(self) -> list[int]:
         """Per bucket, how many values were not above its bound."""
-        reached, counts = 0, []
+        reached = 0
+        counts = []
         for count in self.counts:
             reached += count
             counts.append(reached)

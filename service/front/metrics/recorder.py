@@ -79,24 +79,10 @@ class Metrics:
             self._series.start(*_measurable(status))
         write = self._series.write
         write("engine_up", 1)
-        write(
-            "build_info",
-            1,
-            self._build["version"],
-            self._build["commit"],
-            status.torch,
-            status.cuda or "none",
-            status.device_name,
-        )
-        write(
-            "model_info",
-            1,
-            status.model,
-            str(status.parameters),
-            status.dtype,
-            str(status.layers),
-            str(status.width),
-        )
+        version, commit = self._build["version"], self._build["commit"]
+        write("build_info", 1, version, commit, status.torch, status.cuda or "none", status.device_name)
+        layers, width = str(status.layers), str(status.width)
+        write("model_info", 1, status.model, str(status.parameters), status.dtype, layers, width)
         for name, value in (status.memory or {}).items():
             kind, _, stat = name.rpartition("_")
             if stat in ("current", "peak"):
@@ -107,7 +93,8 @@ class Metrics:
 
     def mode(self, status: ModeStatus) -> None:
         """A mode changed: counters grow by the difference to its last status, gauges are set."""
-        name, write = status.mode, self._series.write
+        name = status.mode
+        write = self._series.write
         before = self._statuses.get(name)
         self._statuses[name] = status
         for seconds in status.compile_seconds[len(before.compile_seconds) if before else 0 :]:

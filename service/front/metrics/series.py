@@ -132,7 +132,8 @@ class Series:
         return family
 
     def _register(self, row: MetricSpec) -> Family:
-        name, registry = PREFIX + row.name, self._registry
+        name = PREFIX + row.name
+        registry = self._registry
         if row.kind == "counter":
             return Counter(name, row.help, row.labels, unit=row.unit, registry=registry)
         if row.kind == "gauge":

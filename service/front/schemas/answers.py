@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
 
 from typing_extensions import TypedDict
 
 from service.protocol.messages import FinishReason, Source
-from service.protocol.status import Cache, Readiness
 
 
 class ErrorDetail(TypedDict):
@@ -148,94 +146,3 @@ class AdviceAnswer(TypedDict):
     crossover_batch: float | None
     speedup: Speedup
     samples: int
-
-
-class FloorBody(TypedDict):
-    """Dispatch of one decode step, by batch bucket."""
-
-    batch: int
-    seconds: float
-    low: float
-    high: float
-    samples: int
-    source: Literal["calibrated", "interpolated"]
-
-
-class ParityBody(TypedDict):
-    """Logits beside eager's on fixed prompts."""
-
-    passed: bool
-    max_abs_logit_difference: float
-    tolerance: float
-    positions: int
-    differing_tokens: int
-    near_ties: int
-
-
-class ModeBody(TypedDict):
-    """One mode of this instance."""
-
-    mode: str
-    removes: str
-    state: Readiness
-    requested: str
-    effective: str | None
-    reason: str | None
-    detail: str | None
-    cache: Cache | None
-    warmup_seconds: float | None
-    compile_seconds: list[float]
-    graph_breaks: int
-    recompiles: int
-    dispatch_floors: list[FloorBody]
-    parity: ParityBody | None
-
-
-class ModesAnswer(TypedDict):
-    """Answer of GET /v1/modes; `engine` is null while it starts."""
-
-    modes: list[ModeBody]
-    engine: dict[str, Any] | None
-
-
-class ProbeName(TypedDict):
-    """One live experiment, and what it teaches."""
-
-    name: str
-    teaches: str
-
-
-class ProbesAnswer(TypedDict):
-    """Answer of GET /v1/probes."""
-
-    probes: list[ProbeName]
-
-
-class ProbeSide(TypedDict):
-    """Seconds of a step on one side of a probe: the median with its 95 % interval."""
-
-    median_seconds: float
-    low: float
-    high: float
-
-
-class ProbeCounter(TypedDict):
-    """What a probe's fault moved."""
-
-    name: str
-    before: float
-    after: float
-
-
-ProbeAnswer = TypedDict(
-    "ProbeAnswer",
-    {
-        "name": str,
-        "without": ProbeSide,
-        "with": ProbeSide,
-        "counter": ProbeCounter,
-        "blame": str,
-        "cure": str,
-    },
-)
-"""Answer of POST /v1/probes/{name}: a step without and with the fault, the line to blame, the cure."""
