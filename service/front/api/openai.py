@@ -18,9 +18,9 @@ from service.front.api.openapi import GENERATION_ERRORS, Responses, body_schema
 from service.front.api.state import AppState, state_of
 from service.front.api.stream import EventStream
 from service.front.errors import BadRequest, NotFound, UnknownMode
-from service.front.schemas.openai import (
+from service.front.schemas.openai import CompletionBody
+from service.front.schemas.openai_answers import (
     CompletionAnswer,
-    CompletionBody,
     CompletionErrorBody,
     ModelBody,
     ModelsAnswer,

@@ -12,7 +12,7 @@ from service.front.api.state import AppState
 from service.front.errors import LaunchboundError
 from service.front.request_timing import RequestTiming
 from service.front.schemas.answers import GenerateAnswer, Usage
-from service.front.schemas.openai import Choice, CompletionAnswer, Extension
+from service.front.schemas.openai_answers import Choice, CompletionAnswer, Extension
 from service.protocol.messages import FinishReason, Token
 
 DONE = b"data: [DONE]\n\n"

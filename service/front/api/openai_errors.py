@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from service.front.schemas.openai import CompletionErrorBody
+from service.front.schemas.openai_answers import CompletionErrorBody
 
 PATHS = ("/v1/completions", "/v1/chat/completions", "/v1/models")
 CODES = {
