@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from service.cli import checking, serving, studying, sweeping
+from service.cli import check, serve, study, sweep
 
 app = typer.Typer(
     add_completion=False,
@@ -13,8 +13,8 @@ app = typer.Typer(
     help="Serve a transformer through PyTorch's inference modes, and measure where each request's time went.",
 )
 
-for verbs in (serving, sweeping, checking, studying):
-    app.add_typer(verbs.app)
+for commands in (serve, sweep, check, study):
+    app.add_typer(commands.app)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from service.measure.cases import Bench
 from service.protocol.messages import EngineSettings, Problem, Stop
 from service.protocol.parent_death import die_with_parent
 from service.protocol.placement import pin, threads_now
-from service.protocol.studies import Finding, FromAnatomy, Progress, Ready, Refused, Study, ToAnatomy
+from service.protocol.studies import Finding, FromAnatomy, Ready, Refused, Study, StudyProgress, ToAnatomy
 from service.step.process_state import prepare_process
 
 EXIT_UNKNOWN_STATE = 3
@@ -71,7 +71,7 @@ def work(front: FrontSocket, bench: Bench) -> int:
 
 def _finding(front: FrontSocket, bench: Bench, asked: Study) -> Finding:
     def say(words: str) -> None:
-        front.send(Progress(id=asked.id, words=words))
+        front.send(StudyProgress(id=asked.id, text=words))
 
     found = studies.run(bench, asked.name, asked.arguments, say)
     return Finding(id=asked.id, body=msgspec.json.encode(found))

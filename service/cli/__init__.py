@@ -1,1 +1,1 @@
-"""The verbs of the command line, by what they are for; each imports what it needs only once it runs."""
+"""The commands of the command line, grouped by purpose; each imports what it needs only when it runs."""

@@ -1,4 +1,4 @@
-"""One prompt to a running service, shown as it comes: the streamed text, then where its time went."""
+"""Sends one prompt to a running service and shows its text as it streams, then where its time went."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from loadtests.run.readiness import await_modes
 from loadtests.run.target import RequestRefused, Target, TargetError
 from service.cli.timing_bar import timing_bar
 
-PATIENCE_SECONDS = 600.0
-"""How long the service may be silent: it has a deadline of its own, and answers then."""
+READ_TIMEOUT_SECONDS = 600.0
+"""Read timeout: longer than the service's own deadline, after which it answers."""
 
 TOO_MANY = 429
-_HARMLESS = {ord("\n"), ord("\t")}
-_CONTROL = {code: "\ufffd" for code in [*range(32), *range(127, 160)] if code not in _HARMLESS}
+_PRINTABLE = {ord("\n"), ord("\t")}
+_CONTROL = {code: "\ufffd" for code in [*range(32), *range(127, 160)] if code not in _PRINTABLE}
 
 
 class GenerationFailed(RuntimeError):
-    """The service could not do what was asked, though it was asked rightly."""
+    """The service accepted the request and could not complete it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What is to be generated, and in which mode."""
+class GenerationRequest:
+    """A prompt, its mode and its sampling parameters."""
 
     prompt: str
     mode: str
@@ -48,40 +48,45 @@ class Asked:
 
 
 def show(
-    url: str, api_key: str | None, asked: Asked, console: Console, progress: Console, settled: bool = False
+    url: str,
+    api_key: str | None,
+    request: GenerationRequest,
+    console: Console,
+    progress: Console,
+    settled: bool = False,
 ) -> None:
-    """Generate at `url` once the mode is ready: text and bar to `console`, the waiting to `progress`.
+    """Generate at `url` once the mode is ready: text and bar to `console`, the wait to `progress`.
 
-    `settled`: wait until all warm-up is over, of which the request would else find the last bit in its way.
-    Raises GenerationFailed, ModeFailed where the mode is not to be had, or TargetError where what was asked
+    `settled`: wait until all warm-up is over, so that the request does not queue behind the rest of it.
+    Raises GenerationFailed, ModeFailed where the mode failed to warm up, or TargetError where the request
     cannot be served or nothing answers.
     """
-    target = Target(url, api_key, PATIENCE_SECONDS)
-    with progress.status(f"waiting for {asked.mode}") as status:
-        await_modes(target, [asked.mode], status.update, settled=settled)
+    target = Target(url, api_key, READ_TIMEOUT_SECONDS)
+    with progress.status(f"waiting for {request.mode}") as status:
+        await_modes(target, [request.mode], status.update, settled=settled)
     try:
-        result = _stream(target, asked, console)
+        result = _stream(target, request, console)
     except (GenerationFailed, TargetError):
-        console.out("")  # what went wrong stands on a line of its own
+        console.out("")  # the error goes on a line of its own
         raise
-    sampled = asked.temperature > 0
+    sampled = request.temperature > 0
     timings, usage = result["timings"], result["usage"]
     console.print(f"\n\n{_headline(result)}", style="bold", highlight=False)
     console.print(timing_bar(timings, sampled))
     first = milliseconds(timings["time_to_first_token_seconds"])
-    tokens, rate = usage["completion_tokens"], usage["completion_tokens"] / timings["total_seconds"]
-    console.print(
-        f"first token after {first}; {tokens} tokens, {significant(rate)} per second", highlight=False
-    )
+    tokens = usage["completion_tokens"]
+    rate = tokens / timings["total_seconds"]
+    text = f"first token after {first}; {tokens} tokens, {significant(rate)} per second"
+    console.print(text, highlight=False)
 
 
-def _stream(target: Target, asked: Asked, console: Console) -> dict[str, Any]:
+def _stream(target: Target, request: GenerationRequest, console: Console) -> dict[str, Any]:
     """Print the text as it arrives; returns the answer that comes last."""
-    console.out(harmless(asked.prompt), end="", style="dim", highlight=False)
+    console.out(printable(request.prompt), end="", style="dim", highlight=False)
     try:
-        for name, data in target.stream(f"/v1/modes/{asked.mode}/generate", asked.body()):
+        for name, data in target.stream(f"/v1/modes/{request.mode}/generate", request.body()):
             if name == "token":
-                console.out(harmless(data["text"]), end="", highlight=False)
+                console.out(printable(data["text"]), end="", highlight=False)
             elif name == "error":
                 raise GenerationFailed(str(data["error"]["message"]))
             else:
@@ -101,6 +106,6 @@ def _headline(result: dict[str, Any]) -> str:
     return f"{result['model']} in {mode['requested']}{here} on {result['device']}: {total}"
 
 
-def harmless(text: str) -> str:
-    """`text` without characters that a terminal would obey."""
+def printable(text: str) -> str:
+    """`text` with the control characters that a terminal would execute replaced."""
     return text.translate(_CONTROL)

@@ -144,7 +144,7 @@ def show(console: Console, rows: list[dict[str, Any]]) -> None:
 
 
 def result_of(engine: Engine, boxes: dict[str, LocalInbox]) -> dict[str, Any]:
-    """Everything that was found, as it is written to `gpu-check.json`."""
+    """The content of `gpu-check.json`."""
     outcomes = boxes["bfloat16"].outcomes
     statuses = {f"{dtype} {name}": s for dtype, box in boxes.items() for name, s in box.modes.items()}
     return {
@@ -162,7 +162,7 @@ def result_of(engine: Engine, boxes: dict[str, LocalInbox]) -> dict[str, Any]:
 
 
 def conclude(result: dict[str, Any], console: Console) -> int:
-    """Print the table and what is wrong; 0 if parity and graph launches are as promised, 1 otherwise."""
+    """Print the table and the failures; 0 if parity and graph launches are as expected, 1 otherwise."""
     show(console, result["rows"])
     bad = {name: s for name, s in result["modes"].items() if s["state"] != "ready"}
     for name, status in bad.items():

@@ -20,62 +20,64 @@ _LOOKS = {"queue": ("░", "yellow"), "dispatch": ("█", "blue"), "kernel": ("�
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """One stretch of the total. `seconds` None: not measured here, and then `other` holds it too."""
+class BarSegment:
+    """One part of the total. `seconds` None: not measured on this device; then `other` includes it."""
 
     name: str
     seconds: float | None
     note: str = ""
 
 
-def parts_of(timings: Mapping[str, Any], sampled: bool) -> list[Part]:
-    """The parts that make the total, by the definitions of docs/method.md.
+def bar_segments(timings: Mapping[str, Any], sampled: bool) -> list[BarSegment]:
+    """The segments that add up to the total, by the definitions of docs/method.md.
 
     `timings` are those of an answer. On a CPU kernels are a part of their own; on CUDA they run beside the
     host, which waits. `sampled`: sampling operators ran, which count as dispatch.
     """
     sources = timings.get("sources") or {}
-    dispatch = Part("dispatch", timings["dispatch_seconds"], _dispatch_note(sources.get("dispatch"), sampled))
+    note = _dispatch_note(sources.get("dispatch"), sampled)
+    dispatch = BarSegment("dispatch", timings["dispatch_seconds"], note)
     if timings["sync_wait_seconds"] is None:
         residual = sources.get("kernel") == "residual"
         note = "residual, an upper estimate" if residual else sources.get("kernel") or ""
-        beside = Part("kernel", timings["kernel_seconds"], note)
+        beside = BarSegment("kernel", timings["kernel_seconds"], note)
     else:
-        beside = Part("sync wait", timings["sync_wait_seconds"], _kernel_beside(timings, sources))
-    unknown = [part.name for part in (dispatch, beside) if part.seconds is None]
+        beside = BarSegment("sync wait", timings["sync_wait_seconds"], _kernel_beside(timings, sources))
+    unknown = [segment.name for segment in (dispatch, beside) if segment.seconds is None]
     note = f"{' and '.join(unknown)} in it: not measured here" if unknown else ""
     return [
-        Part("queue", timings["queue_seconds"]),
+        BarSegment("queue", timings["queue_seconds"]),
         dispatch,
         beside,
-        Part("other", timings["other_seconds"], note),
+        BarSegment("other", timings["other_seconds"], note),
     ]
 
 
 def timing_bar(timings: Mapping[str, Any], sampled: bool, width: int = WIDTH) -> RenderableType:
-    """`parts_of` as a bar of `width` cells, and below it percent, milliseconds and how they were found."""
-    parts = parts_of(timings, sampled)
+    """`bar_segments` as a bar of `width` cells; below it percent, milliseconds and the source of each."""
+    segments = bar_segments(timings, sampled)
     total = timings["total_seconds"]
     bar = Text()
-    for part, length in zip(parts, cells([part.seconds or 0.0 for part in parts], width), strict=True):
-        glyph, style = _LOOKS[part.name]
+    lengths = proportional_cells([segment.seconds or 0.0 for segment in segments], width)
+    for segment, length in zip(segments, lengths, strict=True):
+        glyph, style = _LOOKS[segment.name]
         bar.append(glyph * length, style=style)
     table = Table.grid(padding=(0, 2))
     for justify in ("left", "right", "right", "left"):
         table.add_column(justify=justify)
-    for part in parts:
-        glyph, style = _LOOKS[part.name]
-        share = "–" if part.seconds is None or total <= 0 else f"{part.seconds / total:.0%}"
+    for segment in segments:
+        glyph, style = _LOOKS[segment.name]
+        share = "–" if segment.seconds is None or total <= 0 else f"{segment.seconds / total:.0%}"
         table.add_row(
-            Text.assemble((glyph, style), f" {part.name}"),
+            Text.assemble((glyph, style), f" {segment.name}"),
             share,
-            milliseconds(part.seconds),
-            Text(part.note, style="dim"),
+            milliseconds(segment.seconds),
+            Text(segment.note, style="dim"),
         )
     return Group(bar, table)
 
 
-def cells(values: list[float], width: int) -> list[int]:
+def proportional_cells(values: list[float], width: int) -> list[int]:
     """`width` cells shared out in proportion to `values`, by largest remainder; negative counts as 0."""
     kept = [max(0.0, value) for value in values]
     if (total := sum(kept)) <= 0:
@@ -91,11 +93,11 @@ def cells(values: list[float], width: int) -> list[int]:
 def _dispatch_note(source: str | None, sampled: bool) -> str:
     if source != "calibrated":
         return source or ""
-    # The sampling operators count wholly as dispatch, so that a bound from below is none any more.
+    # Sampling operators count as dispatch with their kernels, so it is no longer a lower bound.
     return "calibrated, sampling and its kernels included" if sampled else "calibrated, a lower estimate"
 
 
 def _kernel_beside(timings: Mapping[str, Any], sources: Mapping[str, Any]) -> str:
     if timings["kernel_seconds"] is None:
-        return "kernels ran beside the host, how long is not known yet"
+        return "kernels ran beside the host, for an unknown time until a request is profiled"
     return f"kernels ran for {milliseconds(timings['kernel_seconds'])} beside the host ({sources['kernel']})"

@@ -18,7 +18,7 @@ SAMPLES_KEPT = 256
 
 
 @dataclass(slots=True)
-class _Cell:
+class _StepSamples:
     """Wall seconds per decode step of the newest requests, and what all of them summed up to, prefill too."""
 
     step_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES_KEPT))
@@ -48,18 +48,18 @@ class StepStatistics:
     """
 
     def __init__(self) -> None:
-        self._cells: dict[tuple[str, int], _Cell] = defaultdict(_Cell)
+        self._samples: dict[tuple[str, int], _StepSamples] = defaultdict(_StepSamples)
 
     def observe(self, timing: RequestTiming) -> None:
         """Take in one request that ended well."""
-        decode, outcome = timing.timings.decode, timing.outcome
+        decode, outcome = timing.engine.decode, timing.outcome
         if outcome.profile is not None or decode.wall_seconds is None or decode.steps == 0:
             return
-        cell = self._cells[timing.job.mode, outcome.batch_bucket]
-        cell.step_seconds.append(decode.wall_seconds / decode.steps)
-        if timing.kernel_seconds is not None and timing.dispatch_seconds is not None:
-            cell.kernel_seconds += timing.kernel_seconds
-            cell.dispatch_seconds += timing.dispatch_seconds
+        sample = self._samples[timing.job.mode, outcome.batch_bucket]
+        sample.step_seconds.append(decode.wall_seconds / decode.steps)
+        if timing.parts.kernel_seconds is not None and timing.parts.dispatch_seconds is not None:
+            sample.kernel_seconds += timing.parts.kernel_seconds
+            sample.dispatch_seconds += timing.parts.dispatch_seconds
 
     def advise(self, batch_size: int, buckets: Sequence[int], modes: Sequence[str]) -> Advice:
         """The best of `modes` (in the ladder's order, simplest first) for a batch of `batch_size`.
@@ -68,11 +68,11 @@ class StepStatistics:
         Raises NotMeasured, naming what to run, where eager or another mode has too few samples.
         """
         bucket = min(size for size in buckets if size >= batch_size)
-        cells = {mode: self._cells[mode, bucket] for mode in modes if (mode, bucket) in self._cells}
+        samples = {mode: self._samples[mode, bucket] for mode in modes if (mode, bucket) in self._samples}
         missing = [
             mode
             for mode in dict.fromkeys([BASELINE, *modes])
-            if mode not in cells or len(cells[mode].step_seconds) < SAMPLES_NEEDED
+            if mode not in samples or len(samples[mode].step_seconds) < SAMPLES_NEEDED
         ]
         if BASELINE not in modes:
             raise NotMeasured(f"advice is against {BASELINE}, which is not ready here: add it to --modes")
@@ -81,19 +81,21 @@ class StepStatistics:
                 f"at batch {batch_size} (bucket {bucket}) too few requests ran in {', '.join(missing)}: "
                 f'POST /v1/compare with {batch_size} prompts and "repeats": {SAMPLES_NEEDED}, or run a sweep'
             )
-        fastest = min(cells, key=lambda mode: _mean_log(cells[mode]))
-        chosen = next(mode for mode in modes if mode == fastest or _alike(cells[mode], cells[fastest]))
-        return self._answer(bucket, chosen, cells, buckets)
+        fastest = min(samples, key=lambda mode: _mean_log(samples[mode]))
+        chosen = next(mode for mode in modes if mode == fastest or _alike(samples[mode], samples[fastest]))
+        return self._answer(bucket, chosen, samples, buckets)
 
-    def _answer(self, bucket: int, mode: str, cells: dict[str, _Cell], buckets: Sequence[int]) -> Advice:
-        cell, eager = cells[mode], cells[BASELINE]
-        index = device_bound_index(cell.kernel_seconds, cell.dispatch_seconds)
-        known = {size: self._cells[BASELINE, size] for size in buckets if (BASELINE, size) in self._cells}
+    def _answer(
+        self, bucket: int, mode: str, samples: dict[str, _StepSamples], buckets: Sequence[int]
+    ) -> Advice:
+        sample, eager = samples[mode], samples[BASELINE]
+        index = device_bound_index(sample.kernel_seconds, sample.dispatch_seconds)
+        known = {size: self._samples[BASELINE, size] for size in buckets if (BASELINE, size) in self._samples}
         indices = {
             size: device_bound_index(c.kernel_seconds, c.dispatch_seconds) for size, c in known.items()
         }
         turn = crossover({size: value for size, value in indices.items() if value is not None})
-        speedup = unpaired_ratio(eager.step_seconds, cell.step_seconds)
+        speedup = unpaired_ratio(eager.step_seconds, sample.step_seconds)
         return Advice(
             bucket=bucket,
             mode=mode,
@@ -102,16 +104,16 @@ class StepStatistics:
             index=index,
             crossover=turn.batch if turn.where == "at" else None,
             speedup=speedup,
-            samples=len(cell.step_seconds),
+            samples=len(sample.step_seconds),
         )
 
 
-def _mean_log(cell: _Cell) -> float:
-    return sum(map(math.log, cell.step_seconds)) / len(cell.step_seconds)
+def _mean_log(sample: _StepSamples) -> float:
+    return sum(map(math.log, sample.step_seconds)) / len(sample.step_seconds)
 
 
-def _alike(cell: _Cell, fastest: _Cell) -> bool:
-    return not unpaired_ratio(cell.step_seconds, fastest.step_seconds).excludes_one
+def _alike(sample: _StepSamples, fastest: _StepSamples) -> bool:
+    return not unpaired_ratio(sample.step_seconds, fastest.step_seconds).excludes_one
 
 
 def _reason(mode: str, speedup: Interval, eager_index: float | None) -> str:

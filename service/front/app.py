@@ -1,4 +1,4 @@
-"""The only place where the front's parts meet: `create_app` builds it, `serve` runs it in one process."""
+"""The composition root of the front: `create_app` builds it, `serve` runs it in one process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import uvicorn
 from fastapi import APIRouter, Depends, FastAPI
 
 from service.front.advice import StepStatistics
-from service.front.anatomy_client import Anatomy, Limits
 from service.front.anatomy_process import ANATOMY_COMMAND, AnatomyProcess
 from service.front.api import (
     advice,
@@ -27,25 +26,26 @@ from service.front.api import (
     problems,
     traces,
 )
-from service.front.api.keys import require_key
-from service.front.api.request_id import RequestId
+from service.front.api.middleware import RequestIdMiddleware, SweepTrackingMiddleware, require_key
+from service.front.api.openapi import UNAUTHORISED
 from service.front.api.state import AppState
-from service.front.api.sweep_header import SweepHeader
 from service.front.build import build_commit, build_version
 from service.front.engine_client import EngineClient
 from service.front.metrics.recorder import Metrics
 from service.front.metrics.series import new_registry
 from service.front.server import Server
 from service.front.settings import Settings
+from service.front.study_runner import StudyLimits, StudyRunner
 from service.front.supervisor import ENGINE_COMMAND, Supervisor
+from service.protocol.placement import front_cpus
 
 log = logging.getLogger("launchbound")
 
 EXIT_BAD_INPUT = 2
 
 DESCRIPTION = """
-One transformer, served through PyTorch's ladder of inference modes, side by side. Every answer says where its
-time went: queue, host dispatch, device kernels, waiting, and the rest.
+One transformer, served through PyTorch's ladder of inference modes, side by side. Every answer reports where
+its time went: queue, host dispatch, device kernels, waiting, and the rest.
 """
 
 
@@ -55,13 +55,12 @@ def create_app(
     refused: Callable[[str], None] | None = None,
     anatomy_command: Sequence[str] | None = None,
 ) -> FastAPI:
-    """The front as an ASGI app. Its lifespan starts the engine and ends it.
+    """The front as an ASGI app. Its lifespan starts and stops the engine.
 
     `engine_command` and `anatomy_command` replace the command lines of these processes; their settings are
-    appended as JSON. `refused` is told why where the first engine says that its settings cannot work.
+    appended as JSON. `refused` is called with the reason where the first engine refuses its settings.
     """
-    commands = engine_command or ENGINE_COMMAND, anatomy_command or ANATOMY_COMMAND
-    state = _assemble(settings, commands, refused)
+    state = _assemble(settings, engine_command or ENGINE_COMMAND, anatomy_command or ANATOMY_COMMAND, refused)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -70,7 +69,7 @@ def create_app(
             yield
         finally:
             await state.client.drain(settings.drain_seconds)
-            await state.anatomy.stop()
+            await state.studies.stop()
             await state.supervisor.stop()
 
     app = FastAPI(
@@ -81,10 +80,10 @@ def create_app(
         redirect_slashes=False,
     )
     app.state.launchbound = state
-    app.add_middleware(SweepHeader, state=state)
-    app.add_middleware(RequestId)
+    app.add_middleware(SweepTrackingMiddleware, settings=settings, sweeps=state.studies.sweeps)
+    app.add_middleware(RequestIdMiddleware)
     problems.install(app)
-    v1 = APIRouter(prefix="/v1", dependencies=[Depends(require_key)])
+    v1 = APIRouter(prefix="/v1", dependencies=[Depends(require_key(settings))], responses=UNAUTHORISED)
     for routes in (generate, compare, openai, modes, advice, anatomy, traces):
         v1.include_router(routes.router)
     app.include_router(v1)
@@ -94,7 +93,7 @@ def create_app(
 
 
 def serve(settings: Settings) -> int:
-    """Run the service until it is told to stop. Returns the exit code: 0, or 2 for input that cannot work."""
+    """Run the service until a signal stops it. Returns the exit code: 0, or 2 for unusable settings."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     if os.environ.get("WEB_CONCURRENCY", "1") != "1":
         return _bad_input("WEB_CONCURRENCY: this service has one front process, as its counters live in it")
@@ -108,8 +107,8 @@ def serve(settings: Settings) -> int:
         refusals.append(reason)
         server.should_exit = True
 
-    app = create_app(settings, refused=refused)  # notes the cores before the front is pinned to some of them
-    _pin_front(settings)
+    app = create_app(settings, refused=refused)  # before the front is pinned: its children may use all cores
+    os.sched_setaffinity(0, front_cpus(settings.front_cpus, settings.engine_cpus))
     config = uvicorn.Config(
         app,
         loop="uvloop",
@@ -129,21 +128,24 @@ def serve(settings: Settings) -> int:
 
 def _assemble(
     settings: Settings,
-    commands: tuple[Sequence[str], Sequence[str]],
+    engine_command: Sequence[str],
+    anatomy_command: Sequence[str],
     refused: Callable[[str], None] | None,
 ) -> AppState:
     build = {"version": build_version(), "commit": build_commit(settings.commit)}
     instrumented = settings.instrumentation == "full"
-    moved = Metrics(new_registry(), settings.modes, settings.batch_sizes, build, instrumented)
-    client = EngineClient(settings.modes, settings.max_queue, settings.hang_seconds, moved)
-    supervisor = Supervisor(client, settings.engine_settings, commands[0], refused=refused)
-    studies = Anatomy(client, AnatomyProcess(settings.engine_settings, commands[1]), _limits(settings))
-    return AppState(settings, client, supervisor, studies, moved, StepStatistics())
+    recorder = Metrics(new_registry(), settings.modes, settings.batch_sizes, build, instrumented)
+    client = EngineClient(settings.modes, settings.max_queue, settings.hang_seconds, recorder)
+    supervisor = Supervisor(client, settings.engine_settings, engine_command, refused=refused)
+    studies = StudyRunner(
+        client, AnatomyProcess(settings.engine_settings, anatomy_command), _limits(settings)
+    )
+    return AppState(settings, client, supervisor, studies, recorder, StepStatistics())
 
 
-def _limits(settings: Settings) -> Limits:
-    """What bounds a study; no request waits for one so long that half its own time is gone."""
-    return Limits(
+def _limits(settings: Settings) -> StudyLimits:
+    """The bounds of a study; no request waits for one longer than half its own timeout."""
+    return StudyLimits(
         pause=min(settings.anatomy_pause_seconds, settings.request_timeout_seconds / 2),
         wait=settings.request_timeout_seconds,
         study=settings.hang_seconds,
@@ -163,16 +165,6 @@ def _listen(host: str, port: int) -> socket.socket:
         raise
     listener.set_inheritable(False)
     return listener
-
-
-def _pin_front(settings: Settings) -> None:
-    """Keep the front off the engine's cores: on those asked for, else on the lower half of what there is."""
-    usable = sorted(os.sched_getaffinity(0))
-    cores = settings.front_cpus
-    if cores is None:
-        engine = settings.engine_cpus or usable[len(usable) // 2 :]
-        cores = [core for core in usable if core not in engine] or usable
-    os.sched_setaffinity(0, cores)
 
 
 def _bad_input(message: str) -> int:

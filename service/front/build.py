@@ -1,4 +1,4 @@
-"""Which build of this program runs: version and commit."""
+"""The version and commit of this program."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def build_version() -> str:
 
 
 def build_commit(stated: str | None) -> str:
-    """`stated` (an image knows its commit), else what git says of this folder, else 'unknown'."""
+    """`stated` (set in an image), else the commit of this folder's git repository, else 'unknown'."""
     if stated is not None:
         return stated
     folder = Path(__file__).resolve().parent

@@ -1,4 +1,4 @@
-"""A child process of the front and its life: spawned on all cores, watched, and ended in order."""
+"""A child process of the front: spawned on all cores, watched, and terminated in steps."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from service.protocol.messages import EngineSettings, Stop
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-log = logging.getLogger("launchbound.children")
+log = logging.getLogger("launchbound.child_process")
 
 STOP_SECONDS = 5.0
-LAST_WORDS_SECONDS = 0.02
+LAST_MESSAGES_SECONDS = 0.02
 FOLDER_PREFIX = "launchbound-"
-"""Of the private folders in which sockets lie."""
+"""Prefix of the private folders that hold the sockets."""
 
 
 def module_command(module: str) -> tuple[str, ...]:
-    """The command socket of a child that is one of our modules."""
+    """The command line that runs one of our modules."""
     return sys.executable, "-m", module
 
 
@@ -38,44 +38,48 @@ async def spawn(command: Sequence[str], settings: EngineSettings, cores: set[int
 
     Its settings are appended as JSON, and its output goes to our stderr. It may use all of `cores`.
     """
-    given = msgspec.json.encode(settings).decode()
+    argument = msgspec.json.encode(settings).decode()
     with _on_cores(cores):
         return await asyncio.create_subprocess_exec(
-            *command, given, stdin=asyncio.subprocess.DEVNULL, stdout=2, start_new_session=True
+            *command, argument, stdin=asyncio.subprocess.DEVNULL, stdout=2, start_new_session=True
         )
 
 
 async def watch(
-    name: str, process: Process, socket: ChildSocket, unwanted: asyncio.Event, why_unwanted: str
+    name: str, process: Process, socket: ChildSocket, terminate: asyncio.Event, why_terminate: str
 ) -> str:
-    """Wait for the end of the process, and end it where it is `unwanted` or speaks another language.
+    """Wait for the end of the process; end it once `terminate` is set or a message cannot be decoded.
 
-    Returns how it ended, in words. Cancelled, it has the process stop in order first.
+    Returns how it ended, as a sentence. Cancelled, it sends Stop and waits for the process to end.
     """
     exited = asyncio.create_task(process.wait())
-    given_up = asyncio.create_task(unwanted.wait())
+    terminated = asyncio.create_task(terminate.wait())
     try:
-        ends: set[asyncio.Future[Any]] = {exited, given_up, socket.broken}
+        ends: set[asyncio.Future[Any]] = {exited, terminated, socket.broken}
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         if exited.done():
-            # Its last words still count, and may be a moment behind in the socket.
-            await asyncio.sleep(LAST_WORDS_SECONDS)
+            # Its last messages count, and may arrive in the socket a moment later.
+            await asyncio.sleep(LAST_MESSAGES_SECONDS)
             socket.drain()
             return f"{name} ended {_how(exited.result())}"
-        why = why_unwanted if given_up.done() else f"sent what is no message ({socket.broken.result()})"
-        await _end(name, process, asked=False)
+        why = (
+            why_terminate
+            if terminated.done()
+            else f"sent a message that cannot be decoded ({socket.broken.result()})"
+        )
+        await _end(name, process, stop_sent=False)
         return f"{name} {why} and was ended"
     except asyncio.CancelledError:
-        await _end(name, process, asked=socket.send(msgspec.msgpack.encode(Stop())))
+        await _end(name, process, stop_sent=socket.send(msgspec.msgpack.encode(Stop())))
         raise
     finally:
         exited.cancel()
-        given_up.cancel()
+        terminated.cancel()
 
 
 @contextmanager
 def _on_cores(cores: set[int]) -> Iterator[None]:
-    """Run the body with this thread allowed on `cores`: a child inherits what its parent's thread may use."""
+    """Run the body with this thread allowed on `cores`: a child inherits its affinity."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores)
     try:
@@ -84,10 +88,10 @@ def _on_cores(cores: set[int]) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-async def _end(name: str, process: Process, asked: bool) -> None:
-    """SIGTERM, then SIGKILL, each where waiting did not help; `asked`: it has been told to stop."""
-    patience = ((STOP_SECONDS if asked else 0.0, signal.SIGTERM), (STOP_SECONDS, signal.SIGKILL))
-    for seconds, next_signal in patience:
+async def _end(name: str, process: Process, stop_sent: bool) -> None:
+    """Send SIGTERM, then SIGKILL, each after a timeout; `stop_sent`: wait for the end first."""
+    steps = ((STOP_SECONDS if stop_sent else 0.0, signal.SIGTERM), (STOP_SECONDS, signal.SIGKILL))
+    for seconds, next_signal in steps:
         try:
             await asyncio.wait_for(process.wait(), seconds)
         except TimeoutError:

@@ -1,4 +1,4 @@
-"""The front's side of the border: bounded admission, and one pending per job that always ends."""
+"""The engine as the front uses it: bounded admission, and one PendingRequest per job that always ends."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from service.front.pending_request import PendingRequest
 from service.protocol.messages import Cancel, Job, Outcome, Paused, ToEngine, ToFront, Token
 from service.protocol.status import EngineStatus, ModeStatus
 
-log = logging.getLogger("launchbound.border")
+log = logging.getLogger("launchbound.engine_client")
 
 GRACE_SECONDS = 1.0
-"""How long after a job's deadline its own answer may still arrive before the front gives it up."""
+"""How long after its deadline a job's outcome may still arrive before the front fails it."""
 
 
 class Listener(Protocol):
-    """Who wants to know what the engine says of itself."""
+    """Is called with every status that the engine sends."""
 
     def engine(self, status: EngineStatus) -> None:
-        """The engine said hello, or a figure in its status moved."""
+        """The engine connected, or its status changed."""
 
     def mode(self, status: ModeStatus) -> None:
         """A mode changed."""
 
     def engine_lost(self) -> None:
-        """The engine process ended; its successor starts from zero."""
+        """The engine process ended; the next one starts from zero."""
 
 
 class EngineClient:
-    """Admits jobs, sends them through the current engine life, and gives each answer to its pending."""
+    """Admits jobs, sends them to the current engine process, and routes each answer to its PendingRequest."""
 
     def __init__(self, modes: list[str], max_queue: int, hang_seconds: float, listener: Listener) -> None:
         self.configured = modes
@@ -50,7 +50,9 @@ class EngineClient:
         self._drain_ends: float | None = None
         self.stuck = asyncio.Event()
         self.pause = PauseLease(self._post)
-        self._max_queue, self._hang_seconds, self._listener = max_queue, hang_seconds, listener
+        self._max_queue = max_queue
+        self._hang_seconds = hang_seconds
+        self._listener = listener
         self._unfinished: dict[str, PendingRequest] = {}
         self._idle = asyncio.Event()
         self._idle.set()
@@ -61,7 +63,7 @@ class EngineClient:
     # ------------------------------------------------------------ for the routes
 
     def submit(self, job: Job) -> PendingRequest:
-        """Accept and send `job`; its id is changed where a job of that id is already on its way.
+        """Accept and send `job`; its id is changed where an unfinished job has the same.
 
         Raises Draining, ModeNotReady or QueueFull, and then nothing was sent.
         """
@@ -78,7 +80,7 @@ class EngineClient:
         return pending
 
     def cancel(self, pending: PendingRequest) -> None:
-        """Ask the engine to stop this job between two steps; its outcome still comes."""
+        """Have the engine stop this job between two steps; its outcome still arrives."""
         if pending.job.id in self._unfinished:
             self._post(Cancel(id=pending.job.id))
 
@@ -87,16 +89,16 @@ class EngineClient:
         return Counter(pending.job.mode for pending in self._unfinished.values())
 
     def longest_wait_seconds(self) -> float:
-        """How long the oldest unfinished job has been on its way; 0 where there is none."""
+        """How long ago the oldest unfinished job was sent; 0 where there is none."""
         oldest = next(iter(self._unfinished.values()), None)
         return (perf_counter_ns() - oldest.job.sent_ns) / 1e9 if oldest else 0.0
 
     def warming(self) -> list[str]:
-        """Names of the modes that are yet to become ready, or to fail."""
+        """Names of the modes that are neither ready nor failed."""
         return [name for name in self.configured if self._state(name) in ("cold", "warming")]
 
     def waiting(self) -> int:
-        """Accepted jobs that have not begun: the engine runs one at a time, and at rest none."""
+        """Accepted jobs that have not begun: the engine runs one at a time, and none while paused."""
         return max(0, len(self._unfinished) - (0 if self.pause.held else 1))
 
     def ready_modes(self) -> list[str]:
@@ -104,9 +106,9 @@ class EngineClient:
         return [name for name in self.configured if self._state(name) == "ready"]
 
     async def drain(self, seconds: float) -> None:
-        """Refuse what is new, wait for what is running, and give up what has not ended in `seconds`.
+        """Refuse new jobs, wait for the unfinished ones, and fail those that have not ended in `seconds`.
 
-        Called again, it waits for no longer than the first call would have.
+        A second call waits no longer than the first would have.
         """
         self.draining = True
         self.pause.break_off(Draining("the service is shutting down; try another instance"))
@@ -119,10 +121,12 @@ class EngineClient:
             self.abandon()
 
     def abandon(self) -> None:
-        """Shut down without waiting: everything unfinished is cancelled, and its waiters are told."""
-        self.draining, self._drain_ends = True, monotonic()
+        """Shut down without waiting: every unfinished job is cancelled and fails with Draining."""
+        self.draining = True
+        self._drain_ends = monotonic()
         self.pause.break_off(Draining("the service was shut down"))
-        unfinished, self._unfinished = list(self._unfinished.values()), {}
+        unfinished = list(self._unfinished.values())
+        self._unfinished = {}
         for pending in unfinished:
             self._post(Cancel(id=pending.job.id))
             pending.fail(Draining("the service was shut down before the answer was complete; send it again"))
@@ -160,9 +164,9 @@ class EngineClient:
     # ------------------------------------------------------------ for the supervisor
 
     def attach(self, send: Callable[[bytes], bool]) -> None:
-        """A new engine life begins; `send` hands a frame to it without waiting, False where it is not there.
+        """A new engine process was started; `send` hands it a frame without blocking, False if not connected.
 
-        What could not be sent to an engine that has just ended fails with everything else it had, in `lost`.
+        A job that could not be sent because the engine has just ended fails with all others, in `lost`.
         """
         self._send = send
         self.stuck.clear()
@@ -172,7 +176,7 @@ class EngineClient:
         self._send = None
 
     def received(self, frame: bytes) -> None:
-        """One message from the engine. Raises msgspec.DecodeError where it is none that we know."""
+        """One message from the engine. Raises msgspec.DecodeError for anything but a `ToFront`."""
         message = self._decode(frame)
         if isinstance(message, Token):
             if (pending := self._unfinished.get(message.id)) is not None:
@@ -189,15 +193,18 @@ class EngineClient:
         elif isinstance(message, Paused):
             self.pause.answered(message)
         else:
-            self.engine, self.device = message, message.device
+            self.engine = message
+            self.device = message.device
             self._listener.engine(message)
 
     def lost(self, reason: str, retry_after_seconds: int) -> None:
-        """The engine life ended: everything it had fails, and nothing is ready until the next says so."""
+        """The engine process ended: its jobs fail, and no mode is ready until the next one reports it."""
         self.down_reason, self.retry_after_seconds = reason, retry_after_seconds
-        self.engine, self._send = None, None
+        self.engine = None
+        self._send = None
         self.modes.clear()
-        unfinished, self._unfinished = list(self._unfinished.values()), {}
+        unfinished = list(self._unfinished.values())
+        self._unfinished = {}
         self._idle.set()
         for pending in unfinished:
             pending.fail(EngineLost(f"{reason}; send it again", retry_after_seconds=retry_after_seconds))
@@ -214,7 +221,7 @@ class EngineClient:
             self._idle.set()
 
     def _expire(self, pending: PendingRequest) -> None:
-        """The backstop: the engine owes an answer. The job keeps its place until the engine lets go of it."""
+        """The engine did not end the job at its deadline; it stays unfinished until its outcome arrives."""
         pending.fail(DeadlinePassed("the deadline passed, and the engine has not answered; is it compiling?"))
         self._post(Cancel(id=pending.job.id))
         pending.call_later(self._hang_seconds, lambda _: self.stuck.set())

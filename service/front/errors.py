@@ -11,14 +11,14 @@
     ├── AnatomyBusy 409                + Retry-After; another study is under way
     ├── QueueFull 429                  + Retry-After
     ├── Unavailable 503                + Retry-After
-    │   ├── ModeNotReady               warming, failed, or the engine has not said hello yet
+    │   ├── ModeNotReady               warming, failed, or the engine is not connected yet
     │   ├── EngineLost                 the engine process ended while it had the job
     │   ├── OutOfMemory                the device's memory
     │   ├── StudyInterrupted           the anatomy process ended, or the engine served meanwhile
     │   └── Draining                   the service is shutting down
     ├── DeadlinePassed 504
-    ├── ClientGone 499                 nobody is there to read it; only logs and metrics see it
-    └── EngineFailed 500               the engine could not run the job, and says why
+    ├── ClientGone 499                 no client is left to read it; only logs and metrics have it
+    └── EngineFailed 500               the engine could not run the job; the message is its own
 
 A `Problem` from the engine becomes one of these through `from_problem`.
 """
@@ -92,19 +92,19 @@ class Unauthorised(BadRequest):
     default_type = "unauthorised"
 
     def headers(self) -> dict[str, str]:
-        """Names the scheme, as RFC 6750 wants it."""
+        """Names the scheme, as RFC 6750 requires."""
         return {"WWW-Authenticate": 'Bearer realm="launchbound"'}
 
 
 class NotFound(LaunchboundError):
-    """Nothing here has that name; the message says where the names are listed."""
+    """Nothing has that name; the message states where the names are listed."""
 
     status = 404
     default_type = "not_found"
 
 
 class NotMeasured(LaunchboundError):
-    """The answer would need measurements that this instance has not made; the message says what to run."""
+    """The answer needs measurements that this instance has not made; the message states what to run."""
 
     status = 409
     default_type = "not_measured"
@@ -133,7 +133,7 @@ class QueueFull(LaunchboundError):
 
 
 class Unavailable(LaunchboundError):
-    """Not now: come back after `retry_after_seconds`."""
+    """Temporarily not possible: retry after `retry_after_seconds`."""
 
     status = 503
     default_type = "unavailable"
@@ -164,13 +164,13 @@ class OutOfMemory(Unavailable):
 
 
 class StudyInterrupted(Unavailable):
-    """A study that did not come to its end; asked for again, it starts in a new process."""
+    """A study that did not complete; requested again, it runs in a new process."""
 
     default_type = "study_interrupted"
 
 
 class Draining(Unavailable):
-    """The service finishes what it has and takes nothing new."""
+    """The service finishes its running requests and accepts no new ones."""
 
     rejection = "draining"
     default_type = "draining"
@@ -209,7 +209,7 @@ OF_PROBLEM: dict[str, type[LaunchboundError]] = {
 
 
 def from_problem(problem: Problem) -> LaunchboundError:
-    """The exception that stands for what the engine said; unknown types are `EngineFailed`, 500."""
+    """The exception for a problem that the engine reported; unknown types are `EngineFailed`, 500."""
     return OF_PROBLEM.get(problem.type, EngineFailed)(problem.message, type=problem.type, param=problem.param)
 
 

@@ -1,4 +1,4 @@
-"""A service of one's own: started as a process, ended with the block that uses it."""
+"""Starts a service as a child process, which ends with the block that uses it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STOP_SECONDS = 30.0
 
 
 class LaunchError(RuntimeError):
-    """The service did not come up; the message has its last words."""
+    """The service did not start; the message has the last line of its log."""
 
 
 @contextmanager
@@ -34,7 +34,7 @@ def launched(
             stderr=errors,
             text=True,
             env={**os.environ, **(environment or {})},
-            # A Ctrl-C is meant for whoever launched the service, which then ends it in order.
+            # Ctrl-C must reach only the launching process, which then terminates the service.
             start_new_session=True,
         )
         try:
@@ -48,14 +48,14 @@ def _url(process: subprocess.Popen[str], log: Path) -> str:
     for line in process.stdout:
         if line.startswith(SERVING):
             return line.removeprefix(SERVING).strip()
-    raise LaunchError(f"the service ended before it listened: {last_words(log)}")
+    raise LaunchError(f"the service ended before it listened: {last_log_line(log)}")
 
 
-def last_words(log: Path) -> str:
-    """Why a service ended, from its log: what its engine said last, else its own last line."""
-    words = log.read_text(errors="replace").strip().splitlines()
-    said = [line.removeprefix(ENGINE) for line in words if line.startswith(ENGINE)]
-    return (said or words or ["without a word"])[-1]
+def last_log_line(log: Path) -> str:
+    """Why a service ended, from its log: the last line of its engine, else its own last line."""
+    lines = log.read_text(errors="replace").strip().splitlines()
+    of_engine = [line.removeprefix(ENGINE) for line in lines if line.startswith(ENGINE)]
+    return (of_engine or lines or ["it logged nothing"])[-1]
 
 
 def _end(process: subprocess.Popen[str]) -> None:

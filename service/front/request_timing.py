@@ -1,41 +1,37 @@
-"""Where one request's time went, in parts that make the whole: for its answer and for the metrics."""
+"""Where one request's time went, in parts that add up to the whole: for its answer and for the metrics."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from service.protocol.messages import Job, Outcome, Timings
+import msgspec
+
+from service.front.schemas.answers import PhaseBody, TimingsBody
+from service.protocol.messages import Job, Outcome, PhaseTimings, Timings
 
 
 @dataclass(frozen=True, slots=True)
 class RequestTiming:
-    """One served request in seconds. None: this device cannot measure it, or it is not known yet.
+    """One served request: `parts` as its answer shows them, `engine` as the engine measured them.
 
     CUDA (where `sync_wait_seconds` is measured): total = queue + dispatch + sync_wait + other, kernels run
     beside it. CPU: total = queue + dispatch + kernel + other. `other` closes the sum; `border_seconds` (the
-    way to the engine and back) and `tokenise_seconds` are pieces of it, measured apart.
+    way to the engine and back) and `tokenise_seconds` are pieces of it, measured apart. None: this device
+    cannot measure it, or it is not known yet.
     """
 
     job: Job
     outcome: Outcome
-    timings: Timings
-    queue_seconds: float
-    dispatch_seconds: float | None
-    device_span_seconds: float | None
-    kernel_seconds: float | None
-    sync_wait_seconds: float | None
-    other_seconds: float
-    total_seconds: float
-    time_to_first_token_seconds: float | None
-    border_seconds: float
+    engine: Timings
+    parts: TimingsBody
 
     @property
     def time_per_output_token_seconds(self) -> float | None:
         """(total - time to first token) / (tokens of the longest completion - 1); None below two tokens."""
         longest = max((output.completion_tokens for output in self.outcome.outputs), default=0)
-        if longest < 2 or self.time_to_first_token_seconds is None:
+        if longest < 2 or self.parts.time_to_first_token_seconds is None:
             return None
-        return (self.total_seconds - self.time_to_first_token_seconds) / (longest - 1)
+        return (self.parts.total_seconds - self.parts.time_to_first_token_seconds) / (longest - 1)
 
 
 def add_up(
@@ -43,7 +39,8 @@ def add_up(
 ) -> RequestTiming:
     """The timing of a job that ran: `received_ns` body parsed, `outcome_ns` the outcome was back here.
 
-    Raises ValueError for an outcome without timings, which an engine sends only for jobs that never started.
+    The total ends at `handed_over_ns`, before the answer that contains it is serialised. Raises ValueError
+    for an outcome without timings, which an engine sends only for jobs that never started.
     """
     timings = outcome.timings
     if timings is None:
@@ -54,23 +51,33 @@ def add_up(
     sync_wait = _sum([phase.sync_wait_seconds for phase in phases])
     total = (handed_over_ns - received_ns) / 1e9
     beside = kernel if sync_wait is None else sync_wait
+    to_engine = (timings.taken_ns - job.sent_ns) / 1e9 - timings.queue_seconds
     first_ns = timings.first_token_ns
-    return RequestTiming(
-        job=job,
-        outcome=outcome,
-        timings=timings,
+    parts = TimingsBody(
         queue_seconds=timings.queue_seconds,
         dispatch_seconds=dispatch,
         device_span_seconds=_sum([phase.device_span_seconds for phase in phases]),
         kernel_seconds=kernel,
         sync_wait_seconds=sync_wait,
         other_seconds=total - timings.queue_seconds - (dispatch or 0.0) - (beside or 0.0),
+        border_seconds=to_engine + (outcome_ns - timings.done_ns) / 1e9,
+        tokenise_seconds=timings.tokenise_seconds,
         total_seconds=total,
         time_to_first_token_seconds=None if first_ns is None else (first_ns - received_ns) / 1e9,
-        border_seconds=(timings.taken_ns - job.sent_ns) / 1e9
-        - timings.queue_seconds
-        + (outcome_ns - timings.done_ns) / 1e9,
+        involuntary_switches=timings.involuntary_switches,
+        prefill=_phase_body(timings.prefill),
+        decode=_phase_body(timings.decode),
+        sources={"dispatch": timings.dispatch_source, "kernel": timings.kernel_source},
+        kernels=outcome.kernels,
+        launches=outcome.launches,
+        profiled=outcome.profile is not None,
     )
+    return RequestTiming(job, outcome, timings, parts)
+
+
+def _phase_body(phase: PhaseTimings) -> PhaseBody:
+    """The sums of a phase; its single steps are for the metrics only."""
+    return msgspec.convert(phase, PhaseBody, from_attributes=True)
 
 
 def _sum(values: list[float | None]) -> float | None:

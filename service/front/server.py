@@ -1,4 +1,4 @@
-"""Uvicorn in one process that drains before it stops: while it waits for what runs, it answers 503."""
+"""Uvicorn in one process that drains before it stops: while running requests end, it answers 503."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ class Server(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config, state: AppState, listener: socket.socket) -> None:
         super().__init__(config)
-        self._state, self._listener = state, listener
+        self._state = state
+        self._listener = listener
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, and say where the service is, so that a port of 0 can be found out."""
+        """Start, and print the URL, from which a launcher learns the port it got for 0."""
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
         host, port = self._listener.getsockname()[:2]
@@ -29,7 +30,7 @@ class Server(uvicorn.Server):
         print(f"launchbound: serving on http://{shown}:{port}", flush=True)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """A signal arrived; the process then ends with exit code 0, as it was asked to."""
+        """A signal arrived: drain, then end with exit code 0."""
         if self._loop is None:
             self.should_exit = True
         elif self._state.client.draining:

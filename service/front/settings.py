@@ -1,4 +1,4 @@
-"""Everything a person can set, by `LAUNCHBOUND_*` variables or by keyword; unknown keys are refused."""
+"""The settings of the service, by `LAUNCHBOUND_*` variables or by keyword; unknown keys are refused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _default_cache_folder() -> Path:
 
 
 def _split(value: object) -> object:
-    """'1,4,16' as people write it in an environment; anything else is left to pydantic."""
+    """'1,4,16' as lists are written in an environment; anything else is left to pydantic."""
     if not isinstance(value, str):
         return value
     return [part.strip() for part in value.split(",") if part.strip()]
@@ -116,7 +116,7 @@ class Settings(BaseSettings):
         return value.expanduser().absolute()
 
     def engine_settings(self, address: str) -> EngineSettings:
-        """What the engine process is started with; `address` is the border's socket."""
+        """What the engine process is started with; `address` is that of the socket to it."""
         return EngineSettings(
             address=address,
             model=self.model,

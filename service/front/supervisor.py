@@ -1,4 +1,4 @@
-"""Starts the engine process, watches it, and starts the next one when it ends: one socket per life."""
+"""Starts the engine process, watches it, and starts the next one when it ends; each has its own socket."""
 
 from __future__ import annotations
 
@@ -22,37 +22,40 @@ log = logging.getLogger("launchbound.supervisor")
 
 ENGINE_COMMAND = module_command("service.engine.process")
 EXIT_BAD_SETTINGS = 2
-QUICK_DEATH_SECONDS = 60.0
-"""A life shorter than this counts as a failed start, and the next one waits longer."""
+HEALTHY_SECONDS = 60.0
+"""An engine that ended sooner counts as a failed start, and the next one is started later."""
 
 SLOWEST_RETRY_SECONDS = 30.0
-DEATHS_UNTIL_UNWELL = 5
+FAILED_STARTS_UNTIL_UNHEALTHY = 5
 IPC_PATH_LIMIT = 107
 
 
 class Supervisor:
     """Owns the engine process and the private folder of its sockets.
 
-    `describe` builds the engine's settings for a socket address; `refused` is called once if the very first
-    engine says, by exit code 2 before it was up, that its settings cannot work.
+    `settings_for` builds the engine's settings for a socket address; `refused` is called once if the very
+    first engine refuses its settings: exit code 2 before it has connected.
     """
 
     def __init__(
         self,
         client: EngineClient,
-        describe: Callable[[str], EngineSettings],
+        settings_for: Callable[[str], EngineSettings],
         command: Sequence[str] = ENGINE_COMMAND,
         first_retry_seconds: float = 0.5,
         refused: Callable[[str], None] | None = None,
     ) -> None:
-        self._client, self._describe, self._command = client, describe, tuple(command)
-        self._first_retry_seconds, self._refused = first_retry_seconds, refused
+        self._client = client
+        self._settings_for = settings_for
+        self._command = tuple(command)
+        self._first_retry_seconds = first_retry_seconds
+        self._refused = refused
         self._cores = os.sched_getaffinity(0)
         self.folder: Path | None = None
         self._process: Process | None = None
         self._task: asyncio.Task[None] | None = None
-        self.lives = 0
-        self.quick_deaths = 0
+        self.starts = 0
+        self.failed_starts = 0
 
     @property
     def pid(self) -> int | None:
@@ -60,59 +63,61 @@ class Supervisor:
         return self._process.pid if self._process is not None else None
 
     @property
-    def unwell(self) -> str | None:
-        """Why the service should be looked at by a person or an orchestrator: it cannot start an engine."""
+    def unhealthy_reason(self) -> str | None:
+        """Why an operator or orchestrator must act: the engine cannot be started. None while all is well."""
         if self._task is not None and self._task.done() and not self._task.cancelled():
             return f"the engine's supervisor ended: {self._task.exception()!r}"
-        if self.quick_deaths >= DEATHS_UNTIL_UNWELL:
-            return f"the engine ended {self.quick_deaths} times in a row; last: {self._client.down_reason}"
+        if self.failed_starts >= FAILED_STARTS_UNTIL_UNHEALTHY:
+            return f"the engine ended {self.failed_starts} times in a row; last: {self._client.down_reason}"
         return None
 
     def retry_seconds(self) -> float:
-        """How long to wait before the next life: twice as long after each quick death, to a limit."""
-        doublings = min(max(0, self.quick_deaths - 1), 16)
+        """How long to wait before the next start: twice as long after each failed one, up to a limit."""
+        doublings = min(max(0, self.failed_starts - 1), 16)
         return min(SLOWEST_RETRY_SECONDS, self._first_retry_seconds * 2.0**doublings)
 
     def start(self) -> None:
-        """Begin the first life in the background. Raises OSError where no socket fits into TMPDIR."""
+        """Start the first engine in the background. Raises OSError where the path of TMPDIR is too long."""
         folder = tempfile.gettempdir()
         if len(os.fsencode(folder)) + len(f"/{FOLDER_PREFIX}12345678/engine-123456.sock") > IPC_PATH_LIMIT:
             raise OSError(f"the path of {folder} is too long for a socket in it; set TMPDIR to a shorter one")
-        self._task = asyncio.create_task(self._live_on(), name="engine-supervisor")
+        self._task = asyncio.create_task(self._supervise(), name="engine-supervisor")
 
     async def stop(self) -> None:
-        """End the engine: ask, then SIGTERM, then SIGKILL, each with its time; its folder goes with it."""
+        """End the engine: Stop, then SIGTERM, then SIGKILL, each with a timeout; remove its folder."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _live_on(self) -> None:
+    async def _supervise(self) -> None:
         with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX) as folder, zmq.Context() as context:
             self.folder = Path(folder)
-            await self._live_again_and_again(self.folder, context)
+            await self._restart_forever(self.folder, context)
 
-    async def _live_again_and_again(self, folder: Path, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+    async def _restart_forever(self, folder: Path, context: zmq.Context[zmq.Socket[bytes]]) -> None:
         while True:
             began = monotonic()
-            reason, exit_code = await self._live(folder / f"engine-{self.lives + 1}.sock", context)
-            never_up = self.lives == 1 and self._client.engine is None
+            reason, exit_code = await self._run_engine(folder / f"engine-{self.starts + 1}.sock", context)
+            never_up = self.starts == 1 and self._client.engine is None
             if exit_code == EXIT_BAD_SETTINGS and never_up and self._refused is not None:
                 self._refused(reason)
                 self._client.lost(reason, retry_after_seconds=60)
                 return
-            self.quick_deaths = self.quick_deaths + 1 if monotonic() - began < QUICK_DEATH_SECONDS else 0
+            self.failed_starts = self.failed_starts + 1 if monotonic() - began < HEALTHY_SECONDS else 0
             wait = self.retry_seconds()
-            told = f"{reason}; a new one starts in {wait:.1f} s"
-            log.error(told)
-            self._client.lost(told, retry_after_seconds=round(wait) + 5)
+            message = f"{reason}; a new one starts in {wait:.1f} s"
+            log.error(message)
+            self._client.lost(message, retry_after_seconds=round(wait) + 5)
             await asyncio.sleep(wait)
 
-    async def _live(self, path: Path, context: zmq.Context[zmq.Socket[bytes]]) -> tuple[str, int | None]:
-        """One engine life, from bind to the end of the process; returns why it ended, and the exit code."""
-        self.lives += 1
+    async def _run_engine(
+        self, path: Path, context: zmq.Context[zmq.Socket[bytes]]
+    ) -> tuple[str, int | None]:
+        """Run one engine process, from bind to its end; returns why it ended, and the exit code."""
+        self.starts += 1
         socket = ChildSocket(context, f"ipc://{path}", self._client.received)
         try:
-            settings = self._describe(f"ipc://{path}")
+            settings = self._settings_for(f"ipc://{path}")
             self._process = process = await spawn(self._command, settings, self._cores)
             self._client.attach(socket.send)
             reason = await watch("the engine", process, socket, self._client.stuck, "does not answer")

@@ -1,1 +1,1 @@
-"""What both processes know. No torch here, and nothing of HTTP."""
+"""What the processes share: messages, modes, status, studies. No torch and no HTTP."""

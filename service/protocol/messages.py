@@ -1,4 +1,4 @@
-"""The nouns that cross the border between front and engine: immutable, typed, and without torch.
+"""The messages between front and engine: immutable, typed, and without torch.
 
 Instants (`*_ns`) are `time.perf_counter_ns()`: on Linux that is CLOCK_MONOTONIC, one clock for all
 processes of the machine, so instants of the two sides can be subtracted. Durations are in seconds.
@@ -78,16 +78,16 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, tag="job"):
 
 
 class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag="cancel"):
-    """The client of job `id` went away; the engine stops it between two steps."""
+    """The client of job `id` disconnected; the engine stops the job between two steps."""
 
     id: str
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True, tag="pause"):
-    """Pause once the jobs sent before this are done, and say so with `Paused`; what comes after waits.
+    """Pause once the jobs sent before this are done, and answer with `Paused`; later jobs wait.
 
-    It holds for `lease_seconds` from then on, and as long again from each further Pause of the same id, so
-    that a front in trouble cannot keep an engine from serving.
+    It holds for `lease_seconds` from then on, and as long again from each further Pause of the same id: an
+    engine whose front hangs or dies serves again after the lease.
     """
 
     id: int
@@ -95,7 +95,7 @@ class Pause(msgspec.Struct, frozen=True, kw_only=True, tag="pause"):
 
 
 class Resume(msgspec.Struct, frozen=True, kw_only=True, tag="resume"):
-    """Serve again; a Pause that still stands in line is forgotten."""
+    """Serve again; a Pause that has not begun is dropped."""
 
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
@@ -150,8 +150,8 @@ class PhaseTimings(msgspec.Struct, frozen=True, kw_only=True):
 class Timings(msgspec.Struct, frozen=True, kw_only=True):
     """What the engine measured of one job.
 
-    `queue_seconds` is the time the job waited while the engine was busy with something else; the way
-    through the border is not queue, it is part of `other`.
+    `queue_seconds` is the time the job waited while the engine was busy with something else; transport
+    between the processes is not queue, it is part of `other`.
     """
 
     queue_seconds: float
@@ -209,9 +209,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
 
 
 class Paused(msgspec.Struct, frozen=True, kw_only=True, tag="paused"):
-    """The answer to Pause `id`: from now on the engine does nothing at all.
+    """The answer to Pause `id`: from now on the engine runs nothing.
 
-    `holds` False answers a Pause that came to prolong a rest which had run out: the engine has served since.
+    `holds` False answers a renewal that came after the lease had run out: the engine has served since.
     """
 
     id: int

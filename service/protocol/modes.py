@@ -16,7 +16,7 @@ CompileOptions = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What a row really does on one kind of device: its honest name, and why that differs from the row's."""
+    """What a mode really does on one kind of device: its effective name, and the reason where it differs."""
 
     name: str
     compile: CompileOptions | None = None
@@ -26,7 +26,7 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """One rung: how grad mode is set, what `torch.compile` is given per device, and what the rung removes."""
+    """One mode: how grad mode is set, what `torch.compile` is given per device, and what the mode removes."""
 
     name: str
     grad_mode: GradMode
@@ -64,4 +64,4 @@ LADDER: tuple[Mode, ...] = (
 )  # fmt: skip
 
 MODES: dict[str, Mode] = {mode.name: mode for mode in LADDER}
-"""The ladder by name, top rung first."""
+"""The ladder by name, in its order."""

@@ -1,4 +1,4 @@
-"""A child process of the front: it ends when the front ends, and leaves Ctrl-C to it."""
+"""Ends a child process with the front (PR_SET_PDEATHSIG), and leaves Ctrl-C to the front."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 
 
 def die_with_parent(by: signal.Signals = signal.SIGTERM) -> None:
-    """End, by this signal, when the front ends, however it ends; and leave Ctrl-C to it."""
+    """Have the kernel send `by` to this process when the front ends, however it ends; ignore SIGINT."""
     parent = os.getppid()
     ctypes.CDLL(None, use_errno=True).prctl(1, by)  # PR_SET_PDEATHSIG
     if os.getppid() != parent:

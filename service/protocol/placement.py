@@ -1,4 +1,4 @@
-"""Which cores the engine runs on: its own, once warm, so that front and load generator do not disturb it."""
+"""Which cores the processes run on: the engine's are its own, so that nothing else disturbs it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 def engine_cpus(wanted: list[int] | None, available: Iterable[int] | None = None) -> list[int]:
     """Cores for the engine: `wanted`, else the upper half of those this process may use (of two: the last).
 
-    Raises ValueError, naming what there is, where `wanted` holds a core that is not available.
+    Raises ValueError, naming the cores there are, where `wanted` holds a core that is not available.
     """
     usable = sorted(os.sched_getaffinity(0) if available is None else available)
     if wanted is None:
@@ -20,13 +20,24 @@ def engine_cpus(wanted: list[int] | None, available: Iterable[int] | None = None
     return sorted(set(wanted))
 
 
+def front_cpus(
+    wanted: list[int] | None, engine: list[int] | None, available: Iterable[int] | None = None
+) -> list[int]:
+    """Cores for the front: `wanted`, else those that the engine leaves; all where it leaves none."""
+    if wanted is not None:
+        return wanted
+    usable = sorted(os.sched_getaffinity(0) if available is None else available)
+    engines = engine_cpus(engine, usable)
+    return [core for core in usable if core not in engines] or usable
+
+
 def threads_now() -> set[int]:
     """Ids of this process's threads."""
     return {int(name) for name in os.listdir("/proc/self/task")}
 
 
 def pin(cpus: list[int], exempt: set[int]) -> None:
-    """Bind every thread of this process to `cpus`, save those in `exempt` (the border's own threads)."""
+    """Bind every thread of this process to `cpus`, except those in `exempt` (the socket's own threads)."""
     for thread in threads_now() - exempt:
         try:
             os.sched_setaffinity(thread, cpus)

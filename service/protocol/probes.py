@@ -1,4 +1,4 @@
-"""The probes by name, and what each teaches: known to the front, which never imports what runs them."""
+"""The probes by name, with what each teaches; here because the front cannot import what runs them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ PROBES: dict[str, str] = {
     "recompile": "a Python number that a step reads is a guard: each new value compiles the step once more",
     "unbucketed-shape": "padding to a bucket costs a little work; every size of its own costs a compilation",
     "sync-point": "an `.item()` makes the host wait for the device, so that nothing is issued ahead any more",
-    "hidden-copy": "a view that is not contiguous is copied where an operator needs it, and no line says it",
-    "allocator-churn": "a new buffer in every step asks the allocator each time; a buffer kept does not",
+    "hidden-copy": "a view that is not contiguous is copied silently where an operator needs it",
+    "allocator-churn": "a new buffer in every step is an allocation each time; a buffer kept is none",
     "grad-mode-mismatch": "what was compiled under one grad mode is compiled again when called under another",
-    "thread-change": "a thread count changed after warm-up is a guard that fails: compiled code is made anew",
-    "custom-op": "an operator of one's own with a fake compiles without a break; fusion stops at it",
-    "autocast": "autocast looks at every operator and casts what it is given, in each step again",
+    "thread-change": "a thread count changed after warm-up fails a guard: the step is compiled again",
+    "custom-op": "a custom operator with a fake implementation compiles without a break; fusion stops at it",
+    "autocast": "autocast intercepts every operator and casts its inputs, in every step",
 }
 """The names are those of `POST /v1/probes/{name}`."""

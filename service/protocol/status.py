@@ -1,4 +1,4 @@
-"""What the engine says of itself and of its modes, sent at every change."""
+"""The status of the engine and of its modes, sent at every change."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Parity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModeStatus(msgspec.Struct, frozen=True, kw_only=True, tag="mode"):
-    """Where one mode stands; sent at every change."""
+    """The state of one mode; sent at every change."""
 
     mode: str
     removes: str
@@ -56,11 +56,11 @@ class ModeStatus(msgspec.Struct, frozen=True, kw_only=True, tag="mode"):
 
 
 class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
-    """The engine and its machine; sent once at start and again whenever a figure in it moved.
+    """The engine and its machine; sent once at start and again whenever a value in it changed.
 
     `memory` maps the caching allocator's sizes (`allocated_current`, `allocated_peak`, …) to bytes, and
-    `alloc_retries` and `ooms` to how often they happened in this engine's life; None on a CPU.
-    `no_twin` says why there is no hollow twin, where there is none: without it a CPU has no dispatch floors.
+    `alloc_retries` and `ooms` to their counts since the engine started; None on a CPU.
+    `no_twin` is the reason where there is no hollow twin: without it a CPU has no dispatch floors.
     `null_kernel_seconds` is what one operator without work costs the host on this machine (`alone`), and on
     CUDA one kernel inside a replayed graph (`in_graph`); None until measured.
     """

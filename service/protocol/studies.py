@@ -1,4 +1,4 @@
-"""What crosses between the front and the anatomy process: one study there, its progress and its end back."""
+"""The messages between front and anatomy process: one study there, its progress and its end back."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     """The process is up, its model loaded; sent once."""
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True, tag="progress"):
-    """What study `id` is doing now, in a few words."""
+class StudyProgress(msgspec.Struct, frozen=True, kw_only=True, tag="progress"):
+    """What study `id` is doing now, as a short text."""
 
     id: int
-    words: str
+    text: str
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, tag="finding"):
@@ -37,10 +37,10 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, tag="finding"):
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
-    """How study `id` ended otherwise."""
+    """How study `id` failed."""
 
     id: int
     problem: Problem
 
 
-FromAnatomy = Ready | Progress | Finding | Refused
+FromAnatomy = Ready | StudyProgress | Finding | Refused

@@ -23,7 +23,7 @@ from service.anatomy.console import further_arguments
 from service.anatomy.errors import StudyError
 from service.measure.cases import Bench
 from service.protocol.messages import Stop
-from service.protocol.studies import Finding, FromAnatomy, Progress, Refused, Study
+from service.protocol.studies import Finding, FromAnatomy, Refused, Study, StudyProgress
 
 NO_BENCH = cast(Bench, None)
 
@@ -75,7 +75,7 @@ class Post:
 def work(*outcomes: str) -> tuple[int, list[FromAnatomy]]:
     post = Post(*outcomes)
     code = process.work(cast(process.FrontSocket, post), NO_BENCH)
-    return code, [message for message in post.sent if not isinstance(message, Progress)]
+    return code, [message for message in post.sent if not isinstance(message, StudyProgress)]
 
 
 @pytest.mark.usefixtures("one_study")
@@ -89,7 +89,7 @@ def test_studies_run_one_after_another_until_told_to_stop() -> None:
 def test_progress_is_sent_as_it_is_made() -> None:
     post = Post("found")
     process.work(cast(process.FrontSocket, post), NO_BENCH)
-    assert post.sent[0] == Progress(id=0, words="looking")
+    assert post.sent[0] == StudyProgress(id=0, text="looking")
 
 
 @pytest.mark.usefixtures("one_study")

@@ -10,18 +10,18 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from launchbound import app
-from service.cli.generate import harmless
-from service.cli.timing_bar import cells, parts_of, timing_bar
+from service.cli.generate import printable
+from service.cli.timing_bar import bar_segments, proportional_cells, timing_bar
 from tests.support.serving import Front, running, until
 
 
-def verb(front: Front, *arguments: str) -> Result:
-    """The verb with `arguments` over a few new tokens, as the fake engine's context is small."""
+def generate(front: Front, *arguments: str) -> Result:
+    """`launchbound generate` with a few new tokens, because the fake engine's context is small."""
     return CliRunner().invoke(app, ["generate", "--max-new-tokens=4", f"--url={front.url}", *arguments])
 
 
 def test_the_text_comes_after_its_prompt_and_then_mode_and_rate(front: Front) -> None:
-    shown = verb(front, "say ", "--mode=reduce-overhead", "--max-new-tokens=3")
+    shown = generate(front, "say ", "--mode=reduce-overhead", "--max-new-tokens=3")
     assert shown.exit_code == 0, shown.output
     assert shown.stdout.startswith("say w0 w1 w2\n")
     assert "tiny in reduce-overhead (here: compiled-cpp) on cpu" in shown.stdout
@@ -29,22 +29,22 @@ def test_the_text_comes_after_its_prompt_and_then_mode_and_rate(front: Front) ->
 
 
 @pytest.mark.parametrize("command", ["!oom", "!problem internal", "!die-after-tokens"])
-def test_a_generation_that_fails_is_told_with_exit_code_1(own_front: Front, command: str) -> None:
-    shown = verb(own_front, command)
+def test_a_generation_that_fails_ends_with_exit_code_1(own_front: Front, command: str) -> None:
+    shown = generate(own_front, command)
     assert shown.exit_code == 1
     assert shown.stderr.splitlines()[-1].startswith("launchbound: ")
 
 
-def test_a_mode_that_failed_is_told_with_its_reason_and_exit_code_1() -> None:
+def test_a_mode_that_failed_ends_with_its_reason_and_exit_code_1() -> None:
     with running(states={"compiled": "failed"}) as front:
-        until(lambda: front.state.client.engine is not None, "hello")
-        shown = verb(front, "x", "--mode=compiled")
+        until(lambda: front.state.client.engine is not None, "the engine's status")
+        shown = generate(front, "x", "--mode=compiled")
     assert shown.exit_code == 1
     assert "as commanded" in shown.stderr
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (["x", "--mode=fastest"], "does not serve fastest"),
         (["x", "--max-new-tokens=64"], "context of 64"),
@@ -53,10 +53,10 @@ def test_a_mode_that_failed_is_told_with_its_reason_and_exit_code_1() -> None:
         (["!problem prompt_too_long"], "as commanded"),
     ],
 )
-def test_bad_input_is_told_with_exit_code_2(front: Front, arguments: list[str], words: str) -> None:
-    shown = verb(front, *arguments)
+def test_bad_input_ends_with_exit_code_2(front: Front, arguments: list[str], message: str) -> None:
+    shown = generate(front, *arguments)
     assert shown.exit_code == 2, shown.output
-    assert words in shown.stderr
+    assert message in shown.stderr
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9", "ftp://host", "localhost"])
@@ -65,8 +65,8 @@ def test_an_address_where_nothing_answers_is_bad_input(monkeypatch: pytest.Monke
     assert CliRunner().invoke(app, ["generate", "x", f"--url={url}"]).exit_code == 2
 
 
-def test_characters_that_a_terminal_obeys_are_not_shown() -> None:
-    assert harmless("a\x1b[31mb\r\x07\x9b\tc\n") == "a\ufffd[31mb\ufffd\ufffd\ufffd\tc\n"
+def test_control_characters_of_a_terminal_are_replaced() -> None:
+    assert printable("a\x1b[31mb\r\x07\x9b\tc\n") == "a\ufffd[31mb\ufffd\ufffd\ufffd\tc\n"
 
 
 # ---------------------------------------------------------------- the bar
@@ -80,28 +80,28 @@ def drawn(timings: dict[str, object], sampled: bool = False) -> str:
 
 
 def test_the_bar_has_all_its_cells_and_no_part_more_than_its_share() -> None:
-    assert cells([0.1, 0.2, 0.3, 0.4], 10) == [1, 2, 3, 4]
-    assert cells([1.0, 1.0, 1.0, -0.5], 10) == [4, 3, 3, 0]
-    assert cells([0.0, 0.0], 10) == [0, 0]
+    assert proportional_cells([0.1, 0.2, 0.3, 0.4], 10) == [1, 2, 3, 4]
+    assert proportional_cells([1.0, 1.0, 1.0, -0.5], 10) == [4, 3, 3, 0]
+    assert proportional_cells([0.0, 0.0], 10) == [0, 0]
     for values in ([0.0001, 5.0, 3.0, 0.3], [1 / 3] * 4, [0.0, 0.0, 0.0, 1.0]):
-        assert sum(cells(values, 60)) == 60
+        assert sum(proportional_cells(values, 60)) == 60
 
 
-def test_on_a_cpu_the_estimates_are_called_by_their_names(front: Front) -> None:
+def test_on_a_cpu_the_estimates_are_labelled_as_such(front: Front) -> None:
     timings = front.generate().json()["timings"]
-    notes = {part.name: part.note for part in parts_of(timings, sampled=False)}
+    notes = {part.name: part.note for part in bar_segments(timings, sampled=False)}
     assert list(notes) == ["queue", "dispatch", "kernel", "other"]
     assert notes["dispatch"] == "calibrated, a lower estimate"
     assert notes["kernel"] == "residual, an upper estimate"
-    assert "lower" not in parts_of(timings, sampled=True)[1].note
-    assert sum(part.seconds or 0 for part in parts_of(timings, sampled=False)) == (
+    assert "lower" not in bar_segments(timings, sampled=True)[1].note
+    assert sum(part.seconds or 0 for part in bar_segments(timings, sampled=False)) == (
         pytest.approx(timings["total_seconds"])
     )
 
 
 def test_on_cuda_the_host_waits_and_kernels_run_beside_it(cuda_front: Front) -> None:
     timings = cuda_front.generate().json()["timings"]
-    parts = parts_of(timings, sampled=False)
+    parts = bar_segments(timings, sampled=False)
     assert [part.name for part in parts] == ["queue", "dispatch", "sync wait", "other"]
     assert parts[1].note == "measured"
     assert sum(part.seconds or 0 for part in parts) == pytest.approx(timings["total_seconds"])
@@ -109,7 +109,7 @@ def test_on_cuda_the_host_waits_and_kernels_run_beside_it(cuda_front: Front) -> 
     assert "kernels ran for 2.00 ms beside the host (sampled)" in drawn(known)
 
 
-def test_what_is_not_measured_is_a_dash_and_said_to_be_in_other(front: Front) -> None:
+def test_what_is_not_measured_is_a_dash_and_noted_under_other(front: Front) -> None:
     timings = front.generate().json()["timings"]
     off = {
         **timings,

@@ -122,10 +122,10 @@ def test_a_service_that_was_up_stays_up_where_its_later_engines_refuse(first_end
         assert process.poll() is None
 
 
-def refusal_with(url: str, *words: str) -> httpx.Response | None:
-    """What generate answers, once its error has all these words in it."""
+def refusal_with(url: str, *texts: str) -> httpx.Response | None:
+    """The answer of generate, once its error message contains all of `texts`."""
     answer = httpx.post(url, json=BODY, trust_env=False)
-    return answer if all(word in answer.json()["error"]["message"] for word in words) else None
+    return answer if all(text in answer.json()["error"]["message"] for text in texts) else None
 
 
 def serve_with(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -135,7 +135,7 @@ def serve_with(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_taken_port_is_told_with_exit_code_2_and_no_engine_is_started() -> None:
+def test_a_taken_port_ends_with_exit_code_2_and_no_engine_is_started() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         ended = serve_with({"LAUNCHBOUND_PORT": str(taken.getsockname()[1])})
     assert ended.returncode == 2

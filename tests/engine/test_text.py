@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from models.checkpoint import TINY_FOLDER
-from models.tokenizer import Stream, Tokenizer
+from models.tokenizer import ByteLevelStream, Tokenizer
 from service.engine.local_inbox import local_job
 from service.engine.text import Completions
 from service.protocol.messages import Output
@@ -36,8 +36,8 @@ class ByteTokenizer(Tokenizer):
     def decode(self, tokens: Iterable[int]) -> str:
         return b"".join(map(self.bytes_of, tokens)).decode(errors="replace")
 
-    def stream(self) -> Stream:
-        return Stream(self)
+    def stream(self) -> ByteLevelStream:
+        return ByteLevelStream(self)
 
 
 def complete(tokens: list[int], new_tokens: int, **options: object) -> Output:

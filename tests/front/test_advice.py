@@ -76,7 +76,7 @@ def test_the_fastest_mode_is_advised_with_its_speedup_and_the_reason() -> None:
     assert "60%" in advice.reason
 
 
-def test_of_modes_that_cannot_be_told_apart_the_simplest_is_advised() -> None:
+def test_of_modes_without_a_detectable_difference_the_simplest_is_advised() -> None:
     statistics = StepStatistics()
     for mode, seconds in zip(MODES, (2e-3, 1.0005e-3, 1e-3), strict=True):
         feed(statistics, mode, 1, seconds, share=0.6)
@@ -94,7 +94,7 @@ def test_a_batch_is_advised_on_by_its_bucket_and_the_crossover_lies_where_eager_
     assert advice.crossover == pytest.approx(2.0, rel=0.02)
 
 
-def test_too_few_samples_are_said_with_what_to_run() -> None:
+def test_too_few_samples_are_an_error_that_names_what_to_run() -> None:
     statistics = StepStatistics()
     feed(statistics, "eager", 1, 1e-3, share=0.5)
     feed(statistics, "no_grad", 1, 1e-3, share=0.5, count=SAMPLES_NEEDED - 1)
@@ -110,14 +110,14 @@ def test_profiled_requests_do_not_count() -> None:
         statistics.advise(1, [1], ["eager"])
 
 
-def test_words_of_the_index() -> None:
-    words = [bound(index) for index in (0.0, 0.19, 0.2, 0.49, 0.5, 1.0, None)]
-    assert words == ["launch-bound"] * 2 + ["balanced"] * 2 + ["kernel-bound"] * 2 + [None]
+def test_the_index_is_named_by_its_range() -> None:
+    bounds = [bound(index) for index in (0.0, 0.19, 0.2, 0.49, 0.5, 1.0, None)]
+    assert bounds == ["launch-bound"] * 2 + ["balanced"] * 2 + ["kernel-bound"] * 2 + [None]
     assert device_bound_index(3.0, 1.0) == 0.75
     assert device_bound_index(None, 1.0) is None
 
 
-def test_the_crossover_is_said_to_lie_outside_where_it_was_not_seen() -> None:
+def test_a_crossover_that_was_not_seen_lies_outside() -> None:
     assert crossover({1: 0.6, 4: 0.8}).where == "below"
     assert crossover({1: 0.1, 4: 0.4}).where == "above"
     assert crossover({}).where == "unknown"

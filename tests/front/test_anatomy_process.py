@@ -14,7 +14,7 @@ import httpx
 import psutil
 import pytest
 
-from service.front import active_sweeps
+from service.front import sweep_tracker
 from service.protocol.probes import PROBES
 from tests.support.serving import Front, running, until
 
@@ -25,7 +25,9 @@ class Place:
     """A front with fakes behind it, the folder that commands one of them, and threads to call from."""
 
     def __init__(self, front: Front, folder: Path, threads: ThreadPoolExecutor) -> None:
-        self.front, self.folder, self._threads = front, folder, threads
+        self.front = front
+        self.folder = folder
+        self._threads = threads
 
     def study(self, path: str = ANATOMY) -> httpx.Response:
         return self.front.http.get(path)
@@ -33,8 +35,8 @@ class Place:
     def meanwhile(self, call: Callable[..., httpx.Response], *arguments: Any) -> Future[httpx.Response]:
         return self._threads.submit(call, *arguments)
 
-    def command(self, words: str) -> None:
-        (self.folder / "command").write_text(words)
+    def command(self, text: str) -> None:
+        (self.folder / "command").write_text(text)
 
     def held(self) -> Future[httpx.Response]:
         """A study that is under way until `go`."""
@@ -77,8 +79,8 @@ def here(tmp_path: Path) -> Iterator[Place]:
 
 def error(answer: httpx.Response, status: int) -> dict[str, Any]:
     assert answer.status_code == status, answer.text
-    told: dict[str, Any] = answer.json()["error"]
-    return told
+    detail: dict[str, Any] = answer.json()["error"]
+    return detail
 
 
 def test_the_finding_leaves_as_the_anatomy_process_made_it_with_the_time_it_took(here: Place) -> None:
@@ -91,8 +93,8 @@ def test_the_finding_leaves_as_the_anatomy_process_made_it_with_the_time_it_took
         "study",
         "suspended",
     ]
-    asked = json.loads((here.folder / "studies").read_text())
-    assert asked == ["operators", {"mode": "eager", "batch_size": 4, "phase": "prefill"}]
+    received = json.loads((here.folder / "studies").read_text())
+    assert received == ["operators", {"mode": "eager", "batch_size": 4, "phase": "prefill"}]
 
 
 def test_the_process_is_started_by_the_first_study_and_kept_for_the_next(here: Place) -> None:
@@ -169,7 +171,7 @@ def test_nothing_of_the_process_runs_while_it_is_suspended(tmp_path: Path) -> No
         assert study.result().status_code == 200
 
 
-def test_one_study_at_a_time_another_is_told_when_to_come_back(here: Place) -> None:
+def test_a_second_study_at_a_time_is_refused_with_retry_after(here: Place) -> None:
     study = here.held()
     refused = here.study()
     assert error(refused, 409)["type"] == "anatomy_busy"
@@ -188,9 +190,9 @@ def test_a_study_is_refused_during_a_run_and_until_some_time_after_its_last_requ
     assert here.front.http.post(path, json=body, headers=headers).status_code == 200
     refused = here.study()
     assert error(refused, 409)["type"] == "run_in_progress"
-    assert 0 < int(refused.headers["retry-after"]) <= active_sweeps.RUN_SECONDS
+    assert 0 < int(refused.headers["retry-after"]) <= sweep_tracker.RUN_SECONDS
     assert here.pids() == []
-    monkeypatch.setattr(active_sweeps, "RUN_SECONDS", 0.0)
+    monkeypatch.setattr(sweep_tracker, "RUN_SECONDS", 0.0)
     assert here.study().status_code == 200
 
 
@@ -204,7 +206,7 @@ def test_a_request_of_a_run_in_progress_counts_until_it_ends(
     assert error(here.study(), 409)["type"] == "run_in_progress"
     assert here.front.command("!release").status_code == 200
     assert running_one.result().status_code == 200
-    monkeypatch.setattr(active_sweeps, "RUN_SECONDS", 0.0)
+    monkeypatch.setattr(sweep_tracker, "RUN_SECONDS", 0.0)
     assert here.study().status_code == 200
 
 
@@ -217,15 +219,15 @@ def test_a_run_that_begins_ends_the_study_and_its_process(here: Place) -> None:
     assert not process.is_running()
 
 
-@pytest.mark.parametrize(("command", "words"), [("die", "exit code 7"), ("garbage", "no message")])
+@pytest.mark.parametrize(("command", "reason"), [("die", "exit code 7"), ("garbage", "cannot be decoded")])
 def test_a_process_that_breaks_is_a_clear_503_and_the_next_call_starts_another(
-    here: Place, command: str, words: str
+    here: Place, command: str, reason: str
 ) -> None:
     here.command(command)
     answer = here.study()
-    told = error(answer, 503)
-    assert told["type"] == "study_interrupted"
-    assert words in told["message"]
+    detail = error(answer, 503)
+    assert detail["type"] == "study_interrupted"
+    assert reason in detail["message"]
     assert int(answer.headers["retry-after"]) > 0
     assert here.front.generate().status_code == 200
     here.command("ok")
@@ -233,7 +235,7 @@ def test_a_process_that_breaks_is_a_clear_503_and_the_next_call_starts_another(
     assert len(set(here.pids())) == 2
 
 
-def test_a_process_that_cannot_start_is_told(here: Place) -> None:
+def test_a_process_that_cannot_start_is_reported(here: Place) -> None:
     here.command("exit-at-start 2")
     assert "exit code 2" in error(here.study(), 503)["message"]
     assert here.front.generate().status_code == 200
@@ -270,7 +272,7 @@ def test_the_process_ends_with_the_front_in_order(tmp_path: Path) -> None:
     assert not psutil.pid_exists(pid)
 
 
-def test_a_study_in_progress_is_told_that_the_service_drains(tmp_path: Path) -> None:
+def test_a_study_in_progress_ends_where_the_service_drains(tmp_path: Path) -> None:
     with place(tmp_path) as here:
         study = here.held()
         pid = here.pids()[0]
@@ -302,7 +304,7 @@ def test_a_client_that_goes_away_ends_its_study_and_the_engine_serves(here: Plac
     until(lambda: here.pids() == [] or not psutil.pid_exists(here.pids()[0]), "the end of the process")
 
 
-def test_a_rest_that_did_not_hold_is_told_and_not_answered_with_numbers(tmp_path: Path) -> None:
+def test_a_pause_that_did_not_hold_is_an_error_and_not_a_finding(tmp_path: Path) -> None:
     with place(tmp_path, restless=True) as here:
         here.command("hold")
         assert error(here.study(), 503)["type"] == "study_interrupted"
@@ -342,18 +344,18 @@ def test_the_probes_are_listed_with_what_each_teaches(here: Place) -> None:
     assert all(probe["teaches"] for probe in listed)
 
 
-def test_a_probe_is_run_by_its_name_and_an_unknown_one_is_told_the_names(here: Place) -> None:
+def test_a_probe_is_run_by_its_name_and_an_unknown_one_is_refused_with_the_names(here: Place) -> None:
     assert here.front.http.post("/v1/probes/sync-point").status_code == 200
     assert json.loads((here.folder / "studies").read_text()) == ["probes", {"name": "sync-point"}]
-    told = error(here.front.http.post("/v1/probes/nothing"), 404)
-    assert told["type"] == "not_found"
-    assert "graph-break" in told["message"]
+    detail = error(here.front.http.post("/v1/probes/nothing"), 404)
+    assert detail["type"] == "not_found"
+    assert "graph-break" in detail["message"]
 
 
 def test_studies_need_the_key_where_one_is_set(tmp_path: Path) -> None:
     with place(tmp_path, {"api_key": "secret"}) as here:
         assert error(here.study(), 401)["type"] == "unauthorised"
-        # Nor does a run that has no key keep others from their studies.
+        # Nor does a sweep without the key block studies.
         here.front.generate(headers={"X-Launchbound-Run": "1"})
         keyed = {"Authorization": "Bearer secret"}
         assert here.front.http.get(ANATOMY, headers=keyed).status_code == 200

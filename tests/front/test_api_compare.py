@@ -35,7 +35,7 @@ def test_the_answer_has_the_fields_of_the_contract(front: Front) -> None:
 
 def test_by_default_all_ready_modes_are_compared() -> None:
     with running(states={"compiled": "warming"}) as front:
-        until(lambda: front.state.client.engine is not None, "hello")
+        until(lambda: front.state.client.engine is not None, "the engine's status")
         modes = [result["mode"] for result in compare(front, repeats=1)["results"]]
         assert modes == ["eager", "no_grad", "inference_mode", "reduce-overhead"]
 
@@ -66,7 +66,7 @@ def test_without_eager_there_is_nothing_to_compare_with(front: Front) -> None:
         assert (result["speedup"], result["text_equal"]) == (None, None)
 
 
-def test_equal_texts_are_told_from_different_ones(own_front: Front) -> None:
+def test_equal_texts_are_distinguished_from_different_ones(own_front: Front) -> None:
     equal = compare(own_front, modes=["eager", "no_grad"], repeats=1)["results"]
     assert [result["text_equal"] for result in equal] == [True, True]
     # The fake's answer to this prompt is a running number, so no two are alike.
@@ -76,7 +76,7 @@ def test_equal_texts_are_told_from_different_ones(own_front: Front) -> None:
 
 def test_a_mode_that_is_not_ready_is_a_503() -> None:
     with running(states={"compiled": "warming"}) as front:
-        until(lambda: front.state.client.engine is not None, "hello")
+        until(lambda: front.state.client.engine is not None, "the engine's status")
         answer = front.http.post("/v1/compare", json={**BODY, "modes": ["eager", "compiled"]})
         assert refused(answer, 503)["type"] == "mode_not_ready"
 

@@ -26,7 +26,7 @@ def test_a_trailing_slash_is_not_redirected(front: Front) -> None:
     refused(front.http.get("/metrics/"), 404)
 
 
-def test_a_wrong_method_is_a_405_that_says_what_is_allowed(front: Front) -> None:
+def test_a_wrong_method_is_a_405_that_names_what_is_allowed(front: Front) -> None:
     answer = front.http.get("/v1/modes/eager/generate")
     assert refused(answer, 405)["type"] == "method_not_allowed"
     assert answer.headers["allow"] == "POST"
@@ -42,7 +42,7 @@ def test_a_wrong_method_is_a_405_that_says_what_is_allowed(front: Front) -> None
         ("!problem something_new", 500, "something_new"),
     ],
 )
-def test_what_the_engine_says_becomes_its_status(front: Front, command: str, status: int, kind: str) -> None:
+def test_an_engine_problem_becomes_its_status(front: Front, command: str, status: int, kind: str) -> None:
     answer = front.command(command)
     assert refused(answer, status)["type"] == kind
     assert ("retry-after" in answer.headers) == (status == 503)

@@ -57,7 +57,7 @@ def test_each_prompt_has_its_output_and_the_usage_counts_all(front: Front) -> No
     assert (answer["batch_size"], answer["batch_bucket"]) == (2, 4)
 
 
-def test_a_mode_that_is_something_else_here_says_so_and_why(front: Front) -> None:
+def test_a_mode_that_runs_as_another_form_here_is_reported_with_the_reason(front: Front) -> None:
     mode = front.generate("reduce-overhead").json()["mode"]
     assert (mode["requested"], mode["effective"]) == ("reduce-overhead", "compiled-cpp")
     assert "CUDA graphs" in mode["reason"]
@@ -93,7 +93,8 @@ def test_the_first_token_comes_within_the_request(front: Front) -> None:
 def test_the_server_timing_header_is_the_body(device: str, request: pytest.FixtureRequest) -> None:
     front: Front = request.getfixturevalue("front" if device == "cpu" else "cuda_front")
     answer = front.generate()
-    header, timings = header_milliseconds(answer.headers["server-timing"]), answer.json()["timings"]
+    header = header_milliseconds(answer.headers["server-timing"])
+    timings = answer.json()["timings"]
     measured = [
         name
         for name in ("queue", "dispatch", "kernel", "sync_wait", "other", "total")
@@ -117,7 +118,7 @@ def test_two_requests_of_one_id_are_both_served(own_front: Front) -> None:
 
 def test_a_mode_that_warms_is_a_503_that_names_the_ready_ones() -> None:
     with running(states={"compiled": "warming", "reduce-overhead": "failed"}) as front:
-        until(lambda: front.state.client.engine is not None, "hello")
+        until(lambda: front.state.client.engine is not None, "the engine's status")
         answer = front.generate("compiled")
         assert answer.status_code == 503
         assert int(answer.headers["retry-after"]) > 0

@@ -51,7 +51,8 @@ def test_a_job_that_the_engine_never_answers_ends_the_engine_at_last() -> None:
 
 
 def test_a_client_that_goes_away_is_cancelled_in_the_engine(own_front: Front) -> None:
-    body, headers = {**BODY, "prompts": ["!hold"]}, {"X-Request-ID": "gone"}
+    body = {**BODY, "prompts": ["!hold"]}
+    headers = {"X-Request-ID": "gone"}
     request = own_front.http.build_request("POST", "/v1/modes/eager/generate", json=body, headers=headers)
     host, port = own_front.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as connection:

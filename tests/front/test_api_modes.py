@@ -1,4 +1,4 @@
-"""`/v1/modes` and `/health` say where each mode stands, and why it is not ready."""
+"""`/v1/modes` and `/health` report the state of each mode, and why it is not ready."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_the_engine_is_described(front: Front) -> None:
     assert engine["context"] == 64
 
 
-def test_before_the_engine_speaks_modes_are_cold_and_nothing_is_ready() -> None:
+def test_before_the_first_status_modes_are_cold_and_nothing_is_ready() -> None:
     with running({"modes": ["eager"]}, silent=True) as front:
         assert front.http.get("/v1/modes").json()["engine"] is None
         answer = front.http.get("/health/ready")
@@ -43,7 +43,7 @@ def test_before_the_engine_speaks_modes_are_cold_and_nothing_is_ready() -> None:
 
 def test_ready_waits_for_every_mode_and_names_those_it_waits_for() -> None:
     with running(states={"compiled": "warming", "reduce-overhead": "cold"}) as front:
-        until(lambda: front.state.client.engine is not None, "hello")
+        until(lambda: front.state.client.engine is not None, "the engine's status")
         error = refused(front.http.get("/health/ready"), 503)
         assert error["message"].startswith("compiled is warming; reduce-overhead is cold; ready: eager")
         front.command("!state compiled ready")
@@ -58,20 +58,20 @@ def test_a_failed_mode_keeps_ready_at_503_with_its_reason(own_front: Front) -> N
     assert "compiled failed (as commanded)" in error["message"]
 
 
-def test_an_engine_that_never_starts_makes_the_front_unwell_and_says_why() -> None:
+def test_an_engine_that_never_starts_makes_live_fail_with_the_reason() -> None:
     with running(exit=9) as front:
         front.state.supervisor._first_retry_seconds = 0.01
-        until(lambda: front.http.get("/health/live").status_code == 503, "unwell")
+        until(lambda: front.http.get("/health/live").status_code == 503, "the failure")
         message = refused(front.http.get("/health/live"), 503)["message"]
         assert "times in a row" in message
         assert "exit code 9" in message
 
 
-def test_openapi_says_which_sources_are_a_lower_and_which_an_upper_estimate(front: Front) -> None:
+def test_openapi_describes_which_sources_are_a_lower_and_which_an_upper_estimate(front: Front) -> None:
     schemas = front.http.get("/openapi.json").json()["components"]["schemas"]
-    said = " ".join(schemas["Sources"]["description"].split())
-    assert 'A "calibrated" dispatch is a lower estimate' in said
-    assert 'A "residual" kernel is an upper estimate' in said
+    description = " ".join(schemas["Sources"]["description"].split())
+    assert 'A "calibrated" dispatch is a lower estimate' in description
+    assert 'A "residual" kernel is an upper estimate' in description
 
 
 def test_openapi_describes_the_bodies_with_an_example(front: Front) -> None:

@@ -1,4 +1,4 @@
-"""Streaming: tokens as they exist, then one last event with the whole answer."""
+"""Streaming: tokens as they arrive, then one last event with the whole answer."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def test_tokens_come_in_order_and_the_last_event_is_the_answer(front: Front) -> 
 
 
 def test_the_last_event_is_what_a_plain_request_answers(front: Front) -> None:
-    result, plain = stream(front)[-1][1], front.generate().json()
+    result = stream(front)[-1][1]
+    plain = front.generate().json()
     assert result.keys() == plain.keys()
     assert result["timings"].keys() == plain["timings"].keys()
     assert result["outputs"] == plain["outputs"]

@@ -1,4 +1,4 @@
-"""Our histogram is the library's, seen through either format, with its text kept."""
+"""Our histogram exposes what the library's does, in either format, with its text cached."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
 from prometheus_client.exposition import choose_encoder
 
-from service.front.metrics.histogram import Distribution, exposed
+from service.front.metrics.histogram import CachedHistogram, exposed
 
 BOUNDS = (25e-6, 0.5, 1.0, 12.0)
 OPEN = "application/openmetrics-text; version=1.0.0"
@@ -37,24 +37,24 @@ def test_its_exposition_is_the_librarys_byte_for_byte(
     library = Histogram(
         "x_seconds", 'Help with "quotes".', ["mode"], unit="seconds", registry=theirs, buckets=BOUNDS
     )
-    distribution = Distribution("x_seconds", 'Help with "quotes".', ["mode"], "seconds", BOUNDS)
-    ours.register(distribution)
+    histogram = CachedHistogram("x_seconds", 'Help with "quotes".', ["mode"], "seconds", BOUNDS)
+    ours.register(histogram)
     counter(theirs)
     counter(ours)
     for number, (mode, value) in enumerate(observed):
         library.labels(mode).observe(value)
-        distribution.labels(mode)(value)
+        histogram.labels(mode)(value)
         if number in scrapes:
             # What is kept from one scrape must not outlive the next value.
-            exposed([distribution], partial(encode, ours))
-    assert exposed([distribution], partial(encode, ours)) == encode(theirs)
+            exposed([histogram], partial(encode, ours))
+    assert exposed([histogram], partial(encode, ours)) == encode(theirs)
 
 
-def test_a_registry_that_knows_nothing_of_kept_text_sees_the_same_samples() -> None:
+def test_a_registry_collects_the_same_samples_without_the_cached_text() -> None:
     registry = CollectorRegistry()
-    distribution = Distribution("x_seconds", "Help.", [], "seconds", BOUNDS)
-    registry.register(distribution)
-    distribution.labels()(0.7)
+    histogram = CachedHistogram("x_seconds", "Help.", [], "seconds", BOUNDS)
+    registry.register(histogram)
+    histogram.labels()(0.7)
     assert registry.get_sample_value("x_seconds_bucket", {"le": "0.5"}) == 0
     assert registry.get_sample_value("x_seconds_bucket", {"le": "1.0"}) == 1
     assert registry.get_sample_value("x_seconds_sum") == 0.7

@@ -11,7 +11,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from prometheus_client.samples import Sample
 
-from service.front.metrics.catalogue import CATALOGUE, OUTCOMES, PREFIX, REQUEST_BUCKETS, STEP_BUCKETS
+from service.front.metrics.catalogue import CATALOGUE, PREFIX, REQUEST_BUCKETS, STEP_BUCKETS
+from service.front.metrics.spec import OUTCOMES
 from service.protocol.modes import MODES
 from tests.support.serving import BODY, Front, running, until
 
@@ -28,7 +29,7 @@ BY_A_TWIN = (
     "request_dispatch_seconds", "step_dispatch_seconds", "step_batch_dispatch_seconds",
     "request_kernel_seconds", "step_batch_kernel_seconds", "device_bound_index", "dispatch_floor_seconds",
 )  # fmt: skip
-"""What a CPU knows by the hollow twin only."""
+"""What a CPU can measure only by the hollow twin."""
 
 STILL = {
     "engine_up": "a state",
@@ -97,9 +98,11 @@ def be_refused(front: Front) -> None:
     front.generate(headers={"Authorization": "Bearer wrong"})
     front.generate(max_new_tokens=0)
     front.generate(prompts=["x" * 9000])
-    limit, client._max_queue = client._max_queue, 0
+    limit = client._max_queue
+    client._max_queue = 0
     front.generate()
-    client._max_queue, client.draining = limit, True
+    client._max_queue = limit
+    client.draining = True
     front.generate()
     client.draining = False
     front.command("!state reduce-overhead warming")
@@ -125,7 +128,8 @@ def test_every_series_moves_under_a_short_load_or_is_listed_with_its_reason(devi
             load(front, mode)
         be_refused(front)
         front.command("!die")
-        moved, seen = set(), set()
+        moved = set()
+        seen = set()
         for sample in samples(front):
             seen.add(key_of(sample))
             if sample.value != before.get((sample.name, *sorted(sample.labels.items())), 0.0):
@@ -169,7 +173,7 @@ def test_on_cuda_kernel_time_is_absent_without_a_profiler(cuda_front: Front) -> 
     assert names.isdisjoint(NOT_WITHOUT_A_PROFILER)
 
 
-def test_on_a_cpu_dispatch_and_kernel_are_there_from_the_hello_or_absent_without_a_twin(
+def test_on_a_cpu_dispatch_and_kernel_exist_from_the_first_status_or_are_absent_without_a_twin(
     own_front: Front,
 ) -> None:
     assert names_of(samples(own_front)).issuperset(BY_A_TWIN[:5])
@@ -179,7 +183,7 @@ def test_on_a_cpu_dispatch_and_kernel_are_there_from_the_hello_or_absent_without
         assert names_of(samples(twinless)).isdisjoint(BY_A_TWIN)
 
 
-def test_before_the_engine_speaks_nothing_of_the_device_is_there() -> None:
+def test_before_the_first_status_nothing_of_the_device_exists() -> None:
     with running(silent=True) as front:
         names = names_of(samples(front))
         assert names.isdisjoint((*ON_CUDA_ONLY, *BY_A_TWIN, "build_info"))
@@ -221,9 +225,10 @@ def test_the_boundaries_are_those_of_the_contract() -> None:
     assert list(REQUEST_BUCKETS) == sorted(set(REQUEST_BUCKETS))
 
 
-def test_a_request_moves_the_metrics_by_what_its_answer_says(own_front: Front) -> None:
+def test_a_request_moves_the_metrics_by_the_numbers_of_its_answer(own_front: Front) -> None:
     answer = own_front.generate("compiled", prompts=["a b c", "d"], max_new_tokens=5).json()
-    series, timings = own_front.series(), answer["timings"]
+    series = own_front.series()
+    timings = answer["timings"]
     for part in ("queue", "dispatch", "kernel", "other"):
         assert series[f'request_{part}_seconds_sum{{mode="compiled"}}'] == pytest.approx(
             timings[f"{part}_seconds"]
@@ -263,11 +268,13 @@ def test_a_profiled_request_enters_no_time_histogram(own_front: Front) -> None:
     assert series['step_batch_wall_seconds_count{batch="1",mode="eager",phase="decode"}'] == 0
 
 
-@pytest.mark.parametrize(("said", "counted"), [("graph_skipped", "graph_skipped"), ("a long story", "other")])
+@pytest.mark.parametrize(
+    ("reason", "counted"), [("graph_skipped", "graph_skipped"), ("a long text", "other")]
+)
 def test_a_request_that_ran_as_something_else_is_observed_as_fallback(
-    own_front: Front, said: str, counted: str
+    own_front: Front, reason: str, counted: str
 ) -> None:
-    own_front.command(f"!fallback {said}", mode="compiled")
+    own_front.command(f"!fallback {reason}", mode="compiled")
     series = own_front.series()
     assert series['requests_total{mode="fallback",outcome="ok"}'] == 1
     assert series['requests_total{mode="compiled",outcome="ok"}'] == 0
@@ -282,7 +289,7 @@ def test_a_mode_declared_as_another_form_is_no_fallback(own_front: Front) -> Non
 
 def test_refusals_are_counted_by_reason_and_under_their_mode_where_it_is_valid() -> None:
     with running({"api_key": "key", "max_body_bytes": 1024}, states={"compiled": "warming"}) as front:
-        until(lambda: front.state.client.engine is not None, "hello")
+        until(lambda: front.state.client.engine is not None, "the engine's status")
         front.generate()  # no key
         front.http.headers["Authorization"] = "Bearer key"
         front.generate("nothing")
@@ -332,7 +339,7 @@ def test_graph_captures_are_counted_where_a_mode_replays_and_again_in_a_new_engi
         assert front.series()[captures] == 4
 
 
-def test_failed_allocations_add_up_over_engine_lives() -> None:
+def test_failed_allocations_add_up_over_engine_restarts() -> None:
     with running(device="cuda") as front:
         front.await_ready()
         assert front.series()["memory_ooms_total"] == 0
@@ -347,7 +354,7 @@ def test_failed_allocations_add_up_over_engine_lives() -> None:
         assert front.series()["memory_alloc_retries_total"] == 3
 
 
-def test_the_front_tells_of_its_own_process_and_collections(front: Front) -> None:
+def test_the_front_exports_its_own_process_and_collections(front: Front) -> None:
     series = front.series()
     assert series["process_resident_memory_bytes"] > 0
     assert series["process_cpu_seconds_total"] > 0
@@ -386,7 +393,7 @@ def test_the_page_is_a_200_without_redirect_in_prometheus_text(front: Front) -> 
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
 
 
-def test_openmetrics_is_given_where_it_is_asked_for_and_can_be_parsed(front: Front) -> None:
+def test_openmetrics_is_answered_where_requested_and_can_be_parsed(front: Front) -> None:
     front.generate()
     answer = front.http.get("/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
     assert answer.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")

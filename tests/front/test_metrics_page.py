@@ -1,4 +1,4 @@
-"""docs/metrics.md is what the catalogue says."""
+"""docs/metrics.md is generated from the catalogue, and current."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from service.front.metrics import page
 from service.front.metrics.catalogue import CATALOGUE
 
 
-def test_the_committed_page_is_what_the_catalogue_says() -> None:
+def test_the_committed_page_is_current() -> None:
     assert page.main(["--check"]) == 0
 
 

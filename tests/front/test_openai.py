@@ -1,4 +1,4 @@
-"""The `openai` package against the front: completions, streams, usage, errors as the package knows them."""
+"""The `openai` package against the front: completions, streams, usage, errors as the package raises them."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ def client(front: Front) -> Iterator[OpenAI]:
         yield opened
 
 
-def complete(client: OpenAI, prompt: Any = "def mean(values):", **asked: Any) -> Completion:
-    answer = client.completions.create(**{"model": MODEL, "prompt": prompt, "max_tokens": 4, **asked})
+def complete(client: OpenAI, prompt: Any = "def mean(values):", **fields: Any) -> Completion:
+    answer = client.completions.create(**{"model": MODEL, "prompt": prompt, "max_tokens": 4, **fields})
     assert isinstance(answer, Completion)
     return answer
 
 
-def job_of(client: OpenAI, **asked: Any) -> dict[str, Any]:
+def job_of(client: OpenAI, **fields: Any) -> dict[str, Any]:
     """What the engine was sent for a request."""
-    job: dict[str, Any] = json.loads(complete(client, "!job", **asked).choices[0].text)
+    job: dict[str, Any] = json.loads(complete(client, "!job", **fields).choices[0].text)
     return job
 
 
-def chunks(client: OpenAI, **asked: Any) -> list[Completion]:
+def chunks(client: OpenAI, **fields: Any) -> list[Completion]:
     stream = client.completions.create(
-        **{"model": MODEL, "prompt": "a", "max_tokens": 3, "stream": True, **asked}
+        **{"model": MODEL, "prompt": "a", "max_tokens": 3, "stream": True, **fields}
     )
     return list(stream)
 
@@ -52,13 +52,13 @@ def chunks(client: OpenAI, **asked: Any) -> list[Completion]:
 # ---------------------------------------------------------------- models
 
 
-def test_every_mode_is_a_model_and_the_first_rung_comes_first(front: Front, client: OpenAI) -> None:
+def test_every_mode_is_a_model_in_the_order_of_the_ladder(front: Front, client: OpenAI) -> None:
     ids = [model.id for model in client.models.list()]
     assert ids == [f"tiny:{mode}" for mode in front.state.settings.modes]
     assert client.models.retrieve("tiny:reduce-overhead").id == "tiny:reduce-overhead"
 
 
-def test_a_model_says_what_it_really_runs_as_and_how_long_its_context_is(front: Front) -> None:
+def test_a_model_has_its_effective_form_and_the_length_of_its_context(front: Front) -> None:
     model = front.http.get("/v1/models/tiny:reduce-overhead").json()
     assert model.keys() == {"id", "object", "created", "owned_by", "max_model_len", "launchbound"}
     assert (model["object"], model["max_model_len"]) == ("model", 64)
@@ -80,7 +80,7 @@ def test_a_models_name_in_ids_is_the_last_part_of_its_setting(setting: str, name
     assert model_name(setting) == name
 
 
-def test_where_load_generators_ask_first_is_the_answer_of_ready(front: Front) -> None:
+def test_the_path_that_load_generators_poll_has_the_answer_of_ready(front: Front) -> None:
     health, ready = (front.http.get(path) for path in ("/health", "/health/ready"))
     assert (health.status_code, health.json()) == (200, ready.json())
     with running(states={"compiled": "warming"}) as warming:
@@ -193,7 +193,7 @@ def test_every_served_field_reaches_the_engine(client: OpenAI) -> None:
     assert job_of(client, extra_body={"top_k": -1})["top_k"] is None
 
 
-def test_a_value_that_asks_for_nothing_and_an_unknown_field_are_taken(client: OpenAI) -> None:
+def test_a_value_without_effect_and_an_unknown_field_are_accepted(client: OpenAI) -> None:
     complete(
         client,
         n=1,
@@ -212,7 +212,7 @@ def test_control_characters_of_a_synthetic_prompt_are_text_here(client: OpenAI) 
     assert complete(client, "a\x00\x1bb").choices[0].text == "w0 w1 w2 w3"
 
 
-def test_our_timings_ride_along_in_body_and_header(client: OpenAI) -> None:
+def test_our_timings_are_in_body_and_header(client: OpenAI) -> None:
     raw = client.completions.with_raw_response.create(model=MODEL, prompt="a", max_tokens=4)
     extension = raw.parse().to_dict()["launchbound"]
     assert isinstance(extension, dict)
@@ -230,7 +230,8 @@ def test_our_timings_ride_along_in_body_and_header(client: OpenAI) -> None:
 
 
 def test_a_stream_is_the_plain_answer_in_pieces_each_with_its_index(client: OpenAI) -> None:
-    plain, got = complete(client, ["a", "b"], max_tokens=3), chunks(client, prompt=["a", "b"])
+    plain = complete(client, ["a", "b"], max_tokens=3)
+    got = chunks(client, prompt=["a", "b"])
     for index in (0, 1):
         pieces = [choice for chunk in got for choice in chunk.choices if choice.index == index]
         assert "".join(piece.text for piece in pieces) == plain.choices[index].text
@@ -239,7 +240,7 @@ def test_a_stream_is_the_plain_answer_in_pieces_each_with_its_index(client: Open
     assert len({(chunk.id, chunk.created, chunk.model, chunk.object) for chunk in got}) == 1
 
 
-def test_usage_comes_in_one_more_chunk_without_choices_only_where_asked(client: OpenAI) -> None:
+def test_usage_comes_in_one_more_chunk_without_choices_only_where_requested(client: OpenAI) -> None:
     got = chunks(client, prompt="two words", stream_options={"include_usage": True})
     assert [chunk.usage for chunk in got[:-1]] == [None] * (len(got) - 1)
     assert got[-1].choices == []
@@ -360,17 +361,17 @@ def error_of(answer: httpx.Response, status: int) -> dict[str, Any]:
     return error
 
 
-@pytest.mark.parametrize(("asked", "param"), REFUSED.values(), ids=REFUSED.keys())
+@pytest.mark.parametrize(("fields", "param"), REFUSED.values(), ids=REFUSED.keys())
 def test_what_cannot_be_served_exactly_is_a_422_that_names_the_field(
-    front: Front, asked: dict[str, Any], param: str
+    front: Front, fields: dict[str, Any], param: str
 ) -> None:
-    body = {"model": MODEL, "prompt": "a", "max_tokens": 4, **asked}
+    body = {"model": MODEL, "prompt": "a", "max_tokens": 4, **fields}
     error = error_of(front.http.post("/v1/completions", json=body), 422)
     assert error["param"] == param
     assert error["message"].startswith(param)
 
 
-def test_the_client_raises_its_own_exceptions_with_our_words(client: OpenAI) -> None:
+def test_the_client_raises_its_own_exceptions_with_our_messages(client: OpenAI) -> None:
     with pytest.raises(openai.UnprocessableEntityError) as unprocessable:
         complete(client, echo=True)
     assert unprocessable.value.param == "echo"

@@ -1,4 +1,4 @@
-"""An timing's parts add up to its total, whatever the device can measure."""
+"""The parts of a request's time add up to its total, whatever the device can measure."""
 
 from __future__ import annotations
 
@@ -58,31 +58,32 @@ def test_on_a_cpu_kernel_closes_the_sum(
     queue: float, values: tuple[float, float, float, float], total_ns: int
 ) -> None:
     done = outcome(phase(values[0], values[1], None), phase(values[2], values[3], None), queue)
-    timing = add_up(JOB, done, 0, 5_000, total_ns)
-    assert timing.dispatch_seconds is not None
-    assert timing.kernel_seconds is not None
-    parts = timing.queue_seconds + timing.dispatch_seconds + timing.kernel_seconds + timing.other_seconds
-    assert parts == pytest.approx(timing.total_seconds, abs=1e-9)
+    parts = add_up(JOB, done, 0, 5_000, total_ns).parts
+    assert parts.dispatch_seconds is not None
+    assert parts.kernel_seconds is not None
+    total = parts.queue_seconds + parts.dispatch_seconds + parts.kernel_seconds + parts.other_seconds
+    assert total == pytest.approx(parts.total_seconds, abs=1e-9)
 
 
 @given(kernel=st.none() | SECONDS, waits=st.tuples(SECONDS, SECONDS))
 def test_on_cuda_kernels_run_beside_the_sum(kernel: float | None, waits: tuple[float, float]) -> None:
     done = outcome(phase(0.5, kernel, waits[0]), phase(0.5, kernel, waits[1]))
-    timing = add_up(JOB, done, 0, 5_000, 10**10)
-    assert timing.sync_wait_seconds is not None
-    parts = timing.queue_seconds + 1.0 + timing.sync_wait_seconds + timing.other_seconds
-    assert parts == pytest.approx(timing.total_seconds, abs=1e-9)
+    parts = add_up(JOB, done, 0, 5_000, 10**10).parts
+    assert parts.sync_wait_seconds is not None
+    total = parts.queue_seconds + 1.0 + parts.sync_wait_seconds + parts.other_seconds
+    assert total == pytest.approx(parts.total_seconds, abs=1e-9)
 
 
 def test_what_nothing_measured_is_none_and_not_zero() -> None:
-    timing = add_up(JOB, outcome(phase(None, None, None), phase(None, None, None)), 0, 5_000, 10_000)
-    assert (timing.dispatch_seconds, timing.kernel_seconds, timing.sync_wait_seconds) == (None, None, None)
-    assert timing.other_seconds == timing.total_seconds
+    unmeasured = outcome(phase(None, None, None), phase(None, None, None))
+    parts = add_up(JOB, unmeasured, 0, 5_000, 10_000).parts
+    assert parts.dispatch_seconds is parts.kernel_seconds is parts.sync_wait_seconds is None
+    assert parts.other_seconds == parts.total_seconds
 
 
-def test_the_border_is_the_way_there_less_the_queue_and_the_way_back() -> None:
+def test_border_seconds_are_the_way_there_less_the_queue_and_the_way_back() -> None:
     timing = add_up(JOB, outcome(phase(0, 0, None), phase(0, 0, None), queue=400e-9), 0, 4_700, 10_000)
-    assert timing.border_seconds == pytest.approx(1_300e-9)
+    assert timing.parts.border_seconds == pytest.approx(1_300e-9)
 
 
 def test_one_token_has_no_time_per_further_token() -> None:
@@ -90,7 +91,7 @@ def test_one_token_has_no_time_per_further_token() -> None:
     assert add_up(JOB, one, 0, 5_000, 10_000).time_per_output_token_seconds is None
 
 
-def test_an_outcome_that_never_ran_has_no_account() -> None:
+def test_an_outcome_that_never_ran_has_no_timing() -> None:
     never = Outcome(
         id="a", mode="eager", effective="eager", reason=None, kind="timeout", batch_size=1, batch_bucket=0
     )

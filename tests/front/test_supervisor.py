@@ -1,4 +1,4 @@
-"""The supervisor: one private socket per engine life, and an engine that always comes back or is ended."""
+"""The supervisor: one private socket per engine process, and an engine that is always restarted or ended."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_sockets_lie_in_a_private_folder_that_is_removed() -> None:
     assert not folder.exists()
 
 
-def test_each_life_has_its_own_socket(own_front: Front) -> None:
+def test_each_engine_process_has_its_own_socket(own_front: Front) -> None:
     own_front.command("!die")
     own_front.await_ready()
     assert [path.name for path in own_front.state.supervisor.folder.iterdir()] == ["engine-2.sock"]
@@ -39,7 +39,7 @@ def test_the_engine_ends_with_the_front() -> None:
     assert not engine.is_running()
 
 
-def test_an_engine_that_has_not_come_to_the_border_yet_is_ended_at_once() -> None:
+def test_an_engine_that_has_not_connected_yet_is_ended_at_once() -> None:
     with running(unconnected=True) as front:
         engine = psutil.Process(until(lambda: front.state.supervisor.pid, "the engine's start"))
         began = time.monotonic()
@@ -47,7 +47,7 @@ def test_an_engine_that_has_not_come_to_the_border_yet_is_ended_at_once() -> Non
     assert time.monotonic() - began < child_process.STOP_SECONDS
 
 
-def test_a_send_to_nobody_does_not_wait(tmp_path: Path) -> None:
+def test_a_send_without_a_peer_does_not_block(tmp_path: Path) -> None:
     async def send() -> bool:
         with zmq.Context() as context:
             alone = ChildSocket(context, f"ipc://{tmp_path / 'l'}", print)
@@ -67,11 +67,11 @@ def test_an_engine_that_ignores_stop_and_sigterm_is_killed(monkeypatch: pytest.M
     assert not engine.is_running()
 
 
-def test_an_engine_that_speaks_another_language_is_replaced(own_front: Front) -> None:
+def test_an_engine_whose_messages_cannot_be_decoded_is_replaced(own_front: Front) -> None:
     pid = own_front.state.supervisor.pid
     answer = own_front.command("!garbage")
     assert answer.status_code == 503
-    assert "no message" in answer.json()["error"]["message"]
+    assert "cannot be decoded" in answer.json()["error"]["message"]
     own_front.await_ready()
     assert own_front.state.supervisor.pid != pid
 
@@ -82,29 +82,29 @@ def test_ctrl_c_in_the_terminal_does_not_reach_the_engine(own_front: Front) -> N
     assert os.getsid(pid) == pid != os.getsid(0)
 
 
-def test_a_command_that_does_not_exist_is_told_and_tried_again(tmp_path: Path) -> None:
+def test_a_command_that_does_not_exist_is_reported_and_tried_again(tmp_path: Path) -> None:
     with running(command=[str(tmp_path / "nothing")]) as front:
         until(lambda: "could not be started" in front.state.client.down_reason, "the reason")
-        until(lambda: front.state.supervisor.lives > 1, "another try")
+        until(lambda: front.state.supervisor.starts > 1, "another start")
 
 
-def test_deaths_in_a_row_wait_longer_each_time() -> None:
+def test_failed_starts_in_a_row_wait_longer_each_time() -> None:
     with running(exit=3) as front:
         front.state.supervisor._first_retry_seconds = 0.01
-        until(lambda: front.state.supervisor.quick_deaths >= 3, "three deaths")
+        until(lambda: front.state.supervisor.failed_starts >= 3, "three failed starts")
         waited = front.state.supervisor.retry_seconds()
-        until(lambda: front.state.supervisor.quick_deaths >= 5, "five deaths")
+        until(lambda: front.state.supervisor.failed_starts >= 5, "five failed starts")
         assert front.state.supervisor.retry_seconds() > waited
 
 
 def test_retries_slow_down_to_a_limit_and_never_stop() -> None:
     with running(silent=True) as front:
-        front.state.supervisor.quick_deaths = 500
+        front.state.supervisor.failed_starts = 500
         assert front.state.supervisor.retry_seconds() == supervisor.SLOWEST_RETRY_SECONDS
 
 
-def test_an_engine_that_has_lived_long_restarts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "QUICK_DEATH_SECONDS", 0.0)
+def test_an_engine_that_has_run_long_restarts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "HEALTHY_SECONDS", 0.0)
     with running(exit=3) as front:
-        until(lambda: front.state.supervisor.lives >= 2, "a second life")
-        assert front.state.supervisor.quick_deaths == 0
+        until(lambda: front.state.supervisor.starts >= 2, "a second start")
+        assert front.state.supervisor.failed_starts == 0

@@ -28,7 +28,7 @@ from loadtests.run.rows import read_rows
 from loadtests.run.run_file import read_run
 from loadtests.run.sweep import SweepResult, run_sweep
 from loadtests.run.target import Target, TargetError
-from service.cli.shared import EXIT_BAD_INPUT, EXIT_FAILED
+from service.cli.options import EXIT_BAD_INPUT, EXIT_FAILED
 from tests.support.fake_service import Script, fake_service
 
 CONTRACT = {

@@ -20,7 +20,7 @@ import zmq
 
 from service.protocol.messages import EngineSettings, Problem
 from service.protocol.parent_death import die_with_parent
-from service.protocol.studies import Finding, FromAnatomy, Progress, Ready, Refused, Study, ToAnatomy
+from service.protocol.studies import Finding, FromAnatomy, Ready, Refused, Study, StudyProgress, ToAnatomy
 
 
 def main() -> int:
@@ -43,7 +43,7 @@ def main() -> int:
     while isinstance(study := msgspec.msgpack.decode(socket.recv(), type=ToAnatomy), Study):
         with (folder / "studies").open("a") as studies:
             studies.write(json.dumps([study.name, json.loads(study.arguments)]) + "\n")
-        send(Progress(id=study.id, words="measuring nothing"))
+        send(StudyProgress(id=study.id, text="measuring nothing"))
         name, _, argument = command(folder).partition(" ")
         if name == "die":
             os._exit(7)

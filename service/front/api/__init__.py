@@ -1,1 +1,1 @@
-"""The routes: HTTP in, a border call, HTTP out. Nothing here measures or knows torch."""
+"""The routes: each turns an HTTP request into a call of the engine or the state, and that into an answer."""

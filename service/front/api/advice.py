@@ -5,7 +5,8 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from service.front.api.answers import reply
+from service.front.api.answers import reply, speedup
+from service.front.api.openapi import error
 from service.front.api.state import state_of
 from service.front.errors import BadRequest
 from service.front.schemas.answers import AdviceAnswer
@@ -13,7 +14,14 @@ from service.front.schemas.answers import AdviceAnswer
 router = APIRouter(tags=["advice"])
 
 
-@router.get("/advice", responses={200: {"model": AdviceAnswer}})
+@router.get(
+    "/advice",
+    responses={
+        200: {"model": AdviceAnswer},
+        **error(409, "Too few measurements; `message` names what to run."),
+        **error(422, "The batch size is out of range."),
+    },
+)
 async def advice(request: Request, batch_size: int = 1) -> Response:
     """The best mode for a batch size, with the reason; 409 with what to run where too little is known."""
     state = state_of(request)
@@ -30,12 +38,7 @@ async def advice(request: Request, batch_size: int = 1) -> Response:
         "bound": found.bound and found.bound.removesuffix("-bound"),
         "device_bound_index": found.index,
         "crossover_batch": found.crossover,
-        "speedup": {
-            "vs": "eager",
-            "ratio": found.speedup.value,
-            "low": found.speedup.low,
-            "high": found.speedup.high,
-        },
+        "speedup": speedup(found.speedup),
         "samples": found.samples,
     }
     return reply(answer)

@@ -10,19 +10,18 @@ from starlette.responses import Response
 from starlette.types import Receive
 
 from service.front.api.answers import encode_json, reply
-from service.front.api.call import check_mode
-from service.front.api.generate import ERRORS
+from service.front.api.openapi import GENERATION_ERRORS, Responses, error
 from service.front.api.state import AppState, state_of
 from service.front.errors import BadRequest, ClientGone, NotFound
-from service.front.schemas.answers import ErrorBody, ProbeAnswer, ProbesAnswer
+from service.front.schemas.probes import ProbeAnswer, ProbesAnswer
 from service.protocol.probes import PROBES
 
 router = APIRouter(tags=["anatomy"])
 
-STUDY_ERRORS: dict[int | str, dict[str, Any]] = {
-    **{status: ERRORS[status] for status in (401, 404, 422, 504)},
-    409: {"model": ErrorBody, "description": "A sweep is in progress, or another study; see Retry-After."},
-    503: {"model": ErrorBody, "description": "The engine is not ready, or the anatomy process ended."},
+STUDY_ERRORS: Responses = {
+    **{status: GENERATION_ERRORS[status] for status in (401, 404, 422, 504)},
+    **error(409, "A sweep is in progress, or another study; see Retry-After."),
+    **error(503, "The engine is not ready, or the anatomy process ended."),
 }
 
 
@@ -32,7 +31,7 @@ async def anatomy(
 ) -> Response:
     """What one step of a mode does: operators, kernels, syncs, copies, and what its compiler made of it."""
     state = state_of(request)
-    check_mode(state, mode)
+    state.check_mode(mode)
     largest = max(state.settings.batch_sizes)
     if not 1 <= batch_size <= largest:
         raise BadRequest(
@@ -59,7 +58,7 @@ async def probe(name: str, request: Request) -> Response:
 
 async def _study(state: AppState, receive: Receive, name: str, arguments: dict[str, object]) -> Response:
     """The finding of a study as it came; a client that goes away ends it."""
-    study = asyncio.create_task(state.anatomy.study(name, encode_json(arguments)))
+    study = asyncio.create_task(state.studies.study(name, encode_json(arguments)))
     gone = asyncio.create_task(_until_disconnect(receive))
     try:
         await asyncio.wait({study, gone}, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""Reads a request body within its limit, and refuses what does not fit its schema."""
+"""Reads a request body within its limit, and refuses one that does not fit its schema."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Body = TypeVar("Body", bound=BaseModel)
 
 
 async def read_body(request: Request, schema: type[Body], limit_bytes: int) -> Body:
-    """The body as `schema`. It is counted while it arrives: a Content-Length may lie or be missing.
+    """The body as `schema`. Its size is counted while it arrives: a Content-Length may be wrong or missing.
 
     Raises BodyTooLarge, or BadRequest naming the first field at fault.
     """
@@ -24,7 +24,8 @@ async def read_body(request: Request, schema: type[Body], limit_bytes: int) -> B
 
 
 async def _read(request: Request, limit_bytes: int) -> bytes:
-    chunks, size = [], 0
+    chunks: list[bytes] = []
+    size = 0
     try:
         async for chunk in request.stream():
             size += len(chunk)
@@ -38,7 +39,7 @@ async def _read(request: Request, limit_bytes: int) -> bytes:
 
 
 def _bad_request(error: ValidationError) -> BadRequest:
-    """The first fault in words; the input itself is not echoed."""
+    """A message about the first fault; it does not echo the input."""
     faults = error.errors(include_url=False, include_input=False, include_context=False)
     first = faults[0]
     place = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in first["loc"]).lstrip(".")

@@ -1,4 +1,4 @@
-"""One HTTP call's dealings with the engine: its jobs end with it, and each is counted once."""
+"""The engine calls of one HTTP request: they end with it, and each is counted once."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from service.front.errors import (
     DeadlinePassed,
     LaunchboundError,
     OutOfMemory,
-    UnknownMode,
     from_problem,
 )
 from service.front.pending_request import PendingRequest
 from service.front.request_timing import RequestTiming, add_up
-from service.front.schemas.requests import Generation
+from service.front.schemas.requests import CompareBody, GenerateBody, Generation
 from service.protocol.messages import Job, Outcome, Problem
 
 
-class Call:
-    """Watches for the client going away while jobs run, and then has the engine stop the running one."""
+class EngineCall:
+    """Runs jobs one after another, and cancels the running one where the client closes the connection."""
 
     def __init__(self, state: AppState, receive: Receive) -> None:
-        self._state, self._receive = state, receive
+        self._state = state
+        self._receive = receive
         self._pending: PendingRequest | None = None
-        self._gone = False
+        self._disconnected = False
 
     async def __aenter__(self) -> Self:
         self._watch = asyncio.create_task(self._until_disconnect())
@@ -44,17 +44,21 @@ class Call:
         if self._pending is not None and not self._pending.done:
             self._state.client.cancel(self._pending)
 
+    async def run(self, job: Job, received_ns: int) -> RequestTiming:
+        """Submit `job` and wait for its end: `submit`, then `result`."""
+        return await self.result(self.submit(job), received_ns)
+
     def submit(self, job: Job) -> PendingRequest:
         """Send `job`; raises what `EngineClient.submit` raises, and ClientGone."""
-        if self._gone:
+        if self._disconnected:
             raise ClientGone("the client closed the connection")
         self._pending = self._state.client.submit(job)
         return self._pending
 
-    async def timing(self, pending: PendingRequest, received_ns: int) -> RequestTiming:
-        """Wait for the end and add up its time until now; `received_ns` is when the body was parsed.
+    async def result(self, pending: PendingRequest, received_ns: int) -> RequestTiming:
+        """Wait for the end and add up the time until now; `received_ns` is when the body was parsed.
 
-        Raises the LaunchboundError that it ended with; what was not refused but failed is counted here.
+        Raises the LaunchboundError that it ended with; a failure that is not a refusal is counted here.
         """
         try:
             outcome = await pending.outcome()
@@ -69,16 +73,9 @@ class Call:
     async def _until_disconnect(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             continue
-        self._gone = True
+        self._disconnected = True
         if self._pending is not None:
             self._state.client.cancel(self._pending)
-
-
-def check_mode(state: AppState, mode: str) -> None:
-    """Raise UnknownMode unless this instance serves `mode`."""
-    known = state.settings.modes
-    if mode not in known:
-        raise UnknownMode(f"no mode '{mode[:64]}' here; try one of {', '.join(known)}", param="mode")
 
 
 def check_limits(state: AppState, body: Generation) -> None:
@@ -95,6 +92,32 @@ def check_limits(state: AppState, body: Generation) -> None:
             f"max_new_tokens: {body.max_new_tokens} and a prompt are over the context of {engine.context}"
         )
         raise BadRequest(message, param="max_new_tokens")
+
+
+def new_job(
+    state: AppState,
+    job_id: str,
+    mode: str,
+    body: GenerateBody | CompareBody,
+    received_ns: int,
+    seed: int | None,
+) -> Job:
+    """`body` as a job for `mode`, stamped as sent now; its deadline counts from `received_ns`."""
+    return Job(
+        id=job_id,
+        mode=mode,
+        prompts=body.prompts,
+        max_new_tokens=body.max_new_tokens,
+        temperature=body.temperature,
+        top_k=body.top_k,
+        seed=seed,
+        stop=body.stop,
+        ignore_eos=body.ignore_eos,
+        stream=body.stream,
+        profile=body.profile,
+        deadline_ns=received_ns + round(state.settings.request_timeout_seconds * 1e9),
+        sent_ns=perf_counter_ns(),
+    )
 
 
 def _default_problem(outcome: Outcome) -> Problem:

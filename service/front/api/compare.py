@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 import secrets
 from statistics import median
@@ -11,19 +10,16 @@ from time import perf_counter_ns
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from service.front.api.answers import reply
+from service.front.api.answers import BASELINE, reply, speedup
 from service.front.api.body import read_body
-from service.front.api.call import Call, check_limits, check_mode
-from service.front.api.generate import ERRORS, body_schema, new_job
-from service.front.api.request_id import id_of
+from service.front.api.call import EngineCall, check_limits, new_job
+from service.front.api.openapi import GENERATION_ERRORS, body_schema
 from service.front.api.state import AppState, state_of
 from service.front.errors import BadRequest, ModeNotReady
 from service.front.request_timing import RequestTiming
-from service.front.schemas.answers import CompareAnswer, ModeResult, Speedup
+from service.front.schemas.answers import CompareAnswer, ModeResult
 from service.front.schemas.requests import CompareBody
-from service.statistics.intervals import paired_ratio
-
-BASELINE = "eager"
+from service.statistics.intervals import Interval, paired_ratio
 
 router = APIRouter(tags=["generation"])
 
@@ -31,7 +27,7 @@ router = APIRouter(tags=["generation"])
 @router.post(
     "/compare",
     openapi_extra=body_schema(CompareBody),
-    responses={200: {"model": CompareAnswer}, **ERRORS},
+    responses={200: {"model": CompareAnswer}, **GENERATION_ERRORS},
 )
 async def compare(request: Request) -> Response:
     """Run every mode once per round, in a fresh order each round, one after another."""
@@ -43,12 +39,12 @@ async def compare(request: Request) -> Response:
     runs: dict[str, list[RequestTiming]] = {mode: [] for mode in modes}
     # One seed for all, or sampled texts could not be compared.
     seed = secrets.randbelow(2**63) if body.seed is None and body.temperature > 0 else body.seed
-    async with Call(state, request.receive) as call:
+    async with EngineCall(state, request.receive) as call:
         for number in range(body.repeats):
             for mode in random.sample(modes, len(modes)):
-                job_id = f"{id_of(request.scope)}.{number}.{mode}"
+                job_id = f"{request.state.request_id}.{number}.{mode}"
                 job = new_job(state, job_id, mode, body, received_ns, seed)
-                timing = await call.timing(call.submit(job), job.sent_ns)
+                timing = await call.run(job, job.sent_ns)
                 state.observe(timing)
                 runs[mode].append(timing)
     answer: CompareAnswer = {
@@ -65,7 +61,7 @@ def _modes(state: AppState, body: CompareBody) -> list[str]:
             raise ModeNotReady("no mode is ready yet; /v1/modes shows where each one stands")
         return ready
     for mode in body.modes:
-        check_mode(state, mode)
+        state.check_mode(mode)
     if len(set(body.modes)) < len(body.modes):
         raise BadRequest("modes: each mode may stand there once", param="modes")
     return body.modes
@@ -76,32 +72,25 @@ def _result(mode: str, runs: list[RequestTiming], baseline: list[RequestTiming] 
         "mode": mode,
         "effective": runs[-1].outcome.effective,
         "median_seconds": median(_served_seconds(runs)),
-        "dispatch_seconds": _median([run.dispatch_seconds for run in runs]),
-        "kernel_seconds": _median([run.kernel_seconds for run in runs]),
-        "speedup": _speedup(runs, baseline) if mode != BASELINE and baseline else None,
+        "dispatch_seconds": _median([run.parts.dispatch_seconds for run in runs]),
+        "kernel_seconds": _median([run.parts.kernel_seconds for run in runs]),
+        "speedup": speedup(_ratio(runs, baseline)) if mode != BASELINE and baseline else None,
         "text_equal": _texts(runs) == _texts(baseline) if baseline else None,
     }
 
 
 def _served_seconds(runs: list[RequestTiming]) -> list[float]:
-    """Durations without the wait behind other requests, which says nothing of a mode."""
-    return [run.total_seconds - run.queue_seconds for run in runs]
+    """Durations without the wait behind other requests, which does not depend on the mode."""
+    return [run.parts.total_seconds - run.parts.queue_seconds for run in runs]
 
 
 def _median(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if known else None
+    measured = [value for value in values if value is not None]
+    return median(measured) if measured else None
 
 
-def _speedup(runs: list[RequestTiming], baseline: list[RequestTiming]) -> Speedup:
-    interval = paired_ratio(_served_seconds(baseline), _served_seconds(runs))
-    bounded = interval.low > 0 and math.isfinite(interval.high)
-    return {
-        "vs": BASELINE,
-        "ratio": interval.value,
-        "low": interval.low if bounded else None,
-        "high": interval.high if bounded else None,
-    }
+def _ratio(runs: list[RequestTiming], baseline: list[RequestTiming]) -> Interval:
+    return paired_ratio(_served_seconds(baseline), _served_seconds(runs))
 
 
 def _texts(runs: list[RequestTiming]) -> list[list[str]]:

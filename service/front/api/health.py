@@ -1,4 +1,4 @@
-"""`/health/live` and `/health/ready`: 200, or 503 with the reason in words."""
+"""`/health/live` and `/health/ready`: 200, or 503 with the reason."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ router = APIRouter(prefix="/health", tags=["health"], responses={503: {"model": 
 async def live(request: Request) -> Response:
     """200 while the front can do its work; 503 where it keeps failing to start an engine."""
     state = state_of(request)
-    if (reason := state.supervisor.unwell) is not None:
+    if (reason := state.supervisor.unhealthy_reason) is not None:
         raise Unavailable(reason, type="unwell")
     up = state.client.engine is not None
     return reply(
@@ -25,12 +25,12 @@ async def live(request: Request) -> Response:
             "status": "live",
             "engine": "up" if up else state.client.down_reason,
             "engine_paused": state.client.pause.held,
-            "anatomy": state.anatomy.process.doing,
+            "anatomy": state.studies.process.doing,
         }
     )
 
 
-@router.get("", summary="The same as /health/ready, where vLLM has it: load generators ask there first.")
+@router.get("", summary="The same as /health/ready, where vLLM has it: load generators request it first.")
 @router.get("/ready")
 async def ready(request: Request) -> Response:
     """200 once every configured mode is warm and in parity."""
@@ -41,7 +41,7 @@ async def ready(request: Request) -> Response:
 
 
 def _obstacle(state: AppState) -> Unavailable | None:
-    """Why not every mode can serve now."""
+    """Why not every mode can serve now; None where all can."""
     client = state.client
     if client.draining:
         return Unavailable("the service is shutting down", type="draining")

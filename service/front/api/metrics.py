@@ -12,8 +12,9 @@ router = APIRouter(tags=["metrics"])
 
 @router.get("/metrics", responses={200: {"content": {"text/plain": {}, "application/openmetrics-text": {}}}})
 async def metrics(request: Request) -> Response:
-    """Prometheus text, or OpenMetrics where the Accept header asks for it."""
+    """Prometheus text, or OpenMetrics where the Accept header requests it."""
     state = state_of(request)
-    client, accept = state.client, request.headers.get("accept", "")
+    client = state.client
+    accept = request.headers.get("accept", "")
     body, content_type = state.metrics.render(accept, client.in_progress(), client.waiting())
     return Response(body, headers={"Content-Type": content_type})

@@ -1,4 +1,4 @@
-"""`GET /v1/modes`: every configured mode, where it stands and what it costs."""
+"""`GET /v1/modes`: every configured mode, with its state and its costs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from service.front.api.answers import reply
 from service.front.api.state import state_of
-from service.front.schemas.answers import ModeBody, ModesAnswer
+from service.front.schemas.modes import ModeBody, ModesAnswer
 from service.protocol.modes import MODES
 from service.protocol.status import ModeStatus
 
@@ -27,7 +27,7 @@ async def modes(request: Request) -> Response:
 
 
 def _mode_body(name: str, status: ModeStatus | None) -> ModeBody:
-    """One mode; before the engine has spoken of it, nothing but its row in the ladder is known."""
+    """One mode; before its first status only its row in the ladder is known."""
     return {
         "mode": name,
         "removes": MODES[name].removes,

@@ -6,23 +6,21 @@ import asyncio
 import re
 from pathlib import PurePath
 from time import perf_counter_ns, time
-from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from service.front.api.answers import reply, server_timing
 from service.front.api.body import read_body
-from service.front.api.call import Call
-from service.front.api.generate import ERRORS, body_schema
-from service.front.api.openai_answers import Asked, CompletionEvents, completion_answer
-from service.front.api.request_id import id_of
+from service.front.api.call import EngineCall
+from service.front.api.openai_answers import CompletionContext, CompletionEvents, completion_answer
+from service.front.api.openapi import GENERATION_ERRORS, Responses, body_schema
 from service.front.api.state import AppState, state_of
 from service.front.api.stream import EventStream
 from service.front.errors import BadRequest, NotFound, UnknownMode
-from service.front.schemas.openai import (
+from service.front.schemas.openai import CompletionBody
+from service.front.schemas.openai_answers import (
     CompletionAnswer,
-    CompletionBody,
     CompletionErrorBody,
     ModelBody,
     ModelsAnswer,
@@ -30,10 +28,10 @@ from service.front.schemas.openai import (
 from service.protocol.messages import Job
 
 CREATED = int(time())
-"""When this front started: a model here has no other birthday."""
+"""When this front started: models have no other date of creation."""
 
-OPENAI_ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {**shown, "model": CompletionErrorBody} for status, shown in ERRORS.items()
+OPENAI_ERRORS: Responses = {
+    status: {**shown, "model": CompletionErrorBody} for status, shown in GENERATION_ERRORS.items()
 }
 
 router = APIRouter(tags=["openai"])
@@ -41,7 +39,7 @@ router = APIRouter(tags=["openai"])
 
 @router.get("/models", responses={200: {"model": ModelsAnswer}, 401: OPENAI_ERRORS[401]})
 async def models(request: Request) -> Response:
-    """Every configured mode as a model, top rung first, ready or not."""
+    """Every configured mode as a model, in the ladder's order, ready or not."""
     state = state_of(request)
     answer: ModelsAnswer = {
         "object": "list",
@@ -50,7 +48,10 @@ async def models(request: Request) -> Response:
     return reply(answer)
 
 
-@router.get("/models/{model_id}", responses={200: {"model": ModelBody}, 404: OPENAI_ERRORS[404]})
+@router.get(
+    "/models/{model_id}",
+    responses={200: {"model": ModelBody}, 401: OPENAI_ERRORS[401], 404: OPENAI_ERRORS[404]},
+)
 async def model(model_id: str, request: Request) -> Response:
     """One of them."""
     state = state_of(request)
@@ -59,7 +60,7 @@ async def model(model_id: str, request: Request) -> Response:
 
 @router.post("/chat/completions", include_in_schema=False)
 async def chat(_: Request) -> Response:
-    """Not served, and said so in words."""
+    """Not served; the error names the route to use."""
     raise NotFound("there is no chat here: the models complete text; send it to POST /v1/completions")
 
 
@@ -76,21 +77,22 @@ async def completions(request: Request) -> Response:
     mode = request.state.mode = _mode_of(state, body.model)
     copies = body.n or 1
     _check_limits(state, body, copies)
-    job = _new_job(state, id_of(request.scope), mode, body, copies, received_ns)
+    request_id: str = request.state.request_id
+    job = _new_job(state, request_id, mode, body, copies, received_ns)
     usage = bool(body.stream_options and body.stream_options.include_usage)
-    asked = Asked(id_of(request.scope), body.model, copies, usage)
+    context = CompletionContext(request_id, body.model, copies, usage)
     if body.stream:
-        return EventStream(state, job, received_ns, CompletionEvents(state, asked))
-    async with Call(state, request.receive) as call:
-        timing = await call.timing(call.submit(job), received_ns)
-    answer = completion_answer(asked, timing, state)
-    # Observed right after the answer has been written, so that nobody waits for the observation.
+        return EventStream(state, job, received_ns, CompletionEvents(state, context))
+    async with EngineCall(state, request.receive) as call:
+        timing = await call.run(job, received_ns)
+    answer = completion_answer(context, timing, state)
+    # Observed right after the answer has been written, so that no client waits for the observation.
     asyncio.get_running_loop().call_soon(state.observe, timing)
-    return reply(answer, {"Server-Timing": server_timing(answer["launchbound"]["timings"])})
+    return reply(answer, {"Server-Timing": server_timing(timing.parts)})
 
 
 def model_name(model: str) -> str:
-    """A setting's model as it stands in ids: the last part of a folder or hub id, in harmless characters."""
+    """The model of a setting as ids have it: the last part of a folder or hub id, in safe characters."""
     return re.sub(r"[^\w.-]", "-", PurePath(model.removeprefix("hf:")).name) or "model"
 
 
@@ -123,12 +125,14 @@ def _mode_of(state: AppState, model: str) -> str:
 
 def _check_limits(state: AppState, body: CompletionBody, copies: int) -> None:
     """Raise BadRequest, naming the limit, for what this instance cannot run in any mode."""
-    rows, largest = len(body.prompt) * copies, state.settings.batch_sizes[-1]
+    rows = len(body.prompt) * copies
+    largest = state.settings.batch_sizes[-1]
     if rows > largest:
         what = f"n: {len(body.prompt)} × {copies}" if copies > 1 else f"prompt: {rows}"
         message = f"{what} completions are over the limit of {largest}; send them in several requests"
         raise BadRequest(message, type="batch_too_large", param="n" if copies > 1 else "prompt")
-    engine, new = state.client.engine, body.max_tokens or 16
+    engine = state.client.engine
+    new = body.max_tokens or 16
     if engine is not None and new >= engine.context:
         message = f"max_tokens: {new} and a prompt are over the context of {engine.context}"
         raise BadRequest(message, param="max_tokens")

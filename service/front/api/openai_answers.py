@@ -1,4 +1,4 @@
-"""Accounts become OpenAI's answers: one body, or the chunks of a stream; our timings ride along."""
+"""OpenAI's answers: one body, or the chunks of a stream, with our timings as an extension."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from service.front.api.state import AppState
 from service.front.errors import LaunchboundError
 from service.front.request_timing import RequestTiming
 from service.front.schemas.answers import GenerateAnswer, Usage
-from service.front.schemas.openai import Choice, CompletionAnswer, Extension
+from service.front.schemas.openai_answers import Choice, CompletionAnswer, Extension
 from service.protocol.messages import FinishReason, Token
 
 DONE = b"data: [DONE]\n\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What an answer repeats of its request. `copies`: completions per prompt, which follow each other."""
+class CompletionContext:
+    """What an answer needs of its request. `copies`: completions per prompt, consecutive in the answer."""
 
     request_id: str
     model: str
@@ -28,60 +28,62 @@ class Asked:
     include_usage: bool
 
 
-def completion_answer(asked: Asked, timing: RequestTiming, state: AppState) -> CompletionAnswer:
+def completion_answer(context: CompletionContext, timing: RequestTiming, state: AppState) -> CompletionAnswer:
     """The body of one request."""
-    ours = _ours(asked, timing, state)
-    choices = [_choice(i, out["text"], out["finish_reason"]) for i, out in enumerate(ours["outputs"])]
+    own = _own_answer(context, timing, state)
+    choices = [_choice(i, out["text"], out["finish_reason"]) for i, out in enumerate(own["outputs"])]
     return {
-        **_head(asked, int(time())),
+        **_head(context, int(time())),
         "choices": choices,
-        "usage": _usage(ours, asked.copies),
-        "launchbound": _extension(ours),
+        "usage": _usage(own, context.copies),
+        "launchbound": _extension(own),
     }
 
 
 class CompletionEvents:
-    """One chunk per piece of text, one per completion with its reason to end, usage if asked for, `[DONE]`.
+    """One chunk per token, one per completion with its finish reason, usage if requested, `[DONE]`.
 
-    The last chunk has our timings. An error is a chunk without `choices`, and then nothing follows.
+    The last chunk has our timings. An error is a chunk without `choices`, and the last.
     """
 
-    def __init__(self, state: AppState, asked: Asked) -> None:
-        self._state, self._asked, self._created = state, asked, int(time())
+    def __init__(self, state: AppState, context: CompletionContext) -> None:
+        self._state = state
+        self._context = context
+        self._created = int(time())
 
     def tokens(self, tokens: Sequence[Token]) -> bytes:
         """One chunk each."""
         return b"".join(_data(self._chunk([_choice(token.index, token.text, None)])) for token in tokens)
 
     def end(self, timing: RequestTiming) -> bytes:
-        """All that is left to say."""
-        ours = _ours(self._asked, timing, self._state)
+        """Finish reasons, usage and timings."""
+        own = _own_answer(self._context, timing, self._state)
         chunks = [
             self._chunk([_choice(index, "", output["finish_reason"])])
-            for index, output in enumerate(ours["outputs"])
+            for index, output in enumerate(own["outputs"])
         ]
-        if self._asked.include_usage:
-            chunks.append({**self._chunk([]), "usage": _usage(ours, self._asked.copies)})
-        chunks[-1]["launchbound"] = _extension(ours)
+        if self._context.include_usage:
+            chunks.append({**self._chunk([]), "usage": _usage(own, self._context.copies)})
+        chunks[-1]["launchbound"] = _extension(own)
         return b"".join(map(_data, chunks)) + DONE
 
     def error(self, error: LaunchboundError) -> bytes:
-        """Without `[DONE]`, so that nobody takes half a text for a whole one."""
+        """Without `[DONE]`, so that no client takes a partial text for a complete one."""
         return _data(completion_error(error.type, error.message, error.param))
 
     def _chunk(self, choices: list[Choice]) -> CompletionAnswer:
-        chunk: CompletionAnswer = {**_head(self._asked, self._created), "choices": choices}
-        if self._asked.include_usage:
+        chunk: CompletionAnswer = {**_head(self._context, self._created), "choices": choices}
+        if self._context.include_usage:
             chunk["usage"] = None
         return chunk
 
 
-def _head(asked: Asked, created: int) -> CompletionAnswer:
+def _head(context: CompletionContext, created: int) -> CompletionAnswer:
     return {
-        "id": f"cmpl-{asked.request_id}",
+        "id": f"cmpl-{context.request_id}",
         "object": "text_completion",
         "created": created,
-        "model": asked.model,
+        "model": context.model,
         "choices": [],
     }
 
@@ -90,25 +92,25 @@ def _choice(index: int, text: str, reason: FinishReason | None) -> Choice:
     return {"index": index, "text": text, "logprobs": None, "finish_reason": reason}
 
 
-def _ours(asked: Asked, timing: RequestTiming, state: AppState) -> GenerateAnswer:
-    """What the service's own route would answer."""
-    return generate_answer(timing, asked.request_id, state.settings.model, state.device)
+def _own_answer(context: CompletionContext, timing: RequestTiming, state: AppState) -> GenerateAnswer:
+    """The answer of the service's own route."""
+    return generate_answer(timing, context.request_id, state.settings.model, state.client.device)
 
 
-def _usage(ours: GenerateAnswer, copies: int) -> Usage:
+def _usage(own: GenerateAnswer, copies: int) -> Usage:
     """A prompt counts once, however many completions it has."""
-    prompt = ours["usage"]["prompt_tokens"] // copies
-    generated = ours["usage"]["completion_tokens"]
+    prompt = own["usage"]["prompt_tokens"] // copies
+    generated = own["usage"]["completion_tokens"]
     return {"prompt_tokens": prompt, "completion_tokens": generated, "total_tokens": prompt + generated}
 
 
-def _extension(ours: GenerateAnswer) -> Extension:
+def _extension(own: GenerateAnswer) -> Extension:
     return {
-        "mode": ours["mode"],
-        "device": ours["device"],
-        "batch_size": ours["batch_size"],
-        "batch_bucket": ours["batch_bucket"],
-        "timings": ours["timings"],
+        "mode": own["mode"],
+        "device": own["device"],
+        "batch_size": own["batch_size"],
+        "batch_bucket": own["batch_bucket"],
+        "timings": own["timings"],
     }
 
 

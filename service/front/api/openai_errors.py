@@ -1,8 +1,8 @@
-"""Errors as OpenAI's clients read them: the one shape, a `code`, and the fields by their names there."""
+"""Errors as OpenAI's clients read them: our shape plus a `code`, and the fields by OpenAI's names."""
 
 from __future__ import annotations
 
-from service.front.schemas.openai import CompletionErrorBody
+from service.front.schemas.openai_answers import CompletionErrorBody
 
 PATHS = ("/v1/completions", "/v1/chat/completions", "/v1/models")
 CODES = {
@@ -11,14 +11,14 @@ CODES = {
     "queue_full": "rate_limit_exceeded",
     "unauthorised": "invalid_api_key",
 }
-"""OpenAI's own word where it has one for our type; else the type is the code."""
+"""OpenAI's code where it has one for our type; else the type is the code."""
 
 PARAMETERS = {"prompts": "prompt", "max_new_tokens": "max_tokens", "mode": "model"}
-"""What the engine and admission call a field, and what it is called here."""
+"""Our name of a field to its name on these routes."""
 
 
-def speaks_openai(path: str) -> bool:
-    """Whether who calls `path` expects OpenAI's errors."""
+def is_openai_path(path: str) -> bool:
+    """Whether clients of `path` expect OpenAI's errors."""
     return path in PATHS or path.startswith("/v1/models/")
 
 

@@ -1,4 +1,4 @@
-"""Every error, whoever raised it, leaves in the one shape, with its headers, and refusals are counted."""
+"""Exception handlers: every error is answered in one shape, with its headers, and refusals are counted."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.front.api.answers import reply
-from service.front.api.openai_errors import completion_error, speaks_openai
-from service.front.api.request_id import HEADER, id_of
+from service.front.api.middleware import REQUEST_ID_HEADER
+from service.front.api.openai_errors import completion_error, is_openai_path
 from service.front.api.state import state_of
 from service.front.errors import BadRequest, LaunchboundError, Unauthorised, error_body
 
@@ -22,43 +22,43 @@ TYPES = {404: "not_found", 405: "method_not_allowed"}
 
 
 def install(app: FastAPI) -> None:
-    """Make `app` answer errors through here."""
-    app.add_exception_handler(LaunchboundError, _known)
-    app.add_exception_handler(RequestValidationError, _parameters)
-    app.add_exception_handler(HTTPException, _of_the_framework)
-    app.add_exception_handler(Exception, _unknown)
+    """Install the handlers in `app`."""
+    app.add_exception_handler(LaunchboundError, _launchbound_error)
+    app.add_exception_handler(RequestValidationError, _invalid_parameter)
+    app.add_exception_handler(HTTPException, _http_exception)
+    app.add_exception_handler(Exception, _unexpected)
 
 
-async def _known(request: Request, error: Exception) -> Response:
+async def _launchbound_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, LaunchboundError)
     if error.rejection is not None:
         state = state_of(request)
         mode = request.path_params.get("mode", getattr(request.state, "mode", None))
-        # Only a POST asks a mode to serve: what refuses a GET is no request of that mode.
-        asked = request.method == "POST" and mode in state.settings.modes
-        valid = asked and not isinstance(error, Unauthorised)
+        # Only a POST is a generation request of its mode; a refused GET is not counted under it.
+        generates = request.method == "POST" and mode in state.settings.modes
+        valid = generates and not isinstance(error, Unauthorised)
         state.metrics.rejected(error.rejection, mode if valid else None)
     elif error.status in (500, 504):
-        log.warning("request %s: %s: %s", id_of(request.scope), error.type, error.message)
+        log.warning("request %s: %s: %s", request.state.request_id, error.type, error.message)
     body = _body(request, error.type, error.message, error.param)
     return reply(body, error.headers(), error.status)
 
 
 def _body(request: Request, type_: str, message: str, param: str | None = None) -> object:
-    """The one shape; where OpenAI's clients call, in the words that they know."""
-    if speaks_openai(request.url.path):
+    """The error shape of the route: ours, or OpenAI's."""
+    if is_openai_path(request.url.path):
         return completion_error(type_, message, param)
     return error_body(type_, message, param)
 
 
-async def _parameters(request: Request, error: Exception) -> Response:
+async def _invalid_parameter(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     name = str(first["loc"][-1])
-    return await _known(request, BadRequest(f"{name}: {first['msg']}", param=name))
+    return await _launchbound_error(request, BadRequest(f"{name}: {first['msg']}", param=name))
 
 
-async def _of_the_framework(request: Request, error: Exception) -> Response:
+async def _http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     messages = {
         404: f"there is no {request.url.path[:200]} here; /docs lists what there is",
@@ -69,8 +69,8 @@ async def _of_the_framework(request: Request, error: Exception) -> Response:
     return reply(body, dict(error.headers or {}), error.status_code)
 
 
-async def _unknown(request: Request, error: Exception) -> Response:
-    """A fault of ours. The framework logs the traceback; the answer bypasses our middleware, hence the id."""
-    log.error("request %s failed: %s: %s", id_of(request.scope), type(error).__name__, error)
-    message = f"the service failed; its log has the reason under the request id {id_of(request.scope)}"
-    return reply(_body(request, "internal", message), {HEADER: id_of(request.scope)}, 500)
+async def _unexpected(request: Request, error: Exception) -> Response:
+    """A bug. The framework logs the traceback; the answer bypasses our middleware, so the id is set here."""
+    log.error("request %s failed: %s: %s", request.state.request_id, type(error).__name__, error)
+    message = f"the service failed; its log has the reason under the request id {request.state.request_id}"
+    return reply(_body(request, "internal", message), {REQUEST_ID_HEADER: request.state.request_id}, 500)

@@ -1,4 +1,4 @@
-"""What the routes are given to work with; `service.front.app` puts it together."""
+"""The long-lived objects that the routes work with; `service.front.app` builds them."""
 
 from __future__ import annotations
 
@@ -7,34 +7,36 @@ from dataclasses import dataclass
 from starlette.requests import HTTPConnection
 
 from service.front.advice import StepStatistics
-from service.front.anatomy_client import Anatomy
 from service.front.engine_client import EngineClient
+from service.front.errors import UnknownMode
 from service.front.metrics.recorder import Metrics
 from service.front.request_timing import RequestTiming
 from service.front.settings import Settings
+from service.front.study_runner import StudyRunner
 from service.front.supervisor import Supervisor
 
 
 @dataclass(frozen=True, slots=True)
 class AppState:
-    """The long-lived objects of one front."""
+    """One front: its settings and the objects that live as long as it does."""
 
     settings: Settings
     client: EngineClient
     supervisor: Supervisor
-    anatomy: Anatomy
+    studies: StudyRunner
     metrics: Metrics
     statistics: StepStatistics
 
+    def check_mode(self, mode: str) -> None:
+        """Raise UnknownMode unless this instance serves `mode`."""
+        known = self.settings.modes
+        if mode not in known:
+            raise UnknownMode(f"no mode '{mode[:64]}' here; try one of {', '.join(known)}", param="mode")
+
     def observe(self, timing: RequestTiming) -> None:
-        """One request that ended well, for everything that keeps count."""
+        """Record one request that ended well in the metrics and in the step statistics."""
         self.metrics.observe(timing)
         self.statistics.observe(timing)
-
-    @property
-    def device(self) -> str:
-        """Where the engine runs, or ran when it last spoke."""
-        return self.client.device
 
 
 def state_of(connection: HTTPConnection) -> AppState:

@@ -1,4 +1,4 @@
-"""Server-sent events of one generation: tokens as they exist, then one last event, or one error."""
+"""Server-sent events of one generation: tokens as they arrive, then one result event, or one error."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from service.front.api.answers import encode_json, generate_answer
-from service.front.api.call import Call
+from service.front.api.call import EngineCall
 from service.front.api.state import AppState
 from service.front.errors import LaunchboundError, error_body
 from service.front.pending_request import PendingRequest
@@ -18,16 +18,16 @@ from service.protocol.messages import Job, Token
 
 
 class Events(Protocol):
-    """How one route words its stream."""
+    """How one route encodes its stream."""
 
     def tokens(self, tokens: Sequence[Token]) -> bytes:
-        """Pieces of text that have just arrived."""
+        """Tokens that have just arrived."""
 
     def end(self, timing: RequestTiming) -> bytes:
-        """The last word of a stream that ended well."""
+        """The end of a stream that ended well."""
 
     def error(self, error: LaunchboundError) -> bytes:
-        """The last word of one that did not."""
+        """The end of one that failed."""
 
 
 class EventStream(Response):
@@ -38,21 +38,24 @@ class EventStream(Response):
     def __init__(self, state: AppState, job: Job, received_ns: int, events: Events) -> None:
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
-        self._state, self._job, self._received_ns, self._events = state, job, received_ns, events
+        self._state = state
+        self._job = job
+        self._received_ns = received_ns
+        self._events = events
         self._started = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Stream until the job has ended; the request is observed when its last event has left."""
-        async with Call(self._state, receive) as call:
+        """Stream until the job has ended; the request is observed when its last event has been sent."""
+        async with EngineCall(self._state, receive) as call:
             pending = call.submit(self._job)
             await self._send_tokens(pending, send)
             try:
-                timing = await call.timing(pending, self._received_ns)
+                timing = await call.result(pending, self._received_ns)
             except LaunchboundError as error:
                 if not self._started:
                     raise
                 if error.rejection is not None:
-                    # Not refused but cut off: who answers errors will not see it, and nobody else counts it.
+                    # A refusal after the start: the handler that counts refusals does not see it.
                     self._state.metrics.failed(self._job.mode, "error")
                 await self._send(send, self._events.error(error), last=True)
                 return
@@ -71,10 +74,11 @@ class EventStream(Response):
 
 
 class GenerateEvents:
-    """`token`s, then one `result` that is what a plain request answers, or one `error`."""
+    """`token`s, then one `result` with the answer of a plain request, or one `error`."""
 
     def __init__(self, state: AppState, request_id: str) -> None:
-        self._state, self._request_id = state, request_id
+        self._state = state
+        self._request_id = request_id
 
     def tokens(self, tokens: Sequence[Token]) -> bytes:
         """One `token` event each."""
@@ -82,8 +86,8 @@ class GenerateEvents:
 
     def end(self, timing: RequestTiming) -> bytes:
         """The `result`."""
-        settings = self._state.settings
-        return _event("result", generate_answer(timing, self._request_id, settings.model, self._state.device))
+        model, device = self._state.settings.model, self._state.client.device
+        return _event("result", generate_answer(timing, self._request_id, model, device))
 
     def error(self, error: LaunchboundError) -> bytes:
         """The `error`."""

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from service.front.api.answers import reply
+from service.front.api.openapi import error
 from service.front.api.state import state_of
 from service.front.errors import NotFound
 
@@ -37,7 +38,7 @@ def traces(request: Request) -> Response:
     return reply({"traces": sorted(notes, key=lambda note: float(note["created"]), reverse=True)})
 
 
-@router.get("/traces/{identity}")
+@router.get("/traces/{identity}", responses=error(404, "No trace of this name, or no longer kept."))
 def trace(identity: str, request: Request) -> Response:
     """One trace in the Chrome format: open it at ui.perfetto.dev."""
     unknown = NotFound(f"no trace '{identity}': GET /v1/traces lists those that are kept", param="identity")

@@ -1,4 +1,4 @@
-"""A histogram whose exposition is kept as text: the library's takes 3 µs per sample, at every scrape."""
+"""A histogram whose exposition is cached as text: the library's takes 3 µs per sample at every scrape."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from prometheus_client.utils import floatToGoString
 Labels = tuple[str, ...]
 
 
-class _Child:
-    """One label set: a count per bucket and the sum, and the lines that show them, kept until they move."""
+class _HistogramChild:
+    """One label set: a count per bucket and the sum, and its lines, cached until it changes."""
 
     __slots__ = ("_bounds", "_lines", "_prefixes", "counts", "total")
 
     def __init__(self, bounds: list[float], prefixes: list[str]) -> None:
-        self._bounds, self._prefixes = bounds, prefixes
-        self.counts, self.total = [0] * len(bounds), 0.0
+        self._bounds = bounds
+        self._prefixes = prefixes
+        self.counts = [0] * len(bounds)
+        self.total = 0.0
         self._lines: str | None = None
 
     def observe(self, value: float) -> None:
@@ -32,7 +34,8 @@ class _Child:
 
     def cumulative(self) -> list[int]:
         """Per bucket, how many values were not above its bound."""
-        reached, counts = 0, []
+        reached = 0
+        counts = []
         for count in self.counts:
             reached += count
             counts.append(reached)
@@ -49,22 +52,25 @@ class _Child:
         return self._lines
 
 
-class Distribution(Collector):
+class CachedHistogram(Collector):
     """A classic histogram for one thread. Values are not negative; `bounds` rise, and +Inf is added."""
 
     def __init__(
         self, name: str, text: str, labels: Sequence[str], unit: str, bounds: Iterable[float]
     ) -> None:
-        self.name, self._text, self._label_names, self._unit = name, text, tuple(labels), unit
+        self.name = name
+        self._text = text
+        self._label_names = tuple(labels)
+        self._unit = unit
         self._bounds = [*map(float, bounds), inf]
-        self._children: dict[Labels, _Child] = {}
+        self._children: dict[Labels, _HistogramChild] = {}
         self._heads_only = False
 
     def labels(self, *values: str) -> Callable[[float], None]:
         """How to observe a value, in the unit of this histogram, under these labels."""
         child = self._children.get(values)
         if child is None:
-            child = self._children[values] = _Child(self._bounds, self._prefixes(values))
+            child = self._children[values] = _HistogramChild(self._bounds, self._prefixes(values))
         return child.observe
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
@@ -78,7 +84,7 @@ class Distribution(Collector):
 
     @contextmanager
     def heads_only(self) -> Iterator[None]:
-        """Within: a library's encoder writes what stands above the samples, and no sample."""
+        """Within: a library's encoder writes the lines above the samples, and no sample."""
         self._heads_only = True
         try:
             yield
@@ -105,15 +111,15 @@ class Distribution(Collector):
         return [*buckets, prefix("count"), prefix("sum")]
 
 
-def exposed(distributions: Iterable[Distribution], encode: Callable[[], bytes]) -> bytes:
-    """What `encode` makes of a registry with `distributions` in it, their samples from kept text."""
-    distributions = list(distributions)
+def exposed(histograms: Iterable[CachedHistogram], encode: Callable[[], bytes]) -> bytes:
+    """What `encode` makes of a registry with `histograms` in it, their samples from cached text."""
+    histograms = list(histograms)
     with ExitStack() as stack:
-        for distribution in distributions:
-            stack.enter_context(distribution.heads_only())
+        for histogram in histograms:
+            stack.enter_context(histogram.heads_only())
         exposition = encode().decode()
-    for distribution in distributions:
-        exposition = distribution.insert(exposition)
+    for histogram in histograms:
+        exposition = histogram.insert(exposition)
     return exposition.encode()
 
 

@@ -13,19 +13,21 @@ from pathlib import Path
 from service.front.metrics.catalogue import (
     CATALOGUE,
     COMPILE_BUCKETS,
+    PREFIX,
+    REQUEST_BUCKETS,
+    STEP_BUCKETS,
+)
+from service.front.metrics.series import new_registry
+from service.front.metrics.spec import (
     FALLBACK,
     FALLBACK_REASONS,
     OUTCOMES,
     PHASES,
-    PREFIX,
     REJECTIONS,
-    REQUEST_BUCKETS,
-    STEP_BUCKETS,
     TOKEN_KINDS,
     MetricSpec,
     Start,
 )
-from service.front.metrics.series import new_registry
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
 
@@ -47,8 +49,8 @@ it here.
 Every name begins with `{PREFIX}`. Units are base units: seconds, bytes, or a pure number (–). Labels take
 only the values listed below, so there are at most 800 series per mode. What this device can measure is there
 at 0 for every label set from the start; what it cannot is absent, never a copy of something else. All figures
-of one request are observed in the moment when its answer is handed over. A counter never goes backwards while
-the front process lives, also where the engine is restarted."""
+of one request are observed right after its answer has been written. A counter never goes backwards while
+the front process lives, even where the engine is restarted."""
 
 ABSENCE = """\
 ## When a metric is absent
@@ -57,12 +59,12 @@ ABSENCE = """\
 - *on CUDA, until measured*: there kernel time is known from profiled requests only, so it is absent until the
   first one (`LAUNCHBOUND_PROFILE_EVERY`, or `"profile": true` in a request).
 - *on a CPU without a hollow twin*: some models of Hugging Face have none (`engine.no_twin` in `GET /v1/modes`
-  says why), and nothing else tells dispatch from kernel there. Elsewhere it is there once the engine is up.
+  has the reason), and nothing else separates dispatch from kernel there. Else it is there once the engine is.
 - *instrumentation turned down*: with `LAUNCHBOUND_INSTRUMENTATION` at `host` or `off` it is absent until
   something measured it; so are the rows of the kinds above.
 - *until measured*: what is known only after warm-up or after the first profiled request, and the memory of a
-  GPU, which the engine tells at its start and then at most once a second. `step_kernels`, `step_launches` and
-  the memory gauges stay absent on a CPU.
+  GPU, which the engine reports at its start and then at most once a second. `step_kernels`, `step_launches`
+  and the memory gauges stay absent on a CPU.
 - *until known*: informations, which have no zero.
 - *never*: there from the first scrape, at 0."""
 
@@ -77,8 +79,8 @@ boundaries of `request_duration_seconds` as SLO."""
 PROCESS = """\
 ## Of the front process
 
-Without a prefix, from `prometheus_client`'s own collectors. They tell of the front; the engine is a process
-of its own, and its device memory is above."""
+Without a prefix, from `prometheus_client`'s own collectors. They describe the front process; the engine is
+another process, and its device memory is above."""
 
 
 def page() -> str:
@@ -105,19 +107,19 @@ def _line(row: MetricSpec) -> tuple[str, ...]:
 
 
 def _labels() -> Iterator[tuple[str, str]]:
-    modes = "the configured modes, by the name asked for"
+    modes = "the configured modes, by the requested name"
     yield (
         "mode",
         f"{modes}; of what is observed per request also `{FALLBACK}`: ran as another form than declared",
     )
     yield "batch", "the configured batch sizes: the bucket that a request's batch was run in"
-    yield "phase", _words(PHASES)
-    yield "outcome", _words(OUTCOMES)
-    yield "kind", _words(TOKEN_KINDS)
-    yield "reason", f"of a refusal: {_words(REJECTIONS)}; of a fallback: {_words(FALLBACK_REASONS)}"
+    yield "phase", _code_list(PHASES)
+    yield "outcome", _code_list(OUTCOMES)
+    yield "kind", _code_list(TOKEN_KINDS)
+    yield "reason", f"of a refusal: {_code_list(REJECTIONS)}; of a fallback: {_code_list(FALLBACK_REASONS)}"
     yield "stat", "`current`, `peak`"
     yield "cache", "`cold`, `warm`, `none`"
-    yield "others", "of informations: one value each while the engine lives"
+    yield "others", "of informations: one value each while the engine runs"
 
 
 def _buckets() -> Iterator[tuple[str, str]]:
@@ -141,8 +143,8 @@ def _of_the_process() -> Iterator[tuple[str, str, str]]:
         yield f"`{name}`", family.type, family.documentation.rstrip(".") + "."
 
 
-def _words(words: Iterable[str]) -> str:
-    return ", ".join(f"`{word}`" for word in words)
+def _code_list(values: Iterable[str]) -> str:
+    return ", ".join(f"`{value}`" for value in values)
 
 
 def _table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:

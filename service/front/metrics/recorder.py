@@ -1,4 +1,4 @@
-"""What happened goes in, and moves the series of the catalogue: one request, one mode, one engine life."""
+"""Records events in the series of the catalogue: requests, modes, and the engine's starts and ends."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from time import perf_counter
 from prometheus_client import CollectorRegistry
 
 from service.front.errors import Rejection
-from service.front.metrics.catalogue import FALLBACK, FALLBACK_REASONS, Start
 from service.front.metrics.series import Labels, Series
+from service.front.metrics.spec import FALLBACK, FALLBACK_REASONS, Start
 from service.front.request_timing import RequestTiming
 from service.protocol.messages import PhaseTimings, StepProfile
 from service.protocol.modes import MODES
@@ -18,7 +18,7 @@ from service.protocol.status import EngineStatus, ModeStatus
 
 
 class Metrics:
-    """What the service knows of itself. `modes` and `batch_sizes` are the configured ones.
+    """The service's metrics. `modes` and `batch_sizes` are the configured ones.
 
     `instrumented` False: what only full instrumentation measures is absent until it has been measured.
     """
@@ -31,7 +31,8 @@ class Metrics:
         build: Mapping[str, str],
         instrumented: bool = True,
     ) -> None:
-        self._build, self._instrumented = build, instrumented
+        self._build = build
+        self._instrumented = instrumented
         self._series = Series(registry, modes, batch_sizes)
         self._modes = modes
         self._statuses: dict[str, ModeStatus] = {}
@@ -40,7 +41,7 @@ class Metrics:
         self._series.start("always", *(["timings"] if instrumented else []))
 
     def observe(self, timing: RequestTiming) -> None:
-        """One request that ended well: all its metrics, in this moment."""
+        """One request that ended well: all its metrics at once."""
         began = perf_counter()
         mode = self._observed_mode(timing)
         write = self._series.write
@@ -49,53 +50,39 @@ class Metrics:
         write("tokens_total", timing.outcome.prompt_tokens, mode, "prompt")
         generated = sum(output.completion_tokens for output in timing.outcome.outputs)
         write("tokens_total", generated, mode, "generated")
-        write("engine_involuntary_switches_total", timing.timings.involuntary_switches)
+        write("engine_involuntary_switches_total", timing.engine.involuntary_switches)
         self._observe_replays(timing)
         if timing.outcome.profile is not None:
-            # The profiler stretches what it looks at, so these stay out of every time.
+            # The profiler slows what it observes, so profiled requests enter no time histogram.
             write("profiled_requests_total", 1, timing.job.mode)
             self._observe_profile(timing.outcome.profile, mode)
         else:
             self._observe_request(timing, mode)
             batch = str(timing.outcome.batch_bucket)
-            self._observe_phase(timing.timings.prefill, mode, "prefill", batch)
-            self._observe_phase(timing.timings.decode, mode, "decode", batch)
+            self._observe_phase(timing.engine.prefill, mode, "prefill", batch)
+            self._observe_phase(timing.engine.decode, mode, "decode", batch)
         write("instrumentation_seconds_total", perf_counter() - began)
 
     def failed(self, mode: str, outcome: str) -> None:
-        """A request that ran or was waiting, and ended as error, cancelled, timeout or oom."""
+        """A request that was accepted, and ended as error, cancelled, timeout or oom."""
         self._series.write("requests_total", 1, mode, outcome)
 
     def rejected(self, reason: Rejection, mode: str | None) -> None:
-        """A request refused before it ran; `mode` where it had named a valid one by then."""
+        """A request refused before it ran; `mode` where it had named a valid one."""
         self._series.write("requests_rejected_total", 1, reason)
         if mode is not None:
             self._series.write("requests_total", 1, mode, "rejected")
 
     def engine(self, status: EngineStatus) -> None:
-        """The engine said what it is: from here on it is known what can be measured."""
+        """The engine reported its status, and with it what can be measured here."""
         if self._instrumented:
             self._series.start(*_measurable(status))
         write = self._series.write
         write("engine_up", 1)
-        write(
-            "build_info",
-            1,
-            self._build["version"],
-            self._build["commit"],
-            status.torch,
-            status.cuda or "none",
-            status.device_name,
-        )
-        write(
-            "model_info",
-            1,
-            status.model,
-            str(status.parameters),
-            status.dtype,
-            str(status.layers),
-            str(status.width),
-        )
+        version, commit = self._build["version"], self._build["commit"]
+        write("build_info", 1, version, commit, status.torch, status.cuda or "none", status.device_name)
+        layers, width = str(status.layers), str(status.width)
+        write("model_info", 1, status.model, str(status.parameters), status.dtype, layers, width)
         for name, value in (status.memory or {}).items():
             kind, _, stat = name.rpartition("_")
             if stat in ("current", "peak"):
@@ -105,8 +92,9 @@ class Metrics:
                 self._memory_events[name] = value
 
     def mode(self, status: ModeStatus) -> None:
-        """A mode changed: what grew since its last status is counted, what is a state is set."""
-        name, write = status.mode, self._series.write
+        """A mode changed: counters grow by the difference to its last status, gauges are set."""
+        name = status.mode
+        write = self._series.write
         before = self._statuses.get(name)
         self._statuses[name] = status
         for seconds in status.compile_seconds[len(before.compile_seconds) if before else 0 :]:
@@ -126,7 +114,7 @@ class Metrics:
             write("dispatch_floor_seconds", floor.seconds, name, str(floor.batch))
 
     def engine_lost(self) -> None:
-        """The engine ended: nothing is ready, and its successor counts from zero."""
+        """The engine ended: no mode is ready, and the next engine counts from zero."""
         self._series.write("engine_up", 0)
         self._series.write("engine_restarts_total", 1)
         for name in self._modes:
@@ -137,7 +125,7 @@ class Metrics:
         self._memory_events.clear()
 
     def render(self, accept: str, in_progress: Tally[str], waiting: int) -> tuple[bytes, str]:
-        """The exposition in the format that `accept` asks for, and its content type.
+        """The exposition in the format that `accept` requests, and its content type.
 
         `in_progress` counts the unfinished requests by mode; `waiting` are those of them that have not begun.
         """
@@ -147,7 +135,7 @@ class Metrics:
         return self._series.render(accept)
 
     def _observed_mode(self, timing: RequestTiming) -> str:
-        """The mode asked for, or 'fallback' where the request ran as something else than was declared."""
+        """The requested mode, or 'fallback' where the request ran as another form than declared."""
         mode, outcome = timing.job.mode, timing.outcome
         status = self._statuses.get(mode)
         if status is None or outcome.effective == status.effective:
@@ -157,22 +145,22 @@ class Metrics:
         return FALLBACK
 
     def _observe_replays(self, timing: RequestTiming) -> None:
-        """Where a request ran as the form of its mode that replays graphs, each of its steps was a replay."""
-        mode, timings = timing.job.mode, timing.timings
+        """Each step of a request that ran as a form of its mode that replays graphs was a replay."""
+        mode, timings = timing.job.mode, timing.engine
         if MODES[mode].cuda.graph_replay and timing.outcome.effective == MODES[mode].cuda.name:
             steps = timings.prefill.steps + timings.decode.steps
             self._series.write("cudagraph_replays_total", steps, mode)
 
     def _observe_request(self, timing: RequestTiming, mode: str) -> None:
         parts = {
-            "request_duration_seconds": timing.total_seconds,
-            "request_queue_seconds": timing.queue_seconds,
-            "request_dispatch_seconds": timing.dispatch_seconds,
-            "request_device_span_seconds": timing.device_span_seconds,
-            "request_kernel_seconds": timing.kernel_seconds,
-            "request_sync_wait_seconds": timing.sync_wait_seconds,
-            "request_other_seconds": timing.other_seconds,
-            "time_to_first_token_seconds": timing.time_to_first_token_seconds,
+            "request_duration_seconds": timing.parts.total_seconds,
+            "request_queue_seconds": timing.parts.queue_seconds,
+            "request_dispatch_seconds": timing.parts.dispatch_seconds,
+            "request_device_span_seconds": timing.parts.device_span_seconds,
+            "request_kernel_seconds": timing.parts.kernel_seconds,
+            "request_sync_wait_seconds": timing.parts.sync_wait_seconds,
+            "request_other_seconds": timing.parts.other_seconds,
+            "time_to_first_token_seconds": timing.parts.time_to_first_token_seconds,
             "time_per_output_token_seconds": timing.time_per_output_token_seconds,
         }
         for name, seconds in parts.items():
@@ -216,7 +204,7 @@ class Metrics:
 
 
 def _measurable(status: EngineStatus) -> tuple[Start, ...]:
-    """What this engine can measure: dispatch, on a CPU only by a hollow twin, and kernel as the rest then."""
+    """What this engine can measure; on a CPU dispatch needs a hollow twin, and kernel is the rest."""
     if status.device.startswith("cuda"):
         return "dispatch", "cuda"
     return ("dispatch", "cpu") if status.no_twin is None else ()

@@ -1,4 +1,4 @@
-"""The only file that knows Prometheus: the catalogue's rows as living series, and their exposition."""
+"""The catalogue's rows as Prometheus series, and their exposition."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from prometheus_client.core import SummaryMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from service.front.metrics.catalogue import CATALOGUE, PREFIX, MetricSpec
-from service.front.metrics.histogram import Distribution, exposed
+from service.front.metrics.catalogue import CATALOGUE, PREFIX
+from service.front.metrics.histogram import CachedHistogram, exposed
+from service.front.metrics.spec import MetricSpec
 
 Labels = tuple[str, ...]
 Write = Callable[[float], None]
 
 
 def new_registry() -> CollectorRegistry:
-    """A registry with what there is to know of this process: its memory, CPU time, files, and collections."""
+    """A registry with the collectors of this process: memory, CPU time, files, garbage collections."""
     registry = CollectorRegistry()
     for collector in (ProcessCollector, GCCollector, PlatformCollector):
         collector(registry=registry)
@@ -46,7 +47,7 @@ class Sums(Collector):
         self._sums[labels] = (total + seconds, count + steps)
 
     def collect(self) -> Iterator[SummaryMetricFamily]:
-        """The exposition of now."""
+        """The current sums."""
         row = self._row
         family = SummaryMetricFamily(PREFIX + row.name, row.help, labels=row.labels, unit=row.unit)
         for labels, (total, count) in self._sums.items():
@@ -54,15 +55,17 @@ class Sums(Collector):
         yield family
 
 
-Family = Counter | Gauge | Distribution | Info | Sums
+Family = Counter | Gauge | CachedHistogram | Info | Sums
 
 
 class Series:
-    """The catalogue's rows as living series: registered when due, children cached, unknown names refused."""
+    """The catalogue's rows as series: registered when due, children cached, unknown names refused."""
 
     def __init__(self, registry: CollectorRegistry, modes: list[str], batch_sizes: list[int]) -> None:
         disable_created_metrics()
-        self._registry, self._modes, self._batch_sizes = registry, modes, batch_sizes
+        self._registry = registry
+        self._modes = modes
+        self._batch_sizes = batch_sizes
         self._rows = {row.name: row for row in CATALOGUE}
         self._families: dict[str, Family] = {}
         self._writers: dict[tuple[str, Labels], Write] = {}
@@ -78,7 +81,7 @@ class Series:
         self.writer(name, labels)(value)
 
     def add_steps(self, name: str, seconds: float, steps: int, *labels: str) -> None:
-        """Let the sums of a summary grow."""
+        """Add to the sum and count of a summary."""
         family = self._family(name)
         assert isinstance(family, Sums)
         family.add(labels, seconds, steps)
@@ -91,13 +94,13 @@ class Series:
         del self._writers[name, labels]
 
     def render(self, accept: str) -> tuple[bytes, str]:
-        """The exposition in the format that an Accept header asks for, and its content type."""
+        """The exposition in the format that an Accept header requests, and its content type."""
         encode, content_type = choose_encoder(accept)
-        distributions = (family for family in self._families.values() if isinstance(family, Distribution))
-        return exposed(distributions, lambda: encode(self._registry)), content_type
+        histograms = (family for family in self._families.values() if isinstance(family, CachedHistogram))
+        return exposed(histograms, lambda: encode(self._registry)), content_type
 
     def writer(self, name: str, labels: Labels) -> Write:
-        """The cached way into one series."""
+        """The cached writer of one series."""
         found = self._writers.get((name, labels))
         if found is None:
             found = self._writers[name, labels] = self._new_writer(name, labels)
@@ -109,7 +112,7 @@ class Series:
             return (family.labels(*labels) if labels else family).inc
         if isinstance(family, Gauge):
             return (family.labels(*labels) if labels else family).set
-        if isinstance(family, Distribution):
+        if isinstance(family, CachedHistogram):
             return family.labels(*labels)
         assert isinstance(family, Info)
         child = family.labels(*labels)
@@ -129,16 +132,17 @@ class Series:
         return family
 
     def _register(self, row: MetricSpec) -> Family:
-        name, registry = PREFIX + row.name, self._registry
+        name = PREFIX + row.name
+        registry = self._registry
         if row.kind == "counter":
             return Counter(name, row.help, row.labels, unit=row.unit, registry=registry)
         if row.kind == "gauge":
             return Gauge(name, row.help, row.labels, unit=row.unit, registry=registry)
         if row.kind == "histogram":
             bounds = row.buckets or self._batch_sizes
-            distribution = Distribution(name, row.help, row.labels, row.unit, bounds)
-            registry.register(distribution)
-            return distribution
+            histogram = CachedHistogram(name, row.help, row.labels, row.unit, bounds)
+            registry.register(histogram)
+            return histogram
         if row.kind == "info":
             return Info(name.removesuffix("_info"), row.help, row.labels, registry=registry)
         sums = Sums(row)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from dataclasses import dataclass
 
 from typing_extensions import TypedDict
 
 from service.protocol.messages import FinishReason, Source
-from service.protocol.status import Cache, Readiness
 
 
 class ErrorDetail(TypedDict):
@@ -25,7 +24,7 @@ class ErrorBody(TypedDict):
 
 
 class ModeName(TypedDict):
-    """What was asked for and what it really was."""
+    """The requested mode, and the one that the request really ran as."""
 
     requested: str
     effective: str
@@ -48,7 +47,8 @@ class Usage(TypedDict):
     total_tokens: int
 
 
-class PhaseBody(TypedDict):
+@dataclass(frozen=True, slots=True)
+class PhaseBody:
     """Sums over the steps of one phase; null: this device cannot measure it."""
 
     steps: int
@@ -70,7 +70,8 @@ class Sources(TypedDict):
     kernel: Source | None
 
 
-class TimingsBody(TypedDict):
+@dataclass(frozen=True, slots=True)
+class TimingsBody:
     """From the body parsed until just before the answer is serialised, in parts that add up."""
 
     queue_seconds: float
@@ -145,94 +146,3 @@ class AdviceAnswer(TypedDict):
     crossover_batch: float | None
     speedup: Speedup
     samples: int
-
-
-class FloorBody(TypedDict):
-    """Dispatch of one decode step, by batch bucket."""
-
-    batch: int
-    seconds: float
-    low: float
-    high: float
-    samples: int
-    source: Literal["calibrated", "interpolated"]
-
-
-class ParityBody(TypedDict):
-    """Logits beside eager's on fixed prompts."""
-
-    passed: bool
-    max_abs_logit_difference: float
-    tolerance: float
-    positions: int
-    differing_tokens: int
-    near_ties: int
-
-
-class ModeBody(TypedDict):
-    """One mode of this instance."""
-
-    mode: str
-    removes: str
-    state: Readiness
-    requested: str
-    effective: str | None
-    reason: str | None
-    detail: str | None
-    cache: Cache | None
-    warmup_seconds: float | None
-    compile_seconds: list[float]
-    graph_breaks: int
-    recompiles: int
-    dispatch_floors: list[FloorBody]
-    parity: ParityBody | None
-
-
-class ModesAnswer(TypedDict):
-    """Answer of GET /v1/modes; `engine` is null while it starts."""
-
-    modes: list[ModeBody]
-    engine: dict[str, Any] | None
-
-
-class ProbeName(TypedDict):
-    """One live experiment, and what it teaches."""
-
-    name: str
-    teaches: str
-
-
-class ProbesAnswer(TypedDict):
-    """Answer of GET /v1/probes."""
-
-    probes: list[ProbeName]
-
-
-class ProbeSide(TypedDict):
-    """Seconds of a step on one side of a probe: the median with its 95 % interval."""
-
-    median_seconds: float
-    low: float
-    high: float
-
-
-class ProbeCounter(TypedDict):
-    """What a probe's fault moved."""
-
-    name: str
-    before: float
-    after: float
-
-
-ProbeAnswer = TypedDict(
-    "ProbeAnswer",
-    {
-        "name": str,
-        "without": ProbeSide,
-        "with": ProbeSide,
-        "counter": ProbeCounter,
-        "blame": str,
-        "cure": str,
-    },
-)
-"""Answer of POST /v1/probes/{name}: a step without and with the fault, the line to blame, the cure."""

@@ -1,17 +1,14 @@
-"""The OpenAI-compatible bodies: a completion request, checked so that nothing in it is ignored in silence."""
+"""The OpenAI-compatible request body; no field that would change the answer is ignored silently."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic.config import JsonDict
 from pydantic.json_schema import WithJsonSchema
-from typing_extensions import TypedDict
 
-from service.front.schemas.answers import ModeName, TimingsBody, Usage
 from service.front.schemas.requests import MAX_TOP_K, FiniteFloat, StopString
-from service.protocol.messages import FinishReason
 
 MAX_TOKEN = 2**31 - 1
 PROMPT_FORMS = "a string, a list of strings, a list of token ids, or a list of such lists"
@@ -21,7 +18,7 @@ UNCHANGING: dict[str, tuple[object, ...]] = {
     "frequency_penalty": (0,), "logit_bias": ({},), "repetition_penalty": (1,), "min_p": (0,),
     "stop_token_ids": ([],), "include_stop_str_in_output": (False,),
 }  # fmt: skip
-"""What is not served, and the values besides null that ask for nothing: these are taken, others refused.
+"""Fields that are not served, with the values besides null that have no effect: others are refused.
 
 The last four are extensions that servers have in common and load generators can send.
 """
@@ -128,7 +125,7 @@ class CompletionBody(BaseModel):
 
     @field_validator(*UNCHANGING)
     @classmethod
-    def _asks_for_nothing(cls, value: object, info: ValidationInfo) -> object:
+    def _has_no_effect(cls, value: object, info: ValidationInfo) -> object:
         """Refuse what would change the answer and is not served."""
         unchanging = UNCHANGING[str(info.field_name)]
         if info.field_name == "best_of":
@@ -144,79 +141,3 @@ class CompletionBody(BaseModel):
         if value is not None and value > most:
             raise ValueError(f"{value} are more than max_tokens, which is {most}")
         return value
-
-
-# ---------------------------------------------------------------- answers
-
-
-class Choice(TypedDict):
-    """One completion, or in a stream a piece of it; `finish_reason` comes with its last."""
-
-    index: int
-    text: str
-    logprobs: None
-    finish_reason: FinishReason | None
-
-
-class Extension(TypedDict):
-    """What OpenAI's answer has no field for; clients that do not know it pass it by."""
-
-    mode: ModeName
-    device: str
-    batch_size: int
-    batch_bucket: int
-    timings: TimingsBody
-
-
-class CompletionAnswer(TypedDict):
-    """Answer of completions, and every chunk of a stream; `launchbound` comes in the last."""
-
-    id: str
-    object: Literal["text_completion"]
-    created: int
-    model: str
-    choices: list[Choice]
-    usage: NotRequired[Usage | None]
-    launchbound: NotRequired[Extension]
-
-
-class ModelState(TypedDict):
-    """The mode behind a model id."""
-
-    mode: str
-    state: Literal["cold", "warming", "ready", "failed"]
-    effective: str | None
-    reason: str | None
-
-
-class ModelBody(TypedDict):
-    """One mode of this instance as a model; `max_model_len` is the context in tokens, once it is known."""
-
-    id: str
-    object: Literal["model"]
-    created: int
-    owned_by: str
-    max_model_len: int | None
-    launchbound: ModelState
-
-
-class ModelsAnswer(TypedDict):
-    """Answer of GET /v1/models."""
-
-    object: Literal["list"]
-    data: list[ModelBody]
-
-
-class CompletionErrorDetail(TypedDict):
-    """The one error shape, and `code`, which OpenAI's clients read."""
-
-    type: str
-    message: str
-    param: str | None
-    code: str
-
-
-class CompletionErrorBody(TypedDict):
-    """What these routes answer where they cannot serve."""
-
-    error: CompletionErrorDetail

@@ -1,4 +1,4 @@
-"""The HTTP bodies that come in, checked strictly; `answer_schemas` has the shape of what goes out."""
+"""The request bodies, validated strictly; `schemas.answers` has the shape of the answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_REPEATS = 50
 
 
 def _readable(text: str) -> str:
-    """Refuse control characters: a tokenizer takes them, but nobody means them."""
+    """Refuse control characters: a tokenizer accepts them, but they are almost always a mistake."""
     if found := CONTROL.search(text):
         raise ValueError(
             f"control character U+{ord(found[0]):04X} at position {found.start()}; of these only newline, tab"

@@ -1,4 +1,4 @@
-"""Verbs that serve: `serve`, `stack` and `generate`."""
+"""The commands that serve: `serve`, `stack` and `generate`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from service.cli.shared import (
+from service.cli.options import (
     EXIT_FAILED,
     BatchSizes,
     Device,
@@ -39,7 +39,7 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Address to bind.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to bind; 0 takes a free one.")] = None,
 ) -> None:
-    """Serve on 127.0.0.1:8000 until told to stop. Settings may also come as LAUNCHBOUND_<NAME>."""
+    """Serve on 127.0.0.1:8000 until a signal stops it. Settings may also come as LAUNCHBOUND_<NAME>."""
     settings = settings_from(
         model=model, device=device, dtype=dtype, modes=modes, batch_sizes=batch_sizes, host=host, port=port
     )
@@ -58,7 +58,7 @@ def stack(
     port: Annotated[int, typer.Option(help="Port of the service; 0 takes a free one.")] = 8000,
     prometheus_port: Annotated[int, typer.Option(help="Port of Prometheus; 0 takes a free one.")] = 9090,
     scrape_seconds: Annotated[
-        int, typer.Option(min=1, max=60, help="How often Prometheus asks; 1 to follow a short sweep.")
+        int, typer.Option(min=1, max=60, help="How often Prometheus scrapes; 1 to follow a short sweep.")
     ] = 5,
 ) -> None:
     """Serve, with Prometheus beside where its binary is on this machine, until Ctrl-C. Without Docker."""
@@ -92,7 +92,7 @@ def stack(
 @app.command()
 def generate(
     prompt: Annotated[str, typer.Argument(help="The text to go on from.")],
-    mode: Annotated[str, typer.Option(help="One rung of the ladder.")] = "eager",
+    mode: Annotated[str, typer.Option(help="The mode to run it in.")] = "eager",
     max_new_tokens: Annotated[int, typer.Option(min=1)] = 64,
     temperature: Annotated[float, typer.Option(min=0.0, help="0: greedy.")] = 0.0,
     top_k: Annotated[int | None, typer.Option(min=1)] = None,
@@ -106,15 +106,15 @@ def generate(
     if url and (model or device or dtype):
         bad_input("--model, --device and --dtype belong to the service: leave them out where --url names one")
     from loadtests.run.target import ModeFailed, TargetError
-    from service.cli.generate import Asked, GenerationFailed, show
+    from service.cli.generate import GenerationFailed, GenerationRequest, show
     from service.front.launch import LaunchError
 
     served = {"model": model, "device": device, "dtype": dtype, "modes": mode, "batch_sizes": "1"}
-    asked = Asked(prompt, mode, max_new_tokens, temperature, top_k, seed)
+    request = GenerationRequest(prompt, mode, max_new_tokens, temperature, top_k, seed)
     try:
         with _service(url, served) as at:
-            key, own = os.environ.get("LAUNCHBOUND_API_KEY"), url is None
-            show(at, key, asked, Console(), Console(stderr=True), settled=own)
+            key = os.environ.get("LAUNCHBOUND_API_KEY")
+            show(at, key, request, Console(), Console(stderr=True), settled=url is None)
     except (GenerationFailed, ModeFailed) as error:
         typer.echo(f"launchbound: {error}", err=True)
         raise typer.Exit(EXIT_FAILED) from None
@@ -130,7 +130,7 @@ def _service(url: str | None, served: dict[str, Any]) -> Iterator[str]:
         return
     settings_from(**served)
     from loadtests.run.target import Unreachable
-    from service.front.launch import LaunchError, last_words, launched
+    from service.front.launch import LaunchError, last_log_line, launched
 
     with TemporaryDirectory(prefix="launchbound-") as folder:
         log = Path(folder) / "service.log"
@@ -138,4 +138,4 @@ def _service(url: str | None, served: dict[str, Any]) -> Iterator[str]:
             with launched(flags(served), log) as own:
                 yield own
         except Unreachable as error:
-            raise LaunchError(f"the service ended: {last_words(log)}") from error
+            raise LaunchError(f"the service ended: {last_log_line(log)}") from error

@@ -1,4 +1,4 @@
-"""Verbs that measure a service by load: `sweep` and `report`."""
+"""The commands that measure a service under load: `sweep` and `report`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated, Any, cast
 import typer
 from rich.console import Console
 
-from service.cli.shared import (
+from service.cli.options import (
     EXIT_FAILED,
     BatchSizes,
     Device,
@@ -20,7 +20,7 @@ from service.cli.shared import (
     bad_input,
     flags,
     settings_from,
-    words,
+    split_list,
 )
 
 app = typer.Typer()
@@ -45,8 +45,8 @@ def sweep(
     from loadtests.run.sweep import new_folder
 
     try:
-        sizes = [int(size) for size in words(batch_sizes) or ()]
-        plan = make_plan(cast(Preset, preset), seed, words(modes), sizes or None)
+        sizes = [int(size) for size in split_list(batch_sizes) or ()]
+        plan = make_plan(cast(Preset, preset), seed, split_list(modes), sizes or None)
     except (PlanError, ValueError) as error:
         bad_input(error)
     if dry_run:
@@ -85,19 +85,19 @@ def _sweep(url: str | None, plan: Any, folder: Path, options: dict[str, str | No
             with launched(flags(served), folder / "service.log") as own:
                 result = run(own, {name: value for name, value in served.items() if value})
     except ModeFailed as error:
-        return _no_answer(folder, [], error)
+        return _fail_without_rows(folder, [], error)
     except (LaunchError, PromptError, TargetError) as error:
         bad_input(error)
     failed = [f"FAILED  {gate.name}: {gate.detail}" for gate in result.failed]
     try:
         _conclude(folder, console, failed)
     except RowsError as error:
-        return _no_answer(folder, failed, error)
+        return _fail_without_rows(folder, failed, error)
     return result.exit_code
 
 
-def _no_answer(folder: Path, failed: Sequence[str], why: Exception) -> int:
-    """A sweep that measured nothing: failed gates, the reason, and the JSON line all the same."""
+def _fail_without_rows(folder: Path, failed: Sequence[str], why: Exception) -> int:
+    """A sweep that measured nothing: print failed gates, the reason, and the JSON line."""
     for line in failed:
         typer.echo(line)
     typer.echo(f"launchbound: {why}", err=True)
@@ -110,7 +110,7 @@ def _last_line(folder: Path, headline: dict[str, Any] | None, valid: bool) -> No
 
 
 def _conclude(folder: Path, console: Console, failed: Sequence[str] = ()) -> None:
-    """The table, where the report is, one JSON line last. Raises RowsError where there is nothing."""
+    """Print the table, the path of the report, and one JSON line last. Raises RowsError without rows."""
     headline: dict[str, Any] | None = None
     valid = not failed
     try:

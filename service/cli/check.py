@@ -1,4 +1,4 @@
-"""Verbs that check: `parity` and `selftest`."""
+"""The commands that check: `parity` and `selftest`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from service.cli.shared import (
+from service.cli.options import (
     BatchSizes,
     Device,
     Dtype,
@@ -15,7 +15,7 @@ from service.cli.shared import (
     Modes,
     bad_input,
     settings_from,
-    words,
+    split_list,
 )
 
 app = typer.Typer()
@@ -29,7 +29,7 @@ def parity(
     modes: Modes = None,
     batch_sizes: BatchSizes = None,
 ) -> None:
-    """Run every mode teacher-forced beside eager, and say whether it still computes the same."""
+    """Run every mode teacher-forced beside eager, and report whether it still computes the same."""
     settings = settings_from(model=model, device=device, dtype=dtype, modes=modes, batch_sizes=batch_sizes)
     from service.cli.parity import check_parity
 
@@ -53,6 +53,6 @@ def selftest(
     from service.selftest.run import main
 
     try:
-        raise typer.Exit(main(settings, words(only), out))
+        raise typer.Exit(main(settings, split_list(only), out))
     except ValueError as error:
         bad_input(error)

@@ -1,4 +1,4 @@
-"""What the verbs share: options, settings, and how bad input ends."""
+"""What the commands share: options, settings, and the exit for bad input."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EXIT_BAD_INPUT = 2
 
 
 def bad_input(message: object) -> NoReturn:
-    """Say what is wrong and how to mend it, and end with exit code 2."""
+    """Print `message`, which states the fault and its remedy, and exit with code 2."""
     typer.echo(f"launchbound: {message}", err=True)
     raise typer.Exit(EXIT_BAD_INPUT)
 
@@ -40,5 +40,6 @@ def flags(options: dict[str, Any]) -> list[str]:
     return [f"--{name.replace('_', '-')}={value}" for name, value in options.items() if value is not None]
 
 
-def words(text: str | None) -> list[str] | None:
-    return [word.strip() for word in text.split(",") if word.strip()] if text else None
+def split_list(text: str | None) -> list[str] | None:
+    """The items of a list written with commas; None for None or an empty text."""
+    return [item.strip() for item in text.split(",") if item.strip()] if text else None

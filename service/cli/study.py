@@ -1,4 +1,4 @@
-"""Verbs that look into one step: `anatomy` and `probe`."""
+"""The commands that examine one step: `anatomy` and `probe`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from service.cli.shared import (
+from service.cli.options import (
     Device,
     Dtype,
     Model,
@@ -30,7 +30,7 @@ More = Annotated[list[str] | None, typer.Option("--set", help="Any argument of t
 
 @app.command()
 def anatomy(
-    mode: Annotated[str | None, typer.Option(help="The mode to look into.")] = None,
+    mode: Annotated[str | None, typer.Option(help="The mode to examine.")] = None,
     batch_size: BatchSize = None,
     phase: Annotated[str | None, typer.Option(help="decode or prefill.")] = None,
     layers: Annotated[bool, typer.Option("--layers", help="What each layer of PyTorch takes.")] = False,
@@ -49,7 +49,7 @@ def anatomy(
     dtype: Dtype = None,
 ) -> None:
     """What one step of a mode does, operator by operator; or another study, by its option."""
-    asked = {
+    selected = {
         "layers": layers,
         "budget": budget,
         "tape": tape,
@@ -57,7 +57,7 @@ def anatomy(
         "memory": memory,
         "rms_norm": rms_norm,
     }
-    chosen = [name for name, wanted in asked.items() if wanted] or ["operators"]
+    chosen = [name for name, is_set in selected.items() if is_set] or ["operators"]
     if len(chosen) > 1:
         options = " or ".join(f"--{name.replace('_', '-')}" for name in chosen)
         bad_input(f"one study at a time: {options}")

@@ -1,4 +1,4 @@
-"""Whether a sweep is measuring this service now, from its requests' `X-Launchbound-Run`."""
+"""Whether a sweep is measuring this service now, by its requests' `X-Launchbound-Run`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from time import monotonic
 
 RUN_SECONDS = 30.0
-"""A run is in progress until this long after its last request ended."""
+"""A sweep is in progress until this long after its last request ended."""
 
 
-class ActiveSweeps:
-    """`begun` is called for each request of a run, so that whatever would disturb it stops."""
+class SweepTracker:
+    """`begun` is called at each request of a sweep, so that a study, which would disturb it, stops."""
 
     def __init__(self, begun: Callable[[], None]) -> None:
         self._begun = begun
@@ -20,7 +20,7 @@ class ActiveSweeps:
 
     @contextmanager
     def request(self) -> Iterator[None]:
-        """One request of a run, from its arrival to its end."""
+        """One request of a sweep, from its arrival to its end."""
         self._requests += 1
         self._begun()
         try:
@@ -30,7 +30,7 @@ class ActiveSweeps:
             self._last = monotonic()
 
     def seconds_left(self) -> float:
-        """How long until no run is in progress, as far as is known; 0 where none is."""
+        """Seconds until the sweep counts as over if no further request arrives; 0 without a sweep."""
         if self._requests:
             return RUN_SECONDS
         return 0.0 if self._last is None else max(0.0, self._last + RUN_SECONDS - monotonic())

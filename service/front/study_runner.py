@@ -1,4 +1,4 @@
-"""Studies, one at a time, in a process of their own that works only while the engine rests."""
+"""Runs studies one at a time in the anatomy process, which works only while the engine is paused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
-from service.front.active_sweeps import RUN_SECONDS, ActiveSweeps
 from service.front.anatomy_process import AnatomyProcess
 from service.front.engine_client import EngineClient
 from service.front.errors import (
@@ -20,20 +19,21 @@ from service.front.errors import (
     RunInProgress,
     StudyInterrupted,
 )
+from service.front.sweep_tracker import RUN_SECONDS, SweepTracker
 
 log = logging.getLogger("launchbound.anatomy")
 
 RENEW_SECONDS = 1.0
-"""How often the engine's rest is prolonged, and looked at who waits for it."""
+"""How often the lease is renewed, and the oldest waiting request looked at."""
 
 BUSY_RETRY_SECONDS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class StudyLimits:
     """In seconds: requests wait for a study no longer than `pause`, a study for the engine than `wait`.
 
-    A study that has not ended after `study` is given up, and the process is ended after `idle` without one.
+    A study that takes longer than `study` is given up; the process is ended after `idle` without a study.
     """
 
     pause: float
@@ -43,31 +43,32 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Studied:
-    """A finding as JSON, and the way to it in `seconds`: `wait` for the engine, `start` of the process where
-    there was none, the `study` itself, and for how long of these two it was `suspended` for requests.
+class StudyResult:
+    """A finding as JSON, and what it took in `seconds`: the `wait` for the engine, the `start` of the process
+    where there was none, the `study` itself, and how long of these two it was `suspended` for requests.
     """
 
     body: bytes
     seconds: dict[str, float]
 
 
-class Anatomy:
-    """Admits studies, has the engine rest for them, and gives way to requests that waited enough."""
+class StudyRunner:
+    """Admits studies, pauses the engine for them, and suspends them for requests that waited too long."""
 
-    def __init__(self, client: EngineClient, process: AnatomyProcess, limits: Limits) -> None:
-        self._client, self._limits = client, limits
+    def __init__(self, client: EngineClient, process: AnatomyProcess, limits: StudyLimits) -> None:
+        self._client = client
+        self._limits = limits
         self.process = process
-        self.sweeps = ActiveSweeps(lambda: client.pause.break_off(_run_in_progress("began")))
+        self.sweeps = SweepTracker(lambda: client.pause.break_off(_run_in_progress("began")))
         self._busy = False
         self._idle: asyncio.TimerHandle | None = None
         self._ending: asyncio.Task[None] | None = None
 
-    async def study(self, name: str, arguments: bytes) -> Studied:
-        """Run the study `name`. Cancelled, it ends the process at once: nobody waits for its answer.
+    async def study(self, name: str, arguments: bytes) -> StudyResult:
+        """Run the study `name`. Cancelled, it ends the process at once: no client waits for its answer.
 
-        Raises Draining, ModeNotReady, RunInProgress or AnatomyBusy before anything was disturbed;
-        StudyInterrupted, EngineLost or DeadlinePassed; or what the study was refused with.
+        Raises Draining, ModeNotReady, RunInProgress or AnatomyBusy before the engine is paused;
+        StudyInterrupted, EngineLost or DeadlinePassed; or the error that refused the study.
         """
         self._admit()
         self._busy = True
@@ -81,7 +82,7 @@ class Anatomy:
             self._idle = asyncio.get_running_loop().call_later(self._limits.idle, self._end_idle)
 
     async def stop(self) -> None:
-        """End the process in order."""
+        """End the process, letting it shut down."""
         if self._idle is not None:
             self._idle.cancel()
         await self.process.end(in_order=True)
@@ -96,7 +97,7 @@ class Anatomy:
                 retry_after_seconds=self._client.retry_after_seconds,
             )
         if modes := self._client.warming():
-            # Compiling then, the engine would not rest.
+            # The engine cannot pause while it compiles.
             message = f"studies begin when the engine is warm; {', '.join(modes)} not yet"
             raise ModeNotReady(message, type="warming")
         if left := self.sweeps.seconds_left():
@@ -107,7 +108,7 @@ class Anatomy:
                 retry_after_seconds=BUSY_RETRY_SECONDS,
             )
 
-    async def _run(self, name: str, arguments: bytes) -> Studied:
+    async def _run(self, name: str, arguments: bytes) -> StudyResult:
         began = monotonic()
         try:
             async with asyncio.timeout(self._limits.wait):
@@ -119,7 +120,7 @@ class Anatomy:
         work = asyncio.create_task(self._work(name, arguments, seconds))
         try:
             seconds["suspended"] = await self._attend(work)
-            return Studied(work.result(), seconds)
+            return StudyResult(work.result(), seconds)
         finally:
             if not work.done():
                 work.cancel()
@@ -135,8 +136,10 @@ class Anatomy:
         return body
 
     async def _attend(self, work: asyncio.Task[bytes]) -> float:
-        """Keep the engine at rest until `work` is done; returns the seconds for which it was suspended."""
-        pause, suspended, ends = self._client.pause, 0.0, monotonic() + self._limits.study
+        """Keep the engine paused until `work` is done; returns the seconds for which `work` was suspended."""
+        pause = self._client.pause
+        suspended = 0.0
+        ends = monotonic() + self._limits.study
         while True:
             assert pause.lost is not None
             ends_it: set[asyncio.Future[Any]] = {work, pause.lost}
@@ -145,21 +148,22 @@ class Anatomy:
                 raise pause.lost.result()
             if work.done():
                 if pause.overdue:
-                    raise StudyInterrupted("the engine's rest ran out meanwhile, which disturbs; try again")
+                    message = "the engine's pause ran out, so the study may have been disturbed; try again"
+                    raise StudyInterrupted(message)
                 return suspended
             if monotonic() - suspended > ends:
                 raise DeadlinePassed(f"the study took more than {self._limits.study:g} s and was given up")
             if self._client.longest_wait_seconds() > self._limits.pause:
-                suspended += await self._give_way()
+                suspended += await self._suspend_for_requests()
             pause.renew()
 
-    async def _give_way(self) -> float:
-        """Suspend the process while the engine does what has waited for it; returns the seconds it took."""
+    async def _suspend_for_requests(self) -> float:
+        """Suspend the process while the engine serves what has waited; returns the seconds that took."""
         began = monotonic()
         self.process.suspend()
         self._client.pause.end()
         await self._client.pause.begin()
-        self.process.proceed()
+        self.process.resume()
         return monotonic() - began
 
     def _end_idle(self) -> None:
@@ -167,8 +171,8 @@ class Anatomy:
         self._ending = asyncio.create_task(self.process.end(in_order=True))
 
 
-def _run_in_progress(how: str, seconds_left: float = RUN_SECONDS) -> RunInProgress:
+def _run_in_progress(state: str, seconds_left: float = RUN_SECONDS) -> RunInProgress:
     return RunInProgress(
-        f"a sweep {how}, which a study would disturb: wait until it has ended",
+        f"a sweep {state}, which a study would disturb: wait until it has ended",
         retry_after_seconds=math.ceil(seconds_left),
     )

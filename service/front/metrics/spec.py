@@ -1,0 +1,56 @@
+"""One metric as data, and the closed sets of values that its labels can take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Literal
+
+Kind = Literal["counter", "gauge", "histogram", "summary", "info"]
+Start = Literal["always", "timings", "dispatch", "cpu", "cuda", "once measured"]
+
+FALLBACK = "fallback"
+OUTCOMES = ("ok", "error", "cancelled", "timeout", "oom", "rejected")
+PHASES = ("prefill", "decode")
+TOKEN_KINDS = ("prompt", "generated")
+REJECTIONS = ("queue_full", "too_large", "bad_request", "not_ready", "unauthorised", "draining")
+FALLBACK_REASONS = ("graph_skipped", "other")
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSpec:
+    """One metric. `start` is when its label sets exist at 0, or that it is absent until measured.
+
+    "always": from the start. "timings": from the start, unless instrumentation is turned down. The others as
+    "timings", once the engine reports that it runs there, else only once it was measured: "dispatch" wherever
+    dispatch is known, "cpu" on a CPU where it is (kernel is the rest there), "cuda" on CUDA.
+    `of_requests`: observed per request, and so with the mode "fallback" too. A histogram without `buckets`
+    takes the configured batch sizes.
+    """
+
+    name: str
+    kind: Kind
+    labels: tuple[str, ...]
+    help: str
+    start: Start = "always"
+    buckets: tuple[float, ...] = ()
+    of_requests: bool = False
+
+    @property
+    def unit(self) -> str:
+        """The unit in the name ('' for a pure number)."""
+        stem = self.name.removesuffix("_total")
+        return next((unit for unit in ("seconds", "bytes") if stem.endswith("_" + unit)), "")
+
+    def label_sets(self, modes: Sequence[str], batches: Sequence[int]) -> Iterator[tuple[str, ...]]:
+        """Every combination of label values there can be, for closed labels."""
+        values: dict[str, Sequence[str]] = {
+            "mode": (*modes, FALLBACK) if self.of_requests else modes,
+            "batch": [str(batch) for batch in batches],
+            "outcome": OUTCOMES,
+            "phase": PHASES,
+            "kind": TOKEN_KINDS,
+            "reason": FALLBACK_REASONS if "mode" in self.labels else REJECTIONS,
+        }
+        return product(*(values[label] for label in self.labels))

@@ -1,0 +1,77 @@
+"""`/openapi.json` can be used by a generator of clients: references resolve, and errors are declared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import reduce
+from typing import Any
+
+import pytest
+
+from service.front.app import create_app
+from service.front.settings import Settings
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    return create_app(Settings()).openapi()
+
+
+def references(node: object) -> Iterator[str]:
+    """Every `$ref` in a JSON value."""
+    if isinstance(node, dict):
+        for key, value in node.items():
+            if key == "$ref":
+                yield value
+            else:
+                yield from references(value)
+    elif isinstance(node, list):
+        for item in node:
+            yield from references(item)
+
+
+def test_every_reference_resolves(document: dict[str, Any]) -> None:
+    found = set(references(document))
+    assert found
+    for reference in found:
+        assert reference.startswith("#/"), reference
+        target = reduce(lambda node, key: node[key], reference.removeprefix("#/").split("/"), document)
+        assert isinstance(target, dict)
+
+
+def test_a_nested_model_of_a_body_stands_inline(document: dict[str, Any]) -> None:
+    content = document["paths"]["/v1/completions"]["post"]["requestBody"]["content"]
+    options = content["application/json"]["schema"]["properties"]["stream_options"]
+    assert "include_usage" in options["anyOf"][0]["properties"]
+
+
+GENERATION = {"401", "404", "413", "422", "429", "503", "504"}
+STUDY = {"401", "404", "409", "422", "503", "504"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "errors"),
+    [
+        ("post", "/v1/modes/{mode}/generate", GENERATION),
+        ("post", "/v1/compare", GENERATION),
+        ("post", "/v1/completions", GENERATION),
+        ("get", "/v1/models", {"401"}),
+        ("get", "/v1/models/{model_id}", {"401", "404"}),
+        ("get", "/v1/modes", {"401"}),
+        ("get", "/v1/modes/{mode}/anatomy", STUDY),
+        ("get", "/v1/probes", {"401"}),
+        ("post", "/v1/probes/{name}", STUDY),
+        ("get", "/v1/advice", {"401", "409", "422"}),
+        ("get", "/v1/traces", {"401"}),
+        ("get", "/v1/traces/{identity}", {"401", "404"}),
+        ("get", "/health/live", {"503"}),
+        ("get", "/health/ready", {"503"}),
+    ],
+)
+def test_a_route_declares_the_errors_that_it_answers_in_our_shape(
+    document: dict[str, Any], method: str, path: str, errors: set[str]
+) -> None:
+    declared = document["paths"][path][method]["responses"]
+    for status in errors:
+        schema = declared[status]["content"]["application/json"]["schema"]
+        assert schema["$ref"].endswith("ErrorBody"), status

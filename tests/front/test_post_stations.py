@@ -1,0 +1,135 @@
+"""The way of one POST through the front: which modules it enters, in which order, and none from below."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple
+
+from tests.support.serving import Front, running, until
+
+SERVICE = Path(__file__).parents[2] / "service"
+MAX_STATIONS = 12
+STATIONS = [
+    "front.api.middleware",
+    "front.api.generate",
+    "front.api.state",
+    "front.api.body",
+    "front.schemas.requests",
+    "front.api.call",
+    "front.engine_client",
+    "front.pending_request",
+    "front.child_socket",
+    "front.request_timing",
+    "front.api.answers",
+    "protocol.messages",
+]
+RETURN = ["front.child_socket", "front.engine_client", "front.pending_request"]
+"""The outcome's way from the engine's socket to the coroutine that waits for it."""
+
+AFTERWARDS = {"front.metrics.recorder", "front.metrics.series", "front.metrics.histogram", "front.advice"}
+"""Entered only by the observation, which the event loop runs once the answer has been written."""
+
+
+class Call(NamedTuple):
+    """One call into a module of ours. `caller`: the nearest module of ours on the stack; `root`: the last."""
+
+    root: str
+    caller: str | None
+    callee: str
+    function: str
+
+
+class Tracer:
+    """A profile function that records calls; resuming a coroutine or generator is not a call."""
+
+    def __init__(self) -> None:
+        self.recording = False
+        self.calls: list[Call] = []
+        self._seen: set[FrameType] = set()
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> None:
+        """Record `frame` where it belongs to the front or the protocol and is entered for the first time."""
+        callee = module_of(frame)
+        if not self.recording or event != "call" or callee is None or frame in self._seen:
+            return
+        self._seen.add(frame)
+        stack = list(callers(frame))
+        root = stack[-1] if stack else callee
+        self.calls.append(Call(root, stack[0] if stack else None, callee, frame.f_code.co_qualname))
+
+
+def module_of(frame: FrameType) -> str | None:
+    """'front.api.call' for a frame of that module; None for what is not of the front or the protocol."""
+    path = Path(frame.f_code.co_filename)
+    if not path.is_relative_to(SERVICE):
+        return None
+    return ".".join(path.relative_to(SERVICE).with_suffix("").parts)
+
+
+def callers(frame: FrameType) -> Iterator[str]:
+    """The modules of ours on the stack above `frame`, nearest first."""
+    above = frame.f_back
+    while above is not None:
+        if (module := module_of(above)) is not None:
+            yield module
+        above = above.f_back
+
+
+@contextmanager
+def traced_front() -> Iterator[tuple[Front, Tracer]]:
+    """A front with an API key whose threads are all profiled."""
+    tracer = Tracer()
+    threading.setprofile(tracer)
+    try:
+        with running({"api_key": "key"}) as front:
+            front.http.headers["Authorization"] = "Bearer key"
+            front.await_ready()
+            yield front, tracer
+    finally:
+        threading.setprofile(None)
+
+
+def traced_post() -> tuple[list[Call], list[Call]]:
+    """The calls of one POST until its answer is written, and those of its observation afterwards."""
+    with traced_front() as (front, tracer):
+        tracer.recording = True
+        assert front.generate().status_code == 200
+        until(lambda: any(call.callee == "front.advice" for call in tracer.calls), "the observation")
+        tracer.recording = False
+    first = next(i for i, call in enumerate(tracer.calls) if call.function == "AppState.observe")
+    return tracer.calls[:first], tracer.calls[first:]
+
+
+def test_a_post_passes_at_most_twelve_stations_and_none_is_entered_from_below() -> None:
+    """A station is a module of `service.front` or `service.protocol` of which a function is called.
+
+    Counted from the call of the first middleware until the answer is written to the HTTP socket, for a plain
+    generate request with an API key. "Below" is what is first entered later: no call may lead from a station
+    to an earlier one. Two things are not calls from below: a coroutine that goes on after an `await`, and the
+    outcome's way back, which the event loop begins at the engine's socket; its stations are listed exactly.
+    """
+    calls, _ = traced_post()
+    stations = list(dict.fromkeys(call.callee for call in calls))
+    assert stations == STATIONS
+    assert len(stations) <= MAX_STATIONS
+    returning = [call for call in calls if call.root == "front.child_socket"]
+    assert list(dict.fromkeys(call.callee for call in returning)) == RETURN
+    from_below = [
+        call
+        for call in calls
+        if call not in returning
+        and call.caller is not None
+        and stations.index(call.caller) > stations.index(call.callee)
+    ]
+    assert from_below == []
+
+
+def test_the_observation_comes_after_the_answer_and_is_the_only_one_to_enter_the_metrics() -> None:
+    before, after = traced_post()
+    assert AFTERWARDS.isdisjoint(call.callee for call in before)
+    assert {call.callee for call in after} >= AFTERWARDS
+    assert all(call.root == "front.api.state" for call in after if call.callee in AFTERWARDS)
