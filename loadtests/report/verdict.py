@@ -19,8 +19,8 @@ from loadtests.report.comparison import (
     typical,
 )
 from loadtests.report.results import PARTS, Results
-from loadtests.run.validation import disturbed
 from service.statistics.boundedness import Bound, Crossover, bound, crossover, device_bound_index
+from service.statistics.disturbance import is_disturbed
 from service.statistics.intervals import Interval
 
 Payback = int | Literal["never", "undecided", "unknown", "nothing to pay back"]
@@ -197,7 +197,7 @@ class Findings:
             outside_seconds=means["outside_seconds_mean"],
             index=device_bound_index(parts["kernel"], parts["dispatch"]),
             upper_estimate=means["kernel_residual"],
-            disturbed=disturbed(means["involuntary_switches"], means["steps"]),
+            disturbed=is_disturbed(means["involuntary_switches"], means["steps"]),
             comparison=comparison,
             payback=self._payback(cell, comparison, typical(reference) if reference else latency, latency),
         )

@@ -12,12 +12,11 @@ from loadtests.plan.cells import MINIMUM_ROUNDS
 from loadtests.run.rows import RequestRow
 from loadtests.run.run_file import SweepRun
 from loadtests.run.target import requests_by_mode
+from service.statistics.disturbance import is_disturbed
 
 VALIDATION_FILE = "validation.json"
 LEAST_RATE = 0.98
 MOST_CLIENT_CPU = 0.80
-STEPS_PER_SWITCH = 20
-"""A cell with more than one involuntary switch per this many steps is disturbed."""
 
 
 class Gate(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,11 +149,6 @@ def _warmup(run: SweepRun) -> Gate:
     return Gate(name="warm-up", passed=run.client.warmup_settled, detail=detail, warning=True)
 
 
-def disturbed(switches: int, steps: int) -> bool:
-    """Whether the engine was preempted more than once per 20 steps."""
-    return switches * STEPS_PER_SWITCH > steps
-
-
 def _disturbed(rows: Sequence[RequestRow]) -> Gate:
     cells: dict[str, list[RequestRow]] = defaultdict(list)
     for row in rows:
@@ -163,7 +157,7 @@ def _disturbed(rows: Sequence[RequestRow]) -> Gate:
     marked = [
         cell
         for cell, measured in cells.items()
-        if disturbed(sum(r.involuntary_switches or 0 for r in measured), sum(r.steps for r in measured))
+        if is_disturbed(sum(r.involuntary_switches or 0 for r in measured), sum(r.steps for r in measured))
     ]
     detail = f"{len(marked)} of {len(cells)} cells"
     if marked:

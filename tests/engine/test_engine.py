@@ -20,6 +20,8 @@ from service.protocol.modes import MODES
 from service.protocol.status import EngineStatus, ModeStatus
 from tests.engine.serving import MODE_NAMES, PROMPT, serve, settings
 
+pytestmark = pytest.mark.slow
+
 pytestmark = pytest.mark.usefixtures("restored_globals")
 
 

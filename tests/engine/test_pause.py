@@ -101,6 +101,7 @@ def drive(sockets: SocketPair, seen: dict[str, object]) -> None:
         sockets.send(Stop())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("restored_globals")
 def test_a_paused_engine_neither_serves_nor_calibrates_and_the_wait_is_queue(
     sockets: SocketPair, tmp_path: Path

@@ -15,6 +15,8 @@ from service.step import parity
 from service.step.calibration import FIRST_SAMPLES, Calibration
 from tests.engine.serving import MODE_NAMES, PROMPT, serve, settings
 
+pytestmark = pytest.mark.slow
+
 pytestmark = pytest.mark.usefixtures("restored_globals")
 
 

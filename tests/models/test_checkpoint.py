@@ -58,6 +58,7 @@ def test_tiny_ships_with_the_package_in_less_than_10_megabytes() -> None:
     assert (checkpoint.TINY_FOLDER / "model.safetensors").stat().st_size < 10_000_000
 
 
+@pytest.mark.slow
 def test_small_is_seeded() -> None:
     first, second = (checkpoint.build("small", 1).blocks[0].attention.output.weight for _ in range(2))
     assert torch.equal(first, second)

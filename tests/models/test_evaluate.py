@@ -17,6 +17,8 @@ from models.training import corpus, evaluate
 from models.training.corpus import Corpus
 from models.transformer import Transformer
 
+pytestmark = pytest.mark.slow
+
 TINY = checkpoint.TINY_FOLDER
 
 

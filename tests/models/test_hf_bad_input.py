@@ -225,6 +225,7 @@ def test_without_transformers_the_error_names_its_installation(
         open_(f"hf:{whole}")
 
 
+@pytest.mark.slow
 def test_our_own_models_never_import_transformers() -> None:
     code = (
         "import sys, torch; import service.engine.loop;"
@@ -237,6 +238,7 @@ def test_our_own_models_never_import_transformers() -> None:
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prefix", ["hf:", ""])
 def test_serve_ends_with_2_and_the_sentence(folder: Path, tmp_path: Path, prefix: str) -> None:
     pickle_instead(folder)

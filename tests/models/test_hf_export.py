@@ -30,6 +30,7 @@ def independent(model: Transformer, folder: Path) -> torch.nn.Module:
     return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 
 
+@pytest.mark.slow
 def test_a_ragged_batch_of_tiny_gives_the_logits_and_64_greedy_tokens_of_transformers(tmp_path: Path) -> None:
     ours = checkpoint.build("tiny", len(PROMPTS))
     theirs = independent(ours, tmp_path)
