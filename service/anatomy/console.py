@@ -13,7 +13,7 @@ from rich.console import Console
 
 from service.anatomy import studies
 from service.anatomy.errors import StudyError
-from service.anatomy.tape.subjects import own_expressions
+from service.anatomy.tape.computations import own_expressions
 from service.measure.cases import Bench
 from service.protocol.messages import EngineSettings
 from service.protocol.placement import pin

@@ -17,10 +17,10 @@ from rich.console import Console
 
 from service.anatomy.errors import StudyError
 from service.anatomy.layers import loops as layers_loops
+from service.anatomy.layers.ablations import PARTS, Readings
 from service.anatomy.layers.arms import Arm, State, collector_off, in_rounds, python_arm
 from service.anatomy.layers.loops import Loops, load_loops
 from service.anatomy.layers.operations import OPERATIONS, hollow_names
-from service.anatomy.layers.parts import PARTS, Readings
 from service.anatomy.layers.setup import Setup, arms_of
 from service.anatomy.layers.show import show
 from service.anatomy.layers.study import LayersArguments, LayersFinding, describe, measure_layers

@@ -24,10 +24,10 @@ from models.transformer import Transformer
 from service.anatomy.errors import StudyError
 from service.anatomy.probes import memory
 from service.anatomy.probes import study as probes
+from service.anatomy.probes.comparison import Counter, Side, Trial, interleave
+from service.anatomy.probes.probed_model import Subject, make_subject
 from service.anatomy.probes.show import show
 from service.anatomy.probes.study import TABLE, ProbeFinding, ProbesArguments, judge, run_probe
-from service.anatomy.probes.subject import Subject, make_subject
-from service.anatomy.probes.trial import Counter, Side, Trial, interleave
 from service.measure.cases import Bench
 from service.protocol.messages import EngineSettings
 from service.protocol.probes import PROBES

@@ -15,11 +15,11 @@ from torch import Tensor
 from service.anatomy.errors import StudyError
 from service.anatomy.operators.records import SAME_CALL
 from service.anatomy.operators.study import OperatorsArguments, list_operators
+from service.anatomy.tape.computations import MENU, choose_subject, own_expressions
 from service.anatomy.tape.nodes import execution_order, short_name
 from service.anatomy.tape.show import show
 from service.anatomy.tape.steps import peak_of_events
 from service.anatomy.tape.study import TapeArguments, TapeFinding, read_tape
-from service.anatomy.tape.subjects import MENU, choose_subject, own_expressions
 from service.measure.cases import Bench
 from tests.support.anatomy_bench import PLAIN, quiet, small_bench
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from service.anatomy.budget.steps import Key, Parts, Say, Steps, disturbed_note, take_apart, time_steps
 from service.anatomy.budget.verdict import Budget, Quantity, Source, judge
-from service.anatomy.choosing import choose_case
 from service.anatomy.operators.calls import record
+from service.anatomy.resolve import choose_case
 from service.measure.cases import Bench
 from service.statistics.intervals import median_interval
 

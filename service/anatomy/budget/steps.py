@@ -10,9 +10,9 @@ from statistics import median
 from time import perf_counter_ns
 
 from models.served import NoTwin
-from service.anatomy.choosing import choose_case
 from service.anatomy.errors import StudyError
 from service.anatomy.operators.device_work import device_work
+from service.anatomy.resolve import choose_case
 from service.measure.cases import Bench, Case
 from service.measure.floors import floor, prepare_floor
 from service.statistics.intervals import Interval, median_interval

@@ -18,8 +18,8 @@ from service.anatomy.budget.steps import (
     time_steps,
 )
 from service.anatomy.budget.verdict import Budget
-from service.anatomy.choosing import choose_bucket, choose_modes
 from service.anatomy.errors import StudyError
+from service.anatomy.resolve import choose_bucket, choose_modes
 from service.measure.cases import Bench
 from service.measure.estimate import Estimate, estimate
 from service.protocol.modes import MODES

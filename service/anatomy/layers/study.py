@@ -9,10 +9,10 @@ import msgspec
 import numpy as np
 import torch
 
+from service.anatomy.layers.ablations import PARTS, Part, Readings, Rounds
 from service.anatomy.layers.arms import Say, State, in_rounds, python_arm
 from service.anatomy.layers.loops import load_loops
 from service.anatomy.layers.operations import OPERATIONS, Operation
-from service.anatomy.layers.parts import PARTS, Part, Readings, Rounds
 from service.anatomy.layers.setup import Setup, arms_of
 from service.measure.cases import Bench
 from service.protocol.modes import GradMode

@@ -10,10 +10,10 @@ import msgspec
 import torch
 from msgspec import UNSET, UnsetType
 
-from service.anatomy.choosing import choose_bucket, choose_case, choose_modes
 from service.anatomy.errors import StudyError
 from service.anatomy.memory.resident import Process, Resident, growth, process_now, why_not
 from service.anatomy.memory.statistics import Snapshot, Statistic, pool_bytes, statistics
+from service.anatomy.resolve import choose_bucket, choose_case, choose_modes
 from service.anatomy.tape.steps import Peak, TapeOfStep, tape_of_step
 from service.anatomy.tape.storages import Held, distinct_bytes
 from service.measure.cases import Bench, Case

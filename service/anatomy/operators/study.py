@@ -8,7 +8,6 @@ from time import perf_counter
 from typing import Any
 
 from models.served import NoTwin
-from service.anatomy.choosing import choose_bucket, choose_case, choose_modes
 from service.anatomy.operators.calls import Call, record
 from service.anatomy.operators.compiled import Compiled, read_compiled
 from service.anatomy.operators.device_work import NO_DEVICE, device_work, reported_waits
@@ -26,6 +25,7 @@ from service.anatomy.operators.native import (
 from service.anatomy.operators.records import OperatorRecord, OperatorRecorder
 from service.anatomy.operators.rows import Sync, agreeing, copies, operator_rows, syncs
 from service.anatomy.operators.times import OperatorTimes, time_operators
+from service.anatomy.resolve import choose_bucket, choose_case, choose_modes
 from service.anatomy.timeline.tax import OF_DECODE
 from service.measure.cases import Bench, Case
 from service.measure.floors import Dispatch, calibrated, floor, measured, prepare_floor

@@ -11,7 +11,7 @@ from typing import Any
 
 from service.anatomy.operators.dispatch_keys import thread_keys
 from service.anatomy.operators.records import OperatorRecord, OperatorRecorder, short_place
-from service.anatomy.probes.subject import Subject
+from service.anatomy.probes.probed_model import Subject
 from service.protocol.modes import MODES
 
 _OWN = Path(__file__).parent

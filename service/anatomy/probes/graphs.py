@@ -7,9 +7,9 @@ from time import perf_counter
 from typing import Any
 
 from service.anatomy.probes.blame import line_of_break
+from service.anatomy.probes.comparison import Counter, Side, Trial
 from service.anatomy.probes.compiling import compile_counting, compiled
-from service.anatomy.probes.subject import Subject
-from service.anatomy.probes.trial import Counter, Side, Trial
+from service.anatomy.probes.probed_model import Subject
 
 
 def graph_break(subject: Subject, say: Callable[[str], None]) -> Trial:

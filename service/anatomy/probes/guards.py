@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from models.served import Cache, Served
 from service.anatomy.probes.blame import line_in, line_that_calls
+from service.anatomy.probes.comparison import EVENTS, Counter, Side, Trial
 from service.anatomy.probes.compiling import compiled, failed_guard, recompiles, seconds_of, why_recompiled
-from service.anatomy.probes.subject import Subject
-from service.anatomy.probes.trial import EVENTS, Counter, Side, Trial
+from service.anatomy.probes.probed_model import Subject
 
 
 class _Counting(nn.Module):

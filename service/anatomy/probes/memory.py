@@ -15,8 +15,8 @@ from service.anatomy.errors import StudyError
 from service.anatomy.operators.calls import record
 from service.anatomy.operators.records import OperatorRecord
 from service.anatomy.probes.blame import line_of, records
-from service.anatomy.probes.subject import Subject
-from service.anatomy.probes.trial import Counter, Side, Trial
+from service.anatomy.probes.comparison import Counter, Side, Trial
+from service.anatomy.probes.probed_model import Subject
 
 SCRATCH_BYTES = tuple(size << 20 for size in (33, 65, 129, 257, 513))
 """The smallest of these that comes from the system each time is taken. glibc keeps at most 32 MiB back on

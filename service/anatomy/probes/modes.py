@@ -12,9 +12,9 @@ from torch import Tensor
 from models.transformer import Transformer
 from service.anatomy.operators.calls import record
 from service.anatomy.probes.blame import line_of, line_that_calls, records
+from service.anatomy.probes.comparison import Counter, Side, Trial
 from service.anatomy.probes.compiling import compile_counting, compiled
-from service.anatomy.probes.subject import Subject
-from service.anatomy.probes.trial import Counter, Side, Trial
+from service.anatomy.probes.probed_model import Subject
 from service.step.callables import allocate
 
 _READ = "aten::_local_scalar_dense"

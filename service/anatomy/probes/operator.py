@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from models.served import Served
 from service.anatomy.errors import StudyError
 from service.anatomy.probes.blame import line_of_break
+from service.anatomy.probes.comparison import Counter, Side, Trial
 from service.anatomy.probes.compiling import compile_counting, compiled
-from service.anatomy.probes.subject import Subject
-from service.anatomy.probes.trial import Counter, Side, Trial
+from service.anatomy.probes.probed_model import Subject
 from service.anatomy.rms_norm.study import Norm, aten_rms_norm, rms_norm_operator
 
 _EPSILONS = ("epsilon", "variance_epsilon", "eps")

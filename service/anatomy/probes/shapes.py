@@ -11,9 +11,9 @@ from models.served import Cache
 from service.anatomy.errors import StudyError
 from service.anatomy.operators.guards import entries
 from service.anatomy.probes.blame import line_that_calls
+from service.anatomy.probes.comparison import Counter, Side, Trial
 from service.anatomy.probes.compiling import compiled, failed_guard, seconds_of, why_recompiled
-from service.anatomy.probes.subject import Subject
-from service.anatomy.probes.trial import Counter, Side, Trial
+from service.anatomy.probes.probed_model import Subject
 
 LIMIT = 2
 """Entries of one step before the compiler gives up, lowered from torch's 8 so that the probe answers soon."""

@@ -9,15 +9,15 @@ from typing import Annotated, Literal
 import msgspec
 
 from service.anatomy.errors import StudyError
+from service.anatomy.probes.comparison import Counter, Trial, interleave
 from service.anatomy.probes.graphs import graph_break
 from service.anatomy.probes.guards import grad_mode_mismatch, recompile, thread_change
 from service.anatomy.probes.memory import allocator_churn, hidden_copy
 from service.anatomy.probes.modes import autocast, sync_point
 from service.anatomy.probes.operator import custom_op
+from service.anatomy.probes.probed_model import Subject, make_subject
 from service.anatomy.probes.shapes import LIMIT, unbucketed_shape
 from service.anatomy.probes.state import as_found
-from service.anatomy.probes.subject import Subject, make_subject
-from service.anatomy.probes.trial import Counter, Trial, interleave
 from service.measure.cases import Bench
 from service.measure.estimate import Estimate, estimate
 from service.protocol.messages import Phase

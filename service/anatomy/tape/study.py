@@ -7,11 +7,11 @@ from collections.abc import Callable
 import msgspec
 import torch
 
-from service.anatomy.choosing import choose_bucket, choose_case, choose_modes
+from service.anatomy.resolve import choose_bucket, choose_case, choose_modes
+from service.anatomy.tape.computations import choose_subject
 from service.anatomy.tape.graph import BackwardNode, ForwardOperator, Leaf, hooked, record
 from service.anatomy.tape.steps import TapeOfStep, tape_of_step
 from service.anatomy.tape.storages import Held, Storages, held
-from service.anatomy.tape.subjects import choose_subject
 from service.measure.cases import Bench
 from service.protocol.messages import Phase
 

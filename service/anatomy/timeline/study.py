@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 
 from models.served import NoTwin
-from service.anatomy.choosing import choose_bucket, choose_case, choose_modes
 from service.anatomy.errors import StudyError
+from service.anatomy.resolve import choose_bucket, choose_case, choose_modes
 from service.anatomy.timeline.blocks import record_step
 from service.anatomy.timeline.files import write
 from service.anatomy.timeline.page import check_page

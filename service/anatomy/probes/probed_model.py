@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from models.served import Cache, Served
 from models.transformer import Transformer
-from service.anatomy.choosing import choose_bucket
 from service.anatomy.errors import StudyError
+from service.anatomy.resolve import choose_bucket
 from service.measure.cases import DECODE_POSITION, Bench, Case
 from service.protocol.messages import Phase
 from service.step.callables import Buffers, allocate
