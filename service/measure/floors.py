@@ -39,7 +39,7 @@ class Dispatch(msgspec.Struct, frozen=True, kw_only=True):
     source: Literal["calibrated", "measured"]
 
 
-def prepare_floor(bench: Bench, mode: str, bucket: int, say: Callable[[str], None]) -> None:
+def prepare_floor(bench: Bench, mode: str, bucket: int, report: Callable[[str], None]) -> None:
     """Build, and where the mode says so compile, the hollow twin's step, and begin its samples anew.
 
     So a study's floor is of now, not of earlier studies. Raises NoTwin for a model that has none.
@@ -51,7 +51,7 @@ def prepare_floor(bench: Bench, mode: str, bucket: int, say: Callable[[str], Non
     if bucket not in calibrations:
         calibrations[bucket] = Calibration(bench.model, twin)
     if calibrations[bucket].floor(mode, bucket) is None:
-        say(f"building the hollow twin of {mode}")
+        report(f"building the hollow twin of {mode}")
         step = build_step(MODES[mode], calibrations[bucket].twin_of(MODES[mode]), precision=bench.precision)
         buffers = allocate(twin, [bucket], 1, bench.precision.cache)[bucket]
         prepare(buffers)

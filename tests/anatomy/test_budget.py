@@ -17,7 +17,7 @@ from service.anatomy.budget import study as budget
 from service.anatomy.budget.show import show
 from service.anatomy.budget.steps import Steps, between, split
 from service.anatomy.budget.study import BudgetArguments, BudgetFinding, draw_budget
-from service.anatomy.budget.verdict import Budget, Quantity, judge
+from service.anatomy.budget.verdict import Budget, Quantity, make_budget
 from service.anatomy.errors import StudyError
 from service.anatomy.operators.calls import record
 from service.measure.cases import Bench
@@ -41,7 +41,7 @@ def finding(bench: Bench) -> BudgetFinding:
 
 def judged(ops: float, micros: float, kernel: float) -> Budget:
     quantities = (Quantity(value=value, source="given") for value in (ops, micros, kernel))
-    return judge("eager", 1, *quantities)
+    return make_budget("eager", 1, *quantities)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def estimated() -> tuple[Quantity, Quantity, Quantity]:
 
 
 def test_estimates_of_a_cpu_make_the_gain_a_lower_bound_and_the_words_say_so() -> None:
-    found = judge("eager", 1, *estimated())
+    found = make_budget("eager", 1, *estimated())
     assert found.speedup_is == "lower bound"
     assert "at least 91% of the step" in found.will_compile_help
     assert "at least about 11 times as fast" in found.will_compile_help
@@ -101,7 +101,7 @@ def test_on_cuda_the_gain_is_the_steps_own_and_the_share_is_of_dispatch_and_kern
     step: float | None, speedup: float
 ) -> None:
     quantities = (Quantity(value=value, source="measured") for value in (100, 5.0, 50.0))
-    found = judge("eager", 1, *quantities, device="cuda", step_microseconds=step)
+    found = make_budget("eager", 1, *quantities, device="cuda", step_microseconds=step)
     assert found.without_dispatch_speedup == pytest.approx(speedup)
     assert "91% of dispatch + kernel, which overlap" in found.will_compile_help
     assert "of the step" not in found.will_compile_help

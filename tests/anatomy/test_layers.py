@@ -17,8 +17,8 @@ from rich.console import Console
 
 from service.anatomy.errors import StudyError
 from service.anatomy.layers import loops as layers_loops
-from service.anatomy.layers.ablations import PARTS, Readings
-from service.anatomy.layers.arms import Arm, State, collector_off, in_rounds, python_arm
+from service.anatomy.layers.ablations import ABLATIONS, ArmSeconds
+from service.anatomy.layers.arms import Arm, State, collector_off, python_arm, time_arms
 from service.anatomy.layers.loops import Loops, load_loops
 from service.anatomy.layers.operations import OPERATIONS, hollow_names
 from service.anatomy.layers.setup import Setup, arms_of
@@ -54,7 +54,7 @@ def test_every_operator_is_shown_at_every_size(finding: LayersFinding) -> None:
 
 def test_every_layer_names_its_experiment_and_has_an_interval_or_says_why_not(finding: LayersFinding) -> None:
     for each in finding.operations:
-        assert [layer.name for layer in each.layers] == [part.name for part in PARTS]
+        assert [layer.name for layer in each.layers] == [ablation.name for ablation in ABLATIONS]
         for layer in each.layers:
             assert len(layer.experiment) > 20
             assert (layer.microseconds is None) == (layer.why_not is not None)
@@ -116,9 +116,13 @@ def test_no_experiment_contains_the_whole_call(loops: Loops) -> None:
     for operation in OPERATIONS.values():
         assert set(arms_of(setup, operation, 4)) == set(names)
         raw = {name: np.ones(6) for name in names}
-        before = [part.seconds(Readings.of(setup, operation, raw, np.zeros(6))) for part in PARTS]
+        before = [
+            ablation.seconds(ArmSeconds.of(setup, operation, raw, np.zeros(6))) for ablation in ABLATIONS
+        ]
         raw["whole"] = np.full(6, 5.0)
-        after = [part.seconds(Readings.of(setup, operation, raw, np.zeros(6))) for part in PARTS]
+        after = [
+            ablation.seconds(ArmSeconds.of(setup, operation, raw, np.zeros(6))) for ablation in ABLATIONS
+        ]
         np.testing.assert_array_equal(before, after)
 
 
@@ -151,7 +155,7 @@ def test_a_whole_that_is_not_the_sum_is_told(share: float) -> None:
         0.0,
     )
     raw = {name: np.full(6, value * 1e-6) for name, value in (seconds | others).items()}
-    found = describe(Readings.of(setup, OPERATIONS["add"], raw, np.zeros(6)), 8)
+    found = describe(ArmSeconds.of(setup, OPERATIONS["add"], raw, np.zeros(6)), 8)
     assert found.sum_microseconds.value == pytest.approx(7.0)
     assert found.agreement.value == pytest.approx(1 / share)
     assert found.agrees == (abs(1 / share - 1) <= 0.15)
@@ -189,7 +193,7 @@ def test_every_arm_is_timed_in_every_round_and_the_collector_comes_back() -> Non
 
     assert gc.isenabled()
     assert (
-        in_rounds({"a": Arm(run), "b": python_arm("pass", {})}, CPU, 7, quiet)["a"]
+        time_arms({"a": Arm(run), "b": python_arm("pass", {})}, CPU, 7, quiet)["a"]
         == [pytest.approx(1e-3)] * 7
     )
     assert not any(heard)
@@ -233,7 +237,7 @@ def test_the_table_shows_every_layer_and_how_it_was_isolated(finding: LayersFind
     for word in (
         "torch.matmul(x, weight)",
         "F.layer_norm",
-        *(part.name for part in PARTS),
+        *(ablation.name for ablation in ABLATIONS),
         "not here",
         "sum / whole",
     ):

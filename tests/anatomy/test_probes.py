@@ -24,10 +24,11 @@ from models.transformer import Transformer
 from service.anatomy.errors import StudyError
 from service.anatomy.probes import memory
 from service.anatomy.probes import study as probes
-from service.anatomy.probes.comparison import Counter, Side, Trial, interleave
-from service.anatomy.probes.probed_model import Subject, make_subject
+from service.anatomy.probes.comparison import Counter, FaultComparison, TimedStep, interleave
+from service.anatomy.probes.probed_model import ProbedModel, make_probed_model
 from service.anatomy.probes.show import show
-from service.anatomy.probes.study import TABLE, ProbeFinding, ProbesArguments, judge, run_probe
+from service.anatomy.probes.study import TABLE, ProbeFinding, ProbesArguments, run_probe, verdict_of
+from service.anatomy.progress import Report
 from service.measure.cases import Bench
 from service.protocol.messages import EngineSettings
 from service.protocol.probes import PROBES
@@ -178,15 +179,15 @@ def test_a_probe_leaves_weights_and_steps_as_they_were(bench: Bench) -> None:
     assert len(bench.model.state_dict()) == len(weights)
     assert all(torch.equal(bench.model.state_dict()[name], value) for name, value in weights.items())
     assert {value.data_ptr() for value in bench.model.parameters()} == {
-        value.data_ptr() for value in make_subject(bench, 1).copy().parameters()
+        value.data_ptr() for value in make_probed_model(bench, 1).copy().parameters()
     }
 
 
 @pytest.mark.parametrize("name", ["hidden-copy", "autocast", "sync-point"])
 def test_a_probe_computes_the_same_with_its_fault(name: str, bench: Bench) -> None:
-    subject = make_subject(bench, 2)
-    trial = TABLE[name].run(subject, quiet)
-    without, with_fault = (side.call() for side in (trial.without, trial.with_fault))
+    probed = make_probed_model(bench, 2)
+    comparison = TABLE[name].run(probed, quiet)
+    without, with_fault = (side.call() for side in (comparison.without, comparison.with_fault))
     tolerance = 0.05 if name == "autocast" else 1e-5
     assert isinstance(without, tuple)
     assert isinstance(with_fault, tuple)
@@ -196,7 +197,7 @@ def test_a_probe_computes_the_same_with_its_fault(name: str, bench: Bench) -> No
 def test_a_probe_that_fails_leaves_the_process_as_it_found_it(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(subject: Subject, say: Callable[[str], None]) -> Trial:
+    def fail(probed: ProbedModel, report: Report) -> FaultComparison:
         torch.set_num_threads(torch.get_num_threads() + 1)
         torch.set_default_dtype(torch.float64)
         torch.set_grad_enabled(False)
@@ -225,18 +226,18 @@ def test_what_cannot_work_is_refused_by_name(bench: Bench, arguments: dict[str, 
 
 
 def test_a_difference_is_only_named_where_its_interval_excludes_one() -> None:
-    assert judge(Interval(1.2, 0.9, 1.5, 9)) == "no detectable difference"
-    assert judge(Interval(1.004, 1.001, 1.008, 9)) == "no detectable difference"
-    assert judge(Interval(1.2, 1.1, 1.5, 9)) == "slower"
-    assert judge(Interval(0.8, 0.7, 0.9, 9)) == "faster"
+    assert verdict_of(Interval(1.2, 0.9, 1.5, 9)) == "no detectable difference"
+    assert verdict_of(Interval(1.004, 1.001, 1.008, 9)) == "no detectable difference"
+    assert verdict_of(Interval(1.2, 1.1, 1.5, 9)) == "slower"
+    assert verdict_of(Interval(0.8, 0.7, 0.9, 9)) == "faster"
 
 
 def test_sides_take_turns_in_an_order_drawn_from_the_seed() -> None:
     def order(seed: int) -> str:
         calls: list[str] = []
-        sides = [Side(lambda mark=mark: calls.append(mark), warm_passes=0) for mark in "ab"]  # type: ignore[misc]
-        trial = Trial(sides[0], sides[1], Counter(name="", before=0, after=1), "")
-        without, with_fault = interleave(trial, 20, seed, lambda: None)
+        sides = [TimedStep(lambda mark=mark: calls.append(mark), warm_passes=0) for mark in "ab"]  # type: ignore[misc]
+        comparison = FaultComparison(sides[0], sides[1], Counter(name="", before=0, after=1), "")
+        without, with_fault = interleave(comparison, 20, seed, lambda: None)
         assert len(without) == len(with_fault) == 20
         return "".join(calls)
 
@@ -247,14 +248,14 @@ def test_sides_take_turns_in_an_order_drawn_from_the_seed() -> None:
 
 def test_what_prepares_and_clears_up_is_not_timed() -> None:
     seconds: list[str] = []
-    side = Side(
+    side = TimedStep(
         lambda: seconds.append("call"),
         prepare=lambda: seconds.append("prepare"),
         after=lambda: seconds.append("after"),
         warm_passes=1,
     )
-    trial = Trial(side, side, Counter(name="", before=0, after=1), "")
-    interleave(trial, 1, 0, lambda: seconds.append("wait"))
+    comparison = FaultComparison(side, side, Counter(name="", before=0, after=1), "")
+    interleave(comparison, 1, 0, lambda: seconds.append("wait"))
     assert seconds == ["prepare", "call", "wait", "call", "wait", "after"] * 2
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from service.anatomy.errors import StudyError
 from service.anatomy.operators.records import SAME_CALL
 from service.anatomy.operators.study import OperatorsArguments, list_operators
-from service.anatomy.tape.computations import MENU, choose_subject, own_expressions
+from service.anatomy.tape.computations import MENU, choose_computation, own_expressions
 from service.anatomy.tape.nodes import execution_order, short_name
 from service.anatomy.tape.show import show
 from service.anatomy.tape.steps import peak_of_events
@@ -141,7 +141,7 @@ def test_a_saved_view_keeps_all_of_its_base_alive(bench: Bench) -> None:
 @pytest.mark.parametrize("expression", ["gate", "layer-norm", "block"])
 def test_nodes_run_backward_in_the_order_that_is_shown(bench: Bench, expression: str) -> None:
     with torch.enable_grad():
-        result = choose_subject(bench, expression, 1, "decode").run().sum()
+        result = choose_computation(bench, expression, 1, "decode").run().sum()
     assert result.grad_fn is not None
     ran: list[str] = []
     nodes = execution_order(result.grad_fn)
@@ -164,11 +164,13 @@ def test_every_node_feeds_only_nodes_that_come_after_it(of_step: TapeFinding) ->
 
 def test_leaves_are_the_tensors_that_get_a_gradient_and_its_bytes_are_theirs(bench: Bench) -> None:
     finding = tape_of(bench, "block")
-    subject = choose_subject(bench, "block", 1, "decode")
+    computation = choose_computation(bench, "block", 1, "decode")
     with torch.enable_grad():
-        subject.run().sum().backward()
+        computation.run().sum().backward()
     got: dict[str, Tensor] = {
-        name: tensor.grad for _, name, tensor in subject.owned if tensor.is_leaf and tensor.grad is not None
+        name: tensor.grad
+        for _, name, tensor in computation.owned
+        if tensor.is_leaf and tensor.grad is not None
     }
     bench.model.zero_grad()
     assert {leaf.name: leaf.grad_bytes for leaf in finding.leaves} == {

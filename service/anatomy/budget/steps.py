@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 from resource import RUSAGE_THREAD, getrusage
@@ -12,12 +12,12 @@ from time import perf_counter_ns
 from models.served import NoTwin
 from service.anatomy.errors import StudyError
 from service.anatomy.operators.device_work import device_work
-from service.anatomy.resolve import choose_case
+from service.anatomy.progress import Report
+from service.anatomy.resolve import resolve_case
 from service.measure.cases import Bench, Case
 from service.measure.floors import floor, prepare_floor
 from service.statistics.intervals import Interval, median_interval
 
-Say = Callable[[str], None]
 Key = tuple[str, int]
 """Mode and batch bucket."""
 
@@ -54,26 +54,26 @@ class Steps:
 
 
 def ready_cases(
-    bench: Bench, modes: list[str], batches: list[int], say: Say
+    bench: Bench, modes: list[str], batches: list[int], report: Report
 ) -> tuple[dict[Key, Case], list[str]]:
     """Warmed decode steps, and a note for each mode that does not run here."""
     cases: dict[Key, Case] = {}
     notes = []
     for mode in modes:
         try:
-            cases |= {(mode, batch): choose_case(bench, mode, batch, "decode", say) for batch in batches}
+            cases |= {(mode, batch): resolve_case(bench, mode, batch, "decode", report) for batch in batches}
         except StudyError as error:
             notes.append(error.message)
     return cases, notes
 
 
-def time_steps(bench: Bench, cases: Mapping[Key, Case], rounds: int, say: Say) -> Steps:
+def time_steps(bench: Bench, cases: Mapping[Key, Case], rounds: int, report: Report) -> Steps:
     """Every case once per round, in a fresh order; a round's value is the median of a few steps in a row."""
     walls: dict[Key, list[float]] = {key: [] for key in cases}
     hosts: dict[Key, list[float]] = {key: [] for key in cases}
     switches = dict.fromkeys(cases, 0)
     for number in range(rounds):
-        say(f"round {number + 1} of {rounds}")
+        report(f"round {number + 1} of {rounds}")
         keys = list(cases)
         Random(number).shuffle(keys)
         for key in keys:
@@ -109,7 +109,7 @@ def _step(bench: Bench, case: Case) -> tuple[float, float]:
     return (perf_counter_ns() - began) / 1e9, host
 
 
-def take_apart(bench: Bench, cases: Mapping[Key, Case], steps: Steps, say: Say) -> dict[Key, Parts]:
+def take_apart(bench: Bench, cases: Mapping[Key, Case], steps: Steps, report: Report) -> dict[Key, Parts]:
     """Dispatch and kernel of every case.
 
     On a CPU by the hollow twins at the smallest and the largest batch, interpolated between; on CUDA by the
@@ -120,7 +120,7 @@ def take_apart(bench: Bench, cases: Mapping[Key, Case], steps: Steps, say: Say) 
     parts: dict[Key, Parts] = {}
     for mode in dict.fromkeys(mode for mode, _ in cases):
         batches = [batch for known, batch in cases if known == mode]
-        ends = {batch: _floor(bench, mode, batch, say) for batch in (min(batches), max(batches))}
+        ends = {batch: _floor(bench, mode, batch, report) for batch in (min(batches), max(batches))}
         for batch in batches:
             parts[mode, batch] = split(median_interval(steps.walls[mode, batch]), between(ends, batch))
     return parts
@@ -158,15 +158,15 @@ def split(wall: Interval, twin: Interval) -> Parts:
     return Parts(dispatch, kernel, "calibrated")
 
 
-def _floor(bench: Bench, mode: str, batch: int, say: Say) -> Interval:
+def _floor(bench: Bench, mode: str, batch: int, report: Report) -> Interval:
     try:
-        prepare_floor(bench, mode, batch, say)
+        prepare_floor(bench, mode, batch, report)
     except NoTwin as missing:
         message = (
             f"dispatch cannot be told from kernels on this CPU: {missing}. Serve on CUDA, or another model"
         )
         raise StudyError("unsupported_here", message) from missing
-    say(f"calibrating {mode}")
+    report(f"calibrating {mode}")
     found = floor(bench, mode, batch)
     if found is None:
         raise StudyError("unsupported_here", f"{mode} has no floor at batch {batch}", "modes")

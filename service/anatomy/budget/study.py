@@ -6,11 +6,10 @@ from typing import Annotated
 
 import msgspec
 
-from service.anatomy.budget.quantities import Given, budget_of
+from service.anatomy.budget.quantities import Overrides, budget_of
 from service.anatomy.budget.steps import (
     Key,
     Parts,
-    Say,
     Steps,
     disturbed_note,
     ready_cases,
@@ -19,7 +18,8 @@ from service.anatomy.budget.steps import (
 )
 from service.anatomy.budget.verdict import Budget
 from service.anatomy.errors import StudyError
-from service.anatomy.resolve import choose_bucket, choose_modes
+from service.anatomy.progress import Report
+from service.anatomy.resolve import resolve_bucket, resolve_modes
 from service.measure.cases import Bench
 from service.measure.estimate import Estimate, estimate
 from service.protocol.modes import MODES
@@ -104,21 +104,21 @@ class BudgetFinding(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str]
 
 
-def draw_budget(bench: Bench, arguments: BudgetArguments, say: Say) -> BudgetFinding:
+def draw_budget(bench: Bench, arguments: BudgetArguments, report: Report) -> BudgetFinding:
     """Measure modes over batches and make the budget.
 
     Raises StudyError for a mode or batch that is not there, and on a CPU for a model without a hollow twin.
     """
     mode, batch = _subject(bench, arguments)
     modes = _modes(bench, arguments.modes)
-    batches = sorted({choose_bucket(bench, size) for size in arguments.batch_sizes or bench.buffers})
-    cases, notes = ready_cases(bench, modes, batches, say)
-    steps = time_steps(bench, cases, arguments.rounds, say) if cases else Steps({}, {}, {})
+    batches = sorted({resolve_bucket(bench, size) for size in arguments.batch_sizes or bench.buffers})
+    cases, notes = ready_cases(bench, modes, batches, report)
+    steps = time_steps(bench, cases, arguments.rounds, report) if cases else Steps({}, {}, {})
     notes += disturbed_note(steps)
-    parts = take_apart(bench, cases, steps, say)
+    parts = take_apart(bench, cases, steps, report)
     null = null_kernel_seconds(bench.device)["alone"]
     budget, budget_notes = budget_of(
-        bench, (mode, batch), _given(arguments), arguments.rounds, steps, parts, say
+        bench, (mode, batch), _given(arguments), arguments.rounds, steps, parts, report
     )
     points = [_point(bench, key, steps, parts[key], null) for key in cases]
     return BudgetFinding(
@@ -133,21 +133,21 @@ def draw_budget(bench: Bench, arguments: BudgetArguments, say: Say) -> BudgetFin
     )
 
 
-def _given(arguments: BudgetArguments) -> Given:
-    return Given(arguments.ops_per_step, arguments.microseconds_per_op, arguments.kernel_microseconds)
+def _given(arguments: BudgetArguments) -> Overrides:
+    return Overrides(arguments.ops_per_step, arguments.microseconds_per_op, arguments.kernel_microseconds)
 
 
 def _subject(bench: Bench, arguments: BudgetArguments) -> tuple[str, int]:
     plain = [name for name in bench.modes if MODES[name].effect(bench.device.type).compile is None]
     if arguments.mode is None and not plain:
         raise StudyError("invalid_request", "a budget needs an uncompiled mode: serve eager as well", "mode")
-    mode = choose_modes(bench, arguments.mode or plain[0])[0]
+    mode = resolve_modes(bench, arguments.mode or plain[0])[0]
     if mode not in plain:
         known = ", ".join(plain)
         raise StudyError(
             "invalid_request", f"{mode} does not issue single operators; try one of {known}", "mode"
         )
-    return mode, choose_bucket(
+    return mode, resolve_bucket(
         bench, min(bench.buffers) if arguments.batch_size is None else arguments.batch_size
     )
 
@@ -155,7 +155,7 @@ def _subject(bench: Bench, arguments: BudgetArguments) -> tuple[str, int]:
 def _modes(bench: Bench, wanted: list[str] | None) -> list[str]:
     if wanted is None:
         return list(bench.modes)
-    return [choose_modes(bench, mode, "modes")[0] for mode in dict.fromkeys(wanted)]
+    return [resolve_modes(bench, mode, "modes")[0] for mode in dict.fromkeys(wanted)]
 
 
 def _point(bench: Bench, key: Key, steps: Steps, parts: Parts, null: float) -> BatchPoint:

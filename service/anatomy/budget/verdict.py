@@ -50,7 +50,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     will_compile_help: str
 
 
-def judge(
+def make_budget(
     mode: str,
     batch_size: int,
     ops_per_step: Quantity,

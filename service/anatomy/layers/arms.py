@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 
 import torch
 
+from service.anatomy.progress import Report
 from service.protocol.modes import GradMode
 
 Key = TypeVar("Key")
-Say = Callable[[str], None]
 Times = Callable[[int], float]
 """How often → seconds of all of it."""
 
@@ -139,14 +139,16 @@ def _wall_seconds(arm: Arm, device: torch.device, times: int) -> float:
         return perf_counter() - began
 
 
-def in_rounds(arms: Mapping[Key, Arm], device: torch.device, rounds: int, say: Say) -> dict[Key, list[float]]:
+def time_arms(
+    arms: Mapping[Key, Arm], device: torch.device, rounds: int, report: Report
+) -> dict[Key, list[float]]:
     """Seconds per call of every arm, round by round; each round takes them in a fresh order."""
     found: dict[Key, list[float]] = {name: [] for name in arms}
     with collector_off():
         times = {name: calls_per_loop(arm, device) for name, arm in arms.items()}
         began = perf_counter()
         for number in range(rounds):
-            say(f"round {number + 1} of {rounds}, {perf_counter() - began:.1f} s")
+            report(f"round {number + 1} of {rounds}, {perf_counter() - began:.1f} s")
             names = list(arms)
             Random(number).shuffle(names)
             for name in names:

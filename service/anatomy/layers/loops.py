@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils.cpp_extension import get_cxx_compiler, include_paths, library_paths
 
 from service.anatomy.errors import StudyError
+from service.anatomy.progress import Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ TORCH_LIBRARY(launchbound_layers, m) {
 """
 
 
-def load_loops(cache_folder: str, say: Callable[[str], None]) -> Loops:
+def load_loops(cache_folder: str, report: Report) -> Loops:
     """The loops, compiled (about five seconds) where `cache_folder` has none for this torch and compiler.
 
     The operators are registered once per process. Raises StudyError where there is no C++ compiler.
@@ -125,7 +126,7 @@ def load_loops(cache_folder: str, say: Callable[[str], None]) -> Loops:
     key = hashlib.sha256(f"{torch.__version__} {compiler} {_SOURCE}".encode()).hexdigest()[:16]
     library = Path(cache_folder) / f"layers-{key}.so"
     if not library.exists():
-        say("compiling the loops in C++")
+        report("compiling the loops in C++")
         library.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _compile(compiler, library)
     torch.ops.load_library(library)

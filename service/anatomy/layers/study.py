@@ -9,11 +9,12 @@ import msgspec
 import numpy as np
 import torch
 
-from service.anatomy.layers.ablations import PARTS, Part, Readings, Rounds
-from service.anatomy.layers.arms import Say, State, in_rounds, python_arm
+from service.anatomy.layers.ablations import ABLATIONS, Ablation, ArmSeconds, Rounds
+from service.anatomy.layers.arms import State, python_arm, time_arms
 from service.anatomy.layers.loops import load_loops
 from service.anatomy.layers.operations import OPERATIONS, Operation
 from service.anatomy.layers.setup import Setup, arms_of
+from service.anatomy.progress import Report
 from service.measure.cases import Bench
 from service.protocol.modes import GradMode
 from service.statistics.intervals import median_interval
@@ -94,13 +95,13 @@ class LayersFinding(msgspec.Struct, frozen=True, kw_only=True):
     operations: list[OperationLayers]
 
 
-def measure_layers(bench: Bench, arguments: LayersArguments, say: Say) -> LayersFinding:
+def measure_layers(bench: Bench, arguments: LayersArguments, report: Report) -> LayersFinding:
     """Time every arm of every operator and size in interleaved rounds.
 
     Raises StudyError where there is no C++ compiler.
     """
     autocast = bench.precision.autocast is not None if arguments.autocast is None else arguments.autocast
-    loops = load_loops(bench.settings.cache_folder, say)
+    loops = load_loops(bench.settings.cache_folder, report)
     setup = Setup(bench.device, bench.precision.weights, State(arguments.grad, autocast), loops)
     chosen = [
         (OPERATIONS[name], size)
@@ -114,48 +115,52 @@ def measure_layers(bench: Bench, arguments: LayersArguments, say: Say) -> Layers
         grad=arguments.grad,
         autocast=autocast,
         rounds=arguments.rounds,
-        operations=[describe(*found) for found in _measured(setup, chosen, arguments.rounds, say)],
+        operations=[describe(*found) for found in _measured(setup, chosen, arguments.rounds, report)],
     )
 
 
 def _measured(
-    setup: Setup, chosen: list[tuple[Operation, int]], rounds: int, say: Say
-) -> Iterator[tuple[Readings, int]]:
+    setup: Setup, chosen: list[tuple[Operation, int]], rounds: int, report: Report
+) -> Iterator[tuple[ArmSeconds, int]]:
     """All of `chosen` in the same rounds."""
     arms = {("", 0, "loop"): python_arm("pass", {})}
     for operation, size in chosen:
         arms |= {(operation.name, size, key): arm for key, arm in arms_of(setup, operation, size).items()}
-    found = {key: np.array(values) for key, values in in_rounds(arms, setup.device, rounds, say).items()}
+    found = {key: np.array(values) for key, values in time_arms(arms, setup.device, rounds, report).items()}
     for operation, size in chosen:
         own = {key[2]: values for key, values in found.items() if key[:2] == (operation.name, size)}
-        yield Readings.of(setup, operation, own, found["", 0, "loop"]), size
+        yield ArmSeconds.of(setup, operation, own, found["", 0, "loop"]), size
 
 
-def describe(readings: Readings, size: int) -> OperationLayers:
+def describe(arm_seconds: ArmSeconds, size: int) -> OperationLayers:
     """Layers, sum and agreement of one operator at one size."""
-    counting = [part for part in PARTS if part.counts(readings) and part.why_not(readings) is None]
-    total = np.sum([part.seconds(readings) for part in counting], axis=0)
-    agreement = _span(total / readings["whole"])
+    summed = [
+        ablation
+        for ablation in ABLATIONS
+        if ablation.counts(arm_seconds) and ablation.why_not(arm_seconds) is None
+    ]
+    total = np.sum([ablation.seconds(arm_seconds) for ablation in summed], axis=0)
+    agreement = _span(total / arm_seconds["whole"])
     return OperationLayers(
-        operation=readings.operation.name,
-        statement=readings.operation.statement,
+        operation=arm_seconds.operation.name,
+        statement=arm_seconds.operation.statement,
         size=size,
-        layers=[_layer(part, readings, part in counting) for part in PARTS],
+        layers=[_layer(ablation, arm_seconds, ablation in summed) for ablation in ABLATIONS],
         sum_microseconds=_span(total * 1e6),
-        whole_microseconds=_span(readings["whole"] * 1e6),
+        whole_microseconds=_span(arm_seconds["whole"] * 1e6),
         agreement=agreement,
         agrees=abs(agreement.value - 1) <= AGREEMENT,
     )
 
 
-def _layer(part: Part, readings: Readings, in_sum: bool) -> Layer:
-    why_not = part.why_not(readings)
+def _layer(ablation: Ablation, arm_seconds: ArmSeconds, in_sum: bool) -> Layer:
+    why_not = ablation.why_not(arm_seconds)
     return Layer(
-        name=part.name,
+        name=ablation.name,
         in_sum=in_sum,
-        experiment=part.experiment(readings),
+        experiment=ablation.experiment(arm_seconds),
         why_not=why_not,
-        microseconds=None if why_not else _span(part.seconds(readings) * 1e6),
+        microseconds=None if why_not else _span(ablation.seconds(arm_seconds) * 1e6),
     )
 
 

@@ -56,7 +56,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordedStep:
+class StepCalls:
     """One marked step: its calls in order, its wall time under the profiler and how many events it wrote."""
 
     calls: tuple[Call, ...]
@@ -65,7 +65,7 @@ class RecordedStep:
     events: int
 
 
-def record(case: Case, steps: int, operands: bool = False) -> list[RecordedStep]:
+def record(case: Case, steps: int, operands: bool = False) -> list[StepCalls]:
     """Run `steps` steps under the profiler. With `operands` it also notes shapes, which slows it."""
     # Not torch.profiler's own: in one cycle without warnings that reads every event twice, which takes longer
     # than all steps.
@@ -82,8 +82,8 @@ def record(case: Case, steps: int, operands: bool = False) -> list[RecordedStep]
     return [_step(mark, overloads) for mark in marks]
 
 
-def _step(mark: Any, overloads: dict[int, str]) -> RecordedStep:  # noqa: ANN401 - an event of torch's tree
-    return RecordedStep(
+def _step(mark: Any, overloads: dict[int, str]) -> StepCalls:  # noqa: ANN401 - an event of torch's tree
+    return StepCalls(
         calls=tuple(_calls(mark.children, overloads, ())),
         begin_ns=mark.start_time_ns,
         seconds=mark.duration_time_ns / 1e9,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +15,7 @@ from service.anatomy.operators.graph_breaks import Tracing, trace
 from service.anatomy.operators.guards import Guard, entries, read_guards
 from service.anatomy.operators.sources import FusedKernel, fused_kernels
 from service.anatomy.operators.wrapper_times import WrapperTimes, time_wrappers
+from service.anatomy.progress import Report
 from service.measure.cases import Bench, Case
 
 
@@ -26,7 +27,7 @@ class GraphCall:
     inputs: list[Any]
 
 
-class Compiled(msgspec.Struct, frozen=True, kw_only=True):
+class CompilerReport(msgspec.Struct, frozen=True, kw_only=True):
     """A compiled step. `recompiles` counts entries of its code after the first; `tracing` what may break."""
 
     tracing: Tracing
@@ -38,17 +39,17 @@ class Compiled(msgspec.Struct, frozen=True, kw_only=True):
     times: WrapperTimes | None
 
 
-def read_compiled(bench: Bench, case: Case, say: Callable[[str], None]) -> Compiled:
+def read_compiled(bench: Bench, case: Case, report: Report) -> CompilerReport:
     """Raises StudyError where the step ran without the compiler's code."""
     with graph_calls() as calls:
         case.call()
     compiled = entries(case.step)
     if not calls or not compiled:
         raise StudyError("mode_failed", f"{case.mode} ran no compiled code: ask for it again", "mode")
-    say("timing guards and wrappers")
+    report("timing guards and wrappers")
     times = time_wrappers(case, calls[0].graph, calls[0].inputs) if len(calls) == 1 else None
     code = [call.graph.source_code for call in calls]
-    return Compiled(
+    return CompilerReport(
         tracing=trace(bench, case),
         compiled_graphs=len(calls),
         recompiles=len(compiled) - 1,

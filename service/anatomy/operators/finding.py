@@ -6,7 +6,7 @@ import msgspec
 
 from service.anatomy.operators.graph_breaks import GraphBreak
 from service.anatomy.operators.guards import Guard
-from service.anatomy.operators.native import Native
+from service.anatomy.operators.native import NativeSamples
 from service.anatomy.operators.rows import Copy, Operator, Sync
 from service.anatomy.operators.sources import FusedKernel
 from service.anatomy.operators.wrapper_times import WrapperTimes
@@ -67,6 +67,6 @@ class OperatorsFinding(msgspec.Struct, frozen=True, kw_only=True):
     wrapper: WrapperTimes | None = None
     fused_kernels: list[FusedKernel] | None = None
     generated_code: str | None = None
-    native: Native | None = None
+    native: NativeSamples | None = None
     prepare_seconds: float
     notes: list[str]

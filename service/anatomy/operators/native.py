@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import platform
 from collections import Counter
-from collections.abc import Callable
 from time import perf_counter_ns
 
 import msgspec
 
+from service.anatomy.progress import Report
 from service.measure.cases import Bench, Case
 from service.measure.native_stacks import PerfError, Sample, recording
 from service.measure.symbols import Side, rule_of
@@ -25,7 +25,7 @@ SYMBOLS_SHOWN = 25
 SYMBOL_CHARACTERS = 160
 
 
-class Symbol(msgspec.Struct, frozen=True, kw_only=True):
+class NativeFunction(msgspec.Struct, frozen=True, kw_only=True):
     """A function of `binary`, its share of all samples, and the rule that made it kernel or host."""
 
     symbol: str
@@ -35,13 +35,13 @@ class Symbol(msgspec.Struct, frozen=True, kw_only=True):
     share: float
 
 
-class Native(msgspec.Struct, frozen=True, kw_only=True):
+class NativeSamples(msgspec.Struct, frozen=True, kw_only=True):
     """`symbols` are the most frequent. Without samples `reason` says why, and the rest is empty."""
 
     samples: int
     steps: int
     kernel_share: float | None
-    symbols: list[Symbol]
+    symbols: list[NativeFunction]
     reason: str | None = None
 
 
@@ -50,7 +50,7 @@ def late(taken: float) -> bool:
     return taken + PERF_SECONDS > ANSWER_SECONDS
 
 
-def left_out() -> Native:
+def left_out() -> NativeSamples:
     """What stands in a finding that would have been late."""
     return _nothing(
         f"left out, because with it the answer would have taken more than {ANSWER_SECONDS:g} s: ask at a "
@@ -74,14 +74,14 @@ def note_of_cut(seconds: float) -> str | None:
 
 
 def sample_native(
-    bench: Bench, case: Case, say: Callable[[str], None], seconds: float = SAMPLED_SECONDS
-) -> Native:
+    bench: Bench, case: Case, report: Report, seconds: float = SAMPLED_SECONDS
+) -> NativeSamples:
     """Run steps under perf for `seconds`, at least one. What cannot be sampled here is said in `reason`."""
     if bench.device.type != "cpu":
         return _nothing("on CUDA kernels run on the device, where perf does not look")
     if platform.machine() != "x86_64":
         return _nothing("the classes of symbols are known for x86_64 only")
-    say("sampling native functions with perf")
+    report("sampling native functions with perf")
     # Of the parent, because this process may be pinned to the very cores that perf is to leave alone.
     elsewhere = os.sched_getaffinity(os.getppid()) - set(bench.cpus) or set(bench.cpus)
     steps = 0
@@ -97,18 +97,18 @@ def sample_native(
     return summary([sample for sample in seen.samples if began <= sample.instant_ns < now], steps)
 
 
-def summary(samples: list[Sample], steps: int) -> Native:
+def summary(samples: list[Sample], steps: int) -> NativeSamples:
     """The most frequent symbols of `samples`, with their shares."""
     if not samples:
         return _nothing("perf gave no samples of this process")
     counts = Counter((sample.symbol, os.path.basename(sample.binary), sample.side) for sample in samples)
     paths = {(sample.symbol, os.path.basename(sample.binary)): sample.binary for sample in samples}
-    return Native(
+    return NativeSamples(
         samples=len(samples),
         steps=steps,
         kernel_share=sum(sample.side == "kernel" for sample in samples) / len(samples),
         symbols=[
-            Symbol(
+            NativeFunction(
                 symbol=symbol[:SYMBOL_CHARACTERS],
                 binary=binary,
                 side=side,
@@ -120,5 +120,5 @@ def summary(samples: list[Sample], steps: int) -> Native:
     )
 
 
-def _nothing(reason: str) -> Native:
-    return Native(samples=0, steps=0, kernel_share=None, symbols=[], reason=reason)
+def _nothing(reason: str) -> NativeSamples:
+    return NativeSamples(samples=0, steps=0, kernel_share=None, symbols=[], reason=reason)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
 from models.served import NoTwin
 from service.anatomy.operators.calls import Call, record
-from service.anatomy.operators.compiled import Compiled, read_compiled
+from service.anatomy.operators.compiled import CompilerReport, read_compiled
 from service.anatomy.operators.device_work import NO_DEVICE, device_work, reported_waits
 from service.anatomy.operators.dispatch_keys import thread_keys
 from service.anatomy.operators.finding import OperatorsArguments, OperatorsFinding
 from service.anatomy.operators.graph_breaks import trace
 from service.anatomy.operators.native import (
-    Native,
+    NativeSamples,
     late,
     left_out,
     note_of_cut,
@@ -25,84 +24,85 @@ from service.anatomy.operators.native import (
 from service.anatomy.operators.records import OperatorRecord, OperatorRecorder
 from service.anatomy.operators.rows import Sync, agreeing, copies, operator_rows, syncs
 from service.anatomy.operators.times import OperatorTimes, time_operators
-from service.anatomy.resolve import choose_bucket, choose_case, choose_modes
+from service.anatomy.progress import Report
+from service.anatomy.resolve import resolve_bucket, resolve_case, resolve_modes
 from service.anatomy.timeline.tax import OF_DECODE
 from service.measure.cases import Bench, Case
 from service.measure.floors import Dispatch, calibrated, floor, measured, prepare_floor
 from service.protocol.modes import MODES
 
-Say = Callable[[str], None]
-
 __all__ = ["OperatorsArguments", "OperatorsFinding", "list_operators"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Listed:
+class _OperatorList:
     calls: tuple[Call, ...]
     records: list[OperatorRecord] | None
     times: OperatorTimes
 
 
-def list_operators(bench: Bench, arguments: OperatorsArguments, say: Say) -> OperatorsFinding:
+def list_operators(bench: Bench, arguments: OperatorsArguments, report: Report) -> OperatorsFinding:
     """Take one step of a mode apart. Raises StudyError for a mode or batch that is not there."""
     began = perf_counter()
-    choose_modes(bench, arguments.mode)
-    bucket = choose_bucket(bench, arguments.batch_size)
-    case = choose_case(bench, arguments.mode, bucket, arguments.phase, say)
+    resolve_modes(bench, arguments.mode)
+    bucket = resolve_bucket(bench, arguments.batch_size)
+    case = resolve_case(bench, arguments.mode, bucket, arguments.phase, report)
     compiled = MODES[case.mode].effect(bench.device.type).compile is not None
     if compiled:
-        say("tracing for graph breaks")
+        report("tracing for graph breaks")
         trace(bench, case)
-    no_floor = _prepare_floor(bench, case, say)
+    no_floor = _prepare_floor(bench, case, report)
     prepared = perf_counter() - began
-    facts = read_compiled(bench, case, say) if compiled else None
-    listed = _list(bench, case, say)
+    facts = read_compiled(bench, case, report) if compiled else None
+    listed = _list(bench, case, report)
     taken = perf_counter() - began - prepared
     sampled = sampling_seconds(taken)
-    native = _native(bench, case, arguments, taken, say)
+    native = _native(bench, case, arguments, taken, report)
     notes = _notes(bench, case, listed, no_floor)
     if native is not None and native.samples and (cut := note_of_cut(sampled)):
         notes.append(cut)
-    say("calibrating dispatch")
+    report("calibrating dispatch")
     return _finding(bench, case, arguments, listed, facts, native, prepared, notes)
 
 
-def _native(bench: Bench, case: Case, arguments: OperatorsArguments, taken: float, say: Say) -> Native | None:
+def _native(
+    bench: Bench, case: Case, arguments: OperatorsArguments, taken: float, report: Report
+) -> NativeSamples | None:
     """Native functions of the step, unless they are not wanted or would make the answer late."""
     if arguments.native is False:
         return None
     if arguments.native is None and late(taken):
         return left_out()
-    return sample_native(bench, case, say, sampling_seconds(taken))
+    return sample_native(bench, case, report, sampling_seconds(taken))
 
 
-def _prepare_floor(bench: Bench, case: Case, say: Say) -> str | None:
+def _prepare_floor(bench: Bench, case: Case, report: Report) -> str | None:
     """On a CPU build the hollow twin; returns why there is none, where there is none."""
     if bench.device.type == "cpu":
         try:
-            prepare_floor(bench, case.mode, case.buffers.bucket, say)
+            prepare_floor(bench, case.mode, case.buffers.bucket, report)
         except NoTwin as missing:
             return str(missing)
     return None
 
 
-def _list(bench: Bench, case: Case, say: Say) -> _Listed:
-    say("recording one step")
+def _list(bench: Bench, case: Case, report: Report) -> _OperatorList:
+    report("recording one step")
     calls = record(case, 1, operands=True)[0].calls
     thread = thread_keys(MODES[case.mode], bench.device, bench.precision)
     with OperatorRecorder(thread) as seen:
         case.call()
     records = seen.seen if agreeing(calls, seen.seen) else None
-    return _Listed(calls, records, time_operators(bench, case, calls, say))
+    return _OperatorList(calls, records, time_operators(bench, case, calls, report))
 
 
 def _finding(
     bench: Bench,
     case: Case,
     arguments: OperatorsArguments,
-    listed: _Listed,
-    facts: Compiled | None,
-    native: Native | None,
+    listed: _OperatorList,
+    facts: CompilerReport | None,
+    native: NativeSamples | None,
     prepared: float,
     notes: list[str],
 ) -> OperatorsFinding:
@@ -144,7 +144,7 @@ def _finding(
     )
 
 
-def _compiled_fields(facts: Compiled | None) -> dict[str, Any]:
+def _compiled_fields(facts: CompilerReport | None) -> dict[str, Any]:
     if facts is None:
         return {}
     return {
@@ -159,7 +159,7 @@ def _compiled_fields(facts: Compiled | None) -> dict[str, Any]:
     }
 
 
-def _notes(bench: Bench, case: Case, listed: _Listed, no_floor: str | None) -> list[str]:
+def _notes(bench: Bench, case: Case, listed: _OperatorList, no_floor: str | None) -> list[str]:
     notes = [f"dispatch is not known: {no_floor}"] if no_floor else []
     if listed.records is None:
         notes.append("keys, views and lines are unknown: a dispatch mode saw other calls than the profiler")

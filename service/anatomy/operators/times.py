@@ -13,7 +13,8 @@ from statistics import median
 from time import perf_counter
 
 from service.anatomy.errors import StudyError
-from service.anatomy.operators.calls import Call, RecordedStep, record
+from service.anatomy.operators.calls import Call, StepCalls, record
+from service.anatomy.progress import Report
 from service.measure.cases import Bench, Case
 from service.measure.estimate import Estimate, estimate
 
@@ -25,14 +26,14 @@ MOST_STEPS, LEAST_STEPS = 40, 6
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class BlockSize:
     """Steps of each side in a row, after untimed ones, which short steps need to be in their own state."""
 
     lead: int
     steps: int
 
 
-SHORT, LONG = Round(lead=2, steps=4), Round(lead=1, steps=3)
+SHORT, LONG = BlockSize(lead=2, steps=4), BlockSize(lead=1, steps=3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ def time_operators(
     bench: Bench,
     case: Case,
     calls: tuple[Call, ...],
-    say: Callable[[str], None],
+    report: Report,
     clock: Callable[[], float] = perf_counter,
 ) -> OperatorTimes:
     """Rounds of plain and profiled steps until `clock` says that the budget is spent; samples say how many.
@@ -67,8 +68,8 @@ def time_operators(
     Raises StudyError where the step does not make the same calls each time.
     """
     plain: list[float] = []
-    recorded: list[RecordedStep] = []
-    say("timing operators")
+    recorded: list[StepCalls] = []
+    report("timing operators")
     began = clock()
     case.call()
     bench.synchronise()
@@ -86,7 +87,7 @@ def time_operators(
     return _times(plain, recorded)
 
 
-def _times(plain: list[float], recorded: list[RecordedStep]) -> OperatorTimes:
+def _times(plain: list[float], recorded: list[StepCalls]) -> OperatorTimes:
     whole, profiled = estimate(plain), estimate([step.seconds for step in recorded])
     events = recorded[0].events
     # Of the shortest: others on the machine only ever lengthen a step, and would be taken for the profiler.
@@ -104,7 +105,7 @@ def _times(plain: list[float], recorded: list[RecordedStep]) -> OperatorTimes:
     return OperatorTimes(whole, profiled, cost, own, lead, tail)
 
 
-def _since_the_last(step: RecordedStep, place: int) -> float:
+def _since_the_last(step: StepCalls, place: int) -> float:
     call = step.calls[place]
     if place == 0:
         return (call.begin_ns - step.begin_ns) / 1e9
@@ -112,7 +113,7 @@ def _since_the_last(step: RecordedStep, place: int) -> float:
     return (call.begin_ns - last.begin_ns) / 1e9 - last.seconds
 
 
-def _after_the_last(step: RecordedStep) -> float:
+def _after_the_last(step: StepCalls) -> float:
     if not step.calls:
         return step.seconds
     last = step.calls[-1]

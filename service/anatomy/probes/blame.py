@@ -11,7 +11,7 @@ from typing import Any
 
 from service.anatomy.operators.dispatch_keys import thread_keys
 from service.anatomy.operators.records import OperatorRecord, OperatorRecorder, short_place
-from service.anatomy.probes.probed_model import Subject
+from service.anatomy.probes.probed_model import ProbedModel
 from service.protocol.modes import MODES
 
 _OWN = Path(__file__).parent
@@ -36,9 +36,9 @@ def line_that_calls(target: CodeType | Callable[..., Any], run: Callable[[], obj
     return _one(found, f"a call of {target}")
 
 
-def records(subject: Subject, run: Callable[[], object]) -> list[OperatorRecord]:
+def records(probed: ProbedModel, run: Callable[[], object]) -> list[OperatorRecord]:
     """Every operator of `run` below autograd, with the line that called it."""
-    keys = thread_keys(MODES["inference_mode"], subject.bench.device, subject.bench.precision)
+    keys = thread_keys(MODES["inference_mode"], probed.bench.device, probed.bench.precision)
     looking = OperatorRecorder(keys)
     with looking:
         run()

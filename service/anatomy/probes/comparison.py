@@ -1,4 +1,4 @@
-"""A step without and with one fault: how the two are timed against each other, and what the trial tells."""
+"""A step without and with one fault, and how the two are timed against each other."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Counter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class TimedStep:
     """One of the two steps: `call` is timed, and `prepare` and `after` run before and after it, untimed."""
 
     call: Callable[[], object]
@@ -35,14 +35,14 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
-    """Both sides, warmed, and what was learnt while they were.
+class FaultComparison:
+    """Both steps, warmed, and what was learnt while they were.
 
     `blame` is the faulty line as `file:number`. `most_repeats` bounds the repeats where each one is dear.
     """
 
-    without: Side
-    with_fault: Side
+    without: TimedStep
+    with_fault: TimedStep
     counter: Counter
     blame: str
     notes: list[str] = field(default_factory=list)
@@ -50,30 +50,30 @@ class Trial:
 
 
 def interleave(
-    trial: Trial, repeats: int, seed: int, synchronise: Callable[[], object]
+    comparison: FaultComparison, repeats: int, seed: int, synchronise: Callable[[], object]
 ) -> tuple[list[float], list[float]]:
     """Seconds of `repeats` pairs, without and with the fault; `seed` draws the order within each pair.
 
     A time ends when the device has finished, so that what a fault makes it wait for is seen.
     """
-    order, sides = random.Random(seed), (trial.without, trial.with_fault)
+    order, steps = random.Random(seed), (comparison.without, comparison.with_fault)
     seconds: tuple[list[float], list[float]] = [], []
     for _ in range(repeats):
         for index in order.sample((0, 1), 2):
-            seconds[index].append(_timed(sides[index], synchronise))
+            seconds[index].append(_timed(steps[index], synchronise))
     return seconds
 
 
-def _timed(side: Side, synchronise: Callable[[], object]) -> float:
-    if side.prepare is not None:
-        side.prepare()
-    for _ in range(side.warm_passes):
-        side.call()
+def _timed(step: TimedStep, synchronise: Callable[[], object]) -> float:
+    if step.prepare is not None:
+        step.prepare()
+    for _ in range(step.warm_passes):
+        step.call()
     synchronise()
     began = perf_counter_ns()
-    side.call()
+    step.call()
     synchronise()
     ended = perf_counter_ns()
-    if side.after is not None:
-        side.after()
+    if step.after is not None:
+        step.after()
     return (ended - began) / 1e9

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 
 from models.served import Cache, Served
 from service.anatomy.probes.blame import line_in, line_that_calls
-from service.anatomy.probes.comparison import EVENTS, Counter, Side, Trial
+from service.anatomy.probes.comparison import EVENTS, Counter, FaultComparison, TimedStep
 from service.anatomy.probes.compiling import compiled, failed_guard, recompiles, seconds_of, why_recompiled
-from service.anatomy.probes.probed_model import Subject
+from service.anatomy.probes.probed_model import ProbedModel
+from service.anatomy.progress import Report
 
 
 class _Counting(nn.Module):
@@ -30,20 +29,20 @@ class _Counting(nn.Module):
         return self.model(tokens, positions, last, cache)
 
 
-def recompile(subject: Subject, say: Callable[[str], None]) -> Trial:
+def recompile(probed: ProbedModel, report: Report) -> FaultComparison:
     """A Python counter in the step: each of its values is a guard, and each call finds a new value."""
-    plain, counting = compiled(subject.model), compiled(_Counting(subject.model))
-    without, with_fault = subject.served(plain), subject.served(counting)
-    say("compiling the step")
+    plain, counting = compiled(probed.model), compiled(_Counting(probed.model))
+    without, with_fault = probed.served(plain), probed.served(counting)
+    report("compiling the step")
     first = seconds_of(without)
     with_fault()
     before = recompiles(counting)
-    say("compiling it again at every call")
+    report("compiling it again at every call")
     with_fault()
     reason = why_recompiled()
-    return Trial(
-        without=Side(without),
-        with_fault=Side(with_fault, warm_passes=0),
+    return FaultComparison(
+        without=TimedStep(without),
+        with_fault=TimedStep(with_fault, warm_passes=0),
         most_repeats=EVENTS,
         counter=Counter(name="recompiles", before=before, after=recompiles(counting)),
         blame=line_in(reason),
@@ -56,9 +55,9 @@ def recompile(subject: Subject, say: Callable[[str], None]) -> Trial:
     )
 
 
-def grad_mode_mismatch(subject: Subject, say: Callable[[str], None]) -> Trial:
+def grad_mode_mismatch(probed: ProbedModel, report: Report) -> FaultComparison:
     """A step compiled in inference mode, and called by somebody who left it out."""
-    step = compiled(subject.model)
+    step = compiled(probed.model)
 
     def as_warmed(*arguments: object) -> object:
         with torch.inference_mode(True), torch.no_grad():
@@ -68,15 +67,15 @@ def grad_mode_mismatch(subject: Subject, say: Callable[[str], None]) -> Trial:
         with torch.inference_mode(False), torch.enable_grad():
             return step(*arguments)
 
-    without, with_fault = subject.served(as_warmed), subject.served(forgotten)
-    say("compiling in inference mode")
+    without, with_fault = probed.served(as_warmed), probed.served(forgotten)
+    report("compiling in inference mode")
     without()
     before = recompiles(step)
-    say("compiling again with grad mode on")
+    report("compiling again with grad mode on")
     again, reason = seconds_of(with_fault), why_recompiled()
-    return Trial(
-        without=Side(without),
-        with_fault=Side(with_fault),
+    return FaultComparison(
+        without=TimedStep(without),
+        with_fault=TimedStep(with_fault),
         counter=Counter(name="recompiles", before=before, after=recompiles(step)),
         blame=line_that_calls(torch.enable_grad.__enter__.__code__, with_fault),
         notes=[
@@ -87,33 +86,33 @@ def grad_mode_mismatch(subject: Subject, say: Callable[[str], None]) -> Trial:
     )
 
 
-def thread_change(subject: Subject, say: Callable[[str], None]) -> Trial:
+def thread_change(probed: ProbedModel, report: Report) -> FaultComparison:
     """The number of threads changed between warm-up and a call."""
     threads = torch.get_num_threads()
     other = threads - 1 if threads > 1 else threads + 1
-    without, victim = subject.served(compiled(subject.model)), [compiled(subject.model)]
+    without, victim = probed.served(compiled(probed.model)), [compiled(probed.model)]
 
     def changed(*arguments: object) -> object:
         torch.set_num_threads(other)
         return victim[0](*arguments)
 
     def warm_anew() -> None:
-        victim[0] = compiled(subject.model)
-        subject.served(victim[0])()
+        victim[0] = compiled(probed.model)
+        probed.served(victim[0])()
 
-    with_fault = subject.served(changed)
-    say(f"compiling for {threads} threads")
+    with_fault = probed.served(changed)
+    report(f"compiling for {threads} threads")
     without()
     warm_anew()
     before = recompiles(victim[0])
-    say(f"compiling for {other} threads")
+    report(f"compiling for {other} threads")
     blame = line_that_calls(torch.set_num_threads, with_fault)
     after, reason = recompiles(victim[0]), why_recompiled()
     torch.set_num_threads(threads)
-    return Trial(
-        without=Side(without),
+    return FaultComparison(
+        without=TimedStep(without),
         most_repeats=EVENTS,
-        with_fault=Side(
+        with_fault=TimedStep(
             with_fault, prepare=warm_anew, after=lambda: torch.set_num_threads(threads), warm_passes=0
         ),
         counter=Counter(name="recompiles", before=before, after=after),

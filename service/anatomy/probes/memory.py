@@ -15,8 +15,9 @@ from service.anatomy.errors import StudyError
 from service.anatomy.operators.calls import record
 from service.anatomy.operators.records import OperatorRecord
 from service.anatomy.probes.blame import line_of, records
-from service.anatomy.probes.comparison import Counter, Side, Trial
-from service.anatomy.probes.probed_model import Subject
+from service.anatomy.probes.comparison import Counter, FaultComparison, TimedStep
+from service.anatomy.probes.probed_model import ProbedModel
+from service.anatomy.progress import Report
 
 SCRATCH_BYTES = tuple(size << 20 for size in (33, 65, 129, 257, 513))
 """The smallest of these that comes from the system each time is taken. glibc keeps at most 32 MiB back on
@@ -34,24 +35,24 @@ _STEPS_COUNTED = 5
 _COPYING = ("aten::clone", "aten::_to_copy", "aten::copy_")
 
 
-def hidden_copy(subject: Subject, say: Callable[[str], None]) -> Trial:
+def hidden_copy(probed: ProbedModel, report: Report) -> FaultComparison:
     """The layers' outputs laid out with their features first, as a view that looks free."""
-    spoiled = subject.copy()
-    for layer in subject.layers(spoiled):
+    spoiled = probed.copy()
+    for layer in probed.layers(spoiled):
         layer.register_forward_hook(_features_first)
-    without, with_fault = subject.served(subject.model, "prefill"), subject.served(spoiled, "prefill")
-    say("counting copies")
-    (before, before_bytes), (after, after_bytes) = copies(subject, without), copies(subject, with_fault)
-    seen = records(subject, with_fault)
+    without, with_fault = probed.served(probed.model, "prefill"), probed.served(spoiled, "prefill")
+    report("counting copies")
+    (before, before_bytes), (after, after_bytes) = copies(probed, without), copies(probed, with_fault)
+    seen = records(probed, with_fault)
     blame = line_of("aten::clone", seen)
-    return Trial(
-        without=Side(without),
-        with_fault=Side(with_fault),
+    return FaultComparison(
+        without=TimedStep(without),
+        with_fault=TimedStep(with_fault),
         counter=Counter(name="copies_per_step", before=before, after=after),
         blame=blame,
         notes=[
             f"A step copied {before_bytes:,} bytes without and {after_bytes:,} bytes with the fault.",
-            *_further_copies(records(subject, without), seen, blame),
+            *_further_copies(records(probed, without), seen, blame),
         ],
     )
 
@@ -70,29 +71,29 @@ def _further_copies(before: list[OperatorRecord], after: list[OperatorRecord], b
     return [f"The layout made others copy as well: {', '.join(further)}."] if further else []
 
 
-def copies(subject: Subject, run: Callable[[], object]) -> tuple[int, int]:
+def copies(probed: ProbedModel, run: Callable[[], object]) -> tuple[int, int]:
     """How many tensors a call of `run` copies, in operators and within their kernels, and their bytes."""
-    step = record(subject.case(run), 1, operands=True)[0]
+    step = record(probed.case(run), 1, operands=True)[0]
     copied = [target for call in step.calls for target in call.copied]
     return len(copied), sum(target.bytes for target in copied)
 
 
-def allocator_churn(subject: Subject, say: Callable[[str], None]) -> Trial:
+def allocator_churn(probed: ProbedModel, report: Report) -> FaultComparison:
     """A scratch buffer made in every step, where one that is kept would do."""
-    kept, churning = subject.copy(), subject.copy()
-    device = subject.bench.device
+    kept, churning = probed.copy(), probed.copy()
+    device = probed.bench.device
     name, count = _requests(device)
     size = SCRATCH_BYTES[0] if device.type == "cuda" else _never_kept(count)
     scratch = torch.empty(size, dtype=torch.uint8, device=device)
-    subject.layers(kept)[0].register_forward_hook(lambda *_: _clear(scratch))
-    subject.layers(churning)[0].register_forward_hook(lambda *_: _scratch_anew(size, device))
-    without, with_fault = subject.served(kept), subject.served(churning)
-    say("counting what the allocator asks of the system")
-    return Trial(
-        without=Side(without),
-        with_fault=Side(with_fault),
+    probed.layers(kept)[0].register_forward_hook(lambda *_: _clear(scratch))
+    probed.layers(churning)[0].register_forward_hook(lambda *_: _scratch_anew(size, device))
+    without, with_fault = probed.served(kept), probed.served(churning)
+    report("counting what the allocator asks of the system")
+    return FaultComparison(
+        without=TimedStep(without),
+        with_fault=TimedStep(with_fault),
         counter=Counter(name=name, before=_per_step(count, without), after=_per_step(count, with_fault)),
-        blame=line_of("aten::empty.memory_format", records(subject, with_fault)),
+        blame=line_of("aten::empty.memory_format", records(probed, with_fault)),
         notes=[
             f"Both steps clear {size >> 20} MiB in their first layer; only its origin differs.",
             _ON_CUDA if scratch.is_cuda else _ON_CPU,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from models.served import Cache, Served
 from models.transformer import Transformer
 from service.anatomy.errors import StudyError
-from service.anatomy.resolve import choose_bucket
+from service.anatomy.resolve import resolve_bucket
 from service.measure.cases import DECODE_POSITION, Bench, Case
 from service.protocol.messages import Phase
 from service.step.callables import Buffers, allocate
@@ -24,7 +24,7 @@ LAYERS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class ProbedModel:
     """A step of the served model to put faults into. `model` shares its weights and is not to be changed.
 
     The model is shortened to `LAYERS` layers where it is one of ours; others are taken whole.
@@ -68,14 +68,14 @@ class Subject:
         return Case("inference_mode", phase, lambda *_: run(), self.buffers)  # type: ignore[arg-type]
 
 
-def make_subject(bench: Bench, batch_size: int) -> Subject:
-    """A subject at the bucket of `batch_size`. Raises StudyError where no bucket is that large."""
-    bucket, model = choose_bucket(bench, batch_size), _own(bench.model)
+def make_probed_model(bench: Bench, batch_size: int) -> ProbedModel:
+    """A probed at the bucket of `batch_size`. Raises StudyError where no bucket is that large."""
+    bucket, model = resolve_bucket(bench, batch_size), _own(bench.model)
     if isinstance(model, Transformer):
         del model.blocks[LAYERS:]
         model.config = replace(model.config, layers=len(model.blocks))
     buffers = allocate(model, [bucket], bench.settings.prefill_chunk, bench.precision.cache)
-    return Subject(bench, model, buffers[bucket])
+    return ProbedModel(bench, model, buffers[bucket])
 
 
 def _own(model: Served) -> Served:

@@ -9,15 +9,16 @@ from typing import Annotated, Literal
 import msgspec
 
 from service.anatomy.errors import StudyError
-from service.anatomy.probes.comparison import Counter, Trial, interleave
+from service.anatomy.probes.comparison import Counter, FaultComparison, interleave
 from service.anatomy.probes.graphs import graph_break
 from service.anatomy.probes.guards import grad_mode_mismatch, recompile, thread_change
 from service.anatomy.probes.memory import allocator_churn, hidden_copy
 from service.anatomy.probes.modes import autocast, sync_point
 from service.anatomy.probes.operator import custom_op
-from service.anatomy.probes.probed_model import Subject, make_subject
+from service.anatomy.probes.probed_model import ProbedModel, make_probed_model
 from service.anatomy.probes.shapes import LIMIT, unbucketed_shape
 from service.anatomy.probes.state import as_found
+from service.anatomy.progress import Report
 from service.measure.cases import Bench
 from service.measure.estimate import Estimate, estimate
 from service.protocol.messages import Phase
@@ -75,7 +76,7 @@ class ProbeFinding(msgspec.Struct, frozen=True, kw_only=True):
 class Probe:
     """A row of the table. A probe `resets` where it leaves compiled entries on the model's own code."""
 
-    run: Callable[[Subject, Callable[[str], None]], Trial]
+    run: Callable[[ProbedModel, Callable[[str], None]], FaultComparison]
     cure: str
     phase: Phase = "decode"
     resets: bool = False
@@ -123,7 +124,7 @@ TABLE: dict[str, Probe] = {
 """Every probe there is, by the names that `service.protocol.probes` teaches."""
 
 
-def run_probe(bench: Bench, arguments: ProbesArguments, say: Callable[[str], None]) -> ProbeFinding:
+def run_probe(bench: Bench, arguments: ProbesArguments, report: Report) -> ProbeFinding:
     """Run the probe `arguments.name` and leave the process as it was found.
 
     Raises StudyError for a probe that does not exist, a batch that no bucket holds, or a model that lacks
@@ -134,17 +135,15 @@ def run_probe(bench: Bench, arguments: ProbesArguments, say: Callable[[str], Non
         raise StudyError("not_found", f"no probe '{arguments.name[:64]}'; try one of {known}", "name")
     probe = TABLE[arguments.name]
     with as_found(bench, probe.resets, probe.recompile_limit):
-        return _measure(bench, probe, arguments, say)
+        return _measure(bench, probe, arguments, report)
 
 
-def _measure(
-    bench: Bench, probe: Probe, arguments: ProbesArguments, say: Callable[[str], None]
-) -> ProbeFinding:
-    subject = make_subject(bench, arguments.batch_size)
-    trial = probe.run(subject, say)
-    repeats = min(arguments.repeats, trial.most_repeats or arguments.repeats)
-    say(f"timing {repeats} pairs of steps")
-    without, with_fault = interleave(trial, repeats, arguments.seed, bench.synchronise)
+def _measure(bench: Bench, probe: Probe, arguments: ProbesArguments, report: Report) -> ProbeFinding:
+    probed = make_probed_model(bench, arguments.batch_size)
+    comparison = probe.run(probed, report)
+    repeats = min(arguments.repeats, comparison.most_repeats or arguments.repeats)
+    report(f"timing {repeats} pairs of steps")
+    without, with_fault = interleave(comparison, repeats, arguments.seed, bench.synchronise)
     # Pairs lie close in time and share the machine's state; their median bears a pair that was disturbed.
     ratio = median_interval([b / a for a, b in zip(without, with_fault, strict=True)])
     return ProbeFinding(
@@ -152,20 +151,20 @@ def _measure(
         without=estimate(without),
         with_fault=estimate(with_fault),
         ratio=Ratio(value=ratio.value, low=ratio.low, high=ratio.high),
-        verdict=judge(ratio),
-        counter=trial.counter,
-        blame=trial.blame,
+        verdict=verdict_of(ratio),
+        counter=comparison.counter,
+        blame=comparison.blame,
         cure=probe.cure,
         teaches=PROBES[arguments.name],
-        notes=trial.notes,
+        notes=comparison.notes,
         device=bench.device.type,
-        batch_size=subject.buffers.bucket,
+        batch_size=probed.buffers.bucket,
         phase=probe.phase,
-        layers=subject.model.config.layers,
+        layers=probed.model.config.layers,
     )
 
 
-def judge(ratio: Interval) -> Verdict:
+def verdict_of(ratio: Interval) -> Verdict:
     """What the interval of times with the fault over times without it allows to say."""
     if not ratio.excludes_one or abs(ratio.value - 1) < SMALLEST_DIFFERENCE:
         return "no detectable difference"

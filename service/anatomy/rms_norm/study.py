@@ -16,12 +16,12 @@ from torch._inductor import metrics
 from torch.nn import functional
 
 from service.anatomy.errors import StudyError
-from service.anatomy.layers.arms import Arm, State, in_rounds
+from service.anatomy.layers.arms import Arm, State, time_arms
+from service.anatomy.progress import Report
 from service.measure.cases import Bench
 from service.measure.estimate import Estimate, estimate
 from service.statistics.intervals import median_interval
 
-Say = Callable[[str], None]
 Norm = Callable[[Tensor, Tensor, float], Tensor]
 Form = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
@@ -112,7 +112,7 @@ def surrounded(norm: Norm) -> Form:
     return FunctionType(form.__code__.replace(), form.__globals__, "form", None, form.__closure__)
 
 
-def compare_rms_norm(bench: Bench, arguments: RmsNormArguments, say: Say) -> RmsNormFinding:
+def compare_rms_norm(bench: Bench, arguments: RmsNormArguments, report: Report) -> RmsNormFinding:
     """Time both forms, eager and compiled, in interleaved rounds under inference mode.
 
     Raises StudyError where a form does not compile whole or does not compute what ATen's eager form does.
@@ -124,11 +124,11 @@ def compare_rms_norm(bench: Bench, arguments: RmsNormArguments, say: Say) -> Rms
     forms: dict[str, Form] = {f"{name}, eager": surrounded(norm) for name, norm in norms.items()}
     kernels: dict[str, int] = {}
     for name, norm in norms.items():
-        say(f"compiling the {name} form")
+        report(f"compiling the {name} form")
         forms[f"{name}, compiled"], kernels[f"{name}, compiled"] = _compiled(norm, inputs)
     fits = {name: _fit(form, forms["ATen, eager"], inputs) for name, form in forms.items()}
     arms = {name: _arm(bench, form, inputs) for name, form in forms.items()}
-    seconds = in_rounds(arms, bench.device, arguments.rounds, say)
+    seconds = time_arms(arms, bench.device, arguments.rounds, report)
     ratio = median_interval(
         [c / a for c, a in zip(seconds["custom, compiled"], seconds["ATen, compiled"], strict=True)]
     )

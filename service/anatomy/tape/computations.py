@@ -47,7 +47,7 @@ _ALLOWED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class Computation:
     """`run` computes it anew. `owned` is what is there before, by kind and name."""
 
     name: str
@@ -61,8 +61,8 @@ class Subject:
         return next(found, ("intermediate", "unnamed"))
 
 
-def choose_subject(bench: Bench, name: str, bucket: int, phase: Phase) -> Subject:
-    """The subject called `name`, or, where that is allowed, the expression that it is.
+def choose_computation(bench: Bench, name: str, bucket: int, phase: Phase) -> Computation:
+    """The computation called `name`, or, where that is allowed, the expression that it is.
 
     Raises StudyError, naming what there is, for any other, and for an expression that cannot work.
     """
@@ -78,7 +78,7 @@ def choose_subject(bench: Bench, name: str, bucket: int, phase: Phase) -> Subjec
     raise StudyError("invalid_request", f"no expression '{name[:64]}'; try one of {known}", "expression")
 
 
-def _expression(bench: Bench, name: str, source: str) -> Subject:
+def _expression(bench: Bench, name: str, source: str) -> Computation:
     """Evaluates `source`. The check of names guards against slips; it is no sandbox, and need not be one."""
     code = compile(_checked(source), _FILE, "eval")
     # So that the line of a call can be read, as it can in a file: a detach is told by it.
@@ -105,7 +105,7 @@ def _expression(bench: Bench, name: str, source: str) -> Subject:
         ("parameter", "w", names["w"]),
         ("parameter", "b", names["b"]),
     ]
-    return Subject(name, source, run, owned)
+    return Computation(name, source, run, owned)
 
 
 def _checked(source: str) -> ast.Expression:
@@ -136,7 +136,7 @@ def _refused(message: str) -> StudyError:
     return StudyError("invalid_request", message[:2000], "expression")
 
 
-def _step(bench: Bench, bucket: int, phase: Phase) -> Subject:
+def _step(bench: Bench, bucket: int, phase: Phase) -> Computation:
     buffers = bench.buffers[bucket]
 
     def run() -> Tensor:
@@ -145,10 +145,10 @@ def _step(bench: Bench, bucket: int, phase: Phase) -> Subject:
         return logits
 
     source = f"one {phase} step, batch {bucket}"
-    return Subject("step", source, run, list(owned_by(bench, buffers)))
+    return Computation("step", source, run, list(owned_by(bench, buffers)))
 
 
-def _block(bench: Bench, bucket: int, phase: Phase) -> Subject:
+def _block(bench: Bench, bucket: int, phase: Phase) -> Computation:
     """The first layer, on what it gets in a real step; its input requires grad, as in every later one."""
     buffers, block = bench.buffers[bucket], _first_layer(bench.model)
     caught: list[inspect.BoundArguments] = []
@@ -176,7 +176,7 @@ def _block(bench: Bench, bucket: int, phase: Phase) -> Subject:
         ("input", name, t) for name, value in bound.arguments.items() for t in tensors_in(value)
     ]
     source = f"the first of {bench.model.config.layers} blocks in one {phase} step, batch {bucket}"
-    return Subject("block", source, run, [*owned_by(bench, buffers), *given])
+    return Computation("block", source, run, [*owned_by(bench, buffers), *given])
 
 
 def _first_layer(model: nn.Module) -> nn.Module:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
 import torch
 
-from service.anatomy.resolve import choose_bucket, choose_case, choose_modes
-from service.anatomy.tape.computations import choose_subject
+from service.anatomy.progress import Report
+from service.anatomy.resolve import resolve_bucket, resolve_case, resolve_modes
+from service.anatomy.tape.computations import choose_computation
 from service.anatomy.tape.graph import BackwardNode, ForwardOperator, Leaf, hooked, record
 from service.anatomy.tape.steps import TapeOfStep, tape_of_step
 from service.anatomy.tape.storages import Held, Storages, held
@@ -51,23 +50,23 @@ class TapeFinding(msgspec.Struct, frozen=True, kw_only=True):
     steps: list[TapeOfStep]
 
 
-def read_tape(bench: Bench, arguments: TapeArguments, say: Callable[[str], None]) -> TapeFinding:
+def read_tape(bench: Bench, arguments: TapeArguments, report: Report) -> TapeFinding:
     """Record and read the tape. Raises StudyError for arguments that cannot work."""
-    modes = choose_modes(bench, arguments.mode)
-    bucket = choose_bucket(bench, arguments.batch_size)
-    subject = choose_subject(bench, arguments.expression, bucket, arguments.phase)
-    say(f"recording the tape of {subject.source}")
-    tape = record(subject.run, Storages(subject.owned), subject.owner_of)
+    modes = resolve_modes(bench, arguments.mode)
+    bucket = resolve_bucket(bench, arguments.batch_size)
+    computation = choose_computation(bench, arguments.expression, bucket, arguments.phase)
+    report(f"recording the tape of {computation.source}")
+    tape = record(computation.run, Storages(computation.owned), computation.owner_of)
     with torch.enable_grad():
-        seen = hooked(subject.run, Storages(subject.owned))
+        seen = hooked(computation.run, Storages(computation.owned))
     steps = []
     for mode in modes:
-        case = choose_case(bench, mode, bucket, arguments.phase, say)
-        say(f"one step of {mode}")
+        case = resolve_case(bench, mode, bucket, arguments.phase, report)
+        report(f"one step of {mode}")
         steps.append(tape_of_step(bench, case))
     return TapeFinding(
-        expression=subject.name,
-        source=subject.source,
+        expression=computation.name,
+        source=computation.source,
         device=bench.device.type,
         batch_bucket=bucket,
         phase=arguments.phase,

@@ -42,7 +42,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     launched_by: int | None = None
 
 
-class RecordedStep(msgspec.Struct, frozen=True, kw_only=True):
+class StepBlocks(msgspec.Struct, frozen=True, kw_only=True):
     """The step of median length among those recorded; `profiled_seconds` ends with its last work anywhere.
 
     Under the profiler a step takes longer than alone, and the more so the more blocks it has. `counted` is
@@ -54,7 +54,7 @@ class RecordedStep(msgspec.Struct, frozen=True, kw_only=True):
     counted: ProfiledStep
 
 
-def record_step(bench: Bench, case: Case) -> RecordedStep:
+def record_step(bench: Bench, case: Case) -> StepBlocks:
     """Profile a few steps of `case` and take the one in the middle."""
     activities = [ProfilerActivity.CPU]
     if bench.device.type == "cuda":
@@ -67,7 +67,7 @@ def record_step(bench: Bench, case: Case) -> RecordedStep:
     return read_step(chrome_events(session), bench.device.type == "cuda", WARM_STEPS)
 
 
-def read_step(events: list[Event], cuda: bool, skip: int = 0) -> RecordedStep:
+def read_step(events: list[Event], cuda: bool, skip: int = 0) -> StepBlocks:
     """The marked step of median length, after `skip` others. Raises ValueError where there is none."""
     complete = [event for event in events if event.get("ph") == "X" and "dur" in event]
     marks = [e for e in complete if e["name"] == STEP_MARK and e.get("cat") == "user_annotation"]
@@ -79,7 +79,7 @@ def read_step(events: list[Event], cuda: bool, skip: int = 0) -> RecordedStep:
     ends = [max(_end(block) for block in blocks) for blocks, _ in found]
     middle = ends.index(median_low(ends))
     blocks, step = found[middle]
-    return RecordedStep(blocks=blocks, profiled_seconds=ends[middle] / 1e6, counted=step)
+    return StepBlocks(blocks=blocks, profiled_seconds=ends[middle] / 1e6, counted=step)
 
 
 def outermost(blocks: Iterable[Block], kinds: set[Kind]) -> Iterator[Block]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from models.served import NoTwin
 from service.anatomy.errors import StudyError
-from service.anatomy.resolve import choose_bucket, choose_case, choose_modes
+from service.anatomy.progress import Report
+from service.anatomy.resolve import resolve_bucket, resolve_case, resolve_modes
 from service.anatomy.timeline.blocks import record_step
 from service.anatomy.timeline.files import write
 from service.anatomy.timeline.page import check_page
@@ -32,21 +32,21 @@ class TimelineArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     out: str | None = None
 
 
-def draw_timeline(bench: Bench, arguments: TimelineArguments, say: Callable[[str], None]) -> TimelineFinding:
+def draw_timeline(bench: Bench, arguments: TimelineArguments, report: Report) -> TimelineFinding:
     """Record the steps. Raises StudyError for arguments that cannot work or a mode that does not compile."""
     if arguments.out is not None:
         check_page()
-    bucket = choose_bucket(bench, arguments.batch_size)
-    modes = choose_modes(bench, arguments.mode)
+    bucket = resolve_bucket(bench, arguments.batch_size)
+    modes = resolve_modes(bench, arguments.mode)
     if arguments.against is not None:
         if arguments.against == arguments.mode:
             raise StudyError("invalid_request", "against: name another mode than mode", "against")
-        modes += choose_modes(bench, arguments.against, "against")
-    cases = [choose_case(bench, mode, bucket, arguments.phase, say) for mode in modes]
-    missing = _prepare_floors(bench, cases, say)
-    say("timing steps without a profiler")
+        modes += resolve_modes(bench, arguments.against, "against")
+    cases = [resolve_case(bench, mode, bucket, arguments.phase, report) for mode in modes]
+    missing = _prepare_floors(bench, cases, report)
+    report("timing steps without a profiler")
     timed = time_steps(bench, cases)
-    say("recording steps with the profiler")
+    report("recording steps with the profiler")
     tracks = [_track(bench, one, missing) for one in timed]
     finding = TimelineFinding(
         device=bench.device.type, batch_bucket=bucket, phase=arguments.phase, tracks=tracks, files=[]
@@ -56,13 +56,13 @@ def draw_timeline(bench: Bench, arguments: TimelineArguments, say: Callable[[str
     return msgspec.structs.replace(finding, files=list(map(str, write(finding, Path(arguments.out)))))
 
 
-def _prepare_floors(bench: Bench, cases: list[Case], say: Callable[[str], None]) -> str | None:
+def _prepare_floors(bench: Bench, cases: list[Case], report: Report) -> str | None:
     """On a CPU build the hollow twins; returns why there are none, where there are none."""
     if bench.device.type == "cuda":
         return None
     try:
         for case in cases:
-            prepare_floor(bench, case.mode, case.buffers.bucket, say)
+            prepare_floor(bench, case.mode, case.buffers.bucket, report)
     except NoTwin as missing:
         return str(missing)
     return None
