@@ -6,7 +6,7 @@ import warnings
 
 import torch
 
-from service.anatomy.operators.records import short_place
+from service.anatomy.operators.source_lines import SourceLine
 from service.measure.cases import Bench, Case
 from service.step.profiling import profile_step
 from service.step.trace import ProfiledStep
@@ -35,4 +35,4 @@ def reported_waits(bench: Bench, case: Case) -> list[str]:
             case.call()
         finally:
             torch.cuda.set_sync_debug_mode(before)
-    return [short_place(w.filename, w.lineno) for w in caught if "synchroniz" in str(w.message)]
+    return [str(SourceLine.in_file(w.filename, w.lineno)) for w in caught if "synchroniz" in str(w.message)]

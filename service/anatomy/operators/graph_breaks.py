@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 from torch._dynamo.backends.debugging import ExplainWithBackend
 
-from service.anatomy.operators.records import short_place
+from service.anatomy.operators.source_lines import SourceLine
 from service.measure.cases import Bench, Case
 from service.protocol.modes import MODES, Effect
 from service.step.callables import build_step
@@ -63,5 +63,5 @@ def _read(explained: Any) -> Tracing:  # noqa: ANN401 - torch's ExplainOutput
 
 def _break(reason: Any) -> GraphBreak:  # noqa: ANN401 - torch's GraphCompileReason
     stack = list(reason.user_stack)
-    line = short_place(stack[-1].filename, stack[-1].lineno) if stack else None
+    line = str(SourceLine.in_file(stack[-1].filename, stack[-1].lineno)) if stack else None
     return GraphBreak(reason=reason.reason.strip(), line=line)

@@ -80,7 +80,7 @@ def operator_rows(
             is_view=record.is_view if record else None,
             inner_calls=call.inner,
             within=list(call.within),
-            line=record.line if record else None,
+            line=str(record.line) if record and record.line else None,
         )
         for call, record, own, total, lead in zip(
             calls, seen, times.own_seconds, sums, times.lead_seconds, strict=True

@@ -66,8 +66,11 @@ def _features_first(layer: object, inputs: object, output: Any) -> Any:  # noqa:
 
 def _further_copies(before: list[OperatorRecord], after: list[OperatorRecord], blame: str) -> list[str]:
     """Where the layout made others copy, who do not in the step without it."""
-    lines = [Counts(one.line for one in seen if one.schema_name in _COPYING) for seen in (before, after)]
-    further = sorted(line for line in lines[1] - lines[0] if line and line != blame)
+    lines = [
+        Counts(str(one.line) for one in seen if one.line and one.schema_name in _COPYING)
+        for seen in (before, after)
+    ]
+    further = sorted(line for line in lines[1] - lines[0] if line != blame)
     return [f"The layout made others copy as well: {', '.join(further)}."] if further else []
 
 
