@@ -1,69 +1,69 @@
-"""Dispatch of a step as the product says it: on a CPU the hollow twin's floor, on CUDA the call itself."""
+"""Splits a step into dispatch and kernels: on a CPU by the hollow twin's floor, on CUDA by two clocks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 from weakref import WeakKeyDictionary
 
-import msgspec
-
 from models.served import Served
 from service.measure.cases import WARM_CALLS, Bench
-from service.measure.estimate import Estimate
 from service.protocol.modes import MODES
-from service.protocol.status import Floor
+from service.statistics.intervals import Interval
 from service.step.calibration import Calibration, prepare
 from service.step.callables import allocate, build_step
 
-_TWIN: WeakKeyDictionary[Bench, Served] = WeakKeyDictionary()
+_TWINS: WeakKeyDictionary[Bench, Served] = WeakKeyDictionary()
 
 _CALIBRATIONS: WeakKeyDictionary[Bench, dict[int, Calibration]] = WeakKeyDictionary()
 """One per bucket, because a calibration interpolates between its smallest bucket and its largest."""
 
 
-class Dispatch(msgspec.Struct, frozen=True, kw_only=True):
-    """Host seconds of a step's dispatch, with its 95 % interval, and those of its kernels.
+@dataclass(frozen=True, slots=True)
+class DispatchSplit:
+    """Dispatch and kernels of a step, in seconds.
 
-    `calibrated`, on a CPU: `seconds` is a lower estimate, from the hollow twin at decode, which a prefill
-    chunk takes too; `kernel_seconds` is the rest of the step, an upper one; `share` is of the step.
-    `measured`, on CUDA: `seconds` is the time until the call returns and `kernel_seconds` the device's. The
-    two overlap, and `share` is of their sum.
+    `calibrated`, on a CPU: dispatch is a lower estimate, the hollow twin's floor at decode (also for a
+    prefill chunk), and kernel is the rest of the step, an upper one. `measured`, on CUDA: dispatch ends when
+    the call returns, kernel is timed by the device, and the two overlap.
     """
 
-    seconds: float
-    low: float | None
-    high: float | None
-    share: float
-    kernel_seconds: float
+    dispatch: Interval
+    kernel: Interval
     source: Literal["calibrated", "measured"]
 
 
 def prepare_floor(bench: Bench, mode: str, bucket: int, report: Callable[[str], None]) -> None:
-    """Build, and where the mode says so compile, the hollow twin's step, and begin its samples anew.
+    """Build and warm the hollow twin's step of `mode` at `bucket`, and sample it anew.
 
-    So a study's floor is of now, not of earlier studies. Raises NoTwin for a model that has none.
+    Earlier samples are dropped, so that a study's floor is of its own time. Raises NoTwin for a model that
+    has none.
     """
-    if bench not in _TWIN:
-        _TWIN[bench] = bench.model.twin()
-    twin = _TWIN[bench]
-    calibrations = _CALIBRATIONS.setdefault(bench, {})
-    if bucket not in calibrations:
-        calibrations[bucket] = Calibration(bench.model, twin)
-    if calibrations[bucket].floor(mode, bucket) is None:
+    calibration = _calibration(bench, bucket)
+    if calibration.floor(mode, bucket) is None:
         report(f"building the hollow twin of {mode}")
-        step = build_step(MODES[mode], calibrations[bucket].twin_of(MODES[mode]), precision=bench.precision)
-        buffers = allocate(twin, [bucket], 1, bench.precision.cache)[bucket]
+        step = build_step(MODES[mode], calibration.twin_of(MODES[mode]), precision=bench.precision)
+        buffers = allocate(_TWINS[bench], [bucket], 1, bench.precision.cache)[bucket]
         prepare(buffers)
         for _ in range(WARM_CALLS):
             step(*buffers.arguments("decode"))
-        calibrations[bucket].add(MODES[mode], step, buffers)
-    calibrations[bucket].forget_samples(mode)
-    calibrations[bucket].first_samples(mode)
+        calibration.add(MODES[mode], step, buffers)
+    calibration.forget_samples(mode)
+    calibration.first_samples(mode)
 
 
-def floor(bench: Bench, mode: str, bucket: int) -> Floor | None:
-    """The floor of a decode step, from all samples since `prepare_floor` and more at each call.
+def _calibration(bench: Bench, bucket: int) -> Calibration:
+    if bench not in _TWINS:
+        _TWINS[bench] = bench.model.twin()
+    calibrations = _CALIBRATIONS.setdefault(bench, {})
+    if bucket not in calibrations:
+        calibrations[bucket] = Calibration(bench.model, _TWINS[bench])
+    return calibrations[bucket]
+
+
+def floor(bench: Bench, mode: str, bucket: int) -> Interval | None:
+    """Dispatch seconds of a decode step, from all samples since `prepare_floor`; each call adds samples.
 
     None where no twin was prepared.
     """
@@ -71,36 +71,26 @@ def floor(bench: Bench, mode: str, bucket: int) -> Floor | None:
     if calibration is None:
         return None
     calibration.first_samples(mode)
-    return calibration.floor(mode, bucket)
+    found = calibration.floor(mode, bucket)
+    return None if found is None else Interval(found.seconds, found.low, found.high, found.samples)
 
 
-def calibrated(found: Floor | None, whole: Estimate) -> Dispatch | None:
-    """Dispatch and what is left of a step of `whole` on a CPU; a floor above the step is the step.
+def split_by_floor(floor: Interval, wall: Interval) -> DispatchSplit:
+    """A step of `wall` seconds on a CPU into its floor and the rest. A floor above the step is cut to it."""
 
-    None without a floor.
-    """
-    if found is None:
-        return None
-    step = whole.median_seconds
-    seconds = min(found.seconds, step)
-    return Dispatch(
-        seconds=seconds,
-        low=min(found.low, step),
-        high=min(found.high, step),
-        share=seconds / step,
-        kernel_seconds=step - seconds,
-        source="calibrated",
+    def capped(value: float) -> float:
+        return min(value, wall.value)
+
+    dispatch = Interval(capped(floor.value), capped(floor.low), capped(floor.high), floor.samples)
+    kernel = Interval(
+        wall.value - dispatch.value,
+        max(0.0, wall.low - floor.high),
+        max(0.0, wall.high - floor.low),
+        wall.samples,
     )
+    return DispatchSplit(dispatch, kernel, "calibrated")
 
 
-def measured(dispatch: Estimate, kernel_seconds: float) -> Dispatch:
-    """On CUDA the call returns when everything is issued, and kernels are timed by the device."""
-    seconds = dispatch.median_seconds
-    return Dispatch(
-        seconds=seconds,
-        low=dispatch.low,
-        high=dispatch.high,
-        share=seconds / (seconds + kernel_seconds),
-        kernel_seconds=kernel_seconds,
-        source="measured",
-    )
+def measured_split(dispatch: Interval, kernel_seconds: float) -> DispatchSplit:
+    """On CUDA: the seconds until the call returns, beside the profiler's kernel seconds of one step."""
+    return DispatchSplit(dispatch, Interval(kernel_seconds, kernel_seconds, kernel_seconds, 1), "measured")

@@ -15,12 +15,13 @@ from models.served import NoTwin
 from service.anatomy.budget import steps as budget_steps
 from service.anatomy.budget import study as budget
 from service.anatomy.budget.show import show
-from service.anatomy.budget.steps import Steps, between, split
+from service.anatomy.budget.steps import Steps, between
 from service.anatomy.budget.study import BudgetArguments, BudgetFinding, draw_budget
 from service.anatomy.budget.verdict import Budget, Quantity, make_budget
 from service.anatomy.errors import StudyError
 from service.anatomy.operators.calls import record
 from service.measure.cases import Bench
+from service.measure.floors import split_by_floor
 from service.statistics.boundedness import KERNEL_BOUND_FROM, LAUNCH_BOUND_BELOW
 from service.statistics.intervals import Interval
 from tests.support.anatomy_bench import BUCKETS, PLAIN, quiet, small_bench
@@ -117,9 +118,9 @@ def test_every_mode_is_drawn_at_every_bucket_and_its_parts_add_up(finding: Budge
     assert drawn == [(mode, bucket) for mode in PLAIN for bucket in BUCKETS]
     for point in finding.points:
         parts = point.dispatch_seconds.value + point.kernel_seconds.value
-        assert parts == pytest.approx(point.step.median_seconds)
-        for span in (point.dispatch_seconds, point.kernel_seconds, point.speedup):
-            assert span.low <= span.value <= span.high
+        assert parts == pytest.approx(point.step.value)
+        for interval in (point.dispatch_seconds, point.kernel_seconds, point.speedup):
+            assert interval.low <= interval.value <= interval.high
         assert point.dispatch_seconds_per_sequence * point.batch_size == pytest.approx(
             point.dispatch_seconds.value
         )
@@ -212,9 +213,11 @@ def test_with_one_bucket_its_floor_is_every_ones() -> None:
 
 @given(st.floats(1.0, 10.0), st.floats(0.1, 20.0))
 def test_a_floor_above_the_step_leaves_no_kernel_and_no_less(wall: float, floor: float) -> None:
-    parts = split(Interval(wall, wall * 0.9, wall * 1.1, 11), Interval(floor, floor * 0.9, floor * 1.1, 21))
-    assert parts.dispatch.value + parts.kernel.value == pytest.approx(wall)
-    for part in (parts.dispatch, parts.kernel):
+    split = split_by_floor(
+        Interval(floor, floor * 0.9, floor * 1.1, 21), Interval(wall, wall * 0.9, wall * 1.1, 11)
+    )
+    assert split.dispatch.value + split.kernel.value == pytest.approx(wall)
+    for part in (split.dispatch, split.kernel):
         assert 0 <= part.low <= part.value <= part.high
 
 

@@ -118,8 +118,8 @@ def test_a_step_that_touches_memory_grows_the_process_by_as_much_each_time() -> 
     if reason := why_not():
         pytest.skip(reason)
     found = growth(lambda: bytearray(b"\1") * (32 * MEBIBYTE))
-    assert 31 * MEBIBYTE < found.low <= found.median_bytes <= found.high < 48 * MEBIBYTE
-    assert growth(lambda: None).median_bytes < 8 * MEBIBYTE
+    assert 31 * MEBIBYTE < found.low <= found.value <= found.high < 48 * MEBIBYTE
+    assert growth(lambda: None).value < 8 * MEBIBYTE
 
 
 def test_the_shown_peak_is_never_below_the_resident_size_nor_below_an_earlier_one() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import math
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,6 +25,7 @@ from models.transformer import Transformer
 from service.anatomy.errors import StudyError
 from service.anatomy.operators.calls import record
 from service.anatomy.operators.dispatch_keys import thread_keys
+from service.anatomy.operators.finding import DispatchShare
 from service.anatomy.operators.graph_breaks import trace
 from service.anatomy.operators.guards import entries
 from service.anatomy.operators.native import (
@@ -42,18 +44,17 @@ from service.anatomy.operators.times import OperatorTimes, time_operators
 from service.anatomy.operators.wrapper_times import time_wrappers
 from service.anatomy.timeline.tax import OF_DECODE
 from service.measure.cases import Bench, Case
-from service.measure.estimate import Estimate, estimate
-from service.measure.floors import calibrated, floor, measured, prepare_floor
+from service.measure.floors import floor, measured_split, prepare_floor, split_by_floor
 from service.protocol.messages import EngineSettings
 from service.protocol.modes import MODES, Effect
-from service.protocol.status import Floor
+from service.statistics.intervals import Interval, median_interval
 from service.step.callables import Step, build_step
 
 CONFIG = Config(layers=2, width=32, heads=4, kv_heads=2, head_width=8, hidden=64, vocabulary=64, context=128)
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 PLAIN = ["eager", "no_grad", "inference_mode"]
 MODE_NAMES = [*PLAIN, "compiled"]
-ONE = Estimate(median_seconds=1.0, low=0.9, high=1.1, samples=11)
+ONE = Interval(1.0, 0.9, 1.1, 11)
 
 
 def quiet(words: str) -> None:
@@ -248,7 +249,9 @@ def taken_apart(bench: Bench, step: Step) -> tuple[list[Any], list[Any]]:
         case.call()
     nothing = [0.0] * len(calls)
     rows = operator_rows(
-        calls, seen.seen, OperatorTimes(estimate([1.0]), estimate([1.0]), 0.0, nothing, nothing, 0.0)
+        calls,
+        seen.seen,
+        OperatorTimes(median_interval([1.0]), median_interval([1.0]), 0.0, nothing, nothing, 0.0),
     )
     return copies(calls, rows), syncs(rows, seen.seen)
 
@@ -432,7 +435,7 @@ def test_timing_stops_at_its_budget_and_never_before_what_an_interval_needs(
     calls = record(case, 1)[0].calls
     times = time_operators(bench, case, calls, quiet, Clock(seconds))
     assert (times.plain.samples, times.profiled.samples) == (samples, samples)
-    assert times.plain.low is not None
+    assert math.isfinite(times.plain.low)
 
 
 @pytest.mark.parametrize(("seconds", "rounds"), [(0.0, 24), (0.15, 11), (2.0, 6)])
@@ -462,12 +465,11 @@ def test_native_sampling_takes_what_is_left_of_the_answers_seconds_and_says_wher
 
 
 def test_a_floor_above_the_step_is_capped_with_both_its_bounds() -> None:
-    found = calibrated(Floor(batch=1, seconds=3.0, low=2.0, high=4.0, samples=21, source="calibrated"), ONE)
-    assert found is not None
-    assert (found.seconds, found.low, found.high, found.kernel_seconds) == (1.0, 1.0, 1.0, 0.0)
-    found = calibrated(Floor(batch=1, seconds=0.9, low=0.8, high=1.5, samples=21, source="calibrated"), ONE)
-    assert found is not None
-    assert (found.low, found.high) == (0.8, 1.0)
+    above = split_by_floor(Interval(3.0, 2.0, 4.0, 21), ONE)
+    assert above.dispatch == Interval(1.0, 1.0, 1.0, 21)
+    assert above.kernel.value == 0.0
+    partly = split_by_floor(Interval(0.9, 0.8, 1.5, 21), ONE)
+    assert (partly.dispatch.low, partly.dispatch.high) == (0.8, 1.0)
 
 
 def test_a_study_begins_with_a_fresh_window_of_the_floor(bench: Bench) -> None:
@@ -494,7 +496,8 @@ def test_the_head_says_on_which_side_of_the_truth_dispatch_and_kernel_lie(
 ) -> None:
     found = findings["eager"]
     if device == "cuda":
-        found = msgspec.structs.replace(found, device=device, dispatch=measured(found.step_seconds, 1e-3))
+        split = measured_split(ONE, 1e-3)
+        found = msgspec.structs.replace(found, device=device, dispatch=DispatchShare.of(split))
     out = StringIO()
     show(found, Console(width=400, file=out))
     on_cpu = {"one step": True, "a lower estimate": True, "an upper one": True, "call returns after": False}

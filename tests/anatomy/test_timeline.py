@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import importlib.util
 import json
+import math
 from collections.abc import Iterator
 from io import StringIO
 from itertools import pairwise
@@ -24,12 +25,11 @@ from service.anatomy.timeline.files import PAGE_FILE, TRACE_FILE, trace
 from service.anatomy.timeline.page import page
 from service.anatomy.timeline.show import paint, show
 from service.anatomy.timeline.study import TimelineArguments, draw_timeline
-from service.anatomy.timeline.tax import OF_DECODE, tax_by_floor, tax_by_kernels
-from service.anatomy.timeline.tracks import TimelineFinding, how_taxed
+from service.anatomy.timeline.tax import OF_DECODE, Tax, tax_by_floor, tax_by_kernels
+from service.anatomy.timeline.tracks import TimelineFinding, tax_source_text
 from service.measure.cases import Bench
-from service.measure.estimate import Estimate
 from service.protocol.messages import Phase
-from service.protocol.status import Floor
+from service.statistics.intervals import Interval
 from service.step.trace import STEP_MARK
 from tests.support.anatomy_bench import quiet, small_bench
 
@@ -76,12 +76,16 @@ ON_CUDA = [
 ]
 
 
-def wall(median: float, low: float | None, high: float | None) -> Estimate:
-    return Estimate(median_seconds=median, low=low, high=high, samples=60)
+def wall(median: float, low: float, high: float) -> Interval:
+    return Interval(median, low, high, 60)
 
 
-def floor(seconds: float, low: float, high: float) -> Floor:
-    return Floor(batch=1, seconds=seconds, low=low, high=high, samples=21, source="calibrated")
+def floor(seconds: float, low: float, high: float) -> Interval:
+    return Interval(seconds, low, high, 21)
+
+
+def bounds(tax: Tax) -> tuple[float, float, float]:
+    return tax.fraction.value, tax.fraction.low, tax.fraction.high
 
 
 def test_both_modes_begin_at_zero_and_none_of_their_host_blocks_leaves_the_step(
@@ -178,8 +182,8 @@ def test_the_step_that_is_shown_is_the_middle_one_after_the_first() -> None:
 
 def test_on_a_cpu_the_tax_is_the_floor_over_the_wall_and_its_bounds_are_the_worse_ends() -> None:
     tax = tax_by_floor(floor(30.0, 25.0, 40.0), wall(100.0, 80.0, 125.0), "decode")
-    assert (tax.fraction, tax.low, tax.high) == pytest.approx((0.3, 0.2, 0.5))
-    assert tax_by_floor(floor(300.0, 250.0, 400.0), wall(100.0, 80.0, 125.0), "decode").fraction == 1.0
+    assert bounds(tax) == pytest.approx((0.3, 0.2, 0.5))
+    assert tax_by_floor(floor(300.0, 250.0, 400.0), wall(100.0, 80.0, 125.0), "decode").fraction.value == 1.0
 
 
 def test_a_prefills_tax_says_that_its_floor_is_a_decode_steps_in_words_and_on_the_page(
@@ -190,14 +194,14 @@ def test_a_prefills_tax_says_that_its_floor_is_a_decode_steps_in_words_and_on_th
         track = msgspec.structs.replace(finding.tracks[0], tax=tax)
         return msgspec.structs.replace(finding, phase=phase, tracks=[track])
 
-    assert OF_DECODE in how_taxed(taxed("prefill"))
+    assert OF_DECODE in tax_source_text(taxed("prefill"))
     assert OF_DECODE in page(taxed("prefill"))
-    assert OF_DECODE not in how_taxed(taxed("decode"))
+    assert OF_DECODE not in tax_source_text(taxed("decode"))
 
 
 def test_a_measured_prefill_says_so_too(bench: Bench) -> None:
     found = draw_timeline(bench, TimelineArguments(mode="no_grad", phase="prefill"), quiet)
-    assert OF_DECODE in how_taxed(found)
+    assert OF_DECODE in tax_source_text(found)
 
 
 def test_a_terminal_says_how_to_get_the_files_where_none_were_written(finding: TimelineFinding) -> None:
@@ -211,10 +215,15 @@ def test_a_terminal_says_how_to_get_the_files_where_none_were_written(finding: T
     assert line not in shown(finding)
 
 
+def test_a_wall_time_without_bounds_bounds_the_tax_by_0_and_1() -> None:
+    unbounded = wall(100.0, -math.inf, math.inf)
+    assert bounds(tax_by_kernels(30.0, unbounded)) == pytest.approx((0.7, 0.0, 1.0))
+    assert bounds(tax_by_floor(floor(30.0, 25.0, 40.0), unbounded, "decode")) == pytest.approx((0.3, 0, 1))
+
+
 def test_on_cuda_the_tax_is_what_kernels_leave_of_the_wall() -> None:
     tax = tax_by_kernels(30.0, wall(100.0, 60.0, 120.0))
-    assert (tax.fraction, tax.low, tax.high) == pytest.approx((0.7, 0.5, 0.75))
-    assert tax_by_kernels(30.0, wall(100.0, None, None)).low is None
+    assert bounds(tax) == pytest.approx((0.7, 0.5, 0.75))
 
 
 def test_a_measured_tax_lies_between_its_bounds_and_says_that_it_is_from_the_floor(
@@ -222,9 +231,8 @@ def test_a_measured_tax_lies_between_its_bounds_and_says_that_it_is_from_the_flo
 ) -> None:
     for track in finding.tracks:
         assert track.tax is not None
-        assert track.tax.low is not None
-        assert track.tax.high is not None
-        assert 0 < track.tax.low <= track.tax.fraction <= track.tax.high <= 1
+        fraction = track.tax.fraction
+        assert 0 < fraction.low <= fraction.value <= fraction.high <= 1
         assert track.tax.source == "floor"
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from service.anatomy.budget.steps import Key, Parts, Steps, disturbed_note, take_apart, time_steps
+from service.anatomy.budget.steps import Key, Steps, disturbed_note, split_steps, time_steps
 from service.anatomy.budget.verdict import Budget, Quantity, Source, make_budget
 from service.anatomy.operators.calls import record
 from service.anatomy.progress import Report
 from service.anatomy.resolve import resolve_case
 from service.measure.cases import Bench
+from service.measure.floors import DispatchSplit
 from service.statistics.intervals import median_interval
 
 
@@ -28,20 +29,21 @@ def budget_of(
     overrides: Overrides,
     rounds: int,
     steps: Steps,
-    parts: Mapping[Key, Parts],
+    splits: Mapping[Key, DispatchSplit],
     report: Report,
 ) -> tuple[Budget, list[str]]:
-    """The budget of the step at `key`, and notes. A step that is not in `parts` is timed here."""
+    """The budget of the step at `key`, and notes. A step that is not in `splits` is timed here."""
     mode, batch = key
     if all(value is not None for value in overrides):
         quantities = [Quantity(value=value, source="given") for value in overrides if value is not None]
         return make_budget(mode, batch, *quantities, device=bench.device.type), []
     notes: list[str] = []
-    if key not in parts:
+    if key not in splits:
         case = resolve_case(bench, mode, batch, "decode", report)
         steps = time_steps(bench, {key: case}, rounds, report)
-        parts, notes = take_apart(bench, {key: case}, steps, report), disturbed_note(steps)
-    found = _found(bench, key, parts[key], report)
+        splits = split_steps(bench, {key: case}, steps, report)
+        notes = disturbed_note(steps)
+    found = _found(bench, key, splits[key], report)
     quantities = [
         other if value is None else Quantity(value=value, source="given")
         for value, other in zip(overrides, found, strict=True)
@@ -52,14 +54,14 @@ def budget_of(
     return make_budget(mode, batch, *quantities, device=bench.device.type, step_microseconds=step), notes
 
 
-def _found(bench: Bench, key: Key, parts: Parts, report: Report) -> list[Quantity]:
+def _found(bench: Bench, key: Key, split: DispatchSplit, report: Report) -> list[Quantity]:
     """All three as measured: on a CPU dispatch is calibrated and kernels are the rest of the step."""
     ops = len(record(resolve_case(bench, *key, "decode", report), 1)[0].calls)
-    calibrated = parts.source == "calibrated"
+    calibrated = split.source == "calibrated"
     dispatch: Source = "calibrated" if calibrated else "measured"
     kernel: Source = "residual" if calibrated else "measured"
     return [
         Quantity(value=ops, source="measured"),
-        Quantity(value=parts.dispatch.value * 1e6 / ops, source=dispatch),
-        Quantity(value=parts.kernel.value * 1e6, source=kernel),
+        Quantity(value=split.dispatch.value * 1e6 / ops, source=dispatch),
+        Quantity(value=split.kernel.value * 1e6, source=kernel),
     ]

@@ -1,13 +1,14 @@
-"""Steps of every mode at every batch: what one takes, and how much of it is dispatch."""
+"""Steps of every mode at every batch: their seconds, and how much of them is dispatch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from random import Random
+from functools import partial
 from resource import RUSAGE_THREAD, getrusage
 from statistics import median
 from time import perf_counter_ns
+from typing import Any, NamedTuple
 
 from models.served import NoTwin
 from service.anatomy.errors import StudyError
@@ -15,33 +16,32 @@ from service.anatomy.operators.device_work import device_work
 from service.anatomy.progress import Report
 from service.anatomy.resolve import resolve_case
 from service.measure.cases import Bench, Case
-from service.measure.floors import floor, prepare_floor
+from service.measure.floors import DispatchSplit, floor, measured_split, prepare_floor, split_by_floor
+from service.measure.rounds import in_rounds
 from service.statistics.intervals import Interval, median_interval
 
 Key = tuple[str, int]
 """Mode and batch bucket."""
 
-LEAD_STEPS, TIMED_STEPS = 2, 3
-"""Steps in a row: untimed first, because the first after another mode's is slower."""
+LEAD_STEPS = 2
+"""Untimed steps before timed ones: the first after another mode's is slower."""
+
+TIMED_STEPS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """Dispatch and kernels of a step, in seconds. `source` is as in a request's timings.
+class Visit(NamedTuple):
+    """One round's visit to a case: medians of its timed steps, and context switches of all its steps."""
 
-    `calibrated`: dispatch is a lower estimate, and kernels, which are the rest, an upper one.
-    """
-
-    dispatch: Interval
-    kernel: Interval
-    source: str
+    wall_seconds: float
+    host_seconds: float
+    involuntary_switches: int
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
     """Rounds of seconds: `walls` until the device is done, `hosts` until the call returns.
 
-    `switches_per_step` says how often something else took this thread's core.
+    `switches_per_step` are involuntary context switches of this thread.
     """
 
     walls: Mapping[Key, list[float]]
@@ -49,7 +49,7 @@ class Steps:
     switches_per_step: Mapping[Key, float]
 
     def disturbed(self, key: Key) -> bool:
-        """Whether that was more than once in 20 steps, as in every table of the house."""
+        """Whether there was more than one switch in 20 steps, the rule of every table."""
         return self.switches_per_step[key] > 1 / 20
 
 
@@ -68,26 +68,31 @@ def ready_cases(
 
 
 def time_steps(bench: Bench, cases: Mapping[Key, Case], rounds: int, report: Report) -> Steps:
-    """Every case once per round, in a fresh order; a round's value is the median of a few steps in a row."""
-    walls: dict[Key, list[float]] = {key: [] for key in cases}
-    hosts: dict[Key, list[float]] = {key: [] for key in cases}
-    switches = dict.fromkeys(cases, 0)
-    for number in range(rounds):
-        report(f"round {number + 1} of {rounds}")
-        keys = list(cases)
-        Random(number).shuffle(keys)
-        for key in keys:
-            before = _switches()
-            taken = [_step(bench, cases[key]) for _ in range(LEAD_STEPS + TIMED_STEPS)][LEAD_STEPS:]
-            switches[key] += _switches() - before
-            walls[key].append(median(wall for wall, _ in taken))
-            hosts[key].append(median(host for _, host in taken))
-    made = rounds * (LEAD_STEPS + TIMED_STEPS)
-    return Steps(walls, hosts, {key: count / made for key, count in switches.items()})
+    """Every case once per round, in a fresh order."""
+    arms: dict[Key, Callable[[], Any]] = {key: partial(_visit, bench, case) for key, case in cases.items()}
+    visits: dict[Key, list[Any]] = in_rounds(arms, rounds, "budget", report)
+    steps = rounds * (LEAD_STEPS + TIMED_STEPS)
+    return Steps(
+        walls={key: [visit.wall_seconds for visit in found] for key, found in visits.items()},
+        hosts={key: [visit.host_seconds for visit in found] for key, found in visits.items()},
+        switches_per_step={
+            key: sum(visit.involuntary_switches for visit in found) / steps for key, found in visits.items()
+        },
+    )
+
+
+def _visit(bench: Bench, case: Case) -> Visit:
+    before = _switches()
+    taken = [_step(bench, case) for _ in range(LEAD_STEPS + TIMED_STEPS)][LEAD_STEPS:]
+    return Visit(
+        wall_seconds=median(wall for wall, _ in taken),
+        host_seconds=median(host for _, host in taken),
+        involuntary_switches=_switches() - before,
+    )
 
 
 def disturbed_note(steps: Steps) -> list[str]:
-    """One note that names every disturbed cell; none where there is none."""
+    """One note that names every disturbed cell; empty where there is none."""
     cells = [f"{mode} at {batch}" for mode, batch in steps.walls if steps.disturbed((mode, batch))]
     if not cells:
         return []
@@ -102,6 +107,7 @@ def _switches() -> int:
 
 
 def _step(bench: Bench, case: Case) -> tuple[float, float]:
+    """Seconds until the device is done, and until the call returns."""
     bench.synchronise()
     began = perf_counter_ns()
     host = case.call_seconds()
@@ -109,21 +115,24 @@ def _step(bench: Bench, case: Case) -> tuple[float, float]:
     return (perf_counter_ns() - began) / 1e9, host
 
 
-def take_apart(bench: Bench, cases: Mapping[Key, Case], steps: Steps, report: Report) -> dict[Key, Parts]:
-    """Dispatch and kernel of every case.
+def split_steps(
+    bench: Bench, cases: Mapping[Key, Case], steps: Steps, report: Report
+) -> dict[Key, DispatchSplit]:
+    """Dispatch and kernels of every case.
 
     On a CPU by the hollow twins at the smallest and the largest batch, interpolated between; on CUDA by the
     host's clock and the profiler. Raises StudyError for a model that has no twin.
     """
     if bench.device.type == "cuda":
         return {key: _on_cuda(bench, case, steps.hosts[key]) for key, case in cases.items()}
-    parts: dict[Key, Parts] = {}
+    splits: dict[Key, DispatchSplit] = {}
     for mode in dict.fromkeys(mode for mode, _ in cases):
         batches = [batch for known, batch in cases if known == mode]
         ends = {batch: _floor(bench, mode, batch, report) for batch in (min(batches), max(batches))}
         for batch in batches:
-            parts[mode, batch] = split(median_interval(steps.walls[mode, batch]), between(ends, batch))
-    return parts
+            wall = median_interval(steps.walls[mode, batch])
+            splits[mode, batch] = split_by_floor(between(ends, batch), wall)
+    return splits
 
 
 def between(ends: Mapping[int, Interval], batch: int) -> Interval:
@@ -142,22 +151,6 @@ def between(ends: Mapping[int, Interval], batch: int) -> Interval:
     )
 
 
-def split(wall: Interval, twin: Interval) -> Parts:
-    """A step on a CPU into its floor and the rest; a floor above the step is the step."""
-
-    def least(value: float) -> float:
-        return min(value, wall.value)
-
-    dispatch = Interval(least(twin.value), least(twin.low), least(twin.high), twin.samples)
-    kernel = Interval(
-        wall.value - dispatch.value,
-        max(0.0, wall.low - twin.high),
-        max(0.0, wall.high - twin.low),
-        wall.samples,
-    )
-    return Parts(dispatch, kernel, "calibrated")
-
-
 def _floor(bench: Bench, mode: str, batch: int, report: Report) -> Interval:
     try:
         prepare_floor(bench, mode, batch, report)
@@ -170,12 +163,12 @@ def _floor(bench: Bench, mode: str, batch: int, report: Report) -> Interval:
     found = floor(bench, mode, batch)
     if found is None:
         raise StudyError("unsupported_here", f"{mode} has no floor at batch {batch}", "modes")
-    return Interval(found.seconds, found.low, found.high, found.samples)
+    return found
 
 
-def _on_cuda(bench: Bench, case: Case, hosts: list[float]) -> Parts:
+def _on_cuda(bench: Bench, case: Case, hosts: list[float]) -> DispatchSplit:
     work = device_work(bench, case)
     seconds = work.kernel_seconds if work is not None else None
     if seconds is None:
         raise StudyError("unsupported_here", "the profiler saw no kernels: is CUPTI allowed here?")
-    return Parts(median_interval(hosts), Interval(seconds, seconds, seconds, 1), "measured")
+    return measured_split(median_interval(hosts), seconds)

@@ -17,7 +17,7 @@ from service.anatomy.layers.setup import Setup, arms_of
 from service.anatomy.progress import Report
 from service.measure.cases import Bench
 from service.protocol.modes import GradMode
-from service.statistics.intervals import median_interval
+from service.statistics.intervals import Interval, median_interval
 
 AGREEMENT = 0.15
 """How far the sum may lie from the whole, as a share of it."""
@@ -44,14 +44,6 @@ class LayersArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     rounds: Annotated[int, msgspec.Meta(ge=6, le=500)] = 15
 
 
-class Span(msgspec.Struct, frozen=True, kw_only=True):
-    """A median over the rounds, with its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
-
-
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
     """One layer of one call, and the experiment that isolates it.
 
@@ -60,7 +52,7 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    microseconds: Span | None
+    microseconds: Interval | None
     in_sum: bool
     experiment: str
     why_not: str | None
@@ -73,9 +65,9 @@ class OperationLayers(msgspec.Struct, frozen=True, kw_only=True):
     statement: str
     size: int
     layers: list[Layer]
-    sum_microseconds: Span
-    whole_microseconds: Span
-    agreement: Span
+    sum_microseconds: Interval
+    whole_microseconds: Interval
+    agreement: Interval
     agrees: bool
 
 
@@ -140,14 +132,14 @@ def describe(arm_seconds: ArmSeconds, size: int) -> OperationLayers:
         if ablation.counts(arm_seconds) and ablation.why_not(arm_seconds) is None
     ]
     total = np.sum([ablation.seconds(arm_seconds) for ablation in summed], axis=0)
-    agreement = _span(total / arm_seconds["whole"])
+    agreement = _median(total / arm_seconds["whole"])
     return OperationLayers(
         operation=arm_seconds.operation.name,
         statement=arm_seconds.operation.statement,
         size=size,
         layers=[_layer(ablation, arm_seconds, ablation in summed) for ablation in ABLATIONS],
-        sum_microseconds=_span(total * 1e6),
-        whole_microseconds=_span(arm_seconds["whole"] * 1e6),
+        sum_microseconds=_median(total * 1e6),
+        whole_microseconds=_median(arm_seconds["whole"] * 1e6),
         agreement=agreement,
         agrees=abs(agreement.value - 1) <= AGREEMENT,
     )
@@ -160,10 +152,9 @@ def _layer(ablation: Ablation, arm_seconds: ArmSeconds, in_sum: bool) -> Layer:
         in_sum=in_sum,
         experiment=ablation.experiment(arm_seconds),
         why_not=why_not,
-        microseconds=None if why_not else _span(ablation.seconds(arm_seconds) * 1e6),
+        microseconds=None if why_not else _median(ablation.seconds(arm_seconds) * 1e6),
     )
 
 
-def _span(rounds: Rounds) -> Span:
-    interval = median_interval(rounds.tolist())
-    return Span(value=interval.value, low=interval.low, high=interval.high)
+def _median(rounds: Rounds) -> Interval:
+    return median_interval(rounds.tolist())

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from service.statistics.intervals import median_interval
+from service.statistics.intervals import Interval, median_interval
 
 STATUS = Path("/proc/self/status")
 CLEAR = Path("/proc/self/clear_refs")
@@ -18,18 +18,6 @@ RESET_PEAK = "5"
 """Written to clear_refs it sets the peak resident size back to the present one: proc(5)."""
 
 SAMPLES = 9
-
-
-class Resident(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes by which the process grew at most during one step: the median of `samples`, with 95 % bounds.
-
-    In whole pages. Scratch that kernels take without torch's allocator is in it, as is what malloc keeps.
-    """
-
-    median_bytes: float
-    low: float
-    high: float
-    samples: int
 
 
 class Process(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,16 +65,14 @@ def why_not() -> str | None:
     return None
 
 
-def growth(run: Callable[[], object]) -> Resident:
-    """Run `run` some times. Raises OSError where `why_not` has a reason."""
+def growth(run: Callable[[], object]) -> Interval:
+    """Bytes by which the process grows at most during `run`: the median of several runs, in whole pages.
+
+    Kernels' scratch that is not from torch's allocator is in it, and so is what malloc keeps. Raises OSError
+    where `why_not` has a reason.
+    """
     run()
-    interval = median_interval([float(_growth_bytes(run)) for _ in range(SAMPLES)])
-    return Resident(
-        median_bytes=interval.value,
-        low=interval.low,
-        high=interval.high,
-        samples=interval.samples,
-    )
+    return median_interval([float(_growth_bytes(run)) for _ in range(SAMPLES)])
 
 
 def _growth_bytes(run: Callable[[], object]) -> int:

@@ -57,7 +57,7 @@ def _grown(step: MemoryOfStep) -> str:
     resident = step.resident
     if isinstance(resident, UnsetType) or resident is None:
         return "–"
-    middle, low, high = (decimal(int(size)) for size in (resident.median_bytes, resident.low, resident.high))
+    middle, low, high = (decimal(int(size)) for size in (resident.value, resident.low, resident.high))
     return f"{middle} [{low}, {high}]"
 
 

@@ -10,7 +10,7 @@ import torch
 from msgspec import UNSET, UnsetType
 
 from service.anatomy.errors import StudyError
-from service.anatomy.memory.resident import Process, Resident, growth, process_now, why_not
+from service.anatomy.memory.resident import Process, growth, process_now, why_not
 from service.anatomy.memory.statistics import Snapshot, Statistic, pool_bytes, statistics
 from service.anatomy.progress import Report
 from service.anatomy.resolve import resolve_bucket, resolve_case, resolve_modes
@@ -18,6 +18,7 @@ from service.anatomy.tape.steps import Peak, TapeOfStep, tape_of_step
 from service.anatomy.tape.storages import Held, distinct_bytes
 from service.measure.cases import Bench, Case
 from service.protocol.messages import Phase
+from service.statistics.intervals import Interval
 from service.step.callables import Buffers
 from service.step.device import memory
 
@@ -49,7 +50,7 @@ class MemoryOfStep(msgspec.Struct, frozen=True, kw_only=True):
     effective: str
     tape: Held
     step: Peak
-    resident: Resident | UnsetType | None = UNSET
+    resident: Interval | UnsetType | None = UNSET
 
 
 class MemoryFinding(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,11 +7,12 @@ from time import perf_counter
 from typing import Any
 
 from models.served import NoTwin
+from service.anatomy.median_seconds import MedianSeconds
 from service.anatomy.operators.calls import Call, record
 from service.anatomy.operators.compiled import CompilerReport, read_compiled
 from service.anatomy.operators.device_work import NO_DEVICE, device_work, reported_waits
 from service.anatomy.operators.dispatch_keys import thread_keys
-from service.anatomy.operators.finding import OperatorsArguments, OperatorsFinding
+from service.anatomy.operators.finding import DispatchShare, OperatorsArguments, OperatorsFinding
 from service.anatomy.operators.graph_breaks import trace
 from service.anatomy.operators.native import (
     NativeSamples,
@@ -28,8 +29,10 @@ from service.anatomy.progress import Report
 from service.anatomy.resolve import resolve_bucket, resolve_case, resolve_modes
 from service.anatomy.timeline.tax import OF_DECODE
 from service.measure.cases import Bench, Case
-from service.measure.floors import Dispatch, calibrated, floor, measured, prepare_floor
+from service.measure.floors import floor, measured_split, prepare_floor, split_by_floor
 from service.protocol.modes import MODES
+from service.statistics.intervals import Interval
+from service.step.trace import ProfiledStep
 
 __all__ = ["OperatorsArguments", "OperatorsFinding", "list_operators"]
 
@@ -109,12 +112,8 @@ def _finding(
     times, work = listed.times, device_work(bench, case)
     effect = MODES[case.mode].effect(bench.device.type)
     operators = operator_rows(listed.calls, listed.records, times)
-    spent, whole = sum(times.own_seconds), times.plain.median_seconds
+    spent = sum(times.own_seconds)
     waits = [Sync(operator=None, kind="reported", line=line) for line in reported_waits(bench, case)]
-    if work is not None:
-        dispatch: Dispatch | None = measured(times.plain, work.kernel_seconds or 0.0)
-    else:
-        dispatch = calibrated(floor(bench, case.mode, case.buffers.bucket), times.plain)
     return OperatorsFinding(
         mode=case.mode,
         effective=effect.name,
@@ -123,14 +122,14 @@ def _finding(
         batch_size=arguments.batch_size,
         batch_bucket=case.buffers.bucket,
         phase=case.phase,
-        step_seconds=times.plain,
-        profiled_seconds=times.profiled,
+        step_seconds=MedianSeconds.of(times.plain),
+        profiled_seconds=MedianSeconds.of(times.profiled),
         event_seconds=times.event_seconds,
         operators_seconds=spent,
-        operators_share=spent / whole,
+        operators_share=spent / times.plain.value,
         tail_seconds=times.tail_seconds,
-        accounted_share=times.accounted_seconds / whole,
-        dispatch=dispatch,
+        accounted_share=times.accounted_seconds / times.plain.value,
+        dispatch=_dispatch(bench, case, times.plain, work),
         operators=operators,
         copies=copies(listed.calls, operators),
         syncs=syncs(operators, listed.records) + waits,
@@ -142,6 +141,13 @@ def _finding(
         notes=notes,
         **_compiled_fields(facts),
     )
+
+
+def _dispatch(bench: Bench, case: Case, step: Interval, work: ProfiledStep | None) -> DispatchShare | None:
+    if work is not None:
+        return DispatchShare.of(measured_split(step, work.kernel_seconds or 0.0))
+    found = floor(bench, case.mode, case.buffers.bucket)
+    return None if found is None else DispatchShare.of(split_by_floor(found, step))
 
 
 def _compiled_fields(facts: CompilerReport | None) -> dict[str, Any]:

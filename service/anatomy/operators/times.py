@@ -1,8 +1,8 @@
-"""How long each call of a step takes on the host: profiled and plain steps in turns, the profiler taken off.
+"""Host seconds of each call of a step: plain and profiled steps in turns, the profiler's cost subtracted.
 
-The profiler reads its clock inside its own work, so a call without inner calls reads true, and each inner
-event adds what one event costs. That is measured in the same rounds: (profiled - plain step) / events,
-each the shortest of its kind. Rounds end at a budget of seconds, so that long steps are answered too.
+The profiler reads its clock inside its own work, so a call without inner calls is timed without that work,
+and each inner event adds the cost of one event: (profiled - plain step) / events, of the shortest step of
+each kind. Rounds end at a budget of seconds, so that long steps are answered too.
 """
 
 from __future__ import annotations
@@ -16,35 +16,37 @@ from service.anatomy.errors import StudyError
 from service.anatomy.operators.calls import Call, StepCalls, record
 from service.anatomy.progress import Report
 from service.measure.cases import Bench, Case
-from service.measure.estimate import Estimate, estimate
+from service.statistics.intervals import Interval, median_interval
 
 BUDGET_SECONDS = 1.2
-"""After which no further round begins."""
+"""No round begins after this."""
 
-MOST_STEPS, LEAST_STEPS = 40, 6
-"""Of each side, plain and profiled: as many as the budget admits, and those that an interval needs."""
+MOST_STEPS = 40
+LEAST_STEPS = 6
+"""Plain steps, and as many profiled: the most within the budget, and the fewest for an interval."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockSize:
-    """Steps of each side in a row, after untimed ones, which short steps need to be in their own state."""
+    """Steps timed in a row, after `lead` untimed ones."""
 
     lead: int
     steps: int
 
 
-SHORT, LONG = BlockSize(lead=2, steps=4), BlockSize(lead=1, steps=3)
+SHORT = BlockSize(lead=2, steps=4)
+LONG = BlockSize(lead=1, steps=3)
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorTimes:
-    """Per call of the step, in order: its seconds and those since the call before it, events taken off.
+    """Per call of the step, in order: its seconds and those since the call before it, less events' cost.
 
-    `lead_seconds` is Python, binding and composite operators. `tail_seconds` is what follows the last call.
+    `lead_seconds` is Python, binding and composite operators. `tail_seconds` is the time after the last call.
     """
 
-    plain: Estimate
-    profiled: Estimate
+    plain: Interval
+    profiled: Interval
     event_seconds: float
     own_seconds: list[float]
     lead_seconds: list[float]
@@ -52,7 +54,7 @@ class OperatorTimes:
 
     @property
     def accounted_seconds(self) -> float:
-        """All parts together; beside `plain` it says how well the profiler's part was taken off."""
+        """The sum of all parts, to compare with `plain`."""
         return sum(self.own_seconds) + sum(self.lead_seconds) + self.tail_seconds
 
 
@@ -63,7 +65,7 @@ def time_operators(
     report: Report,
     clock: Callable[[], float] = perf_counter,
 ) -> OperatorTimes:
-    """Rounds of plain and profiled steps until `clock` says that the budget is spent; samples say how many.
+    """Rounds of plain and profiled steps, until the budget is spent by `clock`.
 
     Raises StudyError where the step does not make the same calls each time.
     """
@@ -74,6 +76,8 @@ def time_operators(
     case.call()
     bench.synchronise()
     size = SHORT if (clock() - began) * MOST_STEPS < BUDGET_SECONDS else LONG
+    # Not `in_rounds`: rounds end at a budget, and a round's profiled steps share one profiler session.
+    # Each side begins with untimed steps, so that neither follows the other directly.
     while len(plain) < LEAST_STEPS or (len(plain) < MOST_STEPS and clock() - began < BUDGET_SECONDS):
         for _ in range(size.lead):
             case.call_seconds()
@@ -88,17 +92,19 @@ def time_operators(
 
 
 def _times(plain: list[float], recorded: list[StepCalls]) -> OperatorTimes:
-    whole, profiled = estimate(plain), estimate([step.seconds for step in recorded])
+    whole = median_interval(plain)
+    profiled = median_interval([step.seconds for step in recorded])
     events = recorded[0].events
-    # Of the shortest: others on the machine only ever lengthen a step, and would be taken for the profiler.
+    # Of the shortest steps: other work on the machine only lengthens a step, and would count as profiler.
     longer = min(step.seconds for step in recorded) - min(plain)
     cost = max(longer, 0.0) / max(events, 1)
-    own, lead = [], []
+    own = []
+    lead = []
     for place, call in enumerate(recorded[0].calls):
         seconds = median(step.calls[place].seconds for step in recorded)
         own.append(max(seconds - call.inner * cost, 0.0))
         between = median(_since_the_last(step, place) for step in recorded)
-        # Its own event, and those of the composite operators around it, lie in front of a call.
+        # Before a call begin its own event and those of the composite operators around it.
         events_before = 1 + _newly_entered(recorded[0].calls, place)
         lead.append(max(between - events_before * cost, 0.0))
     tail = median(_after_the_last(step) for step in recorded)
@@ -122,7 +128,8 @@ def _after_the_last(step: StepCalls) -> float:
 
 def _newly_entered(calls: tuple[Call, ...], place: int) -> int:
     """Composite operators around this call that were not around the one before it, by name."""
-    within, before = calls[place].within, calls[place - 1].within if place else ()
+    within = calls[place].within
+    before = calls[place - 1].within if place else ()
     shared = 0
     for mine, theirs in zip(within, before, strict=False):
         if mine != theirs:

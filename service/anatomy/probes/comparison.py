@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter_ns
 
 import msgspec
 
+from service.measure.rounds import in_rounds
+
 WARM_PASSES = 3
-"""Untimed calls before a timed one: after other code the first passes read too long."""
+"""Untimed calls before a timed one: the first ones after other code take longer."""
 
 EVENTS = 6
 """Repeats where every faulty call compiles: the fewest that give a 95 % interval of the median."""
 
 
 class Counter(msgspec.Struct, frozen=True, kw_only=True):
-    """What the fault moves: its reading in the step without the fault, and in the step with it."""
+    """A counter that the fault moves: its value in the step without the fault, and in the step with it."""
 
     name: str
     before: float
@@ -26,7 +28,7 @@ class Counter(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class TimedStep:
-    """One of the two steps: `call` is timed, and `prepare` and `after` run before and after it, untimed."""
+    """A step: `call` is timed; `prepare` and `after` run before and after it, untimed."""
 
     call: Callable[[], object]
     prepare: Callable[[], object] | None = None
@@ -36,9 +38,9 @@ class TimedStep:
 
 @dataclass(frozen=True, slots=True)
 class FaultComparison:
-    """Both steps, warmed, and what was learnt while they were.
+    """Both steps, warmed.
 
-    `blame` is the faulty line as `file:number`. `most_repeats` bounds the repeats where each one is dear.
+    `blame` is the faulty line as `file:number`. `most_repeats` limits the repeats where each one compiles.
     """
 
     without: TimedStep
@@ -54,17 +56,17 @@ def interleave(
 ) -> tuple[list[float], list[float]]:
     """Seconds of `repeats` pairs, without and with the fault; `seed` draws the order within each pair.
 
-    A time ends when the device has finished, so that what a fault makes it wait for is seen.
+    A time ends when the device has finished, so that waits that a fault causes are in it.
     """
-    order, steps = random.Random(seed), (comparison.without, comparison.with_fault)
-    seconds: tuple[list[float], list[float]] = [], []
-    for _ in range(repeats):
-        for index in order.sample((0, 1), 2):
-            seconds[index].append(_timed(steps[index], synchronise))
-    return seconds
+    arms = {
+        "without": partial(_seconds, comparison.without, synchronise),
+        "with": partial(_seconds, comparison.with_fault, synchronise),
+    }
+    seconds = in_rounds(arms, repeats, str(seed), lambda _: None)
+    return seconds["without"], seconds["with"]
 
 
-def _timed(step: TimedStep, synchronise: Callable[[], object]) -> float:
+def _seconds(step: TimedStep, synchronise: Callable[[], object]) -> float:
     if step.prepare is not None:
         step.prepare()
     for _ in range(step.warm_passes):

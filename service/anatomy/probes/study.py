@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from service.anatomy.errors import StudyError
+from service.anatomy.median_seconds import MedianSeconds
 from service.anatomy.probes.comparison import Counter, FaultComparison, interleave
 from service.anatomy.probes.graphs import graph_break
 from service.anatomy.probes.guards import grad_mode_mismatch, recompile, thread_change
@@ -20,7 +21,6 @@ from service.anatomy.probes.shapes import LIMIT, unbucketed_shape
 from service.anatomy.probes.state import as_found
 from service.anatomy.progress import Report
 from service.measure.cases import Bench
-from service.measure.estimate import Estimate, estimate
 from service.protocol.messages import Phase
 from service.protocol.probes import PROBES
 from service.statistics.intervals import Interval, median_interval
@@ -40,14 +40,6 @@ class ProbesArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     seed: int = 0
 
 
-class Ratio(msgspec.Struct, frozen=True, kw_only=True):
-    """How many times as long the step takes with the fault: median of the pairs' ratios, 95 % interval."""
-
-    value: float
-    low: float
-    high: float
-
-
 class ProbeFinding(msgspec.Struct, frozen=True, kw_only=True):
     """What a probe found. Times are seconds of one step, on `device` until it has finished.
 
@@ -57,9 +49,9 @@ class ProbeFinding(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    without: Estimate
-    with_fault: Estimate = msgspec.field(name="with")
-    ratio: Ratio
+    without: MedianSeconds
+    with_fault: MedianSeconds = msgspec.field(name="with")
+    ratio: Interval
     verdict: Verdict
     counter: Counter
     blame: str
@@ -148,9 +140,9 @@ def _measure(bench: Bench, probe: Probe, arguments: ProbesArguments, report: Rep
     ratio = median_interval([b / a for a, b in zip(without, with_fault, strict=True)])
     return ProbeFinding(
         name=arguments.name,
-        without=estimate(without),
-        with_fault=estimate(with_fault),
-        ratio=Ratio(value=ratio.value, low=ratio.low, high=ratio.high),
+        without=MedianSeconds.of(median_interval(without)),
+        with_fault=MedianSeconds.of(median_interval(with_fault)),
+        ratio=ratio,
         verdict=verdict_of(ratio),
         counter=comparison.counter,
         blame=comparison.blame,

@@ -19,8 +19,7 @@ from service.anatomy.errors import StudyError
 from service.anatomy.layers.arms import Arm, State, time_arms
 from service.anatomy.progress import Report
 from service.measure.cases import Bench
-from service.measure.estimate import Estimate, estimate
-from service.statistics.intervals import median_interval
+from service.statistics.intervals import Interval, median_interval
 
 Norm = Callable[[Tensor, Tensor, float], Tensor]
 Form = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -45,7 +44,7 @@ class RmsNormForm(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    call: Estimate
+    call: Interval
     kernels: int | None
     fits: float
 
@@ -64,9 +63,7 @@ class RmsNormFinding(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int
     runs: str
     forms: list[RmsNormForm]
-    opaque_ratio: float
-    opaque_ratio_low: float
-    opaque_ratio_high: float
+    opaque_ratio: Interval
     graph_breaks: int
 
 
@@ -140,12 +137,12 @@ def compare_rms_norm(bench: Bench, arguments: RmsNormArguments, report: Report) 
         rounds=arguments.rounds,
         runs="Triton" if bench.device.type == "cuda" else "ATen",
         forms=[
-            RmsNormForm(name=name, call=estimate(seconds[name]), kernels=kernels.get(name), fits=fits[name])
+            RmsNormForm(
+                name=name, call=median_interval(seconds[name]), kernels=kernels.get(name), fits=fits[name]
+            )
             for name in forms
         ],
-        opaque_ratio=ratio.value,
-        opaque_ratio_low=ratio.low,
-        opaque_ratio_high=ratio.high,
+        opaque_ratio=ratio,
         graph_breaks=sum(counters["graph_break"].values()) - breaks,
     )
 

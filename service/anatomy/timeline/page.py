@@ -8,7 +8,7 @@ from typing import Any
 
 from service.anatomy.errors import StudyError
 from service.anatomy.timeline.blocks import Block, Kind
-from service.anatomy.timeline.tracks import TimelineFinding, Track, how_taxed, interval_words, words_of_tax
+from service.anatomy.timeline.tracks import TimelineFinding, Track, interval_text, tax_source_text, tax_text
 
 COLOURS: dict[Kind, str] = {
     "mark": "#D9CBA3", "operator": "#3D85C6", "compiled": "#E9A23B", "launch": "#C2549D",
@@ -39,7 +39,7 @@ def page(finding: TimelineFinding) -> str:
     title = f"One {finding.phase} step, batch {finding.batch_bucket}, {finding.device}"
     figure = _figure(finding).to_html(full_html=False, include_plotlyjs=True)
     rows = "".join(map(_row, finding.tracks))
-    how = html.escape(how_taxed(finding))
+    how = html.escape(tax_source_text(finding))
     return (
         f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{title}</title><style>{_STYLE}</style>"
         f"<h1>{title}</h1><table><tr><th>mode<th>runs as<th>step<th>tax<th>calls<th>launches"
@@ -50,12 +50,12 @@ def page(finding: TimelineFinding) -> str:
 
 
 def _row(track: Track) -> str:
-    wall = interval_words(track.wall.median_seconds, track.wall.low, track.wall.high, 1e6, " µs")
+    wall = interval_text(track.wall, 1e6, " µs")
     cells = (
         track.mode,
         track.effective,
         wall,
-        words_of_tax(track),
+        tax_text(track),
         str(track.operators),
         "–" if track.launches is None else str(track.launches),
         f"{1e6 * track.profiled_seconds:.0f} µs, ×{track.stretch:.2f}",

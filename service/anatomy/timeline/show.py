@@ -13,9 +13,9 @@ from service.anatomy.timeline.blocks import Block, Kind, outermost
 from service.anatomy.timeline.tracks import (
     TimelineFinding,
     Track,
-    how_taxed,
-    interval_words,
-    words_of_tax,
+    interval_text,
+    tax_source_text,
+    tax_text,
 )
 
 STYLES: dict[str, tuple[str, str, str]] = {
@@ -52,19 +52,19 @@ def show(finding: TimelineFinding, console: Console) -> None:
         console.print(f"written: {file}", markup=False, soft_wrap=True)
     if not finding.files:
         console.print("[dim]--out FOLDER writes a Perfetto trace and a page.[/]")
-    console.print(f"[dim]tax: {how_taxed(finding)}.[/]")
+    console.print(f"[dim]tax: {tax_source_text(finding)}.[/]")
     console.print("[dim]calls: into the dispatcher; what a composite operator calls in turn is left out.[/]")
 
 
 def _table(finding: TimelineFinding) -> Table:
     table = Table("mode", "runs as", "step µs", "tax", "calls", "launches", "kernels", "profiled")
     for track in finding.tracks:
-        wall = interval_words(track.wall.median_seconds, track.wall.low, track.wall.high, 1e6, "")
+        wall = interval_text(track.wall, 1e6, "")
         table.add_row(
             track.mode,
             track.effective,
             wall,
-            words_of_tax(track),
+            tax_text(track),
             str(track.operators),
             _count(track.launches),
             _count(track.kernels),

@@ -1,4 +1,4 @@
-"""One step as host and device blocks, two modes on one time axis, and the share of it that was no kernel."""
+"""Study of one step as host and device blocks, two modes on one axis, and the share that was no kernel."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from service.anatomy.timeline.page import check_page
 from service.anatomy.timeline.tax import Timed, tax_by_floor, tax_by_kernels, time_steps
 from service.anatomy.timeline.tracks import TimelineFinding, Track
 from service.measure.cases import Bench, Case
-from service.measure.estimate import estimate
 from service.measure.floors import prepare_floor
 from service.protocol.messages import Phase
 from service.protocol.modes import MODES
+from service.statistics.intervals import median_interval
 
 
 class TimelineArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -45,7 +45,7 @@ def draw_timeline(bench: Bench, arguments: TimelineArguments, report: Report) ->
     cases = [resolve_case(bench, mode, bucket, arguments.phase, report) for mode in modes]
     missing = _prepare_floors(bench, cases, report)
     report("timing steps without a profiler")
-    timed = time_steps(bench, cases)
+    timed = time_steps(bench, cases, report)
     report("recording steps with the profiler")
     tracks = [_track(bench, one, missing) for one in timed]
     finding = TimelineFinding(
@@ -69,9 +69,12 @@ def _prepare_floors(bench: Bench, cases: list[Case], report: Report) -> str | No
 
 
 def _track(bench: Bench, timed: Timed, missing: str | None) -> Track:
-    case, wall = timed.case, estimate(timed.seconds)
-    effect, recorded = MODES[case.mode].effect(bench.device.type), record_step(bench, case)
-    counted, tax = recorded.counted, None
+    case = timed.case
+    wall = median_interval(timed.seconds)
+    effect = MODES[case.mode].effect(bench.device.type)
+    recorded = record_step(bench, case)
+    counted = recorded.counted
+    tax = None
     if counted.kernel_seconds is not None:
         tax = tax_by_kernels(counted.kernel_seconds, wall)
     elif timed.floor is not None:
@@ -84,7 +87,7 @@ def _track(bench: Bench, timed: Timed, missing: str | None) -> Track:
         tax=tax,
         no_tax=missing,
         profiled_seconds=recorded.profiled_seconds,
-        stretch=recorded.profiled_seconds / wall.median_seconds,
+        stretch=recorded.profiled_seconds / wall.value,
         operators=counted.operators,
         kernels=counted.kernels,
         launches=counted.launches,
