@@ -1,4 +1,4 @@
-"""Layers: each has its experiment and its interval, and their sum is put beside a whole measured apart."""
+"""Layers: each has its experiment and its interval, and their sum is compared with the whole call."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ def test_a_cpu_has_no_launch_layer_and_says_so(finding: LayersFinding) -> None:
     assert all(layer.microseconds is None and not layer.in_sum for layer in launches)
 
 
-def test_agreement_is_told_beside_sum_and_whole(finding: LayersFinding) -> None:
+def test_agreement_is_reported_with_sum_and_whole(finding: LayersFinding) -> None:
     for each in finding.operations:
         assert each.agreement.low <= each.agreement.value <= each.agreement.high
         assert each.agrees == (abs(each.agreement.value - 1) <= 0.15)
         assert each.whole_microseconds.value > 0
 
 
-def test_what_is_switched_off_is_priced_but_not_summed(bench: Bench) -> None:
+def test_what_is_switched_off_is_measured_but_not_summed(bench: Bench) -> None:
     arguments = LayersArguments(operations=["matmul"], sizes=[4], grad="inference_mode", rounds=6)
     (off,) = measure_layers(bench, arguments, quiet).operations
     summed = {layer.name for layer in off.layers if layer.in_sum}
@@ -93,7 +93,7 @@ def test_autocast_and_no_grad_can_be_switched_in(bench: Bench) -> None:
 
 
 def test_no_experiment_contains_the_whole_call(loops: Loops) -> None:
-    """Were the whole a part of its own sum, the two would agree whatever was measured."""
+    """If the whole were part of its own sum, the two would always agree."""
     names = [
         "whole",
         "compute",
@@ -127,7 +127,7 @@ def test_no_experiment_contains_the_whole_call(loops: Loops) -> None:
 
 
 @given(st.floats(0.5, 2.0))
-def test_a_whole_that_is_not_the_sum_is_told(share: float) -> None:
+def test_a_whole_that_is_not_the_sum_is_reported(share: float) -> None:
     """With made-up arms of which the parts are known: 1 µs each of eight, seven in the sum."""
     loops = Loops(lambda *_: 0.0, lambda *_: 0.0)
     setup = Setup(CPU, torch.float32, State("enabled"), loops)
@@ -185,10 +185,10 @@ def test_results_are_those_that_the_operator_allocates(name: str) -> None:
 
 
 def test_every_arm_is_timed_in_every_round_and_the_collector_comes_back() -> None:
-    heard: list[bool] = []
+    collecting: list[bool] = []
 
     def run(times: int) -> float:
-        heard.append(gc.isenabled())
+        collecting.append(gc.isenabled())
         return times * 1e-3
 
     assert gc.isenabled()
@@ -196,7 +196,7 @@ def test_every_arm_is_timed_in_every_round_and_the_collector_comes_back() -> Non
         time_arms({"a": Arm(run), "b": python_arm("pass", {})}, CPU, 7, quiet)["a"]
         == [pytest.approx(1e-3)] * 7
     )
-    assert not any(heard)
+    assert not any(collecting)
     assert gc.isenabled()
     with collector_off():
         assert not gc.isenabled()

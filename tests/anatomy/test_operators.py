@@ -205,7 +205,8 @@ def test_compiled_code_makes_fewer_calls_than_the_modes_above_it(
 def test_cumulative_seconds_add_up_the_operators_own(
     findings: dict[str, OperatorsFinding], mode: str
 ) -> None:
-    finding, total = findings[mode], 0.0
+    finding = findings[mode]
+    total = 0.0
     for row in finding.operators:
         total += row.host_seconds
         assert row.cumulative_seconds == pytest.approx(total)
@@ -313,7 +314,8 @@ class Broken:
     """As much of a bench as tracing asks for."""
 
     def __init__(self, like: Bench) -> None:
-        self.model, self.precision = Breaking(), like.precision
+        self.model = Breaking()
+        self.precision = like.precision
 
 
 def test_graphs_and_breaks_are_those_of_torchs_own_explanation(bench: Bench) -> None:
@@ -420,7 +422,8 @@ class Clock:
     """Moves on by `step_seconds` whenever it is read."""
 
     def __init__(self, step_seconds: float) -> None:
-        self.now, self._step = 0.0, step_seconds
+        self.now = 0.0
+        self._step = step_seconds
 
     def __call__(self) -> float:
         self.now += self._step

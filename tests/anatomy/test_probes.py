@@ -260,7 +260,8 @@ def test_what_prepares_and_clears_up_is_not_timed() -> None:
 
 
 def test_a_finding_is_shown_with_its_blame_and_cure(seen: Callable[[str], Seen]) -> None:
-    finding, text = seen("hidden-copy").finding, StringIO()
+    finding = seen("hidden-copy").finding
+    text = StringIO()
     show(finding, Console(file=text, width=200))
     for part in (finding.blame, finding.cure, finding.verdict, *finding.notes):
         assert part in text.getvalue()

@@ -46,7 +46,8 @@ def test_the_operator_is_what_aten_computes(
     rows: int, width: int, transposed: bool, dtype: torch.dtype
 ) -> None:
     x = torch.randn(width, rows).t() if transposed else torch.randn(rows, width)
-    x, weight = x.to(dtype), torch.randn(width).to(dtype)
+    x = x.to(dtype)
+    weight = torch.randn(width).to(dtype)
     found = rms_norm_operator()(x, weight, EPSILON)
     torch.testing.assert_close(found, aten_rms_norm(x, weight, EPSILON))
     assert found.is_contiguous()

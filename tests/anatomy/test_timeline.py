@@ -1,4 +1,4 @@
-"""A timeline: two modes from one origin, each block where the profiler saw it, and a tax that closes."""
+"""A timeline: two modes from one origin, each block where the profiler recorded it, and the tax."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_on_a_cpu_the_tax_is_the_floor_over_the_wall_and_its_bounds_are_the_wors
     assert tax_by_floor(floor(300.0, 250.0, 400.0), wall(100.0, 80.0, 125.0), "decode").fraction.value == 1.0
 
 
-def test_a_prefills_tax_says_that_its_floor_is_a_decode_steps_in_words_and_on_the_page(
+def test_a_prefills_tax_states_that_its_floor_is_a_decode_steps_in_text_and_on_the_page(
     finding: TimelineFinding,
 ) -> None:
     def taxed(phase: Phase) -> TimelineFinding:
@@ -199,12 +199,12 @@ def test_a_prefills_tax_says_that_its_floor_is_a_decode_steps_in_words_and_on_th
     assert OF_DECODE not in tax_source_text(taxed("decode"))
 
 
-def test_a_measured_prefill_says_so_too(bench: Bench) -> None:
+def test_a_measured_prefill_states_it_too(bench: Bench) -> None:
     found = draw_timeline(bench, TimelineArguments(mode="no_grad", phase="prefill"), quiet)
     assert OF_DECODE in tax_source_text(found)
 
 
-def test_a_terminal_says_how_to_get_the_files_where_none_were_written(finding: TimelineFinding) -> None:
+def test_a_terminal_names_the_option_for_files_where_none_were_written(finding: TimelineFinding) -> None:
     def shown(one: TimelineFinding) -> str:
         text = StringIO()
         show(one, Console(file=text, width=120))
@@ -226,7 +226,7 @@ def test_on_cuda_the_tax_is_what_kernels_leave_of_the_wall() -> None:
     assert bounds(tax) == pytest.approx((0.7, 0.5, 0.75))
 
 
-def test_a_measured_tax_lies_between_its_bounds_and_says_that_it_is_from_the_floor(
+def test_a_measured_tax_lies_between_its_bounds_and_is_from_the_floor(
     finding: TimelineFinding,
 ) -> None:
     for track in finding.tracks:
@@ -286,7 +286,7 @@ def test_without_plotly_the_page_is_refused_with_the_remedy(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_that_cannot_be_is_refused(finding: TimelineFinding, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_refused(finding: TimelineFinding, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StudyError, match="cannot write") as refused:
         timeline.write(finding, tmp_path / "file")

@@ -1,4 +1,4 @@
-"""The three quantities of a budget, each as overridden or else as measured, and its verdict."""
+"""The three quantities of a budget, each overridden or measured, and the budget itself."""
 
 from __future__ import annotations
 

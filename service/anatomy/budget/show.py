@@ -1,4 +1,4 @@
-"""Amortisation and budget in a terminal: dispatch against kernels by batch, crossover and verdict."""
+"""Prints amortisation and budget: dispatch against kernels by batch, crossover and verdict."""
 
 from __future__ import annotations
 
@@ -94,9 +94,9 @@ def _micros(seconds: Interval) -> str:
 def _crossover(place: ModeCrossover) -> str:
     if place.batch_size is None:
         return "no crossover known"
-    words = {
+    text = {
         "at": f"kernels take as long as dispatch at batch {place.batch_size:.1f}",
-        "below": f"kernels take longer from batch {place.batch_size:.0f}, the smallest drawn, on",
-        "above": f"dispatch still takes longer at batch {place.batch_size:.0f}, the largest drawn",
+        "below": f"kernels take longer from batch {place.batch_size:.0f}, the smallest measured, on",
+        "above": f"dispatch still takes longer at batch {place.batch_size:.0f}, the largest measured",
     }
-    return words[place.where]
+    return text[place.where]

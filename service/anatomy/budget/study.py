@@ -149,7 +149,8 @@ def _modes(bench: Bench, requested: list[str] | None) -> list[str]:
 
 
 def _point(bench: Bench, key: Key, steps: Steps, split: DispatchSplit, null: float) -> BatchPoint:
-    (mode, batch), walls = key, steps.walls[key]
+    mode, batch = key
+    walls = steps.walls[key]
     first = next(iter(steps.walls))[0]
     ratios = [base / own for base, own in zip(steps.walls[first, batch], walls, strict=True)]
     step = median_interval(walls)

@@ -1,4 +1,4 @@
-"""The layers themselves: which arms isolate each, in words and in numbers, and where none can."""
+"""The layers: which arms isolate each, as text and as a formula, and where none can."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PYTHON = ("hollow", "from python", "taped")
 
 @dataclass(frozen=True, slots=True)
 class ArmSeconds:
-    """One operator's arms at one size, with the reading of clocks and the bare loop taken off."""
+    """Seconds of one operator's arms at one size, less the clock reads and the bare loop."""
 
     setup: Setup
     operation: Operation
@@ -30,7 +30,7 @@ class ArmSeconds:
 
     @classmethod
     def of(cls, setup: Setup, operation: Operation, raw: Mapping[str, Rounds], loop: Rounds) -> ArmSeconds:
-        """From `raw` rounds; `loop` is Python's bare loop."""
+        """From `raw` rounds; `loop` is an empty Python loop."""
         seconds = {**raw, "whole": raw["whole"] - loop}
         seconds |= {name: raw[name] - raw["python clock"] for name in _PYTHON}
         seconds |= {name: raw[name] - raw["native clock"] for name in _NATIVE}
@@ -53,16 +53,16 @@ class ArmSeconds:
 
     @property
     def growing(self) -> Rounds:
-        """What a call costs more at this size, without its allocations."""
+        """What a call takes longer at this size than on no elements, without its allocations."""
         computing = self["compute"] if self.operation.loop_out else self["compute"] - self["allocate"]
         return computing - self.fixed
 
 
 @dataclass(frozen=True, slots=True)
 class Ablation:
-    """One layer. `seconds` gives its rounds, `counts` whether the state asked for contains it.
+    """One layer and how it is isolated. `counts`: whether the requested state contains it.
 
-    Where `why_not` says something, the layer cannot be isolated, or is not there, on this device.
+    `why_not` gives the reason where it cannot be isolated, or does not exist, on this device.
     """
 
     name: str
@@ -77,7 +77,7 @@ def _autocast(r: ArmSeconds) -> Rounds:
     return fixed + r["cast"] - r["cast of one"] if r.operation.lowered else fixed
 
 
-def _words(grad: GradMode) -> str:
+def _grad_text(grad: GradMode) -> str:
     return {"enabled": "grad mode on", "no_grad": "no_grad", "inference_mode": "inference mode"}[grad]
 
 
@@ -105,7 +105,7 @@ ABLATIONS: tuple[Ablation, ...] = (
     Ablation(
         "autocast",
         lambda r: (
-            f"{_words(r.setup.state.grad)}, one element, C++: inside autocast less outside"
+            f"{_grad_text(r.setup.state.grad)}, one element, C++: inside autocast less outside"
             + ("; and what it casts at this size less of one element" if r.operation.lowered else "")
         ),
         _autocast,
@@ -113,13 +113,13 @@ ABLATIONS: tuple[Ablation, ...] = (
     ),
     Ablation(
         "autograd",
-        lambda r: f"one element, from Python: {_words(r.setup.taped.grad)} less inference mode",
+        lambda r: f"one element, from Python: {_grad_text(r.setup.taped.grad)} less inference mode",
         lambda r: r["taped"] - r["from python"],
         counts=lambda r: r.setup.state.grad != "inference_mode",
     ),
     Ablation(
         "dispatcher",
-        lambda r: "inference mode, C++: one pass to an operator of ours with an empty kernel",
+        lambda r: "inference mode, C++: one pass to a custom operator with an empty kernel",
         lambda r: r["dispatcher"],
     ),
     Ablation(
@@ -158,4 +158,4 @@ ABLATIONS: tuple[Ablation, ...] = (
         counts=lambda r: not r.cuda,
     ),
 )
-"""From the user's line inwards. What counts adds up to the whole, which is measured apart."""
+"""From the user's line inwards. Those that count are summed, and compared with the whole call."""

@@ -1,4 +1,4 @@
-"""The layer table in a terminal: one table per operator, a column per size, and how each was isolated."""
+"""Prints the layer table: one table per operator, a column per size, and how each layer was isolated."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from service.protocol.modes import GradMode
 from service.statistics.intervals import Interval, median_interval
 
 AGREEMENT = 0.15
-"""How far the sum may lie from the whole, as a share of it."""
+"""Largest difference of sum and whole, as a share of the whole."""
 
 OperationName = Literal["matmul", "add", "layer_norm"]
 Size = Annotated[int, msgspec.Meta(ge=1, le=4096)]
@@ -47,8 +47,8 @@ class LayersArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
     """One layer of one call, and the experiment that isolates it.
 
-    `in_sum` False: the price of what is switched off here, or of what runs beside. `microseconds` None: it
-    cannot be isolated on this device, and `why_not` says why.
+    `in_sum` False: it is switched off here, or runs beside the host. `microseconds` None: it cannot be
+    isolated on this device, and `why_not` has the reason.
     """
 
     name: str
@@ -74,8 +74,8 @@ class OperationLayers(msgspec.Struct, frozen=True, kw_only=True):
 class LayersFinding(msgspec.Struct, frozen=True, kw_only=True):
     """The layer table.
 
-    Calls come in a row, each after the one before: within a model, where other operators and more memory lie
-    between, each costs more.
+    Calls follow each other directly: within a model, with other operators and memory between, each costs
+    more.
     """
 
     device: str

@@ -1,4 +1,4 @@
-"""How much a step makes the process grow for the kernel: its peak resident size above where it began."""
+"""How far a step makes the process grow: its peak resident size above the one before it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ from service.statistics.intervals import Interval, median_interval
 STATUS = Path("/proc/self/status")
 CLEAR = Path("/proc/self/clear_refs")
 RESET_PEAK = "5"
-"""Written to clear_refs it sets the peak resident size back to the present one: proc(5)."""
+"""Written to clear_refs it resets the peak resident size to the present one: proc(5)."""
 
 SAMPLES = 9
 
 
 class Process(msgspec.Struct, frozen=True, kw_only=True):
-    """The process's resident size now, and the most that it ever was.
+    """The process's resident size now, and its maximum since the process began.
 
-    The kernel's own peaks, VmHWM and `ru_maxrss`, fall to the present size each time that `growth` sets them
-    back, so the largest of those before is kept here.
+    `growth` resets the kernel's own peaks, VmHWM and `ru_maxrss`, so the largest one before is kept here.
     """
 
     resident_bytes: int
@@ -33,12 +32,12 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class _Peak:
-    """The most that the process had before its peak was last set back."""
+    """Maximum resident size before the kernel's peak was last reset."""
 
     before_bytes: int = 0
 
-    def set_back(self) -> None:
-        """Raises OSError where the kernel does not let it."""
+    def reset(self) -> None:
+        """Reset the kernel's peak. Raises OSError where that is not permitted."""
         self.before_bytes = max(self.before_bytes, _kernels_peak(_status_bytes("VmHWM")))
         CLEAR.write_text(RESET_PEAK)
 
@@ -47,7 +46,7 @@ _PEAK = _Peak()
 
 
 def process_now() -> Process:
-    """As the kernel has it in one reading, and as it had it before its peaks were set back."""
+    """From one reading of the kernel's status, and the peak kept from before a reset."""
     now = _status_bytes("VmRSS", "VmHWM")
     return Process(
         resident_bytes=now["VmRSS"], peak_bytes=max(*now.values(), _kernels_peak(now), _PEAK.before_bytes)
@@ -55,13 +54,13 @@ def process_now() -> Process:
 
 
 def why_not() -> str | None:
-    """Why a step's growth cannot be measured here; None where it can be."""
+    """Why a step's growth cannot be measured here; None where it can."""
     if _malloc_trim() is None:
         return "this C library has no malloc_trim: pages freed before would hide what a step takes"
     try:
-        _PEAK.set_back()
+        _PEAK.reset()
     except OSError as error:
-        return f"the peak cannot be set back: {CLEAR}: {error.strerror}"
+        return f"the peak cannot be reset: {CLEAR}: {error.strerror}"
     return None
 
 
@@ -79,7 +78,7 @@ def _growth_bytes(run: Callable[[], object]) -> int:
     trim = _malloc_trim()
     if trim is not None:
         trim(0)
-    _PEAK.set_back()
+    _PEAK.reset()
     before = _status_bytes("VmRSS")["VmRSS"]
     result = run()
     grown = _status_bytes("VmHWM")["VmHWM"] - before
@@ -88,7 +87,7 @@ def _growth_bytes(run: Callable[[], object]) -> int:
 
 
 def _kernels_peak(status: dict[str, int]) -> int:
-    """VmHWM; where a kernel's status has none, `ru_maxrss`, in which a parent's peak from before may be."""
+    """VmHWM, or `ru_maxrss` for kernels without it, which may include the parent's peak before the fork."""
     return status.get("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 

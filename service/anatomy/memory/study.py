@@ -1,4 +1,4 @@
-"""Where memory goes: what serving holds all the time, what a mode's step takes, and the allocator's view."""
+"""Study of memory: what serving always holds, what a mode's step allocates, and allocator statistics."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class MemoryArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class StaticMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """Memory that serving holds all the time, each storage counted once."""
+    """Memory that serving always holds, each storage counted once."""
 
     name: str
     bytes: int
@@ -41,9 +41,9 @@ class StaticMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryOfStep(msgspec.Struct, frozen=True, kw_only=True):
-    """What one step takes: its tape, the most that torch's allocator gave it, and how far the process grew.
+    """Memory of one step: its tape, its peak in torch's allocator, and the bytes that the process grew by.
 
-    `resident` is there on a CPU only, and None where it cannot be measured.
+    `resident` exists on a CPU only, and is None where it cannot be measured.
     """
 
     mode: str
@@ -54,7 +54,7 @@ class MemoryOfStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """`allocator` is there on CUDA only; on a CPU `process`, and why its growth is not known."""
+    """`allocator` exists on CUDA only; `process` and `no_resident`, why growth is unknown, on a CPU only."""
 
     device: str
     batch_bucket: int
@@ -68,7 +68,7 @@ class MemoryFinding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_memory(bench: Bench, arguments: MemoryArguments, report: Report) -> MemoryFinding:
-    """Run steps and read the accounts. Raises StudyError for arguments that cannot work here."""
+    """Run a step of each mode and read the statistics. Raises StudyError for arguments that cannot work."""
     on_cuda = bench.device.type == "cuda"
     if arguments.out is not None and not on_cuda:
         message = "a snapshot is of CUDA's allocator, and this is a CPU: leave out `out`"
@@ -92,8 +92,9 @@ def read_memory(bench: Bench, arguments: MemoryArguments, report: Report) -> Mem
 
 
 def static_memory(bench: Bench, buffers: Buffers) -> list[StaticMemory]:
-    """What is held whether a step runs or not. The cache is that of the largest bucket, shared by all."""
-    model, bucket = bench.model, buffers.bucket
+    """What is held whether a step runs or not. All buckets share the cache of the largest."""
+    model = bench.model
+    bucket = buffers.bucket
     inputs = [buffers.chunk, buffers.token, buffers.positions, buffers.last, buffers.one]
     return [
         StaticMemory(
@@ -121,7 +122,8 @@ def _on_cuda(bench: Bench, finding: MemoryFinding) -> MemoryFinding:
 
 
 def _on_cpu(finding: MemoryFinding, cases: list[Case], report: Report) -> MemoryFinding:
-    missing, steps = why_not(), []
+    missing = why_not()
+    steps = []
     report("resident size of steps")
     for step, case in zip(finding.steps, cases, strict=True):
         resident = growth(case.call) if missing is None else None

@@ -42,7 +42,8 @@ class _Notes(nn.Module):
 
 def thread_keys(mode: Mode, device: torch.device, precision: Precision) -> ThreadKeys:
     """What the contexts of `mode` do to the thread, seen inside a step of it that is not compiled."""
-    plain, notes = Effect(mode.name), _Notes(device)
+    plain = Effect(mode.name)
+    notes = _Notes(device)
     step = build_step(replace(mode, cpu=plain, cuda=plain), notes, precision=precision)
     step(notes.weight, notes.weight, notes.weight, ())
     assert notes.seen is not None
@@ -58,7 +59,8 @@ def visited(schema_name: str, tensors: Iterable[Tensor], thread: ThreadKeys) -> 
     for tensor in tensors:
         keys = keys | torch._C._dispatch_keys(tensor)
     keys = (keys | thread.included) - thread.excluded
-    passed, stops = [], _stops(schema_name)
+    passed = []
+    stops = _stops(schema_name)
     while (key := keys.highestPriorityTypeId()) != torch._C.DispatchKey.Undefined:
         if key.name in stops:
             passed.append(key.name)

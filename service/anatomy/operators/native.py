@@ -20,7 +20,8 @@ ANSWER_SECONDS = 5.0
 PERF_SECONDS = 2.4
 """What perf takes however few its samples: to start, to stop, to read the symbols of torch's libraries."""
 
-SAMPLED_SECONDS, LEAST_SECONDS = 0.4, 0.1
+SAMPLED_SECONDS = 0.4
+LEAST_SECONDS = 0.1
 SYMBOLS_SHOWN = 25
 SYMBOL_CHARACTERS = 160
 
@@ -91,7 +92,8 @@ def sample_native(
             began = now = perf_counter_ns()
             while now - began < seconds * 1e9:
                 case.call()
-                steps, now = steps + 1, perf_counter_ns()
+                steps += 1
+                now = perf_counter_ns()
     except PerfError as error:
         return _nothing(str(error))
     return summary([sample for sample in seen.samples if began <= sample.instant_ns < now], steps)

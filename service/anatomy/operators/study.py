@@ -109,7 +109,8 @@ def _finding(
     prepared: float,
     notes: list[str],
 ) -> OperatorsFinding:
-    times, work = listed.times, device_work(bench, case)
+    times = listed.times
+    work = device_work(bench, case)
     effect = MODES[case.mode].effect(bench.device.type)
     operators = operator_rows(listed.calls, listed.records, times)
     spent = sum(times.own_seconds)

@@ -50,7 +50,8 @@ def compile_counting(call: Callable[[], object]) -> Compilation:
     counters.clear()
     count = len(graph_break_reasons)
     call()
-    breaks, graphs = sum(counters["graph_break"].values()), counters["stats"]["unique_graphs"]
+    breaks = sum(counters["graph_break"].values())
+    graphs = counters["stats"]["unique_graphs"]
     return Compilation(breaks, graphs, graph_break_reasons[count:])
 
 
@@ -79,7 +80,8 @@ def seconds_of(call: Callable[[], object]) -> float:
 @contextmanager
 def counters_kept() -> Iterator[None]:
     """Puts back the compiler's counters and list of breaks, which are the whole process's."""
-    kept, reasons = {name: counter.copy() for name, counter in counters.items()}, graph_break_reasons.copy()
+    kept = {name: counter.copy() for name, counter in counters.items()}
+    reasons = graph_break_reasons.copy()
     try:
         yield
     finally:

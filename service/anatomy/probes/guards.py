@@ -31,7 +31,8 @@ class _Counting(nn.Module):
 
 def recompile(probed: ProbedModel, report: Report) -> FaultComparison:
     """A Python counter in the step: each of its values is a guard, and each call finds a new value."""
-    plain, counting = compiled(probed.model), compiled(_Counting(probed.model))
+    plain = compiled(probed.model)
+    counting = compiled(_Counting(probed.model))
     without, with_fault = probed.served(plain), probed.served(counting)
     report("compiling the step")
     first = seconds_of(without)
@@ -72,7 +73,8 @@ def grad_mode_mismatch(probed: ProbedModel, report: Report) -> FaultComparison:
     without()
     before = recompiles(step)
     report("compiling again with grad mode on")
-    again, reason = seconds_of(with_fault), why_recompiled()
+    again = seconds_of(with_fault)
+    reason = why_recompiled()
     return FaultComparison(
         without=TimedStep(without),
         with_fault=TimedStep(with_fault),
@@ -90,7 +92,8 @@ def thread_change(probed: ProbedModel, report: Report) -> FaultComparison:
     """The number of threads changed between warm-up and a call."""
     threads = torch.get_num_threads()
     other = threads - 1 if threads > 1 else threads + 1
-    without, victim = probed.served(compiled(probed.model)), [compiled(probed.model)]
+    without = probed.served(compiled(probed.model))
+    victim = [compiled(probed.model)]
 
     def changed(*arguments: object) -> object:
         torch.set_num_threads(other)
@@ -107,7 +110,8 @@ def thread_change(probed: ProbedModel, report: Report) -> FaultComparison:
     before = recompiles(victim[0])
     report(f"compiling for {other} threads")
     blame = line_that_calls(torch.set_num_threads, with_fault)
-    after, reason = recompiles(victim[0]), why_recompiled()
+    after = recompiles(victim[0])
+    reason = why_recompiled()
     torch.set_num_threads(threads)
     return FaultComparison(
         without=TimedStep(without),

@@ -42,7 +42,8 @@ def hidden_copy(probed: ProbedModel, report: Report) -> FaultComparison:
         layer.register_forward_hook(_features_first)
     without, with_fault = probed.served(probed.model, "prefill"), probed.served(spoiled, "prefill")
     report("counting copies")
-    (before, before_bytes), (after, after_bytes) = copies(probed, without), copies(probed, with_fault)
+    before, before_bytes = copies(probed, without)
+    after, after_bytes = copies(probed, with_fault)
     seen = records(probed, with_fault)
     blame = line_of("aten::clone", seen)
     return FaultComparison(

@@ -62,7 +62,8 @@ def _is_finite(output: Any) -> Tensor:  # noqa: ANN401 - a tensor or a tuple
 
 def autocast(probed: ProbedModel, report: Report) -> FaultComparison:
     """float32 weights under autocast, against weights cast to bfloat16 once."""
-    low, device = torch.bfloat16, probed.bench.device
+    low = torch.bfloat16
+    device = probed.bench.device
     report("casting the weights once")
     lowered, full = (copy.deepcopy(probed.model).to(dtype) for dtype in (low, torch.float32))
     if isinstance(full, Transformer):

@@ -24,7 +24,9 @@ class _Norm(nn.Module):
 
     def __init__(self, kernel: Norm, weight: Tensor, epsilon: float) -> None:
         super().__init__()
-        self.kernel, self.weight, self.epsilon = kernel, weight, epsilon
+        self.kernel = kernel
+        self.weight = weight
+        self.epsilon = epsilon
 
     def forward(self, x: Tensor) -> Tensor:
         return self.kernel(x, self.weight, self.epsilon)

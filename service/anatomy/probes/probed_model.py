@@ -53,7 +53,8 @@ class ProbedModel:
 
     def served(self, run: Callable[..., object], phase: Phase = "decode") -> Callable[[], object]:
         """A call of `run` with the arguments of `phase`, in inference mode and the served precision."""
-        arguments, inference = self.arguments(phase), torch.inference_mode()
+        arguments = self.arguments(phase)
+        inference = torch.inference_mode()
         lowered = self.bench.precision.autocast
         autocast = torch.autocast(self.bench.device.type, lowered) if lowered else nullcontext()
 
@@ -70,7 +71,8 @@ class ProbedModel:
 
 def make_probed_model(bench: Bench, batch_size: int) -> ProbedModel:
     """A probed at the bucket of `batch_size`. Raises StudyError where no bucket is that large."""
-    bucket, model = resolve_bucket(bench, batch_size), _own(bench.model)
+    bucket = resolve_bucket(bench, batch_size)
+    model = _own(bench.model)
     if isinstance(model, Transformer):
         del model.blocks[LAYERS:]
         model.config = replace(model.config, layers=len(model.blocks))

@@ -32,7 +32,8 @@ def unbucketed_shape(probed: ProbedModel, report: Report) -> FaultComparison:
     first = probed.served(_as_they_come(own, iter(prompts[:LIMIT])), "prefill")
     report(f"compiling {LIMIT} lengths of their own")
     first()
-    new_shape, reason = seconds_of(first), why_recompiled()
+    new_shape = seconds_of(first)
+    reason = why_recompiled()
     # The entries are used up; the lengths that have one are not met again.
     with_fault = probed.served(_as_they_come(own, cycle(prompts[LIMIT:])), "prefill")
     return FaultComparison(

@@ -23,7 +23,8 @@ def as_found(bench: Bench, resets: bool, recompile_limit: int) -> Iterator[None]
     Where it `resets`, code that the compiler has seen before is compiled anew within, and forgotten after:
     a broken graph leaves entries on the code of the model itself.
     """
-    threads, default_dtype = torch.get_num_threads(), torch.get_default_dtype()
+    threads = torch.get_num_threads()
+    default_dtype = torch.get_default_dtype()
     try:
         with ExitStack() as stack:
             for context in _plain(bench.device.type, recompile_limit):

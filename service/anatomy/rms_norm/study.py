@@ -1,4 +1,4 @@
-"""A fused RMS-norm as a custom operator of torch, and what hiding it from the compiler costs."""
+"""Study of a fused RMS-norm as a custom operator, and of the cost of hiding it from the compiler."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class RmsNormArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class RmsNormForm(msgspec.Struct, frozen=True, kw_only=True):
-    """One way to write the norm, eager or compiled: what a call takes, on CUDA until the device is done.
+    """One form of the norm, eager or compiled. `call` is in seconds, on CUDA until the device is done.
 
     `kernels` counts what Inductor generated for it, None in eager. `fits` is the largest difference from
     ATen's form in eager, as a share of the tolerance of the dtype.
@@ -53,7 +53,7 @@ class RmsNormFinding(msgspec.Struct, frozen=True, kw_only=True):
     """The custom operator beside ATen's form, each between an addition and a gate that can be fused with it.
 
     `opaque_ratio` is the compiled custom form over the compiled ATen form, per round: above 1, hiding the
-    norm from the compiler costs. Both compiled with `fullgraph`, which a break would have made fail.
+    norm from the compiler costs time. Both were compiled with `fullgraph`, which raises at a break.
     """
 
     device: str
@@ -76,7 +76,7 @@ def rms_norm_operator() -> Norm:
 
     @torch.library.custom_op(NAME, mutates_args=(), device_types="cpu")
     def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-        # As the fake says; ATen would keep a transposed layout.
+        # Contiguous like the fake; ATen would keep a transposed layout.
         return aten_rms_norm(x, weight, epsilon).contiguous()
 
     @rms_norm.register_fake
@@ -93,14 +93,14 @@ def rms_norm_operator() -> Norm:
 
 
 def aten_rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-    """The form that torch knows and Inductor can take apart and fuse."""
+    """ATen's form, which Inductor can decompose and fuse."""
     return functional.rms_norm(x, weight.shape, weight, epsilon)
 
 
 def surrounded(norm: Norm) -> Form:
     """`norm` as in a block: after a residual addition, before a gate.
 
-    With a code object of its own, because compiled entries of one share a recompile limit.
+    Each with its own code object, because compiled entries of one code object share a recompile limit.
     """
 
     def form(x: Tensor, residual: Tensor, weight: Tensor, gate: Tensor) -> Tensor:
@@ -123,7 +123,7 @@ def compare_rms_norm(bench: Bench, arguments: RmsNormArguments, report: Report) 
     for name, norm in norms.items():
         report(f"compiling the {name} form")
         forms[f"{name}, compiled"], kernels[f"{name}, compiled"] = _compiled(norm, inputs)
-    fits = {name: _fit(form, forms["ATen, eager"], inputs) for name, form in forms.items()}
+    fits = {name: _share_of_tolerance(form, forms["ATen, eager"], inputs) for name, form in forms.items()}
     arms = {name: _arm(bench, form, inputs) for name, form in forms.items()}
     seconds = time_arms(arms, bench.device, arguments.rounds, report)
     ratio = median_interval(
@@ -165,12 +165,12 @@ def _compiled(norm: Norm, inputs: tuple[Tensor, ...]) -> tuple[Form, int]:
     return form, metrics.generated_kernel_count - before
 
 
-def _fit(form: Form, reference: Form, inputs: tuple[Tensor, ...]) -> float:
+def _share_of_tolerance(form: Form, reference: Form, inputs: tuple[Tensor, ...]) -> float:
     with torch.inference_mode():
-        expected, got = reference(*inputs), form(*inputs)
-    # A few roundings of the dtype, relative to the largest output.
+        expected, result = reference(*inputs), form(*inputs)
+    # Eight roundings of the dtype, relative to the largest output.
     tolerance = 8 * torch.finfo(expected.dtype).eps * max(1.0, float(expected.abs().max()))
-    found = float((got - expected).abs().max()) / tolerance
+    found = float((result - expected).abs().max()) / tolerance
     if found > 1:
         raise StudyError("mode_failed", f"the norm differs from ATen's by {found:.1f} times the tolerance")
     return found

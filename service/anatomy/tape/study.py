@@ -1,4 +1,4 @@
-"""The tape of an expression or of the model's block, what it keeps, and what each mode's step keeps."""
+"""Study of the tape: of an expression or the model's block, with what it and each mode's step save."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from service.protocol.messages import Phase
 
 
 class TapeArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`expression` is `block`, `step` or one of `tape_subjects.MENU`; `mode` None is every configured one.
+    """`expression` is `block`, `step` or a key of `computations.MENU`; `mode` None is every configured one.
 
-    Where `tape_subjects.own_expressions` is set, it may also be any expression over x, w, b and F.
+    Where `computations.own_expressions` is set, it may also be any expression over x, w, b and F.
     """
 
     expression: str = "block"
@@ -30,9 +30,9 @@ class TapeArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class TapeFinding(msgspec.Struct, frozen=True, kw_only=True):
     """A tape. `backward` is in the order in which autograd's engine would run it.
 
-    `held` adds up what the nodes keep, `hooked` what autograd's hooks on saving saw in a second run: two ways
-    to one number, but for results dropped on the way and Python numbers, which the hooks are not shown.
-    `grad_bytes` is what `.grad` of the parameters among `leaves` costs after a backward: an input is a leaf
+    `held` sums the nodes' saved tensors, `hooked` those that saved-tensor hooks saw in a second run. They
+    differ by results that were dropped meanwhile and by Python numbers, which hooks do not see.
+    `grad_bytes` is the size of `.grad` of the parameters among `leaves` after a backward: an input is a leaf
     here only because it stands for an activation. `steps` has each mode's step.
     """
 

@@ -14,7 +14,7 @@ from service.step.profiling import chrome_events
 from service.step.trace import DEVICE_WORK, LAUNCH_CALLS, STEP_MARK, Event, ProfiledStep, read_steps
 
 WARM_STEPS = 2
-"""Steps before the ones that count: the profiler's first mark takes milliseconds."""
+"""Steps that are left out: the profiler's first mark takes milliseconds."""
 
 STEPS = 9
 
@@ -22,18 +22,18 @@ OF_AUTOGRAD = frozenset({"detach", "detach_"})
 RUNTIME = frozenset({"cuda_runtime", "cuda_driver"})
 
 Lane = Literal["host", "device"]
-Kind = Literal["operator", "compiled", "launch", "runtime", "mark", "kernel", "copy"]
+BlockKind = Literal["operator", "compiled", "launch", "runtime", "mark", "kernel", "copy"]
 
 
 class Block(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that ran, `begin_us` after the step began. `depth` counts the blocks of its lane around it.
+    """An event of the trace, `begin_us` after the step began. `depth` counts the blocks of its lane around it.
 
-    `row` is the host's thread or the device's stream; `launched_by` is the index of the block on the host
-    whose call started this one, None on the host.
+    `row` is the host's thread or the device's stream; `launched_by` is the index of the host block whose call
+    launched this device block, None on the host.
     """
 
     name: str
-    kind: Kind
+    kind: BlockKind
     lane: Lane
     row: int
     depth: int
@@ -43,10 +43,9 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepBlocks(msgspec.Struct, frozen=True, kw_only=True):
-    """The step of median length among those recorded; `profiled_seconds` ends with its last work anywhere.
+    """The step of median length among those recorded; `profiled_seconds` lasts until its last block's end.
 
-    Under the profiler a step takes longer than alone, and the more so the more blocks it has. `counted` is
-    what the trace's reader says of it.
+    The profiler lengthens a step, the more so the more blocks it has. `counted` are the sums of its trace.
     """
 
     blocks: list[Block]
@@ -55,7 +54,7 @@ class StepBlocks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def record_step(bench: Bench, case: Case) -> StepBlocks:
-    """Profile a few steps of `case` and take the one in the middle."""
+    """Profile a few steps of `case` and take the one of median length."""
     activities = [ProfilerActivity.CPU]
     if bench.device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
@@ -82,7 +81,7 @@ def read_step(events: list[Event], cuda: bool, skip: int = 0) -> StepBlocks:
     return StepBlocks(blocks=blocks, profiled_seconds=ends[middle] / 1e6, counted=step)
 
 
-def outermost(blocks: Iterable[Block], kinds: set[Kind]) -> Iterator[Block]:
+def outermost(blocks: Iterable[Block], kinds: set[BlockKind]) -> Iterator[Block]:
     """Blocks of `kinds` that lie in no other block of `kinds` on their row."""
     until: dict[tuple[Lane, int], float] = {}
     for block in blocks:
@@ -134,14 +133,14 @@ def _block(event: Event, begin: float, lane: Lane, depth: int) -> Block:
     )
 
 
-def _kind(event: Event) -> Kind:
+def _kind(event: Event) -> BlockKind:
     category = event.get("cat")
     if category in DEVICE_WORK:
         return "kernel" if category == "kernel" else "copy"
     if category in RUNTIME:
         return "launch" if event["name"] in LAUNCH_CALLS else "runtime"
     if category == "cpu_op":
-        # The compiler leaves marks of its own in this category, without a namespace; autograd does for views.
+        # Compiled code marks itself in this category too, without a namespace, as does autograd for views.
         return "operator" if "::" in event["name"] or event["name"] in OF_AUTOGRAD else "compiled"
     return "mark"
 

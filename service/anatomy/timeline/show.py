@@ -1,4 +1,4 @@
-"""A timeline in a terminal: host over device for each mode, on one axis, and what the steps took."""
+"""Prints a timeline: host over device for each mode on one axis, and a table of times."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from service.anatomy.timeline.blocks import Block, Kind, outermost
+from service.anatomy.timeline.blocks import Block, BlockKind, outermost
 from service.anatomy.timeline.tracks import (
     TimelineFinding,
     Track,
@@ -27,17 +27,17 @@ STYLES: dict[str, tuple[str, str, str]] = {
     "copy": ("▓", "bright_black", "copy or fill"),
     "idle": ("·", "bright_black", "Python, or idle device"),
 }
-"""What fills a cell, by what took most of its time; on a tie the upper one."""
+"""Character, colour and meaning, by what took most of a cell's time; on a tie the first row."""
 
-HOST_LAYERS: tuple[set[Kind], ...] = ({"launch", "runtime"}, {"operator"}, {"compiled"})
-"""Inner before outer: time in a launch call is not also the operator's that made it."""
+HOST_LAYERS: tuple[set[BlockKind], ...] = ({"launch", "runtime"}, {"operator"}, {"compiled"})
+"""Inner before outer: time in a launch call is not counted as its operator's too."""
 
 LABEL_WIDTH = 24
 LEAST_CELLS = 20
 
 
 def show(finding: TimelineFinding, console: Console) -> None:
-    """Print `finding` as wide as the terminal is."""
+    """Print `finding` at the terminal's width."""
     where = f"batch {finding.batch_bucket}, {finding.device}"
     console.print(f"one {finding.phase} step, {where}; blocks are times under the profiler")
     cells = max(console.width - LABEL_WIDTH - 1, LEAST_CELLS)
@@ -83,9 +83,9 @@ def _lanes(track: Track, cell_us: float, cells: int) -> Iterator[tuple[str, Text
 
 
 def paint(layers: list[list[Block]], cell_us: float, cells: int, end_us: float) -> Text:
-    """One lane: each cell shows what took most of its `cell_us`; blank after `end_us`.
+    """One lane: each cell shows the kind that took most of its `cell_us`; blank after `end_us`.
 
-    A layer's blocks do not overlap; time that an earlier layer has in a cell is taken off later ones.
+    A layer's blocks do not overlap; an earlier layer's time in a cell is subtracted from later ones.
     """
     taken: list[dict[str, float]] = [{} for _ in range(cells)]
     for layer in layers:

@@ -23,7 +23,7 @@ from service.statistics.intervals import median_interval
 
 
 class TimelineArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`against` is a second mode for the same axis; `out` a folder for a trace and a page."""
+    """`against` is a second mode on the same axis; `out` is a folder for a trace and a page."""
 
     mode: str = "eager"
     against: str | None = None
@@ -57,7 +57,7 @@ def draw_timeline(bench: Bench, arguments: TimelineArguments, report: Report) ->
 
 
 def _prepare_floors(bench: Bench, cases: list[Case], report: Report) -> str | None:
-    """On a CPU build the hollow twins; returns why there are none, where there are none."""
+    """Build the hollow twins on a CPU; returns the reason where the model has none."""
     if bench.device.type == "cuda":
         return None
     try:

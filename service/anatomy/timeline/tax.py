@@ -17,7 +17,8 @@ from service.measure.rounds import in_rounds
 from service.protocol.messages import Phase
 from service.statistics.intervals import Interval
 
-PARTS, ROUNDS = 3, 4
+PARTS = 3
+ROUNDS = 4
 LEAD_STEPS = 3
 """Untimed steps before timed ones: a mode's first step after another mode's is slower."""
 
