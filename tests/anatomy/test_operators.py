@@ -1,4 +1,4 @@
-"""The operator list is what ran: beside another dispatch mode, the profiler and torch's explanation."""
+"""The operator list agrees with an independent dispatch mode, the profiler and torch's explanation."""
 
 from __future__ import annotations
 
@@ -49,16 +49,13 @@ from service.protocol.messages import EngineSettings
 from service.protocol.modes import MODES, Effect
 from service.statistics.intervals import Interval, median_interval
 from service.step.callables import Step, build_step
+from tests.support.anatomy_bench import quiet
 
 CONFIG = Config(layers=2, width=32, heads=4, kv_heads=2, head_width=8, hidden=64, vocabulary=64, context=128)
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 PLAIN = ["eager", "no_grad", "inference_mode"]
 MODE_NAMES = [*PLAIN, "compiled"]
 ONE = Interval(1.0, 0.9, 1.1, 11)
-
-
-def quiet(words: str) -> None:
-    del words
 
 
 @pytest.fixture(scope="module")
@@ -88,11 +85,11 @@ def findings(bench: Bench) -> dict[str, OperatorsFinding]:
     }
 
 
-class Witness(TorchDispatchMode):
-    """Another dispatch mode, which counts calls below autograd. It undoes what its own presence changes:
+class CallLister(TorchDispatchMode):
+    """An independent dispatch mode that lists calls below autograd, without those that it causes itself.
 
-    `reshape` calls `view` where a mode looks on and `_reshape_alias` else; and autograd's shallow copy of an
-    output that it saves becomes a `detach`, though nobody's code says so.
+    Under a mode `reshape` calls `view` in place of `_reshape_alias`, and autograd's shallow copy of a saved
+    output becomes a `detach` that no line of the model calls.
     """
 
     def __init__(self) -> None:
@@ -123,10 +120,10 @@ def model_line() -> str:
     return linecache.getline(frame.f_code.co_filename, frame.f_lineno)
 
 
-def witnessed(case: Case) -> list[str]:
-    with Witness() as witness:
+def calls_of(case: Case) -> list[str]:
+    with CallLister() as lister:
         case.call()
-    return witness.names
+    return lister.names
 
 
 def listed(names: list[tuple[str, str]]) -> list[str]:
@@ -141,16 +138,18 @@ def listed(names: list[tuple[str, str]]) -> list[str]:
 def test_the_operators_are_those_of_an_independent_dispatch_mode_in_count_and_order(
     bench: Bench, findings: dict[str, OperatorsFinding], mode: str
 ) -> None:
-    names = witnessed(bench.case(mode, 2))
+    names = calls_of(bench.case(mode, 2))
     assert names
     assert listed([(row.name, row.overload) for row in findings[mode].operators]) == names
 
 
 @pytest.mark.parametrize("mode", PLAIN)
-def test_so_they_are_for_a_prefill_chunk(bench: Bench, mode: str) -> None:
+def test_the_operators_of_a_prefill_chunk_are_those_of_an_independent_dispatch_mode(
+    bench: Bench, mode: str
+) -> None:
     case = bench.case(mode, 1, "prefill")
     calls = record(case, 1)[0].calls
-    assert listed([(call.name, call.overload) for call in calls]) == witnessed(case)
+    assert listed([(call.name, call.overload) for call in calls]) == calls_of(case)
 
 
 @pytest.mark.parametrize("mode", MODE_NAMES)
@@ -286,7 +285,7 @@ def test_a_step_of_the_model_reads_no_value(findings: dict[str, OperatorsFinding
     assert all(finding.syncs == [] for finding in findings.values())
 
 
-def test_a_cpu_has_no_launches_and_says_why(findings: dict[str, OperatorsFinding]) -> None:
+def test_a_cpu_has_no_launches_with_the_reason(findings: dict[str, OperatorsFinding]) -> None:
     for finding in findings.values():
         assert (finding.kernels, finding.launches) == (None, None)
         assert "CPU" in (finding.no_device or "")
@@ -311,7 +310,7 @@ class Breaking(nn.Module):
 
 
 class Broken:
-    """As much of a bench as tracing asks for."""
+    """The attributes of a bench that tracing uses."""
 
     def __init__(self, like: Bench) -> None:
         self.model = Breaking()
@@ -341,7 +340,7 @@ def test_the_served_model_is_one_graph_without_breaks_or_recompiles(
     assert findings["eager"].graphs is None
 
 
-def test_looking_into_a_compiled_mode_leaves_its_compiled_entry_as_it_was(bench: Bench) -> None:
+def test_a_study_of_a_compiled_mode_leaves_its_compiled_entry_as_it_was(bench: Bench) -> None:
     case = bench.case("compiled", 2)
     list_operators(bench, OperatorsArguments(mode="compiled", batch_size=2, native=False), quiet)
     before = dict(counters["stats"])
@@ -350,7 +349,7 @@ def test_looking_into_a_compiled_mode_leaves_its_compiled_entry_as_it_was(bench:
     assert dict(counters["stats"]) == before
 
 
-def test_every_generated_kernel_is_listed_with_what_it_absorbed(
+def test_every_generated_kernel_is_listed_with_its_operators(
     findings: dict[str, OperatorsFinding],
 ) -> None:
     finding = findings["compiled"]
@@ -393,7 +392,7 @@ def test_a_compiled_call_is_taken_apart_into_guards_wrappers_and_generated_code(
         ({"batch_size": 0}, "invalid_request", "batch_size"),
     ],
 )
-def test_what_is_not_there_is_refused_by_name(
+def test_a_mode_or_batch_that_is_not_configured_is_refused_by_name(
     bench: Bench, arguments: dict[str, Any], type: str, param: str
 ) -> None:
     with pytest.raises(StudyError) as refused:
@@ -451,7 +450,7 @@ def test_wrappers_are_timed_within_a_budget_too(bench: Bench, seconds: float, ro
     assert found.whole.samples == found.guards.samples == rounds
 
 
-def test_native_sampling_is_left_out_where_the_answer_would_be_late_and_says_how_to_have_it() -> None:
+def test_native_sampling_is_left_out_where_the_answer_would_be_late_with_the_remedy() -> None:
     assert not late(0.5)
     assert late(4.0)
     found = left_out()
@@ -459,7 +458,7 @@ def test_native_sampling_is_left_out_where_the_answer_would_be_late_and_says_how
     assert "native=true" in (found.reason or "")
 
 
-def test_native_sampling_takes_what_is_left_of_the_answers_seconds_and_says_where_it_was_cut() -> None:
+def test_native_sampling_takes_what_is_left_of_the_answers_seconds_and_notes_a_cut() -> None:
     assert sampling_seconds(0.5) == SAMPLED_SECONDS
     assert note_of_cut(sampling_seconds(0.5)) is None
     assert LEAST_SECONDS < sampling_seconds(2.4) < SAMPLED_SECONDS
@@ -475,26 +474,26 @@ def test_a_floor_above_the_step_is_capped_with_both_its_bounds() -> None:
     assert (partly.dispatch.low, partly.dispatch.high) == (0.8, 1.0)
 
 
-def test_a_study_begins_with_a_fresh_window_of_the_floor(bench: Bench) -> None:
+def test_a_study_drops_the_floors_earlier_samples(bench: Bench) -> None:
     prepare_floor(bench, "eager", 1, quiet)
     first = floor(bench, "eager", 1)
     again = floor(bench, "eager", 1)
     prepare_floor(bench, "eager", 1, quiet)
-    anew = floor(bench, "eager", 1)
+    renewed = floor(bench, "eager", 1)
     assert first is not None
     assert again is not None
-    assert anew is not None
-    assert first.samples == anew.samples < again.samples
+    assert renewed is not None
+    assert first.samples == renewed.samples < again.samples
 
 
-def test_a_prefill_says_whose_floor_it_shows(bench: Bench) -> None:
-    for phase, said in (("decode", False), ("prefill", True)):
-        asked = msgspec.convert({"mode": "no_grad", "phase": phase, "native": False}, OperatorsArguments)
-        assert (OF_DECODE in list_operators(bench, asked, quiet).notes) == said
+def test_a_prefill_notes_that_its_floor_is_a_decode_steps(bench: Bench) -> None:
+    for phase, noted in (("decode", False), ("prefill", True)):
+        arguments = msgspec.convert({"mode": "no_grad", "phase": phase, "native": False}, OperatorsArguments)
+        assert (OF_DECODE in list_operators(bench, arguments, quiet).notes) == noted
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_the_head_says_on_which_side_of_the_truth_dispatch_and_kernel_lie(
+def test_the_head_marks_dispatch_as_a_lower_and_kernel_as_an_upper_estimate(
     findings: dict[str, OperatorsFinding], device: str
 ) -> None:
     found = findings["eager"]
@@ -504,8 +503,8 @@ def test_the_head_says_on_which_side_of_the_truth_dispatch_and_kernel_lie(
     out = StringIO()
     show(found, Console(width=400, file=out))
     on_cpu = {"one step": True, "a lower estimate": True, "an upper one": True, "call returns after": False}
-    for words, there in on_cpu.items():
-        assert (words in out.getvalue()) == (there == (device == "cpu"))
+    for text, there in on_cpu.items():
+        assert (text in out.getvalue()) == (there == (device == "cpu"))
 
 
 def test_dispatch_and_kernel_make_the_step(findings: dict[str, OperatorsFinding]) -> None:

@@ -1,4 +1,4 @@
-"""Calls into the dispatcher that a step made, as torch's profiler saw them, nested as they were."""
+"""The calls into the dispatcher of a step, from torch's profiler, with their nesting."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COPY = "aten::copy_"
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A tensor that an operator was given: sizes and strides in elements."""
+    """A tensor argument of an operator: sizes and strides in elements."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -35,8 +35,8 @@ class Operand:
 class Call:
     """One call of an operator below autograd, in its place in the step.
 
-    `within` names the composite operators that led here, outermost first. `inner` counts the calls that its
-    kernel made into the dispatcher again, and `copied` holds the target of every copy among them, its own
+    `within` names the enclosing composite operators, outermost first. `inner` counts the calls that its
+    kernel makes into the dispatcher, and `copied` has the destination of every copy among them, its own
     included. `begin_ns` is on the profiler's clock.
     """
 
@@ -51,13 +51,13 @@ class Call:
 
     @property
     def schema_name(self) -> str:
-        """As the dispatcher knows it: `aten::add.Tensor`, or `aten::mm` for the default overload."""
+        """The dispatcher's name: `aten::add.Tensor`, or `aten::mm` for the default overload."""
         return f"{self.name}.{self.overload}" if self.overload else self.name
 
 
 @dataclass(frozen=True, slots=True)
 class StepCalls:
-    """One marked step: its calls in order, its wall time under the profiler and how many events it wrote."""
+    """One marked step: its calls in order, its wall time under the profiler and its number of events."""
 
     calls: tuple[Call, ...]
     begin_ns: int
@@ -66,9 +66,9 @@ class StepCalls:
 
 
 def record(case: Case, steps: int, operands: bool = False) -> list[StepCalls]:
-    """Run `steps` steps under the profiler. With `operands` it also notes shapes, which slows it."""
-    # Not torch.profiler's own: in one cycle without warnings that reads every event twice, which takes longer
-    # than all steps.
+    """Run `steps` steps under the profiler. `operands` records shapes too, which slows it."""
+    # Not torch.profiler.profile: without a schedule it reads every event twice, which takes longer than all
+    # steps.
     config = _ExperimentalConfig(capture_overload_names=True)
     session = profile(record_shapes=operands, experimental_config=config)
     case.call()
@@ -92,7 +92,7 @@ def _step(mark: Any, overloads: dict[int, str]) -> StepCalls:  # noqa: ANN401 - 
 
 
 def _calls(events: list[Any], overloads: dict[int, str], within: tuple[str, ...]) -> Iterator[Call]:
-    """What a composite operator calls stands in its place: it has no kernel of its own."""
+    """The calls of a composite operator replace it, because it has no kernel."""
     for event in events:
         if not _is_operator(event):
             yield from _calls(event.children, overloads, within)
@@ -120,7 +120,7 @@ def _call(event: Any, overload: str, within: tuple[str, ...]) -> Call:  # noqa: 
 
 
 def is_composite(schema_name: str) -> bool:
-    """Whether the operator is only a recipe of others (CompositeImplicitAutograd). False where unknown."""
+    """Whether the operator only calls others (CompositeImplicitAutograd). False where unknown."""
     key = torch._C.DispatchKey.CompositeImplicitAutograd
     if not torch._C._dispatch_has_kernel(schema_name):
         return False
@@ -143,8 +143,8 @@ def _below(event: Any) -> Iterator[Any]:  # noqa: ANN401
 
 def _operands(event: Any) -> tuple[Operand, ...]:  # noqa: ANN401
     tensors = []
-    for given in event.extra_fields.inputs:
-        for one in given if isinstance(given, list) else [given]:
-            if hasattr(one, "sizes") and not isinstance(one, Tensor):
-                tensors.append(Operand(tuple(one.sizes), tuple(one.strides), one.dtype))
+    for argument in event.extra_fields.inputs:
+        for item in argument if isinstance(argument, list) else [argument]:
+            if hasattr(item, "sizes") and not isinstance(item, Tensor):
+                tensors.append(Operand(tuple(item.sizes), tuple(item.strides), item.dtype))
     return tuple(tensors)

@@ -1,4 +1,4 @@
-"""What a step did on CUDA by the profiler: kernels, launch calls, kernel time; and where the host waited."""
+"""A step on CUDA: kernels, launch calls and kernel time by the profiler, and lines that synchronise."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def device_work(bench: Bench, case: Case) -> ProfiledStep | None:
 
 
 def reported_waits(bench: Bench, case: Case) -> list[str]:
-    """The lines at which CUDA's sync debug mode saw the host wait in one step; empty on a CPU."""
+    """The lines of one step that CUDA's sync debug mode reports; empty on a CPU."""
     if bench.device.type != "cuda":
         return []
     before = torch.cuda.get_sync_debug_mode()

@@ -1,4 +1,4 @@
-"""The native functions that really ran in steps of a mode, sampled by perf and classed as kernel or host."""
+"""The native functions of a mode's steps, sampled by perf and classed as kernel or host."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from service.measure.native_stacks import PerfError, Sample, recording
 from service.measure.symbols import Side, rule_of
 
 ANSWER_SECONDS = 5.0
-"""Within which a study of a warm step is to be answered."""
+"""Time limit for the study of a warm step."""
 
 PERF_SECONDS = 2.4
-"""What perf takes however few its samples: to start, to stop, to read the symbols of torch's libraries."""
+"""Fixed time of perf: to start, to stop, and to read the symbols of torch's libraries."""
 
 SAMPLED_SECONDS = 0.4
 LEAST_SECONDS = 0.1
@@ -27,7 +27,7 @@ SYMBOL_CHARACTERS = 160
 
 
 class NativeFunction(msgspec.Struct, frozen=True, kw_only=True):
-    """A function of `binary`, its share of all samples, and the rule that made it kernel or host."""
+    """A function of `binary`, its share of all samples, and the rule that classed it as kernel or host."""
 
     symbol: str
     binary: str
@@ -37,7 +37,7 @@ class NativeFunction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NativeSamples(msgspec.Struct, frozen=True, kw_only=True):
-    """`symbols` are the most frequent. Without samples `reason` says why, and the rest is empty."""
+    """`symbols` are the most frequent functions. Without samples, `reason` is set and the rest is empty."""
 
     samples: int
     steps: int
@@ -47,25 +47,25 @@ class NativeSamples(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def late(taken: float) -> bool:
-    """Whether a study that took `taken` seconds so far would be answered late with any sampling."""
+    """Whether any sampling would exceed ANSWER_SECONDS in a study that took `taken` seconds so far."""
     return taken + PERF_SECONDS > ANSWER_SECONDS
 
 
 def left_out() -> NativeSamples:
-    """What stands in a finding that would have been late."""
+    """The value where sampling is left out because of the time limit."""
     return _nothing(
-        f"left out, because with it the answer would have taken more than {ANSWER_SECONDS:g} s: ask at a "
-        "smaller batch size, or run `launchbound anatomy` with --set native=true"
+        f"left out, because the answer would have taken more than {ANSWER_SECONDS:g} s: use a smaller "
+        "batch size, or run `launchbound anatomy` with --set native=true"
     )
 
 
 def sampling_seconds(taken: float) -> float:
-    """How long to sample in a study that took `taken` seconds so far: less where that would be late."""
+    """Seconds to sample in a study that took `taken` seconds so far, within ANSWER_SECONDS."""
     return max(LEAST_SECONDS, min(SAMPLED_SECONDS, ANSWER_SECONDS - PERF_SECONDS - taken))
 
 
 def note_of_cut(seconds: float) -> str | None:
-    """What a finding says where sampling was cut to `seconds`; None where it was not."""
+    """The note for sampling that was cut to `seconds`; None where it was not cut."""
     if seconds >= SAMPLED_SECONDS:
         return None
     return (
@@ -77,13 +77,13 @@ def note_of_cut(seconds: float) -> str | None:
 def sample_native(
     bench: Bench, case: Case, report: Report, seconds: float = SAMPLED_SECONDS
 ) -> NativeSamples:
-    """Run steps under perf for `seconds`, at least one. What cannot be sampled here is said in `reason`."""
+    """Run steps under perf for `seconds`, at least one. Where that is impossible, `reason` is set."""
     if bench.device.type != "cpu":
-        return _nothing("on CUDA kernels run on the device, where perf does not look")
+        return _nothing("on CUDA kernels run on the device, which perf does not sample")
     if platform.machine() != "x86_64":
-        return _nothing("the classes of symbols are known for x86_64 only")
+        return _nothing("symbols are classed for x86_64 only")
     report("sampling native functions with perf")
-    # Of the parent, because this process may be pinned to the very cores that perf is to leave alone.
+    # The parent's cores, because this process may be pinned to those that perf is to leave free.
     elsewhere = os.sched_getaffinity(os.getppid()) - set(bench.cpus) or set(bench.cpus)
     steps = 0
     try:

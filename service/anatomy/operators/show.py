@@ -1,4 +1,4 @@
-"""The anatomy of a step as tables in a terminal."""
+"""Prints the operators of a step as tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The anatomy of one step of one mode: its operators, what each costs, and what the compiler made of it."""
+"""Study of one step of one mode: its operators, their times, and the compiler's output."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class _OperatorList:
 
 
 def list_operators(bench: Bench, arguments: OperatorsArguments, report: Report) -> OperatorsFinding:
-    """Take one step of a mode apart. Raises StudyError for a mode or batch that is not there."""
+    """List one step's operators. Raises StudyError for a mode or batch that is not configured."""
     began = perf_counter()
     resolve_modes(bench, arguments.mode)
     bucket = resolve_bucket(bench, arguments.batch_size)
@@ -56,7 +56,7 @@ def list_operators(bench: Bench, arguments: OperatorsArguments, report: Report) 
         trace(bench, case)
     no_floor = _prepare_floor(bench, case, report)
     prepared = perf_counter() - began
-    facts = read_compiled(bench, case, report) if compiled else None
+    compiler = read_compiled(bench, case, report) if compiled else None
     listed = _list(bench, case, report)
     taken = perf_counter() - began - prepared
     sampled = sampling_seconds(taken)
@@ -65,13 +65,13 @@ def list_operators(bench: Bench, arguments: OperatorsArguments, report: Report) 
     if native is not None and native.samples and (cut := note_of_cut(sampled)):
         notes.append(cut)
     report("calibrating dispatch")
-    return _finding(bench, case, arguments, listed, facts, native, prepared, notes)
+    return _finding(bench, case, arguments, listed, compiler, native, prepared, notes)
 
 
 def _native(
     bench: Bench, case: Case, arguments: OperatorsArguments, taken: float, report: Report
 ) -> NativeSamples | None:
-    """Native functions of the step, unless they are not wanted or would make the answer late."""
+    """Native functions of the step, unless switched off or too slow for ANSWER_SECONDS."""
     if arguments.native is False:
         return None
     if arguments.native is None and late(taken):
@@ -80,7 +80,7 @@ def _native(
 
 
 def _prepare_floor(bench: Bench, case: Case, report: Report) -> str | None:
-    """On a CPU build the hollow twin; returns why there is none, where there is none."""
+    """Build the hollow twin on a CPU; returns the reason where the model has none."""
     if bench.device.type == "cpu":
         try:
             prepare_floor(bench, case.mode, case.buffers.bucket, report)
@@ -104,7 +104,7 @@ def _finding(
     case: Case,
     arguments: OperatorsArguments,
     listed: _OperatorList,
-    facts: CompilerReport | None,
+    compiler: CompilerReport | None,
     native: NativeSamples | None,
     prepared: float,
     notes: list[str],
@@ -140,7 +140,7 @@ def _finding(
         native=native,
         prepare_seconds=prepared,
         notes=notes,
-        **_compiled_fields(facts),
+        **_compiled_fields(compiler),
     )
 
 
@@ -151,29 +151,29 @@ def _dispatch(bench: Bench, case: Case, step: Interval, work: ProfiledStep | Non
     return None if found is None else DispatchShare.of(split_by_floor(found, step))
 
 
-def _compiled_fields(facts: CompilerReport | None) -> dict[str, Any]:
-    if facts is None:
+def _compiled_fields(compiler: CompilerReport | None) -> dict[str, Any]:
+    if compiler is None:
         return {}
     return {
-        "graphs": facts.tracing.graphs,
-        "graph_break_count": facts.tracing.graph_break_count,
-        "graph_breaks": facts.tracing.graph_breaks,
-        "recompiles": facts.recompiles,
-        "guards": facts.guards,
-        "wrapper": facts.times,
-        "fused_kernels": facts.fused_kernels,
-        "generated_code": facts.generated_code,
+        "graphs": compiler.tracing.graphs,
+        "graph_break_count": compiler.tracing.graph_break_count,
+        "graph_breaks": compiler.tracing.graph_breaks,
+        "recompiles": compiler.recompiles,
+        "guards": compiler.guards,
+        "wrapper": compiler.times,
+        "fused_kernels": compiler.fused_kernels,
+        "generated_code": compiler.generated_code,
     }
 
 
 def _notes(bench: Bench, case: Case, listed: _OperatorList, no_floor: str | None) -> list[str]:
-    notes = [f"dispatch is not known: {no_floor}"] if no_floor else []
+    notes = [f"dispatch is unknown: {no_floor}"] if no_floor else []
     if listed.records is None:
-        notes.append("keys, views and lines are unknown: a dispatch mode saw other calls than the profiler")
+        notes.append(
+            "keys, views and lines are unknown: a dispatch mode and the profiler recorded different calls"
+        )
     if bench.device.type == "cpu":
         if case.phase == "prefill" and no_floor is None:
             notes.append(OF_DECODE)
-        notes.append(
-            "on a CPU an operator's host time contains its kernel, and a sync point costs no waiting"
-        )
+        notes.append("on a CPU an operator's host time contains its kernel, and a sync point does not wait")
     return notes

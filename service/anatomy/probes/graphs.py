@@ -1,4 +1,4 @@
-"""Probe of the graph: a call in the middle of a compiled step that the compiler cannot follow."""
+"""Probe of graph breaks: a call in the middle of a compiled step that Dynamo cannot trace."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from service.anatomy.progress import Report
 
 def graph_break(probed: ProbedModel, report: Report) -> FaultComparison:
     """A clock read between two layers."""
-    spoiled = probed.copy()
-    probed.layers(spoiled)[0].register_forward_hook(_read_clock)
+    faulty = probed.copy()
+    probed.layers(faulty)[0].register_forward_hook(_read_clock)
     report("compiling the step whole")
     without = probed.served(compiled(probed.model))
     before = compile_counting(without)
     report("compiling it around the break")
-    with_fault = probed.served(compiled(spoiled))
+    with_fault = probed.served(compiled(faulty))
     after = compile_counting(with_fault)
     return FaultComparison(
         without=TimedStep(without),
@@ -29,12 +29,12 @@ def graph_break(probed: ProbedModel, report: Report) -> FaultComparison:
         blame=line_of_break(after.reasons),
         notes=[
             f"{before.graphs} graph became {after.graphs}, with Python between them. "
-            f"The compiler says: {after.first_reason}.",
+            f"The compiler's reason: {after.first_reason}.",
             "The break lies inside the loop over the layers, which is compiled whole or not at all: "
             "Python runs it, and only what it calls is compiled. Each frame that the break leaves counts.",
         ],
     )
 
 
-def _read_clock(layer: Any, inputs: object, output: object) -> None:  # noqa: ANN401 - gets a new attribute
+def _read_clock(layer: Any, inputs: object, output: object) -> None:  # noqa: ANN401 - sets a new attribute
     layer.left_at_seconds = perf_counter()

@@ -1,4 +1,4 @@
-"""Probes of the guards: what changes between two calls of a compiled step, so that it is compiled anew."""
+"""Probes of guards: changes between two calls of a compiled step that recompile it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Counting(nn.Module):
 
 
 def recompile(probed: ProbedModel, report: Report) -> FaultComparison:
-    """A Python counter in the step: each of its values is a guard, and each call finds a new value."""
+    """A Python counter in the step: each value is a guard, and each call has a new value."""
     plain = compiled(probed.model)
     counting = compiled(_Counting(probed.model))
     without, with_fault = probed.served(plain), probed.served(counting)
@@ -50,25 +50,25 @@ def recompile(probed: ProbedModel, report: Report) -> FaultComparison:
         notes=[
             failed_guard(reason),
             f"The first compilation took {first:.1f} s. Those that are timed found their kernels in the "
-            "compiler's cache: they were only traced and guarded anew.",
-            "At the 9th value the compiler gives up, and the step runs uncompiled (see unbucketed-shape).",
+            "compiler's cache: only tracing and guards were repeated.",
+            "From the 9th value on the step runs uncompiled: torch's recompile limit (see unbucketed-shape).",
         ],
     )
 
 
 def grad_mode_mismatch(probed: ProbedModel, report: Report) -> FaultComparison:
-    """A step compiled in inference mode, and called by somebody who left it out."""
+    """A step compiled in inference mode and called with grad mode on."""
     step = compiled(probed.model)
 
     def as_warmed(*arguments: object) -> object:
         with torch.inference_mode(True), torch.no_grad():
             return step(*arguments)
 
-    def forgotten(*arguments: object) -> object:
+    def with_grad_mode(*arguments: object) -> object:
         with torch.inference_mode(False), torch.enable_grad():
             return step(*arguments)
 
-    without, with_fault = probed.served(as_warmed), probed.served(forgotten)
+    without, with_fault = probed.served(as_warmed), probed.served(with_grad_mode)
     report("compiling in inference mode")
     without()
     before = recompiles(step)
@@ -83,7 +83,7 @@ def grad_mode_mismatch(probed: ProbedModel, report: Report) -> FaultComparison:
         notes=[
             failed_guard(reason),
             f"The first call in the other mode took {again:.2f} s. What is timed comes after it: the second "
-            "entry, which keeps tensors for a backward pass that never comes.",
+            "entry, which saves tensors for a backward pass that is never run.",
         ],
     )
 
@@ -93,31 +93,31 @@ def thread_change(probed: ProbedModel, report: Report) -> FaultComparison:
     threads = torch.get_num_threads()
     other = threads - 1 if threads > 1 else threads + 1
     without = probed.served(compiled(probed.model))
-    victim = [compiled(probed.model)]
+    affected = [compiled(probed.model)]
 
     def changed(*arguments: object) -> object:
         torch.set_num_threads(other)
-        return victim[0](*arguments)
+        return affected[0](*arguments)
 
-    def warm_anew() -> None:
-        victim[0] = compiled(probed.model)
-        probed.served(victim[0])()
+    def warm_again() -> None:
+        affected[0] = compiled(probed.model)
+        probed.served(affected[0])()
 
     with_fault = probed.served(changed)
     report(f"compiling for {threads} threads")
     without()
-    warm_anew()
-    before = recompiles(victim[0])
+    warm_again()
+    before = recompiles(affected[0])
     report(f"compiling for {other} threads")
     blame = line_that_calls(torch.set_num_threads, with_fault)
-    after = recompiles(victim[0])
+    after = recompiles(affected[0])
     reason = why_recompiled()
     torch.set_num_threads(threads)
     return FaultComparison(
         without=TimedStep(without),
         most_repeats=EVENTS,
         with_fault=TimedStep(
-            with_fault, prepare=warm_anew, after=lambda: torch.set_num_threads(threads), warm_passes=0
+            with_fault, prepare=warm_again, after=lambda: torch.set_num_threads(threads), warm_passes=0
         ),
         counter=Counter(name="recompiles", before=before, after=after),
         blame=blame,

@@ -1,4 +1,4 @@
-"""Probes of the eager step: a wait in its middle, and casts that autocast makes in every step."""
+"""Probes of the eager step: a synchronisation in its middle, and autocast's casts in every step."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from service.anatomy.progress import Report
 from service.step.callables import allocate
 
 _READ = "aten::_local_scalar_dense"
-_ON_CUDA = "The host waited here until the device had caught up, and issued the rest of the step late."
+_ON_CUDA = "The host waited here until the device was done with all issued work, and issued the rest later."
 _ON_CPU = (
     "On a CPU an operator has run when its call returns: there is nothing to wait for, and the read alone is "
-    "timed. On CUDA the host would wait here until the device had caught up."
+    "timed. On CUDA the host would wait here until the device is done with all issued work."
 )
 
 
 def sync_point(probed: ProbedModel, report: Report) -> FaultComparison:
-    """A check for NaN after a layer: the flag left on the device, or read at once."""
+    """A check for NaN after a layer: the flag stays on the device, or is read at once."""
     kept, reading = probed.copy(), probed.copy()
     probed.layers(kept)[0].register_forward_hook(_keep_flag)
     probed.layers(reading)[0].register_forward_hook(_read_flag)
     without, with_fault = probed.served(kept), probed.served(reading)
     seen = records(probed, with_fault)
     reads = [sum(one.schema_name == _READ for one in side) for side in (records(probed, without), seen)]
-    report("tracing what the compiler would make of it")
+    report("tracing the graph breaks of the compiled step")
     breaks = compile_counting(probed.served(compiled(reading, backend="eager"))).breaks
     return FaultComparison(
         without=TimedStep(without),
@@ -43,16 +43,16 @@ def sync_point(probed: ProbedModel, report: Report) -> FaultComparison:
         blame=line_of(_READ, seen),
         notes=[
             _ON_CUDA if probed.bench.device.type == "cuda" else _ON_CPU,
-            f"Compiled, the same line is {breaks} graph breaks: the value is not known while tracing.",
+            f"Compiled, the same line causes {breaks} graph breaks: the value is unknown while tracing.",
         ],
     )
 
 
-def _keep_flag(layer: Any, inputs: object, output: Any) -> None:  # noqa: ANN401 - layer gets a new attribute
+def _keep_flag(layer: Any, inputs: object, output: Any) -> None:  # noqa: ANN401 - sets a new attribute of layer
     layer.finite = _is_finite(output)
 
 
-def _read_flag(layer: Any, inputs: object, output: Any) -> None:  # noqa: ANN401 - layer gets a new attribute
+def _read_flag(layer: Any, inputs: object, output: Any) -> None:  # noqa: ANN401 - sets a new attribute of layer
     layer.finite = _is_finite(output).item()
 
 
@@ -89,7 +89,7 @@ def autocast(probed: ProbedModel, report: Report) -> FaultComparison:
         blame=line_that_calls(torch.autocast.__enter__.__code__, every_step),
         notes=[
             f"Both sides multiply in bfloat16. Under autocast a step writes {sum(after):,} bytes of cast "
-            "weights: in inference mode it keeps none of them, not even within its context.",
+            "weights: in inference mode autocast caches none of them, not even within one context.",
         ],
     )
 
@@ -98,6 +98,6 @@ def weight_casts(probed: ProbedModel, run: Callable[[], object]) -> list[int]:
     """Bytes of each copy in another dtype that a call of `run` makes of a weight matrix."""
     shapes = {tuple(weight.shape) for weight in probed.model.parameters() if weight.dim() > 1}
     step = record(probed.case(run), 1, operands=True)[0]
-    # A cast lies within the operator that it was made for, unless that is a composite one.
+    # A cast is an inner call of the operator that needs it, unless that is composite.
     copied = [target for call in step.calls for target in call.copied]
     return [target.bytes for target in copied if target.shape in shapes]

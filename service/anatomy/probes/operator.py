@@ -1,4 +1,4 @@
-"""Probe of an operator of one's own: kept out of the compiler, or registered so that it can be traced."""
+"""Probe of a custom operator: disabled for the compiler, or registered so that it can be traced."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _EPSILONS = ("epsilon", "variance_epsilon", "eps")
 
 
 class _Norm(nn.Module):
-    """An RMS norm through a kernel of one's own."""
+    """An RMS norm that calls `kernel`."""
 
     def __init__(self, kernel: Norm, weight: Tensor, epsilon: float) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class _Norm(nn.Module):
 
 @cache
 def _without_fake() -> Norm:
-    """ATen's norm as an operator, registered and nothing more; once per process."""
+    """ATen's norm as a custom operator without a fake; registered once per process."""
 
     @torch.library.custom_op("launchbound_probes::rms_norm_without_fake", mutates_args=())
     def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
@@ -44,7 +44,7 @@ def _without_fake() -> Norm:
 
 
 def custom_op(probed: ProbedModel, report: Report) -> FaultComparison:
-    """The last norm through one's own kernel: as a plain function, and as a registered operator."""
+    """The last norm through a custom kernel: as a registered operator, and as a plain function."""
     kernel = rms_norm_operator()
     report("compiling with the registered operator")
     without = probed.served(compiled(_with_norm(probed, kernel)))
@@ -60,13 +60,13 @@ def custom_op(probed: ProbedModel, report: Report) -> FaultComparison:
         notes=[
             f"{before.graphs} graph became {after.graphs}: {after.first_reason}.",
             f"Registered without a fake, the step {_compile_without_fake(probed)}.",
-            "The compiler does not look into either: it cannot fuse the norm with its neighbours.",
+            "Both are opaque to the compiler: it cannot fuse the norm with its neighbours.",
         ],
     )
 
 
 def _compile_without_fake(probed: ProbedModel) -> str:
-    """What the compiler does with an operator that has no fake."""
+    """How the step compiles with an operator that has no fake."""
     call = probed.served(compiled(_with_norm(probed, _without_fake()), backend="eager"))
     try:
         breaks = compile_counting(call).breaks

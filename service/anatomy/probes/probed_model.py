@@ -1,4 +1,4 @@
-"""The step that probes spoil: the served model's own, with few layers, and buffers of its own."""
+"""The model that probes put faults into: the served one, with few layers and separate buffers."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from service.protocol.messages import Phase
 from service.step.callables import Buffers, allocate
 
 LAYERS = 2
-"""So that a compilation takes seconds, and yet one layer is left whole where a fault sits in another."""
+"""Few, so that a compilation takes seconds; two, so that one layer has no fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbedModel:
-    """A step of the served model to put faults into. `model` shares its weights and is not to be changed.
+    """A copy of the served model that shares its weights; faults go into copies of `model`, not into it.
 
-    The model is shortened to `LAYERS` layers where it is one of ours; others are taken whole.
+    Our own models are shortened to `LAYERS` layers; others keep theirs.
     """
 
     bench: Bench
@@ -35,18 +35,20 @@ class ProbedModel:
     buffers: Buffers
 
     def copy(self) -> Served:
-        """The model once more: modules of its own, to hang a fault into; weights shared."""
-        return _own(self.model)
+        """New modules to put a fault into, with shared weights."""
+        return _with_shared_weights(self.model)
 
     def layers(self, model: Served) -> nn.ModuleList:
         """The decoder layers of `model`. Raises StudyError where there is no list of layers."""
         for module in model.modules():
             if isinstance(module, nn.ModuleList) and len(module) == model.config.layers:
                 return module
-        raise StudyError("unsupported_here", "this model has no list of layers: probe one of ours, as tiny")
+        raise StudyError(
+            "unsupported_here", "this model has no ModuleList of its layers: use one of ours, such as tiny"
+        )
 
     def arguments(self, phase: Phase) -> tuple[Tensor, Tensor, Tensor, Cache]:
-        """What a step of `phase` is called with; the buffers are set for it."""
+        """The arguments of a step of `phase`; sets the buffers for it."""
         decode = min(DECODE_POSITION, self.model.config.context - 1)
         self.buffers.positions.fill_(decode if phase == "decode" else 0)
         return self.buffers.arguments(phase)
@@ -65,14 +67,14 @@ class ProbedModel:
         return call
 
     def case(self, run: Callable[[], object], phase: Phase = "decode") -> Case:
-        """`run`, which takes no arguments, as a step that other studies can look at."""
+        """`run`, which takes no arguments, as a case for other studies."""
         return Case("inference_mode", phase, lambda *_: run(), self.buffers)  # type: ignore[arg-type]
 
 
 def make_probed_model(bench: Bench, batch_size: int) -> ProbedModel:
-    """A probed at the bucket of `batch_size`. Raises StudyError where no bucket is that large."""
+    """A model to probe at the bucket of `batch_size`. Raises StudyError where no bucket is that large."""
     bucket = resolve_bucket(bench, batch_size)
-    model = _own(bench.model)
+    model = _with_shared_weights(bench.model)
     if isinstance(model, Transformer):
         del model.blocks[LAYERS:]
         model.config = replace(model.config, layers=len(model.blocks))
@@ -80,6 +82,6 @@ def make_probed_model(bench: Bench, batch_size: int) -> ProbedModel:
     return ProbedModel(bench, model, buffers[bucket])
 
 
-def _own(model: Served) -> Served:
-    """Modules of its own around the same tensors: what the memo holds already is not copied."""
+def _with_shared_weights(model: Served) -> Served:
+    """A deep copy that shares tensors: what is in the memo is not copied."""
     return copy.deepcopy(model, {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())})

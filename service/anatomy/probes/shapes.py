@@ -1,4 +1,4 @@
-"""Probe of shapes: prompts run at their own lengths, where one padded length would do."""
+"""Probe of shapes: prompts at their own lengths, against one padded length."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from service.anatomy.probes.probed_model import ProbedModel
 from service.anatomy.progress import Report
 
 LIMIT = 2
-"""Entries of one step before the compiler gives up, lowered from torch's 8 so that the probe answers soon."""
+"""The recompile limit, lowered from torch's 8 so that the probe takes less time."""
 
 _MOST_LENGTHS = 10
 
 
 def unbucketed_shape(probed: ProbedModel, report: Report) -> FaultComparison:
-    """Prompts of several lengths through one padded shape, and each through its own."""
+    """Prompts of several lengths padded to one shape, and each in its own."""
     prompts = _prompts(probed)
     padded, own = compiled(probed.model), compiled(probed.model)
     without = probed.served(_padding(padded, cycle(prompts)), "prefill")
     report("compiling one padded length")
     without()
-    first = probed.served(_as_they_come(own, iter(prompts[:LIMIT])), "prefill")
-    report(f"compiling {LIMIT} lengths of their own")
+    first = probed.served(_unpadded(own, iter(prompts[:LIMIT])), "prefill")
+    report(f"compiling {LIMIT} lengths")
     first()
     new_shape = seconds_of(first)
     reason = why_recompiled()
-    # The entries are used up; the lengths that have one are not met again.
-    with_fault = probed.served(_as_they_come(own, cycle(prompts[LIMIT:])), "prefill")
+    # All entries are used; the lengths that have one do not come again.
+    with_fault = probed.served(_unpadded(own, cycle(prompts[LIMIT:])), "prefill")
     return FaultComparison(
         without=TimedStep(without),
         with_fault=TimedStep(with_fault),
@@ -75,10 +75,10 @@ def _padding(step: Callable[..., object], prompts: Iterator[Tensor]) -> Callable
     return pad
 
 
-def _as_they_come(step: Callable[..., object], prompts: Iterator[Tensor]) -> Callable[..., object]:
-    def as_it_comes(chunk: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> object:
+def _unpadded(step: Callable[..., object], prompts: Iterator[Tensor]) -> Callable[..., object]:
+    def run_unpadded(chunk: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> object:
         prompt = next(prompts)
         last.fill_(prompt.shape[1] - 1)
         return step(prompt, positions, last, cache)
 
-    return as_it_comes
+    return run_unpadded

@@ -1,4 +1,4 @@
-"""A probe's finding in a terminal."""
+"""Prints a probe's finding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The probes, one pitfall each: a step without and with it, what it moved, the line to blame, the cure."""
+"""The probes, one pitfall each: a step without and with it, the counter, the line to blame, the cure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from service.protocol.probes import PROBES
 from service.statistics.intervals import Interval, median_interval
 
 SMALLEST_DIFFERENCE = 0.01
-"""Less is not called one, whatever the interval: two copies of one step differ by that for where they lie."""
+"""A smaller difference is none, whatever its interval: two copies of one step differ by as much."""
 
 Verdict = Literal["slower", "faster", "no detectable difference"]
 
@@ -41,11 +41,11 @@ class ProbesArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class ProbeFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """What a probe found. Times are seconds of one step, on `device` until it has finished.
+    """A probe's result. Times are seconds of one step, until `device` has finished.
 
-    `counter` holds its reading in the step without and with the fault. `blame` is `file:line` of the fault,
-    found while it happened. `verdict` is `slower` or `faster` only where the ratio's interval excludes 1
-    and the ratio differs from 1 by SMALLEST_DIFFERENCE.
+    `counter` has its value in the step without and with the fault. `ratio` is the time with the fault over
+    that without, per pair. `blame` is `file:line` of the fault, found while it happened. `verdict` is `slower`
+    or `faster` only where the interval of `ratio` excludes 1 and it differs from 1 by SMALLEST_DIFFERENCE.
     """
 
     name: str
@@ -66,7 +66,7 @@ class ProbeFinding(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A row of the table. A probe `resets` where it leaves compiled entries on the model's own code."""
+    """A row of the table. `resets`: it leaves compiled entries on the model's own code."""
 
     run: Callable[[ProbedModel, Callable[[str], None]], FaultComparison]
     cure: str
@@ -113,14 +113,14 @@ TABLE: dict[str, Probe] = {
         autocast, cure="Cast the weights once (`--dtype bfloat16`): autocast is for training in float32."
     ),
 }  # fmt: skip
-"""Every probe there is, by the names that `service.protocol.probes` teaches."""
+"""Every probe, by the names in `service.protocol.probes`."""
 
 
 def run_probe(bench: Bench, arguments: ProbesArguments, report: Report) -> ProbeFinding:
-    """Run the probe `arguments.name` and leave the process as it was found.
+    """Run the probe `arguments.name` and restore the process's state.
 
-    Raises StudyError for a probe that does not exist, a batch that no bucket holds, or a model that lacks
-    what the probe spoils.
+    Raises StudyError for a probe that does not exist, a batch that no bucket holds, or a model without the
+    part that the fault is in.
     """
     if arguments.name not in TABLE:
         known = ", ".join(TABLE)
@@ -136,7 +136,7 @@ def _measure(bench: Bench, probe: Probe, arguments: ProbesArguments, report: Rep
     repeats = min(arguments.repeats, comparison.most_repeats or arguments.repeats)
     report(f"timing {repeats} pairs of steps")
     without, with_fault = interleave(comparison, repeats, arguments.seed, bench.synchronise)
-    # Pairs lie close in time and share the machine's state; their median bears a pair that was disturbed.
+    # A pair's steps run close together, in one state of the machine; the median tolerates disturbed pairs.
     ratio = median_interval([b / a for a, b in zip(without, with_fault, strict=True)])
     return ProbeFinding(
         name=arguments.name,
@@ -157,7 +157,7 @@ def _measure(bench: Bench, probe: Probe, arguments: ProbesArguments, report: Rep
 
 
 def verdict_of(ratio: Interval) -> Verdict:
-    """What the interval of times with the fault over times without it allows to say."""
+    """The verdict that the interval of times with the fault over times without it supports."""
     if not ratio.excludes_one or abs(ratio.value - 1) < SMALLEST_DIFFERENCE:
         return "no detectable difference"
     return "slower" if ratio.value > 1 else "faster"

@@ -26,7 +26,7 @@ BlockKind = Literal["operator", "compiled", "launch", "runtime", "mark", "kernel
 
 
 class Block(msgspec.Struct, frozen=True, kw_only=True):
-    """An event of the trace, `begin_us` after the step began. `depth` counts the blocks of its lane around it.
+    """An event of the trace, `begin_us` after the step began. `depth` counts enclosing blocks of its lane.
 
     `row` is the host's thread or the device's stream; `launched_by` is the index of the host block whose call
     launched this device block, None on the host.
