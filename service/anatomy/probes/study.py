@@ -44,7 +44,7 @@ class ProbeFinding(msgspec.Struct, frozen=True, kw_only=True):
     """A probe's result. Times are seconds of one step, until `device` has finished.
 
     `counter` has its value in the step without and with the fault. `ratio` is the time with the fault over
-    that without, per pair. `blame` is `file:line` of the fault, found while it happened. `verdict` is `slower`
+    that without, per pair. `blame` is `file:line` of the fault, found as it happened. `verdict` is `slower`
     or `faster` only where the interval of `ratio` excludes 1 and it differs from 1 by SMALLEST_DIFFERENCE.
     """
 
