@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 from weakref import WeakKeyDictionary
@@ -16,8 +16,8 @@ from service.step.callables import allocate, build_step
 
 _TWINS: WeakKeyDictionary[Bench, Served] = WeakKeyDictionary()
 
-_CALIBRATIONS: WeakKeyDictionary[Bench, dict[int, Calibration]] = WeakKeyDictionary()
-"""One per bucket, because a calibration interpolates between its smallest bucket and its largest."""
+_CALIBRATIONS: WeakKeyDictionary[Bench, dict[tuple[int, ...], Calibration]] = WeakKeyDictionary()
+"""By the buckets that have twins, because a calibration interpolates between its smallest and its largest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,45 +34,59 @@ class DispatchSplit:
     source: Literal["calibrated", "measured"]
 
 
-def prepare_floor(bench: Bench, mode: str, bucket: int, report: Callable[[str], None]) -> None:
-    """Build and warm the hollow twin's step of `mode` at `bucket`, and sample it anew.
+def prepare_floors(bench: Bench, mode: str, buckets: Sequence[int], report: Callable[[str], None]) -> None:
+    """Build and warm the hollow twin's steps of `mode` at the smallest and largest of `buckets`; sample them.
 
-    Earlier samples are dropped, so that a study's floor is of its own time. Raises NoTwin for a model that
+    Earlier samples are dropped, so that a study's floors are of its own time. Raises NoTwin for a model that
     has none.
     """
-    calibration = _calibration(bench, bucket)
-    if calibration.floor(mode, bucket) is None:
+    calibration = _calibration(bench, _ends(buckets))
+    if calibration.floor(mode, buckets[0]) is None:
         report(f"building the hollow twin of {mode}")
-        step = build_step(MODES[mode], calibration.twin_of(MODES[mode]), precision=bench.precision)
-        buffers = allocate(_TWINS[bench], [bucket], 1, bench.precision.cache)[bucket]
-        prepare(buffers)
-        for _ in range(WARM_CALLS):
-            step(*buffers.arguments("decode"))
-        calibration.add(MODES[mode], step, buffers)
+        for bucket in _ends(buckets):
+            _add_twin(bench, calibration, mode, bucket)
     calibration.forget_samples(mode)
     calibration.first_samples(mode)
 
 
-def _calibration(bench: Bench, bucket: int) -> Calibration:
+def floors(bench: Bench, mode: str, buckets: Sequence[int]) -> dict[int, Interval]:
+    """Dispatch seconds of a decode step at each of `buckets`, from all samples since `prepare_floors`.
+
+    Each call adds samples. Between the smallest and the largest, floors are interpolated linearly. Empty
+    where no twin was prepared for these buckets.
+    """
+    calibration = _CALIBRATIONS.get(bench, {}).get(_ends(buckets))
+    if calibration is None:
+        return {}
+    calibration.first_samples(mode)
+    found = {bucket: calibration.floor(mode, bucket) for bucket in buckets}
+    return {
+        bucket: Interval(floor.seconds, floor.low, floor.high, floor.samples)
+        for bucket, floor in found.items()
+        if floor is not None
+    }
+
+
+def _ends(buckets: Sequence[int]) -> tuple[int, ...]:
+    return tuple(sorted({min(buckets), max(buckets)}))
+
+
+def _calibration(bench: Bench, ends: tuple[int, ...]) -> Calibration:
     if bench not in _TWINS:
         _TWINS[bench] = bench.model.twin()
     calibrations = _CALIBRATIONS.setdefault(bench, {})
-    if bucket not in calibrations:
-        calibrations[bucket] = Calibration(bench.model, _TWINS[bench])
-    return calibrations[bucket]
+    if ends not in calibrations:
+        calibrations[ends] = Calibration(bench.model, _TWINS[bench])
+    return calibrations[ends]
 
 
-def floor(bench: Bench, mode: str, bucket: int) -> Interval | None:
-    """Dispatch seconds of a decode step, from all samples since `prepare_floor`; each call adds samples.
-
-    None where no twin was prepared.
-    """
-    calibration = _CALIBRATIONS.get(bench, {}).get(bucket)
-    if calibration is None:
-        return None
-    calibration.first_samples(mode)
-    found = calibration.floor(mode, bucket)
-    return None if found is None else Interval(found.seconds, found.low, found.high, found.samples)
+def _add_twin(bench: Bench, calibration: Calibration, mode: str, bucket: int) -> None:
+    step = build_step(MODES[mode], calibration.twin_of(MODES[mode]), precision=bench.precision)
+    buffers = allocate(_TWINS[bench], [bucket], 1, bench.precision.cache)[bucket]
+    prepare(buffers)
+    for _ in range(WARM_CALLS):
+        step(*buffers.arguments("decode"))
+    calibration.add(MODES[mode], step, buffers)
 
 
 def split_by_floor(floor: Interval, wall: Interval) -> DispatchSplit:

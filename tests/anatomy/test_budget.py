@@ -15,7 +15,7 @@ from models.served import NoTwin
 from service.anatomy.budget import steps as budget_steps
 from service.anatomy.budget import study as budget
 from service.anatomy.budget.show import show
-from service.anatomy.budget.steps import Steps, between
+from service.anatomy.budget.steps import Steps
 from service.anatomy.budget.study import BudgetArguments, BudgetFinding, draw_budget
 from service.anatomy.budget.verdict import Budget, Quantity, make_budget
 from service.anatomy.errors import StudyError
@@ -202,23 +202,10 @@ def test_a_model_without_a_twin_is_refused_with_a_remedy(
     def no_twin(*_: object) -> None:
         raise NoTwin("it does not run at small widths")
 
-    monkeypatch.setattr(budget_steps, "prepare_floor", no_twin)
+    monkeypatch.setattr(budget_steps, "prepare_floors", no_twin)
     with pytest.raises(StudyError, match="small widths\\. Serve on CUDA, or another model") as refused:
         draw_budget(bench, BudgetArguments(modes=["eager"], rounds=6), quiet)
     assert refused.value.type == "unsupported_here"
-
-
-@given(st.integers(1, 64))
-def test_a_floor_between_two_buckets_lies_on_their_line(batch: int) -> None:
-    ends = {1: Interval(1.0, 0.9, 1.1, 21), 64: Interval(2.0, 1.8, 2.2, 21)}
-    found = between(ends, batch)
-    assert found.value == pytest.approx(1 + (batch - 1) / 63)
-    assert found.low <= found.value <= found.high
-
-
-def test_with_one_bucket_its_floor_is_used() -> None:
-    only = Interval(1.0, 0.9, 1.1, 21)
-    assert between({4: only}, 4) == only
 
 
 @given(st.floats(1.0, 10.0), st.floats(0.1, 20.0))

@@ -44,10 +44,11 @@ from service.anatomy.operators.times import OperatorTimes, time_operators
 from service.anatomy.operators.wrapper_times import time_wrappers
 from service.anatomy.timeline.tax import OF_DECODE
 from service.measure.cases import Bench, Case
-from service.measure.floors import floor, measured_split, prepare_floor, split_by_floor
+from service.measure.floors import floors, measured_split, prepare_floors, split_by_floor
 from service.protocol.messages import EngineSettings
 from service.protocol.modes import MODES, Effect
 from service.statistics.intervals import Interval, median_interval
+from service.step.calibration import Calibration
 from service.step.callables import Step, build_step
 from tests.support.anatomy_bench import quiet
 
@@ -474,15 +475,33 @@ def test_a_floor_above_the_step_is_capped_with_both_its_bounds() -> None:
     assert (partly.dispatch.low, partly.dispatch.high) == (0.8, 1.0)
 
 
+def test_a_floor_between_two_buckets_lies_on_their_line(bench: Bench) -> None:
+    calibration = Calibration(bench.model, None)
+    for bucket in (1, 5):
+        buffers = replace(bench.buffers[2], bucket=bucket)
+        calibration.add(MODES["eager"], lambda *arguments: (arguments[0], arguments[0]), buffers)
+    calibration.first_samples("eager")
+    small, middle, large = (calibration.floor("eager", bucket) for bucket in (1, 2, 5))
+    assert small is not None
+    assert middle is not None
+    assert large is not None
+    for bound in ("seconds", "low", "high"):
+        ends = getattr(small, bound), getattr(large, bound)
+        assert getattr(middle, bound) == pytest.approx(ends[0] + (ends[1] - ends[0]) / 4)
+
+
+def test_floors_are_of_the_buckets_that_twins_were_prepared_for(bench: Bench) -> None:
+    prepare_floors(bench, "eager", [1, 2], quiet)
+    assert floors(bench, "eager", [1, 2]).keys() == {1, 2}
+    assert floors(bench, "eager", [1, 7]) == {}
+
+
 def test_a_study_drops_the_floors_earlier_samples(bench: Bench) -> None:
-    prepare_floor(bench, "eager", 1, quiet)
-    first = floor(bench, "eager", 1)
-    again = floor(bench, "eager", 1)
-    prepare_floor(bench, "eager", 1, quiet)
-    renewed = floor(bench, "eager", 1)
-    assert first is not None
-    assert again is not None
-    assert renewed is not None
+    prepare_floors(bench, "eager", [1], quiet)
+    first = floors(bench, "eager", [1])[1]
+    again = floors(bench, "eager", [1])[1]
+    prepare_floors(bench, "eager", [1], quiet)
+    renewed = floors(bench, "eager", [1])[1]
     assert first.samples == renewed.samples < again.samples
 
 

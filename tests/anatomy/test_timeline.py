@@ -242,8 +242,8 @@ def test_a_model_without_a_twin_has_no_tax_and_the_reason_instead(
     def none(*_: object) -> None:
         raise NoTwin("its layers are of unknown make")
 
-    monkeypatch.setattr(timeline, "prepare_floor", none)
-    monkeypatch.setattr(timeline_tax, "floor", lambda *_: None)
+    monkeypatch.setattr(timeline, "prepare_floors", none)
+    monkeypatch.setattr(timeline_tax, "floors", lambda *_: {})
     found = draw_timeline(bench, TimelineArguments(mode="no_grad"), quiet)
     assert found.tracks[0].tax is None
     assert found.tracks[0].no_tax == "its layers are of unknown make"

@@ -15,18 +15,17 @@ from service.anatomy.errors import StudyError
 from service.anatomy.operators.device_work import device_work
 from service.anatomy.progress import Report
 from service.anatomy.resolve import resolve_case
+from service.anatomy.timeline.tax import LEAD_STEPS
 from service.measure.cases import Bench, Case
-from service.measure.floors import DispatchSplit, floor, measured_split, prepare_floor, split_by_floor
+from service.measure.floors import DispatchSplit, floors, measured_split, prepare_floors, split_by_floor
 from service.measure.rounds import in_rounds
 from service.statistics.intervals import Interval, median_interval
 
 Key = tuple[str, int]
 """Mode and batch bucket."""
 
-LEAD_STEPS = 2
-"""Untimed steps before timed ones: the first after another mode's is slower."""
-
 TIMED_STEPS = 3
+"""In a row, after LEAD_STEPS untimed ones."""
 
 
 class Visit(NamedTuple):
@@ -128,42 +127,19 @@ def split_steps(
     splits: dict[Key, DispatchSplit] = {}
     for mode in dict.fromkeys(mode for mode, _ in cases):
         batches = [batch for known, batch in cases if known == mode]
-        ends = {batch: _floor(bench, mode, batch, report) for batch in (min(batches), max(batches))}
-        for batch in batches:
-            wall = median_interval(steps.walls[mode, batch])
-            splits[mode, batch] = split_by_floor(between(ends, batch), wall)
+        for batch, floor in _floors(bench, mode, batches, report).items():
+            splits[mode, batch] = split_by_floor(floor, median_interval(steps.walls[mode, batch]))
     return splits
 
 
-def between(ends: Mapping[int, Interval], batch: int) -> Interval:
-    """The floor at `batch`, linear in the batch between the two measured ends."""
-    smallest, largest = ends[min(ends)], ends[max(ends)]
-    share = (batch - min(ends)) / (max(ends) - min(ends)) if len(ends) > 1 else 0.0
-
-    def at(low: float, high: float) -> float:
-        return low + share * (high - low)
-
-    return Interval(
-        at(smallest.value, largest.value),
-        at(smallest.low, largest.low),
-        at(smallest.high, largest.high),
-        min(smallest.samples, largest.samples),
-    )
-
-
-def _floor(bench: Bench, mode: str, batch: int, report: Report) -> Interval:
+def _floors(bench: Bench, mode: str, batches: list[int], report: Report) -> dict[int, Interval]:
     try:
-        prepare_floor(bench, mode, batch, report)
+        prepare_floors(bench, mode, batches, report)
     except NoTwin as missing:
-        message = (
-            f"dispatch cannot be told from kernels on this CPU: {missing}. Serve on CUDA, or another model"
-        )
+        message = f"no dispatch floor on this CPU: {missing}. Serve on CUDA, or another model"
         raise StudyError("unsupported_here", message) from missing
     report(f"calibrating {mode}")
-    found = floor(bench, mode, batch)
-    if found is None:
-        raise StudyError("unsupported_here", f"{mode} has no floor at batch {batch}", "modes")
-    return found
+    return floors(bench, mode, batches)
 
 
 def _on_cuda(bench: Bench, case: Case, hosts: list[float]) -> DispatchSplit:

@@ -29,7 +29,7 @@ from service.anatomy.progress import Report
 from service.anatomy.resolve import resolve_bucket, resolve_case, resolve_modes
 from service.anatomy.timeline.tax import OF_DECODE
 from service.measure.cases import Bench, Case
-from service.measure.floors import floor, measured_split, prepare_floor, split_by_floor
+from service.measure.floors import floors, measured_split, prepare_floors, split_by_floor
 from service.protocol.modes import MODES
 from service.statistics.intervals import Interval
 from service.step.trace import ProfiledStep
@@ -83,7 +83,7 @@ def _prepare_floor(bench: Bench, case: Case, report: Report) -> str | None:
     """Build the hollow twin on a CPU; returns the reason where the model has none."""
     if bench.device.type == "cpu":
         try:
-            prepare_floor(bench, case.mode, case.buffers.bucket, report)
+            prepare_floors(bench, case.mode, [case.buffers.bucket], report)
         except NoTwin as missing:
             return str(missing)
     return None
@@ -147,7 +147,8 @@ def _finding(
 def _dispatch(bench: Bench, case: Case, step: Interval, work: ProfiledStep | None) -> DispatchShare | None:
     if work is not None:
         return DispatchShare.of(measured_split(step, work.kernel_seconds or 0.0))
-    found = floor(bench, case.mode, case.buffers.bucket)
+    bucket = case.buffers.bucket
+    found = floors(bench, case.mode, [bucket]).get(bucket)
     return None if found is None else DispatchShare.of(split_by_floor(found, step))
 
 

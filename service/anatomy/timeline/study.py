@@ -16,7 +16,7 @@ from service.anatomy.timeline.page import check_page
 from service.anatomy.timeline.tax import Timed, tax_by_floor, tax_by_kernels, time_steps
 from service.anatomy.timeline.tracks import TimelineFinding, Track
 from service.measure.cases import Bench, Case
-from service.measure.floors import prepare_floor
+from service.measure.floors import prepare_floors
 from service.protocol.messages import Phase
 from service.protocol.modes import MODES
 from service.statistics.intervals import median_interval
@@ -62,7 +62,7 @@ def _prepare_floors(bench: Bench, cases: list[Case], report: Report) -> str | No
         return None
     try:
         for case in cases:
-            prepare_floor(bench, case.mode, case.buffers.bucket, report)
+            prepare_floors(bench, case.mode, [case.buffers.bucket], report)
     except NoTwin as missing:
         return str(missing)
     return None

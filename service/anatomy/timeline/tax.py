@@ -12,7 +12,7 @@ import msgspec
 
 from service.anatomy.progress import Report
 from service.measure.cases import Bench, Case
-from service.measure.floors import floor
+from service.measure.floors import floors
 from service.measure.rounds import in_rounds
 from service.protocol.messages import Phase
 from service.statistics.intervals import Interval
@@ -65,7 +65,8 @@ def time_steps(bench: Bench, cases: list[Case], report: Report) -> list[Timed]:
         for mode, one in timed.items():
             one.seconds.extend(seconds for block in blocks[mode] for seconds in block)
             if bench.device.type == "cpu":
-                one.floor = floor(bench, mode, one.case.buffers.bucket)
+                bucket = one.case.buffers.bucket
+                one.floor = floors(bench, mode, [bucket]).get(bucket)
     return list(timed.values())
 
 
