@@ -138,6 +138,7 @@ def test_an_answer_has_every_field_of_the_contract(name: str, seen: Callable[[st
     for side in (answer["without"], answer["with"]):
         assert 0 < side["low"] <= side["median_seconds"] <= side["high"]
     assert answer["counter"].keys() == {"name", "before", "after"}
+    assert answer["ratio"].keys() == {"value", "low", "high", "samples"}
 
 
 @pytest.mark.parametrize("name", TABLE)

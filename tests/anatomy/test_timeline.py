@@ -20,7 +20,7 @@ from models.served import NoTwin
 from service.anatomy.errors import StudyError
 from service.anatomy.timeline import study as timeline
 from service.anatomy.timeline import tax as timeline_tax
-from service.anatomy.timeline.blocks import Block, outermost, read_step
+from service.anatomy.timeline.blocks import TraceBlock, outermost, read_step
 from service.anatomy.timeline.files import PAGE_FILE, TRACE_FILE, trace
 from service.anatomy.timeline.page import page
 from service.anatomy.timeline.show import paint, show
@@ -253,8 +253,10 @@ def test_a_model_without_a_twin_has_no_tax_and_the_reason_instead(
 
 
 def test_a_cell_of_a_lane_shows_what_took_most_of_its_time() -> None:
-    def block(kind: Any, begin: float, length: float) -> Block:
-        return Block(name="x", kind=kind, lane="host", row=1, depth=1, begin_us=begin, duration_us=length)
+    def block(kind: Any, begin: float, length: float) -> TraceBlock:
+        return TraceBlock(
+            name="x", kind=kind, lane="host", row=1, depth=1, begin_us=begin, duration_us=length
+        )
 
     layers = [[block("launch", 12, 7)], [block("operator", 10, 10)], [block("compiled", 0, 30)]]
     # Ten µs a cell: compiled code; a launch, which is most of its operator; compiled code; a short rest.

@@ -20,7 +20,7 @@ RESET_PEAK = "5"
 SAMPLES = 9
 
 
-class Process(msgspec.Struct, frozen=True, kw_only=True):
+class ProcessMemory(msgspec.Struct, frozen=True, kw_only=True):
     """The process's resident size now, and its maximum since the process began.
 
     `growth` resets the kernel's own peaks, VmHWM and `ru_maxrss`, so the largest one before is kept here.
@@ -45,10 +45,10 @@ class _Peak:
 _PEAK = _Peak()
 
 
-def process_now() -> Process:
+def process_now() -> ProcessMemory:
     """From one reading of the kernel's status, and the peak kept from before a reset."""
     now = _status_bytes("VmRSS", "VmHWM")
-    return Process(
+    return ProcessMemory(
         resident_bytes=now["VmRSS"], peak_bytes=max(*now.values(), _kernels_peak(now), _PEAK.before_bytes)
     )
 

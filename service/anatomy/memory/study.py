@@ -10,7 +10,7 @@ import torch
 from msgspec import UNSET, UnsetType
 
 from service.anatomy.errors import StudyError
-from service.anatomy.memory.resident import Process, growth, process_now, why_not
+from service.anatomy.memory.resident import ProcessMemory, growth, process_now, why_not
 from service.anatomy.memory.statistics import Snapshot, Statistic, pool_bytes, statistics
 from service.anatomy.progress import Report
 from service.anatomy.resolve import resolve_bucket, resolve_case, resolve_modes
@@ -63,7 +63,7 @@ class MemoryFinding(msgspec.Struct, frozen=True, kw_only=True):
     steps: list[MemoryOfStep]
     files: list[str]
     allocator: list[Statistic] | UnsetType = UNSET
-    process: Process | UnsetType = UNSET
+    process: ProcessMemory | UnsetType = UNSET
     no_resident: str | UnsetType | None = UNSET
 
 

@@ -32,7 +32,7 @@ class Operand:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class OperatorCall:
     """One call of an operator below autograd, in its place in the step.
 
     `within` names the enclosing composite operators, outermost first. `inner` counts the calls that its
@@ -59,7 +59,7 @@ class Call:
 class StepCalls:
     """One marked step: its calls in order, its wall time under the profiler and its number of events."""
 
-    calls: tuple[Call, ...]
+    calls: tuple[OperatorCall, ...]
     begin_ns: int
     seconds: float
     events: int
@@ -67,7 +67,7 @@ class StepCalls:
 
 def record(case: Case, steps: int, operands: bool = False) -> list[StepCalls]:
     """Run `steps` steps under the profiler. `operands` records shapes too, which slows it."""
-    # Not torch.profiler.profile: without a schedule it reads every event twice, which takes longer than all
+    # Not torch.profiler.profile: in a single cycle it reads every event twice, which takes longer than all
     # steps.
     config = _ExperimentalConfig(capture_overload_names=True)
     session = profile(record_shapes=operands, experimental_config=config)
@@ -91,7 +91,7 @@ def _step(mark: Any, overloads: dict[int, str]) -> StepCalls:  # noqa: ANN401 - 
     )
 
 
-def _calls(events: list[Any], overloads: dict[int, str], within: tuple[str, ...]) -> Iterator[Call]:
+def _calls(events: list[Any], overloads: dict[int, str], within: tuple[str, ...]) -> Iterator[OperatorCall]:
     """The calls of a composite operator replace it, because it has no kernel."""
     for event in events:
         if not _is_operator(event):
@@ -104,10 +104,10 @@ def _calls(events: list[Any], overloads: dict[int, str], within: tuple[str, ...]
             yield _call(event, overload, within)
 
 
-def _call(event: Any, overload: str, within: tuple[str, ...]) -> Call:  # noqa: ANN401
+def _call(event: Any, overload: str, within: tuple[str, ...]) -> OperatorCall:  # noqa: ANN401
     inner = [other for other in _below(event) if _is_operator(other)]
     copies = [other for other in (event, *inner) if other.name == COPY]
-    return Call(
+    return OperatorCall(
         name=event.name,
         overload=overload,
         within=within,

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from service.anatomy.operators.calls import Call
+from service.anatomy.operators.calls import OperatorCall
 from service.anatomy.operators.records import SAME_CALL, OperatorRecord
 from service.anatomy.operators.times import OperatorTimes
 
@@ -61,7 +61,7 @@ class Sync(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def operator_rows(
-    calls: tuple[Call, ...], records: list[OperatorRecord] | None, times: OperatorTimes
+    calls: tuple[OperatorCall, ...], records: list[OperatorRecord] | None, times: OperatorTimes
 ) -> list[Operator]:
     """The rows in order; keys, views and lines are None without `records`."""
     seen: list[OperatorRecord | None] = list(records) if records is not None else [None] * len(calls)
@@ -88,14 +88,14 @@ def operator_rows(
     ]
 
 
-def agreeing(calls: tuple[Call, ...], records: list[OperatorRecord]) -> bool:
+def agreeing(calls: tuple[OperatorCall, ...], records: list[OperatorRecord]) -> bool:
     """Whether both have the same calls in the same order, but for what a dispatch mode itself changes."""
     return [SAME_CALL.get(call.name, call.name) for call in calls] == [
         record.schema_name.partition(".")[0] for record in records
     ]
 
 
-def copies(calls: tuple[Call, ...], operators: list[Operator]) -> list[Copy]:
+def copies(calls: tuple[OperatorCall, ...], operators: list[Operator]) -> list[Copy]:
     """Every copy of the step, including those that an operator's kernel makes."""
     return [
         Copy(operator=place, name=call.name, bytes=target.bytes, line=operators[place].line)

@@ -8,7 +8,7 @@ from typing import Any
 
 from models.served import NoTwin
 from service.anatomy.median_seconds import MedianSeconds
-from service.anatomy.operators.calls import Call, record
+from service.anatomy.operators.calls import OperatorCall, record
 from service.anatomy.operators.compiled import CompilerReport, read_compiled
 from service.anatomy.operators.device_work import NO_DEVICE, device_work, reported_waits
 from service.anatomy.operators.dispatch_keys import thread_keys
@@ -39,7 +39,7 @@ __all__ = ["OperatorsArguments", "OperatorsFinding", "list_operators"]
 
 @dataclass(frozen=True, slots=True)
 class _OperatorList:
-    calls: tuple[Call, ...]
+    calls: tuple[OperatorCall, ...]
     records: list[OperatorRecord] | None
     times: OperatorTimes
 

@@ -13,7 +13,7 @@ from statistics import median
 from time import perf_counter
 
 from service.anatomy.errors import StudyError
-from service.anatomy.operators.calls import Call, StepCalls, record
+from service.anatomy.operators.calls import OperatorCall, StepCalls, record
 from service.anatomy.progress import Report
 from service.measure.cases import Bench, Case
 from service.statistics.intervals import Interval, median_interval
@@ -61,7 +61,7 @@ class OperatorTimes:
 def time_operators(
     bench: Bench,
     case: Case,
-    calls: tuple[Call, ...],
+    calls: tuple[OperatorCall, ...],
     report: Report,
     clock: Callable[[], float] = perf_counter,
 ) -> OperatorTimes:
@@ -126,7 +126,7 @@ def _after_the_last(step: StepCalls) -> float:
     return step.seconds - (last.begin_ns - step.begin_ns) / 1e9 - last.seconds
 
 
-def _newly_entered(calls: tuple[Call, ...], place: int) -> int:
+def _newly_entered(calls: tuple[OperatorCall, ...], place: int) -> int:
     """Composite operators around this call that were not around the one before it, by name."""
     within = calls[place].within
     before = calls[place - 1].within if place else ()

@@ -57,7 +57,7 @@ class Computation:
     owned: list[tuple[OwnerKind, str, Tensor]]
 
     def owner_of(self, leaf: Tensor) -> tuple[OwnerKind, str]:
-        """OwnerKind and name of `leaf`."""
+        """Kind and name of `leaf`."""
         found = ((kind, name) for kind, name, tensor in self.owned if tensor is leaf)
         return next(found, ("intermediate", "unnamed"))
 

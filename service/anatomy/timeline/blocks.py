@@ -25,7 +25,7 @@ Lane = Literal["host", "device"]
 BlockKind = Literal["operator", "compiled", "launch", "runtime", "mark", "kernel", "copy"]
 
 
-class Block(msgspec.Struct, frozen=True, kw_only=True):
+class TraceBlock(msgspec.Struct, frozen=True, kw_only=True):
     """An event of the trace, `begin_us` after the step began. `depth` counts enclosing blocks of its lane.
 
     `row` is the host's thread or the device's stream; `launched_by` is the index of the host block whose call
@@ -48,7 +48,7 @@ class StepBlocks(msgspec.Struct, frozen=True, kw_only=True):
     The profiler lengthens a step, the more so the more blocks it has. `counted` are the sums of its trace.
     """
 
-    blocks: list[Block]
+    blocks: list[TraceBlock]
     profiled_seconds: float
     counted: ProfiledStep
 
@@ -81,7 +81,7 @@ def read_step(events: list[Event], cuda: bool, skip: int = 0) -> StepBlocks:
     return StepBlocks(blocks=blocks, profiled_seconds=ends[middle] / 1e6, counted=step)
 
 
-def outermost(blocks: Iterable[Block], kinds: set[BlockKind]) -> Iterator[Block]:
+def outermost(blocks: Iterable[TraceBlock], kinds: set[BlockKind]) -> Iterator[TraceBlock]:
     """Blocks of `kinds` that lie in no other block of `kinds` on their row."""
     until: dict[tuple[Lane, int], float] = {}
     for block in blocks:
@@ -91,7 +91,7 @@ def outermost(blocks: Iterable[Block], kinds: set[BlockKind]) -> Iterator[Block]
             yield block
 
 
-def _blocks(events: list[Event], mark: Event, cuda: bool) -> list[Block]:
+def _blocks(events: list[Event], mark: Event, cuda: bool) -> list[TraceBlock]:
     begin, end = mark["ts"], mark["ts"] + mark["dur"]
     inside = [event for event in events if begin <= event["ts"] < end]
     on_host = [e for e in inside if e["tid"] == mark["tid"] or e.get("cat") in RUNTIME]
@@ -120,9 +120,9 @@ def _nested(events: list[Event]) -> Iterator[tuple[Event, int]]:
         ends.append(event["ts"] + event["dur"])
 
 
-def _block(event: Event, begin: float, lane: Lane, depth: int) -> Block:
+def _block(event: Event, begin: float, lane: Lane, depth: int) -> TraceBlock:
     row: Any = event["tid"] if lane == "host" else event["args"].get("stream", 0)
-    return Block(
+    return TraceBlock(
         name=event["name"],
         kind=_kind(event),
         lane=lane,
@@ -145,5 +145,5 @@ def _kind(event: Event) -> BlockKind:
     return "mark"
 
 
-def _end(block: Block) -> float:
+def _end(block: TraceBlock) -> float:
     return block.begin_us + block.duration_us

@@ -7,7 +7,7 @@ import importlib.util
 from typing import Any
 
 from service.anatomy.errors import StudyError
-from service.anatomy.timeline.blocks import Block, BlockKind
+from service.anatomy.timeline.blocks import BlockKind, TraceBlock
 from service.anatomy.timeline.tracks import TimelineFinding, Track, interval_text, tax_source_text, tax_text
 
 COLOURS: dict[BlockKind, str] = {
@@ -91,7 +91,7 @@ def _figure(finding: TimelineFinding) -> Any:  # noqa: ANN401 - plotly has no ty
     return figure
 
 
-def _bars(track: Track, blocks: list[Block]) -> dict[str, Any]:
+def _bars(track: Track, blocks: list[TraceBlock]) -> dict[str, Any]:
     kind = blocks[0].kind
     return {
         "orientation": "h",

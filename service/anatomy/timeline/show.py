@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from service.anatomy.timeline.blocks import Block, BlockKind, outermost
+from service.anatomy.timeline.blocks import BlockKind, TraceBlock, outermost
 from service.anatomy.timeline.tracks import (
     TimelineFinding,
     Track,
@@ -82,7 +82,7 @@ def _lanes(track: Track, cell_us: float, cells: int) -> Iterator[tuple[str, Text
         yield f"{track.mode} device", paint([device], cell_us, cells, track.profiled_seconds * 1e6)
 
 
-def paint(layers: list[list[Block]], cell_us: float, cells: int, end_us: float) -> Text:
+def paint(layers: list[list[TraceBlock]], cell_us: float, cells: int, end_us: float) -> Text:
     """One lane: each cell shows the kind that took most of its `cell_us`; blank after `end_us`.
 
     A layer's blocks do not overlap; an earlier layer's time in a cell is subtracted from later ones.
@@ -109,7 +109,7 @@ def paint(layers: list[list[Block]], cell_us: float, cells: int, end_us: float) 
     return text
 
 
-def _cells_of(block: Block, cell_us: float, cells: int) -> Iterator[tuple[int, float]]:
+def _cells_of(block: TraceBlock, cell_us: float, cells: int) -> Iterator[tuple[int, float]]:
     end = block.begin_us + block.duration_us
     cell = int(block.begin_us / cell_us)
     while cell < cells and cell * cell_us < end:

@@ -6,7 +6,7 @@ import math
 
 import msgspec
 
-from service.anatomy.timeline.blocks import Block
+from service.anatomy.timeline.blocks import TraceBlock
 from service.anatomy.timeline.tax import Tax
 from service.protocol.messages import Phase
 from service.statistics.intervals import Interval
@@ -32,7 +32,7 @@ class Track(msgspec.Struct, frozen=True, kw_only=True):
     kernels: int | None
     launches: int | None
     kernel_seconds: float | None
-    blocks: list[Block]
+    blocks: list[TraceBlock]
 
 
 class TimelineFinding(msgspec.Struct, frozen=True, kw_only=True):
