@@ -1,4 +1,4 @@
-"""Which layer of PyTorch took the time: measured on this machine, on the model being served."""
+"""Studies that measure which layer of PyTorch takes a step's time, on the served model."""
 
 import os
 

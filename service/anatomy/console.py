@@ -1,10 +1,10 @@
-"""A study in the command line's own process: progress on stderr, the finding as tables or as JSON."""
+"""Runs a study in the command line's own process: progress to stderr, the finding as tables or JSON."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,7 +13,8 @@ from rich.console import Console
 
 from service.anatomy import studies
 from service.anatomy.errors import StudyError
-from service.anatomy.tape.subjects import own_expressions
+from service.anatomy.progress import Report
+from service.anatomy.tape.computations import own_expressions
 from service.measure.cases import Bench
 from service.protocol.messages import EngineSettings
 from service.protocol.placement import pin
@@ -23,22 +24,22 @@ PIPE_COLUMNS = 160
 
 
 def main(settings: EngineSettings, name: str, arguments: dict[str, Any], as_json: bool) -> None:
-    """Run the study `name` with those of `arguments` that are not None, and print what it found.
+    """Run the study `name` with those of `arguments` that are not None, and print its finding.
 
-    Raises StudyError, with the remedy, for what cannot work.
+    Raises StudyError, with the remedy, for arguments or settings that cannot work.
     """
     prepare_process(settings.cache_folder)
-    own_expressions.set(True)  # whoever has this command line has Python anyway
+    own_expressions.set(True)  # the user of a command line can run any Python already
     given = {key: value for key, value in arguments.items() if value is not None}
-    with _progress(Console(stderr=True)) as say:
-        say("loading the model")
+    with _progress(Console(stderr=True)) as report:
+        report("loading the model")
         try:
             bench = Bench(settings)
         except ValueError as error:
             raise StudyError("invalid_request", str(error)) from error
-        # Where the engine would run, so that both measure the same cores.
+        # The engine's cores, so that both measure the same ones.
         pin(bench.cpus, exempt=set())
-        found = studies.run(bench, name, msgspec.json.encode(given), say)
+        found = studies.run(bench, name, msgspec.json.encode(given), report)
     if as_json:
         print(msgspec.json.encode(found).decode())
     else:
@@ -46,13 +47,13 @@ def main(settings: EngineSettings, name: str, arguments: dict[str, Any], as_json
 
 
 def _output() -> Console:
-    """Where tables go; a pipe or file has no width, and would get that of an old terminal."""
+    """The console for tables. A pipe or file has no width, and rich would take 80 columns for it."""
     console = Console()
     return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=PIPE_COLUMNS)
 
 
 def further_arguments(pairs: Iterable[str]) -> dict[str, Any]:
-    """'NAME=VALUE' as people write it: the value as JSON, else as text. Raises StudyError without a '='."""
+    """Parse 'NAME=VALUE': the value is JSON, else text. Raises StudyError without a '='."""
     found: dict[str, Any] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
@@ -66,10 +67,10 @@ def further_arguments(pairs: Iterable[str]) -> dict[str, Any]:
 
 
 @contextmanager
-def _progress(console: Console) -> Iterator[Callable[[str], None]]:
-    """Gives what shows words while the body runs: in one line of a terminal, else line after line."""
+def _progress(console: Console) -> Iterator[Report]:
+    """Yields a `Report` for the body: a terminal shows the newest line, anything else all of them."""
     if not console.is_terminal:
-        yield lambda words: console.print(words, soft_wrap=True, markup=False)
+        yield lambda text: console.print(text, soft_wrap=True, markup=False)
         return
     with console.status("") as status:
         yield status.update

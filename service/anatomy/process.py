@@ -1,4 +1,4 @@
-"""The anatomy process: one study after another on its main thread, where they may ruin nobody's torch.
+"""The anatomy process: runs studies one after another on its main thread, apart from the serving engine.
 
 Started by the front as `python -m service.anatomy.process SETTINGS`, with `EngineSettings` as JSON.
 """
@@ -25,7 +25,7 @@ EXIT_UNKNOWN_STATE = 3
 
 
 class FrontSocket:
-    """The process's end of the border."""
+    """The anatomy process's ZeroMQ PAIR socket to the front."""
 
     def __init__(self, address: str) -> None:
         before = threads_now()
@@ -35,52 +35,52 @@ class FrontSocket:
         self.own_threads = threads_now() - before
 
     def receive(self) -> Study | Stop:
-        """The next message; waits for it."""
+        """Block until the next message."""
         message: Study | Stop = msgspec.msgpack.decode(self._socket.recv(), type=ToAnatomy)
         return message
 
     def send(self, message: FromAnatomy) -> None:
-        """Hand `message` to the border's own thread."""
+        """Queue `message`; ZeroMQ's I/O thread sends it."""
         self._socket.send(msgspec.msgpack.encode(message))
 
     def close(self) -> None:
-        """Deliver what was sent, then leave."""
+        """Wait up to a second for queued messages to go out, then close."""
         self._socket.close(linger=1000)
         self._context.term()
 
 
 def work(front: FrontSocket, bench: Bench) -> int:
-    """Run what arrives until told to stop; returns the exit code.
+    """Run each study that arrives until a Stop; returns the exit code.
 
-    A study that fails in a way it did not mean to has left torch in a state that nobody knows: its reason is
-    told, and the process ends.
+    An exception other than StudyError leaves torch in an unknown state: it is sent as `study_failed`, and the
+    process ends with EXIT_UNKNOWN_STATE.
     """
-    while isinstance(asked := front.receive(), Study):
+    while isinstance(study := front.receive(), Study):
         try:
-            front.send(_finding(front, bench, asked))
+            front.send(_finding(front, bench, study))
         except StudyError as error:
             problem = Problem(type=error.type, message=error.message, param=error.param)
-            front.send(Refused(id=asked.id, problem=problem))
-        except Exception as error:  # noqa: BLE001 - whatever torch raises is the answer to this study
+            front.send(Refused(id=study.id, problem=problem))
+        except Exception as error:  # noqa: BLE001 - sent to the client as this study's error
             traceback.print_exc()
-            message = f"{asked.name}: {type(error).__name__}: {error}"[:2000]
-            front.send(Refused(id=asked.id, problem=Problem(type="study_failed", message=message)))
+            message = f"{study.name}: {type(error).__name__}: {error}"[:2000]
+            front.send(Refused(id=study.id, problem=Problem(type="study_failed", message=message)))
             return EXIT_UNKNOWN_STATE
     return 0
 
 
-def _finding(front: FrontSocket, bench: Bench, asked: Study) -> Finding:
-    def say(words: str) -> None:
-        front.send(StudyProgress(id=asked.id, text=words))
+def _finding(front: FrontSocket, bench: Bench, study: Study) -> Finding:
+    def report(text: str) -> None:
+        front.send(StudyProgress(id=study.id, text=text))
 
-    found = studies.run(bench, asked.name, asked.arguments, say)
-    return Finding(id=asked.id, body=msgspec.json.encode(found))
+    found = studies.run(bench, study.name, study.arguments, report)
+    return Finding(id=study.id, body=msgspec.json.encode(found))
 
 
 def main(arguments: list[str]) -> int:
-    """Serve studies; returns the exit code: 0 stopped as told, 2 bad settings, 3 a failed study."""
+    """Serve studies; returns the exit code: 0 after a Stop, 2 for bad settings, 3 for a failed study."""
     settings = msgspec.json.decode(arguments[0], type=EngineSettings)
-    die_with_parent(signal.SIGKILL)  # SIGTERM would not reach it while it is suspended
+    die_with_parent(signal.SIGKILL)  # a suspended process does not handle SIGTERM
     prepare_process(settings.cache_folder)
     front = FrontSocket(settings.address)
     try:
@@ -89,7 +89,7 @@ def main(arguments: list[str]) -> int:
         except ValueError as error:
             print(f"launchbound anatomy: {error}", file=sys.stderr)
             return 2
-        # Measured where the engine runs, which rests meanwhile: the front and the load have the other cores.
+        # The engine's cores: it is paused meanwhile, and the front and the load generator use the others.
         pin(bench.cpus, exempt=front.own_threads)
         front.send(Ready())
         return work(front, bench)

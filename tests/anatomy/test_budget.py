@@ -1,4 +1,4 @@
-"""Budget: the verdict follows from three numbers, what is given replaces what is measured, parts add up."""
+"""Budget: the verdict follows from three numbers, given values replace measured ones, parts add up."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from models.served import NoTwin
 from service.anatomy.budget import steps as budget_steps
 from service.anatomy.budget import study as budget
 from service.anatomy.budget.show import show
-from service.anatomy.budget.steps import Steps, between, split
+from service.anatomy.budget.steps import Steps
 from service.anatomy.budget.study import BudgetArguments, BudgetFinding, draw_budget
-from service.anatomy.budget.verdict import Budget, Quantity, judge
+from service.anatomy.budget.verdict import Budget, Quantity, make_budget
 from service.anatomy.errors import StudyError
 from service.anatomy.operators.calls import record
 from service.measure.cases import Bench
+from service.measure.floors import split_by_floor
 from service.statistics.boundedness import KERNEL_BOUND_FROM, LAUNCH_BOUND_BELOW
 from service.statistics.intervals import Interval
 from tests.support.anatomy_bench import BUCKETS, PLAIN, quiet, small_bench
@@ -39,9 +40,9 @@ def finding(bench: Bench) -> BudgetFinding:
     return draw_budget(bench, BudgetArguments(modes=PLAIN, rounds=6), quiet)
 
 
-def judged(ops: float, micros: float, kernel: float) -> Budget:
+def budget_of_given(ops: float, micros: float, kernel: float) -> Budget:
     quantities = (Quantity(value=value, source="given") for value in (ops, micros, kernel))
-    return judge("eager", 1, *quantities)
+    return make_budget("eager", 1, *quantities)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +57,7 @@ def judged(ops: float, micros: float, kernel: float) -> Budget:
 def test_the_verdict_follows_from_three_numbers(
     ops: int, micros: float, kernel: float, bound: str, first_word: str
 ) -> None:
-    found = judged(ops, micros, kernel)
+    found = budget_of_given(ops, micros, kernel)
     assert found.bound == bound
     assert found.will_compile_help.startswith(first_word)
 
@@ -65,7 +66,7 @@ def test_the_verdict_follows_from_three_numbers(
 def test_dispatch_is_operators_times_microseconds_and_gives_the_gain(
     ops: float, micros: float, kernel: float
 ) -> None:
-    found = judged(ops, micros, kernel)
+    found = budget_of_given(ops, micros, kernel)
     assert found.dispatch_microseconds == pytest.approx(ops * micros)
     assert found.without_dispatch_speedup is not None
     assert found.without_dispatch_speedup == pytest.approx(1 / found.device_bound_index)
@@ -82,8 +83,8 @@ def estimated() -> tuple[Quantity, Quantity, Quantity]:
     )
 
 
-def test_estimates_of_a_cpu_make_the_gain_a_lower_bound_and_the_words_say_so() -> None:
-    found = judge("eager", 1, *estimated())
+def test_a_cpus_estimates_make_the_gain_a_lower_bound_and_the_text_contains_it() -> None:
+    found = make_budget("eager", 1, *estimated())
     assert found.speedup_is == "lower bound"
     assert "at least 91% of the step" in found.will_compile_help
     assert "at least about 11 times as fast" in found.will_compile_help
@@ -91,7 +92,7 @@ def test_estimates_of_a_cpu_make_the_gain_a_lower_bound_and_the_words_say_so() -
 
 
 def test_given_numbers_make_the_gain_an_estimate_and_no_bound() -> None:
-    found = judged(100, 5.0, 50.0)
+    found = budget_of_given(100, 5.0, 50.0)
     assert found.speedup_is == "estimate"
     assert "at least" not in found.will_compile_help
 
@@ -101,25 +102,33 @@ def test_on_cuda_the_gain_is_the_steps_own_and_the_share_is_of_dispatch_and_kern
     step: float | None, speedup: float
 ) -> None:
     quantities = (Quantity(value=value, source="measured") for value in (100, 5.0, 50.0))
-    found = judge("eager", 1, *quantities, device="cuda", step_microseconds=step)
+    found = make_budget("eager", 1, *quantities, device="cuda", step_microseconds=step)
     assert found.without_dispatch_speedup == pytest.approx(speedup)
     assert "91% of dispatch + kernel, which overlap" in found.will_compile_help
     assert "of the step" not in found.will_compile_help
 
 
+def test_a_step_without_kernels_is_described_in_plain_words() -> None:
+    found = budget_of_given(100, 5.0, 0.0)
+    assert found.without_dispatch_speedup is None
+    assert found.will_compile_help.endswith(
+        "this step has no kernels: without dispatch it would take no time"
+    )
+
+
 def test_a_step_of_nothing_has_no_budget() -> None:
     with pytest.raises(ValueError, match="no budget"):
-        judged(0, 1.0, 0.0)
+        budget_of_given(0, 1.0, 0.0)
 
 
-def test_every_mode_is_drawn_at_every_bucket_and_its_parts_add_up(finding: BudgetFinding) -> None:
-    drawn = [(point.mode, point.batch_size) for point in finding.points]
-    assert drawn == [(mode, bucket) for mode in PLAIN for bucket in BUCKETS]
+def test_every_mode_is_measured_at_every_bucket_and_its_parts_add_up(finding: BudgetFinding) -> None:
+    measured = [(point.mode, point.batch_size) for point in finding.points]
+    assert measured == [(mode, bucket) for mode in PLAIN for bucket in BUCKETS]
     for point in finding.points:
         parts = point.dispatch_seconds.value + point.kernel_seconds.value
-        assert parts == pytest.approx(point.step.median_seconds)
-        for span in (point.dispatch_seconds, point.kernel_seconds, point.speedup):
-            assert span.low <= span.value <= span.high
+        assert parts == pytest.approx(point.step.value)
+        for interval in (point.dispatch_seconds, point.kernel_seconds, point.speedup):
+            assert interval.low <= interval.value <= interval.high
         assert point.dispatch_seconds_per_sequence * point.batch_size == pytest.approx(
             point.dispatch_seconds.value
         )
@@ -141,7 +150,7 @@ def test_the_budget_is_of_the_operators_that_the_step_makes(bench: Bench, findin
     assert budget.speedup_is == "lower bound"
 
 
-def test_what_is_given_stands_in_place_of_what_is_measured(bench: Bench) -> None:
+def test_a_given_value_replaces_the_measured_one(bench: Bench) -> None:
     arguments = BudgetArguments(modes=[], kernel_microseconds=1e9, mode="no_grad", batch_size=2, rounds=6)
     found = draw_budget(bench, arguments, quiet)
     assert found.points == []
@@ -173,14 +182,16 @@ def test_three_given_numbers_and_no_modes_need_no_step(bench: Bench, monkeypatch
         (BudgetArguments(batch_size=0), "batch_size"),
     ],
 )
-def test_what_is_not_there_is_refused_by_name(bench: Bench, arguments: BudgetArguments, param: str) -> None:
+def test_a_mode_or_batch_that_is_not_configured_is_refused_by_name(
+    bench: Bench, arguments: BudgetArguments, param: str
+) -> None:
     with pytest.raises(StudyError) as refused:
         draw_budget(bench, arguments, quiet)
     assert refused.value.param == param
 
 
 @pytest.mark.parametrize("wrong", [b'{"ops_per_step":0}', b'{"kernel_microseconds":-1}', b'{"rounds":2}'])
-def test_numbers_that_cannot_be_are_refused(wrong: bytes) -> None:
+def test_numbers_out_of_range_are_refused(wrong: bytes) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.json.decode(wrong, type=BudgetArguments)
 
@@ -191,34 +202,23 @@ def test_a_model_without_a_twin_is_refused_with_a_remedy(
     def no_twin(*_: object) -> None:
         raise NoTwin("it does not run at small widths")
 
-    monkeypatch.setattr(budget_steps, "prepare_floor", no_twin)
+    monkeypatch.setattr(budget_steps, "prepare_floors", no_twin)
     with pytest.raises(StudyError, match="small widths\\. Serve on CUDA, or another model") as refused:
         draw_budget(bench, BudgetArguments(modes=["eager"], rounds=6), quiet)
     assert refused.value.type == "unsupported_here"
 
 
-@given(st.integers(1, 64))
-def test_a_floor_between_two_buckets_lies_on_their_line(batch: int) -> None:
-    ends = {1: Interval(1.0, 0.9, 1.1, 21), 64: Interval(2.0, 1.8, 2.2, 21)}
-    found = between(ends, batch)
-    assert found.value == pytest.approx(1 + (batch - 1) / 63)
-    assert found.low <= found.value <= found.high
-
-
-def test_with_one_bucket_its_floor_is_every_ones() -> None:
-    only = Interval(1.0, 0.9, 1.1, 21)
-    assert between({4: only}, 4) == only
-
-
 @given(st.floats(1.0, 10.0), st.floats(0.1, 20.0))
 def test_a_floor_above_the_step_leaves_no_kernel_and_no_less(wall: float, floor: float) -> None:
-    parts = split(Interval(wall, wall * 0.9, wall * 1.1, 11), Interval(floor, floor * 0.9, floor * 1.1, 21))
-    assert parts.dispatch.value + parts.kernel.value == pytest.approx(wall)
-    for part in (parts.dispatch, parts.kernel):
+    split = split_by_floor(
+        Interval(floor, floor * 0.9, floor * 1.1, 21), Interval(wall, wall * 0.9, wall * 1.1, 11)
+    )
+    assert split.dispatch.value + split.kernel.value == pytest.approx(wall)
+    for part in (split.dispatch, split.kernel):
         assert 0 <= part.low <= part.value <= part.high
 
 
-def test_a_mode_that_does_not_run_is_noted_and_the_others_are_drawn(
+def test_a_mode_that_does_not_run_is_noted_and_the_others_are_measured(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = Bench.case

@@ -11,8 +11,10 @@ import torch
 from service.anatomy.operators import native
 from service.anatomy.operators.guards import compiled_function, entries, read_guards
 from service.anatomy.operators.native import sample_native, summary
-from service.anatomy.operators.sources import FusedKernel, absorbed, fused_kernels
+from service.anatomy.operators.sources import FusedKernel, fused_kernels, fused_operators
 from service.measure.native_stacks import PerfError, Sample
+
+pytestmark = pytest.mark.compiles
 
 PYTHON = """
 cpp_fused_add_mul_0 = async_compile.cpp_pybinding(['const float*', 'float*'], r'''
@@ -89,8 +91,8 @@ def test_generated_cpp_lists_each_kernel_with_its_operators_and_calls() -> None:
         ("a_kernel", []),
     ],
 )
-def test_a_kernels_name_is_cut_into_operators_of_aten(name: str, operators: list[str]) -> None:
-    assert absorbed(name) == tuple(f"aten::{operator}" for operator in operators)
+def test_a_kernels_name_is_split_into_operators_of_aten(name: str, operators: list[str]) -> None:
+    assert fused_operators(name) == tuple(f"aten::{operator}" for operator in operators)
 
 
 def test_guards_are_the_leaves_of_the_tree() -> None:
@@ -131,7 +133,7 @@ def test_native_samples_are_counted_by_function_and_classed_by_rule() -> None:
     ]
 
 
-def test_where_perf_cannot_be_used_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_perf_cannot_be_used_the_reason_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(cpus: set[int]) -> Any:
         raise PerfError("perf is not installed")
 
@@ -139,5 +141,5 @@ def test_where_perf_cannot_be_used_the_reason_is_told(monkeypatch: pytest.Monkey
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     case: Any = SimpleNamespace()
     bench: Any = SimpleNamespace(device=torch.device("cpu"), cpus=[0])
-    found = sample_native(bench, case, lambda words: None)
+    found = sample_native(bench, case, lambda _: None)
     assert (found.kernel_share, found.symbols, found.reason) == (None, [], "perf is not installed")

@@ -1,4 +1,4 @@
-"""Layers: each has its experiment and its interval, and their sum is put beside a whole measured apart."""
+"""Layers: each has its experiment and its interval, and their sum is compared with the whole call."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from rich.console import Console
 
 from service.anatomy.errors import StudyError
 from service.anatomy.layers import loops as layers_loops
-from service.anatomy.layers.arms import Arm, State, collector_off, in_rounds, python_arm
+from service.anatomy.layers.ablations import ABLATIONS, ArmSeconds
+from service.anatomy.layers.arms import Arm, State, collector_off, python_arm, time_arms
 from service.anatomy.layers.loops import Loops, load_loops
 from service.anatomy.layers.operations import OPERATIONS, hollow_names
-from service.anatomy.layers.parts import PARTS, Readings
 from service.anatomy.layers.setup import Setup, arms_of
 from service.anatomy.layers.show import show
 from service.anatomy.layers.study import LayersArguments, LayersFinding, describe, measure_layers
@@ -54,7 +54,7 @@ def test_every_operator_is_shown_at_every_size(finding: LayersFinding) -> None:
 
 def test_every_layer_names_its_experiment_and_has_an_interval_or_says_why_not(finding: LayersFinding) -> None:
     for each in finding.operations:
-        assert [layer.name for layer in each.layers] == [part.name for part in PARTS]
+        assert [layer.name for layer in each.layers] == [ablation.name for ablation in ABLATIONS]
         for layer in each.layers:
             assert len(layer.experiment) > 20
             assert (layer.microseconds is None) == (layer.why_not is not None)
@@ -68,14 +68,14 @@ def test_a_cpu_has_no_launch_layer_and_says_so(finding: LayersFinding) -> None:
     assert all(layer.microseconds is None and not layer.in_sum for layer in launches)
 
 
-def test_agreement_is_told_beside_sum_and_whole(finding: LayersFinding) -> None:
+def test_agreement_is_reported_with_sum_and_whole(finding: LayersFinding) -> None:
     for each in finding.operations:
         assert each.agreement.low <= each.agreement.value <= each.agreement.high
         assert each.agrees == (abs(each.agreement.value - 1) <= 0.15)
         assert each.whole_microseconds.value > 0
 
 
-def test_what_is_switched_off_is_priced_but_not_summed(bench: Bench) -> None:
+def test_what_is_switched_off_is_measured_but_not_summed(bench: Bench) -> None:
     arguments = LayersArguments(operations=["matmul"], sizes=[4], grad="inference_mode", rounds=6)
     (off,) = measure_layers(bench, arguments, quiet).operations
     summed = {layer.name for layer in off.layers if layer.in_sum}
@@ -93,7 +93,7 @@ def test_autocast_and_no_grad_can_be_switched_in(bench: Bench) -> None:
 
 
 def test_no_experiment_contains_the_whole_call(loops: Loops) -> None:
-    """Were the whole a part of its own sum, the two would agree whatever was measured."""
+    """If the whole were part of its own sum, the two would always agree."""
     names = [
         "whole",
         "compute",
@@ -116,14 +116,18 @@ def test_no_experiment_contains_the_whole_call(loops: Loops) -> None:
     for operation in OPERATIONS.values():
         assert set(arms_of(setup, operation, 4)) == set(names)
         raw = {name: np.ones(6) for name in names}
-        before = [part.seconds(Readings.of(setup, operation, raw, np.zeros(6))) for part in PARTS]
+        before = [
+            ablation.seconds(ArmSeconds.of(setup, operation, raw, np.zeros(6))) for ablation in ABLATIONS
+        ]
         raw["whole"] = np.full(6, 5.0)
-        after = [part.seconds(Readings.of(setup, operation, raw, np.zeros(6))) for part in PARTS]
+        after = [
+            ablation.seconds(ArmSeconds.of(setup, operation, raw, np.zeros(6))) for ablation in ABLATIONS
+        ]
         np.testing.assert_array_equal(before, after)
 
 
 @given(st.floats(0.5, 2.0))
-def test_a_whole_that_is_not_the_sum_is_told(share: float) -> None:
+def test_a_whole_that_is_not_the_sum_is_reported(share: float) -> None:
     """With made-up arms of which the parts are known: 1 µs each of eight, seven in the sum."""
     loops = Loops(lambda *_: 0.0, lambda *_: 0.0)
     setup = Setup(CPU, torch.float32, State("enabled"), loops)
@@ -151,7 +155,7 @@ def test_a_whole_that_is_not_the_sum_is_told(share: float) -> None:
         0.0,
     )
     raw = {name: np.full(6, value * 1e-6) for name, value in (seconds | others).items()}
-    found = describe(Readings.of(setup, OPERATIONS["add"], raw, np.zeros(6)), 8)
+    found = describe(ArmSeconds.of(setup, OPERATIONS["add"], raw, np.zeros(6)), 8)
     assert found.sum_microseconds.value == pytest.approx(7.0)
     assert found.agreement.value == pytest.approx(1 / share)
     assert found.agrees == (abs(1 / share - 1) <= 0.15)
@@ -181,18 +185,18 @@ def test_results_are_those_that_the_operator_allocates(name: str) -> None:
 
 
 def test_every_arm_is_timed_in_every_round_and_the_collector_comes_back() -> None:
-    heard: list[bool] = []
+    collecting: list[bool] = []
 
     def run(times: int) -> float:
-        heard.append(gc.isenabled())
+        collecting.append(gc.isenabled())
         return times * 1e-3
 
     assert gc.isenabled()
     assert (
-        in_rounds({"a": Arm(run), "b": python_arm("pass", {})}, CPU, 7, quiet)["a"]
+        time_arms({"a": Arm(run), "b": python_arm("pass", {})}, CPU, 7, quiet)["a"]
         == [pytest.approx(1e-3)] * 7
     )
-    assert not any(heard)
+    assert not any(collecting)
     assert gc.isenabled()
     with collector_off():
         assert not gc.isenabled()
@@ -233,7 +237,7 @@ def test_the_table_shows_every_layer_and_how_it_was_isolated(finding: LayersFind
     for word in (
         "torch.matmul(x, weight)",
         "F.layer_norm",
-        *(part.name for part in PARTS),
+        *(ablation.name for ablation in ABLATIONS),
         "not here",
         "sum / whole",
     ):

@@ -1,4 +1,4 @@
-"""Memory: every statistic has a definition, a CPU claims nothing of CUDA's, sizes are the tensors' own."""
+"""Memory: every statistic has a definition, a CPU has none of CUDA's, sizes are the tensors' own."""
 
 from __future__ import annotations
 
@@ -44,38 +44,39 @@ def findings(bench: Bench) -> dict[str, MemoryFinding]:
 
 @pytest.fixture
 def recorder(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What CUDA's allocator was told to do, on a machine that has none."""
-    told: list[str] = []
+    """Calls to CUDA's allocator, replaced for a machine without CUDA."""
+    calls: list[str] = []
 
     def record(enabled: str | None = "all", max_entries: int = 0) -> None:
-        told.append("stop" if enabled is None else "record")
+        calls.append("stop" if enabled is None else "record")
 
     def dump(filename: str) -> None:
-        told.append("dump")
+        calls.append("dump")
         Path(filename).write_bytes(b"snapshot")
 
     monkeypatch.setattr(
         torch.cuda, "memory", SimpleNamespace(_record_memory_history=record, _dump_snapshot=dump)
     )
-    return told
+    return calls
 
 
 def by_name(found: list[Statistic]) -> dict[str, Statistic]:
     return {statistic.name: statistic for statistic in found}
 
 
-def test_on_a_cpu_nothing_is_said_of_cudas_allocator(findings: dict[str, MemoryFinding]) -> None:
+def test_on_a_cpu_the_finding_has_nothing_of_cudas_allocator(findings: dict[str, MemoryFinding]) -> None:
     for finding in findings.values():
         fields = msgspec.json.decode(msgspec.json.encode(finding), type=dict[str, Any])
         assert "allocator" not in fields
         assert {"process", "no_resident", "steps", "parts"} <= fields.keys()
 
 
-def test_what_is_held_are_the_weights_the_tables_the_cache_and_the_inputs(
+def test_static_memory_is_the_weights_the_tables_the_cache_and_the_inputs(
     bench: Bench, findings: dict[str, MemoryFinding]
 ) -> None:
     held = {part.name: part.bytes for part in findings["eager"].parts}
-    rows, floats = max(BUCKETS), 4
+    rows = max(BUCKETS)
+    floats = 4
     cache = 2 * CONFIG.layers * rows * CONFIG.context * CONFIG.kv_heads * CONFIG.head_width * floats
     assert held["cache"] == cache
     assert held["parameters"] == floats * sum(p.numel() for p in bench.model.parameters())
@@ -118,8 +119,8 @@ def test_a_step_that_touches_memory_grows_the_process_by_as_much_each_time() -> 
     if reason := why_not():
         pytest.skip(reason)
     found = growth(lambda: bytearray(b"\1") * (32 * MEBIBYTE))
-    assert 31 * MEBIBYTE < found.low <= found.median_bytes <= found.high < 48 * MEBIBYTE
-    assert growth(lambda: None).median_bytes < 8 * MEBIBYTE
+    assert 31 * MEBIBYTE < found.low <= found.value <= found.high < 48 * MEBIBYTE
+    assert growth(lambda: None).value < 8 * MEBIBYTE
 
 
 def test_the_shown_peak_is_never_below_the_resident_size_nor_below_an_earlier_one() -> None:
@@ -135,7 +136,7 @@ def test_the_shown_peak_is_never_below_the_resident_size_nor_below_an_earlier_on
     assert after.peak_bytes >= before.peak_bytes
 
 
-def test_a_peak_is_kept_when_the_kernel_is_told_to_forget_it() -> None:
+def test_a_peak_is_kept_when_the_kernels_is_reset() -> None:
     if reason := why_not():
         pytest.skip(reason)
     resident = process_now().resident_bytes
@@ -145,13 +146,13 @@ def test_a_peak_is_kept_when_the_kernel_is_told_to_forget_it() -> None:
     assert process_now().peak_bytes > resident + 192 * MEBIBYTE
 
 
-def test_where_the_peak_cannot_be_set_back_growth_is_not_known_and_the_reason_said(
+def test_where_the_peak_cannot_be_reset_growth_is_none_with_the_reason(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory_resident, "CLEAR", tmp_path / "missing" / "clear_refs")
     finding = read_memory(bench, MemoryArguments(mode="no_grad"), quiet)
     assert finding.steps[0].resident is None
-    assert "cannot be set back" in str(finding.no_resident)
+    assert "cannot be reset" in str(finding.no_resident)
 
 
 def test_a_snapshot_is_refused_on_a_cpu(bench: Bench, tmp_path: Path) -> None:
@@ -160,7 +161,9 @@ def test_a_snapshot_is_refused_on_a_cpu(bench: Bench, tmp_path: Path) -> None:
     assert (refused.value.type, refused.value.param) == ("unsupported_here", "out")
 
 
-def test_a_snapshot_is_written_after_the_steps_and_noting_ends(tmp_path: Path, recorder: list[str]) -> None:
+def test_a_snapshot_is_written_after_the_steps_and_recording_ends(
+    tmp_path: Path, recorder: list[str]
+) -> None:
     with Snapshot(tmp_path / "new") as snapshot:
         assert recorder == ["record"]
     assert recorder == ["record", "dump", "stop"]
@@ -168,13 +171,13 @@ def test_a_snapshot_is_written_after_the_steps_and_noting_ends(tmp_path: Path, r
     assert snapshot.file.exists()
 
 
-def test_noting_ends_where_a_step_fails(tmp_path: Path, recorder: list[str]) -> None:
+def test_recording_ends_where_a_step_fails(tmp_path: Path, recorder: list[str]) -> None:
     with pytest.raises(RuntimeError, match="out of memory"), Snapshot(tmp_path):
         raise RuntimeError("out of memory")
     assert recorder[-1] == "stop"
 
 
-def test_a_folder_that_cannot_be_is_refused_before_anything_is_noted(
+def test_a_folder_that_cannot_be_made_is_refused_before_anything_is_recorded(
     tmp_path: Path, recorder: list[str]
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -191,7 +194,7 @@ def test_a_terminal_shows_what_is_held_and_every_statistic(findings: dict[str, M
         assert word in text.getvalue()
 
 
-def test_a_terminal_says_how_to_get_a_snapshot_on_cuda_where_none_was_written(
+def test_a_terminal_names_the_option_for_a_snapshot_on_cuda_where_none_was_written(
     findings: dict[str, MemoryFinding],
 ) -> None:
     def shown(finding: MemoryFinding) -> str:

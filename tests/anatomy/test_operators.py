@@ -1,13 +1,13 @@
-"""The operator list is what ran: beside another dispatch mode, the profiler and torch's explanation."""
+"""The operator list agrees with an independent dispatch mode, the profiler and torch's explanation."""
 
 from __future__ import annotations
 
 import linecache
+import math
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from io import StringIO
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -25,6 +25,7 @@ from models.transformer import Transformer
 from service.anatomy.errors import StudyError
 from service.anatomy.operators.calls import record
 from service.anatomy.operators.dispatch_keys import thread_keys
+from service.anatomy.operators.finding import DispatchShare
 from service.anatomy.operators.graph_breaks import trace
 from service.anatomy.operators.guards import entries
 from service.anatomy.operators.native import (
@@ -43,22 +44,21 @@ from service.anatomy.operators.times import OperatorTimes, time_operators
 from service.anatomy.operators.wrapper_times import time_wrappers
 from service.anatomy.timeline.tax import OF_DECODE
 from service.measure.cases import Bench, Case
-from service.measure.estimate import Estimate, estimate
-from service.measure.floors import calibrated, floor, measured, prepare_floor
+from service.measure.floors import floors, measured_split, prepare_floors, split_by_floor
 from service.protocol.messages import EngineSettings
 from service.protocol.modes import MODES, Effect
-from service.protocol.status import Floor
+from service.statistics.intervals import Interval, median_interval
+from service.step.calibration import Calibration
 from service.step.callables import Step, build_step
+from tests.support.anatomy_bench import quiet
+
+pytestmark = pytest.mark.compiles
 
 CONFIG = Config(layers=2, width=32, heads=4, kv_heads=2, head_width=8, hidden=64, vocabulary=64, context=128)
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 PLAIN = ["eager", "no_grad", "inference_mode"]
 MODE_NAMES = [*PLAIN, "compiled"]
-ONE = Estimate(median_seconds=1.0, low=0.9, high=1.1, samples=11)
-
-
-def quiet(words: str) -> None:
-    del words
+ONE = Interval(1.0, 0.9, 1.1, 11)
 
 
 @pytest.fixture(scope="module")
@@ -88,11 +88,11 @@ def findings(bench: Bench) -> dict[str, OperatorsFinding]:
     }
 
 
-class Witness(TorchDispatchMode):
-    """Another dispatch mode, which counts calls below autograd. It undoes what its own presence changes:
+class CallLister(TorchDispatchMode):
+    """An independent dispatch mode that lists calls below autograd, without those that it causes itself.
 
-    `reshape` calls `view` where a mode looks on and `_reshape_alias` else; and autograd's shallow copy of an
-    output that it saves becomes a `detach`, though nobody's code says so.
+    Under a mode `reshape` calls `view` in place of `_reshape_alias`, and autograd's shallow copy of a saved
+    output becomes a `detach` that no line of the model calls.
     """
 
     def __init__(self) -> None:
@@ -117,16 +117,16 @@ class Witness(TorchDispatchMode):
 
 def model_line() -> str:
     frame = sys._getframe(1)
-    while "torch" in Path(frame.f_code.co_filename).parts or frame.f_code.co_filename == __file__:
+    while frame.f_globals["__name__"].partition(".")[0] == "torch" or frame.f_code.co_filename == __file__:
         assert frame.f_back is not None
         frame = frame.f_back
     return linecache.getline(frame.f_code.co_filename, frame.f_lineno)
 
 
-def witnessed(case: Case) -> list[str]:
-    with Witness() as witness:
+def calls_of(case: Case) -> list[str]:
+    with CallLister() as lister:
         case.call()
-    return witness.names
+    return lister.names
 
 
 def listed(names: list[tuple[str, str]]) -> list[str]:
@@ -141,16 +141,18 @@ def listed(names: list[tuple[str, str]]) -> list[str]:
 def test_the_operators_are_those_of_an_independent_dispatch_mode_in_count_and_order(
     bench: Bench, findings: dict[str, OperatorsFinding], mode: str
 ) -> None:
-    names = witnessed(bench.case(mode, 2))
+    names = calls_of(bench.case(mode, 2))
     assert names
     assert listed([(row.name, row.overload) for row in findings[mode].operators]) == names
 
 
 @pytest.mark.parametrize("mode", PLAIN)
-def test_so_they_are_for_a_prefill_chunk(bench: Bench, mode: str) -> None:
+def test_the_operators_of_a_prefill_chunk_are_those_of_an_independent_dispatch_mode(
+    bench: Bench, mode: str
+) -> None:
     case = bench.case(mode, 1, "prefill")
     calls = record(case, 1)[0].calls
-    assert listed([(call.name, call.overload) for call in calls]) == witnessed(case)
+    assert listed([(call.name, call.overload) for call in calls]) == calls_of(case)
 
 
 @pytest.mark.parametrize("mode", MODE_NAMES)
@@ -205,7 +207,8 @@ def test_compiled_code_makes_fewer_calls_than_the_modes_above_it(
 def test_cumulative_seconds_add_up_the_operators_own(
     findings: dict[str, OperatorsFinding], mode: str
 ) -> None:
-    finding, total = findings[mode], 0.0
+    finding = findings[mode]
+    total = 0.0
     for row in finding.operators:
         total += row.host_seconds
         assert row.cumulative_seconds == pytest.approx(total)
@@ -249,7 +252,9 @@ def taken_apart(bench: Bench, step: Step) -> tuple[list[Any], list[Any]]:
         case.call()
     nothing = [0.0] * len(calls)
     rows = operator_rows(
-        calls, seen.seen, OperatorTimes(estimate([1.0]), estimate([1.0]), 0.0, nothing, nothing, 0.0)
+        calls,
+        seen.seen,
+        OperatorTimes(median_interval([1.0]), median_interval([1.0]), 0.0, nothing, nothing, 0.0),
     )
     return copies(calls, rows), syncs(rows, seen.seen)
 
@@ -264,7 +269,7 @@ def test_a_hidden_copy_is_shown_with_its_bytes_and_the_line_that_caused_it(bench
     found, _ = taken_apart(bench, step)
     size = bench.buffers[2].cache[0][0].nbytes
     assert [(copy.name, copy.bytes, copy.line) for copy in found] == [
-        ("aten::clone", size, f"tests/anatomy/test_operators.py:{line}")
+        ("aten::clone", size, f"anatomy/test_operators.py:{line}")
     ]
 
 
@@ -276,14 +281,14 @@ def test_a_value_that_the_host_reads_is_a_sync_point_with_its_line(bench: Bench)
 
     _, waits = taken_apart(bench, step)
     line = step.__code__.co_firstlineno + 1
-    assert [(wait.kind, wait.line) for wait in waits] == [("item", f"tests/anatomy/test_operators.py:{line}")]
+    assert [(wait.kind, wait.line) for wait in waits] == [("item", f"anatomy/test_operators.py:{line}")]
 
 
 def test_a_step_of_the_model_reads_no_value(findings: dict[str, OperatorsFinding]) -> None:
     assert all(finding.syncs == [] for finding in findings.values())
 
 
-def test_a_cpu_has_no_launches_and_says_why(findings: dict[str, OperatorsFinding]) -> None:
+def test_a_cpu_has_no_launches_with_the_reason(findings: dict[str, OperatorsFinding]) -> None:
     for finding in findings.values():
         assert (finding.kernels, finding.launches) == (None, None)
         assert "CPU" in (finding.no_device or "")
@@ -308,10 +313,11 @@ class Breaking(nn.Module):
 
 
 class Broken:
-    """As much of a bench as tracing asks for."""
+    """The attributes of a bench that tracing uses."""
 
     def __init__(self, like: Bench) -> None:
-        self.model, self.precision = Breaking(), like.precision
+        self.model = Breaking()
+        self.precision = like.precision
 
 
 def test_graphs_and_breaks_are_those_of_torchs_own_explanation(bench: Bench) -> None:
@@ -325,9 +331,7 @@ def test_graphs_and_breaks_are_those_of_torchs_own_explanation(bench: Bench) -> 
     assert (found.graphs, found.graph_break_count) == (explained.graph_count, explained.graph_break_count)
     assert found.graph_break_count == 2
     assert [each.reason for each in found.graph_breaks] == [r.reason.strip() for r in explained.break_reasons]
-    assert all(
-        (each.line or "").startswith("tests/anatomy/test_operators.py:") for each in found.graph_breaks
-    )
+    assert all((each.line or "").startswith("anatomy/test_operators.py:") for each in found.graph_breaks)
 
 
 def test_the_served_model_is_one_graph_without_breaks_or_recompiles(
@@ -339,7 +343,7 @@ def test_the_served_model_is_one_graph_without_breaks_or_recompiles(
     assert findings["eager"].graphs is None
 
 
-def test_looking_into_a_compiled_mode_leaves_its_compiled_entry_as_it_was(bench: Bench) -> None:
+def test_a_study_of_a_compiled_mode_leaves_its_compiled_entry_as_it_was(bench: Bench) -> None:
     case = bench.case("compiled", 2)
     list_operators(bench, OperatorsArguments(mode="compiled", batch_size=2, native=False), quiet)
     before = dict(counters["stats"])
@@ -348,7 +352,7 @@ def test_looking_into_a_compiled_mode_leaves_its_compiled_entry_as_it_was(bench:
     assert dict(counters["stats"]) == before
 
 
-def test_every_generated_kernel_is_listed_with_what_it_absorbed(
+def test_every_generated_kernel_is_listed_with_its_operators(
     findings: dict[str, OperatorsFinding],
 ) -> None:
     finding = findings["compiled"]
@@ -391,7 +395,7 @@ def test_a_compiled_call_is_taken_apart_into_guards_wrappers_and_generated_code(
         ({"batch_size": 0}, "invalid_request", "batch_size"),
     ],
 )
-def test_what_is_not_there_is_refused_by_name(
+def test_a_mode_or_batch_that_is_not_configured_is_refused_by_name(
     bench: Bench, arguments: dict[str, Any], type: str, param: str
 ) -> None:
     with pytest.raises(StudyError) as refused:
@@ -420,7 +424,8 @@ class Clock:
     """Moves on by `step_seconds` whenever it is read."""
 
     def __init__(self, step_seconds: float) -> None:
-        self.now, self._step = 0.0, step_seconds
+        self.now = 0.0
+        self._step = step_seconds
 
     def __call__(self) -> float:
         self.now += self._step
@@ -435,7 +440,7 @@ def test_timing_stops_at_its_budget_and_never_before_what_an_interval_needs(
     calls = record(case, 1)[0].calls
     times = time_operators(bench, case, calls, quiet, Clock(seconds))
     assert (times.plain.samples, times.profiled.samples) == (samples, samples)
-    assert times.plain.low is not None
+    assert math.isfinite(times.plain.low)
 
 
 @pytest.mark.parametrize(("seconds", "rounds"), [(0.0, 24), (0.15, 11), (2.0, 6)])
@@ -448,7 +453,7 @@ def test_wrappers_are_timed_within_a_budget_too(bench: Bench, seconds: float, ro
     assert found.whole.samples == found.guards.samples == rounds
 
 
-def test_native_sampling_is_left_out_where_the_answer_would_be_late_and_says_how_to_have_it() -> None:
+def test_native_sampling_is_left_out_where_the_answer_would_be_late_with_the_remedy() -> None:
     assert not late(0.5)
     assert late(4.0)
     found = left_out()
@@ -456,7 +461,7 @@ def test_native_sampling_is_left_out_where_the_answer_would_be_late_and_says_how
     assert "native=true" in (found.reason or "")
 
 
-def test_native_sampling_takes_what_is_left_of_the_answers_seconds_and_says_where_it_was_cut() -> None:
+def test_native_sampling_takes_what_is_left_of_the_answers_seconds_and_notes_a_cut() -> None:
     assert sampling_seconds(0.5) == SAMPLED_SECONDS
     assert note_of_cut(sampling_seconds(0.5)) is None
     assert LEAST_SECONDS < sampling_seconds(2.4) < SAMPLED_SECONDS
@@ -465,44 +470,62 @@ def test_native_sampling_takes_what_is_left_of_the_answers_seconds_and_says_wher
 
 
 def test_a_floor_above_the_step_is_capped_with_both_its_bounds() -> None:
-    found = calibrated(Floor(batch=1, seconds=3.0, low=2.0, high=4.0, samples=21, source="calibrated"), ONE)
-    assert found is not None
-    assert (found.seconds, found.low, found.high, found.kernel_seconds) == (1.0, 1.0, 1.0, 0.0)
-    found = calibrated(Floor(batch=1, seconds=0.9, low=0.8, high=1.5, samples=21, source="calibrated"), ONE)
-    assert found is not None
-    assert (found.low, found.high) == (0.8, 1.0)
+    above = split_by_floor(Interval(3.0, 2.0, 4.0, 21), ONE)
+    assert above.dispatch == Interval(1.0, 1.0, 1.0, 21)
+    assert above.kernel.value == 0.0
+    partly = split_by_floor(Interval(0.9, 0.8, 1.5, 21), ONE)
+    assert (partly.dispatch.low, partly.dispatch.high) == (0.8, 1.0)
 
 
-def test_a_study_begins_with_a_fresh_window_of_the_floor(bench: Bench) -> None:
-    prepare_floor(bench, "eager", 1, quiet)
-    first = floor(bench, "eager", 1)
-    again = floor(bench, "eager", 1)
-    prepare_floor(bench, "eager", 1, quiet)
-    anew = floor(bench, "eager", 1)
-    assert first is not None
-    assert again is not None
-    assert anew is not None
-    assert first.samples == anew.samples < again.samples
+def test_a_floor_between_two_buckets_lies_on_their_line(bench: Bench) -> None:
+    calibration = Calibration(bench.model, None)
+    for bucket in (1, 5):
+        buffers = replace(bench.buffers[2], bucket=bucket)
+        calibration.add(MODES["eager"], lambda *arguments: (arguments[0], arguments[0]), buffers)
+    calibration.first_samples("eager")
+    small, middle, large = (calibration.floor("eager", bucket) for bucket in (1, 2, 5))
+    assert small is not None
+    assert middle is not None
+    assert large is not None
+    for bound in ("seconds", "low", "high"):
+        ends = getattr(small, bound), getattr(large, bound)
+        assert getattr(middle, bound) == pytest.approx(ends[0] + (ends[1] - ends[0]) / 4)
 
 
-def test_a_prefill_says_whose_floor_it_shows(bench: Bench) -> None:
-    for phase, said in (("decode", False), ("prefill", True)):
-        asked = msgspec.convert({"mode": "no_grad", "phase": phase, "native": False}, OperatorsArguments)
-        assert (OF_DECODE in list_operators(bench, asked, quiet).notes) == said
+def test_floors_are_of_the_buckets_that_twins_were_prepared_for(bench: Bench) -> None:
+    prepare_floors(bench, "eager", [1, 2], quiet)
+    assert floors(bench, "eager", [1, 2]).keys() == {1, 2}
+    assert floors(bench, "eager", [1, 7]) == {}
+
+
+def test_a_study_drops_the_floors_earlier_samples(bench: Bench) -> None:
+    prepare_floors(bench, "eager", [1], quiet)
+    first = floors(bench, "eager", [1])[1]
+    again = floors(bench, "eager", [1])[1]
+    prepare_floors(bench, "eager", [1], quiet)
+    renewed = floors(bench, "eager", [1])[1]
+    assert first.samples == renewed.samples < again.samples
+
+
+def test_a_prefill_notes_that_its_floor_is_a_decode_steps(bench: Bench) -> None:
+    for phase, noted in (("decode", False), ("prefill", True)):
+        arguments = msgspec.convert({"mode": "no_grad", "phase": phase, "native": False}, OperatorsArguments)
+        assert (OF_DECODE in list_operators(bench, arguments, quiet).notes) == noted
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_the_head_says_on_which_side_of_the_truth_dispatch_and_kernel_lie(
+def test_the_head_marks_dispatch_as_a_lower_and_kernel_as_an_upper_estimate(
     findings: dict[str, OperatorsFinding], device: str
 ) -> None:
     found = findings["eager"]
     if device == "cuda":
-        found = msgspec.structs.replace(found, device=device, dispatch=measured(found.step_seconds, 1e-3))
+        split = measured_split(ONE, 1e-3)
+        found = msgspec.structs.replace(found, device=device, dispatch=DispatchShare.of(split))
     out = StringIO()
     show(found, Console(width=400, file=out))
     on_cpu = {"one step": True, "a lower estimate": True, "an upper one": True, "call returns after": False}
-    for words, there in on_cpu.items():
-        assert (words in out.getvalue()) == (there == (device == "cpu"))
+    for text, there in on_cpu.items():
+        assert (text in out.getvalue()) == (there == (device == "cpu"))
 
 
 def test_dispatch_and_kernel_make_the_step(findings: dict[str, OperatorsFinding]) -> None:

@@ -1,4 +1,4 @@
-"""Each probe shows its pitfall, names the line, and leaves the process as it found it."""
+"""Each probe shows its pitfall, names the line, and restores the process's state."""
 
 from __future__ import annotations
 
@@ -24,15 +24,18 @@ from models.transformer import Transformer
 from service.anatomy.errors import StudyError
 from service.anatomy.probes import memory
 from service.anatomy.probes import study as probes
+from service.anatomy.probes.comparison import Counter, FaultComparison, TimedStep, interleave
+from service.anatomy.probes.probed_model import ProbedModel, make_probed_model
 from service.anatomy.probes.show import show
-from service.anatomy.probes.study import TABLE, ProbeFinding, ProbesArguments, judge, run_probe
-from service.anatomy.probes.subject import Subject, make_subject
-from service.anatomy.probes.trial import Counter, Side, Trial, interleave
+from service.anatomy.probes.study import TABLE, ProbeFinding, ProbesArguments, run_probe, verdict_of
+from service.anatomy.progress import Report
 from service.measure.cases import Bench
 from service.protocol.messages import EngineSettings
 from service.protocol.probes import PROBES
 from service.statistics.intervals import Interval
-from tests.support.anatomy_bench import CONFIG
+from tests.support.anatomy_bench import CONFIG, quiet
+
+pytestmark = pytest.mark.compiles
 
 ROOT = Path(__file__).parents[2]
 CONTRACT = {"name", "without", "with", "counter", "blame", "cure"}
@@ -50,10 +53,6 @@ FAULTY_LINES = {
 }
 
 
-def quiet(words: str) -> None:
-    del words
-
-
 @dataclass(frozen=True)
 class Seen:
     """A probe's finding, and the process before and after it."""
@@ -64,7 +63,7 @@ class Seen:
 
 
 def state() -> dict[str, Any]:
-    """All of the process that a probe may touch."""
+    """Everything of the process that a probe may change."""
     gc.collect()
     return {
         "threads": torch.get_num_threads(),
@@ -115,17 +114,17 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 
 @pytest.fixture(scope="module")
 def seen(bench: Bench) -> Callable[[str], Seen]:
-    """Runs a probe the first time that somebody asks for it."""
-    known: dict[str, Seen] = {}
+    """Runs a probe at its first use."""
+    results: dict[str, Seen] = {}
 
-    def look(name: str) -> Seen:
-        if name not in known:
+    def result_of(name: str) -> Seen:
+        if name not in results:
             before = state()
             finding = run_probe(bench, ProbesArguments(name=name, repeats=9), quiet)
-            known[name] = Seen(finding, before, state())
-        return known[name]
+            results[name] = Seen(finding, before, state())
+        return results[name]
 
-    return look
+    return result_of
 
 
 def test_the_table_has_the_probes_that_the_front_lists() -> None:
@@ -141,6 +140,7 @@ def test_an_answer_has_every_field_of_the_contract(name: str, seen: Callable[[st
     for side in (answer["without"], answer["with"]):
         assert 0 < side["low"] <= side["median_seconds"] <= side["high"]
     assert answer["counter"].keys() == {"name", "before", "after"}
+    assert answer["ratio"].keys() == {"value", "low", "high", "samples"}
 
 
 @pytest.mark.parametrize("name", TABLE)
@@ -156,7 +156,7 @@ def test_the_line_to_blame_holds_the_fault(name: str, seen: Callable[[str], Seen
 
 
 @pytest.mark.parametrize("name", TABLE)
-def test_a_probe_leaves_the_process_as_it_found_it(name: str, seen: Callable[[str], Seen]) -> None:
+def test_a_probe_restores_the_process(name: str, seen: Callable[[str], Seen]) -> None:
     found = seen(name)
     assert found.after == found.before
 
@@ -178,25 +178,23 @@ def test_a_probe_leaves_weights_and_steps_as_they_were(bench: Bench) -> None:
     assert len(bench.model.state_dict()) == len(weights)
     assert all(torch.equal(bench.model.state_dict()[name], value) for name, value in weights.items())
     assert {value.data_ptr() for value in bench.model.parameters()} == {
-        value.data_ptr() for value in make_subject(bench, 1).copy().parameters()
+        value.data_ptr() for value in make_probed_model(bench, 1).copy().parameters()
     }
 
 
 @pytest.mark.parametrize("name", ["hidden-copy", "autocast", "sync-point"])
 def test_a_probe_computes_the_same_with_its_fault(name: str, bench: Bench) -> None:
-    subject = make_subject(bench, 2)
-    trial = TABLE[name].run(subject, quiet)
-    without, with_fault = (side.call() for side in (trial.without, trial.with_fault))
+    probed = make_probed_model(bench, 2)
+    comparison = TABLE[name].run(probed, quiet)
+    without, with_fault = (side.call() for side in (comparison.without, comparison.with_fault))
     tolerance = 0.05 if name == "autocast" else 1e-5
     assert isinstance(without, tuple)
     assert isinstance(with_fault, tuple)
     assert torch.allclose(without[0].float(), with_fault[0].float(), rtol=0, atol=tolerance)
 
 
-def test_a_probe_that_fails_leaves_the_process_as_it_found_it(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(subject: Subject, say: Callable[[str], None]) -> Trial:
+def test_a_probe_that_fails_restores_the_process(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(probed: ProbedModel, report: Report) -> FaultComparison:
         torch.set_num_threads(torch.get_num_threads() + 1)
         torch.set_default_dtype(torch.float64)
         torch.set_grad_enabled(False)
@@ -218,25 +216,27 @@ def test_a_probe_may_be_run_where_a_mode_is_on(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(("arguments", "param"), [({"name": "x"}, "name"), ({"batch_size": 3}, "batch_size")])
-def test_what_cannot_work_is_refused_by_name(bench: Bench, arguments: dict[str, Any], param: str) -> None:
+def test_arguments_that_cannot_work_are_refused_by_name(
+    bench: Bench, arguments: dict[str, Any], param: str
+) -> None:
     with pytest.raises(StudyError) as refused:
         run_probe(bench, ProbesArguments(**{"name": "hidden-copy"} | arguments), quiet)
     assert refused.value.param == param
 
 
-def test_a_difference_is_only_named_where_its_interval_excludes_one() -> None:
-    assert judge(Interval(1.2, 0.9, 1.5, 9)) == "no detectable difference"
-    assert judge(Interval(1.004, 1.001, 1.008, 9)) == "no detectable difference"
-    assert judge(Interval(1.2, 1.1, 1.5, 9)) == "slower"
-    assert judge(Interval(0.8, 0.7, 0.9, 9)) == "faster"
+def test_a_verdict_other_than_none_needs_an_interval_that_excludes_one() -> None:
+    assert verdict_of(Interval(1.2, 0.9, 1.5, 9)) == "no detectable difference"
+    assert verdict_of(Interval(1.004, 1.001, 1.008, 9)) == "no detectable difference"
+    assert verdict_of(Interval(1.2, 1.1, 1.5, 9)) == "slower"
+    assert verdict_of(Interval(0.8, 0.7, 0.9, 9)) == "faster"
 
 
-def test_sides_take_turns_in_an_order_drawn_from_the_seed() -> None:
+def test_each_pair_has_an_order_drawn_from_the_seed() -> None:
     def order(seed: int) -> str:
         calls: list[str] = []
-        sides = [Side(lambda mark=mark: calls.append(mark), warm_passes=0) for mark in "ab"]  # type: ignore[misc]
-        trial = Trial(sides[0], sides[1], Counter(name="", before=0, after=1), "")
-        without, with_fault = interleave(trial, 20, seed, lambda: None)
+        sides = [TimedStep(lambda mark=mark: calls.append(mark), warm_passes=0) for mark in "ab"]  # type: ignore[misc]
+        comparison = FaultComparison(sides[0], sides[1], Counter(name="", before=0, after=1), "")
+        without, with_fault = interleave(comparison, 20, seed, lambda: None)
         assert len(without) == len(with_fault) == 20
         return "".join(calls)
 
@@ -245,28 +245,29 @@ def test_sides_take_turns_in_an_order_drawn_from_the_seed() -> None:
     assert {first[index : index + 2] for index in range(0, 40, 2)} == {"ab", "ba"}
 
 
-def test_what_prepares_and_clears_up_is_not_timed() -> None:
+def test_prepare_and_after_are_not_timed() -> None:
     seconds: list[str] = []
-    side = Side(
+    side = TimedStep(
         lambda: seconds.append("call"),
         prepare=lambda: seconds.append("prepare"),
         after=lambda: seconds.append("after"),
         warm_passes=1,
     )
-    trial = Trial(side, side, Counter(name="", before=0, after=1), "")
-    interleave(trial, 1, 0, lambda: seconds.append("wait"))
+    comparison = FaultComparison(side, side, Counter(name="", before=0, after=1), "")
+    interleave(comparison, 1, 0, lambda: seconds.append("wait"))
     assert seconds == ["prepare", "call", "wait", "call", "wait", "after"] * 2
 
 
 def test_a_finding_is_shown_with_its_blame_and_cure(seen: Callable[[str], Seen]) -> None:
-    finding, text = seen("hidden-copy").finding, StringIO()
+    finding = seen("hidden-copy").finding
+    text = StringIO()
     show(finding, Console(file=text, width=200))
     for part in (finding.blame, finding.cure, finding.verdict, *finding.notes):
         assert part in text.getvalue()
 
 
-def test_buffers_that_the_allocator_keeps_are_passed_over_and_at_last_refused() -> None:
+def test_sizes_that_the_allocator_keeps_are_skipped_and_a_study_without_others_refused() -> None:
     faults = iter([0, 0, 0, 50])
-    assert memory._never_kept(lambda: next(faults)) == memory.SCRATCH_BYTES[1]
+    assert memory._unkept_size(lambda: next(faults)) == memory.SCRATCH_BYTES[1]
     with pytest.raises(StudyError, match="by itself"):
-        memory._never_kept(lambda: 0)
+        memory._unkept_size(lambda: 0)

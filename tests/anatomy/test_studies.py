@@ -1,4 +1,4 @@
-"""The table of studies, the loop of the anatomy process, and the verbs of the command line."""
+"""The table of studies, the loop of the anatomy process, and the commands of the command line."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from models.transformer import Transformer
 from service.anatomy import console, process, studies
 from service.anatomy.console import further_arguments
 from service.anatomy.errors import StudyError
+from service.anatomy.progress import Report
 from service.measure.cases import Bench
 from service.protocol.messages import Stop
 from service.protocol.studies import Finding, FromAnatomy, Refused, Study, StudyProgress
@@ -29,19 +30,19 @@ NO_BENCH = cast(Bench, None)
 
 
 class Arguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of the study below."""
+    """Arguments of `experiment`."""
 
     outcome: str = "found"
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """What it finds."""
+    """Finding of `experiment`."""
 
     seconds: float
 
 
-def experiment(bench: Bench, arguments: Arguments, say: studies.Say) -> Found:
-    say("looking")
+def experiment(bench: Bench, arguments: Arguments, report: Report) -> Found:
+    report("looking")
     if arguments.outcome == "refuse":
         raise StudyError("unsupported_here", "not on this device; use another", "outcome")
     if arguments.outcome == "break":
@@ -51,18 +52,18 @@ def experiment(bench: Bench, arguments: Arguments, say: studies.Say) -> Found:
 
 @pytest.fixture
 def one_study(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(studies, "find", lambda name: studies.Study(Arguments, experiment))
+    monkeypatch.setattr(studies, "find", lambda name: studies.LoadedStudy(Arguments, experiment))
 
 
-class Post:
-    """Gives out studies with these arguments, then says stop; keeps what is sent."""
+class FakeFront:
+    """Receives one study per outcome, then a Stop; keeps what is sent."""
 
     def __init__(self, *outcomes: str) -> None:
-        asked = [
+        studies = [
             Study(id=number, name="x", arguments=msgspec.json.encode({"outcome": outcome}))
             for number, outcome in enumerate(outcomes)
         ]
-        self.waiting: deque[Study | Stop] = deque([*asked, Stop()])
+        self.waiting: deque[Study | Stop] = deque([*studies, Stop()])
         self.sent: list[FromAnatomy] = []
 
     def receive(self) -> Study | Stop:
@@ -73,13 +74,13 @@ class Post:
 
 
 def work(*outcomes: str) -> tuple[int, list[FromAnatomy]]:
-    post = Post(*outcomes)
-    code = process.work(cast(process.FrontSocket, post), NO_BENCH)
-    return code, [message for message in post.sent if not isinstance(message, StudyProgress)]
+    front = FakeFront(*outcomes)
+    code = process.work(cast(process.FrontSocket, front), NO_BENCH)
+    return code, [message for message in front.sent if not isinstance(message, StudyProgress)]
 
 
 @pytest.mark.usefixtures("one_study")
-def test_studies_run_one_after_another_until_told_to_stop() -> None:
+def test_studies_run_one_after_another_until_a_stop() -> None:
     code, sent = work("found", "found")
     assert code == 0
     assert sent == [Finding(id=0, body=b'{"seconds":1.5}'), Finding(id=1, body=b'{"seconds":1.5}')]
@@ -87,9 +88,9 @@ def test_studies_run_one_after_another_until_told_to_stop() -> None:
 
 @pytest.mark.usefixtures("one_study")
 def test_progress_is_sent_as_it_is_made() -> None:
-    post = Post("found")
-    process.work(cast(process.FrontSocket, post), NO_BENCH)
-    assert post.sent[0] == StudyProgress(id=0, text="looking")
+    front = FakeFront("found")
+    process.work(cast(process.FrontSocket, front), NO_BENCH)
+    assert front.sent[0] == StudyProgress(id=0, text="looking")
 
 
 @pytest.mark.usefixtures("one_study")
@@ -103,7 +104,7 @@ def test_a_refused_study_leaves_the_process_to_the_next() -> None:
 
 
 @pytest.mark.usefixtures("one_study")
-def test_a_study_that_breaks_is_told_and_ends_the_process(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_study_that_raises_is_reported_and_ends_the_process(capsys: pytest.CaptureFixture[str]) -> None:
     code, sent = work("break", "found")
     assert code == process.EXIT_UNKNOWN_STATE
     assert [(message.problem.type, message.id) for message in sent if isinstance(message, Refused)] == [
@@ -120,13 +121,13 @@ def test_arguments_that_do_not_fit_are_refused_with_the_reason(arguments: bytes)
     assert raised.value.type == "invalid_request"
 
 
-def test_an_unknown_study_is_refused_with_those_there_are() -> None:
+def test_an_unknown_study_is_refused_with_the_known_names() -> None:
     with pytest.raises(StudyError, match="operators"):
         studies.find("nothing")
 
 
 @pytest.mark.parametrize("name", studies.STUDIES)
-def test_each_study_is_there_with_arguments_and_a_table_of_its_own(name: str) -> None:
+def test_each_study_imports_with_its_own_arguments_and_tables(name: str) -> None:
     study = studies.find(name)
     assert issubclass(study.arguments, msgspec.Struct)
     assert study.arguments.__struct_config__.forbid_unknown_fields
@@ -162,7 +163,7 @@ def launchbound(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
 
 
-def test_the_verb_prints_one_json_document_and_its_progress_beside_it(
+def test_the_command_prints_one_json_document_and_its_progress_to_stderr(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LAUNCHBOUND_CACHE_FOLDER", str(tmp_path))

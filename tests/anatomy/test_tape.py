@@ -1,4 +1,4 @@
-"""A tape is what autograd keeps: the walk of the graph agrees with autograd's own hooks and its own run."""
+"""The tape: a walk of the graph agrees with autograd's saved-tensor hooks and with a backward pass."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from torch import Tensor
 from service.anatomy.errors import StudyError
 from service.anatomy.operators.records import SAME_CALL
 from service.anatomy.operators.study import OperatorsArguments, list_operators
+from service.anatomy.tape.computations import MENU, choose_computation, own_expressions
 from service.anatomy.tape.nodes import execution_order, short_name
 from service.anatomy.tape.show import show
 from service.anatomy.tape.steps import peak_of_events
 from service.anatomy.tape.study import TapeArguments, TapeFinding, read_tape
-from service.anatomy.tape.subjects import MENU, choose_subject, own_expressions
 from service.measure.cases import Bench
 from tests.support.anatomy_bench import PLAIN, quiet, small_bench
+
+pytestmark = pytest.mark.compiles
 
 FLOATS = 4
 X_BYTES, W_BYTES = 32 * 64 * FLOATS, 64 * 64 * FLOATS
@@ -56,7 +58,7 @@ def shown(finding: TapeFinding) -> str:
     return text.getvalue()
 
 
-def test_a_product_keeps_its_two_factors_and_no_more(bench: Bench) -> None:
+def test_a_product_saves_its_two_factors_and_no_more(bench: Bench) -> None:
     finding = tape_of(bench, "matmul")
     product = finding.backward[0]
     assert {(tensor.of, tensor.tensor_bytes) for tensor in product.saved} == {("x", X_BYTES), ("w", W_BYTES)}
@@ -84,7 +86,7 @@ def test_a_steps_forward_operators_are_those_of_the_operator_study_in_order(
     listed = [
         f"{SAME_CALL.get(one.name, one.name).replace('::', '.')}.{one.overload}" for one in studied.operators
     ]
-    # The served step's last call lets go of its tape, so that no tape can have it.
+    # The served step ends with a detach, which frees its tape.
     assert listed[-1] == "aten.detach.default"
     assert [one.operator for one in of_step.forward] == listed[:-1]
 
@@ -115,7 +117,7 @@ def test_a_write_in_place_is_no_view_and_brings_no_memory(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("expression", [*(name for name in MENU if name != "scale"), "block", "step"])
-def test_the_nodes_keep_what_autograds_hooks_saw_being_saved(bench: Bench, expression: str) -> None:
+def test_the_nodes_saved_tensors_are_those_that_autograds_hooks_saw(bench: Bench, expression: str) -> None:
     finding = tape_of(bench, expression)
     assert finding.held.tensors > 0
     assert msgspec.structs.replace(finding.held, by_kind={}) == msgspec.structs.replace(
@@ -141,16 +143,16 @@ def test_a_saved_view_keeps_all_of_its_base_alive(bench: Bench) -> None:
 @pytest.mark.parametrize("expression", ["gate", "layer-norm", "block"])
 def test_nodes_run_backward_in_the_order_that_is_shown(bench: Bench, expression: str) -> None:
     with torch.enable_grad():
-        result = choose_subject(bench, expression, 1, "decode").run().sum()
+        result = choose_computation(bench, expression, 1, "decode").run().sum()
     assert result.grad_fn is not None
     ran: list[str] = []
     nodes = execution_order(result.grad_fn)
 
-    def noting(name: str) -> Any:
+    def note(name: str) -> Any:
         return lambda *_: ran.append(name)
 
     for number, node in enumerate(nodes):
-        node.register_prehook(noting(f"{number} {short_name(node)}"))
+        node.register_prehook(note(f"{number} {short_name(node)}"))
     result.backward()
     bench.model.zero_grad()
     assert ran == [f"{number} {short_name(node)}" for number, node in enumerate(nodes)]
@@ -164,11 +166,13 @@ def test_every_node_feeds_only_nodes_that_come_after_it(of_step: TapeFinding) ->
 
 def test_leaves_are_the_tensors_that_get_a_gradient_and_its_bytes_are_theirs(bench: Bench) -> None:
     finding = tape_of(bench, "block")
-    subject = choose_subject(bench, "block", 1, "decode")
+    computation = choose_computation(bench, "block", 1, "decode")
     with torch.enable_grad():
-        subject.run().sum().backward()
+        computation.run().sum().backward()
     got: dict[str, Tensor] = {
-        name: tensor.grad for _, name, tensor in subject.owned if tensor.is_leaf and tensor.grad is not None
+        name: tensor.grad
+        for _, name, tensor in computation.owned
+        if tensor.is_leaf and tensor.grad is not None
     }
     bench.model.zero_grad()
     assert {leaf.name: leaf.grad_bytes for leaf in finding.leaves} == {
@@ -213,7 +217,7 @@ def test_the_peak_is_the_largest_running_sum_of_the_hosts_memory_events() -> Non
     assert (peak.peak_bytes, peak.allocations, peak.allocated_bytes) == (150, 3, 220)
 
 
-def test_no_expression_beyond_the_menu_is_taken_unless_its_process_allows_it(bench: Bench) -> None:
+def test_no_expression_beyond_the_menu_is_evaluated_unless_its_process_allows_it(bench: Bench) -> None:
     with pytest.raises(StudyError, match="try one of block, step, matmul"):
         tape_of(bench, "x * x")
 
@@ -250,7 +254,9 @@ def test_an_expression_that_cannot_work_is_refused(bench: Bench, expression: str
         (TapeArguments(batch_size=0), "batch_size"),
     ],
 )
-def test_what_is_not_there_is_refused_by_name(bench: Bench, arguments: TapeArguments, param: str) -> None:
+def test_a_mode_or_batch_that_is_not_configured_is_refused_by_name(
+    bench: Bench, arguments: TapeArguments, param: str
+) -> None:
     with pytest.raises(StudyError) as refused:
         read_tape(bench, arguments, quiet)
     assert refused.value.param == param

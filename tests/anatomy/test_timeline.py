@@ -1,10 +1,11 @@
-"""A timeline: two modes from one origin, each block where the profiler saw it, and a tax that closes."""
+"""A timeline: two modes from one origin, each block where the profiler recorded it, and the tax."""
 
 from __future__ import annotations
 
 import gzip
 import importlib.util
 import json
+import math
 from collections.abc import Iterator
 from io import StringIO
 from itertools import pairwise
@@ -19,19 +20,20 @@ from models.served import NoTwin
 from service.anatomy.errors import StudyError
 from service.anatomy.timeline import study as timeline
 from service.anatomy.timeline import tax as timeline_tax
-from service.anatomy.timeline.blocks import Block, outermost, read_step
+from service.anatomy.timeline.blocks import TraceBlock, outermost, read_step
 from service.anatomy.timeline.files import PAGE_FILE, TRACE_FILE, trace
 from service.anatomy.timeline.page import page
 from service.anatomy.timeline.show import paint, show
 from service.anatomy.timeline.study import TimelineArguments, draw_timeline
-from service.anatomy.timeline.tax import OF_DECODE, tax_by_floor, tax_by_kernels
-from service.anatomy.timeline.tracks import TimelineFinding, how_taxed
+from service.anatomy.timeline.tax import OF_DECODE, Tax, tax_by_floor, tax_by_kernels
+from service.anatomy.timeline.tracks import TimelineFinding, tax_source_text
 from service.measure.cases import Bench
-from service.measure.estimate import Estimate
 from service.protocol.messages import Phase
-from service.protocol.status import Floor
+from service.statistics.intervals import Interval
 from service.step.trace import STEP_MARK
 from tests.support.anatomy_bench import quiet, small_bench
+
+pytestmark = pytest.mark.compiles
 
 
 @pytest.fixture(scope="module")
@@ -76,12 +78,16 @@ ON_CUDA = [
 ]
 
 
-def wall(median: float, low: float | None, high: float | None) -> Estimate:
-    return Estimate(median_seconds=median, low=low, high=high, samples=60)
+def wall(median: float, low: float, high: float) -> Interval:
+    return Interval(median, low, high, 60)
 
 
-def floor(seconds: float, low: float, high: float) -> Floor:
-    return Floor(batch=1, seconds=seconds, low=low, high=high, samples=21, source="calibrated")
+def floor(seconds: float, low: float, high: float) -> Interval:
+    return Interval(seconds, low, high, 21)
+
+
+def bounds(tax: Tax) -> tuple[float, float, float]:
+    return tax.fraction.value, tax.fraction.low, tax.fraction.high
 
 
 def test_both_modes_begin_at_zero_and_none_of_their_host_blocks_leaves_the_step(
@@ -178,11 +184,11 @@ def test_the_step_that_is_shown_is_the_middle_one_after_the_first() -> None:
 
 def test_on_a_cpu_the_tax_is_the_floor_over_the_wall_and_its_bounds_are_the_worse_ends() -> None:
     tax = tax_by_floor(floor(30.0, 25.0, 40.0), wall(100.0, 80.0, 125.0), "decode")
-    assert (tax.fraction, tax.low, tax.high) == pytest.approx((0.3, 0.2, 0.5))
-    assert tax_by_floor(floor(300.0, 250.0, 400.0), wall(100.0, 80.0, 125.0), "decode").fraction == 1.0
+    assert bounds(tax) == pytest.approx((0.3, 0.2, 0.5))
+    assert tax_by_floor(floor(300.0, 250.0, 400.0), wall(100.0, 80.0, 125.0), "decode").fraction.value == 1.0
 
 
-def test_a_prefills_tax_says_that_its_floor_is_a_decode_steps_in_words_and_on_the_page(
+def test_a_prefills_tax_states_that_its_floor_is_a_decode_steps_in_text_and_on_the_page(
     finding: TimelineFinding,
 ) -> None:
     def taxed(phase: Phase) -> TimelineFinding:
@@ -190,17 +196,17 @@ def test_a_prefills_tax_says_that_its_floor_is_a_decode_steps_in_words_and_on_th
         track = msgspec.structs.replace(finding.tracks[0], tax=tax)
         return msgspec.structs.replace(finding, phase=phase, tracks=[track])
 
-    assert OF_DECODE in how_taxed(taxed("prefill"))
+    assert OF_DECODE in tax_source_text(taxed("prefill"))
     assert OF_DECODE in page(taxed("prefill"))
-    assert OF_DECODE not in how_taxed(taxed("decode"))
+    assert OF_DECODE not in tax_source_text(taxed("decode"))
 
 
-def test_a_measured_prefill_says_so_too(bench: Bench) -> None:
+def test_a_measured_prefill_states_it_too(bench: Bench) -> None:
     found = draw_timeline(bench, TimelineArguments(mode="no_grad", phase="prefill"), quiet)
-    assert OF_DECODE in how_taxed(found)
+    assert OF_DECODE in tax_source_text(found)
 
 
-def test_a_terminal_says_how_to_get_the_files_where_none_were_written(finding: TimelineFinding) -> None:
+def test_a_terminal_names_the_option_for_files_where_none_were_written(finding: TimelineFinding) -> None:
     def shown(one: TimelineFinding) -> str:
         text = StringIO()
         show(one, Console(file=text, width=120))
@@ -211,20 +217,24 @@ def test_a_terminal_says_how_to_get_the_files_where_none_were_written(finding: T
     assert line not in shown(finding)
 
 
+def test_a_wall_time_without_bounds_bounds_the_tax_by_0_and_1() -> None:
+    unbounded = wall(100.0, -math.inf, math.inf)
+    assert bounds(tax_by_kernels(30.0, unbounded)) == pytest.approx((0.7, 0.0, 1.0))
+    assert bounds(tax_by_floor(floor(30.0, 25.0, 40.0), unbounded, "decode")) == pytest.approx((0.3, 0, 1))
+
+
 def test_on_cuda_the_tax_is_what_kernels_leave_of_the_wall() -> None:
     tax = tax_by_kernels(30.0, wall(100.0, 60.0, 120.0))
-    assert (tax.fraction, tax.low, tax.high) == pytest.approx((0.7, 0.5, 0.75))
-    assert tax_by_kernels(30.0, wall(100.0, None, None)).low is None
+    assert bounds(tax) == pytest.approx((0.7, 0.5, 0.75))
 
 
-def test_a_measured_tax_lies_between_its_bounds_and_says_that_it_is_from_the_floor(
+def test_a_measured_tax_lies_between_its_bounds_and_is_from_the_floor(
     finding: TimelineFinding,
 ) -> None:
     for track in finding.tracks:
         assert track.tax is not None
-        assert track.tax.low is not None
-        assert track.tax.high is not None
-        assert 0 < track.tax.low <= track.tax.fraction <= track.tax.high <= 1
+        fraction = track.tax.fraction
+        assert 0 < fraction.low <= fraction.value <= fraction.high <= 1
         assert track.tax.source == "floor"
 
 
@@ -234,8 +244,8 @@ def test_a_model_without_a_twin_has_no_tax_and_the_reason_instead(
     def none(*_: object) -> None:
         raise NoTwin("its layers are of unknown make")
 
-    monkeypatch.setattr(timeline, "prepare_floor", none)
-    monkeypatch.setattr(timeline_tax, "floor", lambda *_: None)
+    monkeypatch.setattr(timeline, "prepare_floors", none)
+    monkeypatch.setattr(timeline_tax, "floors", lambda *_: {})
     found = draw_timeline(bench, TimelineArguments(mode="no_grad"), quiet)
     assert found.tracks[0].tax is None
     assert found.tracks[0].no_tax == "its layers are of unknown make"
@@ -245,8 +255,10 @@ def test_a_model_without_a_twin_has_no_tax_and_the_reason_instead(
 
 
 def test_a_cell_of_a_lane_shows_what_took_most_of_its_time() -> None:
-    def block(kind: Any, begin: float, length: float) -> Block:
-        return Block(name="x", kind=kind, lane="host", row=1, depth=1, begin_us=begin, duration_us=length)
+    def block(kind: Any, begin: float, length: float) -> TraceBlock:
+        return TraceBlock(
+            name="x", kind=kind, lane="host", row=1, depth=1, begin_us=begin, duration_us=length
+        )
 
     layers = [[block("launch", 12, 7)], [block("operator", 10, 10)], [block("compiled", 0, 30)]]
     # Ten µs a cell: compiled code; a launch, which is most of its operator; compiled code; a short rest.
@@ -278,7 +290,7 @@ def test_without_plotly_the_page_is_refused_with_the_remedy(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_that_cannot_be_is_refused(finding: TimelineFinding, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_refused(finding: TimelineFinding, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StudyError, match="cannot write") as refused:
         timeline.write(finding, tmp_path / "file")

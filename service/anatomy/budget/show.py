@@ -1,12 +1,13 @@
-"""Amortisation and budget in a terminal: dispatch against kernels by batch, crossover and verdict."""
+"""Prints amortisation and budget: dispatch against kernels by batch, crossover and verdict."""
 
 from __future__ import annotations
 
 from rich.console import Console
 from rich.table import Table
 
-from service.anatomy.budget.study import BatchPoint, Between, BudgetFinding, ModeCrossover
+from service.anatomy.budget.study import BatchPoint, BudgetFinding, ModeCrossover
 from service.anatomy.budget.verdict import Budget, Quantity
+from service.statistics.intervals import Interval
 
 _STYLES = {"launch-bound": "red", "balanced": "yellow", "kernel-bound": "green"}
 
@@ -58,7 +59,7 @@ def _points(points: list[BatchPoint], device: str) -> Table:
         table.add_row(
             name,
             batch,
-            f"{point.step.median_seconds * 1e6:.0f}",
+            f"{point.step.value * 1e6:.0f}",
             _micros(point.dispatch_seconds),
             _micros(point.kernel_seconds),
             f"{point.dispatch_seconds_per_sequence * 1e6:.0f}",
@@ -86,16 +87,16 @@ def _quantity(quantity: Quantity) -> tuple[str, str]:
     return f"{quantity.value:.4g}", quantity.source
 
 
-def _micros(between: Between) -> str:
-    return f"{between.value * 1e6:.0f} \\[{between.low * 1e6:.0f}, {between.high * 1e6:.0f}]"
+def _micros(seconds: Interval) -> str:
+    return f"{seconds.value * 1e6:.0f} \\[{seconds.low * 1e6:.0f}, {seconds.high * 1e6:.0f}]"
 
 
 def _crossover(place: ModeCrossover) -> str:
     if place.batch_size is None:
         return "no crossover known"
-    words = {
+    text = {
         "at": f"kernels take as long as dispatch at batch {place.batch_size:.1f}",
-        "below": f"kernels take longer from batch {place.batch_size:.0f}, the smallest drawn, on",
-        "above": f"dispatch still takes longer at batch {place.batch_size:.0f}, the largest drawn",
+        "below": f"kernels take longer from batch {place.batch_size:.0f}, the smallest measured, on",
+        "above": f"dispatch still takes longer at batch {place.batch_size:.0f}, the largest measured",
     }
-    return words[place.where]
+    return text[place.where]

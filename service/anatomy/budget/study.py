@@ -6,22 +6,21 @@ from typing import Annotated
 
 import msgspec
 
-from service.anatomy.budget.quantities import Given, budget_of
+from service.anatomy.budget.quantities import Overrides, budget_of
 from service.anatomy.budget.steps import (
     Key,
-    Parts,
-    Say,
     Steps,
     disturbed_note,
     ready_cases,
-    take_apart,
+    split_steps,
     time_steps,
 )
 from service.anatomy.budget.verdict import Budget
-from service.anatomy.choosing import choose_bucket, choose_modes
 from service.anatomy.errors import StudyError
+from service.anatomy.progress import Report
+from service.anatomy.resolve import resolve_bucket, resolve_modes
 from service.measure.cases import Bench
-from service.measure.estimate import Estimate, estimate
+from service.measure.floors import DispatchSplit
 from service.protocol.modes import MODES
 from service.statistics.boundedness import Bound, bound, crossover, device_bound_index
 from service.statistics.intervals import Interval, median_interval
@@ -31,11 +30,11 @@ Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class BudgetArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Modes and batches to be drawn (None: all configured), and the step whose budget is made.
+    """Modes and batches to measure (None: all configured), and the step of the budget.
 
-    The budget is of `mode` (an uncompiled one; None: the first) at `batch_size` (None: the smallest). What is
-    given of `ops_per_step`, `microseconds_per_op` and `kernel_microseconds` stands in place of the measured
-    value; with all three and an empty list of modes, nothing is measured at all.
+    The budget is of `mode` (an uncompiled one; None: the first) at `batch_size` (None: the smallest).
+    `ops_per_step`, `microseconds_per_op` and `kernel_microseconds` replace the measured value; with all three
+    and an empty list of modes, nothing is measured.
     """
 
     modes: list[str] | None = None
@@ -48,43 +47,34 @@ class BudgetArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     rounds: Annotated[int, msgspec.Meta(ge=6, le=500)] = 11
 
 
-class Between(msgspec.Struct, frozen=True, kw_only=True):
-    """A value with its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
-
-
 class BatchPoint(msgspec.Struct, frozen=True, kw_only=True):
     """A decode step of one mode at one batch.
 
-    `without_dispatch_speedup` is what removing all dispatch but one operator's would buy, on CUDA by a graph:
-    the step over its kernels and one empty operator. On a CPU `source` is `calibrated`: dispatch is a lower
-    estimate and kernels are an upper one, so that this is a lower bound. It is of this mode's own kernels;
-    compiling may also shorten those. `speedup` is measured, against the first mode drawn. `disturbed`:
-    something else took the core more than once in 20 steps of this cell (`switches_per_step`), which reads
-    as kernel on a CPU.
+    `without_dispatch_speedup` is the step over its kernels and one empty operator: the gain of removing all
+    other dispatch, on CUDA by a graph. On a CPU `source` is `calibrated`: dispatch is a lower estimate and
+    kernels are an upper one, so that this is a lower bound. It keeps this mode's kernels; compiling may also
+    shorten those. `speedup` is measured, against the first mode. `disturbed`: more than one involuntary
+    context switch in 20 steps (`switches_per_step`), whose time counts as kernel on a CPU.
     """
 
     mode: str
     effective: str
     batch_size: int
-    step: Estimate
-    dispatch_seconds: Between
-    kernel_seconds: Between
+    step: Interval
+    dispatch_seconds: Interval
+    kernel_seconds: Interval
     dispatch_seconds_per_sequence: float
     device_bound_index: float
     bound: Bound
     without_dispatch_speedup: float
-    speedup: Between
+    speedup: Interval
     source: str
     switches_per_step: float
     disturbed: bool
 
 
 class ModeCrossover(msgspec.Struct, frozen=True, kw_only=True):
-    """The batch at which kernels take as long as dispatch; `where`: `at`, or `below` or `above` all drawn."""
+    """The batch at which kernels take as long as dispatch; `where`: `at`, `below` or `above` all of them."""
 
     mode: str
     where: str
@@ -104,23 +94,23 @@ class BudgetFinding(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str]
 
 
-def draw_budget(bench: Bench, arguments: BudgetArguments, say: Say) -> BudgetFinding:
+def draw_budget(bench: Bench, arguments: BudgetArguments, report: Report) -> BudgetFinding:
     """Measure modes over batches and make the budget.
 
-    Raises StudyError for a mode or batch that is not there, and on a CPU for a model without a hollow twin.
+    Raises StudyError for a mode or batch not configured, and on a CPU for a model without a hollow twin.
     """
-    mode, batch = _subject(bench, arguments)
+    mode, batch = _budgeted(bench, arguments)
     modes = _modes(bench, arguments.modes)
-    batches = sorted({choose_bucket(bench, size) for size in arguments.batch_sizes or bench.buffers})
-    cases, notes = ready_cases(bench, modes, batches, say)
-    steps = time_steps(bench, cases, arguments.rounds, say) if cases else Steps({}, {}, {})
+    batches = sorted({resolve_bucket(bench, size) for size in arguments.batch_sizes or bench.buffers})
+    cases, notes = ready_cases(bench, modes, batches, report)
+    steps = time_steps(bench, cases, arguments.rounds, report) if cases else Steps({}, {}, {})
     notes += disturbed_note(steps)
-    parts = take_apart(bench, cases, steps, say)
+    splits = split_steps(bench, cases, steps, report)
     null = null_kernel_seconds(bench.device)["alone"]
     budget, budget_notes = budget_of(
-        bench, (mode, batch), _given(arguments), arguments.rounds, steps, parts, say
+        bench, (mode, batch), _overrides(arguments), arguments.rounds, steps, splits, report
     )
-    points = [_point(bench, key, steps, parts[key], null) for key in cases]
+    points = [_point(bench, key, steps, splits[key], null) for key in cases]
     return BudgetFinding(
         device=bench.device.type,
         threads=bench.settings.threads,
@@ -133,57 +123,56 @@ def draw_budget(bench: Bench, arguments: BudgetArguments, say: Say) -> BudgetFin
     )
 
 
-def _given(arguments: BudgetArguments) -> Given:
-    return Given(arguments.ops_per_step, arguments.microseconds_per_op, arguments.kernel_microseconds)
+def _overrides(arguments: BudgetArguments) -> Overrides:
+    return Overrides(arguments.ops_per_step, arguments.microseconds_per_op, arguments.kernel_microseconds)
 
 
-def _subject(bench: Bench, arguments: BudgetArguments) -> tuple[str, int]:
+def _budgeted(bench: Bench, arguments: BudgetArguments) -> tuple[str, int]:
     plain = [name for name in bench.modes if MODES[name].effect(bench.device.type).compile is None]
     if arguments.mode is None and not plain:
         raise StudyError("invalid_request", "a budget needs an uncompiled mode: serve eager as well", "mode")
-    mode = choose_modes(bench, arguments.mode or plain[0])[0]
+    mode = resolve_modes(bench, arguments.mode or plain[0])[0]
     if mode not in plain:
         known = ", ".join(plain)
         raise StudyError(
             "invalid_request", f"{mode} does not issue single operators; try one of {known}", "mode"
         )
-    return mode, choose_bucket(
+    return mode, resolve_bucket(
         bench, min(bench.buffers) if arguments.batch_size is None else arguments.batch_size
     )
 
 
-def _modes(bench: Bench, wanted: list[str] | None) -> list[str]:
-    if wanted is None:
+def _modes(bench: Bench, requested: list[str] | None) -> list[str]:
+    if requested is None:
         return list(bench.modes)
-    return [choose_modes(bench, mode, "modes")[0] for mode in dict.fromkeys(wanted)]
+    return [resolve_modes(bench, mode, "modes")[0] for mode in dict.fromkeys(requested)]
 
 
-def _point(bench: Bench, key: Key, steps: Steps, parts: Parts, null: float) -> BatchPoint:
-    (mode, batch), walls = key, steps.walls[key]
+def _point(bench: Bench, key: Key, steps: Steps, split: DispatchSplit, null: float) -> BatchPoint:
+    mode, batch = key
+    walls = steps.walls[key]
     first = next(iter(steps.walls))[0]
     ratios = [base / own for base, own in zip(steps.walls[first, batch], walls, strict=True)]
-    found, dispatch, kernel = estimate(walls), parts.dispatch.value, parts.kernel.value
+    step = median_interval(walls)
+    dispatch = split.dispatch.value
+    kernel = split.kernel.value
     index = device_bound_index(kernel, dispatch) or 0.0
     return BatchPoint(
         mode=mode,
         effective=MODES[mode].effect(bench.device.type).name,
         batch_size=batch,
-        step=found,
-        dispatch_seconds=_between(parts.dispatch),
-        kernel_seconds=_between(parts.kernel),
+        step=step,
+        dispatch_seconds=split.dispatch,
+        kernel_seconds=split.kernel,
         dispatch_seconds_per_sequence=dispatch / batch,
         device_bound_index=index,
         bound=bound(index) or "launch-bound",
-        speedup=_between(median_interval(ratios)),
-        source=parts.source,
-        without_dispatch_speedup=max(1.0, found.median_seconds / (kernel + null)),
+        speedup=median_interval(ratios),
+        source=split.source,
+        without_dispatch_speedup=max(1.0, step.value / (kernel + null)),
         switches_per_step=steps.switches_per_step[key],
         disturbed=steps.disturbed(key),
     )
-
-
-def _between(interval: Interval) -> Between:
-    return Between(value=interval.value, low=interval.low, high=interval.high)
 
 
 def _crossovers(points: list[BatchPoint]) -> list[ModeCrossover]:

@@ -1,4 +1,4 @@
-"""The dispatch budget as arithmetic: operators times microseconds each, against kernel microseconds."""
+"""The dispatch budget: operators × microseconds per operator, against kernel microseconds."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _HELP: dict[Bound, str] = {
 
 
 class Quantity(msgspec.Struct, frozen=True, kw_only=True):
-    """One number of the budget, and where it is from.
+    """One number of the budget and its source.
 
-    `measured` here, or `given` by whoever asked. On a CPU microseconds per operator are `calibrated`, a lower
+    `measured` here, or `given` in the arguments. On a CPU microseconds per operator are `calibrated`, a lower
     estimate by the hollow twin, and kernels are the `residual` of the step, an upper one.
     """
 
@@ -31,10 +31,9 @@ class Quantity(msgspec.Struct, frozen=True, kw_only=True):
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
     """A step of `mode`: dispatch is operators × microseconds per operator, against kernels.
 
-    `without_dispatch_speedup` is how many times as fast a step with these kernels would be with no dispatch
-    at all (None: no kernel). `speedup_is` says whether that is a lower bound, as dispatch and kernels
-    estimated on a CPU make it, or an estimate. What compiling gains can be more: it shortens kernels as well.
-    `will_compile_help` says it in words.
+    `without_dispatch_speedup` is how many times as fast a step with these kernels would be without dispatch
+    (None: no kernel). On a CPU, where dispatch and kernels are estimates, it is a lower bound (`speedup_is`).
+    Compiling can gain more, because it also shortens kernels. `will_compile_help` is a sentence about it.
     """
 
     mode: str
@@ -50,7 +49,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     will_compile_help: str
 
 
-def judge(
+def make_budget(
     mode: str,
     batch_size: int,
     ops_per_step: Quantity,
@@ -60,12 +59,13 @@ def judge(
     device: str = "cpu",
     step_microseconds: float | None = None,
 ) -> Budget:
-    """The budget of these three quantities. Raises ValueError where dispatch and kernels are both nothing.
+    """The budget of these three quantities. Raises ValueError where dispatch and kernels are both 0.
 
     On a CPU the step is dispatch + kernels. On CUDA the two overlap, and the step is `step_microseconds`, or
     without it the longer of the two.
     """
-    dispatch, kernel = ops_per_step.value * microseconds_per_op.value, kernel_microseconds.value
+    dispatch = ops_per_step.value * microseconds_per_op.value
+    kernel = kernel_microseconds.value
     index = device_bound_index(kernel, dispatch)
     word = bound(index)
     if index is None or word is None:
@@ -75,7 +75,7 @@ def judge(
     speedup = max(1.0, step / kernel) if kernel > 0 else None
     sources = {microseconds_per_op.source, kernel_microseconds.source}
     estimated = bool(sources & {"calibrated", "residual"})
-    words = f"{_HELP[word]}: {_share(1 - index, device, estimated)}; {_gain(speedup, estimated)}"
+    text = f"{_HELP[word]}: {_share(1 - index, device, estimated)}; {_gain(speedup, estimated)}"
     return Budget(
         mode=mode,
         batch_size=batch_size,
@@ -87,7 +87,7 @@ def judge(
         bound=word,
         without_dispatch_speedup=speedup,
         speedup_is="lower bound" if estimated else "estimate",
-        will_compile_help=words,
+        will_compile_help=text,
     )
 
 
@@ -99,6 +99,6 @@ def _share(share: float, device: str, estimated: bool) -> str:
 
 def _gain(speedup: float | None, estimated: bool) -> str:
     if speedup is None:
-        return "without any it would be as fast as one likes, for there are no kernels"
+        return "this step has no kernels: without dispatch it would take no time"
     about = "at least about" if estimated else "about"
-    return f"without any it would be {about} {speedup:.3g} times as fast, with the kernels as they are"
+    return f"without dispatch it would be {about} {speedup:.3g} times as fast, with the same kernels"

@@ -1,4 +1,4 @@
-"""The timed arms of the layer table: what each runs, in which state of torch, and all of them in rounds."""
+"""The timed arms of the layer table: what each runs, in which state of torch, and their timing in rounds."""
 
 from __future__ import annotations
 
@@ -7,41 +7,44 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import repeat
-from random import Random
 from time import perf_counter, perf_counter_ns
 from timeit import Timer
 from typing import Any, TypeVar
 
 import torch
 
+from service.anatomy.progress import Report
+from service.measure.rounds import in_rounds
 from service.protocol.modes import GradMode
 
 Key = TypeVar("Key")
-Say = Callable[[str], None]
 Times = Callable[[int], float]
-"""How often → seconds of all of it."""
+"""Number of calls → seconds of all of them."""
 
 LOOP_SECONDS = 3e-4
-"""About what one loop lasts: long beside a clock's reading, short beside what else a machine does."""
+"""Target length of one loop: long beside reading a clock, short beside the scheduler's time slices."""
 
-LOOPS, SAMPLE_SECONDS = 3, 3e-3
-"""Loops per sample, unless they would last longer than this."""
+LOOPS = 3
+"""Loops per sample, fewer where they take more than SAMPLE_SECONDS."""
+
+SAMPLE_SECONDS = 3e-3
 
 LONGEST_QUEUE = 64
-"""Calls per loop on CUDA: more would fill the device's queue, and the host would wait in its launches."""
+"""Calls per loop on CUDA: more would fill the launch queue, and launches would block."""
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """In which state of torch a call is made. `autocast` is on or off; its dtype is bfloat16."""
+    """Grad mode and autocast (to bfloat16) of a call."""
 
     grad: GradMode = "inference_mode"
     autocast: bool = False
 
     @contextmanager
     def entered(self, device: torch.device) -> Iterator[None]:
-        """Within it."""
+        """A context in this state."""
         with ExitStack() as stack:
             if self.grad == "inference_mode":
                 stack.enter_context(torch.inference_mode())
@@ -53,19 +56,20 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One thing to be timed, `times` in a row."""
+    """A function that makes a number of calls in a row and returns their seconds, and its state."""
 
     run: Times
     state: State = State()
 
     def seconds(self, device: torch.device, times: int) -> float:
-        """Per call: of short loops the quickest of three, because what interferes only adds.
+        """Seconds per call: the minimum over short loops, because interference only adds.
 
-        The first call in a state is not timed: autocast casts a weight once, and keeps it.
+        The first call in a state is not timed: autocast caches a weight's cast.
         """
         with self.state.entered(device):
             self.run(1)
-            began, quickest = perf_counter(), math.inf
+            began = perf_counter()
+            quickest = math.inf
             for _ in range(LOOPS):
                 quickest = min(quickest, self._loop(device, times))
                 if perf_counter() - began > SAMPLE_SECONDS:
@@ -79,7 +83,7 @@ class Arm:
 
 
 def python_arm(statement: str, names: Mapping[str, Any], state: State | None = None) -> Arm:
-    """`statement` in a loop of Python's; the loop itself is in it."""
+    """`statement` in a Python loop, the loop's own time included."""
     return Arm(Timer(statement, globals=dict(names)).timeit, state or State())
 
 
@@ -98,9 +102,9 @@ def run(times):
 def python_arm_after(
     before: Callable[[], object], statement: str, names: Mapping[str, Any], state: State | None = None
 ) -> Arm:
-    """`statement`, each time after an untimed `before`, which leaves the caches as it does.
+    """`statement`, each time after an untimed call of `before`, which sets the state of the caches.
 
-    Reading the clock is in the seconds; with the statement "pass" there is nothing else in them.
+    The seconds include reading the clock, which the statement "pass" measures alone.
     """
     known = {**names, "repeat": repeat, "clock": perf_counter_ns, "before": before}
     exec(_AFTER.format(statement=statement), known)
@@ -109,27 +113,28 @@ def python_arm_after(
 
 @contextmanager
 def collector_off() -> Iterator[None]:
-    """Within: garbage that goes in circles is not looked for."""
-    was = gc.isenabled()
+    """A context without cyclic garbage collection."""
+    enabled = gc.isenabled()
     gc.collect()
     gc.disable()
     try:
         yield
     finally:
-        if was:
+        if enabled:
             gc.enable()
 
 
 def calls_per_loop(arm: Arm, device: torch.device) -> int:
-    """How many calls of `arm` last about LOOP_SECONDS, with what is not timed of them."""
-    times, spent = 1, 0.0
+    """Number of calls of `arm` that take about LOOP_SECONDS, their untimed parts included."""
+    times = 1
+    spent = 0.0
     while times < 2**16:
         spent = min(_wall_seconds(arm, device, times) for _ in range(2))
         if spent > LOOP_SECONDS / 2:
             break
         times *= 2
-    wanted = max(1, round(times * LOOP_SECONDS / spent))
-    return min(wanted, LONGEST_QUEUE) if device.type == "cuda" else wanted
+    count = max(1, round(times * LOOP_SECONDS / spent))
+    return min(count, LONGEST_QUEUE) if device.type == "cuda" else count
 
 
 def _wall_seconds(arm: Arm, device: torch.device, times: int) -> float:
@@ -139,16 +144,11 @@ def _wall_seconds(arm: Arm, device: torch.device, times: int) -> float:
         return perf_counter() - began
 
 
-def in_rounds(arms: Mapping[Key, Arm], device: torch.device, rounds: int, say: Say) -> dict[Key, list[float]]:
-    """Seconds per call of every arm, round by round; each round takes them in a fresh order."""
-    found: dict[Key, list[float]] = {name: [] for name in arms}
+def time_arms(
+    arms: Mapping[Key, Arm], device: torch.device, rounds: int, report: Report
+) -> dict[Key, list[float]]:
+    """Seconds per call of every arm, round by round, with garbage collection off."""
     with collector_off():
-        times = {name: calls_per_loop(arm, device) for name, arm in arms.items()}
-        began = perf_counter()
-        for number in range(rounds):
-            say(f"round {number + 1} of {rounds}, {perf_counter() - began:.1f} s")
-            names = list(arms)
-            Random(number).shuffle(names)
-            for name in names:
-                found[name].append(arms[name].seconds(device, times[name]))
-    return found
+        times = {key: calls_per_loop(arm, device) for key, arm in arms.items()}
+        seconds = {key: partial(arm.seconds, device, times[key]) for key, arm in arms.items()}
+        return in_rounds(seconds, rounds, "layers", report)

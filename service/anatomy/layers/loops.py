@@ -1,4 +1,4 @@
-"""Loops in C++ over single operators, built once per torch and compiler: their cost without Python's."""
+"""C++ loops over single operators, built once per torch and compiler: their time without Python."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from torch import Tensor
 from torch.utils.cpp_extension import get_cxx_compiler, include_paths, library_paths
 
 from service.anatomy.errors import StudyError
+from service.anatomy.progress import Report
 
 
 @dataclass(frozen=True, slots=True)
 class Loops:
     """Seconds of `times` calls of a named operator; see `_SOURCE` for the names.
 
-    `plain` is (name, tensors, times). `after` is (name, tensors, before, others, times): each call comes
-    after one of `before`, which is not timed and leaves the caches as it does; reading the clock is in the
-    seconds, and `nothing` has only that.
+    `plain` is (name, tensors, times). `after` is (name, tensors, before, others, times): each call follows an
+    untimed call of `before`, which sets the state of the caches; the seconds include reading the clock, which
+    `nothing` measures alone.
     """
 
     plain: Callable[[str, list[Tensor], int], float]
@@ -113,7 +114,7 @@ TORCH_LIBRARY(launchbound_layers, m) {
 """
 
 
-def load_loops(cache_folder: str, say: Callable[[str], None]) -> Loops:
+def load_loops(cache_folder: str, report: Report) -> Loops:
     """The loops, compiled (about five seconds) where `cache_folder` has none for this torch and compiler.
 
     The operators are registered once per process. Raises StudyError where there is no C++ compiler.
@@ -125,19 +126,19 @@ def load_loops(cache_folder: str, say: Callable[[str], None]) -> Loops:
     key = hashlib.sha256(f"{torch.__version__} {compiler} {_SOURCE}".encode()).hexdigest()[:16]
     library = Path(cache_folder) / f"layers-{key}.so"
     if not library.exists():
-        say("compiling the loops in C++")
+        report("compiling the loops in C++")
         library.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _compile(compiler, library)
     torch.ops.load_library(library)
     return _loops_of(registered)
 
 
-def _loops_of(registered: Any) -> Loops:  # noqa: ANN401 - torch makes its namespaces as they are asked for
+def _loops_of(registered: Any) -> Loops:  # noqa: ANN401 - torch creates its namespaces on access
     return Loops(registered.loop.default, registered.loop_after.default)
 
 
 def _compile(compiler: str, library: Path) -> None:
-    """Write `library` in one move, so that two processes may build it at a time."""
+    """Build `library` and rename it into place, so that two processes may build it at the same time."""
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
         made = Path(folder) / library.name
         command = [compiler, "-O2", "-std=c++20", "-shared", "-fPIC", "-x", "c++", "-", "-o", str(made)]

@@ -12,15 +12,15 @@ from torch import Tensor
 from torch.nn import functional
 
 no_operation = "".format
-"""A function of C that takes any arguments, packed in a tuple as torch's are, and does nothing with them."""
+"""A C function that takes any arguments, packed in a tuple as torch's are, and ignores them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operator. `arguments` name its tensors in the statement and in order of the loop's.
+    """One operator. `arguments` name its tensors in the statement, in the order of the loop's.
 
-    `loop` is its name among the loops in C++, `loop_out` that of the form which writes into a given tensor;
-    None where torch has none. `lowered` says whether autocast computes it in bfloat16. Arguments are
+    `loop` is its name among the C++ loops, `loop_out` that of its out= form, None where torch has none.
+    `lowered`: autocast computes it in bfloat16. Arguments are
     [rows, size], those in `square` [size, size], those in `features` [size].
     """
 
@@ -40,22 +40,22 @@ class Operation:
         return (size, size) if argument in self.square else (rows, size)
 
     def tensors(self, rows: int, size: int, device: torch.device, dtype: torch.dtype) -> list[Tensor]:
-        """Its arguments as in a model: an activation with a history, then parameters; all require grad."""
+        """Its arguments as in a model: an activation with a grad_fn, then parameters; all require grad."""
         shapes = [self.shape(argument, rows, size) for argument in self.arguments]
         first, *others = (torch.randn(shape, device=device, dtype=dtype) for shape in shapes)
         return [first.requires_grad_().mul(1.0), *(other.requires_grad_() for other in others)]
 
     def results(self, tensors: list[Tensor]) -> list[Tensor]:
-        """What it allocates, in a call on `tensors` that require no grad."""
+        """The tensors that it allocates, in a call on `tensors` that do not require grad."""
         found = torch.empty_like(tensors[0])
         if self.name != "layer_norm":
             return [found]
         rows = (*found.shape[:1], 1)
-        # Mean and reciprocal deviation, which it computes whether anybody will ask for them or not.
+        # Mean and reciprocal standard deviation, which it always computes.
         return [found, *(torch.empty(rows, device=found.device, dtype=torch.float32) for _ in range(2))]
 
     def names(self, tensors: list[Tensor]) -> dict[str, Any]:
-        """What the statement refers to."""
+        """The names that the statement uses."""
         shape = [tensors[0].shape[-1]]
         return {"torch": torch, "F": functional, "shape": shape} | dict(
             zip(self.arguments, tensors, strict=True)
@@ -88,9 +88,9 @@ OPERATIONS: dict[str, Operation] = {
 
 
 def hollow_names(names: Mapping[str, Any]) -> dict[str, Any]:
-    """`names` with torch's C functions replaced by one that does nothing; torch's Python around them stays.
+    """`names` with torch's C functions replaced by `no_operation`; torch's Python around them stays.
 
-    `F.layer_norm` keeps its own bytecode, which is only shown another `torch`.
+    `F.layer_norm` keeps its bytecode; only its global `torch` is replaced.
     """
     hollow = ModuleType("torch")
     for operation in OPERATIONS:

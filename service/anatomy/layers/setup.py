@@ -1,4 +1,4 @@
-"""Which arms are timed for one operator at one size, each isolating something of the user's call."""
+"""The arms that are timed for one operator at one size; each isolates a part of the user's call."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KERNELS_PER_GRAPH = 20
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Where and how the calls are made: `state` is what a user's call runs in."""
+    """Device, dtype and state of the user's call, and the C++ loops."""
 
     device: torch.device
     dtype: torch.dtype
@@ -27,7 +27,7 @@ class Setup:
 
     @property
     def taped(self) -> State:
-        """The state as asked without autocast, and with a tape where the one asked for has no autograd."""
+        """The requested state without autocast; grad mode on where that is inference mode."""
         return State("enabled" if self.state.grad == "inference_mode" else self.state.grad)
 
     def lowers(self, operation: Operation) -> bool:
@@ -37,13 +37,13 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Tensors:
-    """Arguments of one operator: `sized` as a user has them, the same of one element, and of none."""
+    """Arguments of one operator: `sized` as in the user's call, of one element, and of none."""
 
     sized: list[Tensor]
     smallest: list[Tensor]
     empty: list[Tensor]
     computed: list[Tensor]
-    """What the kernel gets: `sized`, after autocast."""
+    """The kernel's arguments: `sized`, after autocast."""
 
 
 def arms_of(setup: Setup, operation: Operation, size: int) -> dict[str, Arm]:
@@ -89,8 +89,9 @@ def _from_native(setup: Setup, operation: Operation, tensors: Tensors) -> dict[s
     """Calls from C++, each after a call of the real size."""
     results = operation.results(tensors.computed)
     computing, given = _computing(operation, tensors.empty)
-    state, loops = setup.state, setup.loops
-    # Under inference mode autocast keeps no weight and casts it in every call.
+    state = setup.state
+    loops = setup.loops
+    # Under inference mode autocast caches no weight and casts it in every call.
     cast = slice(None) if state.grad == "inference_mode" else slice(1)
 
     def arm(name: str, these: list[Tensor], state: State | None = None) -> Arm:
@@ -114,7 +115,7 @@ def _from_native(setup: Setup, operation: Operation, tensors: Tensors) -> dict[s
 
 
 def _computing(operation: Operation, tensors: list[Tensor]) -> tuple[str, list[Tensor]]:
-    """The loop and its arguments, with results that are there already where it can be given them."""
+    """The loop and its arguments, with preallocated results where the operator has an out= form."""
     if operation.loop_out is None:
         return operation.loop, tensors
     return operation.loop_out, [*tensors, *operation.results(tensors)]

@@ -1,11 +1,12 @@
-"""The layer table in a terminal: one table per operator, a column per size, and how each was isolated."""
+"""Prints the layer table: one table per operator, a column per size, and how each layer was isolated."""
 
 from __future__ import annotations
 
 from rich.console import Console
 from rich.table import Table
 
-from service.anatomy.layers.study import AGREEMENT, LayersFinding, OperationLayers, Span
+from service.anatomy.layers.study import AGREEMENT, LayersFinding, OperationLayers
+from service.statistics.intervals import Interval
 
 _STATES = {"enabled": "grad mode on", "no_grad": "no_grad", "inference_mode": "inference mode"}
 
@@ -46,17 +47,17 @@ def _experiments(one: OperationLayers) -> Table:
     return table
 
 
-def _cell(span: Span | None, in_sum: bool) -> str:
-    if span is None:
+def _cell(interval: Interval | None, in_sum: bool) -> str:
+    if interval is None:
         return "–"
-    words = f"{_number(span.value)} \\[{_number(span.low)}, {_number(span.high)}]"
-    return words if in_sum else f"[dim]({words})[/]"
+    text = f"{_number(interval.value)} \\[{_number(interval.low)}, {_number(interval.high)}]"
+    return text if in_sum else f"[dim]({text})[/]"
 
 
 def _agreement(each: OperationLayers) -> str:
     ratio = each.agreement
-    words = f"{ratio.value:.2f} \\[{ratio.low:.2f}, {ratio.high:.2f}]"
-    return words if each.agrees else f"[bold red]{words}[/]"
+    text = f"{ratio.value:.2f} \\[{ratio.low:.2f}, {ratio.high:.2f}]"
+    return text if each.agrees else f"[bold red]{text}[/]"
 
 
 def _number(value: float) -> str:

@@ -9,17 +9,18 @@ import msgspec
 import numpy as np
 import torch
 
-from service.anatomy.layers.arms import Say, State, in_rounds, python_arm
+from service.anatomy.layers.ablations import ABLATIONS, Ablation, ArmSeconds, Rounds
+from service.anatomy.layers.arms import State, python_arm, time_arms
 from service.anatomy.layers.loops import load_loops
 from service.anatomy.layers.operations import OPERATIONS, Operation
-from service.anatomy.layers.parts import PARTS, Part, Readings, Rounds
 from service.anatomy.layers.setup import Setup, arms_of
+from service.anatomy.progress import Report
 from service.measure.cases import Bench
 from service.protocol.modes import GradMode
-from service.statistics.intervals import median_interval
+from service.statistics.intervals import Interval, median_interval
 
 AGREEMENT = 0.15
-"""How far the sum may lie from the whole, as a share of it."""
+"""Largest difference of sum and whole, as a share of the whole."""
 
 OperationName = Literal["matmul", "add", "layer_norm"]
 Size = Annotated[int, msgspec.Meta(ge=1, le=4096)]
@@ -43,23 +44,15 @@ class LayersArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     rounds: Annotated[int, msgspec.Meta(ge=6, le=500)] = 15
 
 
-class Span(msgspec.Struct, frozen=True, kw_only=True):
-    """A median over the rounds, with its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
-
-
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
     """One layer of one call, and the experiment that isolates it.
 
-    `in_sum` False: the price of what is switched off here, or of what runs beside. `microseconds` None: it
-    cannot be isolated on this device, and `why_not` says why.
+    `in_sum` False: it is switched off here, or runs beside the host. `microseconds` None: it cannot be
+    isolated on this device, and `why_not` has the reason.
     """
 
     name: str
-    microseconds: Span | None
+    microseconds: Interval | None
     in_sum: bool
     experiment: str
     why_not: str | None
@@ -72,17 +65,17 @@ class OperationLayers(msgspec.Struct, frozen=True, kw_only=True):
     statement: str
     size: int
     layers: list[Layer]
-    sum_microseconds: Span
-    whole_microseconds: Span
-    agreement: Span
+    sum_microseconds: Interval
+    whole_microseconds: Interval
+    agreement: Interval
     agrees: bool
 
 
 class LayersFinding(msgspec.Struct, frozen=True, kw_only=True):
     """The layer table.
 
-    Calls come in a row, each after the one before: within a model, where other operators and more memory lie
-    between, each costs more.
+    Calls follow each other directly: within a model, with other operators and memory between, each costs
+    more.
     """
 
     device: str
@@ -94,13 +87,13 @@ class LayersFinding(msgspec.Struct, frozen=True, kw_only=True):
     operations: list[OperationLayers]
 
 
-def measure_layers(bench: Bench, arguments: LayersArguments, say: Say) -> LayersFinding:
+def measure_layers(bench: Bench, arguments: LayersArguments, report: Report) -> LayersFinding:
     """Time every arm of every operator and size in interleaved rounds.
 
     Raises StudyError where there is no C++ compiler.
     """
     autocast = bench.precision.autocast is not None if arguments.autocast is None else arguments.autocast
-    loops = load_loops(bench.settings.cache_folder, say)
+    loops = load_loops(bench.settings.cache_folder, report)
     setup = Setup(bench.device, bench.precision.weights, State(arguments.grad, autocast), loops)
     chosen = [
         (OPERATIONS[name], size)
@@ -114,51 +107,54 @@ def measure_layers(bench: Bench, arguments: LayersArguments, say: Say) -> Layers
         grad=arguments.grad,
         autocast=autocast,
         rounds=arguments.rounds,
-        operations=[describe(*found) for found in _measured(setup, chosen, arguments.rounds, say)],
+        operations=[describe(*found) for found in _measured(setup, chosen, arguments.rounds, report)],
     )
 
 
 def _measured(
-    setup: Setup, chosen: list[tuple[Operation, int]], rounds: int, say: Say
-) -> Iterator[tuple[Readings, int]]:
+    setup: Setup, chosen: list[tuple[Operation, int]], rounds: int, report: Report
+) -> Iterator[tuple[ArmSeconds, int]]:
     """All of `chosen` in the same rounds."""
     arms = {("", 0, "loop"): python_arm("pass", {})}
     for operation, size in chosen:
         arms |= {(operation.name, size, key): arm for key, arm in arms_of(setup, operation, size).items()}
-    found = {key: np.array(values) for key, values in in_rounds(arms, setup.device, rounds, say).items()}
+    found = {key: np.array(values) for key, values in time_arms(arms, setup.device, rounds, report).items()}
     for operation, size in chosen:
         own = {key[2]: values for key, values in found.items() if key[:2] == (operation.name, size)}
-        yield Readings.of(setup, operation, own, found["", 0, "loop"]), size
+        yield ArmSeconds.of(setup, operation, own, found["", 0, "loop"]), size
 
 
-def describe(readings: Readings, size: int) -> OperationLayers:
+def describe(arm_seconds: ArmSeconds, size: int) -> OperationLayers:
     """Layers, sum and agreement of one operator at one size."""
-    counting = [part for part in PARTS if part.counts(readings) and part.why_not(readings) is None]
-    total = np.sum([part.seconds(readings) for part in counting], axis=0)
-    agreement = _span(total / readings["whole"])
+    summed = [
+        ablation
+        for ablation in ABLATIONS
+        if ablation.counts(arm_seconds) and ablation.why_not(arm_seconds) is None
+    ]
+    total = np.sum([ablation.seconds(arm_seconds) for ablation in summed], axis=0)
+    agreement = _median(total / arm_seconds["whole"])
     return OperationLayers(
-        operation=readings.operation.name,
-        statement=readings.operation.statement,
+        operation=arm_seconds.operation.name,
+        statement=arm_seconds.operation.statement,
         size=size,
-        layers=[_layer(part, readings, part in counting) for part in PARTS],
-        sum_microseconds=_span(total * 1e6),
-        whole_microseconds=_span(readings["whole"] * 1e6),
+        layers=[_layer(ablation, arm_seconds, ablation in summed) for ablation in ABLATIONS],
+        sum_microseconds=_median(total * 1e6),
+        whole_microseconds=_median(arm_seconds["whole"] * 1e6),
         agreement=agreement,
         agrees=abs(agreement.value - 1) <= AGREEMENT,
     )
 
 
-def _layer(part: Part, readings: Readings, in_sum: bool) -> Layer:
-    why_not = part.why_not(readings)
+def _layer(ablation: Ablation, arm_seconds: ArmSeconds, in_sum: bool) -> Layer:
+    why_not = ablation.why_not(arm_seconds)
     return Layer(
-        name=part.name,
+        name=ablation.name,
         in_sum=in_sum,
-        experiment=part.experiment(readings),
+        experiment=ablation.experiment(arm_seconds),
         why_not=why_not,
-        microseconds=None if why_not else _span(part.seconds(readings) * 1e6),
+        microseconds=None if why_not else _median(ablation.seconds(arm_seconds) * 1e6),
     )
 
 
-def _span(rounds: Rounds) -> Span:
-    interval = median_interval(rounds.tolist())
-    return Span(value=interval.value, low=interval.low, high=interval.high)
+def _median(rounds: Rounds) -> Interval:
+    return median_interval(rounds.tolist())

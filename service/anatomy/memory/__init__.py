@@ -1,1 +1,1 @@
-"""Who holds which bytes."""
+"""Memory of serving and of a step, by owner."""

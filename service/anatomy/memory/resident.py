@@ -1,4 +1,4 @@
-"""How much a step makes the process grow for the kernel: its peak resident size above where it began."""
+"""How far a step makes the process grow: its peak resident size above the one before it."""
 
 from __future__ import annotations
 
@@ -10,33 +10,20 @@ from pathlib import Path
 
 import msgspec
 
-from service.statistics.intervals import median_interval
+from service.statistics.intervals import Interval, median_interval
 
 STATUS = Path("/proc/self/status")
 CLEAR = Path("/proc/self/clear_refs")
 RESET_PEAK = "5"
-"""Written to clear_refs it sets the peak resident size back to the present one: proc(5)."""
+"""Written to clear_refs it resets the peak resident size to the present one: proc(5)."""
 
 SAMPLES = 9
 
 
-class Resident(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes by which the process grew at most during one step: the median of `samples`, with 95 % bounds.
+class ProcessMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """The process's resident size now, and its maximum since the process began.
 
-    In whole pages. Scratch that kernels take without torch's allocator is in it, as is what malloc keeps.
-    """
-
-    median_bytes: float
-    low: float
-    high: float
-    samples: int
-
-
-class Process(msgspec.Struct, frozen=True, kw_only=True):
-    """The process's resident size now, and the most that it ever was.
-
-    The kernel's own peaks, VmHWM and `ru_maxrss`, fall to the present size each time that `growth` sets them
-    back, so the largest of those before is kept here.
+    `growth` resets the kernel's own peaks, VmHWM and `ru_maxrss`, so the largest one before is kept here.
     """
 
     resident_bytes: int
@@ -45,12 +32,12 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class _Peak:
-    """The most that the process had before its peak was last set back."""
+    """Maximum resident size before the kernel's peak was last reset."""
 
     before_bytes: int = 0
 
-    def set_back(self) -> None:
-        """Raises OSError where the kernel does not let it."""
+    def reset(self) -> None:
+        """Reset the kernel's peak. Raises OSError where that is not permitted."""
         self.before_bytes = max(self.before_bytes, _kernels_peak(_status_bytes("VmHWM")))
         CLEAR.write_text(RESET_PEAK)
 
@@ -58,42 +45,40 @@ class _Peak:
 _PEAK = _Peak()
 
 
-def process_now() -> Process:
-    """As the kernel has it in one reading, and as it had it before its peaks were set back."""
+def process_now() -> ProcessMemory:
+    """From one reading of the kernel's status, and the peak kept from before a reset."""
     now = _status_bytes("VmRSS", "VmHWM")
-    return Process(
+    return ProcessMemory(
         resident_bytes=now["VmRSS"], peak_bytes=max(*now.values(), _kernels_peak(now), _PEAK.before_bytes)
     )
 
 
 def why_not() -> str | None:
-    """Why a step's growth cannot be measured here; None where it can be."""
+    """Why a step's growth cannot be measured here; None where it can."""
     if _malloc_trim() is None:
         return "this C library has no malloc_trim: pages freed before would hide what a step takes"
     try:
-        _PEAK.set_back()
+        _PEAK.reset()
     except OSError as error:
-        return f"the peak cannot be set back: {CLEAR}: {error.strerror}"
+        return f"the peak cannot be reset: {CLEAR}: {error.strerror}"
     return None
 
 
-def growth(run: Callable[[], object]) -> Resident:
-    """Run `run` some times. Raises OSError where `why_not` has a reason."""
+def growth(run: Callable[[], object]) -> Interval:
+    """Bytes by which the process grows at most during `run`: the median of several runs, in whole pages.
+
+    Kernels' scratch that is not from torch's allocator is in it, and so is what malloc keeps. Raises OSError
+    where `why_not` has a reason.
+    """
     run()
-    interval = median_interval([float(_growth_bytes(run)) for _ in range(SAMPLES)])
-    return Resident(
-        median_bytes=interval.value,
-        low=interval.low,
-        high=interval.high,
-        samples=interval.samples,
-    )
+    return median_interval([float(_growth_bytes(run)) for _ in range(SAMPLES)])
 
 
 def _growth_bytes(run: Callable[[], object]) -> int:
     trim = _malloc_trim()
     if trim is not None:
         trim(0)
-    _PEAK.set_back()
+    _PEAK.reset()
     before = _status_bytes("VmRSS")["VmRSS"]
     result = run()
     grown = _status_bytes("VmHWM")["VmHWM"] - before
@@ -102,7 +87,7 @@ def _growth_bytes(run: Callable[[], object]) -> int:
 
 
 def _kernels_peak(status: dict[str, int]) -> int:
-    """VmHWM; where a kernel's status has none, `ru_maxrss`, in which a parent's peak from before may be."""
+    """VmHWM, or `ru_maxrss` for kernels without it, which may include the parent's peak before the fork."""
     return status.get("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 

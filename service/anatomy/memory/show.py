@@ -1,4 +1,4 @@
-"""Memory in a terminal: what is held, what a step of each mode takes, and the allocator's account."""
+"""Prints memory: what is always held, what a step of each mode allocates, and allocator statistics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def show(finding: MemoryFinding, console: Console) -> None:
     console.print(_parts(finding), _steps(finding))
     console.print(
         "[dim]tape: what autograd saved, own: what only the tape keeps alive; peak: the most that the step "
-        "had from torch's allocator at once; grown: the process's peak resident size above its begin.[/]"
+        "had allocated by torch at once; grown: the process's peak resident size above that before it.[/]"
     )
     if not isinstance(finding.allocator, UnsetType):
         console.print(_allocator(finding.allocator))
@@ -57,8 +57,8 @@ def _grown(step: MemoryOfStep) -> str:
     resident = step.resident
     if isinstance(resident, UnsetType) or resident is None:
         return "–"
-    middle, low, high = (decimal(int(size)) for size in (resident.median_bytes, resident.low, resident.high))
-    return f"{middle} [{low}, {high}]"
+    value, low, high = (decimal(int(size)) for size in (resident.value, resident.low, resident.high))
+    return f"{value} [{low}, {high}]"
 
 
 def _allocator(statistics: list[Statistic]) -> Table:

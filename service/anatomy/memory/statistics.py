@@ -1,4 +1,4 @@
-"""What CUDA's caching allocator says of itself, each statistic with its definition and its source."""
+"""Statistics of CUDA's caching allocator, each with its definition and its source."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ ENTRIES_KEPT = 100_000
 """Newest allocations and releases in a snapshot; each takes some kilobytes there."""
 
 NO_POOL = (0, 0)
-"""The id under which the allocator keeps what belongs to no private pool."""
+"""The pool id of segments in no private pool."""
 
 _STATS = "torch.cuda.memory_stats"
 SIZES: dict[str, str] = {
-    "allocated": "in blocks that living tensors have, rounded up to the allocator's block sizes",
-    "active": "allocated, and in blocks that were freed while a stream had still to pass their last use",
-    "reserved": "in segments taken from the device, whoever uses them now; what other programs cannot have",
-    "inactive_split": "in free blocks that are a part of a segment with other parts in use: not releasable",
+    "allocated": "in blocks of live tensors, rounded up to the allocator's block sizes",
+    "active": "allocated, and in freed blocks that a stream may still use",
+    "reserved": "in segments allocated from the device, in use or cached; other programs cannot have them",
+    "inactive_split": "in free blocks of segments that are partly in use: not releasable",
 }
 EVENTS: dict[str, str] = {
-    "alloc_retries": "times that the device had no memory left and cached segments were given back first",
-    "ooms": "times that an allocation failed for good",
+    "alloc_retries": "allocations that had to free cached segments first, because the device was full",
+    "ooms": "allocations that failed",
 }
 
 
@@ -46,7 +46,7 @@ class Statistic(msgspec.Struct, frozen=True, kw_only=True):
 def statistics(stats: dict[str, int], graph_pool_bytes: int) -> list[Statistic]:
     """From `service.step.device.memory` and the size of private pools.
 
-    `fragmentation` is a formula of our own over two numbers of `torch.cuda.memory_stats`, which has none.
+    `fragmentation` is computed here from two of them; `torch.cuda.memory_stats` has no such statistic.
     """
     found = [
         Statistic(
@@ -54,10 +54,10 @@ def statistics(stats: dict[str, int], graph_pool_bytes: int) -> list[Statistic]:
             unit="bytes",
             value=stats[f"{name}_current"],
             peak=stats[f"{name}_peak"],
-            definition=f"bytes {words}",
+            definition=f"bytes {text}",
             source=f"{_STATS}: {name}_bytes.all",
         )
-        for name, words in SIZES.items()
+        for name, text in SIZES.items()
     ]
     found.append(
         Statistic(
@@ -65,8 +65,8 @@ def statistics(stats: dict[str, int], graph_pool_bytes: int) -> list[Statistic]:
             unit="share",
             value=_fragmentation(stats, "current"),
             peak=_fragmentation(stats, "peak"),
-            definition="1 − active / reserved: the share of the reserve that no work has; its peak column "
-            "is of both peaks",
+            definition="1 − active / reserved: the share of reserved memory that is not active; the peak "
+            "column is of both peaks",
             source=f"our own, from {_STATS}: active_bytes.all and reserved_bytes.all",
         )
     )
@@ -86,10 +86,10 @@ def statistics(stats: dict[str, int], graph_pool_bytes: int) -> list[Statistic]:
             unit="count",
             value=stats[name],
             peak=None,
-            definition=words,
+            definition=text,
             source=f"{_STATS}: num_{name}",
         )
-        for name, words in EVENTS.items()
+        for name, text in EVENTS.items()
     ]
 
 
@@ -99,16 +99,16 @@ def pool_bytes(segments: list[dict[str, Any]]) -> int:
 
 
 class Snapshot:
-    """Within: CUDA's allocator notes each allocation with its stack; then writes them into `folder`.
+    """A context in which CUDA's allocator records each allocation with its stack; writes `file` at its end.
 
-    The file is for pytorch.org/memory_viz. Raises StudyError where it cannot be written.
+    The file is for pytorch.org/memory_viz. Raises StudyError where the folder cannot be made.
     """
 
     def __init__(self, folder: Path) -> None:
         self.file = folder / SNAPSHOT_FILE
 
     def __enter__(self) -> Snapshot:
-        """Begin to note."""
+        """Make the folder and start recording."""
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -118,7 +118,7 @@ class Snapshot:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Write and stop noting."""
+        """Write the snapshot and stop recording."""
         try:
             torch.cuda.memory._dump_snapshot(str(self.file))
         finally:

@@ -1,8 +1,7 @@
-"""Where memory goes: what serving holds all the time, what a mode's step takes, and the allocator's view."""
+"""Study of memory: what serving always holds, what a mode's step allocates, and allocator statistics."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -10,14 +9,16 @@ import msgspec
 import torch
 from msgspec import UNSET, UnsetType
 
-from service.anatomy.choosing import choose_bucket, choose_case, choose_modes
 from service.anatomy.errors import StudyError
-from service.anatomy.memory.resident import Process, Resident, growth, process_now, why_not
+from service.anatomy.memory.resident import ProcessMemory, growth, process_now, why_not
 from service.anatomy.memory.statistics import Snapshot, Statistic, pool_bytes, statistics
+from service.anatomy.progress import Report
+from service.anatomy.resolve import resolve_bucket, resolve_case, resolve_modes
 from service.anatomy.tape.steps import Peak, TapeOfStep, tape_of_step
 from service.anatomy.tape.storages import Held, distinct_bytes
 from service.measure.cases import Bench, Case
 from service.protocol.messages import Phase
+from service.statistics.intervals import Interval
 from service.step.buffers import Buffers
 from service.step.device import memory
 
@@ -31,8 +32,8 @@ class MemoryArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     out: str | None = None
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """Memory that serving holds all the time, each storage counted once."""
+class StaticMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory that serving always holds, each storage counted once."""
 
     name: str
     bytes: int
@@ -40,69 +41,74 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryOfStep(msgspec.Struct, frozen=True, kw_only=True):
-    """What one step takes: its tape, the most that torch's allocator gave it, and how far the process grew.
+    """Memory of one step: its tape, its peak in torch's allocator, and the bytes that the process grew by.
 
-    `resident` is there on a CPU only, and None where it cannot be measured.
+    `resident` exists on a CPU only, and is None where it cannot be measured.
     """
 
     mode: str
     effective: str
     tape: Held
     step: Peak
-    resident: Resident | UnsetType | None = UNSET
+    resident: Interval | UnsetType | None = UNSET
 
 
 class MemoryFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """`allocator` is there on CUDA only; on a CPU `process`, and why its growth is not known."""
+    """`allocator` exists on CUDA only; `process` and `no_resident`, why growth is unknown, on a CPU only."""
 
     device: str
     batch_bucket: int
     phase: Phase
-    parts: list[Part]
+    parts: list[StaticMemory]
     steps: list[MemoryOfStep]
     files: list[str]
     allocator: list[Statistic] | UnsetType = UNSET
-    process: Process | UnsetType = UNSET
+    process: ProcessMemory | UnsetType = UNSET
     no_resident: str | UnsetType | None = UNSET
 
 
-def read_memory(bench: Bench, arguments: MemoryArguments, say: Callable[[str], None]) -> MemoryFinding:
-    """Run steps and read the accounts. Raises StudyError for arguments that cannot work here."""
+def read_memory(bench: Bench, arguments: MemoryArguments, report: Report) -> MemoryFinding:
+    """Run a step of each mode and read the statistics. Raises StudyError for arguments that cannot work."""
     on_cuda = bench.device.type == "cuda"
     if arguments.out is not None and not on_cuda:
         message = "a snapshot is of CUDA's allocator, and this is a CPU: leave out `out`"
         raise StudyError("unsupported_here", message, "out")
-    bucket = choose_bucket(bench, arguments.batch_size)
-    modes = choose_modes(bench, arguments.mode)
-    cases = [choose_case(bench, mode, bucket, arguments.phase, say) for mode in modes]
+    bucket = resolve_bucket(bench, arguments.batch_size)
+    modes = resolve_modes(bench, arguments.mode)
+    cases = [resolve_case(bench, mode, bucket, arguments.phase, report) for mode in modes]
     snapshot = Snapshot(Path(arguments.out)) if arguments.out is not None else None
     with snapshot or nullcontext():
-        say("one step of each mode")
+        report("one step of each mode")
         taped = [tape_of_step(bench, case) for case in cases]
     finding = MemoryFinding(
         device=bench.device.type,
         batch_bucket=bucket,
         phase=arguments.phase,
-        parts=parts(bench, bench.buffers[bucket]),
+        parts=static_memory(bench, bench.buffers[bucket]),
         steps=[_step(one) for one in taped],
         files=[str(snapshot.file)] if snapshot is not None else [],
     )
-    return _on_cuda(bench, finding) if on_cuda else _on_cpu(finding, cases, say)
+    return _on_cuda(bench, finding) if on_cuda else _on_cpu(finding, cases, report)
 
 
-def parts(bench: Bench, buffers: Buffers) -> list[Part]:
-    """What is held whether a step runs or not. The cache is that of the largest bucket, shared by all."""
-    model, bucket = bench.model, buffers.bucket
+def static_memory(bench: Bench, buffers: Buffers) -> list[StaticMemory]:
+    """What is held whether a step runs or not. All buckets share the cache of the largest."""
+    model = bench.model
+    bucket = buffers.bucket
     inputs = [buffers.chunk, buffers.token, buffers.positions, buffers.last, buffers.one]
     return [
-        Part(name="parameters", bytes=distinct_bytes(model.parameters()), what="the weights, tied ones once"),
-        Part(name="buffers", bytes=distinct_bytes(model.buffers()), what="the model's constant tables"),
-        Part(
+        StaticMemory(
+            name="parameters", bytes=distinct_bytes(model.parameters()), what="the weights, tied ones once"
+        ),
+        StaticMemory(
+            name="buffers", bytes=distinct_bytes(model.buffers()), what="the model's constant tables"
+        ),
+        StaticMemory(
             name="cache",
             bytes=distinct_bytes(tensor for layer in buffers.cache for tensor in layer),
             what=f"keys and values, {max(bench.buffers)} rows",
         ),
-        Part(name="inputs", bytes=distinct_bytes(inputs), what=f"static inputs of batch {bucket}"),
+        StaticMemory(name="inputs", bytes=distinct_bytes(inputs), what=f"static inputs of batch {bucket}"),
     ]
 
 
@@ -115,9 +121,10 @@ def _on_cuda(bench: Bench, finding: MemoryFinding) -> MemoryFinding:
     return msgspec.structs.replace(finding, allocator=found)
 
 
-def _on_cpu(finding: MemoryFinding, cases: list[Case], say: Callable[[str], None]) -> MemoryFinding:
-    missing, steps = why_not(), []
-    say("resident size of steps")
+def _on_cpu(finding: MemoryFinding, cases: list[Case], report: Report) -> MemoryFinding:
+    missing = why_not()
+    steps = []
+    report("resident size of steps")
     for step, case in zip(finding.steps, cases, strict=True):
         resident = growth(case.call) if missing is None else None
         steps.append(msgspec.structs.replace(step, resident=resident))

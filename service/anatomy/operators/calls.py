@@ -1,4 +1,4 @@
-"""Calls into the dispatcher that a step made, as torch's profiler saw them, nested as they were."""
+"""The calls into the dispatcher of a step, from torch's profiler, with their nesting."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COPY = "aten::copy_"
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A tensor that an operator was given: sizes and strides in elements."""
+    """A tensor argument of an operator: sizes and strides in elements."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -32,11 +32,11 @@ class Operand:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class OperatorCall:
     """One call of an operator below autograd, in its place in the step.
 
-    `within` names the composite operators that led here, outermost first. `inner` counts the calls that its
-    kernel made into the dispatcher again, and `copied` holds the target of every copy among them, its own
+    `within` names the enclosing composite operators, outermost first. `inner` counts the calls that its
+    kernel makes into the dispatcher, and `copied` has the destination of every copy among them, its own
     included. `begin_ns` is on the profiler's clock.
     """
 
@@ -51,24 +51,24 @@ class Call:
 
     @property
     def schema_name(self) -> str:
-        """As the dispatcher knows it: `aten::add.Tensor`, or `aten::mm` for the default overload."""
+        """The dispatcher's name: `aten::add.Tensor`, or `aten::mm` for the default overload."""
         return f"{self.name}.{self.overload}" if self.overload else self.name
 
 
 @dataclass(frozen=True, slots=True)
-class RecordedStep:
-    """One marked step: its calls in order, its wall time under the profiler and how many events it wrote."""
+class StepCalls:
+    """One marked step: its calls in order, its wall time under the profiler and its number of events."""
 
-    calls: tuple[Call, ...]
+    calls: tuple[OperatorCall, ...]
     begin_ns: int
     seconds: float
     events: int
 
 
-def record(case: Case, steps: int, operands: bool = False) -> list[RecordedStep]:
-    """Run `steps` steps under the profiler. With `operands` it also notes shapes, which slows it."""
-    # Not torch.profiler's own: in one cycle without warnings that reads every event twice, which takes longer
-    # than all steps.
+def record(case: Case, steps: int, operands: bool = False) -> list[StepCalls]:
+    """Run `steps` steps under the profiler. `operands` records shapes too, which slows it."""
+    # Not torch.profiler.profile: in a single cycle it reads every event twice, which takes longer than all
+    # steps.
     config = _ExperimentalConfig(capture_overload_names=True)
     session = profile(record_shapes=operands, experimental_config=config)
     case.call()
@@ -82,8 +82,8 @@ def record(case: Case, steps: int, operands: bool = False) -> list[RecordedStep]
     return [_step(mark, overloads) for mark in marks]
 
 
-def _step(mark: Any, overloads: dict[int, str]) -> RecordedStep:  # noqa: ANN401 - an event of torch's tree
-    return RecordedStep(
+def _step(mark: Any, overloads: dict[int, str]) -> StepCalls:  # noqa: ANN401 - an event of torch's tree
+    return StepCalls(
         calls=tuple(_calls(mark.children, overloads, ())),
         begin_ns=mark.start_time_ns,
         seconds=mark.duration_time_ns / 1e9,
@@ -91,8 +91,8 @@ def _step(mark: Any, overloads: dict[int, str]) -> RecordedStep:  # noqa: ANN401
     )
 
 
-def _calls(events: list[Any], overloads: dict[int, str], within: tuple[str, ...]) -> Iterator[Call]:
-    """What a composite operator calls stands in its place: it has no kernel of its own."""
+def _calls(events: list[Any], overloads: dict[int, str], within: tuple[str, ...]) -> Iterator[OperatorCall]:
+    """The calls of a composite operator replace it, because it has no kernel."""
     for event in events:
         if not _is_operator(event):
             yield from _calls(event.children, overloads, within)
@@ -104,10 +104,10 @@ def _calls(events: list[Any], overloads: dict[int, str], within: tuple[str, ...]
             yield _call(event, overload, within)
 
 
-def _call(event: Any, overload: str, within: tuple[str, ...]) -> Call:  # noqa: ANN401
+def _call(event: Any, overload: str, within: tuple[str, ...]) -> OperatorCall:  # noqa: ANN401
     inner = [other for other in _below(event) if _is_operator(other)]
     copies = [other for other in (event, *inner) if other.name == COPY]
-    return Call(
+    return OperatorCall(
         name=event.name,
         overload=overload,
         within=within,
@@ -120,7 +120,7 @@ def _call(event: Any, overload: str, within: tuple[str, ...]) -> Call:  # noqa: 
 
 
 def is_composite(schema_name: str) -> bool:
-    """Whether the operator is only a recipe of others (CompositeImplicitAutograd). False where unknown."""
+    """Whether the operator only calls others (CompositeImplicitAutograd). False where unknown."""
     key = torch._C.DispatchKey.CompositeImplicitAutograd
     if not torch._C._dispatch_has_kernel(schema_name):
         return False
@@ -143,8 +143,8 @@ def _below(event: Any) -> Iterator[Any]:  # noqa: ANN401
 
 def _operands(event: Any) -> tuple[Operand, ...]:  # noqa: ANN401
     tensors = []
-    for given in event.extra_fields.inputs:
-        for one in given if isinstance(given, list) else [given]:
-            if hasattr(one, "sizes") and not isinstance(one, Tensor):
-                tensors.append(Operand(tuple(one.sizes), tuple(one.strides), one.dtype))
+    for argument in event.extra_fields.inputs:
+        for item in argument if isinstance(argument, list) else [argument]:
+            if hasattr(item, "sizes") and not isinstance(item, Tensor):
+                tensors.append(Operand(tuple(item.sizes), tuple(item.strides), item.dtype))
     return tuple(tensors)

@@ -1,8 +1,8 @@
-"""What the compiler made of a step: graphs, guards, recompiles, kernels and code."""
+"""The compiler's output for a step: graphs, guards, recompiles, kernels and code."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,19 +15,20 @@ from service.anatomy.operators.graph_breaks import Tracing, trace
 from service.anatomy.operators.guards import Guard, entries, read_guards
 from service.anatomy.operators.sources import FusedKernel, fused_kernels
 from service.anatomy.operators.wrapper_times import WrapperTimes, time_wrappers
+from service.anatomy.progress import Report
 from service.measure.cases import Bench, Case
 
 
 @dataclass(frozen=True, slots=True)
 class GraphCall:
-    """One generated graph and the inputs that a step handed to it."""
+    """A generated graph and its inputs in one step."""
 
     graph: CompiledFxGraph
     inputs: list[Any]
 
 
-class Compiled(msgspec.Struct, frozen=True, kw_only=True):
-    """A compiled step. `recompiles` counts entries of its code after the first; `tracing` what may break."""
+class CompilerReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A compiled step. `recompiles` counts the cache entries after the first."""
 
     tracing: Tracing
     compiled_graphs: int
@@ -38,17 +39,17 @@ class Compiled(msgspec.Struct, frozen=True, kw_only=True):
     times: WrapperTimes | None
 
 
-def read_compiled(bench: Bench, case: Case, say: Callable[[str], None]) -> Compiled:
-    """Raises StudyError where the step ran without the compiler's code."""
+def read_compiled(bench: Bench, case: Case, report: Report) -> CompilerReport:
+    """Report on the compiled step of `case`. Raises StudyError where it ran no compiled code."""
     with graph_calls() as calls:
         case.call()
     compiled = entries(case.step)
     if not calls or not compiled:
-        raise StudyError("mode_failed", f"{case.mode} ran no compiled code: ask for it again", "mode")
-    say("timing guards and wrappers")
+        raise StudyError("mode_failed", f"{case.mode} ran no compiled code: run the study again", "mode")
+    report("timing guards and wrappers")
     times = time_wrappers(case, calls[0].graph, calls[0].inputs) if len(calls) == 1 else None
     code = [call.graph.source_code for call in calls]
-    return Compiled(
+    return CompilerReport(
         tracing=trace(bench, case),
         compiled_graphs=len(calls),
         recompiles=len(compiled) - 1,
@@ -61,18 +62,18 @@ def read_compiled(bench: Bench, case: Case, say: Callable[[str], None]) -> Compi
 
 @contextmanager
 def graph_calls() -> Iterator[list[GraphCall]]:
-    """Within: every generated graph that is called in this process, in order, with copies of its input lists.
+    """A context that collects every generated graph called in this process, with copies of its input lists.
 
-    A graph from a warm cache has its code with it, which hooks of the compiler would not see.
+    Unlike the compiler's hooks, it also sees the code of graphs that come from a warm cache.
     """
     calls: list[GraphCall] = []
     original = CompiledFxGraph.__call__
 
-    def noting(self: CompiledFxGraph, inputs: Any) -> Any:  # noqa: ANN401
+    def note(self: CompiledFxGraph, inputs: Any) -> Any:  # noqa: ANN401
         calls.append(GraphCall(self, list(inputs)))
         return original(self, inputs)
 
-    CompiledFxGraph.__call__ = noting  # type: ignore[method-assign]
+    CompiledFxGraph.__call__ = note  # type: ignore[method-assign]
     try:
         yield calls
     finally:

@@ -1,4 +1,4 @@
-"""What a step did on CUDA by the profiler: kernels, launch calls, kernel time; and where the host waited."""
+"""A step on CUDA: kernels, launch calls and kernel time by the profiler, and lines that synchronise."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import warnings
 
 import torch
 
-from service.anatomy.operators.records import short_place
+from service.anatomy.operators.source_lines import SourceLine
 from service.measure.cases import Bench, Case
 from service.step.profiling import profile_step
 from service.step.trace import ProfiledStep
@@ -24,7 +24,7 @@ def device_work(bench: Bench, case: Case) -> ProfiledStep | None:
 
 
 def reported_waits(bench: Bench, case: Case) -> list[str]:
-    """The lines at which CUDA's sync debug mode saw the host wait in one step; empty on a CPU."""
+    """The lines of one step that CUDA's sync debug mode reports; empty on a CPU."""
     if bench.device.type != "cuda":
         return []
     before = torch.cuda.get_sync_debug_mode()
@@ -35,4 +35,4 @@ def reported_waits(bench: Bench, case: Case) -> list[str]:
             case.call()
         finally:
             torch.cuda.set_sync_debug_mode(before)
-    return [short_place(w.filename, w.lineno) for w in caught if "synchroniz" in str(w.message)]
+    return [str(SourceLine.in_file(w.filename, w.lineno)) for w in caught if "synchroniz" in str(w.message)]

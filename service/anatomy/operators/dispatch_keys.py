@@ -1,4 +1,4 @@
-"""Which dispatch keys a call passes: its tensors' and the thread's, as far as they have a kernel for it."""
+"""The dispatch keys that a call passes: those of its tensors and thread that have a kernel for it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ KeySet = Any
 
 @dataclass(frozen=True, slots=True)
 class ThreadKeys:
-    """The keys that the thread's state adds to and takes from every call in a mode."""
+    """The dispatch keys that thread-local state includes in and excludes from every call in a mode."""
 
     included: KeySet
     excluded: KeySet
 
 
-class _Notes(nn.Module):
-    """Stands in for the model and notes the thread's keys where the model would run."""
+class _KeyRecorder(nn.Module):
+    """Takes the model's place and records the thread's keys in its forward."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()
@@ -41,34 +41,36 @@ class _Notes(nn.Module):
 
 
 def thread_keys(mode: Mode, device: torch.device, precision: Precision) -> ThreadKeys:
-    """What the contexts of `mode` do to the thread, seen inside a step of it that is not compiled."""
-    plain, notes = Effect(mode.name), _Notes(device)
-    step = build_step(replace(mode, cpu=plain, cuda=plain), notes, precision=precision)
-    step(notes.weight, notes.weight, notes.weight, ())
-    assert notes.seen is not None
-    return notes.seen
+    """The keys that the contexts of `mode` set, read inside an uncompiled step of it."""
+    plain = Effect(mode.name)
+    recorder = _KeyRecorder(device)
+    step = build_step(replace(mode, cpu=plain, cuda=plain), recorder, precision=precision)
+    step(recorder.weight, recorder.weight, recorder.weight, ())
+    assert recorder.seen is not None
+    return recorder.seen
 
 
 def visited(schema_name: str, tensors: Iterable[Tensor], thread: ThreadKeys) -> list[str]:
-    """The keys whose kernels a call of `schema_name` with `tensors` runs through, first to last.
+    """The keys whose kernels a call of `schema_name` with `tensors` runs, first to last.
 
-    A key without a kernel of its own, or with one that only falls through, is not visited.
+    A key without a kernel, or with a fallthrough kernel, is left out.
     """
     keys = torch._C.DispatchKeySet(torch._C.DispatchKey.Undefined)
     for tensor in tensors:
         keys = keys | torch._C._dispatch_keys(tensor)
     keys = (keys | thread.included) - thread.excluded
-    passed, stops = [], _stops(schema_name)
+    passed = []
+    with_kernel = _keys_with_kernel(schema_name)
     while (key := keys.highestPriorityTypeId()) != torch._C.DispatchKey.Undefined:
-        if key.name in stops:
+        if key.name in with_kernel:
             passed.append(key.name)
         keys = keys.remove(key)
     return passed
 
 
 @cache
-def _stops(schema_name: str) -> frozenset[str]:
-    """Keys at which this operator has a kernel that does something, by the dispatcher's computed table."""
+def _keys_with_kernel(schema_name: str) -> frozenset[str]:
+    """Keys with a kernel for this operator that is no fallthrough, by the dispatcher's computed table."""
     table = torch._C._dispatch_dump_table(schema_name).splitlines()
     entries = (line.partition(": ") for line in table)
     return frozenset(key for key, _, kernel in entries if kernel and "fallthrough" not in kernel)

@@ -1,41 +1,65 @@
-"""What the study of a step's operators is asked, and the JSON that it answers."""
+"""Arguments and finding of the study of a step's operators."""
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
+from service.anatomy.median_seconds import MedianSeconds, finite
 from service.anatomy.operators.graph_breaks import GraphBreak
 from service.anatomy.operators.guards import Guard
-from service.anatomy.operators.native import Native
+from service.anatomy.operators.native import NativeSamples
 from service.anatomy.operators.rows import Copy, Operator, Sync
 from service.anatomy.operators.sources import FusedKernel
 from service.anatomy.operators.wrapper_times import WrapperTimes
-from service.measure.estimate import Estimate
-from service.measure.floors import Dispatch
+from service.measure.floors import DispatchSplit
 from service.protocol.messages import Phase
 
 
 class OperatorsArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`native`: also sample native functions, where perf is there."""
+    """Which step is listed."""
 
     mode: str = "eager"
     batch_size: int = 1
     phase: Phase = "decode"
     native: bool | None = None
-    """Whether to sample native functions; None: where the answer is not late with it."""
+    """Whether to sample native functions with perf; None: only where the answer comes in time with it."""
+
+
+class DispatchShare(msgspec.Struct, frozen=True, kw_only=True):
+    """A `DispatchSplit`: `seconds` of dispatch with its 95 % bounds, and its share of dispatch + kernel."""
+
+    seconds: float
+    low: float | None
+    high: float | None
+    share: float
+    kernel_seconds: float
+    source: Literal["calibrated", "measured"]
+
+    @classmethod
+    def of(cls, split: DispatchSplit) -> DispatchShare:
+        """With the keys that it has over HTTP."""
+        return cls(
+            seconds=split.dispatch.value,
+            low=finite(split.dispatch.low),
+            high=finite(split.dispatch.high),
+            share=split.dispatch.value / (split.dispatch.value + split.kernel.value),
+            kernel_seconds=split.kernel.value,
+            source=split.source,
+        )
 
 
 class OperatorsFinding(msgspec.Struct, frozen=True, kw_only=True):
     """One step. `step_seconds` is the whole step on a CPU; on CUDA it is the time until the call returns.
 
-    `kernels` and `launches` are None where `no_device` says why; what follows them is None for modes that are
-    not compiled.
+    `kernels` and `launches` are None on a CPU, with the reason in `no_device`. The fields from `graphs` to
+    `generated_code` are None for modes that are not compiled.
     `operators_seconds`, which is `operators_share` of `step_seconds`, are spent in the listed calls: as
-    profiled, with `event_seconds` per inner event taken off. The rest is Python, binding and composite
-    operators (in compiled modes generated code, guards and wrappers); of it `tail_seconds` lie after the last
-    call, where eager frees its tape. `accounted_share` is everything that was seen over the plain step: how
-    well the profiler was taken off.
-    `prepare_seconds` is building and compiling, 0 once warm. `notes` say what could not be shown.
+    profiled, less `event_seconds` per inner event. The rest is Python, binding and composite operators (in
+    compiled modes generated code, guards and wrappers); `tail_seconds` of it come after the last call, where
+    eager frees its tape. `accounted_share` is the sum of all parts over the step without a profiler.
+    `prepare_seconds` is building and compiling, 0 once warm. `notes` list what could not be shown.
     """
 
     mode: str
@@ -45,14 +69,14 @@ class OperatorsFinding(msgspec.Struct, frozen=True, kw_only=True):
     batch_size: int
     batch_bucket: int
     phase: Phase
-    step_seconds: Estimate
-    profiled_seconds: Estimate
+    step_seconds: MedianSeconds
+    profiled_seconds: MedianSeconds
     event_seconds: float
     operators_seconds: float
     operators_share: float
     tail_seconds: float
     accounted_share: float
-    dispatch: Dispatch | None
+    dispatch: DispatchShare | None
     operators: list[Operator]
     copies: list[Copy]
     syncs: list[Sync]
@@ -67,6 +91,6 @@ class OperatorsFinding(msgspec.Struct, frozen=True, kw_only=True):
     wrapper: WrapperTimes | None = None
     fused_kernels: list[FusedKernel] | None = None
     generated_code: str | None = None
-    native: Native | None = None
+    native: NativeSamples | None = None
     prepare_seconds: float
     notes: list[str]

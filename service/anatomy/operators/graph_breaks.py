@@ -1,4 +1,4 @@
-"""Where the compiler cannot follow a step: traced anew, without touching what is compiled."""
+"""Graph breaks of a step, traced separately so that its compiled entries stay as they are."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 from torch._dynamo.backends.debugging import ExplainWithBackend
 
-from service.anatomy.operators.records import short_place
+from service.anatomy.operators.source_lines import SourceLine
 from service.measure.cases import Bench, Case
 from service.protocol.modes import MODES, Effect
 from service.step.callables import build_step
@@ -18,16 +18,16 @@ _TRACED: WeakKeyDictionary[Bench, dict[tuple[str, int, str], Tracing]] = WeakKey
 
 
 class GraphBreak(msgspec.Struct, frozen=True, kw_only=True):
-    """Why the compiler stopped, and at which line."""
+    """The compiler's reason for a break, and its line."""
 
     reason: str
     line: str | None
 
 
 class Tracing(msgspec.Struct, frozen=True, kw_only=True):
-    """A step as the compiler sees it where it may break: as `torch._dynamo.explain` counts.
+    """Counts of a trace without `fullgraph`, as by `torch._dynamo.explain`.
 
-    `graph_breaks` has one reason for each break for which the compiler gave one.
+    `graph_breaks` has one entry for each break for which the compiler gave a reason.
     """
 
     graphs: int
@@ -37,18 +37,18 @@ class Tracing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def trace(bench: Bench, case: Case) -> Tracing:
-    """Trace the step of `case` once per bench, in the same contexts, with a code object of its own.
+    """Trace the step of `case` once per bench, in the same contexts, with a separate code object.
 
-    `torch._dynamo.explain` would count the same and reset every compiled entry of the process.
+    `torch._dynamo.explain` would count the same, but resets every compiled entry of the process.
     """
     key = case.mode, case.buffers.bucket, case.phase
     known = _TRACED.setdefault(bench, {})
     if key not in known:
-        witness = ExplainWithBackend("eager")
-        broken = Effect(case.mode, {"backend": witness, "dynamic": False})
+        backend = ExplainWithBackend("eager")
+        broken = Effect(case.mode, {"backend": backend, "dynamic": False})
         mode = replace(MODES[case.mode], cpu=broken, cuda=broken)
         build_step(mode, bench.model, precision=bench.precision)(*case.buffers.arguments(case.phase))
-        known[key] = _read(witness.output())
+        known[key] = _read(backend.output())
     return known[key]
 
 
@@ -63,5 +63,5 @@ def _read(explained: Any) -> Tracing:  # noqa: ANN401 - torch's ExplainOutput
 
 def _break(reason: Any) -> GraphBreak:  # noqa: ANN401 - torch's GraphCompileReason
     stack = list(reason.user_stack)
-    line = short_place(stack[-1].filename, stack[-1].lineno) if stack else None
+    line = str(SourceLine.in_file(stack[-1].filename, stack[-1].lineno)) if stack else None
     return GraphBreak(reason=reason.reason.strip(), line=line)

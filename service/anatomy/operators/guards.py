@@ -1,4 +1,4 @@
-"""The guards of a compiled step: what is checked before each call, and the line that made it necessary."""
+"""The guards of a compiled step: the checks before each call, and the lines that caused them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LINE = re.compile(r"([\w./-]+\.py:\d+)")
 
 
 class Guard(msgspec.Struct, frozen=True, kw_only=True):
-    """One check. `kind` is torch's name for it; `line` the code for whose sake it is made."""
+    """One check. `kind` is torch's name for it; `line` the code that caused it."""
 
     kind: str
     expression: str
@@ -23,20 +23,20 @@ class Guard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compiled_function(step: Step) -> Any:  # noqa: ANN401 - a function
-    """The function inside `step` that was given to `torch.compile`; None where there is none."""
-    waiting: list[Any] = [step]
-    while waiting:
-        current = waiting.pop()
+    """The function inside `step` that `torch.compile` was called with; None where there is none."""
+    pending: list[Any] = [step]
+    while pending:
+        current = pending.pop()
         if hasattr(current, "_torchdynamo_orig_callable"):
             return current._torchdynamo_orig_callable
         for cell in getattr(current, "__closure__", None) or ():
             if callable(cell.cell_contents):
-                waiting.append(cell.cell_contents)
+                pending.append(cell.cell_contents)
     return None
 
 
 def entries(step: Step) -> list[Any]:
-    """The compiled entries of `step`, each with its guards; every one after the first is a recompile."""
+    """The compiled cache entries of `step`; every one after the first is a recompile."""
     function = compiled_function(step)
     return list(_debug_get_cache_entry_list(function.__code__)) if function is not None else []
 

@@ -1,32 +1,33 @@
-"""The native functions that really ran in steps of a mode, sampled by perf and classed as kernel or host."""
+"""The native functions of a mode's steps, sampled by perf and classed as kernel or host."""
 
 from __future__ import annotations
 
 import os
 import platform
 from collections import Counter
-from collections.abc import Callable
 from time import perf_counter_ns
 
 import msgspec
 
+from service.anatomy.progress import Report
 from service.measure.cases import Bench, Case
 from service.measure.native_stacks import PerfError, Sample, recording
 from service.measure.symbols import Side, rule_of
 
 ANSWER_SECONDS = 5.0
-"""Within which a study of a warm step is to be answered."""
+"""Time limit for the study of a warm step."""
 
 PERF_SECONDS = 2.4
-"""What perf takes however few its samples: to start, to stop, to read the symbols of torch's libraries."""
+"""Fixed time of perf: to start, to stop, and to read the symbols of torch's libraries."""
 
-SAMPLED_SECONDS, LEAST_SECONDS = 0.4, 0.1
+SAMPLED_SECONDS = 0.4
+LEAST_SECONDS = 0.1
 SYMBOLS_SHOWN = 25
 SYMBOL_CHARACTERS = 160
 
 
-class Symbol(msgspec.Struct, frozen=True, kw_only=True):
-    """A function of `binary`, its share of all samples, and the rule that made it kernel or host."""
+class NativeFunction(msgspec.Struct, frozen=True, kw_only=True):
+    """A function of `binary`, its share of all samples, and the rule that classed it as kernel or host."""
 
     symbol: str
     binary: str
@@ -35,36 +36,36 @@ class Symbol(msgspec.Struct, frozen=True, kw_only=True):
     share: float
 
 
-class Native(msgspec.Struct, frozen=True, kw_only=True):
-    """`symbols` are the most frequent. Without samples `reason` says why, and the rest is empty."""
+class NativeSamples(msgspec.Struct, frozen=True, kw_only=True):
+    """`symbols` are the most frequent functions. Without samples, `reason` is set and the rest is empty."""
 
     samples: int
     steps: int
     kernel_share: float | None
-    symbols: list[Symbol]
+    symbols: list[NativeFunction]
     reason: str | None = None
 
 
 def late(taken: float) -> bool:
-    """Whether a study that took `taken` seconds so far would be answered late with any sampling."""
+    """Whether any sampling would exceed ANSWER_SECONDS in a study that took `taken` seconds so far."""
     return taken + PERF_SECONDS > ANSWER_SECONDS
 
 
-def left_out() -> Native:
-    """What stands in a finding that would have been late."""
+def left_out() -> NativeSamples:
+    """The value where sampling is left out because of the time limit."""
     return _nothing(
-        f"left out, because with it the answer would have taken more than {ANSWER_SECONDS:g} s: ask at a "
-        "smaller batch size, or run `launchbound anatomy` with --set native=true"
+        f"left out, because the answer would have taken more than {ANSWER_SECONDS:g} s: use a smaller "
+        "batch size, or run `launchbound anatomy` with --set native=true"
     )
 
 
 def sampling_seconds(taken: float) -> float:
-    """How long to sample in a study that took `taken` seconds so far: less where that would be late."""
+    """Seconds to sample in a study that took `taken` seconds so far, within ANSWER_SECONDS."""
     return max(LEAST_SECONDS, min(SAMPLED_SECONDS, ANSWER_SECONDS - PERF_SECONDS - taken))
 
 
 def note_of_cut(seconds: float) -> str | None:
-    """What a finding says where sampling was cut to `seconds`; None where it was not."""
+    """The note for sampling that was cut to `seconds`; None where it was not cut."""
     if seconds >= SAMPLED_SECONDS:
         return None
     return (
@@ -74,15 +75,15 @@ def note_of_cut(seconds: float) -> str | None:
 
 
 def sample_native(
-    bench: Bench, case: Case, say: Callable[[str], None], seconds: float = SAMPLED_SECONDS
-) -> Native:
-    """Run steps under perf for `seconds`, at least one. What cannot be sampled here is said in `reason`."""
+    bench: Bench, case: Case, report: Report, seconds: float = SAMPLED_SECONDS
+) -> NativeSamples:
+    """Run steps under perf for `seconds`, at least one. Where that is impossible, `reason` is set."""
     if bench.device.type != "cpu":
-        return _nothing("on CUDA kernels run on the device, where perf does not look")
+        return _nothing("on CUDA kernels run on the device, which perf does not sample")
     if platform.machine() != "x86_64":
-        return _nothing("the classes of symbols are known for x86_64 only")
-    say("sampling native functions with perf")
-    # Of the parent, because this process may be pinned to the very cores that perf is to leave alone.
+        return _nothing("symbols are classed for x86_64 only")
+    report("sampling native functions with perf")
+    # The parent's cores, because this process may be pinned to those that perf is to leave free.
     elsewhere = os.sched_getaffinity(os.getppid()) - set(bench.cpus) or set(bench.cpus)
     steps = 0
     try:
@@ -91,24 +92,25 @@ def sample_native(
             began = now = perf_counter_ns()
             while now - began < seconds * 1e9:
                 case.call()
-                steps, now = steps + 1, perf_counter_ns()
+                steps += 1
+                now = perf_counter_ns()
     except PerfError as error:
         return _nothing(str(error))
     return summary([sample for sample in seen.samples if began <= sample.instant_ns < now], steps)
 
 
-def summary(samples: list[Sample], steps: int) -> Native:
+def summary(samples: list[Sample], steps: int) -> NativeSamples:
     """The most frequent symbols of `samples`, with their shares."""
     if not samples:
         return _nothing("perf gave no samples of this process")
     counts = Counter((sample.symbol, os.path.basename(sample.binary), sample.side) for sample in samples)
     paths = {(sample.symbol, os.path.basename(sample.binary)): sample.binary for sample in samples}
-    return Native(
+    return NativeSamples(
         samples=len(samples),
         steps=steps,
         kernel_share=sum(sample.side == "kernel" for sample in samples) / len(samples),
         symbols=[
-            Symbol(
+            NativeFunction(
                 symbol=symbol[:SYMBOL_CHARACTERS],
                 binary=binary,
                 side=side,
@@ -120,5 +122,5 @@ def summary(samples: list[Sample], steps: int) -> Native:
     )
 
 
-def _nothing(reason: str) -> Native:
-    return Native(samples=0, steps=0, kernel_share=None, symbols=[], reason=reason)
+def _nothing(reason: str) -> NativeSamples:
+    return NativeSamples(samples=0, steps=0, kernel_share=None, symbols=[], reason=reason)

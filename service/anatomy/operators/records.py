@@ -1,51 +1,45 @@
-"""What the profiler does not note of a call: the line that made it, its keys, whether it returned a view."""
+"""What the profiler does not record of a call: calling line, dispatch keys, whether it returned a view."""
 
 from __future__ import annotations
 
-import linecache
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._inductor.runtime.cache_dir_utils import cache_dir
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from service.anatomy.operators.dispatch_keys import ThreadKeys, visited
+from service.anatomy.operators.source_lines import SourceLine, calling_line
 
-_OURS = Path(__file__).parents[3]
-_TORCH = str(Path(torch.__file__).parent)
-_Given = tuple[Any, ...]
-_Named = dict[str, Any] | None
-_Made = Any
+_Args = tuple[Any, ...]
+_Kwargs = dict[str, Any] | None
+_Result = Any
 _SHALLOW_COPY = "aten::detach"
 
 SAME_CALL = {"aten::_reshape_alias": "aten::view"}
-"""`aten::reshape` calls the left one, and the right one instead where a dispatch mode looks on."""
+"""`aten::reshape` calls the left one, and under a dispatch mode the right one."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorRecord:
-    """One call below autograd. `line` is the nearest one outside torch, as `file:number`.
+    """One call below autograd. `line` is the innermost one outside torch, None where there is none.
 
-    `to_host`: it was given tensors of another device and made one on the host.
+    `to_host`: it got tensors of another device and returned one on the host.
     """
 
     schema_name: str
-    line: str | None
+    line: SourceLine | None
     keys: list[str]
     is_view: bool
     to_host: bool
 
 
 class OperatorRecorder(TorchDispatchMode):
-    """Within: collects `seen`, one per call, in order. Composite operators are taken apart."""
+    """While active, appends one record per call to `seen`, in order. Composite operators are decomposed."""
 
     def __init__(self, thread: ThreadKeys) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -54,29 +48,28 @@ class OperatorRecorder(TorchDispatchMode):
 
     @classmethod
     def is_infra_mode(cls) -> bool:
-        """Lets compiled code run: the compiler steps aside for any other mode."""
+        """True, because compiled code runs uncompiled under any other dispatch mode."""
         return True
 
     def __torch_dispatch__(
-        self, func: OpOverload, types: object, args: _Given = (), kwargs: _Named = None
-    ) -> _Made:
+        self, func: OpOverload, types: object, args: _Args = (), kwargs: _Kwargs = None
+    ) -> _Result:
         kwargs = kwargs or {}
         if func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
             with self:
-                taken_apart = func.decompose(*args, **kwargs)
-            if taken_apart is not NotImplemented:
-                return taken_apart
+                decomposed = func.decompose(*args, **kwargs)
+            if decomposed is not NotImplemented:
+                return decomposed
         result = func(*args, **kwargs)
         self._see(func, _tensors((args, kwargs)), _tensors(result))
         return result
 
     def _see(self, func: OpOverload, given: list[Tensor], made: list[Tensor]) -> None:
-        if nobody_called(func):
+        if is_autograds_copy(func):
             return
-        file, number, _ = _caller()
         record = OperatorRecord(
             schema_name=func.name(),
-            line=short_place(file, number) if file else None,
+            line=calling_line(__name__),
             keys=_keys(func, given, made, self._thread),
             is_view=is_view(func, given, made),
             to_host=_to_host(given, made),
@@ -91,12 +84,12 @@ def _tensors(tree: object) -> list[Tensor]:
 def _keys(func: OpOverload, given: list[Tensor], made: list[Tensor], thread: ThreadKeys) -> list[str]:
     keys = visited(func.name(), given, thread)
     if keys[-1:] == ["BackendSelect"] and made:
-        keys.append(made[0].device.type.upper())  # no tensor brought a backend: its options chose one
+        keys.append(made[0].device.type.upper())  # no tensor argument: the options choose the backend
     return keys
 
 
 def is_view(func: OpOverload, given: Iterable[Tensor], made: list[Tensor]) -> bool:
-    """Whether what it made lies in the memory of what it was given, and it wrote nothing."""
+    """Whether every result shares a storage with an argument, of an operator that mutates nothing."""
     if func._schema.is_mutable or not made:
         return False
     addresses = {tensor.untyped_storage()._cdata for tensor in given}
@@ -108,30 +101,13 @@ def _to_host(given: Iterable[Tensor], made: Iterable[Tensor]) -> bool:
     return elsewhere and any(tensor.device.type == "cpu" for tensor in made)
 
 
-def nobody_called(func: OpOverload, *looking_on: str) -> bool:
-    """Whether a dispatch mode, whose code is in the files `looking_on`, sees `func` only because it looks on.
+def is_autograds_copy(func: OpOverload, *dispatch_modes: str) -> bool:
+    """Whether `func` is a `detach` that only a dispatch mode sees: autograd's shallow copy of a saved output.
 
-    Autograd's shallow copy of an output that it saves is a detach then; without a mode no operator runs.
+    Without a dispatch mode that copy calls no operator. `dispatch_modes` are the modules of the modes that
+    are active, whose frames are no callers.
     """
-    return func.name() == _SHALLOW_COPY and "detach" not in _caller(*looking_on)[2]
-
-
-def _caller(*looking_on: str) -> tuple[str, int, str]:
-    """File, line number and text of the innermost frame outside torch, this module and `looking_on`."""
-    aside = {__file__, *looking_on}
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if file not in aside and not file.startswith(_TORCH):
-            return file, frame.f_lineno, linecache.getline(file, frame.f_lineno).strip()
-        frame = frame.f_back
-    return "", 0, ""
-
-
-def short_place(file: str, number: int) -> str:
-    """`file:number`: below our own folder where it is ours, `generated code` for what the compiler wrote."""
-    path = Path(file)
-    if path.is_relative_to(cache_dir()):
-        return f"generated code:{number}"
-    shown = path.relative_to(_OURS) if path.is_relative_to(_OURS) else Path(*path.parts[-2:])
-    return f"{shown.as_posix()}:{number}"
+    if func.name() != _SHALLOW_COPY:
+        return False
+    line = calling_line(__name__, *dispatch_modes)
+    return line is None or "detach" not in line.text

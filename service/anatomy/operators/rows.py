@@ -1,4 +1,4 @@
-"""The rows of a step's anatomy: each operator with its keys and times, each copy, each wait for a value."""
+"""The rows of a step's finding: operators with their keys and times, copies, sync points."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from service.anatomy.operators.calls import Call
+from service.anatomy.operators.calls import OperatorCall
 from service.anatomy.operators.records import SAME_CALL, OperatorRecord
 from service.anatomy.operators.times import OperatorTimes
 
@@ -17,15 +17,15 @@ SYNCHRONISING: dict[str, SyncKind] = {
     "aten::nonzero": "nonzero",
     "aten::equal": "equal",
 }
-"""Operators whose result the host must have before it can go on."""
+"""Operators that need a value on the host before they return."""
 
 
 class Operator(msgspec.Struct, frozen=True, kw_only=True):
-    """One call below autograd, in its place.
+    """One call below autograd, in order.
 
-    `keys` are the dispatch keys whose kernels it runs through; `within` the composite operators that led
-    here. `host_seconds` is the call with all inner calls and, on a CPU, its kernel; `lead_seconds` what lay
-    between the call before and this one. `cumulative_seconds` sums `host_seconds`.
+    `keys` are the dispatch keys whose kernels it runs; `within` the enclosing composite operators.
+    `host_seconds` is the call with all inner calls and, on a CPU, its kernel; `lead_seconds` the time since
+    the call before. `cumulative_seconds` sums `host_seconds`.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Copy(msgspec.Struct, frozen=True, kw_only=True):
-    """One `aten::copy_`: `operator` is the place in `operators` of the call that made it."""
+    """One `aten::copy_`: `operator` is the index in `operators` of the call that made it."""
 
     operator: int
     name: str
@@ -53,7 +53,7 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sync(msgspec.Struct, frozen=True, kw_only=True):
-    """A point where the host waits for a value of the device. On a CPU there is nothing to wait for."""
+    """A point where the host waits for a value of the device; on a CPU there is no wait."""
 
     operator: int | None
     kind: SyncKind
@@ -61,7 +61,7 @@ class Sync(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def operator_rows(
-    calls: tuple[Call, ...], records: list[OperatorRecord] | None, times: OperatorTimes
+    calls: tuple[OperatorCall, ...], records: list[OperatorRecord] | None, times: OperatorTimes
 ) -> list[Operator]:
     """The rows in order; keys, views and lines are None without `records`."""
     seen: list[OperatorRecord | None] = list(records) if records is not None else [None] * len(calls)
@@ -80,7 +80,7 @@ def operator_rows(
             is_view=record.is_view if record else None,
             inner_calls=call.inner,
             within=list(call.within),
-            line=record.line if record else None,
+            line=str(record.line) if record and record.line else None,
         )
         for call, record, own, total, lead in zip(
             calls, seen, times.own_seconds, sums, times.lead_seconds, strict=True
@@ -88,15 +88,15 @@ def operator_rows(
     ]
 
 
-def agreeing(calls: tuple[Call, ...], records: list[OperatorRecord]) -> bool:
-    """Whether both saw the same calls in the same order, but for what a dispatch mode itself changes."""
+def agreeing(calls: tuple[OperatorCall, ...], records: list[OperatorRecord]) -> bool:
+    """Whether both have the same calls in the same order, but for what a dispatch mode itself changes."""
     return [SAME_CALL.get(call.name, call.name) for call in calls] == [
         record.schema_name.partition(".")[0] for record in records
     ]
 
 
-def copies(calls: tuple[Call, ...], operators: list[Operator]) -> list[Copy]:
-    """Every copy of the step, hidden ones included: those that an operator's kernel makes."""
+def copies(calls: tuple[OperatorCall, ...], operators: list[Operator]) -> list[Copy]:
+    """Every copy of the step, including those that an operator's kernel makes."""
     return [
         Copy(operator=place, name=call.name, bytes=target.bytes, line=operators[place].line)
         for place, call in enumerate(calls)
@@ -105,7 +105,7 @@ def copies(calls: tuple[Call, ...], operators: list[Operator]) -> list[Copy]:
 
 
 def syncs(operators: list[Operator], records: list[OperatorRecord] | None) -> list[Sync]:
-    """Calls after which the host needs a value, and copies from a device to the host."""
+    """Calls of `SYNCHRONISING`, and copies from a device to the host."""
     found = []
     for place, operator in enumerate(operators):
         kind = SYNCHRONISING.get(operator.name)

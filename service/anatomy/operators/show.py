@@ -1,20 +1,19 @@
-"""The anatomy of a step as tables in a terminal."""
+"""Prints the operators of a step as tables."""
 
 from __future__ import annotations
 
 from rich.console import Console
 from rich.table import Table
 
-from service.anatomy.operators.finding import OperatorsFinding
+from service.anatomy.median_seconds import MedianSeconds
+from service.anatomy.operators.finding import DispatchShare, OperatorsFinding
 from service.anatomy.operators.show_compiled import show_compiled
-from service.measure.estimate import Estimate
-from service.measure.floors import Dispatch
 
 MICRO = 1e6
 
 
 def show(finding: OperatorsFinding, console: Console) -> None:
-    """Print what `finding` says: the step, its operators, copies, waits, compiled code, native functions."""
+    """Print the step of `finding`, its operators, copies, sync points, compiled code and native functions."""
     _head(finding, console)
     _operators(finding, console)
     _copies(finding, console)
@@ -26,7 +25,7 @@ def show(finding: OperatorsFinding, console: Console) -> None:
         console.print(f"note: {note}")
 
 
-def micros(found: Estimate) -> str:
+def micros(found: MedianSeconds) -> str:
     """A duration with its interval, in microseconds."""
     if found.low is None or found.high is None:
         return f"{found.median_seconds * MICRO:.1f} µs"
@@ -63,8 +62,8 @@ def _step_label(finding: OperatorsFinding) -> str:
     return "one step" if finding.device == "cpu" else "call returns after"
 
 
-def _dispatch(found: Dispatch) -> str:
-    """Both parts, and which side of the truth they lie on."""
+def _dispatch(found: DispatchShare) -> str:
+    """Both parts, and which is a lower and which an upper estimate."""
     seconds, kernel = (f"{value * MICRO:.1f} µs" for value in (found.seconds, found.kernel_seconds))
     if found.low is not None and found.high is not None:
         seconds += f" ({found.low * MICRO:.1f} to {found.high * MICRO:.1f})"

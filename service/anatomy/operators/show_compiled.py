@@ -1,4 +1,4 @@
-"""What the compiler made of a step, as tables in a terminal."""
+"""Prints the compiler's output for a step as tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GUARDS_SHOWN = 8
 
 
 def show_compiled(finding: OperatorsFinding, console: Console) -> None:
-    """Print graphs, breaks, recompiles, guards, kernels, the size of the code and the call's own costs."""
+    """Print graphs, breaks, recompiles, guards, kernels, the size of the code and the wrapper times."""
     lines = len((finding.generated_code or "").splitlines())
     console.print(
         f"{finding.graphs} graph, {finding.graph_break_count} graph breaks, {finding.recompiles} recompiles, "

@@ -1,4 +1,4 @@
-"""Reads the code that Inductor generated: its kernels, the operators each absorbed, and their calls."""
+"""Reads Inductor's generated code: its kernels, the operators fused into each, and their calls."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _FUSED_NAME = re.compile(r"^(?:cpp|triton_[a-z]+)_fused_(\w+?)_\d+$")
 class FusedKernel(msgspec.Struct, frozen=True, kw_only=True):
     """A kernel that the generated code calls `calls` times per step.
 
-    `generated` by Inductor, or a `library`'s. `operators` are the ATen operators that it stands for, each
-    named once: Inductor writes them above a call, or into the kernel's name.
+    `generated` by Inductor, or a `library`'s. `operators` are the ATen operators that it computes, each
+    once: Inductor writes them above a call, or into the kernel's name.
     """
 
     name: str
@@ -49,7 +49,7 @@ def fused_kernels(code: str) -> list[FusedKernel]:
             continue
         if fused := _FUSED.search(line):
             name = fused[1]
-            calls[name, "generated", written.get(name) or absorbed(name)] += 1
+            calls[name, "generated", written.get(name) or fused_operators(name)] += 1
         elif comment and (library := _LIBRARY.search(line)):
             calls[_library_name(library), "library", comment] += 1
             comment = ()
@@ -68,23 +68,23 @@ def _library_name(found: re.Match[str]) -> str:
     return "aten::" + name.removeprefix("aten.").removesuffix("_out")
 
 
-def absorbed(kernel: str) -> tuple[str, ...]:
-    """The operators in a kernel's name, which Inductor joins in order of the alphabet, each once.
+def fused_operators(kernel: str) -> tuple[str, ...]:
+    """The operators in a kernel's name, which Inductor joins in alphabetical order, each once.
 
-    The name is cut into as few operators of ATen as possible; it is empty where it cannot be cut.
+    The name is split into as few ATen operators as possible; empty where it cannot be split.
     """
     found = _FUSED_NAME.match(kernel)
-    return tuple(f"aten::{name}" for name in _cut(found[1], "")) if found else ()
+    return tuple(f"aten::{name}" for name in _split(found[1], "")) if found else ()
 
 
-def _cut(text: str, after: str) -> tuple[str, ...]:
+def _split(text: str, after: str) -> tuple[str, ...]:
     best: tuple[str, ...] = ()
     for end in range(len(text), 0, -1):
         if (end < len(text) and text[end] != "_") or text[:end] not in _aten() or text[:end] <= after:
             continue
         if end == len(text):
             return (text,)
-        rest = _cut(text[end + 1 :], text[:end])
+        rest = _split(text[end + 1 :], text[:end])
         if rest and (not best or 1 + len(rest) < len(best)):
             best = (text[:end], *rest)
     return best

@@ -1,22 +1,21 @@
-"""The anatomy of one step of one mode: its operators, what each costs, and what the compiler made of it."""
+"""Study of one step of one mode: its operators, their times, and the compiler's output."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
 from models.served import NoTwin
-from service.anatomy.choosing import choose_bucket, choose_case, choose_modes
-from service.anatomy.operators.calls import Call, record
-from service.anatomy.operators.compiled import Compiled, read_compiled
+from service.anatomy.median_seconds import MedianSeconds
+from service.anatomy.operators.calls import OperatorCall, record
+from service.anatomy.operators.compiled import CompilerReport, read_compiled
 from service.anatomy.operators.device_work import NO_DEVICE, device_work, reported_waits
 from service.anatomy.operators.dispatch_keys import thread_keys
-from service.anatomy.operators.finding import OperatorsArguments, OperatorsFinding
+from service.anatomy.operators.finding import DispatchShare, OperatorsArguments, OperatorsFinding
 from service.anatomy.operators.graph_breaks import trace
 from service.anatomy.operators.native import (
-    Native,
+    NativeSamples,
     late,
     left_out,
     note_of_cut,
@@ -26,95 +25,96 @@ from service.anatomy.operators.native import (
 from service.anatomy.operators.records import OperatorRecord, OperatorRecorder
 from service.anatomy.operators.rows import Sync, agreeing, copies, operator_rows, syncs
 from service.anatomy.operators.times import OperatorTimes, time_operators
+from service.anatomy.progress import Report
+from service.anatomy.resolve import resolve_bucket, resolve_case, resolve_modes
 from service.anatomy.timeline.tax import OF_DECODE
 from service.measure.cases import Bench, Case
-from service.measure.floors import Dispatch, calibrated, floor, measured, prepare_floor
+from service.measure.floors import floors, measured_split, prepare_floors, split_by_floor
 from service.protocol.modes import MODES
-
-Say = Callable[[str], None]
+from service.statistics.intervals import Interval
+from service.step.trace import ProfiledStep
 
 __all__ = ["OperatorsArguments", "OperatorsFinding", "list_operators"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Listed:
-    calls: tuple[Call, ...]
+class _OperatorList:
+    calls: tuple[OperatorCall, ...]
     records: list[OperatorRecord] | None
     times: OperatorTimes
 
 
-def list_operators(bench: Bench, arguments: OperatorsArguments, say: Say) -> OperatorsFinding:
-    """Take one step of a mode apart. Raises StudyError for a mode or batch that is not there."""
+def list_operators(bench: Bench, arguments: OperatorsArguments, report: Report) -> OperatorsFinding:
+    """List one step's operators. Raises StudyError for a mode or batch that is not configured."""
     began = perf_counter()
-    choose_modes(bench, arguments.mode)
-    bucket = choose_bucket(bench, arguments.batch_size)
-    case = choose_case(bench, arguments.mode, bucket, arguments.phase, say)
+    resolve_modes(bench, arguments.mode)
+    bucket = resolve_bucket(bench, arguments.batch_size)
+    case = resolve_case(bench, arguments.mode, bucket, arguments.phase, report)
     compiled = MODES[case.mode].effect(bench.device.type).compile is not None
     if compiled:
-        say("tracing for graph breaks")
+        report("tracing for graph breaks")
         trace(bench, case)
-    no_floor = _prepare_floor(bench, case, say)
+    no_floor = _prepare_floor(bench, case, report)
     prepared = perf_counter() - began
-    facts = read_compiled(bench, case, say) if compiled else None
-    listed = _list(bench, case, say)
+    compiler = read_compiled(bench, case, report) if compiled else None
+    listed = _list(bench, case, report)
     taken = perf_counter() - began - prepared
     sampled = sampling_seconds(taken)
-    native = _native(bench, case, arguments, taken, say)
+    native = _native(bench, case, arguments, taken, report)
     notes = _notes(bench, case, listed, no_floor)
     if native is not None and native.samples and (cut := note_of_cut(sampled)):
         notes.append(cut)
-    say("calibrating dispatch")
-    return _finding(bench, case, arguments, listed, facts, native, prepared, notes)
+    report("calibrating dispatch")
+    return _finding(bench, case, arguments, listed, compiler, native, prepared, notes)
 
 
-def _native(bench: Bench, case: Case, arguments: OperatorsArguments, taken: float, say: Say) -> Native | None:
-    """Native functions of the step, unless they are not wanted or would make the answer late."""
+def _native(
+    bench: Bench, case: Case, arguments: OperatorsArguments, taken: float, report: Report
+) -> NativeSamples | None:
+    """Native functions of the step, unless switched off or too slow for ANSWER_SECONDS."""
     if arguments.native is False:
         return None
     if arguments.native is None and late(taken):
         return left_out()
-    return sample_native(bench, case, say, sampling_seconds(taken))
+    return sample_native(bench, case, report, sampling_seconds(taken))
 
 
-def _prepare_floor(bench: Bench, case: Case, say: Say) -> str | None:
-    """On a CPU build the hollow twin; returns why there is none, where there is none."""
+def _prepare_floor(bench: Bench, case: Case, report: Report) -> str | None:
+    """Build the hollow twin on a CPU; returns the reason where the model has none."""
     if bench.device.type == "cpu":
         try:
-            prepare_floor(bench, case.mode, case.buffers.bucket, say)
+            prepare_floors(bench, case.mode, [case.buffers.bucket], report)
         except NoTwin as missing:
             return str(missing)
     return None
 
 
-def _list(bench: Bench, case: Case, say: Say) -> _Listed:
-    say("recording one step")
+def _list(bench: Bench, case: Case, report: Report) -> _OperatorList:
+    report("recording one step")
     calls = record(case, 1, operands=True)[0].calls
     thread = thread_keys(MODES[case.mode], bench.device, bench.precision)
     with OperatorRecorder(thread) as seen:
         case.call()
     records = seen.seen if agreeing(calls, seen.seen) else None
-    return _Listed(calls, records, time_operators(bench, case, calls, say))
+    return _OperatorList(calls, records, time_operators(bench, case, calls, report))
 
 
 def _finding(
     bench: Bench,
     case: Case,
     arguments: OperatorsArguments,
-    listed: _Listed,
-    facts: Compiled | None,
-    native: Native | None,
+    listed: _OperatorList,
+    compiler: CompilerReport | None,
+    native: NativeSamples | None,
     prepared: float,
     notes: list[str],
 ) -> OperatorsFinding:
-    times, work = listed.times, device_work(bench, case)
+    times = listed.times
+    work = device_work(bench, case)
     effect = MODES[case.mode].effect(bench.device.type)
     operators = operator_rows(listed.calls, listed.records, times)
-    spent, whole = sum(times.own_seconds), times.plain.median_seconds
+    spent = sum(times.own_seconds)
     waits = [Sync(operator=None, kind="reported", line=line) for line in reported_waits(bench, case)]
-    if work is not None:
-        dispatch: Dispatch | None = measured(times.plain, work.kernel_seconds or 0.0)
-    else:
-        dispatch = calibrated(floor(bench, case.mode, case.buffers.bucket), times.plain)
     return OperatorsFinding(
         mode=case.mode,
         effective=effect.name,
@@ -123,14 +123,14 @@ def _finding(
         batch_size=arguments.batch_size,
         batch_bucket=case.buffers.bucket,
         phase=case.phase,
-        step_seconds=times.plain,
-        profiled_seconds=times.profiled,
+        step_seconds=MedianSeconds.of(times.plain),
+        profiled_seconds=MedianSeconds.of(times.profiled),
         event_seconds=times.event_seconds,
         operators_seconds=spent,
-        operators_share=spent / whole,
+        operators_share=spent / times.plain.value,
         tail_seconds=times.tail_seconds,
-        accounted_share=times.accounted_seconds / whole,
-        dispatch=dispatch,
+        accounted_share=times.accounted_seconds / times.plain.value,
+        dispatch=_dispatch(bench, case, times.plain, work),
         operators=operators,
         copies=copies(listed.calls, operators),
         syncs=syncs(operators, listed.records) + waits,
@@ -140,33 +140,41 @@ def _finding(
         native=native,
         prepare_seconds=prepared,
         notes=notes,
-        **_compiled_fields(facts),
+        **_compiled_fields(compiler),
     )
 
 
-def _compiled_fields(facts: Compiled | None) -> dict[str, Any]:
-    if facts is None:
+def _dispatch(bench: Bench, case: Case, step: Interval, work: ProfiledStep | None) -> DispatchShare | None:
+    if work is not None:
+        return DispatchShare.of(measured_split(step, work.kernel_seconds or 0.0))
+    bucket = case.buffers.bucket
+    found = floors(bench, case.mode, [bucket]).get(bucket)
+    return None if found is None else DispatchShare.of(split_by_floor(found, step))
+
+
+def _compiled_fields(compiler: CompilerReport | None) -> dict[str, Any]:
+    if compiler is None:
         return {}
     return {
-        "graphs": facts.tracing.graphs,
-        "graph_break_count": facts.tracing.graph_break_count,
-        "graph_breaks": facts.tracing.graph_breaks,
-        "recompiles": facts.recompiles,
-        "guards": facts.guards,
-        "wrapper": facts.times,
-        "fused_kernels": facts.fused_kernels,
-        "generated_code": facts.generated_code,
+        "graphs": compiler.tracing.graphs,
+        "graph_break_count": compiler.tracing.graph_break_count,
+        "graph_breaks": compiler.tracing.graph_breaks,
+        "recompiles": compiler.recompiles,
+        "guards": compiler.guards,
+        "wrapper": compiler.times,
+        "fused_kernels": compiler.fused_kernels,
+        "generated_code": compiler.generated_code,
     }
 
 
-def _notes(bench: Bench, case: Case, listed: _Listed, no_floor: str | None) -> list[str]:
-    notes = [f"dispatch is not known: {no_floor}"] if no_floor else []
+def _notes(bench: Bench, case: Case, listed: _OperatorList, no_floor: str | None) -> list[str]:
+    notes = [f"dispatch is unknown: {no_floor}"] if no_floor else []
     if listed.records is None:
-        notes.append("keys, views and lines are unknown: a dispatch mode saw other calls than the profiler")
+        notes.append(
+            "keys, views and lines are unknown: a dispatch mode and the profiler recorded different calls"
+        )
     if bench.device.type == "cpu":
         if case.phase == "prefill" and no_floor is None:
             notes.append(OF_DECODE)
-        notes.append(
-            "on a CPU an operator's host time contains its kernel, and a sync point costs no waiting"
-        )
+        notes.append("on a CPU an operator's host time contains its kernel, and a sync point does not wait")
     return notes

@@ -1,4 +1,4 @@
-"""What a compiled call costs around its generated code, by leaving one layer out at a time, in turns."""
+"""What a compiled call costs around its generated code: one layer is left out at a time, in rounds."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ from typing import Any
 import msgspec
 import torch
 
+from service.anatomy.median_seconds import MedianSeconds
 from service.measure.cases import Case
-from service.measure.estimate import Estimate, estimate
+from service.measure.rounds import in_rounds
+from service.statistics.intervals import median_interval
 
-ROUNDS, LEAST_ROUNDS = 24, 6
+ROUNDS = 24
+LEAST_ROUNDS = 6
 BUDGET_SECONDS = 0.8
 """After which no further round begins."""
 
 STEPS = 3
 LONG_SECONDS = 0.01
-"""A call this long is made once: what comes before it hardly shows, and three of it take too long."""
+"""A call this long is made once per round: what ran before it hardly shows, and three take too long."""
 
 
 class WrapperTimes(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,10 +34,10 @@ class WrapperTimes(msgspec.Struct, frozen=True, kw_only=True):
     AOTAutograd's and Inductor's wrappers.
     """
 
-    whole: Estimate
-    guards: Estimate
-    wrappers: Estimate
-    generated: Estimate
+    whole: MedianSeconds
+    guards: MedianSeconds
+    wrappers: MedianSeconds
+    generated: MedianSeconds
 
 
 def time_wrappers(
@@ -45,27 +48,49 @@ def time_wrappers(
 ) -> WrapperTimes:
     """Time the warmed `case`, whose only generated graph is `graph`, called with `inputs`.
 
-    In rounds, until `clock` says that the budget is spent.
+    Rounds end at BUDGET_SECONDS by `clock`, but not before LEAST_ROUNDS.
     """
-    whole: list[float] = []
-    unguarded, generated = [], []
-    began, long = clock(), case.call_seconds() >= LONG_SECONDS
-    while len(whole) < LEAST_ROUNDS or (len(whole) < ROUNDS and clock() - began < BUDGET_SECONDS):
-        whole.append(_best(case.call_seconds, long))
-        with torch.compiler.set_stance(skip_guard_eval_unsafe=True):
-            unguarded.append(_best(case.call_seconds, long))
-        with torch.inference_mode():
-            generated.append(_best(lambda: _direct_seconds(graph, inputs), long))
+    long = case.call_seconds() >= LONG_SECONDS
+    arms = {
+        "whole": lambda: _best(case.call_seconds, long),
+        "unguarded": lambda: _unguarded(case, long),
+        "generated": lambda: _generated(graph, inputs, long),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in arms}
+    began = clock()
+    done = 0
+    while done < LEAST_ROUNDS or (done < ROUNDS and clock() - began < BUDGET_SECONDS):
+        for name, values in in_rounds(arms, 1, f"wrappers/{done}", lambda _: None).items():
+            seconds[name] += values
+        done += 1
     return WrapperTimes(
-        whole=estimate(whole),
-        guards=estimate([a - b for a, b in zip(whole, unguarded, strict=True)]),
-        wrappers=estimate([a - b for a, b in zip(unguarded, generated, strict=True)]),
-        generated=estimate(generated),
+        whole=_median(seconds["whole"]),
+        guards=_median(_differences(seconds["whole"], seconds["unguarded"])),
+        wrappers=_median(_differences(seconds["unguarded"], seconds["generated"])),
+        generated=_median(seconds["generated"]),
     )
 
 
+def _unguarded(case: Case, long: bool) -> float:
+    with torch.compiler.set_stance(skip_guard_eval_unsafe=True):
+        return _best(case.call_seconds, long)
+
+
+def _generated(graph: Any, inputs: list[Any], long: bool) -> float:  # noqa: ANN401
+    with torch.inference_mode():
+        return _best(lambda: _direct_seconds(graph, inputs), long)
+
+
+def _differences(larger: list[float], smaller: list[float]) -> list[float]:
+    return [a - b for a, b in zip(larger, smaller, strict=True)]
+
+
+def _median(seconds: list[float]) -> MedianSeconds:
+    return MedianSeconds.of(median_interval(seconds))
+
+
 def _best(call: Callable[[], float], long: bool) -> float:
-    """The shortest of a few calls after one untimed: differences of tens of microseconds drown in others."""
+    """Minimum of STEPS calls after an untimed one: the differences are tens of microseconds."""
     if long:
         return call()
     call()
@@ -74,7 +99,7 @@ def _best(call: Callable[[], float], long: bool) -> float:
 
 def _direct_seconds(graph: Any, inputs: list[Any]) -> float:  # noqa: ANN401
     torch.compiler.cudagraph_mark_step_begin()
-    given = list(inputs)  # generated code empties the list that it is given
+    given = list(inputs)  # generated code empties its argument list
     began = perf_counter_ns()
     graph.current_callable(given)
     return (perf_counter_ns() - began) / 1e9

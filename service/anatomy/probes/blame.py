@@ -1,31 +1,33 @@
-"""Finds the line to blame while the fault happens: from the call itself, the dispatcher or the compiler."""
+"""Finds the line to blame while the fault happens: from a call, the dispatcher or the compiler."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FrameType
 from typing import Any
 
 from service.anatomy.operators.dispatch_keys import thread_keys
-from service.anatomy.operators.records import OperatorRecord, OperatorRecorder, short_place
-from service.anatomy.probes.subject import Subject
+from service.anatomy.operators.records import OperatorRecord, OperatorRecorder
+from service.anatomy.operators.source_lines import SourceLine
+from service.anatomy.probes.probed_model import ProbedModel
 from service.protocol.modes import MODES
 
-_OWN = Path(__file__).parent
+_PROBES = __name__.rpartition(".")[0]
+"""The package of the probes, which their faults are in."""
+
 _QUOTED = re.compile(r'File "([^"]+)", line (\d+)')
 
 
 def line_that_calls(target: CodeType | Callable[..., Any], run: Callable[[], object]) -> str:
-    """Our line from which, while `run` runs, a Python code object or a built-in function is entered."""
-    found: list[str] = []
+    """The probe's line from which `run` first enters `target`, a code object or a built-in function."""
+    found: list[SourceLine] = []
 
     def watch(frame: FrameType, event: str, argument: object) -> None:
         entered = event == "call" and frame.f_code is target
         if not found and (entered or (event == "c_call" and argument is target)):
-            found.extend(_own_line(frame))
+            found.extend(_outwards(frame))
 
     previous = sys.getprofile()
     sys.setprofile(watch)
@@ -33,52 +35,44 @@ def line_that_calls(target: CodeType | Callable[..., Any], run: Callable[[], obj
         run()
     finally:
         sys.setprofile(previous)
-    return _one(found, f"a call of {target}")
+    return _first(found, f"a call of {target}")
 
 
-def records(subject: Subject, run: Callable[[], object]) -> list[OperatorRecord]:
+def records(probed: ProbedModel, run: Callable[[], object]) -> list[OperatorRecord]:
     """Every operator of `run` below autograd, with the line that called it."""
-    keys = thread_keys(MODES["inference_mode"], subject.bench.device, subject.bench.precision)
-    looking = OperatorRecorder(keys)
-    with looking:
+    keys = thread_keys(MODES["inference_mode"], probed.bench.device, probed.bench.precision)
+    recorder = OperatorRecorder(keys)
+    with recorder:
         run()
-    return looking.seen
+    return recorder.seen
 
 
 def line_of(operator: str, seen: list[OperatorRecord]) -> str:
-    """Our line that called `operator`, as the dispatcher saw it."""
-    lines = [one.line for one in seen if one.schema_name == operator and one.line and _is_ours(one.line)]
-    return _one(lines, operator)
+    """The probe's line that called `operator`, as the dispatcher saw it."""
+    return _first([one.line for one in seen if one.schema_name == operator and one.line], operator)
 
 
 def line_of_break(reasons: list[Any]) -> str:
-    """Our line at which the compiler stopped."""
-    places = [
-        short_place(frame.filename, frame.lineno) for one in reasons for frame in reversed(one.user_stack)
-    ]
-    return _one([place for place in places if _is_ours(place)], "a graph break")
+    """The probe's line at which the compiler stopped; `reasons` are Dynamo's."""
+    frames = [frame for one in reasons for frame in reversed(one.user_stack)]
+    return _first([SourceLine.in_file(frame.filename, frame.lineno) for frame in frames], "a graph break")
 
 
 def line_in(reason: str) -> str:
-    """Our line in the stack that the compiler gives with its reason."""
-    places = [short_place(file, int(number)) for file, number in _QUOTED.findall(reason)]
-    return _one([place for place in reversed(places) if _is_ours(place)], "a recompilation")
+    """The probe's innermost line in the stack that Dynamo's `reason` of a recompilation quotes."""
+    lines = [SourceLine.in_file(file, int(number)) for file, number in _QUOTED.findall(reason)]
+    return _first(lines[::-1], "a recompilation")
 
 
-def _own_line(frame: FrameType | None) -> Iterator[str]:
-    """The innermost frame of ours, from `frame` outwards."""
+def _outwards(frame: FrameType | None) -> Iterator[SourceLine]:
     while frame is not None:
-        if Path(frame.f_code.co_filename).parent == _OWN:
-            yield short_place(frame.f_code.co_filename, frame.f_lineno)
-            return
+        yield SourceLine.of_frame(frame)
         frame = frame.f_back
 
 
-def _is_ours(place: str) -> bool:
-    return place.startswith("service/anatomy/")
-
-
-def _one(places: list[str], what: str) -> str:
-    if not places:
-        raise LookupError(f"no line of ours led to {what}: this torch reports it in another way")
-    return places[0]
+def _first(lines: Iterable[SourceLine], what: str) -> str:
+    """The first of `lines` in a probe. Raises LookupError where there is none."""
+    found = next((line for line in lines if line.is_in(_PROBES)), None)
+    if found is None:
+        raise LookupError(f"no line of a probe led to {what}: this torch reports it in another way")
+    return str(found)

@@ -1,4 +1,4 @@
-"""Compiled steps of a probe: made with entries of their own, and what the compiler tells of making them."""
+"""Compiled steps of probes, with separate cache entries, and the compiler's counters and reasons."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from service.anatomy.operators.guards import entries
 
 
 def compiled(model: Callable[..., object], backend: str = "inductor") -> types.FunctionType:
-    """`model` compiled where graphs may break, with a code object, and so entries, of its own."""
+    """`model` compiled without `fullgraph`, with a separate code object and so separate cache entries."""
 
     def probed(tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> object:
         return model(tokens, positions, last, cache)
@@ -33,7 +33,7 @@ def compiled(model: Callable[..., object], backend: str = "inductor") -> types.F
 
 @dataclass(frozen=True, slots=True)
 class Compilation:
-    """What the compiler counted in the first call of a step; a reason for each break, with its stack."""
+    """The compiler's counts for the first call of a step, and a reason with its stack for each break."""
 
     breaks: int
     graphs: int
@@ -41,16 +41,17 @@ class Compilation:
 
     @property
     def first_reason(self) -> str:
-        """Why it stopped first, in short."""
+        """The first line of the first break's reason."""
         return str(self.reasons[0].reason).splitlines()[0].rstrip(".") if self.reasons else "nothing"
 
 
 def compile_counting(call: Callable[[], object]) -> Compilation:
-    """Make the first call of a compiled step."""
+    """Make the first call of a compiled step and count."""
     counters.clear()
     count = len(graph_break_reasons)
     call()
-    breaks, graphs = sum(counters["graph_break"].values()), counters["stats"]["unique_graphs"]
+    breaks = sum(counters["graph_break"].values())
+    graphs = counters["stats"]["unique_graphs"]
     return Compilation(breaks, graphs, graph_break_reasons[count:])
 
 
@@ -60,17 +61,17 @@ def recompiles(step: types.FunctionType) -> int:
 
 
 def why_recompiled() -> str:
-    """The guard that failed before the newest compilation, and a stack, as the compiler tells it."""
+    """The compiler's text for the newest recompilation: the guard that failed, and a stack."""
     return str(get_compilation_metrics()[-1].recompile_reason)
 
 
 def failed_guard(reason: str) -> str:
-    """The guard alone, in a sentence."""
+    """A sentence with the guard of `reason`."""
     return f"The guard that failed: {reason.splitlines()[0].split('#')[0].strip()}."
 
 
 def seconds_of(call: Callable[[], object]) -> float:
-    """How long `call` took."""
+    """Wall seconds of `call`."""
     began = perf_counter_ns()
     call()
     return (perf_counter_ns() - began) / 1e9
@@ -78,8 +79,9 @@ def seconds_of(call: Callable[[], object]) -> float:
 
 @contextmanager
 def counters_kept() -> Iterator[None]:
-    """Puts back the compiler's counters and list of breaks, which are the whole process's."""
-    kept, reasons = {name: counter.copy() for name, counter in counters.items()}, graph_break_reasons.copy()
+    """Restores the compiler's counters and list of breaks, which are process-wide."""
+    kept = {name: counter.copy() for name, counter in counters.items()}
+    reasons = graph_break_reasons.copy()
     try:
         yield
     finally:

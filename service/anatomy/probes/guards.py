@@ -1,17 +1,16 @@
-"""Probes of the guards: what changes between two calls of a compiled step, so that it is compiled anew."""
+"""Probes of guards: changes between two calls of a compiled step that recompile it."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
 from models.served import Cache, Served
 from service.anatomy.probes.blame import line_in, line_that_calls
+from service.anatomy.probes.comparison import EVENTS, Counter, FaultComparison, TimedStep
 from service.anatomy.probes.compiling import compiled, failed_guard, recompiles, seconds_of, why_recompiled
-from service.anatomy.probes.subject import Subject
-from service.anatomy.probes.trial import EVENTS, Counter, Side, Trial
+from service.anatomy.probes.probed_model import ProbedModel
+from service.anatomy.progress import Report
 
 
 class _Counting(nn.Module):
@@ -30,91 +29,95 @@ class _Counting(nn.Module):
         return self.model(tokens, positions, last, cache)
 
 
-def recompile(subject: Subject, say: Callable[[str], None]) -> Trial:
-    """A Python counter in the step: each of its values is a guard, and each call finds a new value."""
-    plain, counting = compiled(subject.model), compiled(_Counting(subject.model))
-    without, with_fault = subject.served(plain), subject.served(counting)
-    say("compiling the step")
+def recompile(probed: ProbedModel, report: Report) -> FaultComparison:
+    """A Python counter in the step: each value is a guard, and each call has a new value."""
+    plain = compiled(probed.model)
+    counting = compiled(_Counting(probed.model))
+    without, with_fault = probed.served(plain), probed.served(counting)
+    report("compiling the step")
     first = seconds_of(without)
     with_fault()
     before = recompiles(counting)
-    say("compiling it again at every call")
+    report("compiling it again at every call")
     with_fault()
     reason = why_recompiled()
-    return Trial(
-        without=Side(without),
-        with_fault=Side(with_fault, warm_passes=0),
+    return FaultComparison(
+        without=TimedStep(without),
+        with_fault=TimedStep(with_fault, warm_passes=0),
         most_repeats=EVENTS,
         counter=Counter(name="recompiles", before=before, after=recompiles(counting)),
         blame=line_in(reason),
         notes=[
             failed_guard(reason),
             f"The first compilation took {first:.1f} s. Those that are timed found their kernels in the "
-            "compiler's cache: they were only traced and guarded anew.",
-            "At the 9th value the compiler gives up, and the step runs uncompiled (see unbucketed-shape).",
+            "compiler's cache: only tracing and guards were repeated.",
+            "From the 9th value on the step runs uncompiled: torch's recompile limit (see unbucketed-shape).",
         ],
     )
 
 
-def grad_mode_mismatch(subject: Subject, say: Callable[[str], None]) -> Trial:
-    """A step compiled in inference mode, and called by somebody who left it out."""
-    step = compiled(subject.model)
+def grad_mode_mismatch(probed: ProbedModel, report: Report) -> FaultComparison:
+    """A step compiled in inference mode and called with grad mode on."""
+    step = compiled(probed.model)
 
     def as_warmed(*arguments: object) -> object:
         with torch.inference_mode(True), torch.no_grad():
             return step(*arguments)
 
-    def forgotten(*arguments: object) -> object:
+    def with_grad_mode(*arguments: object) -> object:
         with torch.inference_mode(False), torch.enable_grad():
             return step(*arguments)
 
-    without, with_fault = subject.served(as_warmed), subject.served(forgotten)
-    say("compiling in inference mode")
+    without, with_fault = probed.served(as_warmed), probed.served(with_grad_mode)
+    report("compiling in inference mode")
     without()
     before = recompiles(step)
-    say("compiling again with grad mode on")
-    again, reason = seconds_of(with_fault), why_recompiled()
-    return Trial(
-        without=Side(without),
-        with_fault=Side(with_fault),
+    report("compiling again with grad mode on")
+    again = seconds_of(with_fault)
+    reason = why_recompiled()
+    return FaultComparison(
+        without=TimedStep(without),
+        with_fault=TimedStep(with_fault),
         counter=Counter(name="recompiles", before=before, after=recompiles(step)),
         blame=line_that_calls(torch.enable_grad.__enter__.__code__, with_fault),
         notes=[
             failed_guard(reason),
             f"The first call in the other mode took {again:.2f} s. What is timed comes after it: the second "
-            "entry, which keeps tensors for a backward pass that never comes.",
+            "entry, which saves tensors for a backward pass that is never run.",
         ],
     )
 
 
-def thread_change(subject: Subject, say: Callable[[str], None]) -> Trial:
+def thread_change(probed: ProbedModel, report: Report) -> FaultComparison:
     """The number of threads changed between warm-up and a call."""
     threads = torch.get_num_threads()
     other = threads - 1 if threads > 1 else threads + 1
-    without, victim = subject.served(compiled(subject.model)), [compiled(subject.model)]
+    without = probed.served(compiled(probed.model))
+    affected = [compiled(probed.model)]
 
     def changed(*arguments: object) -> object:
         torch.set_num_threads(other)
-        return victim[0](*arguments)
+        return affected[0](*arguments)
 
-    def warm_anew() -> None:
-        victim[0] = compiled(subject.model)
-        subject.served(victim[0])()
+    def warm_again() -> None:
+        affected[0] = compiled(probed.model)
+        probed.served(affected[0])()
 
-    with_fault = subject.served(changed)
-    say(f"compiling for {threads} threads")
+    with_fault = probed.served(changed)
+    report(f"compiling for {threads} threads")
     without()
-    warm_anew()
-    before = recompiles(victim[0])
-    say(f"compiling for {other} threads")
+    warm_again()
+    before = recompiles(affected[0])
+    report(f"compiling for {other} threads")
     blame = line_that_calls(torch.set_num_threads, with_fault)
-    after, reason = recompiles(victim[0]), why_recompiled()
+    after = recompiles(affected[0])
+    reason = why_recompiled()
     torch.set_num_threads(threads)
-    return Trial(
-        without=Side(without),
+    return FaultComparison(
+        without=TimedStep(without),
         most_repeats=EVENTS,
-        with_fault=Side(
-            with_fault, prepare=warm_anew, after=lambda: torch.set_num_threads(threads), warm_passes=0
+        with_fault=TimedStep(
+            with_fault, prepare=warm_again, after=lambda: torch.set_num_threads(threads), warm_passes=0
         ),
         counter=Counter(name="recompiles", before=before, after=after),
         blame=blame,

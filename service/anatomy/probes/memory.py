@@ -1,4 +1,4 @@
-"""Probes of memory: copies that no line says, and buffers asked for anew in every step."""
+"""Probes of memory: copies that no line calls for, and a buffer allocated in every step."""
 
 from __future__ import annotations
 
@@ -15,43 +15,45 @@ from service.anatomy.errors import StudyError
 from service.anatomy.operators.calls import record
 from service.anatomy.operators.records import OperatorRecord
 from service.anatomy.probes.blame import line_of, records
-from service.anatomy.probes.subject import Subject
-from service.anatomy.probes.trial import Counter, Side, Trial
+from service.anatomy.probes.comparison import Counter, FaultComparison, TimedStep
+from service.anatomy.probes.probed_model import ProbedModel
+from service.anatomy.progress import Report
 
 SCRATCH_BYTES = tuple(size << 20 for size in (33, 65, 129, 257, 513))
-"""The smallest of these that comes from the system each time is taken. glibc keeps at most 32 MiB back on
-purpose, but a larger gap between blocks in use serves a larger buffer as well."""
+"""The smallest that is mapped by the system each time is used. glibc's mmap threshold is at most 32 MiB, but
+a larger free gap between blocks in use serves a larger buffer too."""
 
 _ON_CUDA = (
-    "`empty_cache` gives the memory back to the driver, which unmaps it and maps it again in the next step. "
+    "`empty_cache` returns the memory to the driver, which unmaps it and maps it again in the next step. "
     "Without that line the caching allocator would have kept it."
 )
 _ON_CPU = (
-    "So large a block is unmapped when freed, and each of its pages faults when touched anew. A smaller one "
-    "stays with the C library and costs next to nothing."
+    "So large a block is unmapped when freed, and each of its pages faults when it is next touched. The C "
+    "library keeps a smaller one, which costs almost nothing."
 )
 _STEPS_COUNTED = 5
 _COPYING = ("aten::clone", "aten::_to_copy", "aten::copy_")
 
 
-def hidden_copy(subject: Subject, say: Callable[[str], None]) -> Trial:
-    """The layers' outputs laid out with their features first, as a view that looks free."""
-    spoiled = subject.copy()
-    for layer in subject.layers(spoiled):
+def hidden_copy(probed: ProbedModel, report: Report) -> FaultComparison:
+    """The layers' outputs in features-first layout, returned as a view."""
+    faulty = probed.copy()
+    for layer in probed.layers(faulty):
         layer.register_forward_hook(_features_first)
-    without, with_fault = subject.served(subject.model, "prefill"), subject.served(spoiled, "prefill")
-    say("counting copies")
-    (before, before_bytes), (after, after_bytes) = copies(subject, without), copies(subject, with_fault)
-    seen = records(subject, with_fault)
+    without, with_fault = probed.served(probed.model, "prefill"), probed.served(faulty, "prefill")
+    report("counting copies")
+    before, before_bytes = copies(probed, without)
+    after, after_bytes = copies(probed, with_fault)
+    seen = records(probed, with_fault)
     blame = line_of("aten::clone", seen)
-    return Trial(
-        without=Side(without),
-        with_fault=Side(with_fault),
+    return FaultComparison(
+        without=TimedStep(without),
+        with_fault=TimedStep(with_fault),
         counter=Counter(name="copies_per_step", before=before, after=after),
         blame=blame,
         notes=[
             f"A step copied {before_bytes:,} bytes without and {after_bytes:,} bytes with the fault.",
-            *_further_copies(records(subject, without), seen, blame),
+            *_further_copies(records(probed, without), seen, blame),
         ],
     )
 
@@ -64,35 +66,38 @@ def _features_first(layer: object, inputs: object, output: Any) -> Any:  # noqa:
 
 
 def _further_copies(before: list[OperatorRecord], after: list[OperatorRecord], blame: str) -> list[str]:
-    """Where the layout made others copy, who do not in the step without it."""
-    lines = [Counts(one.line for one in seen if one.schema_name in _COPYING) for seen in (before, after)]
-    further = sorted(line for line in lines[1] - lines[0] if line and line != blame)
-    return [f"The layout made others copy as well: {', '.join(further)}."] if further else []
+    """A note with other lines that copy only in the step with the fault."""
+    lines = [
+        Counts(str(one.line) for one in seen if one.line and one.schema_name in _COPYING)
+        for seen in (before, after)
+    ]
+    further = sorted(line for line in lines[1] - lines[0] if line != blame)
+    return [f"With this layout these lines copy as well: {', '.join(further)}."] if further else []
 
 
-def copies(subject: Subject, run: Callable[[], object]) -> tuple[int, int]:
-    """How many tensors a call of `run` copies, in operators and within their kernels, and their bytes."""
-    step = record(subject.case(run), 1, operands=True)[0]
+def copies(probed: ProbedModel, run: Callable[[], object]) -> tuple[int, int]:
+    """Number and bytes of the tensors that a call of `run` copies, in operators and within their kernels."""
+    step = record(probed.case(run), 1, operands=True)[0]
     copied = [target for call in step.calls for target in call.copied]
     return len(copied), sum(target.bytes for target in copied)
 
 
-def allocator_churn(subject: Subject, say: Callable[[str], None]) -> Trial:
-    """A scratch buffer made in every step, where one that is kept would do."""
-    kept, churning = subject.copy(), subject.copy()
-    device = subject.bench.device
+def allocator_churn(probed: ProbedModel, report: Report) -> FaultComparison:
+    """A scratch buffer allocated in every step, against one that is kept."""
+    kept, churning = probed.copy(), probed.copy()
+    device = probed.bench.device
     name, count = _requests(device)
-    size = SCRATCH_BYTES[0] if device.type == "cuda" else _never_kept(count)
+    size = SCRATCH_BYTES[0] if device.type == "cuda" else _unkept_size(count)
     scratch = torch.empty(size, dtype=torch.uint8, device=device)
-    subject.layers(kept)[0].register_forward_hook(lambda *_: _clear(scratch))
-    subject.layers(churning)[0].register_forward_hook(lambda *_: _scratch_anew(size, device))
-    without, with_fault = subject.served(kept), subject.served(churning)
-    say("counting what the allocator asks of the system")
-    return Trial(
-        without=Side(without),
-        with_fault=Side(with_fault),
+    probed.layers(kept)[0].register_forward_hook(lambda *_: _clear(scratch))
+    probed.layers(churning)[0].register_forward_hook(lambda *_: _scratch_each_step(size, device))
+    without, with_fault = probed.served(kept), probed.served(churning)
+    report("counting allocations from the system")
+    return FaultComparison(
+        without=TimedStep(without),
+        with_fault=TimedStep(with_fault),
         counter=Counter(name=name, before=_per_step(count, without), after=_per_step(count, with_fault)),
-        blame=line_of("aten::empty.memory_format", records(subject, with_fault)),
+        blame=line_of("aten::empty.memory_format", records(probed, with_fault)),
         notes=[
             f"Both steps clear {size >> 20} MiB in their first layer; only its origin differs.",
             _ON_CUDA if scratch.is_cuda else _ON_CPU,
@@ -100,7 +105,7 @@ def allocator_churn(subject: Subject, say: Callable[[str], None]) -> Trial:
     )
 
 
-def _scratch_anew(size: int, device: torch.device) -> None:
+def _scratch_each_step(size: int, device: torch.device) -> None:
     scratch = torch.empty(size, dtype=torch.uint8, device=device)
     _clear(scratch)
     if device.type == "cuda":
@@ -108,14 +113,14 @@ def _scratch_anew(size: int, device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
-def _never_kept(count: Callable[[], int]) -> int:
-    """The smallest size whose buffers the C library gives back to the system, by the faults that they take.
+def _unkept_size(count: Callable[[], int]) -> int:
+    """The smallest size whose buffers the C library returns to the system, by their page faults.
 
-    Raises StudyError where this process keeps enough for all of them.
+    Raises StudyError where the process has kept enough memory for all of them.
     """
     cpu = torch.device("cpu")
     for size in SCRATCH_BYTES:
-        if _per_step(count, partial(_scratch_anew, size, cpu)) >= 1:
+        if _per_step(count, partial(_scratch_each_step, size, cpu)) >= 1:
             return size
     message = f"this process's allocator serves {SCRATCH_BYTES[-1] >> 20} MiB from memory that it has kept"
     raise StudyError("unsupported_here", f"{message}: run `launchbound probe allocator-churn` by itself")
@@ -126,7 +131,7 @@ def _clear(scratch: Tensor) -> None:
 
 
 def _requests(device: torch.device) -> tuple[str, Callable[[], int]]:
-    """What counts how often memory comes from the system: page faults, or the driver's allocations."""
+    """Name and counter of memory taken from the system: page faults, or the driver's allocations."""
     if device.type == "cuda":
         return "device_allocations_per_step", lambda: int(torch.cuda.memory_stats()["num_device_alloc"])
     return "page_faults_per_step", lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -1,8 +1,7 @@
-"""Probe of an operator of one's own: kept out of the compiler, or registered so that it can be traced."""
+"""Probe of a custom operator: disabled for the compiler, or registered so that it can be traced."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 
 import torch
@@ -11,20 +10,23 @@ from torch import Tensor, nn
 from models.served import Served
 from service.anatomy.errors import StudyError
 from service.anatomy.probes.blame import line_of_break
+from service.anatomy.probes.comparison import Counter, FaultComparison, TimedStep
 from service.anatomy.probes.compiling import compile_counting, compiled
-from service.anatomy.probes.subject import Subject
-from service.anatomy.probes.trial import Counter, Side, Trial
+from service.anatomy.probes.probed_model import ProbedModel
+from service.anatomy.progress import Report
 from service.anatomy.rms_norm.study import Norm, aten_rms_norm, rms_norm_operator
 
 _EPSILONS = ("epsilon", "variance_epsilon", "eps")
 
 
 class _Norm(nn.Module):
-    """An RMS norm through a kernel of one's own."""
+    """An RMS norm that calls `kernel`."""
 
     def __init__(self, kernel: Norm, weight: Tensor, epsilon: float) -> None:
         super().__init__()
-        self.kernel, self.weight, self.epsilon = kernel, weight, epsilon
+        self.kernel = kernel
+        self.weight = weight
+        self.epsilon = epsilon
 
     def forward(self, x: Tensor) -> Tensor:
         return self.kernel(x, self.weight, self.epsilon)
@@ -32,7 +34,7 @@ class _Norm(nn.Module):
 
 @cache
 def _without_fake() -> Norm:
-    """ATen's norm as an operator, registered and nothing more; once per process."""
+    """ATen's norm as a custom operator without a fake; registered once per process."""
 
     @torch.library.custom_op("launchbound_probes::rms_norm_without_fake", mutates_args=())
     def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
@@ -41,31 +43,31 @@ def _without_fake() -> Norm:
     return rms_norm
 
 
-def custom_op(subject: Subject, say: Callable[[str], None]) -> Trial:
-    """The last norm through one's own kernel: as a plain function, and as a registered operator."""
+def custom_op(probed: ProbedModel, report: Report) -> FaultComparison:
+    """The last norm through a custom kernel: as a registered operator, and as a plain function."""
     kernel = rms_norm_operator()
-    say("compiling with the registered operator")
-    without = subject.served(compiled(_with_norm(subject, kernel)))
+    report("compiling with the registered operator")
+    without = probed.served(compiled(_with_norm(probed, kernel)))
     before = compile_counting(without)
-    say("compiling around the plain function")
-    with_fault = subject.served(compiled(_with_norm(subject, torch.compiler.disable(kernel))))
+    report("compiling around the plain function")
+    with_fault = probed.served(compiled(_with_norm(probed, torch.compiler.disable(kernel))))
     after = compile_counting(with_fault)
-    return Trial(
-        without=Side(without),
-        with_fault=Side(with_fault),
+    return FaultComparison(
+        without=TimedStep(without),
+        with_fault=TimedStep(with_fault),
         counter=Counter(name="graph_breaks", before=before.breaks, after=after.breaks),
         blame=line_of_break(after.reasons),
         notes=[
             f"{before.graphs} graph became {after.graphs}: {after.first_reason}.",
-            f"Registered without a fake, the step {_compile_without_fake(subject)}.",
-            "The compiler does not look into either: it cannot fuse the norm with its neighbours.",
+            f"Registered without a fake, the step {_compile_without_fake(probed)}.",
+            "Both are opaque to the compiler: it cannot fuse the norm with its neighbours.",
         ],
     )
 
 
-def _compile_without_fake(subject: Subject) -> str:
-    """What the compiler does with an operator that has no fake."""
-    call = subject.served(compiled(_with_norm(subject, _without_fake()), backend="eager"))
+def _compile_without_fake(probed: ProbedModel) -> str:
+    """How the step compiles with an operator that has no fake."""
+    call = probed.served(compiled(_with_norm(probed, _without_fake()), backend="eager"))
     try:
         breaks = compile_counting(call).breaks
     except RuntimeError as error:
@@ -73,9 +75,9 @@ def _compile_without_fake(subject: Subject) -> str:
     return f"compiles with {breaks} graph breaks"
 
 
-def _with_norm(subject: Subject, kernel: Norm) -> Served:
+def _with_norm(probed: ProbedModel, kernel: Norm) -> Served:
     """A copy of the model whose last RMS norm runs `kernel`. Raises StudyError where it has none."""
-    model = subject.copy()
+    model = probed.copy()
     norms = [(name, module) for name, module in model.named_modules() if "RMSNorm" in type(module).__name__]
     if not norms:
         raise StudyError("unsupported_here", "this probe replaces an RMS norm, and this model has none")

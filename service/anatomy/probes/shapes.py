@@ -1,4 +1,4 @@
-"""Probe of shapes: prompts run at their own lengths, where one padded length would do."""
+"""Probe of shapes: prompts at their own lengths, against one padded length."""
 
 from __future__ import annotations
 
@@ -11,32 +11,34 @@ from models.served import Cache
 from service.anatomy.errors import StudyError
 from service.anatomy.operators.guards import entries
 from service.anatomy.probes.blame import line_that_calls
+from service.anatomy.probes.comparison import Counter, FaultComparison, TimedStep
 from service.anatomy.probes.compiling import compiled, failed_guard, seconds_of, why_recompiled
-from service.anatomy.probes.subject import Subject
-from service.anatomy.probes.trial import Counter, Side, Trial
+from service.anatomy.probes.probed_model import ProbedModel
+from service.anatomy.progress import Report
 
 LIMIT = 2
-"""Entries of one step before the compiler gives up, lowered from torch's 8 so that the probe answers soon."""
+"""The recompile limit, lowered from torch's 8 so that the probe takes less time."""
 
 _MOST_LENGTHS = 10
 
 
-def unbucketed_shape(subject: Subject, say: Callable[[str], None]) -> Trial:
-    """Prompts of several lengths through one padded shape, and each through its own."""
-    prompts = _prompts(subject)
-    padded, own = compiled(subject.model), compiled(subject.model)
-    without = subject.served(_padding(padded, cycle(prompts)), "prefill")
-    say("compiling one padded length")
+def unbucketed_shape(probed: ProbedModel, report: Report) -> FaultComparison:
+    """Prompts of several lengths padded to one shape, and each in its own."""
+    prompts = _prompts(probed)
+    padded, own = compiled(probed.model), compiled(probed.model)
+    without = probed.served(_padding(padded, cycle(prompts)), "prefill")
+    report("compiling one padded length")
     without()
-    first = subject.served(_as_they_come(own, iter(prompts[:LIMIT])), "prefill")
-    say(f"compiling {LIMIT} lengths of their own")
+    first = probed.served(_unpadded(own, iter(prompts[:LIMIT])), "prefill")
+    report(f"compiling {LIMIT} lengths")
     first()
-    new_shape, reason = seconds_of(first), why_recompiled()
-    # The entries are used up; the lengths that have one are not met again.
-    with_fault = subject.served(_as_they_come(own, cycle(prompts[LIMIT:])), "prefill")
-    return Trial(
-        without=Side(without),
-        with_fault=Side(with_fault),
+    new_shape = seconds_of(first)
+    reason = why_recompiled()
+    # All entries are used; the lengths that have one do not come again.
+    with_fault = probed.served(_unpadded(own, cycle(prompts[LIMIT:])), "prefill")
+    return FaultComparison(
+        without=TimedStep(without),
+        with_fault=TimedStep(with_fault),
         blame=line_that_calls(own.__code__, with_fault),
         counter=Counter(name="compiled_entries", before=len(entries(padded)), after=len(entries(own))),
         notes=[
@@ -48,9 +50,9 @@ def unbucketed_shape(subject: Subject, say: Callable[[str], None]) -> Trial:
     )
 
 
-def _prompts(subject: Subject) -> list[Tensor]:
+def _prompts(probed: ProbedModel) -> list[Tensor]:
     """Chunks of different lengths, all shorter than a whole one. Raises StudyError where too few fit."""
-    chunk = subject.buffers.chunk
+    chunk = probed.buffers.chunk
     longest = chunk.shape[1] - 1
     lengths = range(longest, max(longest - _MOST_LENGTHS, 1), -1)
     if len(lengths) <= LIMIT:
@@ -73,10 +75,10 @@ def _padding(step: Callable[..., object], prompts: Iterator[Tensor]) -> Callable
     return pad
 
 
-def _as_they_come(step: Callable[..., object], prompts: Iterator[Tensor]) -> Callable[..., object]:
-    def as_it_comes(chunk: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> object:
+def _unpadded(step: Callable[..., object], prompts: Iterator[Tensor]) -> Callable[..., object]:
+    def run_unpadded(chunk: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> object:
         prompt = next(prompts)
         last.fill_(prompt.shape[1] - 1)
         return step(prompt, positions, last, cache)
 
-    return as_it_comes
+    return run_unpadded

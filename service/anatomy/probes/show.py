@@ -1,12 +1,12 @@
-"""A probe's finding in a terminal."""
+"""Prints a probe's finding."""
 
 from __future__ import annotations
 
 from rich.console import Console
 from rich.table import Table
 
+from service.anatomy.median_seconds import MedianSeconds
 from service.anatomy.probes.study import ProbeFinding
-from service.measure.estimate import Estimate
 
 
 def show(finding: ProbeFinding, console: Console) -> None:
@@ -32,6 +32,6 @@ def show(finding: ProbeFinding, console: Console) -> None:
         console.print(f"- {note}", markup=False, soft_wrap=True)
 
 
-def _times(found: Estimate) -> tuple[str, str]:
+def _times(found: MedianSeconds) -> tuple[str, str]:
     low, high = ("?" if side is None else f"{side * 1000:.3f}" for side in (found.low, found.high))
     return f"{found.median_seconds * 1000:.3f}", f"{low} to {high}"

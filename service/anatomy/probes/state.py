@@ -1,4 +1,4 @@
-"""Leaves the process as a probe found it: threads, modes of the thread, counters and compiled entries."""
+"""Restores the process after a probe: threads, thread-local modes, counters and compiled entries."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from service.measure.cases import Bench
 
 @contextmanager
 def as_found(bench: Bench, resets: bool, recompile_limit: int) -> Iterator[None]:
-    """Run the body in the plain state of a thread, then put back all that a probe may touch.
+    """Run the body in a thread's default state, then restore all that a probe may change.
 
-    Where it `resets`, code that the compiler has seen before is compiled anew within, and forgotten after:
-    a broken graph leaves entries on the code of the model itself.
+    With `resets` the compiler's entries are dropped before and after: a broken graph leaves entries on the
+    model's own code.
     """
-    threads, default_dtype = torch.get_num_threads(), torch.get_default_dtype()
+    threads = torch.get_num_threads()
+    default_dtype = torch.get_default_dtype()
     try:
         with ExitStack() as stack:
             for context in _plain(bench.device.type, recompile_limit):
@@ -34,11 +35,11 @@ def as_found(bench: Bench, resets: bool, recompile_limit: int) -> Iterator[None]
     finally:
         torch.set_num_threads(threads)
         torch.set_default_dtype(default_dtype)
-        gc.collect()  # a step and what it was compiled to hold each other in a circle
+        gc.collect()  # a step and its compiled code refer to each other
 
 
 def _plain(device_type: str, recompile_limit: int) -> list[AbstractContextManager[Any]]:
-    # Not entered in vain: within an outer autocast, even a disabled one, an inner one forgets no cast weight.
+    # Only where needed: within an outer autocast, even a disabled one, an inner one keeps its cast weights.
     autocast = torch.autocast(device_type, enabled=False) if torch.is_autocast_enabled(device_type) else None
     return [
         counters_kept(),
@@ -59,7 +60,7 @@ def _reset(bench: Bench, resets: bool) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """A probe provokes what the compiler warns of, and tells it in its own words."""
+    """A probe provokes the compiler's warnings on purpose, and reports them itself."""
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

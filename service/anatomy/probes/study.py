@@ -1,4 +1,4 @@
-"""The probes, one pitfall each: a step without and with it, what it moved, the line to blame, the cure."""
+"""The probes, one pitfall each: a step without and with it, the counter, the line to blame, the cure."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from typing import Annotated, Literal
 import msgspec
 
 from service.anatomy.errors import StudyError
+from service.anatomy.median_seconds import MedianSeconds
+from service.anatomy.probes.comparison import Counter, FaultComparison, interleave
 from service.anatomy.probes.graphs import graph_break
 from service.anatomy.probes.guards import grad_mode_mismatch, recompile, thread_change
 from service.anatomy.probes.memory import allocator_churn, hidden_copy
 from service.anatomy.probes.modes import autocast, sync_point
 from service.anatomy.probes.operator import custom_op
+from service.anatomy.probes.probed_model import ProbedModel, make_probed_model
 from service.anatomy.probes.shapes import LIMIT, unbucketed_shape
 from service.anatomy.probes.state import as_found
-from service.anatomy.probes.subject import Subject, make_subject
-from service.anatomy.probes.trial import Counter, Trial, interleave
+from service.anatomy.progress import Report
 from service.measure.cases import Bench
-from service.measure.estimate import Estimate, estimate
 from service.protocol.messages import Phase
 from service.protocol.probes import PROBES
 from service.statistics.intervals import Interval, median_interval
 
 SMALLEST_DIFFERENCE = 0.01
-"""Less is not called one, whatever the interval: two copies of one step differ by that for where they lie."""
+"""A smaller difference is none, whatever its interval: two copies of one step differ by as much."""
 
 Verdict = Literal["slower", "faster", "no detectable difference"]
 
@@ -39,26 +40,18 @@ class ProbesArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     seed: int = 0
 
 
-class Ratio(msgspec.Struct, frozen=True, kw_only=True):
-    """How many times as long the step takes with the fault: median of the pairs' ratios, 95 % interval."""
-
-    value: float
-    low: float
-    high: float
-
-
 class ProbeFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """What a probe found. Times are seconds of one step, on `device` until it has finished.
+    """A probe's result. Times are seconds of one step, until `device` has finished.
 
-    `counter` holds its reading in the step without and with the fault. `blame` is `file:line` of the fault,
-    found while it happened. `verdict` is `slower` or `faster` only where the ratio's interval excludes 1
-    and the ratio differs from 1 by SMALLEST_DIFFERENCE.
+    `counter` has its value in the step without and with the fault. `ratio` is the time with the fault over
+    that without, per pair. `blame` is `file:line` of the fault, found as it happened. `verdict` is `slower`
+    or `faster` only where the interval of `ratio` excludes 1 and it differs from 1 by SMALLEST_DIFFERENCE.
     """
 
     name: str
-    without: Estimate
-    with_fault: Estimate = msgspec.field(name="with")
-    ratio: Ratio
+    without: MedianSeconds
+    with_fault: MedianSeconds = msgspec.field(name="with")
+    ratio: Interval
     verdict: Verdict
     counter: Counter
     blame: str
@@ -73,9 +66,9 @@ class ProbeFinding(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A row of the table. A probe `resets` where it leaves compiled entries on the model's own code."""
+    """A row of the table. `resets`: it leaves compiled entries on the model's own code."""
 
-    run: Callable[[Subject, Callable[[str], None]], Trial]
+    run: Callable[[ProbedModel, Callable[[str], None]], FaultComparison]
     cure: str
     phase: Phase = "decode"
     resets: bool = False
@@ -120,53 +113,51 @@ TABLE: dict[str, Probe] = {
         autocast, cure="Cast the weights once (`--dtype bfloat16`): autocast is for training in float32."
     ),
 }  # fmt: skip
-"""Every probe there is, by the names that `service.protocol.probes` teaches."""
+"""Every probe, by the names in `service.protocol.probes`."""
 
 
-def run_probe(bench: Bench, arguments: ProbesArguments, say: Callable[[str], None]) -> ProbeFinding:
-    """Run the probe `arguments.name` and leave the process as it was found.
+def run_probe(bench: Bench, arguments: ProbesArguments, report: Report) -> ProbeFinding:
+    """Run the probe `arguments.name` and restore the process's state.
 
-    Raises StudyError for a probe that does not exist, a batch that no bucket holds, or a model that lacks
-    what the probe spoils.
+    Raises StudyError for a probe that does not exist, a batch that no bucket holds, or a model without the
+    part that the fault is in.
     """
     if arguments.name not in TABLE:
         known = ", ".join(TABLE)
         raise StudyError("not_found", f"no probe '{arguments.name[:64]}'; try one of {known}", "name")
     probe = TABLE[arguments.name]
     with as_found(bench, probe.resets, probe.recompile_limit):
-        return _measure(bench, probe, arguments, say)
+        return _measure(bench, probe, arguments, report)
 
 
-def _measure(
-    bench: Bench, probe: Probe, arguments: ProbesArguments, say: Callable[[str], None]
-) -> ProbeFinding:
-    subject = make_subject(bench, arguments.batch_size)
-    trial = probe.run(subject, say)
-    repeats = min(arguments.repeats, trial.most_repeats or arguments.repeats)
-    say(f"timing {repeats} pairs of steps")
-    without, with_fault = interleave(trial, repeats, arguments.seed, bench.synchronise)
-    # Pairs lie close in time and share the machine's state; their median bears a pair that was disturbed.
+def _measure(bench: Bench, probe: Probe, arguments: ProbesArguments, report: Report) -> ProbeFinding:
+    probed = make_probed_model(bench, arguments.batch_size)
+    comparison = probe.run(probed, report)
+    repeats = min(arguments.repeats, comparison.most_repeats or arguments.repeats)
+    report(f"timing {repeats} pairs of steps")
+    without, with_fault = interleave(comparison, repeats, arguments.seed, bench.synchronise)
+    # A pair's steps run close together, in one state of the machine; the median tolerates disturbed pairs.
     ratio = median_interval([b / a for a, b in zip(without, with_fault, strict=True)])
     return ProbeFinding(
         name=arguments.name,
-        without=estimate(without),
-        with_fault=estimate(with_fault),
-        ratio=Ratio(value=ratio.value, low=ratio.low, high=ratio.high),
-        verdict=judge(ratio),
-        counter=trial.counter,
-        blame=trial.blame,
+        without=MedianSeconds.of(median_interval(without)),
+        with_fault=MedianSeconds.of(median_interval(with_fault)),
+        ratio=ratio,
+        verdict=verdict_of(ratio),
+        counter=comparison.counter,
+        blame=comparison.blame,
         cure=probe.cure,
         teaches=PROBES[arguments.name],
-        notes=trial.notes,
+        notes=comparison.notes,
         device=bench.device.type,
-        batch_size=subject.buffers.bucket,
+        batch_size=probed.buffers.bucket,
         phase=probe.phase,
-        layers=subject.model.config.layers,
+        layers=probed.model.config.layers,
     )
 
 
-def judge(ratio: Interval) -> Verdict:
-    """What the interval of times with the fault over times without it allows to say."""
+def verdict_of(ratio: Interval) -> Verdict:
+    """The verdict that the interval of times with the fault over times without it supports."""
     if not ratio.excludes_one or abs(ratio.value - 1) < SMALLEST_DIFFERENCE:
         return "no detectable difference"
     return "slower" if ratio.value > 1 else "faster"

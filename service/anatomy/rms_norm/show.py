@@ -19,15 +19,14 @@ def show(finding: RmsNormFinding, console: Console) -> None:
         title=f"x + residual, RMS-norm, gate: {where}",
     )
     for form in finding.forms:
-        low, high = (f"{(end or 0.0) * 1e6:.2f}" for end in (form.call.low, form.call.high))
+        value, low, high = (f"{end * 1e6:.2f}" for end in (form.call.value, form.call.low, form.call.high))
         kernels = "–" if form.kernels is None else str(form.kernels)
-        table.add_row(
-            form.name, f"{form.call.median_seconds * 1e6:.2f} \\[{low}, {high}]", kernels, f"{form.fits:.2f}"
-        )
+        table.add_row(form.name, f"{value} \\[{low}, {high}]", kernels, f"{form.fits:.2f}")
     console.print(table)
+    ratio = finding.opaque_ratio
     console.print(
         f"Both compile with {finding.graph_breaks} graph breaks. Opaque to the compiler "
-        f"({finding.runs} inside), the norm makes the compiled call take {finding.opaque_ratio:.2f} "
-        f"\\[{finding.opaque_ratio_low:.2f}, {finding.opaque_ratio_high:.2f}] times as long as the form "
+        f"({finding.runs} inside), the norm makes the compiled call take {ratio.value:.2f} "
+        f"\\[{ratio.low:.2f}, {ratio.high:.2f}] times as long as the form "
         "that the compiler can fuse."
     )

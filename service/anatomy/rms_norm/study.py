@@ -1,4 +1,4 @@
-"""A fused RMS-norm as a custom operator of torch, and what hiding it from the compiler costs."""
+"""Study of a fused RMS-norm as a custom operator, and of the cost of hiding it from the compiler."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from torch._inductor import metrics
 from torch.nn import functional
 
 from service.anatomy.errors import StudyError
-from service.anatomy.layers.arms import Arm, State, in_rounds
+from service.anatomy.layers.arms import Arm, State, time_arms
+from service.anatomy.progress import Report
 from service.measure.cases import Bench
-from service.measure.estimate import Estimate, estimate
-from service.statistics.intervals import median_interval
+from service.statistics.intervals import Interval, median_interval
 
-Say = Callable[[str], None]
 Norm = Callable[[Tensor, Tensor, float], Tensor]
 Form = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
@@ -38,14 +37,14 @@ class RmsNormArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class RmsNormForm(msgspec.Struct, frozen=True, kw_only=True):
-    """One way to write the norm, eager or compiled: what a call takes, on CUDA until the device is done.
+    """One form of the norm, eager or compiled. `call` is in seconds, on CUDA until the device is done.
 
     `kernels` counts what Inductor generated for it, None in eager. `fits` is the largest difference from
     ATen's form in eager, as a share of the tolerance of the dtype.
     """
 
     name: str
-    call: Estimate
+    call: Interval
     kernels: int | None
     fits: float
 
@@ -54,7 +53,7 @@ class RmsNormFinding(msgspec.Struct, frozen=True, kw_only=True):
     """The custom operator beside ATen's form, each between an addition and a gate that can be fused with it.
 
     `opaque_ratio` is the compiled custom form over the compiled ATen form, per round: above 1, hiding the
-    norm from the compiler costs. Both compiled with `fullgraph`, which a break would have made fail.
+    norm from the compiler costs time. Both were compiled with `fullgraph`, which raises at a break.
     """
 
     device: str
@@ -64,9 +63,7 @@ class RmsNormFinding(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int
     runs: str
     forms: list[RmsNormForm]
-    opaque_ratio: float
-    opaque_ratio_low: float
-    opaque_ratio_high: float
+    opaque_ratio: Interval
     graph_breaks: int
 
 
@@ -79,7 +76,7 @@ def rms_norm_operator() -> Norm:
 
     @torch.library.custom_op(NAME, mutates_args=(), device_types="cpu")
     def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-        # As the fake says; ATen would keep a transposed layout.
+        # Contiguous like the fake; ATen would keep a transposed layout.
         return aten_rms_norm(x, weight, epsilon).contiguous()
 
     @rms_norm.register_fake
@@ -96,14 +93,14 @@ def rms_norm_operator() -> Norm:
 
 
 def aten_rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-    """The form that torch knows and Inductor can take apart and fuse."""
+    """ATen's form, which Inductor can decompose and fuse."""
     return functional.rms_norm(x, weight.shape, weight, epsilon)
 
 
 def surrounded(norm: Norm) -> Form:
     """`norm` as in a block: after a residual addition, before a gate.
 
-    With a code object of its own, because compiled entries of one share a recompile limit.
+    Each with its own code object, because compiled entries of one code object share a recompile limit.
     """
 
     def form(x: Tensor, residual: Tensor, weight: Tensor, gate: Tensor) -> Tensor:
@@ -112,7 +109,7 @@ def surrounded(norm: Norm) -> Form:
     return FunctionType(form.__code__.replace(), form.__globals__, "form", None, form.__closure__)
 
 
-def compare_rms_norm(bench: Bench, arguments: RmsNormArguments, say: Say) -> RmsNormFinding:
+def compare_rms_norm(bench: Bench, arguments: RmsNormArguments, report: Report) -> RmsNormFinding:
     """Time both forms, eager and compiled, in interleaved rounds under inference mode.
 
     Raises StudyError where a form does not compile whole or does not compute what ATen's eager form does.
@@ -124,11 +121,11 @@ def compare_rms_norm(bench: Bench, arguments: RmsNormArguments, say: Say) -> Rms
     forms: dict[str, Form] = {f"{name}, eager": surrounded(norm) for name, norm in norms.items()}
     kernels: dict[str, int] = {}
     for name, norm in norms.items():
-        say(f"compiling the {name} form")
+        report(f"compiling the {name} form")
         forms[f"{name}, compiled"], kernels[f"{name}, compiled"] = _compiled(norm, inputs)
-    fits = {name: _fit(form, forms["ATen, eager"], inputs) for name, form in forms.items()}
+    fits = {name: _share_of_tolerance(form, forms["ATen, eager"], inputs) for name, form in forms.items()}
     arms = {name: _arm(bench, form, inputs) for name, form in forms.items()}
-    seconds = in_rounds(arms, bench.device, arguments.rounds, say)
+    seconds = time_arms(arms, bench.device, arguments.rounds, report)
     ratio = median_interval(
         [c / a for c, a in zip(seconds["custom, compiled"], seconds["ATen, compiled"], strict=True)]
     )
@@ -140,12 +137,12 @@ def compare_rms_norm(bench: Bench, arguments: RmsNormArguments, say: Say) -> Rms
         rounds=arguments.rounds,
         runs="Triton" if bench.device.type == "cuda" else "ATen",
         forms=[
-            RmsNormForm(name=name, call=estimate(seconds[name]), kernels=kernels.get(name), fits=fits[name])
+            RmsNormForm(
+                name=name, call=median_interval(seconds[name]), kernels=kernels.get(name), fits=fits[name]
+            )
             for name in forms
         ],
-        opaque_ratio=ratio.value,
-        opaque_ratio_low=ratio.low,
-        opaque_ratio_high=ratio.high,
+        opaque_ratio=ratio,
         graph_breaks=sum(counters["graph_break"].values()) - breaks,
     )
 
@@ -168,12 +165,12 @@ def _compiled(norm: Norm, inputs: tuple[Tensor, ...]) -> tuple[Form, int]:
     return form, metrics.generated_kernel_count - before
 
 
-def _fit(form: Form, reference: Form, inputs: tuple[Tensor, ...]) -> float:
+def _share_of_tolerance(form: Form, reference: Form, inputs: tuple[Tensor, ...]) -> float:
     with torch.inference_mode():
-        expected, got = reference(*inputs), form(*inputs)
-    # A few roundings of the dtype, relative to the largest output.
+        expected, result = reference(*inputs), form(*inputs)
+    # Eight roundings of the dtype, relative to the largest output.
     tolerance = 8 * torch.finfo(expected.dtype).eps * max(1.0, float(expected.abs().max()))
-    found = float((got - expected).abs().max()) / tolerance
+    found = float((result - expected).abs().max()) / tolerance
     if found > 1:
         raise StudyError("mode_failed", f"the norm differs from ATen's by {found:.1f} times the tolerance")
     return found

@@ -22,7 +22,8 @@ def _rms_norm(x, weight, out, width, epsilon, BLOCK: tl.constexpr):  # noqa: ANN
 
 def launch(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     """Normalise `x` [..., width] on CUDA, with float32 inside; the result is contiguous, of x's dtype."""
-    rows, width = x.contiguous().view(-1, x.shape[-1]), x.shape[-1]
+    rows = x.contiguous().view(-1, x.shape[-1])
+    width = x.shape[-1]
     out = torch.empty_like(rows)
     if out.numel():
         _rms_norm[(rows.shape[0],)](

@@ -1,4 +1,4 @@
-"""Reads a tape: the operators recorded, the nodes that would run backward, and what each of them keeps."""
+"""Reads a tape: forward operators, grad_fn nodes in backward order, and the tensors that each node saved."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from service.anatomy.errors import StudyError
-from service.anatomy.operators.records import is_view, nobody_called
+from service.anatomy.operators.records import is_autograds_copy, is_view
 from service.anatomy.tape.nodes import execution_order, saved_by, short_name
-from service.anatomy.tape.storages import Kind, SavedTensor, Storages, tensor_bytes, tensors_in
+from service.anatomy.tape.storages import OwnerKind, SavedTensor, Storages, tensor_bytes, tensors_in
 
 ACCUMULATE = "AccumulateGrad"
 
 
 class ForwardOperator(msgspec.Struct, frozen=True, kw_only=True):
-    """One operator below autograd, in order. `node` is the backward node made for it, None where none was.
+    """One operator below autograd, in order. `node` is its grad_fn node, None where it has none.
 
-    `new_bytes` is the memory that its results brought; a view brings none, nor does a write in place, which
-    is no view.
+    `new_bytes` is the memory that its results allocated: 0 for a view and for a write in place.
     """
 
     operator: str
@@ -34,9 +33,9 @@ class ForwardOperator(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BackwardNode(msgspec.Struct, frozen=True, kw_only=True):
-    """One node, at its place in the order in which the engine runs them.
+    """One grad_fn node; `index` is its place in the engine's order.
 
-    `feeds` are the nodes that get its gradients, one entry per edge.
+    `feeds` are the nodes that receive its gradients, one entry per edge.
     """
 
     index: int
@@ -46,28 +45,25 @@ class BackwardNode(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def saved_bytes(self) -> int:
-        """Bytes of the elements it keeps."""
+        """Bytes of the elements that it saved."""
         return sum(tensor.tensor_bytes for tensor in self.saved)
 
 
 class Leaf(msgspec.Struct, frozen=True, kw_only=True):
-    """A tensor that gets `.grad`; `grad_bytes` is what that costs. `node` accumulates it.
+    """A tensor that gets a `.grad` of `grad_bytes`, accumulated by `node`.
 
-    One of kind `input` stands for an activation: in a real step it is no leaf, and keeps no `.grad`.
+    One of kind `input` stands for an activation: in a real step it is not a leaf, and has no `.grad`.
     """
 
     name: str
-    kind: Kind
+    kind: OwnerKind
     shape: tuple[int, ...]
     grad_bytes: int
     node: int
 
 
-class _Recorder(TorchDispatchMode):
-    """Notes every operator that was called with the number of the newest autograd node.
-
-    That is its own node where one is new.
-    """
+class _ForwardRecorder(TorchDispatchMode):
+    """Records every operator with the sequence number of the node made for it, -1 where none was."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -75,12 +71,14 @@ class _Recorder(TorchDispatchMode):
         self._newest = _newest_node()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
-        newest, before = _newest_node(), self._newest
+        newest = _newest_node()
+        before = self._newest
         self._newest = newest
         result = func(*args, **(kwargs or {}))
-        if nobody_called(func, __file__):
+        if is_autograds_copy(func, __name__):
             return result
-        given_tensors, results = list(tensors_in((args, kwargs))), list(tensors_in(result))
+        given_tensors = list(tensors_in((args, kwargs)))
+        results = list(tensors_in(result))
         given = {t.untyped_storage().data_ptr() for t in given_tensors}
         new = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in results}
         operator = ForwardOperator(
@@ -96,7 +94,7 @@ class _Recorder(TorchDispatchMode):
 
 @dataclass(slots=True)
 class Tape:
-    """What `record` found."""
+    """Forward operators, grad_fn nodes in backward order, and leaves."""
 
     forward: list[ForwardOperator] = field(default_factory=list)
     nodes: list[BackwardNode] = field(default_factory=list)
@@ -104,13 +102,13 @@ class Tape:
 
 
 def record(
-    run: Callable[[], Tensor], storages: Storages, owner: Callable[[Tensor], tuple[Kind, str]]
+    run: Callable[[], Tensor], storages: Storages, owner: Callable[[Tensor], tuple[OwnerKind, str]]
 ) -> Tape:
-    """The tape of `run`'s result, with grad mode on. `owner` says a leaf's kind and name.
+    """The tape of `run`'s result, with grad mode on. `owner` gives a leaf's kind and name.
 
-    Raises StudyError where nothing was recorded, or where what was saved has been changed since.
+    Raises StudyError where the result has no grad_fn, or where a saved tensor was changed in place since.
     """
-    with torch.enable_grad(), _Recorder() as recorder:
+    with torch.enable_grad(), _ForwardRecorder() as recorder:
         result = run()
     if result.grad_fn is None:
         raise StudyError("invalid_request", "the result has no grad_fn: use x, w or b in it", "expression")
@@ -134,7 +132,7 @@ def record(
 
 
 def hooked(run: Callable[[], object], storages: Storages) -> list[SavedTensor]:
-    """What autograd saves while `run` runs, as its own hooks on saving see it, whatever becomes of it."""
+    """Every tensor that autograd saves while `run` runs, by saved-tensor hooks, whether or not it is kept."""
     seen: list[Tensor] = []
 
     def pack(tensor: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The nodes of a tape: in which order they would run, what each is called and which tensors it keeps."""
+"""The grad_fn nodes of a tape: their order in a backward pass, their names and their saved tensors."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ SAVED_PREFIX = "_saved_"
 
 
 def execution_order(root: Node) -> list[Node]:
-    """Every node below `root`, as autograd's engine runs them: whichever is ready and was made last.
+    """Every node below `root`, in the order of autograd's engine: of the ready ones the newest.
 
-    Gradients are accumulated as soon as they are complete: those nodes have the largest number of all.
+    AccumulateGrad nodes have the largest sequence number, so they run as soon as they are ready.
     """
     waiting: dict[Node, int] = {root: 0}
     stack = [root]
@@ -28,7 +28,9 @@ def execution_order(root: Node) -> list[Node]:
                 waiting[to] = 0
                 stack.append(to)
             waiting[to] += 1
-    ready, order, tie = [(-root._sequence_nr(), 0, root)], [], 0
+    ready = [(-root._sequence_nr(), 0, root)]
+    order = []
+    tie = 0
     while ready:
         node = heapq.heappop(ready)[2]
         order.append(node)
@@ -42,24 +44,25 @@ def execution_order(root: Node) -> list[Node]:
 
 
 def saved_by(node: Node) -> Iterator[tuple[str, Tensor]]:
-    """Names and tensors that `node` keeps. Raises StudyError for one that was changed in place since."""
+    """Names and tensors that `node` saved. Raises StudyError for one that was changed in place since."""
     try:
         for attribute in dir(node):
             if attribute.startswith(SAVED_PREFIX):
-                value, name = getattr(node, attribute), attribute.removeprefix(SAVED_PREFIX)
+                value = getattr(node, attribute)
+                name = attribute.removeprefix(SAVED_PREFIX)
                 if isinstance(value, Tensor):
                     yield name, value
                 elif isinstance(value, tuple):
                     yield from ((f"{name}[{i}]", t) for i, t in enumerate(value) if isinstance(t, Tensor))
-        # A torch.autograd.Function written in Python keeps its tensors under one name of its own.
+        # A torch.autograd.Function written in Python has its saved tensors in one attribute.
         for number, tensor in enumerate(getattr(node, "saved_tensors", ())):
             if isinstance(tensor, Tensor):
                 yield f"saved_tensors[{number}]", tensor
     except RuntimeError as error:
-        message = f"{short_name(node)}: {error}; do not change in place what a backward needs"
+        message = f"{short_name(node)}: {error}; do not change in place a tensor that backward needs"
         raise StudyError("invalid_request", message[:2000], "expression") from error
 
 
 def short_name(node: Node) -> str:
-    """Its class, as autograd calls it."""
+    """The class name of `node`, without autograd's namespace."""
     return node.name().removeprefix("torch::autograd::")

@@ -1,4 +1,4 @@
-"""A tape as tables in a terminal: forward, backward with what nodes keep, leaves, and each mode's step."""
+"""Prints a tape: forward operators, backward nodes with their saved tensors, leaves, each mode's step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROWS_SHOWN = 60
 
 
 def show(finding: TapeFinding, console: Console) -> None:
-    """Print `finding`; of a long tape the first rows, and how many there are."""
+    """Print `finding`; of a long tape the first rows, and their number."""
     console.print(f"tape of [bold]{escape(finding.source)}[/] on {finding.device}")
     console.print(_forward(finding), _backward(finding), _leaves(finding))
     console.print(

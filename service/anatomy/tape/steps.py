@@ -1,4 +1,4 @@
-"""What a tape holds during one step of each mode, and the most that the step itself had allocated at once."""
+"""What one step of a mode saves on the tape, and its peak of allocated memory."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ CPU_DEVICE_TYPE = 0
 
 
 class Peak(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes that torch's allocator gave to one step: the most at once above its start, and all together.
+    """Bytes that one step got from torch's allocator: the peak above its start, and the sum.
 
-    CPU: every allocation and release that the profiler was told of; kernels' own scratch is not torch's and
-    not in it. CUDA: the allocator's peak; a replayed graph allocates nothing, its pool was taken at capture.
-    `allocations` and `allocated_bytes` are None on CUDA.
+    CPU: from the profiler's memory events; scratch that kernels allocate otherwise is not in it. CUDA: the
+    allocator's peak; a replayed graph allocates nothing, its pool was allocated at capture. `allocations` and
+    `allocated_bytes` are None on CUDA.
     """
 
     peak_bytes: int
@@ -33,7 +33,7 @@ class Peak(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TapeOfStep(msgspec.Struct, frozen=True, kw_only=True):
-    """One step of a mode: what autograd saved in it, as its hooks on saving saw, and what was allocated."""
+    """One step of a mode: the tensors that autograd saved, by saved-tensor hooks, and its allocations."""
 
     mode: str
     effective: str
@@ -42,14 +42,14 @@ class TapeOfStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tape_of_step(bench: Bench, case: Case) -> TapeOfStep:
-    """Run two steps of `case`: one with hooks on what is saved, one with an account of allocations."""
+    """Run two steps of `case`: one with saved-tensor hooks, one that records allocations."""
     saved = hooked(case.call, Storages(owned_by(bench, case.buffers)))
     effective = MODES[case.mode].effect(bench.device.type).name
     return TapeOfStep(mode=case.mode, effective=effective, held=held(saved), step=peak_of(bench, case))
 
 
 def peak_of(bench: Bench, case: Case) -> Peak:
-    """The most memory that one step had at once, its results included."""
+    """The peak of memory of one step, its results included."""
     if bench.device.type == "cuda":
         return _peak_on_cuda(case)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as session:
@@ -66,7 +66,8 @@ def peak_of_events(events: Iterable[dict[str, Any]]) -> Peak:
         for event in sorted(events, key=lambda event: event.get("ts", 0.0))
         if event["name"] == MEMORY_EVENT and event["args"]["Device Type"] == CPU_DEVICE_TYPE
     ]
-    now = most = 0
+    now = 0
+    most = 0
     for change in changes:
         now += change
         most = max(most, now)

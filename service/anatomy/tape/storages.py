@@ -1,4 +1,4 @@
-"""Bytes that tensors hold, each storage counted once, and whose they are: a parameter's, the cache's, …"""
+"""Bytes of tensors by storage, each counted once, and by owner: parameters, cache, …"""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from torch import Tensor
 from service.measure.cases import Bench
 from service.step.buffers import Buffers
 
-Kind = Literal["parameter", "buffer", "cache", "input", "intermediate"]
-"""`intermediate`: made by the step itself. Only this kind is memory that nothing but the tape keeps alive."""
+OwnerKind = Literal["parameter", "buffer", "cache", "input", "intermediate"]
+"""`intermediate`: made by the step itself, and kept alive by nothing but the tape."""
 
-
-NOBODY: tuple[Kind, None] = ("intermediate", None)
+NO_OWNER: tuple[OwnerKind, None] = ("intermediate", None)
 
 
 class SavedTensor(msgspec.Struct, frozen=True, kw_only=True):
-    """A tensor that a backward node keeps. `storage` numbers storages: equal numbers are the same memory.
+    """A saved tensor of a grad_fn node. `storage` numbers storages: equal numbers are the same memory.
 
-    `tensor_bytes` are those of its elements, `storage_bytes` what it keeps alive: for a view, all of its
-    base. `of` names the parameter, buffer or input.
+    `tensor_bytes` is the size of its elements, `storage_bytes` that of its storage: for a view, of its base.
+    `of` names the parameter, buffer or input.
     """
 
     name: str
@@ -31,38 +30,38 @@ class SavedTensor(msgspec.Struct, frozen=True, kw_only=True):
     tensor_bytes: int
     storage_bytes: int
     storage: int
-    kind: Kind
+    kind: OwnerKind
     of: str | None
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tape keeps alive. `tensor_bytes` adds up elements, shared ones each time they are saved.
+    """Sums over saved tensors. `tensor_bytes` counts a tensor each time it is saved.
 
-    `storage_bytes` counts each storage once, and `by_kind` splits that; `own_bytes` is what would be freed
-    without the tape, its intermediates.
+    `storage_bytes` counts each storage once, and `by_kind` splits it; `own_bytes` are the intermediates,
+    which only the tape keeps alive.
     """
 
     tensors: int
     tensor_bytes: int
     storages: int
     storage_bytes: int
-    by_kind: dict[Kind, int]
+    by_kind: dict[OwnerKind, int]
     own_bytes: int
 
 
 class Storages:
-    """Numbers storages as they are met; `owned` says whose those are that were there before the tape."""
+    """Numbers storages in order of first use; `owned` are the tensors that exist before the tape."""
 
-    def __init__(self, owned: Iterable[tuple[Kind, str, Tensor]]) -> None:
-        self._owners: dict[int, tuple[Kind, str | None]] = {}
+    def __init__(self, owned: Iterable[tuple[OwnerKind, str, Tensor]]) -> None:
+        self._owners: dict[int, tuple[OwnerKind, str | None]] = {}
         self._numbers: dict[int, int] = {}
         for kind, name, tensor in owned:
             self._owners.setdefault(_address(tensor), (kind, name))
 
     def saved(self, name: str, tensor: Tensor) -> SavedTensor:
-        """Describe `tensor`. It must stay alive as long as others are described: addresses are used again."""
+        """Describe `tensor`, which must outlive the descriptions of others: addresses are reused."""
         address = _address(tensor)
-        kind, of = self._owners.get(address, NOBODY)
+        kind, of = self._owners.get(address, NO_OWNER)
         return SavedTensor(
             name=name,
             shape=tuple(tensor.shape),
@@ -76,10 +75,10 @@ class Storages:
 
 
 def held(saved: Iterable[SavedTensor]) -> Held:
-    """Add up what was saved, each storage once."""
+    """The sums of `saved`."""
     every = list(saved)
     by_storage = {tensor.storage: tensor for tensor in every}.values()
-    by_kind: dict[Kind, int] = {}
+    by_kind: dict[OwnerKind, int] = {}
     for tensor in by_storage:
         by_kind[tensor.kind] = by_kind.get(tensor.kind, 0) + tensor.storage_bytes
     return Held(
@@ -102,8 +101,8 @@ def distinct_bytes(tensors: Iterable[Tensor]) -> int:
     return sum({_address(t): t.untyped_storage().nbytes() for t in tensors}.values())
 
 
-def owned_by(bench: Bench, buffers: Buffers) -> Iterator[tuple[Kind, str, Tensor]]:
-    """What is there before a step of the served model: its weights, its tables, the cache and its inputs."""
+def owned_by(bench: Bench, buffers: Buffers) -> Iterator[tuple[OwnerKind, str, Tensor]]:
+    """Tensors that exist before a step of the served model: weights, buffers, cache and inputs."""
     for name, parameter in bench.model.named_parameters():
         yield "parameter", name, parameter
     for name, buffer in bench.model.named_buffers():

@@ -1,25 +1,24 @@
-"""The tape of an expression or of the model's block, what it keeps, and what each mode's step keeps."""
+"""Study of the tape: of an expression or the model's block, with what it and each mode's step save."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import msgspec
 import torch
 
-from service.anatomy.choosing import choose_bucket, choose_case, choose_modes
+from service.anatomy.progress import Report
+from service.anatomy.resolve import resolve_bucket, resolve_case, resolve_modes
+from service.anatomy.tape.computations import choose_computation
 from service.anatomy.tape.graph import BackwardNode, ForwardOperator, Leaf, hooked, record
 from service.anatomy.tape.steps import TapeOfStep, tape_of_step
 from service.anatomy.tape.storages import Held, Storages, held
-from service.anatomy.tape.subjects import choose_subject
 from service.measure.cases import Bench
 from service.protocol.messages import Phase
 
 
 class TapeArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`expression` is `block`, `step` or one of `tape_subjects.MENU`; `mode` None is every configured one.
+    """`expression` is `block`, `step` or a key of `computations.MENU`; `mode` None is every configured one.
 
-    Where `tape_subjects.own_expressions` is set, it may also be any expression over x, w, b and F.
+    Where `computations.own_expressions` is set, it may also be any expression over x, w, b and F.
     """
 
     expression: str = "block"
@@ -31,9 +30,9 @@ class TapeArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class TapeFinding(msgspec.Struct, frozen=True, kw_only=True):
     """A tape. `backward` is in the order in which autograd's engine would run it.
 
-    `held` adds up what the nodes keep, `hooked` what autograd's hooks on saving saw in a second run: two ways
-    to one number, but for results dropped on the way and Python numbers, which the hooks are not shown.
-    `grad_bytes` is what `.grad` of the parameters among `leaves` costs after a backward: an input is a leaf
+    `held` sums the nodes' saved tensors, `hooked` those that saved-tensor hooks saw in a second run. They
+    differ by results that were dropped meanwhile and by Python numbers, which hooks do not see.
+    `grad_bytes` is the size of `.grad` of the parameters among `leaves` after a backward: an input is a leaf
     here only because it stands for an activation. `steps` has each mode's step.
     """
 
@@ -51,23 +50,23 @@ class TapeFinding(msgspec.Struct, frozen=True, kw_only=True):
     steps: list[TapeOfStep]
 
 
-def read_tape(bench: Bench, arguments: TapeArguments, say: Callable[[str], None]) -> TapeFinding:
+def read_tape(bench: Bench, arguments: TapeArguments, report: Report) -> TapeFinding:
     """Record and read the tape. Raises StudyError for arguments that cannot work."""
-    modes = choose_modes(bench, arguments.mode)
-    bucket = choose_bucket(bench, arguments.batch_size)
-    subject = choose_subject(bench, arguments.expression, bucket, arguments.phase)
-    say(f"recording the tape of {subject.source}")
-    tape = record(subject.run, Storages(subject.owned), subject.owner_of)
+    modes = resolve_modes(bench, arguments.mode)
+    bucket = resolve_bucket(bench, arguments.batch_size)
+    computation = choose_computation(bench, arguments.expression, bucket, arguments.phase)
+    report(f"recording the tape of {computation.source}")
+    tape = record(computation.run, Storages(computation.owned), computation.owner_of)
     with torch.enable_grad():
-        seen = hooked(subject.run, Storages(subject.owned))
+        seen = hooked(computation.run, Storages(computation.owned))
     steps = []
     for mode in modes:
-        case = choose_case(bench, mode, bucket, arguments.phase, say)
-        say(f"one step of {mode}")
+        case = resolve_case(bench, mode, bucket, arguments.phase, report)
+        report(f"one step of {mode}")
         steps.append(tape_of_step(bench, case))
     return TapeFinding(
-        expression=subject.name,
-        source=subject.source,
+        expression=computation.name,
+        source=computation.source,
         device=bench.device.type,
         batch_bucket=bucket,
         phase=arguments.phase,

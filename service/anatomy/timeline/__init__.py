@@ -1,1 +1,1 @@
-"""One step of two modes on one axis."""
+"""One step of one or two modes as blocks on a time axis."""

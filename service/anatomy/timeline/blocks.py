@@ -12,9 +12,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from service.measure.cases import Bench, Case
 from service.step.profiling import chrome_events
 from service.step.trace import DEVICE_WORK, LAUNCH_CALLS, STEP_MARK, Event, ProfiledStep, read_steps
-
-WARM_STEPS = 2
-"""Steps before the ones that count: the profiler's first mark takes milliseconds."""
+from service.step.untimed import LEAD_STEPS_UNDER_PROFILER
 
 STEPS = 9
 
@@ -22,18 +20,18 @@ OF_AUTOGRAD = frozenset({"detach", "detach_"})
 RUNTIME = frozenset({"cuda_runtime", "cuda_driver"})
 
 Lane = Literal["host", "device"]
-Kind = Literal["operator", "compiled", "launch", "runtime", "mark", "kernel", "copy"]
+BlockKind = Literal["operator", "compiled", "launch", "runtime", "mark", "kernel", "copy"]
 
 
-class Block(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that ran, `begin_us` after the step began. `depth` counts the blocks of its lane around it.
+class TraceBlock(msgspec.Struct, frozen=True, kw_only=True):
+    """An event of the trace, `begin_us` after the step began. `depth` counts enclosing blocks of its lane.
 
-    `row` is the host's thread or the device's stream; `launched_by` is the index of the block on the host
-    whose call started this one, None on the host.
+    `row` is the host's thread or the device's stream; `launched_by` is the index of the host block whose call
+    launched this device block, None on the host.
     """
 
     name: str
-    kind: Kind
+    kind: BlockKind
     lane: Lane
     row: int
     depth: int
@@ -42,32 +40,31 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     launched_by: int | None = None
 
 
-class RecordedStep(msgspec.Struct, frozen=True, kw_only=True):
-    """The step of median length among those recorded; `profiled_seconds` ends with its last work anywhere.
+class StepBlocks(msgspec.Struct, frozen=True, kw_only=True):
+    """The step of median length among those recorded; `profiled_seconds` lasts until its last block's end.
 
-    Under the profiler a step takes longer than alone, and the more so the more blocks it has. `counted` is
-    what the trace's reader says of it.
+    The profiler lengthens a step, the more so the more blocks it has. `counted` are the sums of its trace.
     """
 
-    blocks: list[Block]
+    blocks: list[TraceBlock]
     profiled_seconds: float
     counted: ProfiledStep
 
 
-def record_step(bench: Bench, case: Case) -> RecordedStep:
-    """Profile a few steps of `case` and take the one in the middle."""
+def record_step(bench: Bench, case: Case) -> StepBlocks:
+    """Profile a few steps of `case` and take the one of median length."""
     activities = [ProfilerActivity.CPU]
     if bench.device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
     with profile(activities=activities, acc_events=True) as session:
-        for _ in range(WARM_STEPS + STEPS):
+        for _ in range(LEAD_STEPS_UNDER_PROFILER + STEPS):
             with record_function(STEP_MARK):
                 case.call()
             bench.synchronise()
-    return read_step(chrome_events(session), bench.device.type == "cuda", WARM_STEPS)
+    return read_step(chrome_events(session), bench.device.type == "cuda", LEAD_STEPS_UNDER_PROFILER)
 
 
-def read_step(events: list[Event], cuda: bool, skip: int = 0) -> RecordedStep:
+def read_step(events: list[Event], cuda: bool, skip: int = 0) -> StepBlocks:
     """The marked step of median length, after `skip` others. Raises ValueError where there is none."""
     complete = [event for event in events if event.get("ph") == "X" and "dur" in event]
     marks = [e for e in complete if e["name"] == STEP_MARK and e.get("cat") == "user_annotation"]
@@ -79,10 +76,10 @@ def read_step(events: list[Event], cuda: bool, skip: int = 0) -> RecordedStep:
     ends = [max(_end(block) for block in blocks) for blocks, _ in found]
     middle = ends.index(median_low(ends))
     blocks, step = found[middle]
-    return RecordedStep(blocks=blocks, profiled_seconds=ends[middle] / 1e6, counted=step)
+    return StepBlocks(blocks=blocks, profiled_seconds=ends[middle] / 1e6, counted=step)
 
 
-def outermost(blocks: Iterable[Block], kinds: set[Kind]) -> Iterator[Block]:
+def outermost(blocks: Iterable[TraceBlock], kinds: set[BlockKind]) -> Iterator[TraceBlock]:
     """Blocks of `kinds` that lie in no other block of `kinds` on their row."""
     until: dict[tuple[Lane, int], float] = {}
     for block in blocks:
@@ -92,7 +89,7 @@ def outermost(blocks: Iterable[Block], kinds: set[Kind]) -> Iterator[Block]:
             yield block
 
 
-def _blocks(events: list[Event], mark: Event, cuda: bool) -> list[Block]:
+def _blocks(events: list[Event], mark: Event, cuda: bool) -> list[TraceBlock]:
     begin, end = mark["ts"], mark["ts"] + mark["dur"]
     inside = [event for event in events if begin <= event["ts"] < end]
     on_host = [e for e in inside if e["tid"] == mark["tid"] or e.get("cat") in RUNTIME]
@@ -121,9 +118,9 @@ def _nested(events: list[Event]) -> Iterator[tuple[Event, int]]:
         ends.append(event["ts"] + event["dur"])
 
 
-def _block(event: Event, begin: float, lane: Lane, depth: int) -> Block:
+def _block(event: Event, begin: float, lane: Lane, depth: int) -> TraceBlock:
     row: Any = event["tid"] if lane == "host" else event["args"].get("stream", 0)
-    return Block(
+    return TraceBlock(
         name=event["name"],
         kind=_kind(event),
         lane=lane,
@@ -134,17 +131,17 @@ def _block(event: Event, begin: float, lane: Lane, depth: int) -> Block:
     )
 
 
-def _kind(event: Event) -> Kind:
+def _kind(event: Event) -> BlockKind:
     category = event.get("cat")
     if category in DEVICE_WORK:
         return "kernel" if category == "kernel" else "copy"
     if category in RUNTIME:
         return "launch" if event["name"] in LAUNCH_CALLS else "runtime"
     if category == "cpu_op":
-        # The compiler leaves marks of its own in this category, without a namespace; autograd does for views.
+        # Compiled code marks itself in this category too, without a namespace, as does autograd for views.
         return "operator" if "::" in event["name"] or event["name"] in OF_AUTOGRAD else "compiled"
     return "mark"
 
 
-def _end(block: Block) -> float:
+def _end(block: TraceBlock) -> float:
     return block.begin_us + block.duration_us

@@ -1,4 +1,4 @@
-"""A timeline to take away: a trace of both modes for Perfetto, and a page that opens without a network."""
+"""Writes a timeline: a trace of both modes for Perfetto, and a page that opens offline."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from service.anatomy.timeline.tracks import TimelineFinding, Track
 TRACE_FILE = "timeline.trace.json.gz"
 PAGE_FILE = "timeline.html"
 DEVICE_ROWS = 1000
-"""Added to a stream's number, so that no stream shares its row with a thread of the host."""
+"""Added to a stream's number, so that no stream has the row of a host thread."""
 
 
 def write(finding: TimelineFinding, folder: Path) -> list[Path]:
-    """Write the trace and the page into `folder`, which is made; returns where they are.
+    """Write the trace and the page into `folder`, which is created; returns their paths.
 
     Raises StudyError where that fails, or where plotly, which draws the page, is not installed.
     """
-    drawn = page(finding)
+    text = page(finding)
     trace_file, page_file = folder / TRACE_FILE, folder / PAGE_FILE
     try:
         folder.mkdir(parents=True, exist_ok=True)
         trace_file.write_bytes(gzip.compress(json.dumps(trace(finding)).encode()))
-        page_file.write_text(drawn, encoding="utf-8")
+        page_file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise StudyError("invalid_request", f"cannot write to {folder}: {error.strerror}", "out") from error
     return [trace_file, page_file]
 
 
 def trace(finding: TimelineFinding) -> dict[str, Any]:
-    """All tracks in the Chrome trace format (its JSON object form): one process each, begins at 0 µs."""
+    """All tracks in the Chrome trace format (JSON object form): one process each, from 0 µs."""
     events = [
         event for number, track in enumerate(finding.tracks, start=1) for event in _process(track, number)
     ]

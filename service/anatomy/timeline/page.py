@@ -1,4 +1,4 @@
-"""A timeline as one HTML page with everything in it, so that it opens offline."""
+"""A timeline as one self-contained HTML page, which opens offline."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import importlib.util
 from typing import Any
 
 from service.anatomy.errors import StudyError
-from service.anatomy.timeline.blocks import Block, Kind
-from service.anatomy.timeline.tracks import TimelineFinding, Track, how_taxed, interval_words, words_of_tax
+from service.anatomy.timeline.blocks import BlockKind, TraceBlock
+from service.anatomy.timeline.tracks import TimelineFinding, Track, interval_text, tax_source_text, tax_text
 
-COLOURS: dict[Kind, str] = {
+COLOURS: dict[BlockKind, str] = {
     "mark": "#D9CBA3", "operator": "#3D85C6", "compiled": "#E9A23B", "launch": "#C2549D",
     "runtime": "#8D6CAB", "kernel": "#5B8C5A", "copy": "#8A94A6",
 }  # fmt: skip
-MEANINGS: dict[Kind, str] = {
+MEANINGS: dict[BlockKind, str] = {
     "mark": "the step", "operator": "operator call", "compiled": "compiled code", "launch": "launch call",
     "runtime": "other CUDA call", "kernel": "kernel", "copy": "copy or fill",
 }  # fmt: skip
@@ -34,28 +34,28 @@ def check_page() -> None:
 
 
 def page(finding: TimelineFinding) -> str:
-    """The page. Raises StudyError where it cannot be drawn, see `check_page`."""
+    """The page as HTML. Raises StudyError as `check_page` does."""
     check_page()
     title = f"One {finding.phase} step, batch {finding.batch_bucket}, {finding.device}"
     figure = _figure(finding).to_html(full_html=False, include_plotlyjs=True)
     rows = "".join(map(_row, finding.tracks))
-    how = html.escape(how_taxed(finding))
+    source = html.escape(tax_source_text(finding))
     return (
         f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{title}</title><style>{_STYLE}</style>"
         f"<h1>{title}</h1><table><tr><th>mode<th>runs as<th>step<th>tax<th>calls<th>launches"
         f"<th>under the profiler</tr>{rows}</table>{figure}"
         f"<p>Blocks are times under the profiler, which lengthens a step by the factor in the last column: "
-        f"they show what follows what. Step and tax are measured without it. Tax: {how}.</p></html>\n"
+        f"they show the order of events. Step and tax are measured without it. Tax: {source}.</p></html>\n"
     )
 
 
 def _row(track: Track) -> str:
-    wall = interval_words(track.wall.median_seconds, track.wall.low, track.wall.high, 1e6, " µs")
+    wall = interval_text(track.wall, 1e6, " µs")
     cells = (
         track.mode,
         track.effective,
         wall,
-        words_of_tax(track),
+        tax_text(track),
         str(track.operators),
         "–" if track.launches is None else str(track.launches),
         f"{1e6 * track.profiled_seconds:.0f} µs, ×{track.stretch:.2f}",
@@ -71,7 +71,7 @@ def _figure(finding: TimelineFinding) -> Any:  # noqa: ANN401 - plotly has no ty
     for track in finding.tracks:
         for lane in sorted({(b.lane, b.row, b.depth) for b in track.blocks}, key=_top_down):
             rows.append(_label(track, *lane))
-    shown: set[Kind] = set()
+    shown: set[BlockKind] = set()
     for track in finding.tracks:
         for kind in COLOURS:
             blocks = [block for block in track.blocks if block.kind == kind]
@@ -91,7 +91,7 @@ def _figure(finding: TimelineFinding) -> Any:  # noqa: ANN401 - plotly has no ty
     return figure
 
 
-def _bars(track: Track, blocks: list[Block]) -> dict[str, Any]:
+def _bars(track: Track, blocks: list[TraceBlock]) -> dict[str, Any]:
     kind = blocks[0].kind
     return {
         "orientation": "h",

@@ -1,4 +1,4 @@
-"""A timeline in a terminal: host over device for each mode, on one axis, and what the steps took."""
+"""Prints a timeline: host over device for each mode on one axis, and a table of times."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from service.anatomy.timeline.blocks import Block, Kind, outermost
+from service.anatomy.timeline.blocks import BlockKind, TraceBlock, outermost
 from service.anatomy.timeline.tracks import (
     TimelineFinding,
     Track,
-    how_taxed,
-    interval_words,
-    words_of_tax,
+    interval_text,
+    tax_source_text,
+    tax_text,
 )
 
 STYLES: dict[str, tuple[str, str, str]] = {
@@ -27,17 +27,17 @@ STYLES: dict[str, tuple[str, str, str]] = {
     "copy": ("▓", "bright_black", "copy or fill"),
     "idle": ("·", "bright_black", "Python, or idle device"),
 }
-"""What fills a cell, by what took most of its time; on a tie the upper one."""
+"""Character, colour and meaning, by what took most of a cell's time; on a tie the first row."""
 
-HOST_LAYERS: tuple[set[Kind], ...] = ({"launch", "runtime"}, {"operator"}, {"compiled"})
-"""Inner before outer: time in a launch call is not also the operator's that made it."""
+HOST_LAYERS: tuple[set[BlockKind], ...] = ({"launch", "runtime"}, {"operator"}, {"compiled"})
+"""Inner before outer: time in a launch call is not counted as its operator's too."""
 
 LABEL_WIDTH = 24
 LEAST_CELLS = 20
 
 
 def show(finding: TimelineFinding, console: Console) -> None:
-    """Print `finding` as wide as the terminal is."""
+    """Print `finding` at the terminal's width."""
     where = f"batch {finding.batch_bucket}, {finding.device}"
     console.print(f"one {finding.phase} step, {where}; blocks are times under the profiler")
     cells = max(console.width - LABEL_WIDTH - 1, LEAST_CELLS)
@@ -52,19 +52,19 @@ def show(finding: TimelineFinding, console: Console) -> None:
         console.print(f"written: {file}", markup=False, soft_wrap=True)
     if not finding.files:
         console.print("[dim]--out FOLDER writes a Perfetto trace and a page.[/]")
-    console.print(f"[dim]tax: {how_taxed(finding)}.[/]")
+    console.print(f"[dim]tax: {tax_source_text(finding)}.[/]")
     console.print("[dim]calls: into the dispatcher; what a composite operator calls in turn is left out.[/]")
 
 
 def _table(finding: TimelineFinding) -> Table:
     table = Table("mode", "runs as", "step µs", "tax", "calls", "launches", "kernels", "profiled")
     for track in finding.tracks:
-        wall = interval_words(track.wall.median_seconds, track.wall.low, track.wall.high, 1e6, "")
+        wall = interval_text(track.wall, 1e6, "")
         table.add_row(
             track.mode,
             track.effective,
             wall,
-            words_of_tax(track),
+            tax_text(track),
             str(track.operators),
             _count(track.launches),
             _count(track.kernels),
@@ -82,10 +82,10 @@ def _lanes(track: Track, cell_us: float, cells: int) -> Iterator[tuple[str, Text
         yield f"{track.mode} device", paint([device], cell_us, cells, track.profiled_seconds * 1e6)
 
 
-def paint(layers: list[list[Block]], cell_us: float, cells: int, end_us: float) -> Text:
-    """One lane: each cell shows what took most of its `cell_us`; blank after `end_us`.
+def paint(layers: list[list[TraceBlock]], cell_us: float, cells: int, end_us: float) -> Text:
+    """One lane: each cell shows the kind that took most of its `cell_us`; blank after `end_us`.
 
-    A layer's blocks do not overlap; time that an earlier layer has in a cell is taken off later ones.
+    A layer's blocks do not overlap; an earlier layer's time in a cell is subtracted from later ones.
     """
     taken: list[dict[str, float]] = [{} for _ in range(cells)]
     for layer in layers:
@@ -109,7 +109,7 @@ def paint(layers: list[list[Block]], cell_us: float, cells: int, end_us: float) 
     return text
 
 
-def _cells_of(block: Block, cell_us: float, cells: int) -> Iterator[tuple[int, float]]:
+def _cells_of(block: TraceBlock, cell_us: float, cells: int) -> Iterator[tuple[int, float]]:
     end = block.begin_us + block.duration_us
     cell = int(block.begin_us / cell_us)
     while cell < cells and cell * cell_us < end:

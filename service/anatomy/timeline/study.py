@@ -1,29 +1,29 @@
-"""One step as host and device blocks, two modes on one time axis, and the share of it that was no kernel."""
+"""Study of one step as host and device blocks, two modes on one axis, and the share that was no kernel."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from models.served import NoTwin
-from service.anatomy.choosing import choose_bucket, choose_case, choose_modes
 from service.anatomy.errors import StudyError
+from service.anatomy.progress import Report
+from service.anatomy.resolve import resolve_bucket, resolve_case, resolve_modes
 from service.anatomy.timeline.blocks import record_step
 from service.anatomy.timeline.files import write
 from service.anatomy.timeline.page import check_page
 from service.anatomy.timeline.tax import Timed, tax_by_floor, tax_by_kernels, time_steps
 from service.anatomy.timeline.tracks import TimelineFinding, Track
 from service.measure.cases import Bench, Case
-from service.measure.estimate import estimate
-from service.measure.floors import prepare_floor
+from service.measure.floors import prepare_floors
 from service.protocol.messages import Phase
 from service.protocol.modes import MODES
+from service.statistics.intervals import median_interval
 
 
 class TimelineArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`against` is a second mode for the same axis; `out` a folder for a trace and a page."""
+    """`against` is a second mode on the same axis; `out` is a folder for a trace and a page."""
 
     mode: str = "eager"
     against: str | None = None
@@ -32,21 +32,21 @@ class TimelineArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     out: str | None = None
 
 
-def draw_timeline(bench: Bench, arguments: TimelineArguments, say: Callable[[str], None]) -> TimelineFinding:
+def draw_timeline(bench: Bench, arguments: TimelineArguments, report: Report) -> TimelineFinding:
     """Record the steps. Raises StudyError for arguments that cannot work or a mode that does not compile."""
     if arguments.out is not None:
         check_page()
-    bucket = choose_bucket(bench, arguments.batch_size)
-    modes = choose_modes(bench, arguments.mode)
+    bucket = resolve_bucket(bench, arguments.batch_size)
+    modes = resolve_modes(bench, arguments.mode)
     if arguments.against is not None:
         if arguments.against == arguments.mode:
             raise StudyError("invalid_request", "against: name another mode than mode", "against")
-        modes += choose_modes(bench, arguments.against, "against")
-    cases = [choose_case(bench, mode, bucket, arguments.phase, say) for mode in modes]
-    missing = _prepare_floors(bench, cases, say)
-    say("timing steps without a profiler")
-    timed = time_steps(bench, cases)
-    say("recording steps with the profiler")
+        modes += resolve_modes(bench, arguments.against, "against")
+    cases = [resolve_case(bench, mode, bucket, arguments.phase, report) for mode in modes]
+    missing = _prepare_floors(bench, cases, report)
+    report("timing steps without a profiler")
+    timed = time_steps(bench, cases, report)
+    report("recording steps with the profiler")
     tracks = [_track(bench, one, missing) for one in timed]
     finding = TimelineFinding(
         device=bench.device.type, batch_bucket=bucket, phase=arguments.phase, tracks=tracks, files=[]
@@ -56,22 +56,25 @@ def draw_timeline(bench: Bench, arguments: TimelineArguments, say: Callable[[str
     return msgspec.structs.replace(finding, files=list(map(str, write(finding, Path(arguments.out)))))
 
 
-def _prepare_floors(bench: Bench, cases: list[Case], say: Callable[[str], None]) -> str | None:
-    """On a CPU build the hollow twins; returns why there are none, where there are none."""
+def _prepare_floors(bench: Bench, cases: list[Case], report: Report) -> str | None:
+    """Build the hollow twins on a CPU; returns the reason where the model has none."""
     if bench.device.type == "cuda":
         return None
     try:
         for case in cases:
-            prepare_floor(bench, case.mode, case.buffers.bucket, say)
+            prepare_floors(bench, case.mode, [case.buffers.bucket], report)
     except NoTwin as missing:
         return str(missing)
     return None
 
 
 def _track(bench: Bench, timed: Timed, missing: str | None) -> Track:
-    case, wall = timed.case, estimate(timed.seconds)
-    effect, recorded = MODES[case.mode].effect(bench.device.type), record_step(bench, case)
-    counted, tax = recorded.counted, None
+    case = timed.case
+    wall = median_interval(timed.seconds)
+    effect = MODES[case.mode].effect(bench.device.type)
+    recorded = record_step(bench, case)
+    counted = recorded.counted
+    tax = None
     if counted.kernel_seconds is not None:
         tax = tax_by_kernels(counted.kernel_seconds, wall)
     elif timed.floor is not None:
@@ -84,7 +87,7 @@ def _track(bench: Bench, timed: Timed, missing: str | None) -> Track:
         tax=tax,
         no_tax=missing,
         profiled_seconds=recorded.profiled_seconds,
-        stretch=recorded.profiled_seconds / wall.median_seconds,
+        stretch=recorded.profiled_seconds / wall.value,
         operators=counted.operators,
         kernels=counted.kernels,
         launches=counted.launches,

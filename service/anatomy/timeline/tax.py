@@ -1,23 +1,24 @@
-"""The tax on a step: the share of its time that was no kernel, and how that is known on this device."""
+"""The tax on a step, TaxBreak's term (arXiv:2603.12465): the share of its time that was no kernel."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter_ns
 from typing import Literal
 
 import msgspec
-import torch
 
+from service.anatomy.progress import Report
 from service.measure.cases import Bench, Case
-from service.measure.estimate import Estimate
-from service.measure.floors import floor
+from service.measure.floors import floors
+from service.measure.rounds import in_rounds
 from service.protocol.messages import Phase
-from service.protocol.status import Floor
+from service.statistics.intervals import Interval
+from service.step.untimed import LEAD_STEPS
 
-PARTS, ROUNDS = 3, 4
-LEAD_STEPS = 3
-"""Untimed steps before timed ones: a mode's first step after another mode's is slower."""
+PARTS = 3
+ROUNDS = 4
 
 TIMED_STEPS = 5
 
@@ -30,82 +31,83 @@ HOW_ON_CUDA = "1 − kernel durations, by the device's clock, over the step's wa
 
 
 class Tax(msgspec.Struct, frozen=True, kw_only=True):
-    """Share of a step's wall time in which no kernel ran, with its 95 % bounds where there are any.
+    """Share of a step's wall time in which no kernel ran.
 
     `floor`: a lower estimate, from a decode step's dispatch floor. `kernels`: from their summed durations.
+    `how` explains that in a sentence.
     """
 
-    fraction: float
-    low: float | None
-    high: float | None
+    fraction: Interval
     source: Literal["floor", "kernels"]
     how: str
 
 
 @dataclass(slots=True)
 class Timed:
-    """A case, the wall times of its steps so far, and on a CPU its floor; None without a hollow twin."""
+    """A case, the wall seconds of its steps, and on a CPU its floor; None without a hollow twin."""
 
     case: Case
     seconds: list[float] = field(default_factory=list)
-    floor: Floor | None = None
+    floor: Interval | None = None
 
 
-def time_steps(bench: Bench, cases: list[Case]) -> list[Timed]:
-    """Time whole steps, no profiler on, in interleaved rounds.
+def time_steps(bench: Bench, cases: list[Case], report: Report) -> list[Timed]:
+    """Time whole steps without a profiler, in interleaved rounds.
 
-    Floors are sampled between parts of them, so that a machine that is slow for a while is so for both.
+    Floors are sampled between parts of them, so that both see a machine that is slow for a while.
     """
-    timed = [Timed(case) for case in cases]
-    for number in range(PARTS * ROUNDS):
-        for one in timed:
-            for _ in range(LEAD_STEPS):
-                one.case.call()
-            one.seconds.extend(whole_seconds(bench, one.case) for _ in range(TIMED_STEPS))
-            if bench.device.type == "cpu" and number % ROUNDS == ROUNDS - 1:
-                one.floor = floor(bench, one.case.mode, one.case.buffers.bucket)
-    return timed
+    timed = {case.mode: Timed(case) for case in cases}
+    arms = {case.mode: partial(_steps, bench, case) for case in cases}
+    for part in range(PARTS):
+        blocks = in_rounds(arms, ROUNDS, f"timeline/{part}", report)
+        for mode, one in timed.items():
+            one.seconds.extend(seconds for block in blocks[mode] for seconds in block)
+            if bench.device.type == "cpu":
+                bucket = one.case.buffers.bucket
+                one.floor = floors(bench, mode, [bucket]).get(bucket)
+    return list(timed.values())
 
 
-def whole_seconds(bench: Bench, case: Case) -> float:
-    """One step by the host's clock; on CUDA until the device has finished."""
+def _steps(bench: Bench, case: Case) -> list[float]:
+    for _ in range(LEAD_STEPS):
+        case.call()
+    return [_whole_seconds(bench, case) for _ in range(TIMED_STEPS)]
+
+
+def _whole_seconds(bench: Bench, case: Case) -> float:
+    """One step by the host's clock, until the device has finished."""
     if bench.device.type != "cuda":
         return case.call_seconds()
-    torch.cuda.synchronize()
+    bench.synchronise()
     began = perf_counter_ns()
     case.call()
-    torch.cuda.synchronize()
+    bench.synchronise()
     return (perf_counter_ns() - began) / 1e9
 
 
-def tax_by_floor(found: Floor, wall: Estimate, phase: Phase) -> Tax:
-    """On a CPU, where host and kernel share one timeline. The bounds put the worse ends of both together.
+def tax_by_floor(floor: Interval, wall: Interval, phase: Phase) -> Tax:
+    """On a CPU, where host and kernels share one timeline. Each bound combines the worse ends of both.
 
-    `phase` is that of the step; the floor is always a decode step's, which `how` says where they differ.
+    `phase` is that of the step; the floor is always a decode step's, which `how` adds for a prefill.
     """
-    how = HOW_ON_CPU if phase == "decode" else f"{HOW_ON_CPU}. {OF_DECODE}"
-    return Tax(
-        fraction=_share(found.seconds, wall.median_seconds),
-        low=wall.high and _share(found.low, wall.high),
-        high=wall.low and _share(found.high, wall.low),
-        source="floor",
-        how=how,
+    fraction = Interval(
+        _share(floor.value, wall.value),
+        _share(floor.low, wall.high),
+        _share(floor.high, wall.low) if wall.low > 0 else 1.0,
+        min(floor.samples, wall.samples),
     )
+    how = HOW_ON_CPU if phase == "decode" else f"{HOW_ON_CPU}. {OF_DECODE}"
+    return Tax(fraction=fraction, source="floor", how=how)
 
 
-def tax_by_kernels(kernel_seconds: float, wall: Estimate) -> Tax:
-    """On CUDA, where the device has a clock of its own. The bounds are those of the wall time."""
+def tax_by_kernels(kernel_seconds: float, wall: Interval) -> Tax:
+    """On CUDA, where the device has its own clock. The bounds are those of the wall time, within 0 and 1."""
 
     def idle(whole: float) -> float:
-        return _share(whole - kernel_seconds, whole)
+        return 1.0 - _share(kernel_seconds, whole) if whole > 0 else 0.0
 
-    return Tax(
-        fraction=idle(wall.median_seconds),
-        low=wall.low and idle(wall.low),
-        high=wall.high and idle(wall.high),
-        source="kernels",
-        how=HOW_ON_CUDA,
-    )
+    fraction = Interval(idle(wall.value), idle(wall.low), idle(wall.high), wall.samples)
+    return Tax(fraction=fraction, source="kernels", how=HOW_ON_CUDA)
 
 
 def _share(part: float, whole: float) -> float:

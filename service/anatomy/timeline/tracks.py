@@ -1,27 +1,29 @@
-"""What a timeline is: one track per mode, with its blocks and what the step took without a profiler."""
+"""The finding of a timeline: a track per mode, with its blocks and the step's time without a profiler."""
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
-from service.anatomy.timeline.blocks import Block
+from service.anatomy.timeline.blocks import TraceBlock
 from service.anatomy.timeline.tax import Tax
-from service.measure.estimate import Estimate
 from service.protocol.messages import Phase
+from service.statistics.intervals import Interval
 
 
 class Track(msgspec.Struct, frozen=True, kw_only=True):
-    """One mode's step. Blocks count from its begin, in times under the profiler, `profiled_seconds` in all.
+    """One mode's step. Blocks are timed from its begin under the profiler, `profiled_seconds` in all.
 
-    `wall` is the same step without a profiler, and `stretch` how many times longer it was with it: blocks
-    show what comes after what, `wall` and `tax` how long. `kernels` and `launches` are None on a CPU. Where
-    `tax` is None, `no_tax` says why.
+    `wall` is the step's seconds without a profiler, and `stretch` the profiled step over it: blocks give the
+    order of events, `wall` and `tax` their length. `kernels` and `launches` are None on a CPU. Where `tax` is
+    None, `no_tax` has the reason.
     """
 
     mode: str
     effective: str
     reason: str | None
-    wall: Estimate
+    wall: Interval
     tax: Tax | None
     no_tax: str | None
     profiled_seconds: float
@@ -30,11 +32,11 @@ class Track(msgspec.Struct, frozen=True, kw_only=True):
     kernels: int | None
     launches: int | None
     kernel_seconds: float | None
-    blocks: list[Block]
+    blocks: list[TraceBlock]
 
 
 class TimelineFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """One or two tracks, each with its own step's begin as 0, and the files that were asked for."""
+    """One or two tracks, each from the begin of its own step, and the files written."""
 
     device: str
     batch_bucket: int
@@ -43,22 +45,20 @@ class TimelineFinding(msgspec.Struct, frozen=True, kw_only=True):
     files: list[str]
 
 
-def interval_words(value: float, low: float | None, high: float | None, scale: float, unit: str) -> str:
-    """A value with its bounds, where it has any, in whole numbers of `unit`."""
-    bounds = "" if low is None or high is None else f" [{scale * low:.0f}, {scale * high:.0f}]"
-    return f"{scale * value:.0f}{unit}{bounds}"
+def interval_text(interval: Interval, scale: float, unit: str) -> str:
+    """The value and its finite bounds times `scale`, in whole numbers of `unit`."""
+    value = f"{scale * interval.value:.0f}{unit}"
+    if not math.isfinite(interval.low) or not math.isfinite(interval.high):
+        return value
+    return f"{value} [{scale * interval.low:.0f}, {scale * interval.high:.0f}]"
 
 
-def words_of_tax(track: Track) -> str:
+def tax_text(track: Track) -> str:
     """The tax in percent, or a dash."""
-    return (
-        "–"
-        if track.tax is None
-        else interval_words(track.tax.fraction, track.tax.low, track.tax.high, 100, " %")
-    )
+    return "–" if track.tax is None else interval_text(track.tax.fraction, 100, " %")
 
 
-def how_taxed(finding: TimelineFinding) -> str:
-    """How the tax is known, or why it is not."""
+def tax_source_text(finding: TimelineFinding) -> str:
+    """How the tax was obtained, or why it is unknown."""
     first = finding.tracks[0]
     return first.tax.how if first.tax is not None else f"not known: {first.no_tax}"

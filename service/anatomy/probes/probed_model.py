@@ -1,4 +1,4 @@
-"""The step that probes spoil: the served model's own, with few layers, and buffers of its own."""
+"""The model that probes put faults into: the served one, with few layers and separate buffers."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from torch import Tensor, nn
 
 from models.served import Cache, Served
 from models.transformer import Transformer
-from service.anatomy.choosing import choose_bucket
 from service.anatomy.errors import StudyError
+from service.anatomy.resolve import resolve_bucket
 from service.measure.cases import Bench, Case
 from service.protocol.messages import Phase
 from service.step.buffers import Buffers, allocate
 from service.step.untimed import DECODE_POSITION
 
 LAYERS = 2
-"""So that a compilation takes seconds, and yet one layer is left whole where a fault sits in another."""
+"""Few, so that a compilation takes seconds; two, so that one layer has no fault."""
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """A step of the served model to put faults into. `model` shares its weights and is not to be changed.
+class ProbedModel:
+    """A copy of the served model that shares its weights; faults go into copies of `model`, not into it.
 
-    The model is shortened to `LAYERS` layers where it is one of ours; others are taken whole.
+    Our own models are shortened to `LAYERS` layers; others keep theirs.
     """
 
     bench: Bench
@@ -36,25 +36,28 @@ class Subject:
     buffers: Buffers
 
     def copy(self) -> Served:
-        """The model once more: modules of its own, to hang a fault into; weights shared."""
-        return _own(self.model)
+        """New modules to put a fault into, with shared weights."""
+        return _with_shared_weights(self.model)
 
     def layers(self, model: Served) -> nn.ModuleList:
         """The decoder layers of `model`. Raises StudyError where there is no list of layers."""
         for module in model.modules():
             if isinstance(module, nn.ModuleList) and len(module) == model.config.layers:
                 return module
-        raise StudyError("unsupported_here", "this model has no list of layers: probe one of ours, as tiny")
+        raise StudyError(
+            "unsupported_here", "this model has no ModuleList of its layers: use one of ours, such as tiny"
+        )
 
     def arguments(self, phase: Phase) -> tuple[Tensor, Tensor, Tensor, Cache]:
-        """What a step of `phase` is called with; the buffers are set for it."""
+        """The arguments of a step of `phase`; sets the buffers for it."""
         decode = min(DECODE_POSITION, self.model.config.context - 1)
         self.buffers.positions.fill_(decode if phase == "decode" else 0)
         return self.buffers.arguments(phase)
 
     def served(self, run: Callable[..., object], phase: Phase = "decode") -> Callable[[], object]:
         """A call of `run` with the arguments of `phase`, in inference mode and the served precision."""
-        arguments, inference = self.arguments(phase), torch.inference_mode()
+        arguments = self.arguments(phase)
+        inference = torch.inference_mode()
         lowered = self.bench.precision.autocast
         autocast = torch.autocast(self.bench.device.type, lowered) if lowered else nullcontext()
 
@@ -65,20 +68,21 @@ class Subject:
         return call
 
     def case(self, run: Callable[[], object], phase: Phase = "decode") -> Case:
-        """`run`, which takes no arguments, as a step that other studies can look at."""
+        """`run`, which takes no arguments, as a case for other studies."""
         return Case("inference_mode", phase, lambda *_: run(), self.buffers)  # type: ignore[arg-type]
 
 
-def make_subject(bench: Bench, batch_size: int) -> Subject:
-    """A subject at the bucket of `batch_size`. Raises StudyError where no bucket is that large."""
-    bucket, model = choose_bucket(bench, batch_size), _own(bench.model)
+def make_probed_model(bench: Bench, batch_size: int) -> ProbedModel:
+    """A model to probe at the bucket of `batch_size`. Raises StudyError where no bucket is that large."""
+    bucket = resolve_bucket(bench, batch_size)
+    model = _with_shared_weights(bench.model)
     if isinstance(model, Transformer):
         del model.blocks[LAYERS:]
         model.config = replace(model.config, layers=len(model.blocks))
     buffers = allocate(model, [bucket], bench.settings.prefill_chunk, bench.precision.cache)
-    return Subject(bench, model, buffers[bucket])
+    return ProbedModel(bench, model, buffers[bucket])
 
 
-def _own(model: Served) -> Served:
-    """Modules of its own around the same tensors: what the memo holds already is not copied."""
+def _with_shared_weights(model: Served) -> Served:
+    """A deep copy that shares tensors: what is in the memo is not copied."""
     return copy.deepcopy(model, {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())})

@@ -1,15 +1,14 @@
-"""The step that a study was asked for, or a refusal that names what there is instead."""
+"""From a study's arguments to bucket, modes and warmed step; a StudyError lists what is configured."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from service.anatomy.errors import StudyError
+from service.anatomy.progress import Report
 from service.measure.cases import Bench, Case
 from service.protocol.messages import Phase
 
 
-def choose_bucket(bench: Bench, batch_size: int) -> int:
+def resolve_bucket(bench: Bench, batch_size: int) -> int:
     """The smallest configured bucket that holds `batch_size`. Raises StudyError where none does."""
     largest = max(bench.buffers)
     if not 1 <= batch_size <= largest:
@@ -19,19 +18,19 @@ def choose_bucket(bench: Bench, batch_size: int) -> int:
     return min(bucket for bucket in bench.buffers if bucket >= batch_size)
 
 
-def choose_modes(bench: Bench, wanted: str | None, param: str = "mode") -> list[str]:
-    """`wanted` alone, or every configured mode for None. Raises StudyError for one that is not configured."""
-    if wanted is None:
+def resolve_modes(bench: Bench, requested: str | None, param: str = "mode") -> list[str]:
+    """`requested` alone, or every configured mode for None. Raises StudyError for one not configured."""
+    if requested is None:
         return list(bench.modes)
-    if wanted not in bench.modes:
+    if requested not in bench.modes:
         known = ", ".join(bench.modes)
-        raise StudyError("unknown_mode", f"no mode '{wanted[:64]}' here; try one of {known}", param)
-    return [wanted]
+        raise StudyError("unknown_mode", f"no mode '{requested[:64]}' here; try one of {known}", param)
+    return [requested]
 
 
-def choose_case(bench: Bench, mode: str, bucket: int, phase: Phase, say: Callable[[str], None]) -> Case:
+def resolve_case(bench: Bench, mode: str, bucket: int, phase: Phase, report: Report) -> Case:
     """The warmed step. Raises StudyError where the mode does not compile."""
-    say(f"making {mode} ready ({phase}, batch {bucket})")
+    report(f"making {mode} ready ({phase}, batch {bucket})")
     try:
         return bench.case(mode, bucket, phase)
     except Exception as error:

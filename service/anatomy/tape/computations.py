@@ -1,4 +1,4 @@
-"""What a tape can be read of: a small menu, the model's block, or, in a terminal, an own expression."""
+"""Computations whose tape is read: a menu, the model's block or step, or an expression of the user's."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from service.anatomy.errors import StudyError
-from service.anatomy.tape.storages import Kind, owned_by, tensors_in
+from service.anatomy.tape.storages import OwnerKind, owned_by, tensors_in
 from service.measure.cases import Bench
 from service.protocol.messages import Phase
 
-ROWS, WIDTH = 32, 64
+ROWS = 32
+WIDTH = 64
 
 MENU: dict[str, str] = {
     "matmul": "x @ w",
@@ -31,13 +32,13 @@ MENU: dict[str, str] = {
     "exp": "x.exp()",
     "scale": "x * 2",
 }
-"""Over `x` [32, 64], which stands for an activation and so requires grad too, `w` [64, 64] and `b` [64]."""
+"""Over `x` [32, 64], an activation that requires grad, `w` [64, 64] and `b` [64]."""
 
 OF_THE_MODEL = ("block", "step")
 
 own_expressions: ContextVar[bool] = ContextVar("own_expressions", default=False)
-"""Whether an expression may be the user's own. Only a command line's process sets it, for its own user; the
-process that works for HTTP never does, so that no request can have anything evaluated."""
+"""Whether an expression may be the user's own. Only the command line sets it, for its user; the anatomy
+process behind HTTP never does, so that no request is evaluated."""
 
 _FILE = "<expression>"
 _ALLOWED = (
@@ -47,24 +48,24 @@ _ALLOWED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """`run` computes it anew. `owned` is what is there before, by kind and name."""
+class Computation:
+    """`run` computes the result again. `owned` are the tensors that exist before, by kind and name."""
 
     name: str
     source: str
     run: Callable[[], Tensor]
-    owned: list[tuple[Kind, str, Tensor]]
+    owned: list[tuple[OwnerKind, str, Tensor]]
 
-    def owner_of(self, leaf: Tensor) -> tuple[Kind, str]:
-        """What kind `leaf` is of, and what it is called here."""
+    def owner_of(self, leaf: Tensor) -> tuple[OwnerKind, str]:
+        """Kind and name of `leaf`."""
         found = ((kind, name) for kind, name, tensor in self.owned if tensor is leaf)
         return next(found, ("intermediate", "unnamed"))
 
 
-def choose_subject(bench: Bench, name: str, bucket: int, phase: Phase) -> Subject:
-    """The subject called `name`, or, where that is allowed, the expression that it is.
+def choose_computation(bench: Bench, name: str, bucket: int, phase: Phase) -> Computation:
+    """The computation `name`; where `own_expressions` is set, `name` may be an expression.
 
-    Raises StudyError, naming what there is, for any other, and for an expression that cannot work.
+    Raises StudyError, which lists the known names, for any other, and for an expression that cannot work.
     """
     if name == "block":
         return _block(bench, bucket, phase)
@@ -78,10 +79,10 @@ def choose_subject(bench: Bench, name: str, bucket: int, phase: Phase) -> Subjec
     raise StudyError("invalid_request", f"no expression '{name[:64]}'; try one of {known}", "expression")
 
 
-def _expression(bench: Bench, name: str, source: str) -> Subject:
-    """Evaluates `source`. The check of names guards against slips; it is no sandbox, and need not be one."""
+def _expression(bench: Bench, name: str, source: str) -> Computation:
+    """Evaluates `source`. The check of names catches mistakes; it is not a sandbox."""
     code = compile(_checked(source), _FILE, "eval")
-    # So that the line of a call can be read, as it can in a file: a detach is told by it.
+    # The text of a calling line shows whether a `detach` was written there: see `is_autograds_copy`.
     linecache.cache[_FILE] = (len(source), None, source.splitlines(keepends=True), _FILE)
     generator = torch.Generator().manual_seed(0)
 
@@ -97,27 +98,27 @@ def _expression(bench: Bench, name: str, source: str) -> Subject:
         except Exception as error:
             raise _refused(f"{source}: {type(error).__name__}: {error}") from error
         if not isinstance(result, Tensor):
-            raise _refused(f"{source} is a {type(result).__name__}: let it give one tensor")
+            raise _refused(f"{source} is a {type(result).__name__}: it must be one tensor")
         return result
 
-    owned: list[tuple[Kind, str, Tensor]] = [
+    owned: list[tuple[OwnerKind, str, Tensor]] = [
         ("input", "x", names["x"]),
         ("parameter", "w", names["w"]),
         ("parameter", "b", names["b"]),
     ]
-    return Subject(name, source, run, owned)
+    return Computation(name, source, run, owned)
 
 
 def _checked(source: str) -> ast.Expression:
     try:
         tree = ast.parse(source, mode="eval")
     except (SyntaxError, ValueError) as error:
-        raise _refused(f"'{source[:64]}' is no expression: {error}") from error
+        raise _refused(f"'{source[:64]}' is not an expression: {error}") from error
     for node in ast.walk(tree):
         if not isinstance(node, _ALLOWED):
-            raise _refused(f"{type(node).__name__} has no place here: use arithmetic, methods and F")
+            raise _refused(f"{type(node).__name__} is not allowed here: use arithmetic, methods and F")
         if isinstance(node, ast.Name) and node.id not in {"x", "w", "b", "F"}:
-            raise _refused(f"no name '{node.id}': there are x, w, b and F (torch.nn.functional)")
+            raise _refused(f"unknown name '{node.id}': use x, w, b and F (torch.nn.functional)")
         if isinstance(node, ast.Attribute) and not _public(node):
             raise _refused(f"'{ast.unparse(node)}' is not a public function or method")
     return tree
@@ -136,7 +137,7 @@ def _refused(message: str) -> StudyError:
     return StudyError("invalid_request", message[:2000], "expression")
 
 
-def _step(bench: Bench, bucket: int, phase: Phase) -> Subject:
+def _step(bench: Bench, bucket: int, phase: Phase) -> Computation:
     buffers = bench.buffers[bucket]
 
     def run() -> Tensor:
@@ -145,26 +146,27 @@ def _step(bench: Bench, bucket: int, phase: Phase) -> Subject:
         return logits
 
     source = f"one {phase} step, batch {bucket}"
-    return Subject("step", source, run, list(owned_by(bench, buffers)))
+    return Computation("step", source, run, list(owned_by(bench, buffers)))
 
 
-def _block(bench: Bench, bucket: int, phase: Phase) -> Subject:
-    """The first layer, on what it gets in a real step; its input requires grad, as in every later one."""
-    buffers, block = bench.buffers[bucket], _first_layer(bench.model)
-    caught: list[inspect.BoundArguments] = []
+def _block(bench: Bench, bucket: int, phase: Phase) -> Computation:
+    """The first layer, on its inputs of a real step; its first input requires grad, as in later layers."""
+    buffers = bench.buffers[bucket]
+    block = _first_layer(bench.model)
+    calls: list[inspect.BoundArguments] = []
 
-    def catch(layer: nn.Module, given: tuple[object, ...], named: dict[str, object]) -> None:
-        caught.append(inspect.signature(layer.forward).bind(*given, **named))
+    def note(layer: nn.Module, given: tuple[object, ...], named: dict[str, object]) -> None:
+        calls.append(inspect.signature(layer.forward).bind(*given, **named))
 
-    hook = block.register_forward_pre_hook(catch, with_kwargs=True)
+    hook = block.register_forward_pre_hook(note, with_kwargs=True)
     try:
         with torch.no_grad(), _precision(bench):
             bench.model(*buffers.arguments(phase))
     finally:
         hook.remove()
-    bound = caught[0]
-    entering = next(iter(bound.arguments))
-    bound.arguments[entering] = bound.arguments[entering].detach().clone().requires_grad_()
+    bound = calls[0]
+    first_name = next(iter(bound.arguments))
+    bound.arguments[first_name] = bound.arguments[first_name].detach().clone().requires_grad_()
 
     def run() -> Tensor:
         with _precision(bench):
@@ -172,20 +174,20 @@ def _block(bench: Bench, bucket: int, phase: Phase) -> Subject:
         first: Tensor = result[0] if isinstance(result, tuple) else result
         return first
 
-    given: list[tuple[Kind, str, Tensor]] = [
+    given: list[tuple[OwnerKind, str, Tensor]] = [
         ("input", name, t) for name, value in bound.arguments.items() for t in tensors_in(value)
     ]
     source = f"the first of {bench.model.config.layers} blocks in one {phase} step, batch {bucket}"
-    return Subject("block", source, run, [*owned_by(bench, buffers), *given])
+    return Computation("block", source, run, [*owned_by(bench, buffers), *given])
 
 
 def _first_layer(model: nn.Module) -> nn.Module:
-    """Of the longest list of modules, which in a decoder is that of its layers."""
+    """The first module of the longest ModuleList, which in a decoder is that of its layers."""
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     return max(lists, key=len)[0]
 
 
 def _precision(bench: Bench) -> AbstractContextManager[object]:
-    """Autocast where the served model has it."""
+    """Autocast, where the served precision uses it."""
     lowered = bench.precision.autocast
     return nullcontext() if lowered is None else torch.autocast(bench.device.type, lowered)

@@ -1,4 +1,4 @@
-"""The layers themselves: which arms isolate each, in words and in numbers, and where none can."""
+"""The layers: which arms isolate each, as text and as a formula, and where none can."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _PYTHON = ("hollow", "from python", "taped")
 
 
 @dataclass(frozen=True, slots=True)
-class Readings:
-    """One operator's arms at one size, with the reading of clocks and the bare loop taken off."""
+class ArmSeconds:
+    """Seconds of one operator's arms at one size, less the clock reads and the bare loop."""
 
     setup: Setup
     operation: Operation
     seconds: Mapping[str, Rounds]
 
     @classmethod
-    def of(cls, setup: Setup, operation: Operation, raw: Mapping[str, Rounds], loop: Rounds) -> Readings:
-        """From `raw` rounds; `loop` is Python's bare loop."""
+    def of(cls, setup: Setup, operation: Operation, raw: Mapping[str, Rounds], loop: Rounds) -> ArmSeconds:
+        """From `raw` rounds; `loop` is an empty Python loop."""
         seconds = {**raw, "whole": raw["whole"] - loop}
         seconds |= {name: raw[name] - raw["python clock"] for name in _PYTHON}
         seconds |= {name: raw[name] - raw["native clock"] for name in _NATIVE}
@@ -53,40 +53,40 @@ class Readings:
 
     @property
     def growing(self) -> Rounds:
-        """What a call costs more at this size, without its allocations."""
+        """What a call takes longer at this size than on no elements, without its allocations."""
         computing = self["compute"] if self.operation.loop_out else self["compute"] - self["allocate"]
         return computing - self.fixed
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """One layer. `seconds` gives its rounds, `counts` whether the state asked for contains it.
+class Ablation:
+    """One layer and how it is isolated. `counts`: whether the requested state contains it.
 
-    Where `why_not` says something, the layer cannot be isolated, or is not there, on this device.
+    `why_not` gives the reason where it cannot be isolated, or does not exist, on this device.
     """
 
     name: str
-    experiment: Callable[[Readings], str]
-    seconds: Callable[[Readings], Rounds]
-    counts: Callable[[Readings], bool] = lambda _: True
-    why_not: Callable[[Readings], str | None] = lambda _: None
+    experiment: Callable[[ArmSeconds], str]
+    seconds: Callable[[ArmSeconds], Rounds]
+    counts: Callable[[ArmSeconds], bool] = lambda _: True
+    why_not: Callable[[ArmSeconds], str | None] = lambda _: None
 
 
-def _autocast(r: Readings) -> Rounds:
+def _autocast(r: ArmSeconds) -> Rounds:
     fixed = r["autocast"] - r["no autocast"]
     return fixed + r["cast"] - r["cast of one"] if r.operation.lowered else fixed
 
 
-def _words(grad: GradMode) -> str:
+def _grad_text(grad: GradMode) -> str:
     return {"enabled": "grad mode on", "no_grad": "no_grad", "inference_mode": "inference mode"}[grad]
 
 
-def _given_results(r: Readings) -> str:
+def _given_results(r: ArmSeconds) -> str:
     return "with out=" if r.operation.loop_out else "less its allocations (it has no out=)"
 
 
-PARTS: tuple[Part, ...] = (
-    Part(
+ABLATIONS: tuple[Ablation, ...] = (
+    Ablation(
         "python",
         lambda r: (
             "the same statement and torch's own Python around it, with a C function that does nothing in "
@@ -94,7 +94,7 @@ PARTS: tuple[Part, ...] = (
         ),
         lambda r: r["hollow"],
     ),
-    Part(
+    Ablation(
         "binding",
         lambda r: (
             "inference mode, one element: the call from Python less python, less the call from C++ "
@@ -102,27 +102,27 @@ PARTS: tuple[Part, ...] = (
         ),
         lambda r: r["from python"] - r["hollow"] - r["from native"],
     ),
-    Part(
+    Ablation(
         "autocast",
         lambda r: (
-            f"{_words(r.setup.state.grad)}, one element, C++: inside autocast less outside"
+            f"{_grad_text(r.setup.state.grad)}, one element, C++: inside autocast less outside"
             + ("; and what it casts at this size less of one element" if r.operation.lowered else "")
         ),
         _autocast,
         counts=lambda r: r.setup.state.autocast,
     ),
-    Part(
+    Ablation(
         "autograd",
-        lambda r: f"one element, from Python: {_words(r.setup.taped.grad)} less inference mode",
+        lambda r: f"one element, from Python: {_grad_text(r.setup.taped.grad)} less inference mode",
         lambda r: r["taped"] - r["from python"],
         counts=lambda r: r.setup.state.grad != "inference_mode",
     ),
-    Part(
+    Ablation(
         "dispatcher",
-        lambda r: "inference mode, C++: one pass to an operator of ours with an empty kernel",
+        lambda r: "inference mode, C++: one pass to a custom operator with an empty kernel",
         lambda r: r["dispatcher"],
     ),
-    Part(
+    Ablation(
         "operator",
         lambda r: (
             f"inference mode, no elements, C++: the call {_given_results(r)}, less dispatcher "
@@ -130,7 +130,7 @@ PARTS: tuple[Part, ...] = (
         ),
         lambda r: r.fixed - r["dispatcher"],
     ),
-    Part(
+    Ablation(
         "allocator",
         lambda r: (
             "C++: new tensors of the results' shapes, each page written once, and freed"
@@ -138,7 +138,7 @@ PARTS: tuple[Part, ...] = (
         ),
         lambda r: r["allocate"],
     ),
-    Part(
+    Ablation(
         "launch",
         lambda r: (
             f"inference mode, C++, the host's time: the call {_given_results(r)} at this size, "
@@ -147,7 +147,7 @@ PARTS: tuple[Part, ...] = (
         lambda r: r.growing,
         why_not=lambda r: None if r.cuda else "a CPU runs a kernel where it is called: nothing is launched",
     ),
-    Part(
+    Ablation(
         "kernel",
         lambda r: (
             "the device's time per kernel inside one replayed graph of many; beside the host, not in the sum"
@@ -158,4 +158,4 @@ PARTS: tuple[Part, ...] = (
         counts=lambda r: not r.cuda,
     ),
 )
-"""From the user's line inwards. What counts adds up to the whole, which is measured apart."""
+"""From the user's line inwards. Those that count are summed, and compared with the whole call."""
