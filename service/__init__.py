@@ -1,1 +1,1 @@
-"""The service: a front that speaks HTTP, an engine that owns torch, and the border between them."""
+"""The service: a front that speaks HTTP, an engine that owns torch, and the protocol between them."""

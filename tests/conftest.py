@@ -19,6 +19,7 @@ SHARES_COMPILED_CODE = ("end_to_end/test_service.py", "stack/")
 """Services of the same model, modes and batch sizes: the first compiles for all, so one worker runs them."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of the folders that need a whole service, a Prometheus or a GPU, and order them.
 

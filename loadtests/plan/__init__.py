@@ -1,0 +1,1 @@
+"""What a sweep measures: cells, presets, prompts, arrival times."""

@@ -1,0 +1,1 @@
+"""What the rows of a sweep say: comparisons, verdicts, tables, plots, the page."""

@@ -1,0 +1,1 @@
+"""Runs a plan: the load generator's process, rows, readiness, warm-up, validity gates."""

@@ -1,0 +1,1 @@
+"""The HTTP process: admission, engine client, supervision of the child processes, metrics. Never torch."""

@@ -1,0 +1,1 @@
+"""The measuring kit of the studies and the selftest: warmed steps, shuffled rounds, floors, native stacks."""

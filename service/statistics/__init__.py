@@ -1,0 +1,1 @@
+"""Intervals, the device-bound index, the rule for disturbed measurements. Imports nothing else of ours."""

@@ -1,0 +1,1 @@
+"""The bodies of requests (pydantic, strict) and answers (typed dictionaries), by route."""
