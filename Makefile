@@ -2,8 +2,8 @@
 PYTHON ?= .venv/bin/python
 SYSTEM_PYTHON ?= python3
 READY := .venv/.ready
-# A file's tests stay on one worker. Two workers are what two cores take, and no test depends on time.
-IN_PARALLEL := --numprocesses=2 --dist=loadgroup
+# Two workers are what two cores take; tests/conftest.py shares the files among them. No test depends on time.
+IN_PARALLEL := --numprocesses=2 --no-loadscope-reorder
 QUICK := not (compiles or slow or end_to_end or stack or browser or gpu)
 
 .DEFAULT_GOAL := help

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.support.serving import Front, running
 
@@ -15,24 +17,33 @@ GRAPHS_BEFORE = pytest.StashKey[int]()
 BY_FOLDER = {"end_to_end": "end_to_end", "stack": "stack", "gpu": "gpu"}
 
 
-SHARES_COMPILED_CODE = ("end_to_end/test_service.py", "stack/")
+SHARE_COMPILED_CODE = ("tests/end_to_end/test_service.py", "tests/stack/")
 """Services of the same model, modes and batch sizes: the first compiles for all, so one worker runs them."""
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of the folders that need a whole service, a Prometheus or a GPU, and order them.
+    """Mark the tests of the folders that need a whole service, a Prometheus or a GPU, and begin with them.
 
-    A file's tests run on one worker, because they share what its fixtures made. The longest files come
-    first, so that no worker is left with one of them at the end.
+    They are the longest files: begun last, one of them would keep one worker busy at the end.
     """
     for item in items:
-        place = item.path.relative_to(TESTS)
-        if place.parts[0] in BY_FOLDER:
-            item.add_marker(BY_FOLDER[place.parts[0]])
-        shares = str(place).startswith(SHARES_COMPILED_CODE)
-        item.add_marker(pytest.mark.xdist_group("served-tiny" if shares else str(place)))
+        folder = item.path.relative_to(TESTS).parts[0]
+        if folder in BY_FOLDER:
+            item.add_marker(BY_FOLDER[folder])
     items.sort(key=lambda item: item.path.relative_to(TESTS).parts[0] not in BY_FOLDER)
+
+
+class FileScheduling(LoadScopeScheduling):
+    """A file's tests run on one worker, because they share what its fixtures made."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return SHARE_COMPILED_CODE[0] if file.startswith(SHARE_COMPILED_CODE) else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FileScheduling:
+    """How several workers share the tests (`make test`)."""
+    return FileScheduling(config, log)
 
 
 @pytest.fixture(scope="session")
