@@ -36,7 +36,7 @@ STUDIES = [
 def until(condition: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not condition():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        assert time.monotonic() < deadline, f"waited too long for {what}"
         time.sleep(0.02)
 
 

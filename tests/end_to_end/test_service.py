@@ -21,7 +21,7 @@ PATIENCE_SECONDS = 240.0
 def until(condition: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not condition():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        assert time.monotonic() < deadline, f"waited too long for {what}"
         time.sleep(0.05)
 
 
@@ -90,12 +90,15 @@ def test_the_parts_sum_to_the_total_and_none_is_negative(client: httpx.Client, m
     assert timings["sync_wait_seconds"] is timings["device_span_seconds"] is timings["launches"] is None
 
 
-def test_an_idle_engine_keeps_nobody_waiting_and_the_way_there_is_border_not_queue(
-    client: httpx.Client,
-) -> None:
-    timings = [generate(client, "eager", max_new_tokens=1).json()["timings"] for _ in range(5)]
-    # Now and then a sample of the twin is in the way; most requests find the engine idle.
-    assert min(t["queue_seconds"] for t in timings) == 0.0
+def test_an_idle_engine_has_no_queue_and_the_way_to_it_is_counted_elsewhere(client: httpx.Client) -> None:
+    timings: list[dict[str, Any]] = []
+
+    def found_it_idle() -> bool:
+        # Now and then a sample of the twin is in the way.
+        timings.append(generate(client, "eager", max_new_tokens=1).json()["timings"])
+        return bool(timings[-1]["queue_seconds"] == 0.0)
+
+    until(found_it_idle, "a request that finds the engine idle")
     assert all(0 < t["border_seconds"] < t["other_seconds"] for t in timings)
 
 
