@@ -79,14 +79,14 @@ def compilations(client: httpx.Client) -> dict[str, float]:
 def engine_now(client: httpx.Client) -> tuple[dict[str, Any], int]:
     """What must not change, after a request in every mode; and the engine's resident bytes."""
     outputs = {mode: generate(client, mode)["outputs"] for mode in MODES}
-    told = client.get("/v1/modes").json()
-    engine = psutil.Process(told["engine"]["pid"])
+    listed = client.get("/v1/modes").json()
+    engine = psutil.Process(listed["engine"]["pid"])
     # Floors follow the machine: they are refreshed in idle time.
-    modes = [{key: mode[key] for key in mode if key != "dispatch_floors"} for mode in told["modes"]]
+    modes = [{key: mode[key] for key in mode if key != "dispatch_floors"} for mode in listed["modes"]]
     fixed = {
         "outputs": outputs,
         "modes": modes,
-        "engine": told["engine"],
+        "engine": listed["engine"],
         "threads": engine.num_threads(),
         "cpus": engine.cpu_affinity(),
         "compiled": compilations(client),
@@ -107,7 +107,7 @@ def test_the_engine_is_as_before_after(client: httpx.Client, method: str, path: 
 def test_a_request_during_a_study_waits_and_the_wait_is_its_queue(client: httpx.Client) -> None:
     with ThreadPoolExecutor(1) as threads:
         study = threads.submit(client.get, "/v1/modes/eager/anatomy")
-        until(lambda: client.get("/health/live").json()["engine_paused"], "the engine's rest")
+        until(lambda: client.get("/health/live").json()["engine_paused"], "the engine's pause")
         began = time.monotonic()
         timings = generate(client, "eager")["timings"]
         waited = time.monotonic() - began

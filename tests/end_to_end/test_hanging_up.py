@@ -32,13 +32,13 @@ WHOLE = 480
 """Tokens that fill tiny's context; at batch 16 they keep the engine busy for seconds."""
 
 
-class Border:
-    """Both ends of a border: the engine's inbox, and a front that cancels when it is told to."""
+class SocketPair:
+    """Both ends of the engine's socket: its inbox, and a front that cancels on call."""
 
     def __init__(self, folder: Path, context: zmq.Context[zmq.Socket[bytes]]) -> None:
         self.front = context.socket(zmq.PAIR)
-        self.front.bind(f"ipc://{folder / 'border'}")
-        self.inbox = Inbox(f"ipc://{folder / 'border'}")
+        self.front.bind(f"ipc://{folder / 'engine.sock'}")
+        self.inbox = Inbox(f"ipc://{folder / 'engine.sock'}")
 
     def take(self, job: Job) -> Job:
         """Send `job`, and take it as the engine does."""
@@ -55,31 +55,31 @@ class Border:
 
 
 @pytest.fixture
-def border(tmp_path: Path) -> Iterator[Border]:
+def pair(tmp_path: Path) -> Iterator[SocketPair]:
     with zmq.Context() as context:
-        made = Border(tmp_path, context)
+        made = SocketPair(tmp_path, context)
         yield made
         made.inbox.close()
         made.front.close(linger=0)
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_cancel_during_a_step_ends_the_generation_within_two_steps(border: Border, stream: bool) -> None:
+def test_a_cancel_during_a_step_ends_the_generation_within_two_steps(pair: SocketPair, stream: bool) -> None:
     torch.set_num_threads(1)
     model, tokenizer = build("tiny", max_batch=1), Tokenizer.load(TINY_FOLDER)
     buffers = allocate(model, [1], prefill_chunk=64)
-    generator = Generator(tokenizer, buffers, model.config.context, border.inbox)
+    generator = Generator(tokenizer, buffers, model.config.context, pair.inbox)
     step = build_step(MODES["inference_mode"], model)
     # Looked for between every other two steps: neighbours see both turns.
     for at in (1, 2, 7, 8):
-        job = border.take(local_job(f"j{at}", "inference_mode", [PROMPT], 60, ignore_eos=True, stream=stream))
+        job = pair.take(local_job(f"j{at}", "inference_mode", [PROMPT], 60, ignore_eos=True, stream=stream))
         run, taken = JobResult(), 0
 
         def cancelling(*arguments: Tensor, job: Job = job, at: int = at) -> tuple[Tensor, Tensor]:
             nonlocal taken
             taken += 1
             if taken == at:
-                border.cancel(job)
+                pair.cancel(job)
             return step(*arguments)
 
         steps: dict[tuple[str, int], Step] = {("prefill", 1): step, ("decode", 1): cancelling}

@@ -36,8 +36,8 @@ def client(url: str) -> Iterator[OpenAI]:
         yield opened
 
 
-def complete(client: OpenAI, prompt: Any = PROMPT, **asked: Any) -> Completion:
-    body = {"model": MODEL, "prompt": prompt, "max_tokens": 12, "temperature": 0, **asked}
+def complete(client: OpenAI, prompt: Any = PROMPT, **fields: Any) -> Completion:
+    body = {"model": MODEL, "prompt": prompt, "max_tokens": 12, "temperature": 0, **fields}
     answer = client.completions.create(**body)
     assert isinstance(answer, Completion)
     return answer
@@ -47,8 +47,8 @@ def texts(answer: Completion) -> list[str]:
     return [choice.text for choice in answer.choices]
 
 
-def generated(url: str, **asked: Any) -> dict[str, Any]:
-    body = {"prompts": [PROMPT], "max_new_tokens": 12, **asked}
+def generated(url: str, **fields: Any) -> dict[str, Any]:
+    body = {"prompts": [PROMPT], "max_new_tokens": 12, **fields}
     answer: dict[str, Any] = httpx.post(
         f"{url}/v1/modes/inference_mode/generate", json=body, timeout=60.0, trust_env=False
     ).json()

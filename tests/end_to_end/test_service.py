@@ -30,8 +30,8 @@ def statuses(client: httpx.Client) -> dict[str, dict[str, Any]]:
 
 
 def generate(client: httpx.Client, mode: str, **body: object) -> httpx.Response:
-    asked = {"prompts": PROMPTS, "max_new_tokens": 24, "ignore_eos": True, **body}
-    return client.post(f"/v1/modes/{mode}/generate", json=asked)
+    fields = {"prompts": PROMPTS, "max_new_tokens": 24, "ignore_eos": True, **body}
+    return client.post(f"/v1/modes/{mode}/generate", json=fields)
 
 
 @pytest.fixture(scope="module")

@@ -305,7 +305,7 @@ def test_a_client_that_goes_away_ends_its_study_and_the_engine_serves(here: Plac
 
 
 def test_a_pause_that_did_not_hold_is_an_error_and_not_a_finding(tmp_path: Path) -> None:
-    with place(tmp_path, restless=True) as here:
+    with place(tmp_path, pause_fails=True) as here:
         here.command("hold")
         assert error(here.study(), 503)["type"] == "study_interrupted"
         here.command("ok")

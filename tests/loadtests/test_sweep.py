@@ -332,7 +332,7 @@ def test_a_broken_prompt_file_is_found_before_any_request(tmp_path: Path) -> Non
     script = Script()
     with fake_service(script) as url, pytest.raises(PromptError):
         run_sweep(url, SMALL, tmp_path / "out", prompt_file=tmp_path / "missing.jsonl")
-    assert script.asked == 0
+    assert script.polls == 0
 
 
 def test_the_load_generator_ends_with_the_sweep(tmp_path: Path) -> None:

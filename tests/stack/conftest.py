@@ -22,10 +22,10 @@ def binary(name: str) -> str:
     """Where a binary is. Without it the test is skipped, or fails where REQUIRE_ALL=1 is set."""
     found = shutil.which(name)
     if found is None:
-        told = f"{name} is not installed (Debian: apt-get install prometheus)"
+        message = f"{name} is not installed (Debian: apt-get install prometheus)"
         if os.environ.get("REQUIRE_ALL") == "1":
-            pytest.fail(told)
-        pytest.skip(told)
+            pytest.fail(message)
+        pytest.skip(message)
     return found
 
 
@@ -75,11 +75,11 @@ def stack(
 
 def _await_scrape(prometheus: Prometheus) -> None:
     """Wait until every target has been scraped, and the rules evaluated, after this moment."""
-    asked = time.time()
-    newest = "min(timestamp(up)) - {asked}"
+    since = time.time()
+    newest = "min(timestamp(up)) - {since}"
 
     def scraped() -> bool:
-        answer = prometheus.query(newest.format(asked=asked))
+        answer = prometheus.query(newest.format(since=since))
         return bool(answer) and answer[0].points[0][1] > 0
 
     running.until(scraped, "a scrape after the load")

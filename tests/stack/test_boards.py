@@ -97,8 +97,8 @@ def test_modes_without_traffic_are_left_out_instead_of_shown_as_nan(stack: Stack
 
 @pytest.mark.parametrize("name", [variable["name"] for variable in VARIABLES])
 def test_a_variable_finds_values(stack: Stack, name: str) -> None:
-    (asked,) = [variable["definition"] for variable in VARIABLES if variable["name"] == name]
-    found = re.fullmatch(r"label_values\((.*), (\w+)\)", asked)
+    (definition,) = [variable["definition"] for variable in VARIABLES if variable["name"] == name]
+    found = re.fullmatch(r"label_values\((.*), (\w+)\)", definition)
     assert found
     values = {sample.labels[found[2]] for sample in ask(stack, f"group by ({found[2]}) ({found[1]})", None)}
     expected = {

@@ -52,9 +52,9 @@ def test_every_rule_has_a_unit_test() -> None:
     fired = {
         case["alertname"] for test in tests for case in test.get("alert_rule_test", []) if case["exp_alerts"]
     }
-    asked = " ".join(case["expr"] for test in tests for case in test.get("promql_expr_test", []))
+    tested = " ".join(case["expr"] for test in tests for case in test.get("promql_expr_test", []))
     assert fired == set(ALERTS)
-    assert all(name in asked for name in RECORDED)
+    assert all(name in tested for name in RECORDED)
 
 
 def test_the_guide_tells_every_alert() -> None:
@@ -89,6 +89,6 @@ def test_the_page_answers_200_at_its_own_address(stack: Stack) -> None:
 
 
 def test_the_files_that_compose_mounts_are_those_tested_here() -> None:
-    told = (FOLDER.parent / "docker-compose.yml").read_text()
-    assert "./dashboards/prometheus.yml:" in told
-    assert "./dashboards/rules.yml:" in told
+    compose = (FOLDER.parent / "docker-compose.yml").read_text()
+    assert "./dashboards/prometheus.yml:" in compose
+    assert "./dashboards/rules.yml:" in compose

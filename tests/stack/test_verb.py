@@ -36,7 +36,7 @@ def verb(tmp_path: Path, prometheus_binary: str) -> Iterator[Started]:
         started.terminate()
 
 
-def told(started: Started) -> dict[str, str]:
+def printed(started: Started) -> dict[str, str]:
     """What the verb says until it waits, by the first word of each line."""
     assert started.stdout is not None
     lines = []
@@ -51,7 +51,7 @@ def told(started: Started) -> dict[str, str]:
 def test_service_and_prometheus_answer_and_both_stop_with_the_verb(
     verb: Started, stop: signal.Signals
 ) -> None:
-    lines = told(verb)
+    lines = printed(verb)
     service, prometheus = lines["service"].split()[0], lines["Prometheus"].split()[0]
     assert prometheus in lines["Grafana"]
     assert "scrape interval 1s" in lines["Grafana"]

@@ -3,7 +3,7 @@
 Started as `python fake_anatomy.py FOLDER SETTINGS`. It notes its process id in `FOLDER/pids` and each study
 in `FOLDER/studies`, and follows what stands in `FOLDER/command` when a study comes: `ok`, `refuse TYPE`,
 `die`, `garbage`, `hold` (until `FOLDER/go` is there; `FOLDER/holding` says that it has begun),
-`exit-at-start CODE`. `FOLDER/stopped` says that it was told to stop.
+`exit-at-start CODE`. `FOLDER/stopped` exists once a Stop has arrived.
 """
 
 from __future__ import annotations

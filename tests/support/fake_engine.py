@@ -1,10 +1,10 @@
-"""An engine without torch: speaks the border's messages, and does as the first prompt commands.
+"""An engine without torch: speaks the protocol's messages, and does as the first prompt commands.
 
 Started as `python fake_engine.py OPTIONS SETTINGS`, both JSON. Options: `device` ("cpu" or "cuda"), `states`
 (mode → state at start, else ready), `exit` (end at once with this code), `later_exit` (so in every
 life but the first), `no_twin` (why it measures no dispatch), `silent` (never say hello), `deaf`
-(end neither when told to stop nor at SIGTERM),
-`unconnected` (never come to the border), `restless` (the first rest does not hold).
+(ends neither at a Stop nor at SIGTERM),
+`unconnected` (never connects), `pause_fails` (the first pause does not hold).
 A prompt that is no command, or token ids, completes to one word per token.
 """
 
@@ -107,12 +107,12 @@ class FakeEngine:
             elif isinstance(message, Stop):
                 self.stopped = not self.options.get("deaf")
 
-    def pause(self, asked: Pause) -> None:
-        """Do nothing until told to go on; option `restless`: say once that it has not rested."""
-        self.paused = asked.id
-        self.send(Paused(id=asked.id, holds=True))
-        if self.options.pop("restless", False):
-            self.send(Paused(id=asked.id, holds=False))
+    def pause(self, message: Pause) -> None:
+        """Do nothing until a Resume; option `pause_fails`: report once that the pause did not hold."""
+        self.paused = message.id
+        self.send(Paused(id=message.id, holds=True))
+        if self.options.pop("pause_fails", False):
+            self.send(Paused(id=message.id, holds=False))
         while self.paused and not self.stopped:
             self.receive(5)
 
@@ -202,7 +202,7 @@ class FakeEngine:
         )
 
     def hold(self, job: Job, path: str) -> OutcomeKind:
-        """Run until cancelled, too late or told to stop; or until a job '!release' or a file at `path`."""
+        """Run until cancelled, too late or stopped; or until a job '!release' or a file at `path`."""
         while True:
             self.receive(5)
             waiting = [job for job in self.jobs if isinstance(job, Job)]

@@ -30,7 +30,7 @@ class Script:
     largest_bucket: int = 16
     device: str = "cpu"
     hold: Event | None = None
-    asked: int = 0
+    polls: int = 0
     ran: Counter[str] = field(default_factory=Counter)
     headers: list[dict[str, str]] = field(default_factory=list)
     bodies: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
@@ -168,8 +168,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self._reply(401, {"error": {"type": "unauthorised", "message": "no key", "param": None}})
         if self.path == "/v1/modes":
             with script.lock:
-                state = script.states[min(script.asked, len(script.states) - 1)]
-                script.asked += 1
+                state = script.states[min(script.polls, len(script.states) - 1)]
+                script.polls += 1
             modes = [
                 mode_status(mode, "failed" if mode == script.failed_mode else state, script.in_parity)
                 for mode in STEP_SECONDS
