@@ -27,6 +27,8 @@ from service.anatomy.layers.study import LayersArguments, LayersFinding, describ
 from service.measure.cases import Bench
 from tests.support.anatomy_bench import quiet, small_bench
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 SMALL = LayersArguments(sizes=[4, 16], rounds=6)
 

@@ -163,6 +163,7 @@ def launchbound(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
 
 
+@pytest.mark.slow
 def test_the_command_prints_one_json_document_and_its_progress_to_stderr(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,6 +187,7 @@ def test_a_batch_size_adds_a_bucket_only_above_the_largest(
     assert (batch_sizes, arguments["batch_size"]) == (buckets, size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -18,6 +18,8 @@ import pytest
 
 from tests.support.serving import BODY, PATIENCE_SECONDS, fake_engine_command, until
 
+pytestmark = pytest.mark.slow
+
 SERVE = """
 import sys
 from service.front import app

@@ -20,9 +20,7 @@ from service.protocol.modes import MODES
 from service.protocol.status import EngineStatus, ModeStatus
 from tests.engine.serving import MODE_NAMES, PROMPT, serve, settings
 
-pytestmark = pytest.mark.slow
-
-pytestmark = pytest.mark.usefixtures("restored_globals")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("restored_globals")]
 
 
 def timings_of(inbox: LocalInbox, index: int = 0) -> Timings:

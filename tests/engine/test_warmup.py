@@ -15,9 +15,7 @@ from service.step import parity
 from service.step.calibration import FIRST_SAMPLES, Calibration
 from tests.engine.serving import MODE_NAMES, PROMPT, serve, settings
 
-pytestmark = pytest.mark.slow
-
-pytestmark = pytest.mark.usefixtures("restored_globals")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("restored_globals")]
 
 
 def test_a_mode_whose_warm_up_raises_fails_alone_with_the_reason(

@@ -18,6 +18,8 @@ from service.front import sweep_tracker
 from service.protocol.probes import PROBES
 from tests.support.serving import Front, running, until
 
+pytestmark = pytest.mark.slow
+
 ANATOMY = "/v1/modes/eager/anatomy"
 
 

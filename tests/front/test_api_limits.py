@@ -5,6 +5,8 @@ from __future__ import annotations
 import socket
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from tests.front.test_api_bad_input import refused
 from tests.support.serving import BODY, Front, running, until
 
@@ -33,6 +35,7 @@ def test_a_passed_deadline_is_a_504_and_the_next_request_is_served() -> None:
         assert front.series()['requests_total{mode="eager",outcome="timeout"}'] == 1
 
 
+@pytest.mark.slow
 def test_an_engine_that_does_not_answer_is_a_504_all_the_same() -> None:
     with running({"request_timeout_seconds": 0.4}) as front:
         front.await_ready()
@@ -40,6 +43,7 @@ def test_an_engine_that_does_not_answer_is_a_504_all_the_same() -> None:
         assert front.generate().status_code == 200
 
 
+@pytest.mark.slow
 def test_a_job_that_the_engine_never_answers_ends_the_engine_at_last() -> None:
     with running({"request_timeout_seconds": 0.4, "hang_seconds": 0.1}) as front:
         front.await_ready()

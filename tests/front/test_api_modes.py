@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from service.protocol.modes import MODES
 from tests.front.test_api_bad_input import refused
 from tests.support.serving import Front, running, until
@@ -58,6 +60,7 @@ def test_a_failed_mode_keeps_ready_at_503_with_its_reason(own_front: Front) -> N
     assert "compiled failed (as commanded)" in error["message"]
 
 
+@pytest.mark.slow
 def test_an_engine_that_never_starts_makes_live_fail_with_the_reason() -> None:
     with running(exit=9) as front:
         front.state.supervisor._first_retry_seconds = 0.01

@@ -16,6 +16,8 @@ from service.front.metrics.spec import OUTCOMES
 from service.protocol.modes import MODES
 from tests.support.serving import BODY, Front, running, until
 
+pytestmark = pytest.mark.slow
+
 SERIES_PER_MODE = 800
 
 ON_CUDA_ONLY = (

@@ -9,7 +9,11 @@ from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 
+import pytest
+
 from tests.support.serving import Front, running, until
+
+pytestmark = pytest.mark.slow
 
 SERVICE = Path(__file__).parents[2] / "service"
 MAX_STATIONS = 12

@@ -16,6 +16,8 @@ from service.front import child_process, supervisor
 from service.front.child_socket import ChildSocket
 from tests.support.serving import Front, running, until
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_sockets_lie_in_a_private_folder_that_is_removed() -> None:
     with running() as front:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import httpx
 import psutil
+import pytest
 
 from tests.cli.test_serve import await_ready, served
 from tests.support.serving import BODY
@@ -16,6 +17,7 @@ from tests.support.serving import BODY
 LIMIT_BYTES = 150_000_000
 
 
+@pytest.mark.slow
 def test_the_front_serves_without_torch_in_its_memory_and_under_its_limit() -> None:
     with served() as (process, url):
         await_ready(url)
@@ -32,6 +34,7 @@ def test_the_front_serves_without_torch_in_its_memory_and_under_its_limit() -> N
         assert psutil.Process(process.pid).memory_info().rss < LIMIT_BYTES
 
 
+@pytest.mark.slow
 def test_importing_the_front_imports_no_torch() -> None:
     code = "import service.front.app, sys; print([m for m in sys.modules if m.split('.')[0] == 'torch'])"
     assert (

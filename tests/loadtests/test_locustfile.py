@@ -18,6 +18,8 @@ import pytest
 from loadtests.run.target import samples
 from tests.support.fake_service import Script, fake_service
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 LOCUSTFILE = ROOT / "loadtests" / "locustfile.py"
 

@@ -26,6 +26,8 @@ from loadtests.run.run_file import read_run, write_run
 from service.statistics.boundedness import Crossover
 from tests.support.made_results import ALIKE, CLEAR, make_results
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -31,6 +31,8 @@ from loadtests.run.target import Target, TargetError
 from service.cli.options import EXIT_BAD_INPUT, EXIT_FAILED
 from tests.support.fake_service import Script, fake_service
 
+pytestmark = pytest.mark.slow
+
 CONTRACT = {
     "cell", "round", "sequence", "stage", "mode", "effective_mode", "batch_size", "concurrency",
     "intended_start", "start", "latency_seconds", "latency_from_intended_seconds", "status", "error",
