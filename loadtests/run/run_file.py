@@ -29,10 +29,24 @@ class Client(msgspec.Struct, kw_only=True):
     warmup_reason: str = ""
 
 
+class RoundMachine(msgspec.Struct, frozen=True, kw_only=True):
+    """The machine in one round: the share of time that its hypervisor gave to others, and the canary.
+
+    `canary_bytes_per_second` is the rate of reading a buffer as large as the model's weights, before the round.
+    None: cannot be read here.
+    """
+
+    round: int
+    steal_share: float | None
+    canary_bytes_per_second: float | None
+
+
 class SweepRun(msgspec.Struct, kw_only=True):
     """A sweep. `engine` and `modes` are GET /v1/modes at the end, `modes_before` at the start.
 
     `order` is the order that was run, cell names by round. `ended` None: the sweep did not finish.
+    `floors_before` and `floors_after` are the floors of POST /v1/floors with all samples, settled, before the
+    first and after the last request; empty where the service has none.
     """
 
     format_version: int = FORMAT_VERSION
@@ -49,6 +63,9 @@ class SweepRun(msgspec.Struct, kw_only=True):
     engine: dict[str, Any] = {}
     modes_before: list[dict[str, Any]] = []
     modes: list[dict[str, Any]] = []
+    floors_before: list[dict[str, Any]] = []
+    floors_after: list[dict[str, Any]] = []
+    machine_by_round: list[RoundMachine] = []
     client: Client = msgspec.field(default_factory=Client)
     settings: dict[str, Any] = {}
 

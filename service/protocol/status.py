@@ -11,14 +11,33 @@ Cache = Literal["cold", "warm"]
 
 
 class Floor(msgspec.Struct, frozen=True, kw_only=True):
-    """Dispatch of one decode step of the hollow twin: median, and a 95 % interval of it, in seconds."""
+    """Dispatch of one step of the hollow twin: median, and a 95 % interval of it, in seconds.
 
+    `source`: sampled at this batch, or at the smallest one, which stands for all (prefill).
+    """
+
+    phase: Literal["prefill", "decode"]
     batch: int
     seconds: float
     low: float
     high: float
     samples: int
-    source: Literal["calibrated", "interpolated"]
+    source: Literal["calibrated", "smallest_batch"]
+
+
+class Compilation(msgspec.Struct, frozen=True, kw_only=True):
+    """The first call of one compiled callable.
+
+    `cold` False: its code came from the compile cache. `cold_seconds` is what it took when the cache was empty,
+    as recorded then; None where that was never seen.
+    """
+
+    phase: Literal["prefill", "decode"]
+    batch: int
+    twin: bool
+    seconds: float
+    cold: bool
+    cold_seconds: float | None
 
 
 class Parity(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +67,7 @@ class ModeStatus(msgspec.Struct, frozen=True, kw_only=True, tag="mode"):
     cache: Cache | None = None
     warmup_seconds: float | None = None
     compile_seconds: list[float] = []
+    compilations: list[Compilation] = []
     graph_breaks: int = 0
     recompiles: int = 0
     graph_captures: int = 0
