@@ -113,11 +113,19 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 def order(plan: Plan, number: int, groups: Collection[Group] | None = None) -> list[Cell]:
     """The cells, or those of `groups`, in the order of round `number`; 0, -1, … are warm-up passes.
 
-    The order depends on the seed alone: leaving groups out does not change that of the others.
+    Groups are shuffled, and the cells within each: what is compared with each other is measured within
+    seconds, since the machine changes within a round too. The order depends on the seed alone, and leaving
+    groups out does not change that of the others.
     """
-    cells = list(plan.cells)
-    Random(f"order/{plan.seed}/{number}").shuffle(cells)
-    return cells if groups is None else [cell for cell in cells if cell.group in groups]
+    shuffled = list(dict.fromkeys(cell.group for cell in plan.cells))
+    Random(f"order/{plan.seed}/{number}").shuffle(shuffled)
+    found = list[Cell]()
+    for group in shuffled:
+        if groups is None or group in groups:
+            cells = [cell for cell in plan.cells if cell.group == group]
+            Random(f"order/{plan.seed}/{number}/{group}").shuffle(cells)
+            found += cells
+    return found
 
 
 def check(plan: Plan) -> Plan:

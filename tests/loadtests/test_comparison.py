@@ -156,16 +156,6 @@ def test_a_mode_that_is_not_faster_than_eager_is_not_shipped_for_being_like_the_
     assert choice.ship == "compiled"
 
 
-@given(st.lists(rounds, min_size=2, max_size=5))
-def test_what_is_shipped_is_never_slower_than_eager(modes: list[dict[int, float]]) -> None:
-    named = dict(
-        zip(("eager", "no_grad", "inference_mode", "compiled", "reduce-overhead"), modes, strict=False)
-    )
-    choice = choose(named)
-    assert choice is not None
-    assert choice.ship == "eager" or compare(named["eager"], named[choice.ship]).word == "faster"
-
-
 def test_warm_up_pays_back_by_what_each_request_saves() -> None:
     assert payback_requests(41.0, 1.0, 0.5, 0.25) == 160
     assert payback_requests(0.9, 1.0, 0.3, 0.1) == 0

@@ -76,6 +76,16 @@ def test_the_main_groups_differ_in_batch_size_only() -> None:
     assert {group[1:] for group in make_plan("full").main_groups} == {("short", 32, 1, None)}
 
 
+def test_what_is_compared_is_measured_one_after_the_other_in_an_order_that_changes() -> None:
+    plan = make_plan("quick")
+    orders = [order(plan, number) for number in range(1, 9)]
+    for cells in orders:
+        batches = [cell.batch_size for cell in cells]
+        assert [batches[n : n + 6] for n in (0, 6, 12)] == [[b] * 6 for b in dict.fromkeys(batches)]
+    assert len({tuple(dict.fromkeys(c.batch_size for c in cells)) for cells in orders}) > 1
+    assert len({tuple(c.name for c in cells if c.batch_size == 4) for cells in orders}) == 8
+
+
 def test_leaving_groups_out_does_not_change_the_order_of_the_others() -> None:
     plan = make_plan("quick")
     kept = plan.main_groups[1:]
