@@ -114,8 +114,8 @@ class _Sweep:
         document = wait_until_ready(self._target, self._plan, self._progress.waiting, timeout_seconds)
         run.engine = document["engine"]
         run.modes_before = document["modes"]
-        write_run(self._folder, run)
         run.floors_before = self._floors("before the sweep")
+        write_run(self._folder, run)
         before = scrape(self._target, self._folder, "before", self._progress.print_line)
         assignment = Assignment(
             run=run.run,
