@@ -17,9 +17,9 @@ class RowPhase(msgspec.Struct, frozen=True, kw_only=True):
     """Timings of one phase of a request (its prefill or its decode), summed over the phase's steps.
 
     Keys and values are those of `timings.prefill` and `timings.decode` in the response, as far as reports use
-    them; None where the device does not measure a part. `dispatch_low_seconds` and `dispatch_high_seconds` are
-    the interval of an estimated dispatch. `clipped`: the estimate was longer than the phase, and was cut to it.
-    `minor_faults` are page faults of the engine's thread.
+    them; None where the device does not measure a part. `dispatch_low_seconds` and `dispatch_high_seconds`
+    are the interval of an estimated dispatch. `clipped`: the estimate was longer than the phase, and was cut
+    to it. `minor_faults` are page faults of the engine's thread.
     """
 
     steps: int = 0
@@ -46,9 +46,9 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
 
     The second block has the response's timings under their own names, absent where the request failed. Files
     hold more fields than these: all others of `timings` are kept unchanged. `padded_prompt_tokens` are the
-    tokens per row that prefill computed, padding included; `attended_tokens` the cache positions that attention
-    read in the last step. `text_digest` identifies the completions' texts. `profiled`: it ran under the
-    profiler, which slows it down, and counts in no statistic.
+    tokens per row that prefill computed, padding included; `attended_tokens` the cache positions that
+    attention read in the last step. `text_digest` identifies the completions' texts. `profiled`: it ran under
+    the profiler, which slows it down, and counts in no statistic.
     """
 
     run: str

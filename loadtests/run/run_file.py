@@ -30,10 +30,10 @@ class Client(msgspec.Struct, kw_only=True):
 
 
 class RoundMachine(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine in one round: the share of time that its hypervisor gave to others, and the canary.
+    """The machine in one round: the share of time its hypervisor gave to others, and the canary.
 
-    `canary_bytes_per_second` is the rate of reading a buffer as large as the model's weights, before the round.
-    None: cannot be read here.
+    `canary_bytes_per_second` is the rate of reading a buffer as large as the model's weights, before the
+    round. None: cannot be read here.
     """
 
     round: int

@@ -32,7 +32,7 @@ from service.protocol.status import EngineStatus
 from service.selftest.checks import NEW_TOKENS, PROMPT
 from service.selftest.results import CheckResult, interval_result
 from service.statistics.intervals import median_interval
-from service.step.buffers import Buffers
+from service.step.buffers import Arguments
 from service.step.callables import Step, build_step
 from service.step.meters import Meter, Readings, new_meter
 
@@ -52,10 +52,10 @@ class TimestampingMeter:
         self._inner = inner
         self.calls: list[tuple[int, int]] = []
 
-    def run(self, step: Step, buffers: Buffers, tokens: Tensor, readings: Readings) -> tuple[Tensor, Tensor]:
+    def run(self, step: Step, arguments: Arguments, readings: Readings) -> tuple[Tensor, Tensor]:
         """As the inner meter, between two readings of the clock."""
         began = perf_counter_ns()
-        result = self._inner.run(step, buffers, tokens, readings)
+        result = self._inner.run(step, arguments, readings)
         self.calls.append((began, perf_counter_ns()))
         return result
 

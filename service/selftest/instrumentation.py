@@ -61,6 +61,6 @@ def _block_seconds(meters: list[Meter], case: Case, number: int) -> tuple[list[f
 def _step_seconds(meter: Meter, case: Case) -> float:
     readings = Readings()
     began = perf_counter_ns()
-    _, greedy = meter.run(case.step, case.buffers, case.buffers.token, readings)
+    _, greedy = meter.run(case.step, case.arguments, readings)
     meter.fetch(greedy, readings)
     return (perf_counter_ns() - began) / 1e9

@@ -34,7 +34,7 @@ class Comparison:
 class Choice:
     """The mode to ship, the fastest one, and the others that are tied with the fastest.
 
-    `given_up` is the fastest's speed-up over the one to ship, with its interval; None where they are the same.
+    `given_up` is the fastest's speed-up over the one to ship, with its interval; None where both are one.
     """
 
     ship: str
