@@ -321,22 +321,6 @@ def test_a_shipped_mode_that_runs_as_something_else_is_named_with_it_and_the_rea
     assert "→ reduce-overhead (here: compiled-cpp): 3" in printed(tmp_path, 120)
 
 
-def test_a_selftest_of_this_machine_and_commit_is_shown_and_of_others_is_not(tmp_path: Path) -> None:
-    folder = tmp_path / "sweep"
-    folder.mkdir()
-    make_report(make_results(folder))
-    assert "not run on this machine" in page(folder)
-    other = tmp_path / "selftest"
-    other.mkdir()
-    found = {"commit": "0123456789ab", "cpu": "a CPU", "passed": True, "detail": "9 of 9 checks"}
-    (other / "selftest.json").write_text(json.dumps(found | {"cpu": "another"}))
-    make_report(folder)
-    assert "not run on this machine" in page(folder)
-    (other / "selftest.json").write_text(json.dumps(found))
-    make_report(folder)
-    assert "passed: 9 of 9 checks" in page(folder)
-
-
 def printed(folder: Path, width: int) -> str:
     console = Console(file=io.StringIO(), width=width)
     print_table(folder, console)
