@@ -98,5 +98,5 @@ def _farthest(mode: str, floors: Mapping[int, list[float]]) -> CheckResult:
     return max(candidates, key=lambda row: abs((row.value or 1.0) - 1))
 
 
-LADDER = Check(measure_ladder, judge_ladder, (("floor falls down the ladder", FALLS),))
+LADDER = Check(measure_ladder, judge_ladder, (("floor of", FALLS),))
 WIDTHS_CHECK = Check(measure_widths, judge_widths)

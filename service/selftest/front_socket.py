@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
 from time import perf_counter_ns
@@ -83,7 +83,9 @@ class JobSender:
         except Exception as error:  # noqa: BLE001 - raised again by `end`, in the thread that waits for it
             self._error = error
         finally:
-            self._send(Stop())
+            # An engine that has ended takes nothing, and its socket may be gone.
+            with suppress(zmq.Again):
+                self._send(Stop())
 
     def _take(self, message: ToFront) -> None:
         self._log(f"an engine without a front, job {len(self._outcomes)} of {len(self._jobs)}")
@@ -95,8 +97,5 @@ class JobSender:
             self._sent += 1
 
     def _send(self, message: Job | Stop) -> None:
-        """Never waits: an engine that has ended takes nothing, and its socket may be gone."""
-        try:
-            self._front.send(_encode(message), zmq.DONTWAIT)
-        except zmq.Again as error:
-            self._error = self._error or error
+        """Never waits. Raises zmq.Again where nobody is there to receive."""
+        self._front.send(_encode(message), zmq.DONTWAIT)
