@@ -83,7 +83,7 @@ def why_incomplete(
 
     `facts` are the worker's, with `dtype` and the device's `default_dtype`; `git` has `commit` and `dirty`.
     """
-    reasons = [f"not run: {', '.join(not_run)}"] if not_run else []
+    reasons = [f"{len(not_run)} of {len(ALL_CHECKS)} checks were not run"] if not_run else []
     if git.get("commit") is None:
         reasons.append("the commit is unknown")
     if git.get("dirty"):

@@ -7,11 +7,9 @@ steps, off the clock. Its length is measured there, in the same rounds and the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from time import perf_counter_ns
-from typing import NamedTuple
 
 import torch
 
@@ -20,12 +18,10 @@ from service.measure.rounds import Log, in_rounds
 from service.measure.variants import Variants
 from service.selftest.check import Check, NotMeasurableError
 from service.selftest.injected_rows import MOVED_KERNEL, MOVED_WORK, bounds, judge_host, judge_kernel
-from service.step.calibration import cold_seconds
+from service.selftest.injected_samples import Work, floor_sample, step_sample
 from service.step.callables import InjectedWork
-from service.step.untimed import LEAD_STEPS
 
 ROUNDS = 30
-STEPS = 12
 MODES = ("eager", "compiled")
 TIMES_LONGER = 8
 ELEMENTS = 1280
@@ -37,27 +33,23 @@ GAMMA_AT = 200.0
 HOST_ITERATIONS = 60_000
 """About a millisecond of Python. A wait for the clock would take its length whatever happened meanwhile."""
 
-Work = Callable[[], object]
 Found = dict[tuple[str, str], list[float]]
 """Seconds by mode and arm."""
 
 
 @dataclass(frozen=True, slots=True)
 class InjectionCases:
-    """A step without and with `work` inside, real and hollow, each built by itself, as calibration does."""
+    """A step without and with `work` inside, real and hollow, each built by itself, as calibration does.
+
+    `hollow_work` is what of `work` the longer twin has inside; None: a twin has none of it.
+    """
 
     plain: Case
     more: Case
     plain_twin: Case
     more_twin: Case
     work: Work
-
-
-class Sample(NamedTuple):
-    """The shortest step, and the shortest work between two; interference only adds to either."""
-
-    step_seconds: float
-    work_seconds: float
+    hollow_work: Work | None
 
 
 def kernel_work(device: torch.device, elements: int) -> Work:
@@ -89,6 +81,7 @@ def kernel_cases(variants: Variants, mode: str) -> InjectionCases:
         plain_twin=variants.twin(mode, injected(1)),
         more_twin=variants.twin(mode, injected(1)),
         work=kernel_work(variants.device, ELEMENTS * (TIMES_LONGER - 1)),
+        hollow_work=None,
     )
 
 
@@ -101,33 +94,8 @@ def host_cases(variants: Variants, mode: str) -> InjectionCases:
         plain_twin=variants.twin(mode),
         more_twin=variants.twin(mode, added),
         work=host_work,
+        hollow_work=host_work,
     )
-
-
-def step_sample(case: Case, between: Work | None) -> Sample:
-    """Of STEPS steps in a row, `between` after each; `work_seconds` is 0 where it is None."""
-    steps: list[float] = []
-    works: list[float] = []
-    for _ in range(LEAD_STEPS + STEPS):
-        steps.append(case.call_seconds())
-        if between is not None:
-            began = perf_counter_ns()
-            between()
-            works.append((perf_counter_ns() - began) / 1e9)
-    return Sample(min(steps[LEAD_STEPS:]), min(works[LEAD_STEPS:], default=0.0))
-
-
-def floor_seconds(twin: Case, between: Work | None) -> float:
-    """The shortest of STEPS samples of the floor by calibration's own code; `between` before each call."""
-
-    def work_first() -> bool:
-        if between is not None:
-            between()
-        return False
-
-    cache = twin.eviction.cache if twin.eviction else None
-    before_step = twin.eviction.before_step if twin.eviction else False
-    return min(cold_seconds(twin.step, twin.buffers, cache, before_step, STEPS, interrupted=work_first))
 
 
 def _measure(
@@ -140,23 +108,16 @@ def _measure(
     for mode in (mode for mode in MODES if mode in variants.modes):
         log(f"{mode}, building")
         cases = cases_of(variants, mode)
-        arms: dict[str, Callable[[], Sample | float]] = {
+        arms = {
             "plain": partial(step_sample, cases.plain, cases.work),
             "more": partial(step_sample, cases.more, None),
-            "plain_floor": partial(floor_seconds, cases.plain_twin, cases.work),
-            "more_floor": partial(floor_seconds, cases.more_twin, None),
+            "plain_floor": partial(floor_sample, cases.plain_twin, cases.hollow_work),
+            "more_floor": partial(floor_sample, cases.more_twin, None),
         }
         with variants.isolated():
             seen = in_rounds(arms, ROUNDS, f"{what}/{mode}", log)
-        found |= _seconds(mode, seen)
-    return found
-
-
-def _seconds(mode: str, seen: Mapping[str, list[Sample | float]]) -> Found:
-    """Seconds by arm; of the plain arm's samples also what was added."""
-    found: Found = {(mode, "added"): [s.work_seconds for s in seen["plain"] if isinstance(s, Sample)]}
-    for arm, samples in seen.items():
-        found[mode, arm] = [s.step_seconds if isinstance(s, Sample) else s for s in samples]
+        found |= {(mode, arm): [sample.step_seconds for sample in samples] for arm, samples in seen.items()}
+        found[mode, "added"] = [sample.work_seconds for sample in seen["plain"]]
     return found
 
 

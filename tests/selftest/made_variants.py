@@ -14,7 +14,7 @@ import torch
 from models.config import CONFIGS, Config
 from service.measure.isolation import OffCpuTime
 from service.selftest.cross_check_widths import bytes_read
-from service.selftest.injected_work import Sample
+from service.selftest.injected_samples import Sample
 from service.step.callables import InjectedWork
 from service.step.precision import PRECISIONS
 from tests.selftest.samples import JITTER, LADDER
@@ -92,12 +92,7 @@ class MadeUpVariants:
         yield
 
 
-def made_up_sample(case: Any, between: MadeUpWork | None) -> Sample:
-    """In place of `step_sample`."""
-    return Sample(case.call_seconds(), between.seconds if between else 0.0)
-
-
-def made_up_floor(twin: Any, between: MadeUpWork | None) -> float:
-    """In place of `floor_seconds`."""
-    seconds: float = twin.call_seconds()
-    return seconds
+def made_up_sample(case: Any, beside: MadeUpWork | None) -> Sample:
+    """In place of `step_sample` and `floor_sample`."""
+    work = beside.seconds if beside else 0.0
+    return Sample(case.call_seconds() + work, work)

@@ -10,7 +10,7 @@ from service.selftest.cross_check_widths import INTERCEPT
 from service.selftest.floors import LADDER, WIDTHS_CHECK
 from service.selftest.injected_work import ELEMENTS, HOST, KERNEL, TIMES_LONGER, host_cases, kernel_cases
 from service.step.callables import InjectedWork
-from tests.selftest.made_variants import MadeUpVariants, MadeUpWork, made_up_floor, made_up_sample
+from tests.selftest.made_variants import MadeUpVariants, MadeUpWork, made_up_sample
 
 PER_ELEMENT = 1e-7
 
@@ -22,7 +22,7 @@ def made_up_work(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setattr(injected_work, "host_work", MadeUpWork(1e-3))
     monkeypatch.setattr(injected_work, "step_sample", made_up_sample)
-    monkeypatch.setattr(injected_work, "floor_seconds", made_up_floor)
+    monkeypatch.setattr(injected_work, "floor_sample", made_up_sample)
 
 
 def verdicts(check: AnyCheck, variants: MadeUpVariants) -> dict[str, str]:
@@ -63,6 +63,7 @@ def test_either_length_of_a_kernel_has_a_hollow_counterpart_of_its_own() -> None
     hollow = [twin.injected.kernel for twin in (cases.plain_twin, cases.more_twin)]  # type: ignore[attr-defined]
     assert hollow == [MadeUpWork(PER_ELEMENT)] * 2
     assert cases.work == MadeUpWork(PER_ELEMENT * ELEMENTS * (TIMES_LONGER - 1))
+    assert cases.hollow_work is None
 
 
 def test_a_twin_that_takes_in_the_longer_kernel_fails_the_row_that_dispatch_does_not_move() -> None:
@@ -83,7 +84,7 @@ def test_host_work_is_a_fixed_amount_in_both_arms_and_its_length_is_measured() -
     assert [case.injected for case in (cases.more, cases.more_twin)] == added * 2  # type: ignore[attr-defined]
     assert [case.injected for case in (cases.plain, cases.plain_twin)] == [None] * 2  # type: ignore[attr-defined]
     assert cases.more.injected.host_seconds == 0.0  # type: ignore[attr-defined]
-    assert cases.work == MadeUpWork(1e-3)
+    assert cases.work == cases.hollow_work == MadeUpWork(1e-3)
 
 
 def test_a_twin_that_leaves_the_added_host_work_out_fails_both_rows() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from models.config import Config
 from models.transformer import Transformer
 from service.engine.job_result import JobResult
 from service.measure.cases import Case, build_case
-from service.selftest.injected_work import STEPS, floor_seconds, kernel_work, step_sample
+from service.selftest.injected_samples import STEPS, floor_sample, shortest, step_sample
+from service.selftest.injected_work import kernel_work
 from service.selftest.own_work import gaps_seconds
 from service.step.buffers import allocate
 from service.step.callables import InjectedWork
@@ -22,7 +24,7 @@ CONFIG = Config(layers=1, width=16, heads=2, kv_heads=1, head_width=8, hidden=32
 
 
 class Falling:
-    """A step that takes 10 s, 9 s, 8 s, …"""
+    """A step that takes 100 s, 99 s, 98 s, …"""
 
     def __init__(self) -> None:
         self._seconds = iter(range(100, 0, -1))
@@ -31,13 +33,26 @@ class Falling:
         return float(next(self._seconds))
 
 
-def test_work_between_steps_runs_after_each_and_is_not_in_their_time() -> None:
+def test_work_beside_steps_runs_after_each_and_is_not_in_their_time() -> None:
     works: list[int] = []
     sample = step_sample(Falling(), lambda: works.append(1))  # type: ignore[arg-type]
     assert len(works) == LEAD_STEPS + STEPS
-    assert sample.step_seconds == 100 - LEAD_STEPS - STEPS + 1
+    assert sample.step_seconds == pytest.approx(100 - LEAD_STEPS - STEPS + 1, abs=0.5)
     assert 0 < sample.work_seconds < 1
     assert step_sample(Falling(), None).work_seconds == 0.0  # type: ignore[arg-type]
+
+
+def test_a_step_is_that_of_the_shortest_sum_so_that_equal_totals_show_what_was_added() -> None:
+    random = Random(1)
+    totals, added = [], []
+    for _ in range(200):
+        works = [1e-3 + random.expovariate(1e4) for _ in range(STEPS)]
+        steps = [2e-3 + random.expovariate(1e4) for _ in range(STEPS)]
+        inside = [2e-3 + random.expovariate(1e4) + 1e-3 + random.expovariate(1e4) for _ in range(STEPS)]
+        plain, more = shortest(steps, works), shortest(inside, [0.0] * STEPS)
+        totals.append(more.step_seconds - plain.step_seconds)
+        added.append(plain.work_seconds)
+    assert sum(totals) / sum(added) == pytest.approx(1.0, abs=0.01)
 
 
 def small_case(events: list[str]) -> Case:
@@ -49,10 +64,10 @@ def small_case(events: list[str]) -> Case:
     return case
 
 
-def test_work_between_samples_of_a_floor_runs_before_each_call() -> None:
+def test_work_beside_samples_of_a_floor_runs_before_each_call() -> None:
     events: list[str] = []
     case = small_case(events)
-    assert floor_seconds(case, lambda: events.append("work")) > 0
+    assert floor_sample(case, lambda: events.append("work")).step_seconds > 0
     assert events == ["work", "step"] * (LEAD_STEPS_OF_FLOOR + STEPS)
 
 
