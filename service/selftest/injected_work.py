@@ -30,7 +30,7 @@ ELEMENTS = 1280
 GAMMA_AT = 200.0
 """The argument at which that function takes longest."""
 
-HOST_ITERATIONS = 60_000
+HOST_ITERATIONS = 100_000
 """About a millisecond of Python. A wait for the clock would take its length whatever happened meanwhile."""
 
 Found = dict[tuple[str, str], list[float]]
