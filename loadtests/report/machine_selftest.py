@@ -19,8 +19,8 @@ Document = dict[str, Any]
 def find_selftest(results: Path, run: SweepRun) -> Document | None:
     """The newest selftest of the same commit, processor and device in the folders beside `results`.
 
-    Only a complete one counts: every check, no uncommitted change, default model, dtype and modes. None: there
-    is none, or the sweep itself had uncommitted changes, of which no selftest can be.
+    Only a complete one counts: every check, no uncommitted change, default model, dtype and modes. None: no
+    such selftest, or the sweep itself had uncommitted changes, of which none can be.
     """
     if run.environment.get("dirty"):
         return None

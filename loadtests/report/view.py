@@ -29,6 +29,7 @@ def view(findings: Findings) -> dict[str, Any]:
     results = findings.results
     run = results.run
     gates = results.gates
+    proof = find_selftest(results.folder, run)
     return {
         "headline": formatting.headline(findings),
         "crossing": formatting.crossing(findings.crossover, findings.upper_estimate) + ".",
@@ -36,6 +37,7 @@ def view(findings: Findings) -> dict[str, Any]:
         "warnings": [gate for gate in gates if gate.warning and gate.passed is False],
         "gates": gates,
         "passed_count": sum(gate.passed is True and not gate.warning for gate in gates),
+        "not_applicable": [gate.name for gate in gates if gate.passed is None],
         "subject": subject(run),
         "cards": [card(verdict, run) for verdict in findings.main],
         "other_cards": [card(verdict, run) for verdict in findings.others],
@@ -43,7 +45,8 @@ def view(findings: Findings) -> dict[str, Any]:
         "ladder": list(ladder(findings)),
         "modes": [mode_status(run, mode) for mode in run.plan.modes],
         "environment": list(environment(run)),
-        "selftest": selftest_line(find_selftest(results.folder, run)),
+        "selftest": selftest_line(proof),
+        "selftest_passed": proof is not None and proof["outcome"] == "passed",
         "reproduce": reproduce(run),
         "device": results.device,
         "upper_estimate": findings.upper_estimate,
