@@ -31,6 +31,8 @@ ALLOWED: dict[str, set[str]] = {
         "service.statistics",
         "service.front.settings",
         "service.front.launch",
+        "service.front.metrics",
+        "service.front.request_timing",
         "models",
         "loadtests",
     },

@@ -7,19 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-import msgspec
-
 from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS
 from loadtests.report import formatting
 from loadtests.report.cards import card, table
 from loadtests.report.comparison import slowest_over_fastest
+from loadtests.report.machine_selftest import find_selftest, selftest_line
 from loadtests.report.plots_parts import smallest_floor
 from loadtests.report.plotting import colour
 from loadtests.report.verdict import Findings
 from loadtests.run.environment import cpu_model
 from loadtests.run.run_file import SweepRun
 
-SELFTEST_FILE = "selftest.json"
 COLD = (
     " Floors are measured with cold caches, as in a real step: the misses cost all modes about the same, "
     "which lowers this ratio (docs/method.md, “On a CPU”)."
@@ -31,6 +29,7 @@ def view(findings: Findings) -> dict[str, Any]:
     results = findings.results
     run = results.run
     gates = results.gates
+    proof = find_selftest(results.folder, run)
     return {
         "headline": formatting.headline(findings),
         "crossing": formatting.crossing(findings.crossover, findings.upper_estimate) + ".",
@@ -38,6 +37,7 @@ def view(findings: Findings) -> dict[str, Any]:
         "warnings": [gate for gate in gates if gate.warning and gate.passed is False],
         "gates": gates,
         "passed_count": sum(gate.passed is True and not gate.warning for gate in gates),
+        "not_applicable": [gate.name for gate in gates if gate.passed is None],
         "subject": subject(run),
         "cards": [card(verdict, run) for verdict in findings.main],
         "other_cards": [card(verdict, run) for verdict in findings.others],
@@ -45,7 +45,8 @@ def view(findings: Findings) -> dict[str, Any]:
         "ladder": list(ladder(findings)),
         "modes": [mode_status(run, mode) for mode in run.plan.modes],
         "environment": list(environment(run)),
-        "selftest": selftest(findings),
+        "selftest": selftest_line(proof),
+        "selftest_passed": proof is not None and proof["outcome"] == "passed",
         "reproduce": reproduce(run),
         "device": results.device,
         "upper_estimate": findings.upper_estimate,
@@ -177,16 +178,6 @@ def _cores(cpus: list[int] | None) -> str:
     if not cpus:
         return "any core"
     return f"core{'s' if len(cpus) != 1 else ''} {', '.join(map(str, cpus))}"
-
-
-def selftest(findings: Findings) -> str:
-    """The newest selftest of this machine and commit beside the results, or 'not run'."""
-    environment = findings.results.run.environment
-    for path in sorted(findings.results.folder.parent.glob(f"*/{SELFTEST_FILE}"), reverse=True):
-        found = msgspec.json.decode(path.read_bytes())
-        if (found.get("commit"), found.get("cpu")) == (environment.get("commit"), environment.get("cpu")):
-            return f"{'passed' if found.get('passed') else 'FAILED'}: {found.get('detail', '')}"
-    return "not run on this machine and commit (launchbound selftest)"
 
 
 def reproduce(run: SweepRun) -> list[str]:

@@ -321,20 +321,30 @@ def test_a_shipped_mode_that_runs_as_something_else_is_named_with_it_and_the_rea
     assert "→ reduce-overhead (here: compiled-cpp): 3" in printed(tmp_path, 120)
 
 
-def test_a_selftest_of_this_machine_and_commit_is_shown_and_of_others_is_not(tmp_path: Path) -> None:
+def test_the_first_screen_says_what_the_selftest_proved_by_name(tmp_path: Path) -> None:
     folder = tmp_path / "sweep"
     folder.mkdir()
     make_report(make_results(folder))
-    assert "not run on this machine" in page(folder)
+    first_screen = page(folder).partition("<h2>")[0]
+    assert 'class="chip warn">selftest not run on this machine and commit' in first_screen
     other = tmp_path / "selftest"
     other.mkdir()
-    found = {"commit": "0123456789ab", "cpu": "a CPU", "passed": True, "detail": "9 of 9 checks"}
-    (other / "selftest.json").write_text(json.dumps(found | {"cpu": "another"}))
-    make_report(folder)
-    assert "not run on this machine" in page(folder)
+    run = read_run(folder)
+    found = {
+        "commit": run.environment["commit"], "cpu": run.environment["cpu"], "complete": True,
+        "device": run.engine.get("device_name"), "created": "2026-01-02T00:00:00Z", "outcome": "undecided",
+        "detail": "8 of 9 rows passed; undecided: a row",
+    }  # fmt: skip
     (other / "selftest.json").write_text(json.dumps(found))
     make_report(folder)
-    assert "passed: 9 of 9 checks" in page(folder)
+    said = "selftest undecided: 8 of 9 rows passed; undecided: a row"
+    assert f'class="chip warn">{said}' in page(folder).partition("<h2>")[0]
+    assert "8 of 9 rows passed; undecided: a row" in (folder / "report.md").read_text()
+    (other / "selftest.json").write_text(
+        json.dumps(found | {"outcome": "passed", "detail": "9 of 9 rows passed"})
+    )
+    make_report(folder)
+    assert 'class="chip">selftest passed: 9 of 9 rows passed' in page(folder).partition("<h2>")[0]
 
 
 def printed(folder: Path, width: int) -> str:

@@ -42,10 +42,10 @@ RULES: tuple[Rule, ...] = (
     Rule("fused kernels", "kernel", "functions of Inductor's generated libraries that loop over elements",
          symbol=r"^(kernel(\(|$)|cpp_fused_|cpp_CppMicroGemm)", binary=r"\.so$"),
     Rule("element functions", "kernel", "vector mathematics that the loops call", symbol=r"^Sleef_"),
-    Rule("scalar functions", "kernel", "the C library's mathematics, for the elements that vectors leave over",
+    Rule("scalar functions", "kernel", "the C library's mathematics, for elements that vectors leave over",
          binary=r"/libm[.-]"),
-    Rule("walk over elements", "kernel", "TensorIterator's way from one inner loop to the next is a kernel's index"
-         " arithmetic", symbol=r"^at::internal::serial_for_each|^at::DimCounter::"),
+    Rule("walk over elements", "kernel", "TensorIterator's way between inner loops: index arithmetic",
+         symbol=r"^at::internal::serial_for_each|^at::DimCounter::"),
     Rule("vectorised loops", "kernel", "compiled once per instruction set: only inner loops are",
          symbol=r"at::native::(DEFAULT|AVX2|AVX512|ZVECTOR|SVE\d*|VSX)::|at::vec::|VectorizedLoop"),
     Rule("inner loops", "kernel", "what TensorIterator calls for the elements of one chunk",
