@@ -9,12 +9,10 @@ import msgspec
 
 from loadtests.plan.prompts import PromptSet
 from service.protocol.modes import MODES
+from service.statistics.choice import MINIMUM_ROUNDS as MINIMUM_ROUNDS
 
 BASELINE = next(iter(MODES))
 """The first mode of the ladder, `eager`: every speed-up is against it."""
-
-MINIMUM_ROUNDS = 8
-"""A comparison over fewer rounds is called undecided."""
 
 
 def mode_names() -> list[str]:

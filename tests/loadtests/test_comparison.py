@@ -64,11 +64,9 @@ def test_only_shared_rounds_are_compared() -> None:
         compare({1: 0.1}, {2: 0.1})
 
 
-def test_a_sure_difference_within_the_noise_band_does_not_count() -> None:
-    small = compare(steady(1.0, 0.001), steady(0.98, 0.001), noise=1.05)
-    assert small.speedup.excludes_one
-    assert small.word == "no detectable difference"
-    assert compare(steady(1.0, 0.001), steady(0.9, 0.001), noise=1.05).word == "faster"
+def test_the_noise_of_the_control_is_shown_and_decides_nothing() -> None:
+    small = compare(steady(1.0, 0.001), steady(0.95, 0.001), noise=1.2)
+    assert (small.word, small.noise) == ("faster", 1.2)
 
 
 def test_noise_is_one_without_a_control_and_infinite_with_a_single_round() -> None:
@@ -150,8 +148,8 @@ def test_eager_is_shipped_where_nothing_beats_it() -> None:
 
 def test_a_mode_that_is_not_faster_than_eager_is_not_shipped_for_being_like_the_fastest() -> None:
     eager = steady(1.0, 0.001)
-    fastest = {number: value / 1.02 for number, value in eager.items()}
-    between = {n: value / 1.01 * math.exp(0.02 * math.sin(2.5 * n)) for n, value in eager.items()}
+    fastest = {number: value / 1.03 for number, value in eager.items()}
+    between = {n: value / 1.015 * math.exp(0.03 * math.sin(2.5 * n)) for n, value in eager.items()}
     choice = choose({"eager": eager, "no_grad": between, "compiled": fastest})
     assert choice is not None
     assert choice.tied == ("no_grad",)
