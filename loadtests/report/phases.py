@@ -50,9 +50,7 @@ class Phase:
 
 def phase_of(rows: pl.DataFrame, name: PhaseName) -> Phase:
     """The phase `name` of the measured `rows` of one cell."""
-    means = {
-        field: rows.select(pl.col(f"{name}_{field}").mean()).item() for field in (*_MEANS, *_MORE_MEANS)
-    }
+    means = {field: rows.select(pl.col(f"{name}_{field}").mean()).item() for field in (*_MEANS, *_MORE_MEANS)}
     return Phase(
         name=name,
         **means,

@@ -15,7 +15,8 @@ import plotly.graph_objects as go
 from dashboards.theme import mode_colour
 from loadtests.plan.cells import mode_names
 from loadtests.report.formatting import significant
-from loadtests.report.verdict import Findings, Summary
+from loadtests.report.summaries import Summary
+from loadtests.report.verdict import Findings
 
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "star")
 
@@ -32,6 +33,11 @@ class Plot:
 def colour(mode: str) -> str:
     """A mode's colour, everywhere the same."""
     return mode_colour(mode, mode_names())
+
+
+def label(findings: Findings, mode: str) -> str:
+    """A mode's name in plots: its effective one, as everywhere in the report."""
+    return str(findings.results.run.mode(mode).get("effective") or mode)
 
 
 def translucent(hexadecimal: str, alpha: float) -> str:

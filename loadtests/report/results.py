@@ -123,4 +123,3 @@ def read_results(folder: Path | str) -> Results:
     if measured(frame).is_empty():
         raise ResultsError(f"{folder} holds no measured request that succeeded: run the sweep again")
     return Results(folder, run, tuple(read_validation(folder)), frame)
-

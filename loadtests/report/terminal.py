@@ -9,16 +9,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from loadtests.report import formatting
+from loadtests.report import formatting, wording
+from loadtests.report.proof import proof
 from loadtests.report.results import read_results
-from loadtests.report.verdict import Findings, Summary, Verdict
+from loadtests.report.summaries import Summary, Verdict
+from loadtests.report.verdict import PLAIN, Findings
 
 _STYLE = {"faster": "green", "slower": "red", "undecided": "yellow", "no detectable difference": "dim"}
 _LEFT_OUT = ("tokens/s", "index")
 """Columns left out at a width of 80."""
 WIDTH = 110
 """Character columns of a table that is printed to a file or a pipe."""
-_COLUMNS = ("mode", "ms", "tokens/s", "dispatch", "kernel", "index", "speed-up (95 %)", "")
+_COLUMNS = ("mode", "ms", "tokens/s", "dispatch", "kernel", "index", "speed-up (95 %)", "", PLAIN)
 
 
 def print_table(folder: Path | str, console: Console | None = None) -> None:
@@ -32,20 +34,24 @@ def print_table(folder: Path | str, console: Console | None = None) -> None:
     for gate in findings.results.gates:
         if gate.warning and gate.passed is False:
             console.print(Text(f"warning  {gate.name}: {gate.detail}", style="yellow"), soft_wrap=True)
+    for sentence in proof(findings).sentences:
+        console.print(Text(sentence, style="yellow"), soft_wrap=True)
     for verdict in findings.verdicts:
         console.print(table(verdict, narrow=console.width < WIDTH - 10))
-        console.print(Text(f"  → {conclusion(verdict)}\n", style="bold"), soft_wrap=True)
-    console.print(Text(formatting.headline(findings), style="bold"), soft_wrap=True)
-    crossing = formatting.crossing(findings.crossover, findings.upper_estimate)
+        console.print(
+            Text(f"  → {conclusion(verdict, findings.results.device)}\n", style="bold"), soft_wrap=True
+        )
+    console.print(Text(wording.headline(findings), style="bold"), soft_wrap=True)
+    crossing = wording.crossing(findings.crossover, findings.upper_estimate)
     console.print(Text(f"{crossing[0].upper()}{crossing[1:]}."), soft_wrap=True)
 
 
-def conclusion(verdict: Verdict) -> str:
+def conclusion(verdict: Verdict, device: str) -> str:
     """What to ship for this group, in one line."""
     if verdict.shipped is None:
-        return f"undecided: {formatting.gain(verdict)}"
-    parts = [f"{formatting.named(verdict.shipped)}: {formatting.gain(verdict)}"]
-    if tie := formatting.tie(verdict):
+        return f"undecided: {wording.gain(verdict)}"
+    parts = [f"{wording.named(verdict.shipped, device)}: {wording.gain(verdict)}"]
+    if tie := wording.tie(verdict):
         parts.append(tie.rstrip("."))
     return "; ".join(parts)
 
@@ -82,9 +88,9 @@ def table(verdict: Verdict, narrow: bool = False) -> Table:
 
 
 def _footnotes(verdict: Verdict) -> str | None:
-    notes = [f"{s.cell.mode} runs here as {s.runs_as}" for s in verdict.modes if s.runs_as]
-    if any(summary.upper_estimate for summary in verdict.summaries):
-        notes.append("kernel and index are upper estimates")
+    notes = [f"{s.runs_as} is what {s.cell.mode} runs as here" for s in verdict.modes if s.runs_as]
+    if any(summary.decode.index is not None for summary in verdict.summaries):
+        notes.append("dispatch, kernel: both phases; index: decode's, with its interval")
     if any(summary.disturbed for summary in verdict.summaries):
         notes.append("* disturbed: the engine was preempted")
     return "; ".join(notes) or None
@@ -93,7 +99,7 @@ def _footnotes(verdict: Verdict) -> str | None:
 def _row(summary: Summary) -> list[Text | str]:
     comparison = summary.comparison
     parts = summary.parts
-    name = f"{summary.cell.mode} (control)" if summary.cell.control else summary.cell.mode
+    name = f"{wording.short_name(summary)}{' (control)' if summary.cell.control else ''}"
     word = comparison.word if comparison and not summary.cell.control else None
     return [
         f"{name} *" if summary.disturbed else name,
@@ -101,9 +107,10 @@ def _row(summary: Summary) -> list[Text | str]:
         formatting.significant(summary.tokens_per_second.value),
         _milliseconds(parts["dispatch"]),
         _milliseconds(parts["kernel"]),
-        "–" if summary.index is None else f"{summary.index:.2f}",
-        formatting.compared(comparison),
+        formatting.share(summary.decode.interval, summary.decode.index),
+        wording.compared(comparison),
         Text(word or "", style=_STYLE[word] if word else ""),
+        wording.compared(summary.against_plain),
     ]
 
 

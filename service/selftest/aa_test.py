@@ -11,12 +11,12 @@ from tempfile import TemporaryDirectory
 from rich.console import Console
 
 from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS, Cell, Plan, ladder_cells
-from loadtests.report.comparison import compare, paired
 from loadtests.run.rows import read_rows
 from loadtests.run.sweep import run_sweep
 from service.measure.rounds import Log, in_rounds
 from service.selftest.results import CheckResult, count_result
 from service.selftest.running_service import Connection, RunningService
+from service.statistics.choice import compare, paired
 from service.statistics.intervals import Interval, mean_interval
 
 REPEATS = 40

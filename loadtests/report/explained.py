@@ -1,0 +1,128 @@
+"""Sentences that explain one answer from its numbers: kernel-bound beside a gain, shares, payback."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from loadtests.plan.cells import BASELINE
+from loadtests.report.formatting import in_seconds, milliseconds, significant, times
+from loadtests.report.payback import REMEDY, Cost, Payback, Requests, is_compiled
+from loadtests.report.phases import Phase
+from loadtests.report.summaries import Summary, Verdict
+from loadtests.report.wording import short_name
+from loadtests.run.run_file import SweepRun
+from service.statistics.boundedness import bound, bounds_within
+
+LARGE_GAIN = 1.3
+"""From this speed-up on, `kernel-bound` beside it needs a word of explanation."""
+
+MANY_FAULTS = 10
+"""Page faults per request that are worth a word."""
+
+
+def kernel_bound_and_faster(verdict: Verdict, run: SweepRun) -> str | None:
+    """Why a mode gains much although the baseline's decode is, or may be, kernel-bound; by its own parts."""
+    base, shipped = verdict.baseline, verdict.shipped
+    if shipped is None or shipped.comparison is None or shipped.comparison.speedup.value < LARGE_GAIN:
+        return None
+    kernels, dispatches = ((base.parts[part], shipped.parts[part]) for part in ("kernel", "dispatch"))
+    if not _maybe_kernel_bound(base.decode) or None in (*kernels, *dispatches):
+        return None
+    saved = base.mean_seconds - shipped.mean_seconds
+    changes = [
+        f"{_change(name, *pair)}{cause}"
+        for name, pair, cause in (
+            ("kernel time", kernels, _cause(kernels, is_compiled(run.mode(shipped.cell.mode)))),
+            ("dispatch", dispatches, ""),
+        )
+    ]
+    word = base.decode.bound or "kernel-bound"
+    gain = times(shipped.comparison.speedup.value)
+    return (
+        f"{BASELINE}'s decode is {word}, and {short_name(shipped)} is still {gain} as fast: of the "
+        f"{milliseconds(saved)} that a request saves, {' and '.join(changes)}{_faults(base, shipped)}."
+    )
+
+
+def _maybe_kernel_bound(phase: Phase) -> bool:
+    if phase.interval is not None:
+        return "kernel-bound" in bounds_within(phase.interval)
+    return bound(phase.index) == "kernel-bound"
+
+
+def _change(name: str, before: float | None, after: float | None) -> str:
+    fell = (before or 0.0) - (after or 0.0)
+    verb = "come from" if fell >= 0 else "are lost to"
+    ends = f"{significant(1e3 * (before or 0.0))} → {significant(1e3 * (after or 0.0))} ms"
+    return f"{milliseconds(abs(fell))} {verb} {name} ({ends})"
+
+
+def _cause(kernels: tuple[float | None, float | None], compiled: bool) -> str:
+    before, after = kernels
+    fell = before is not None and after is not None and after < 0.9 * before
+    return ", because fusing removes kernel work too," if compiled and fell else ""
+
+
+def _faults(base: Summary, shipped: Summary) -> str:
+    """The page faults that the baseline has and the mode to ship has not: they are booked as kernel."""
+    before, after = (faults(summary) for summary in (base, shipped))
+    if before is None or after is None or before - after < MANY_FAULTS:
+        return ""
+    return f"; {before - after:,.0f} page faults fewer are a part of the kernel time"
+
+
+def faults(summary: Summary) -> float | None:
+    """Minor page faults per request, of both phases; None where they were not recorded."""
+    counts = [phase.minor_faults for phase in summary.phases if phase.minor_faults is not None]
+    return sum(counts) if counts else None
+
+
+def shares(summaries: list[Summary]) -> Iterator[str]:
+    """Kernels' share of dispatch and kernel time (the device-bound index), decode's first."""
+    if all(summary.decode.index is None for summary in summaries):
+        yield "Launch- or kernel-bound is unknown: kernel time is not measured here."
+        return
+    for place, lead in ((1, "Kernels' share of decode"), (0, "of prefill")):
+        known = [(s, s.phases[place]) for s in summaries]
+        told = [f"{_share(phase)} in {short_name(s)}" for s, phase in known if phase.index is not None]
+        if told:
+            yield f"{lead}: {', '.join(told)}."
+
+
+def _share(phase: Phase) -> str:
+    value = f"{100 * (phase.index or 0.0):.0f} %"
+    if phase.interval is None:
+        return f"{value} (interval unknown)"
+    ends = f"{100 * phase.interval.low:.0f}–{100 * phase.interval.high:.0f} %"
+    return f"{value} ({ends}, {phase.bound})" if phase.name == "decode" else f"{value} ({ends})"
+
+
+def paid_back(shipped: Summary) -> str:
+    """After how many requests of this batch size the mode's compilations have paid back, warm and cold."""
+    back = shipped.payback
+    match back.requests:
+        case "nothing to pay back":
+            return "Nothing is compiled: there is nothing to pay back."
+        case "unknown":
+            return f"Payback is unknown: this run did not record what each compilation took; {REMEDY}."
+        case "never" | "undecided" as word:
+            against = f"against {back.reference}, the fastest mode without a compiler"
+            return f"Its compilation pays back: {word}, {against}."
+    return f"{_paid(back, back.cost)}, against {back.reference}, the fastest without a compiler."
+
+
+def _paid(back: Payback, cost: Cost | None) -> str:
+    if cost is None:
+        return "Its compilation is paid back after an unknown number of requests"
+    parts = [_after(back.requests, cost.seconds, f"{cost.cache} cache")]
+    if cost.cache != "cold":
+        parts.append(_after(back.cold_requests, cost.cold_seconds, "empty cache"))
+    return f"Its compilations for this batch are paid back after {', '.join(parts)}"
+
+
+def _after(requests: Requests, seconds: float | None, cache: str) -> str:
+    if isinstance(requests, str):
+        return f"an unknown number from an empty cache ({REMEDY})"
+    return (
+        f"{requests:,} requests from {'an' if cache[0] in 'aeiou' else 'a'} {cache} ({in_seconds(seconds)})"
+    )
