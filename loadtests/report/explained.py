@@ -36,7 +36,7 @@ def kernel_bound_and_faster(verdict: Verdict, run: SweepRun) -> str | None:
             ("dispatch", dispatches, ""),
         )
     ]
-    word = base.decode.bound or "kernel-bound"
+    word = base.decode.bound or "kernel-bound by an estimate without an interval"
     gain = times(shipped.comparison.speedup.value)
     return (
         f"{BASELINE}'s decode is {word}, and {short_name(shipped)} is still {gain} as fast: of the "
@@ -82,17 +82,18 @@ def shares(summaries: list[Summary]) -> Iterator[str]:
     if all(summary.decode.index is None for summary in summaries):
         yield "Launch- or kernel-bound is unknown: kernel time is not measured here."
         return
-    for place, lead in ((1, "Kernels' share of decode"), (0, "of prefill")):
+    for place, name in ((1, "decode"), (0, "prefill")):
         known = [(s, s.phases[place]) for s in summaries]
         told = [f"{_share(phase)} in {short_name(s)}" for s, phase in known if phase.index is not None]
+        unknown = " (intervals unknown)" if all(phase.interval is None for _, phase in known) else ""
         if told:
-            yield f"{lead}: {', '.join(told)}."
+            yield f"Kernels' share of {name}: {', '.join(told)}{unknown}."
 
 
 def _share(phase: Phase) -> str:
     value = f"{100 * (phase.index or 0.0):.0f} %"
     if phase.interval is None:
-        return f"{value} (interval unknown)"
+        return value
     ends = f"{100 * phase.interval.low:.0f}–{100 * phase.interval.high:.0f} %"
     return f"{value} ({ends}, {phase.bound})" if phase.name == "decode" else f"{value} ({ends})"
 
@@ -105,10 +106,17 @@ def paid_back(shipped: Summary) -> str:
             return "Nothing is compiled: there is nothing to pay back."
         case "unknown":
             return f"Payback is unknown: this run did not record what each compilation took; {REMEDY}."
-        case "never" | "undecided" as word:
-            against = f"against {back.reference}, the fastest mode without a compiler"
-            return f"Its compilation pays back: {word}, {against}."
-    return f"{_paid(back, back.cost)}, against {back.reference}, the fastest without a compiler."
+        case "never":
+            return f"Its compilations never pay back: it is not faster than {_reference(back)}."
+        case "undecided":
+            return (
+                f"Whether its compilations pay back is undecided: it cannot be told from {_reference(back)}."
+            )
+    return f"{_paid(back, back.cost)}, against {_reference(back)}."
+
+
+def _reference(back: Payback) -> str:
+    return f"{back.reference}, the fastest mode without a compiler"
 
 
 def _paid(back: Payback, cost: Cost | None) -> str:
@@ -123,6 +131,5 @@ def _paid(back: Payback, cost: Cost | None) -> str:
 def _after(requests: Requests, seconds: float | None, cache: str) -> str:
     if isinstance(requests, str):
         return f"an unknown number from an empty cache ({REMEDY})"
-    return (
-        f"{requests:,} requests from {'an' if cache[0] in 'aeiou' else 'a'} {cache} ({in_seconds(seconds)})"
-    )
+    article = "an" if cache.startswith("empty") else "a"
+    return f"{requests:,} requests from {article} {cache} ({in_seconds(seconds)})"

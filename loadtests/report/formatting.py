@@ -70,13 +70,6 @@ def _percent(ratio: float) -> str:
     return f"{100 * (ratio - 1):.1f}".replace("-", "−").replace("−0.0", "0.0")
 
 
-def share(interval: Interval | None, value: float | None) -> str:
-    """A share with its interval: '0.48 (0.31–0.66)'; 'interval unknown' where there is none; or a dash."""
-    if value is None:
-        return "–"
-    return f"{value:.2f} ({share_span(interval)})"
-
-
 def share_span(interval: Interval | None) -> str:
     """The ends of a share's interval: '0.31–0.66'."""
     return "interval unknown" if interval is None else f"{interval.low:.2f}–{interval.high:.2f}"
@@ -85,8 +78,3 @@ def share_span(interval: Interval | None) -> str:
 def listed(items: list[str]) -> str:
     """'a', 'a and b', 'a, b and c'."""
     return " and ".join([", ".join(items[:-1]), items[-1]]) if len(items) > 1 else "".join(items)
-
-
-def sentence(text: str) -> str:
-    """With a full stop, and not the first letter changed: names of modes are lower case."""
-    return text if text.endswith(".") else f"{text}."

@@ -9,6 +9,7 @@ from loadtests.plan.cells import BASELINE
 from loadtests.report import formatting
 from loadtests.report.comparison import slowest_over_fastest
 from loadtests.report.plots_parts import smallest_floor
+from loadtests.report.plotting import label
 from loadtests.report.verdict import Findings
 
 COLD = (
@@ -23,7 +24,10 @@ def ladder(findings: Findings) -> Iterator[str]:
     known = {mode: floor for mode in run.plan.modes if (floor := smallest_floor(run.mode(mode)))}
     if len(known) > 1:
         falls = _falls(list(known.values()))
-        floors = [f"{mode} {formatting.microseconds(floor['seconds'])}" for mode, floor in known.items()]
+        floors = [
+            f"{label(findings, mode)} {formatting.microseconds(floor['seconds'])}"
+            for mode, floor in known.items()
+        ]
         yield f"The dispatch floor {falls} down the ladder: {', '.join(floors)}."
     if BASELINE in known and "compiled" in known:
         ratio = formatting.times(known[BASELINE]["seconds"] / known["compiled"]["seconds"])

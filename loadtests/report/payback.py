@@ -1,4 +1,4 @@
-"""After how many requests a mode's compilations have paid back, from a warm and from an empty compile cache."""
+"""After how many requests a mode's compilations have paid back, from a warm and from an empty cache."""
 
 from __future__ import annotations
 
@@ -71,10 +71,12 @@ def pay_back(
 ) -> Payback:
     """ceil(cost / (the reference's seconds per request − the mode's)); `comparison` is reference over mode.
 
-    `never` where the mode is not `faster` than the reference; `unknown` where the cost is.
+    `never` where the mode is slower, or equal within 2 %; `undecided` where it cannot be told from the
+    reference; `unknown` where the cost is.
     """
     if comparison.word != "faster" or own_seconds >= reference_seconds:
-        reason: Reason = "undecided" if comparison.word == "undecided" else "never"
+        sure = comparison.word == "slower" or (comparison.word != "undecided" and comparison.equivalent)
+        reason: Reason = "never" if sure else "undecided"
         return Payback(reference, cost, reason, reason)
     if cost is None:
         return Payback(reference, None, "unknown", "unknown")

@@ -38,7 +38,7 @@ _CELL_WIDTH = 0.97
 
 
 def index_map(findings: Findings) -> Plot | None:
-    """Decode's device-bound index with its interval, by mode and batch size; nothing where kernel time is not known."""
+    """Decode's index with its interval, by mode and batch size; nothing where kernel time is not known."""
     verdicts = [verdict for verdict in findings.main if verdict.baseline.decode.index is not None]
     if not verdicts:
         return None

@@ -15,18 +15,19 @@ def knee(findings: Findings) -> Plot | None:
     figure = base("throughput, tokens per second", "latency per request, ms")
     modes = by_mode(findings)
     for mode, summaries in modes.items():
+        name = label(findings, mode)
         labelled = mode in (next(iter(modes)), list(modes)[-1])
         figure.add_scatter(
             x=[s.tokens_per_second.value for s in summaries],
             y=[1e3 * s.latency.value for s in summaries],
             text=[f"b={s.cell.batch_size}" for s in summaries],
-            name=label(findings, mode),
+            name=name,
             mode="lines+markers+text" if labelled else "lines+markers",
             textposition="top center" if mode == BASELINE else "bottom center",
             textfont={"size": 10},
             marker={"size": 8},
             line={"color": colour(mode), "width": 2.5},
-            hovertemplate=f"{label(findings, mode)}, %{{text}}: %{{x:.4g}} tokens/s at %{{y:.4g}} ms<extra></extra>",
+            hovertemplate=f"{name}, %{{text}}: %{{x:.4g}} tokens/s at %{{y:.4g}} ms<extra></extra>",
         )
     figure.update_xaxes(rangemode="tozero")
     figure.update_yaxes(rangemode="tozero")

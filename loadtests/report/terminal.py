@@ -16,9 +16,9 @@ from loadtests.report.summaries import Summary, Verdict
 from loadtests.report.verdict import PLAIN, Findings
 
 _STYLE = {"faster": "green", "slower": "red", "undecided": "yellow", "no detectable difference": "dim"}
-_LEFT_OUT = ("tokens/s", "index")
+_LEFT_OUT = ("tokens/s", "index", PLAIN)
 """Columns left out at a width of 80."""
-WIDTH = 110
+WIDTH = 120
 """Character columns of a table that is printed to a file or a pipe."""
 _COLUMNS = ("mode", "ms", "tokens/s", "dispatch", "kernel", "index", "speed-up (95 %)", "", PLAIN)
 
@@ -90,7 +90,7 @@ def table(verdict: Verdict, narrow: bool = False) -> Table:
 def _footnotes(verdict: Verdict) -> str | None:
     notes = [f"{s.runs_as} is what {s.cell.mode} runs as here" for s in verdict.modes if s.runs_as]
     if any(summary.decode.index is not None for summary in verdict.summaries):
-        notes.append("dispatch, kernel: both phases; index: decode's, with its interval")
+        notes.append("dispatch and kernel of both phases; index of decode")
     if any(summary.disturbed for summary in verdict.summaries):
         notes.append("* disturbed: the engine was preempted")
     return "; ".join(notes) or None
@@ -107,11 +107,18 @@ def _row(summary: Summary) -> list[Text | str]:
         formatting.significant(summary.tokens_per_second.value),
         _milliseconds(parts["dispatch"]),
         _milliseconds(parts["kernel"]),
-        formatting.share(summary.decode.interval, summary.decode.index),
+        _index(summary),
         wording.compared(comparison),
         Text(word or "", style=_STYLE[word] if word else ""),
         wording.compared(summary.against_plain),
     ]
+
+
+def _index(summary: Summary) -> str:
+    decode = summary.decode
+    if decode.index is None:
+        return "–"
+    return f"{decode.index:.2f}" + (f" ({formatting.share_span(decode.interval)})" if decode.interval else "")
 
 
 def _milliseconds(seconds: float | None) -> str:

@@ -58,7 +58,7 @@ class Findings:
 
     @cached_property
     def crossover(self) -> CrossoverSpan:
-        """Where eager's decode turns from launch-bound to kernel-bound; its ends unknown without intervals."""
+        """Where eager's decode turns from launch- to kernel-bound; its ends are unknown without intervals."""
         decodes = {v.batch_size: v.baseline.decode for v in self.main}
         known = {batch: decode.index for batch, decode in decodes.items() if decode.index is not None}
         spans = {batch: decode.interval for batch, decode in decodes.items() if decode.interval}

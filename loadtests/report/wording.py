@@ -7,7 +7,7 @@ from loadtests.report.formatting import listed, percentages, significant, span, 
 from loadtests.report.summaries import Summary, Verdict
 from loadtests.report.verdict import Findings
 from service.statistics.boundedness import Crossover, CrossoverSpan
-from service.statistics.choice import Comparison
+from service.statistics.choice import EQUIVALENT, Comparison
 from service.statistics.intervals import Interval
 
 BUSY_NOISE = 1.25
@@ -58,11 +58,11 @@ def tie(verdict: Verdict) -> str | None:
     tied = [short_name(verdict.of(mode)) for mode in [choice.ship, *_tied_with(verdict)]]
     sentence = f"{listed(tied)} tie at batch {verdict.batch_size}"
     if choice.given_up is None:
-        return f"{sentence}; {tied[0]} is the fastest of them and the simplest that beats {BASELINE}."
-    fastest = short_name(verdict.of(choice.fastest))
-    return (
-        f"{sentence}: shipping {tied[0]}, the simpler, gives up {percentages(choice.given_up)} on {fastest}."
-    )
+        beats = "" if choice.ship == BASELINE else f" that beats {BASELINE}"
+        return f"{sentence}; {tied[0]} is the fastest of them and the simplest{beats}."
+    equal = ", so they count as equal" if choice.given_up.high <= EQUIVALENT else ""
+    price = f"gives up {percentages(choice.given_up)} on {short_name(verdict.of(choice.fastest))}{equal}"
+    return f"{sentence}: shipping {tied[0]}, the simpler, {price}."
 
 
 def _tied_with(verdict: Verdict) -> list[str]:
@@ -83,11 +83,11 @@ def crossing(found: CrossoverSpan, upper_estimate: bool) -> str:
 
 
 def _place(found: Crossover) -> str | None:
-    batch = significant(found.batch, 2) if found.batch is not None else ""
+    batch = found.batch or 0.0
     return {
-        "at": f"at about batch {batch}",
-        "below": f"below batch {batch}, the smallest here",
-        "above": f"above batch {batch}, the largest here",
+        "at": f"at about batch {significant(batch, 2)}",
+        "below": f"below batch {batch:g}, the smallest here",
+        "above": f"above batch {batch:g}, the largest here",
         "unknown": None,
     }[found.where]
 
@@ -96,7 +96,7 @@ def _ends(found: CrossoverSpan) -> str:
     """The interval of the crossover, as far as it lies within what was measured."""
     early, late = found.earliest, found.latest
     if "unknown" in (early.where, late.where):
-        return " (interval unknown: these rows carry none of their dispatch)"
+        return " (interval unknown: this run recorded none of its dispatch)"
     if early.where == late.where != "at":
         return ", at both ends of the dispatch's interval"
     low = "below the smallest batch" if early.where == "below" else significant(early.batch or 0, 2)
@@ -115,8 +115,8 @@ def headline(findings: Findings) -> str:
     for verdict in verdicts:
         answer = (verdict.choice.ship if verdict.choice else "", tuple(sorted(_tied_with(verdict))))
         by_answer.setdefault(answer, []).append(verdict)
-    parts = [_answer(group, findings.results.device) for group in by_answer.values()]
-    return " ".join([f"{'; '.join(parts)}.", *provisional(verdicts)])
+    parts = "; ".join(_answer(group, findings.results.device) for group in by_answer.values())
+    return " ".join([f"{parts}.", *provisional(verdicts)])
 
 
 def _answer(verdicts: list[Verdict], device: str) -> str:
@@ -132,8 +132,8 @@ def _answer(verdicts: list[Verdict], device: str) -> str:
     if shipped.is_baseline:
         return f"{name}{with_ties} stays {at}: nothing is detectably faster"
     gains = [times(s.comparison.speedup.value) for v in verdicts if (s := v.shipped) and s.comparison]
-    given = [percentages(c.given_up) for v in verdicts if (c := v.choice) and c.given_up]
-    price = f", giving up {listed(given)}" if given else ""
+    given = [times(c.given_up.value) for v in verdicts if (c := v.choice) and c.given_up]
+    price = f"; the fastest of the tie is {listed(given)} as fast again" if given else ""
     return f"{name}{with_ties}{comma} is the mode to ship {at} ({listed(gains)} {BASELINE}{price})"
 
 
@@ -149,5 +149,5 @@ def provisional(verdicts: list[Verdict]) -> list[str]:
 
 
 def apart(ratio: Interval) -> float:
-    """How far a ratio's interval reaches from 1, as a factor of at least 1."""
+    """How far a ratio's interval reaches from 1, as a factor."""
     return max(ratio.high, 1 / ratio.low) if ratio.low > 0 else float("inf")

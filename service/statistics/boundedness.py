@@ -92,7 +92,7 @@ def crossover(index_by_batch: Mapping[int, float]) -> Crossover:
 
 
 def crossover_span(index_by_batch: Mapping[int, Interval]) -> CrossoverSpan:
-    """The crossover with its interval: at the high ends of the indices it comes earliest, at the low latest."""
+    """The crossover with its interval: earliest at the high ends of the indices, latest at the low ones."""
     typical, earliest, latest = (
         crossover({batch: getattr(index, end) for batch, index in index_by_batch.items()})
         for end in ("value", "high", "low")

@@ -13,7 +13,7 @@ from service.statistics.intervals import Interval, mean_interval
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Dispatch and kernel of the same steps, in seconds; [low, high] is the interval of an estimated dispatch.
+    """Dispatch and kernel of the same steps, in seconds; [low, high] is the interval of the dispatch.
 
     Where dispatch is estimated, kernel is what it leaves of the wall time: their sum is exact, and what one
     has more the other has less. Measured dispatch has low = high = dispatch.
@@ -25,7 +25,7 @@ class Split:
     high: float
 
     def index_at(self, dispatch: float) -> float:
-        """The device-bound index if dispatch was `dispatch`: 1 − dispatch / (dispatch + kernel), in [0, 1]."""
+        """The device-bound index if dispatch was `dispatch`: 1 − dispatch / (sum of both), in [0, 1]."""
         return min(1.0, max(0.0, 1.0 - dispatch / (self.dispatch + self.kernel)))
 
     @property
