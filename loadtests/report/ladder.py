@@ -9,7 +9,6 @@ from loadtests.plan.cells import BASELINE
 from loadtests.report import formatting
 from loadtests.report.comparison import slowest_over_fastest
 from loadtests.report.plots_parts import smallest_floor
-from loadtests.report.plotting import label
 from loadtests.report.verdict import Findings
 
 COLD = (
@@ -25,7 +24,7 @@ def ladder(findings: Findings) -> Iterator[str]:
     if len(known) > 1:
         falls = _falls(list(known.values()))
         floors = [
-            f"{label(findings, mode)} {formatting.microseconds(floor['seconds'])}"
+            f"{findings.label(mode)} {formatting.microseconds(floor['seconds'])}"
             for mode, floor in known.items()
         ]
         yield f"The dispatch floor {falls} down the ladder: {', '.join(floors)}."

@@ -81,7 +81,7 @@ def marks(findings: Findings) -> Iterator[str]:
         worst = max(moved, key=lambda change: max(change.ratio, 1 / change.ratio))
         yield (
             f"floors moved during the sweep: {len(moved)} of {len(floor_changes(findings))} beyond their "
-            f"intervals, most {worst.mode} {worst.phase} batch {worst.batch}, {formatting.times(worst.ratio)}"
+            f"intervals, most {findings.label(worst.mode)} {worst.phase} batch {worst.batch}, {formatting.times(worst.ratio)}"
         )
     if busy := busy_rounds(findings):
         yield f"marked rounds: {formatting.listed([_round(r) for r in busy])}"

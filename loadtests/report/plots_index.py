@@ -8,7 +8,7 @@ from plotly.colors import sample_colorscale
 from dashboards.theme import PART_COLOURS
 from loadtests.report.formatting import share_span
 from loadtests.report.phases import Phase
-from loadtests.report.plotting import Plot, base, label
+from loadtests.report.plotting import Plot, base
 from loadtests.report.summaries import Verdict
 from loadtests.report.verdict import Findings
 
@@ -71,7 +71,7 @@ def _add_column(
     decodes = [verdict.of(mode).decode for mode in modes]
     indices = [decode.index for decode in decodes]
     figure.add_bar(
-        y=[label(findings, mode) for mode in modes],
+        y=[findings.label(mode) for mode in modes],
         x=[None if index is None else _CELL_WIDTH for index in indices],
         base=column - _CELL_WIDTH / 2,
         orientation="h",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from loadtests.plan.cells import BASELINE
-from loadtests.report.plotting import Plot, base, by_mode, colour, label, log_axis
+from loadtests.report.plotting import Plot, base, by_mode, colour, log_axis
 from loadtests.report.summaries import Summary
 from loadtests.report.verdict import Findings
 
@@ -15,7 +15,7 @@ def knee(findings: Findings) -> Plot | None:
     figure = base("throughput, tokens per second", "latency per request, ms")
     modes = by_mode(findings)
     for mode, summaries in modes.items():
-        name = label(findings, mode)
+        name = findings.label(mode)
         labelled = mode in (next(iter(modes)), list(modes)[-1])
         figure.add_scatter(
             x=[s.tokens_per_second.value for s in summaries],
@@ -45,7 +45,7 @@ def saturation(findings: Findings) -> Plot | None:
     for (mode, batch), mine in _grouped(opened).items():
         symbol = "circle" if batch == smallest else "square"
         for name, dash, values in (
-            (f"{label(findings, mode)} b={batch}", "solid", [1e3 * s.latency.value for s in mine]),
+            (f"{findings.label(mode)} b={batch}", "solid", [1e3 * s.latency.value for s in mine]),
             ("95th percentile", "dot", [1e3 * s.latency_p95_seconds for s in mine]),
         ):
             figure.add_scatter(

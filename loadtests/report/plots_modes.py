@@ -8,7 +8,7 @@ from collections.abc import Callable
 import plotly.graph_objects as go
 
 from loadtests.plan.cells import BASELINE
-from loadtests.report.plotting import Plot, base, batch_axis, by_mode, colour, label, log_axis, translucent
+from loadtests.report.plotting import Plot, base, batch_axis, by_mode, colour, log_axis, translucent
 from loadtests.report.summaries import Summary
 from loadtests.report.verdict import Findings
 from service.statistics.intervals import Interval
@@ -41,11 +41,11 @@ def _lines(
             x=batches,
             y=[scale * v.value for v in values],
             mode="lines+markers",
-            name=label(findings, mode),
+            name=findings.label(mode),
             legendgroup=mode,
             line={"color": colour(mode), "width": 2.5},
             marker={"size": 8},
-            hovertemplate=f"{label(findings, mode)}, batch %{{x}}: %{{y:.4g}} {unit}<extra></extra>",
+            hovertemplate=f"{findings.label(mode)}, batch %{{x}}: %{{y:.4g}} {unit}<extra></extra>",
         )
     figure.update_yaxes(**log_axis(ends))
 
@@ -99,7 +99,7 @@ def speedups(findings: Findings) -> Plot | None:
         figure.add_scatter(
             x=[places[s.cell.batch_size] + offset for s in shown],
             y=[r.value for r in ratios],
-            name=label(findings, mode),
+            name=findings.label(mode),
             mode="markers",
             marker={"size": 11, "color": colour(mode)},
             error_y={
@@ -111,7 +111,7 @@ def speedups(findings: Findings) -> Plot | None:
                 "width": 5,
             },
             customdata=[[r.low, r.high] for r in ratios],
-            hovertemplate=label(findings, mode)
+            hovertemplate=findings.label(mode)
             + ": %{y:.3g}× (%{customdata[0]:.3g}–%{customdata[1]:.3g})<extra></extra>",
         )
     figure.update_xaxes(

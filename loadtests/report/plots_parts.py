@@ -10,7 +10,7 @@ from plotly.subplots import make_subplots
 from dashboards.theme import PART_COLOURS
 from loadtests.report.formatting import significant
 from loadtests.report.frame import PHASES
-from loadtests.report.plotting import Plot, base, colour, label
+from loadtests.report.plotting import Plot, base, colour
 from loadtests.report.summaries import Summary, Verdict
 from loadtests.report.verdict import Findings
 
@@ -63,7 +63,7 @@ def _add_bars(findings: Findings, figure: Any, column: int, verdict: Verdict, se
     modes = verdict.modes[::-1]
     seconds = [value(summary) for summary in modes]
     figure.add_bar(
-        y=[label(findings, s.cell.mode) for s in modes],
+        y=[findings.label(s.cell.mode) for s in modes],
         x=[None if part is None else 1e3 * part for part in seconds],
         name=name,
         orientation="h",
@@ -90,7 +90,7 @@ def floors(findings: Findings) -> Plot | None:
     modes = list(known)[::-1]
     values = [1e6 * float(known[mode]["seconds"]) for mode in modes]
     names = [
-        f"{label(findings, mode)}  <b>{significant(value)} µs</b>"
+        f"{findings.label(mode)}  <b>{significant(value)} µs</b>"
         for mode, value in zip(modes, values, strict=True)
     ]
     figure.add_bar(

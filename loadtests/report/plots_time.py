@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from loadtests.report.plotting import SYMBOLS, Plot, base, colour, label, log_axis, translucent
+from loadtests.report.plotting import SYMBOLS, Plot, base, colour, log_axis, translucent
 from loadtests.report.verdict import Findings
 
 
@@ -34,7 +34,7 @@ def timeline(findings: Findings) -> Plot | None:
             x=mine["at"].to_list(),
             y=(1e3 * mine["latency_seconds"]).to_list(),
             mode="markers",
-            name=label(findings, mode),
+            name=findings.label(mode),
             marker={
                 "color": colour(mode),
                 "size": 5,

@@ -35,11 +35,6 @@ def colour(mode: str) -> str:
     return mode_colour(mode, mode_names())
 
 
-def label(findings: Findings, mode: str) -> str:
-    """A mode's name in plots: its effective one, as everywhere in the report."""
-    return str(findings.results.run.mode(mode).get("effective") or mode)
-
-
 def translucent(hexadecimal: str, alpha: float) -> str:
     """A colour like #3D85C6 with transparency."""
     red, green, blue = (int(hexadecimal[place : place + 2], 16) for place in (1, 3, 5))

@@ -33,8 +33,9 @@ def proof(findings: Findings) -> Proof:
     if not findings.upper_estimate:
         return Proof(None, [], told)
     seen = list(witnesses(findings))
-    backed = bool(seen) or (found is not None and backs(found, findings))
-    sentences = [] if backed else [f"{NOT_PROVED}: {_missing(found)}."]
+    sampled = bool(seen) and all(witness.spanned for witness in seen)
+    backed = sampled or (found is not None and backs(found, findings))
+    sentences = [] if backed else [f"{NOT_PROVED}: {_missing(found, bool(seen))}."]
     if seen:
         sentences += witnesses_told(seen, findings)
     return Proof(backed, sentences, told)
@@ -65,9 +66,11 @@ def backs(selftest: dict[str, Any], findings: Findings) -> bool:
     return bool(selftest.get("passed")) and alike and whole and verdicts == {"pass"}
 
 
-def _missing(found: dict[str, Any] | None) -> str:
+def _missing(found: dict[str, Any] | None, seen: bool) -> str:
     """What there is instead of a proof."""
     sampled = "the split rests on the hollow twin alone, no native stacks were sampled in this engine"
+    if seen:
+        sampled = "native stacks sampled in this engine lie outside the intervals"
     if found is None:
         return f"{sampled}, and no selftest of this machine and commit lies beside it (launchbound selftest)"
     detail = found.get("detail", "no detail")

@@ -70,6 +70,10 @@ class Findings:
         """Whether the baseline's kernel times, and so the crossover, are upper estimates."""
         return any(verdict.baseline.upper_estimate for verdict in self.main)
 
+    def label(self, mode: str) -> str:
+        """A mode's effective name, under which the report shows it."""
+        return str(self.results.run.mode(mode).get("effective") or mode)
+
     def _find(self, group: Group, mode: str, control: bool = False) -> Cell | None:
         key = (group, mode, control)
         return next((c for c in self._cells if (group_of(c), c.mode, c.control) == key), None)

@@ -11,6 +11,9 @@ from loadtests.report.payback import bucket_of
 from loadtests.report.verdict import Findings
 from service.statistics.intervals import Interval
 
+SLACK = 0.005
+"""By which a witness may lie outside the interval: the wall times beside the two are not the same."""
+
 
 @dataclass(frozen=True, slots=True)
 class Witness:
@@ -48,9 +51,12 @@ def witnesses(findings: Findings) -> Iterator[Witness]:
                 twin = _share_left(floor, wall)
                 seen = _interval(floor["stacks"], "kernel_share")
                 spanned = phase.interval is not None and all(
-                    phase.interval.low <= share <= phase.interval.high for share in (twin.value, seen.value)
+                    phase.interval.low - SLACK <= share <= phase.interval.high + SLACK
+                    for share in (twin.value, seen.value)
                 )
-                yield Witness(summary.cell.mode, phase.name, verdict.batch_size, twin, seen, spanned)
+                yield Witness(
+                    findings.label(summary.cell.mode), phase.name, verdict.batch_size, twin, seen, spanned
+                )
 
 
 def _share_left(floor: dict[str, Any], wall: float) -> Interval:

@@ -132,8 +132,8 @@ def _answer(verdicts: list[Verdict], device: str) -> str:
     if shipped.is_baseline:
         return f"{name}{with_ties} stays {at}: nothing is detectably faster"
     gains = [times(s.comparison.speedup.value) for v in verdicts if (s := v.shipped) and s.comparison]
-    given = [times(c.given_up.value) for v in verdicts if (c := v.choice) and c.given_up]
-    price = f"; the fastest of the tie is {listed(given)} as fast again" if given else ""
+    ends = [c.given_up.high for v in verdicts if (c := v.choice) and c.given_up]
+    price = f", giving up at most {listed([f'{100 * (high - 1):.1f} %' for high in ends])}" if ends else ""
     return f"{name}{with_ties}{comma} is the mode to ship {at} ({listed(gains)} {BASELINE}{price})"
 
 
