@@ -22,7 +22,6 @@ def card(verdict: Verdict, run: SweepRun) -> dict[str, Any]:
         "batch": batch,
         "conditions": f"{prompts} prompts, {tokens} new tokens, concurrency {concurrency}",
         "ship": wording.short_name(shipped) if shipped else "undecided",
-        "tied": wording.tie(verdict),
         "stands_for": wording.stands_for(shipped, _device(run)) if shipped else None,
         "colour": colour(shipped.cell.mode) if shipped else colour(""),
         "gain": wording.gain(verdict),
@@ -41,7 +40,7 @@ def _device(run: SweepRun) -> str:
 
 def _bars(verdict: Verdict) -> list[dict[str, Any]]:
     slowest = max(summary.latency.value for summary in verdict.modes)
-    tied = verdict.choice.tied if verdict.choice else ()
+    tied = wording.tied_with(verdict)
     return [
         {
             "mode": wording.short_name(s),
@@ -49,7 +48,7 @@ def _bars(verdict: Verdict) -> list[dict[str, Any]]:
             "share": 100 * s.latency.value / slowest,
             "latency": formatting.milliseconds(s.latency.value),
             "shipped": s is verdict.shipped,
-            "tied": s.cell.mode in tied and s is not verdict.shipped,
+            "tied": s.cell.mode in tied,
         }
         for s in verdict.modes
     ]
@@ -59,7 +58,7 @@ def _facts(verdict: Verdict, shipped: Summary | None, run: SweepRun) -> Iterator
     baseline = verdict.baseline
     if tie := wording.tie(verdict):
         yield tie
-    yield " ".join(explained.shares([baseline] if shipped in (None, baseline) else [baseline, shipped]))
+    yield explained.shares([baseline] if shipped in (None, baseline) else [baseline, shipped])
     if shipped is None:
         yield f"Run at least {MINIMUM_ROUNDS} rounds to decide."
         return
@@ -86,4 +85,4 @@ def _against_plain(shipped: Summary | None) -> str | None:
     """The speed-up over the best rung without a compiler; None for that rung and for the baseline."""
     if shipped is None or shipped.against_plain is None or shipped.cell.mode == BASELINE:
         return None
-    return f"{wording.compared(shipped.against_plain)} of {PLAIN}, the best without a compiler"
+    return f"{wording.compared(shipped.against_plain)} the speed of {PLAIN}"

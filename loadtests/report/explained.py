@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from loadtests.plan.cells import BASELINE
-from loadtests.report.formatting import in_seconds, milliseconds, significant, times
+from loadtests.report.formatting import in_seconds, listed, milliseconds, significant, times
 from loadtests.report.payback import REMEDY, Cost, Payback, Requests, is_compiled
 from loadtests.report.phases import Phase
 from loadtests.report.summaries import Summary, Verdict
@@ -77,25 +75,24 @@ def faults(summary: Summary) -> float | None:
     return sum(counts) if counts else None
 
 
-def shares(summaries: list[Summary]) -> Iterator[str]:
-    """Kernels' share of dispatch and kernel time (the device-bound index), decode's first."""
+def shares(summaries: list[Summary]) -> str:
+    """Kernels' share of dispatch and kernel time (the device-bound index) of both phases, decode first."""
     if all(summary.decode.index is None for summary in summaries):
-        yield "Launch- or kernel-bound is unknown: kernel time is not measured here."
-        return
+        return "Launch- or kernel-bound is unknown: kernel time is not measured here."
+    unknown = all(summary.decode.interval is None for summary in summaries)
+    phases = []
     for place, name in ((1, "decode"), (0, "prefill")):
-        known = [(s, s.phases[place]) for s in summaries]
-        told = [f"{_share(phase)} in {short_name(s)}" for s, phase in known if phase.index is not None]
-        unknown = " (intervals unknown)" if all(phase.interval is None for _, phase in known) else ""
-        if told:
-            yield f"Kernels' share of {name}: {', '.join(told)}{unknown}."
+        known = [(s, s.phases[place]) for s in summaries if s.phases[place].index is not None]
+        phases.append(f"{name} {', '.join(f'{_share(phase)} in {short_name(s)}' for s, phase in known)}")
+    told = "; ".join(phases)
+    return f"Kernels' share: {told}{' (intervals unknown: not recorded)' if unknown else ''}."
 
 
 def _share(phase: Phase) -> str:
     value = f"{100 * (phase.index or 0.0):.0f} %"
     if phase.interval is None:
         return value
-    ends = f"{100 * phase.interval.low:.0f}–{100 * phase.interval.high:.0f} %"
-    return f"{value} ({ends}, {phase.bound})" if phase.name == "decode" else f"{value} ({ends})"
+    return f"{value} ({100 * phase.interval.low:.0f}–{100 * phase.interval.high:.0f})"
 
 
 def paid_back(shipped: Summary) -> str:
@@ -121,15 +118,15 @@ def _reference(back: Payback) -> str:
 
 def _paid(back: Payback, cost: Cost | None) -> str:
     if cost is None:
-        return "Its compilation is paid back after an unknown number of requests"
+        return "Its compilations are paid back after an unknown number of requests"
     parts = [_after(back.requests, cost.seconds, f"{cost.cache} cache")]
     if cost.cache != "cold":
         parts.append(_after(back.cold_requests, cost.cold_seconds, "empty cache"))
-    return f"Its compilations for this batch are paid back after {', '.join(parts)}"
+    return f"Its compilations for this batch are paid back after {listed(parts)}"
 
 
 def _after(requests: Requests, seconds: float | None, cache: str) -> str:
-    if isinstance(requests, str):
-        return f"an unknown number from an empty cache ({REMEDY})"
     article = "an" if cache.startswith("empty") else "a"
+    if isinstance(requests, str):
+        return f"an unknown number from {article} {cache} ({REMEDY})"
     return f"{requests:,} requests from {article} {cache} ({in_seconds(seconds)})"

@@ -79,10 +79,9 @@ def marks(findings: Findings) -> Iterator[str]:
         )
     if moved := [change for change in floor_changes(findings) if change.moved]:
         worst = max(moved, key=lambda change: max(change.ratio, 1 / change.ratio))
-        yield (
-            f"floors moved during the sweep: {len(moved)} of {len(floor_changes(findings))} beyond their "
-            f"intervals, most {findings.label(worst.mode)} {worst.phase} batch {worst.batch}, {formatting.times(worst.ratio)}"
-        )
+        case = f"{findings.label(worst.mode)} {worst.phase} batch {worst.batch}"
+        count = f"{len(moved)} of {len(floor_changes(findings))} beyond their intervals"
+        yield f"floors moved during the sweep: {count}, most {case}, {formatting.times(worst.ratio)}"
     if busy := busy_rounds(findings):
         yield f"marked rounds: {formatting.listed([_round(r) for r in busy])}"
 

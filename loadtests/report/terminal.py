@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from loadtests.report import formatting, wording
+from loadtests.report.crossing import crossing
 from loadtests.report.proof import proof
 from loadtests.report.results import read_results
 from loadtests.report.summaries import Summary, Verdict
@@ -42,8 +43,8 @@ def print_table(folder: Path | str, console: Console | None = None) -> None:
             Text(f"  → {conclusion(verdict, findings.results.device)}\n", style="bold"), soft_wrap=True
         )
     console.print(Text(wording.headline(findings), style="bold"), soft_wrap=True)
-    crossing = wording.crossing(findings.crossover, findings.upper_estimate)
-    console.print(Text(f"{crossing[0].upper()}{crossing[1:]}."), soft_wrap=True)
+    turn = crossing(findings.crossover, findings.upper_estimate)
+    console.print(Text(f"{turn[0].upper()}{turn[1:]}."), soft_wrap=True)
 
 
 def conclusion(verdict: Verdict, device: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS
 from loadtests.report import wording
 from loadtests.report.cards import card
+from loadtests.report.crossing import crossing
 from loadtests.report.ladder import ladder
 from loadtests.report.marks import floor_changes, marks
 from loadtests.report.proof import proof
@@ -23,7 +24,7 @@ def view(findings: Findings) -> dict[str, Any]:
     gates = results.gates
     return {
         "headline": wording.headline(findings),
-        "crossing": wording.crossing(findings.crossover, findings.upper_estimate) + ".",
+        "crossing": crossing(findings.crossover, findings.upper_estimate) + ".",
         "failed": results.failed_gates,
         "warnings": [gate for gate in gates if gate.warning and gate.passed is False],
         "gates": gates,

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS
-from loadtests.report.formatting import listed, percentages, significant, span, times
+from loadtests.report.formatting import listed, percentages, span, times
 from loadtests.report.summaries import Summary, Verdict
 from loadtests.report.verdict import Findings
-from service.statistics.boundedness import Crossover, CrossoverSpan
 from service.statistics.choice import EQUIVALENT, Comparison
 from service.statistics.intervals import Interval
 
@@ -55,7 +54,7 @@ def tie(verdict: Verdict) -> str | None:
     choice = verdict.choice
     if choice is None or not choice.tied:
         return None
-    tied = [short_name(verdict.of(mode)) for mode in [choice.ship, *_tied_with(verdict)]]
+    tied = [short_name(verdict.of(mode)) for mode in [choice.ship, *tied_with(verdict)]]
     sentence = f"{listed(tied)} tie at batch {verdict.batch_size}"
     if choice.given_up is None:
         beats = "" if choice.ship == BASELINE else f" that beats {BASELINE}"
@@ -65,43 +64,12 @@ def tie(verdict: Verdict) -> str | None:
     return f"{sentence}: shipping {tied[0]}, the simpler, {price}."
 
 
-def _tied_with(verdict: Verdict) -> list[str]:
+def tied_with(verdict: Verdict) -> list[str]:
     """The modes that are tied with the one to ship."""
     choice = verdict.choice
     if choice is None:
         return []
     return [mode for mode in dict.fromkeys([choice.fastest, *choice.tied]) if mode != choice.ship]
-
-
-def crossing(found: CrossoverSpan, upper_estimate: bool) -> str:
-    """Where eager's decode turns from launch- to kernel-bound; `upper_estimate`: kernel is an upper one."""
-    place = _place(found.typical)
-    if place is None:
-        return "where kernels overtake dispatch in decode is unknown: kernel time is not measured here"
-    interval = _ends(found) if upper_estimate or found.earliest.where != "unknown" else ""
-    return f"in decode, {BASELINE}'s kernels take as long as its dispatch {place}{interval}"
-
-
-def _place(found: Crossover) -> str | None:
-    batch = found.batch or 0.0
-    return {
-        "at": f"at about batch {significant(batch, 2)}",
-        "below": f"below batch {batch:g}, the smallest here",
-        "above": f"above batch {batch:g}, the largest here",
-        "unknown": None,
-    }[found.where]
-
-
-def _ends(found: CrossoverSpan) -> str:
-    """The interval of the crossover, as far as it lies within what was measured."""
-    early, late = found.earliest, found.latest
-    if "unknown" in (early.where, late.where):
-        return " (interval unknown: this run recorded none of its dispatch)"
-    if early.where == late.where != "at":
-        return ", at both ends of the dispatch's interval"
-    low = "below the smallest batch" if early.where == "below" else significant(early.batch or 0, 2)
-    high = "above the largest" if late.where == "above" else significant(late.batch or 0, 2)
-    return f" (interval: {low} to {high})"
 
 
 def headline(findings: Findings) -> str:
@@ -113,7 +81,7 @@ def headline(findings: Findings) -> str:
         return f"Undecided: fewer than {MINIMUM_ROUNDS} rounds are too few to tell modes apart."
     by_answer: dict[tuple[str, tuple[str, ...]], list[Verdict]] = {}
     for verdict in verdicts:
-        answer = (verdict.choice.ship if verdict.choice else "", tuple(sorted(_tied_with(verdict))))
+        answer = (verdict.choice.ship if verdict.choice else "", tuple(sorted(tied_with(verdict))))
         by_answer.setdefault(answer, []).append(verdict)
     parts = "; ".join(_answer(group, findings.results.device) for group in by_answer.values())
     return " ".join([f"{parts}.", *provisional(verdicts)])
@@ -125,16 +93,22 @@ def _answer(verdicts: list[Verdict], device: str) -> str:
     shipped = verdicts[0].shipped
     if shipped is None:
         return f"undecided {at}"
-    tied = [short_name(verdicts[0].of(mode)) for mode in _tied_with(verdicts[0])]
+    tied = [short_name(verdicts[0].of(mode)) for mode in tied_with(verdicts[0])]
     with_ties = f", tied with {listed(tied)}," if tied else ""
     name = named(shipped, device)
     comma = "," if shipped.runs_as and not with_ties else ""
     if shipped.is_baseline:
         return f"{name}{with_ties} stays {at}: nothing is detectably faster"
     gains = [times(s.comparison.speedup.value) for v in verdicts if (s := v.shipped) and s.comparison]
-    ends = [c.given_up.high for v in verdicts if (c := v.choice) and c.given_up]
-    price = f", giving up at most {listed([f'{100 * (high - 1):.1f} %' for high in ends])}" if ends else ""
+    price = _price(verdicts)
     return f"{name}{with_ties}{comma} is the mode to ship {at} ({listed(gains)} {BASELINE}{price})"
+
+
+def _price(verdicts: list[Verdict]) -> str:
+    """What shipping the simpler of a tie gives up at most: the upper ends of the intervals."""
+    ends = {v.batch_size: c.given_up.high for v in verdicts if (c := v.choice) and c.given_up}
+    told = [f"{100 * (high - 1):.1f} % at batch {batch}" for batch, high in ends.items()]
+    return f", giving up at most {listed(told)}" if told else ""
 
 
 def provisional(verdicts: list[Verdict]) -> list[str]:
