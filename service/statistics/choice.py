@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from service.statistics.intervals import Interval, paired_ratio
+from service.statistics.looks import CONFIDENCE
 
 Word = Literal["faster", "slower", "no detectable difference", "undecided"]
 Rounds = Mapping[int, float]
@@ -21,12 +22,6 @@ MINIMUM_ROUNDS = 8
 
 EQUIVALENT = 1.02
 """Two modes whose whole interval lies within this factor are called equal."""
-
-CONFIDENCE = 0.95
-"""Of an interval that is looked at once."""
-
-LOOKS = 3
-"""A sweep looks at its comparisons this often at most, and stops at the first look that decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,26 +53,6 @@ class Choice:
     fastest: str
     tied: tuple[str, ...]
     given_up: Interval | None
-
-
-def looks(least: int, most: int) -> tuple[int, ...]:
-    """After how many rounds a sweep of `least` to `most` rounds looks whether it may stop.
-
-    Up to LOOKS round counts, evenly spaced, `least` the first and `most` the last.
-    """
-    count = min(LOOKS, most - least + 1)
-    if count <= 1:
-        return (least,)
-    return tuple(least + (most - least) * number // (count - 1) for number in range(count))
-
-
-def confidence_of(look_count: int) -> float:
-    """The confidence of each interval of a sweep that looks `look_count` times: 1 - 0.05 / looks.
-
-    Bonferroni: whoever stops at the first look that shows a difference is wrong in at most the sum of the
-    looks' error rates, 5 %. Looking three times at 95 % would be wrong in about 10 %.
-    """
-    return 1 - (1 - CONFIDENCE) / look_count
 
 
 def paired(first: Rounds, second: Rounds) -> tuple[list[float], list[float]]:
