@@ -9,11 +9,10 @@ from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS
 from loadtests.report import explained, formatting, wording
 from loadtests.report.plotting import colour
 from loadtests.report.summaries import Summary, Verdict
-from loadtests.report.verdict import PLAIN
-from loadtests.run.run_file import SweepRun
+from loadtests.report.verdict import PLAIN, Findings
 
 
-def card(verdict: Verdict, run: SweepRun) -> dict[str, Any]:
+def card(verdict: Verdict, findings: Findings) -> dict[str, Any]:
     """The answer for one group: what to ship, its gain, why, and how the modes compare."""
     shipped = verdict.shipped
     batch, prompts, tokens, concurrency, _ = verdict.group
@@ -22,20 +21,16 @@ def card(verdict: Verdict, run: SweepRun) -> dict[str, Any]:
         "batch": batch,
         "conditions": f"{prompts} prompts, {tokens} new tokens, concurrency {concurrency}",
         "ship": wording.short_name(shipped) if shipped else "undecided",
-        "stands_for": wording.stands_for(shipped, _device(run)) if shipped else None,
+        "stands_for": wording.stands_for(shipped, findings.results.device) if shipped else None,
         "colour": colour(shipped.cell.mode) if shipped else colour(""),
         "gain": wording.gain(verdict),
         "latency": _latencies(verdict),
         "interval": formatting.span(compared.speedup) if compared else None,
         "against_plain": _against_plain(shipped),
         "bound": verdict.baseline.decode.bound,
-        "facts": list(_facts(verdict, shipped, run)),
+        "facts": list(_facts(verdict, shipped, findings)),
         "bars": _bars(verdict),
     }
-
-
-def _device(run: SweepRun) -> str:
-    return str(run.engine.get("device", "cpu"))
 
 
 def _bars(verdict: Verdict) -> list[dict[str, Any]]:
@@ -54,9 +49,9 @@ def _bars(verdict: Verdict) -> list[dict[str, Any]]:
     ]
 
 
-def _facts(verdict: Verdict, shipped: Summary | None, run: SweepRun) -> Iterator[str]:
-    baseline = verdict.baseline
-    if tie := wording.tie(verdict):
+def _facts(verdict: Verdict, shipped: Summary | None, findings: Findings) -> Iterator[str]:
+    baseline, run = verdict.baseline, findings.results.run
+    if tie := wording.tie(verdict, findings.confidence):
         yield tie
     yield explained.shares([baseline] if shipped in (None, baseline) else [baseline, shipped])
     if shipped is None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import plotly.graph_objects as go
 import polars as pl
 
 from loadtests.report.plotting import SYMBOLS, Plot, base, colour, log_axis, translucent
 from loadtests.report.verdict import Findings
+from loadtests.run.machine import marked_rounds
 
 
 def timeline(findings: Findings) -> Plot | None:
@@ -27,6 +29,7 @@ def timeline(findings: Findings) -> Plot | None:
             annotation={"text": "warm-up", "font": {"size": 11}},
             annotation_position="top left",
         )
+    _shade_marked(figure, rows, findings)
     sizes = sorted(rows["batch_size"].unique().to_list())
     for mode in findings.results.run.plan.modes:
         mine = rows.filter(pl.col("mode") == mode)
@@ -47,3 +50,19 @@ def timeline(findings: Findings) -> Plot | None:
     figure.update_yaxes(**log_axis((1e3 * rows["latency_seconds"]).to_list()))
     shapes = ", ".join(f"{SYMBOLS[n % len(SYMBOLS)]} = batch {size}" for n, size in enumerate(sizes))
     return Plot("timeline", figure, {"shapes": shapes})
+
+
+def _shade_marked(figure: go.Figure, rows: pl.DataFrame, findings: Findings) -> None:
+    """Rounds in which the machine was not itself."""
+    for marked in marked_rounds(findings.results.run.machine_by_round):
+        mine = rows.filter((pl.col("stage") == "measure") & (pl.col("round") == marked.round))
+        if not mine.is_empty():
+            figure.add_vrect(
+                x0=mine["at"].min(),
+                x1=(mine["at"] + mine["latency_seconds"]).max(),
+                line={"width": 0},
+                layer="below",
+                fillcolor=translucent("#E9A23B", 0.18),
+                annotation={"text": f"round {marked.round} marked", "font": {"size": 10}},
+                annotation_position="bottom left",
+            )

@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from loadtests.plan.cells import BASELINE, Cell
+from loadtests.plan.cells import BASELINE, Cell, Group
 from loadtests.report.payback import Payback
 from loadtests.report.phases import Phase
 from service.statistics.choice import Choice, Comparison
 from service.statistics.intervals import Interval
-
-Group = tuple[int, str, int, int, float | None]
-"""Batch size, prompt set, new tokens, concurrency, load: what cells that are compared have in common."""
-
-
-def group_of(cell: Cell) -> Group:
-    """What `cell` shares with those it is compared with."""
-    return (cell.batch_size, cell.prompt_set, cell.new_tokens, cell.concurrency, cell.load)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ _LEFT_OUT = ("tokens/s", "index", PLAIN)
 """Columns left out at a width of 80."""
 WIDTH = 120
 """Character columns of a table that is printed to a file or a pipe."""
-_COLUMNS = ("mode", "ms", "tokens/s", "dispatch", "kernel", "index", "speed-up (95 %)", "", PLAIN)
+_COLUMNS = ("mode", "ms", "tokens/s", "dispatch", "kernel", "index", "speed-up (interval)", "", PLAIN)
 
 
 def print_table(folder: Path | str, console: Console | None = None) -> None:
@@ -39,20 +39,18 @@ def print_table(folder: Path | str, console: Console | None = None) -> None:
         console.print(Text(sentence, style="yellow"), soft_wrap=True)
     for verdict in findings.verdicts:
         console.print(table(verdict, narrow=console.width < WIDTH - 10))
-        console.print(
-            Text(f"  → {conclusion(verdict, findings.results.device)}\n", style="bold"), soft_wrap=True
-        )
+        console.print(Text(f"  → {conclusion(verdict, findings)}\n", style="bold"), soft_wrap=True)
     console.print(Text(wording.headline(findings), style="bold"), soft_wrap=True)
     turn = crossing(findings.crossover, findings.upper_estimate)
     console.print(Text(f"{turn[0].upper()}{turn[1:]}."), soft_wrap=True)
 
 
-def conclusion(verdict: Verdict, device: str) -> str:
+def conclusion(verdict: Verdict, findings: Findings) -> str:
     """What to ship for this group, in one line."""
     if verdict.shipped is None:
         return f"undecided: {wording.gain(verdict)}"
-    parts = [f"{wording.named(verdict.shipped, device)}: {wording.gain(verdict)}"]
-    if tie := wording.tie(verdict):
+    parts = [f"{wording.named(verdict.shipped, findings.results.device)}: {wording.gain(verdict)}"]
+    if tie := wording.tie(verdict, findings.confidence):
         parts.append(tie.rstrip("."))
     return "; ".join(parts)
 

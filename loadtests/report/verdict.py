@@ -6,13 +6,13 @@ from functools import cached_property
 
 import polars as pl
 
-from loadtests.plan.cells import BASELINE, Cell
+from loadtests.plan.cells import BASELINE, Cell, Group
 from loadtests.report.comparison import typical
 from loadtests.report.frame import PARTS, measured
 from loadtests.report.payback import NOTHING, Payback, bucket_of, cost_of, is_compiled, pay_back
 from loadtests.report.phases import phase_of
 from loadtests.report.results import Results
-from loadtests.report.summaries import Group, Summary, Verdict, group_of
+from loadtests.report.summaries import Summary, Verdict
 from service.statistics.boundedness import CrossoverSpan, crossover, crossover_span
 from service.statistics.choice import Comparison, choose, compare
 from service.statistics.disturbance import is_disturbed
@@ -38,7 +38,7 @@ class Findings:
     @cached_property
     def verdicts(self) -> list[Verdict]:
         """One per closed-loop group that has the baseline, by batch size."""
-        groups = dict.fromkeys(group_of(s.cell) for s in self.summaries if s.cell.load is None)
+        groups = dict.fromkeys(s.cell.group for s in self.summaries if s.cell.load is None)
         verdicts = [self._verdict(group) for group in groups if self._find(group, BASELINE) is not None]
         return sorted(verdicts, key=lambda verdict: (verdict.group[1:4], verdict.batch_size))
 
@@ -47,9 +47,8 @@ class Findings:
         """The verdicts that differ in batch size only, under the plan's first cell's other conditions."""
         if not self.verdicts:
             return []
-        closed = [cell for cell in self.results.run.plan.cells if cell.load is None] or self._cells
-        conditions = group_of(closed[0])[1:]
-        return [v for v in self.verdicts if v.group[1:] == conditions] or self.verdicts[:1]
+        main = self.results.run.plan.main_groups
+        return [v for v in self.verdicts if v.group in main] or self.verdicts[:1]
 
     @cached_property
     def others(self) -> list[Verdict]:
@@ -70,25 +69,30 @@ class Findings:
         """Whether the baseline's kernel times, and so the crossover, are upper estimates."""
         return any(verdict.baseline.upper_estimate for verdict in self.main)
 
+    @property
+    def confidence(self) -> float:
+        """Of the speed-ups' intervals: that by which the sweep decided whether to go on."""
+        return self.results.run.plan.confidence
+
     def label(self, mode: str) -> str:
         """A mode's effective name, under which the report shows it."""
         return str(self.results.run.mode(mode).get("effective") or mode)
 
     def _find(self, group: Group, mode: str, control: bool = False) -> Cell | None:
         key = (group, mode, control)
-        return next((c for c in self._cells if (group_of(c), c.mode, c.control) == key), None)
+        return next((c for c in self._cells if (c.group, c.mode, c.control) == key), None)
 
     def _compared(self, reference: Cell | None, cell: Cell) -> Comparison | None:
         """`reference` over `cell`; None where it is the cell itself or no round has both."""
         if reference is None or reference == cell:
             return None
         medians = self.results.medians(reference.name), self.results.medians(cell.name)
-        return compare(*medians) if medians[0].keys() & medians[1].keys() else None
+        return compare(*medians, self.confidence) if medians[0].keys() & medians[1].keys() else None
 
     def _summary(self, cell: Cell) -> Summary:
         means = self.results.cells.row(by_predicate=pl.col("cell") == cell.name, named=True)
         rows = self._rows.filter(pl.col("cell") == cell.name)
-        group = group_of(cell)
+        group = cell.group
         first_tokens = self.results.medians(cell.name, "time_to_first_token_seconds")
         return Summary(
             cell=cell,
@@ -115,10 +119,11 @@ class Findings:
         )
 
     def _verdict(self, group: Group) -> Verdict:
-        summaries = tuple(s for s in self.summaries if group_of(s.cell) == group)
+        summaries = tuple(s for s in self.summaries if s.cell.group == group)
         rounds = {s.cell.mode: self.results.medians(s.cell.name) for s in summaries if not s.cell.control}
         control = next((s.comparison for s in summaries if s.cell.control), None)
-        return Verdict(group, summaries, control.speedup if control else None, choose(rounds))
+        noise = control.speedup if control else None
+        return Verdict(group, summaries, noise, choose(rounds, self.confidence))
 
     def _payback(self, cell: Cell) -> Payback:
         """Against the fastest mode of the cell's group that compiles nothing."""
@@ -126,7 +131,7 @@ class Findings:
         status = run.mode(cell.mode)
         if cell.control or not is_compiled(status):
             return NOTHING
-        plain = [c for c in self._cells if group_of(c) == group_of(cell) and not c.control]
+        plain = [c for c in self._cells if c.group == cell.group and not c.control]
         typicals = {
             c: typical(self.results.medians(c.name)).value for c in plain if not is_compiled(run.mode(c.mode))
         }

@@ -8,8 +8,9 @@ from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS
 from loadtests.report import wording
 from loadtests.report.cards import card
 from loadtests.report.crossing import crossing
+from loadtests.report.floor_changes import floor_changes
+from loadtests.report.formatting import level
 from loadtests.report.ladder import ladder
-from loadtests.report.marks import floor_changes, marks
 from loadtests.report.proof import proof
 from loadtests.report.surroundings import environment, mode_status, reproduce, subject
 from loadtests.report.tables import table
@@ -31,9 +32,8 @@ def view(findings: Findings) -> dict[str, Any]:
         "passed_count": sum(gate.passed is True and not gate.warning for gate in gates),
         "subject": subject(run),
         "proof": proof(findings),
-        "marks": list(marks(findings)),
-        "cards": [card(verdict, run) for verdict in findings.main],
-        "other_cards": [card(verdict, run) for verdict in findings.others],
+        "cards": [card(verdict, findings) for verdict in findings.main],
+        "other_cards": [card(verdict, findings) for verdict in findings.others],
         "tables": [table(verdict) for verdict in findings.verdicts],
         "ladder": list(ladder(findings)),
         "floor_changes": floor_changes(findings),
@@ -45,6 +45,7 @@ def view(findings: Findings) -> dict[str, Any]:
         "run": run,
         "minimum_rounds": MINIMUM_ROUNDS,
         "baseline": BASELINE,
+        "level": level(findings.confidence),
         "plain": PLAIN,
         "equal_within": f"{100 * (EQUIVALENT - 1):.0f} %",
         "comparisons": sum(s.comparison is not None and not s.cell.control for s in findings.summaries),

@@ -49,7 +49,7 @@ def gain(verdict: Verdict) -> str:
     return f"{times(shipped.comparison.speedup.value)} the speed of {BASELINE}"
 
 
-def tie(verdict: Verdict) -> str | None:
+def tie(verdict: Verdict, confidence: float) -> str | None:
     """A sentence on the modes that cannot be told from the fastest, and on what the simpler one gives up."""
     choice = verdict.choice
     if choice is None or not choice.tied:
@@ -59,8 +59,9 @@ def tie(verdict: Verdict) -> str | None:
     if choice.given_up is None:
         beats = "" if choice.ship == BASELINE else f" that beats {BASELINE}"
         return f"{sentence}; {tied[0]} is the fastest of them and the simplest{beats}."
-    equal = ", so they count as equal" if choice.given_up.high <= EQUIVALENT else ""
-    price = f"gives up {percentages(choice.given_up)} on {short_name(verdict.of(choice.fastest))}{equal}"
+    given_up, fastest = choice.given_up, short_name(verdict.of(choice.fastest))
+    equal = ", within what counts as equal" if max(given_up.high, 1 / given_up.low) <= EQUIVALENT else ""
+    price = f"gives up {percentages(given_up, confidence)} on {fastest}{equal}"
     return f"{sentence}: shipping {tied[0]}, the simpler, {price}."
 
 
