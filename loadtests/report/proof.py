@@ -60,7 +60,11 @@ def backs(selftest: dict[str, Any], findings: Findings) -> bool:
     engine = findings.results.run.engine
     modes = set(findings.results.run.plan.modes)
     alike = all(selftest.get(key) == engine.get(key) for key in ("dtype", "threads"))
-    whole = not selftest.get("dirty") and not selftest.get("partial") and modes <= set(selftest["modes"])
+    whole = (
+        not selftest.get("dirty")
+        and not selftest.get("partial")
+        and modes <= set(selftest.get("modes") or [])
+    )
     rows = [row for row in selftest.get("rows") or [] if row["name"].startswith(SPLIT_ROWS)]
     verdicts = {row["verdict"] for row in rows} - {"not measurable here"}
     return bool(selftest.get("passed")) and alike and whole and verdicts == {"pass"}
