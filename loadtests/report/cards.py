@@ -72,12 +72,13 @@ def _latencies(verdict: Verdict) -> str | None:
     shipped = verdict.shipped
     if shipped is None or shipped is verdict.baseline:
         return None
-    own, before = (formatting.milliseconds(s.latency.value) for s in (shipped, verdict.baseline))
-    return f"{own} instead of {before}"
+    before, own = (formatting.significant(1e3 * s.latency.value) for s in (verdict.baseline, shipped))
+    return f"{before} → {own} ms"
 
 
 def _against_plain(shipped: Summary | None) -> str | None:
     """The speed-up over the best rung without a compiler; None for that rung and for the baseline."""
     if shipped is None or shipped.against_plain is None or shipped.cell.mode == BASELINE:
         return None
-    return f"{wording.compared(shipped.against_plain)} the speed of {PLAIN}"
+    speedup = shipped.against_plain.speedup
+    return f"{formatting.times(speedup.value)} {PLAIN} ({formatting.span(speedup)})"

@@ -34,10 +34,9 @@ def kernel_bound_and_faster(verdict: Verdict, run: SweepRun) -> str | None:
             ("dispatch", dispatches, ""),
         )
     ]
-    word = base.decode.bound or "kernel-bound by an estimate without an interval"
     gain = times(shipped.comparison.speedup.value)
     return (
-        f"{BASELINE}'s decode is {word}, and {short_name(shipped)} is still {gain} as fast: of the "
+        f"{_what_is_bound(base.decode)}, and {short_name(shipped)} is still {gain} as fast: of the "
         f"{milliseconds(saved)} that a request saves, {' and '.join(changes)}{_faults(base, shipped)}."
     )
 
@@ -46,6 +45,12 @@ def _maybe_kernel_bound(phase: Phase) -> bool:
     if phase.interval is not None:
         return "kernel-bound" in bounds_within(phase.interval)
     return bound(phase.index) == "kernel-bound"
+
+
+def _what_is_bound(decode: Phase) -> str:
+    if decode.bound:
+        return f"{BASELINE}'s decode is {decode.bound}"
+    return f"Kernels are {100 * (decode.index or 0.0):.0f} % of {BASELINE}'s decode (interval unknown)"
 
 
 def _change(name: str, before: float | None, after: float | None) -> str:

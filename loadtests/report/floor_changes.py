@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from loadtests.report.formatting import floor_span
 from loadtests.report.verdict import Findings
 from loadtests.run.floors import moved_floors
 
@@ -19,6 +20,19 @@ class FloorChange:
     before: dict[str, Any]
     after: dict[str, Any]
     moved: bool
+
+    @property
+    def spans(self) -> tuple[str, str]:
+        """The intervals before and after, in µs."""
+        before, after = (floor_span(floor["low"], floor["high"]) for floor in (self.before, self.after))
+        return before, after
+
+    @property
+    def word(self) -> str:
+        """Whether it moved; unknown without both intervals."""
+        if "no interval" in self.spans:
+            return "unknown"
+        return "moved" if self.moved else "within its interval"
 
     @property
     def ratio(self) -> float:

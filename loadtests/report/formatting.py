@@ -48,6 +48,11 @@ def size(count: float) -> str:
     return f"{count:.0f} bytes"
 
 
+def floor_span(low: float | None, high: float | None) -> str:
+    """The ends of a floor's interval in µs; 'no interval' where too few samples leave one open."""
+    return "no interval" if low is None or high is None else f"{1e6 * low:.0f}–{1e6 * high:.0f}"
+
+
 def times(ratio: float) -> str:
     """A ratio: 2.93×."""
     return f"{significant(ratio)}×"
@@ -77,7 +82,7 @@ def _percent(ratio: float) -> str:
 
 def share_span(interval: Interval | None) -> str:
     """The ends of a share's interval: '0.31–0.66'."""
-    return "interval unknown" if interval is None else f"{interval.low:.2f}–{interval.high:.2f}"
+    return "no interval" if interval is None else f"{interval.low:.2f}–{interval.high:.2f}"
 
 
 def listed(items: list[str]) -> str:

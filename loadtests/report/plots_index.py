@@ -87,7 +87,7 @@ def _add_column(
 
 
 def _ends(decode: Phase) -> str:
-    return f"<span style='font-size:10px'>{share_span(decode.interval).replace('interval ', '± ')}</span>"
+    return f"<span style='font-size:10px'>{share_span(decode.interval)}</span>"
 
 
 def _colour_of(index: float | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -115,8 +116,15 @@ def floors(findings: Findings) -> Plot | None:
     return Plot("floors", figure, {"batch": str(batch)})
 
 
-def smallest_floor(mode: dict[str, object]) -> dict[str, float] | None:
-    """Decode's dispatch floor of a mode's status at its smallest batch; None where it has none."""
+def smallest_floor(mode: dict[str, Any]) -> dict[str, float] | None:
+    """Decode's dispatch floor of a mode's status at its smallest batch; None where it has none.
+
+    Ends of an interval that too few samples leave open are 0 and infinite.
+    """
     found = mode.get("dispatch_floors") or mode.get("floors") or []
-    decode = [f for f in found if f.get("phase", "decode") == "decode"] if isinstance(found, list) else []
-    return min(decode, key=lambda floor: floor["batch"], default=None)
+    decode = [floor for floor in found if floor.get("phase", "decode") == "decode"]
+    if not decode:
+        return None
+    floor = min(decode, key=lambda one: int(one["batch"]))
+    high = math.inf if floor["high"] is None else floor["high"]
+    return {"batch": floor["batch"], "seconds": floor["seconds"], "low": floor["low"] or 0.0, "high": high}

@@ -60,13 +60,15 @@ def witnesses(findings: Findings) -> Iterator[Witness]:
 
 
 def _share_left(floor: dict[str, Any], wall: float) -> Interval:
-    """Kernel's share of a step by the twin: 1 − floor / wall, at least 0."""
-    value, low, high = (max(0.0, 1 - floor[end] / wall) for end in ("seconds", "high", "low"))
+    """Kernel's share of a step by the twin: 1 − floor / wall, at least 0; ends without a value are open."""
+    slowest, fastest = (wall if floor["high"] is None else floor["high"]), floor["low"] or 0.0
+    value, low, high = (max(0.0, 1 - seconds / wall) for seconds in (floor["seconds"], slowest, fastest))
     return Interval(value, low, high, int(floor["samples"]))
 
 
 def _interval(found: dict[str, Any], name: str) -> Interval:
-    return Interval(found[name], found["low"], found["high"], int(found["samples"]))
+    low, high = found["low"] or 0.0, 1.0 if found["high"] is None else found["high"]
+    return Interval(found[name], low, high, int(found["samples"]))
 
 
 def witnesses_told(seen: list[Witness], findings: Findings) -> Iterator[str]:

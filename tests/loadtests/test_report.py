@@ -23,7 +23,7 @@ from loadtests.report.results import read_results
 from loadtests.report.terminal import print_table
 from loadtests.report.verdict import Findings
 from loadtests.run.rows import read_rows
-from loadtests.run.run_file import read_run, write_run
+from loadtests.run.run_file import SweepRun, read_run, write_run
 from loadtests.run.validation import validate, write_validation
 from tests.support.made_evidence import (
     edit_rows,
@@ -384,6 +384,22 @@ def test_bars_stack_prefill_and_decode_apart_and_sum_to_the_total(complete: Path
     summed = [sum(values) for values in zip(*(trace.x for trace in first), strict=True)]
     totals = [1e3 * (s.total_seconds or 0.0) for s in findings.main[0].modes[::-1]]
     assert summed == pytest.approx(totals)
+
+
+def test_floors_of_too_few_samples_have_no_interval_and_are_not_judged(
+    complete: Path, tmp_path: Path
+) -> None:
+    def open_ends(run: SweepRun) -> None:
+        status = [floor for mode in run.modes for floor in mode["dispatch_floors"]]
+        for floor in [*run.floors_before, *run.floors_after, *status]:
+            floor.update(low=None, high=None)
+
+    folder = shutil.copytree(complete, tmp_path / "copy")
+    edit_run(folder, open_ends)
+    make_report(folder)
+    for text in (page(folder), (folder / "report.md").read_text()):
+        assert "no interval" in text
+        assert "falls, within the intervals" in text
 
 
 def test_marked_rounds_are_shaded_in_the_latencies_over_time(complete: Path, clear: Path) -> None:

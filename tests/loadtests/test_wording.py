@@ -103,6 +103,13 @@ def test_an_undecided_bound_is_explained_as_undecided(tmp_path: Path) -> None:
     assert told.startswith("eager's decode is undecided between balanced and kernel-bound, and compiled")
 
 
+def test_without_an_interval_the_share_is_given_and_no_class(tmp_path: Path) -> None:
+    findings = found(make_results(tmp_path))
+    told = kernel_bound_and_faster(findings.main[2], findings.results.run) or ""
+    assert told.startswith("Kernels are 83 % of eager's decode (interval unknown), and compiled is still 2.")
+    assert "bound" not in told
+
+
 def test_every_mode_is_compared_with_the_best_rung_without_a_compiler(tmp_path: Path) -> None:
     verdict = found(make_results(tmp_path)).main[0]
     assert verdict.of("inference_mode").against_plain is None
