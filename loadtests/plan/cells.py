@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from random import Random
 
 import msgspec
 
 from loadtests.plan.prompts import PromptSet
 from service.protocol.modes import MODES
+from service.statistics.choice import MINIMUM_ROUNDS as MINIMUM_ROUNDS
+from service.statistics.looks import confidence_of, looks
 
 BASELINE = next(iter(MODES))
 """The first mode of the ladder, `eager`: every speed-up is against it."""
 
-MINIMUM_ROUNDS = 8
-"""A comparison over fewer rounds is called undecided."""
+
+Group = tuple[int, str, int, int, float | None]
+"""Batch size, prompt set, new tokens, concurrency, load: what cells that are compared have in common."""
 
 
 def mode_names() -> list[str]:
@@ -50,13 +53,23 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
         name = f"{self.mode} b={self.batch_size} {self.prompt_set} n={self.new_tokens} {load_name}"
         return f"{name} control" if self.control else name
 
+    @property
+    def group(self) -> Group:
+        """What it shares with the cells that it is compared with."""
+        return (self.batch_size, self.prompt_set, self.new_tokens, self.concurrency, self.load)
+
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Cells, how often each is visited, and the seed that fixes every order, prompt and arrival."""
+    """Cells, how often each is visited, and the seed that fixes every order, prompt and arrival.
+
+    Every cell is visited in `rounds` rounds. Main groups whose fastest mode is not told apart by then go on
+    with all their cells, up to `rounds_most` (None: `rounds`); `looks` are the rounds after which to judge.
+    """
 
     preset: str
     seed: int
     rounds: int
+    rounds_most: int | None = None
     cells: tuple[Cell, ...]
     warmup_passes_least: int = 2
     warmup_passes_most: int = 6
@@ -72,22 +85,47 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return sorted({cell.batch_size for cell in self.cells})
 
     @property
+    def looks(self) -> tuple[int, ...]:
+        """Numbers of the rounds after which the undecided groups are looked for."""
+        return looks(self.rounds, self.rounds_most or self.rounds)
+
+    @property
+    def confidence(self) -> float:
+        """Of every interval that is looked at, here and in the report: corrected for the number of looks."""
+        return confidence_of(len(self.looks))
+
+    @property
+    def main_groups(self) -> list[Group]:
+        """The closed-loop groups that differ in batch size only from that of the first closed-loop cell."""
+        closed = [cell.group for cell in self.cells if cell.load is None]
+        return list(dict.fromkeys(group for group in closed if group[1:] == closed[0][1:]))
+
+    @property
     def requests(self) -> int:
-        """Requests of all rounds, warm-up not counted."""
+        """Requests of the least number of rounds, warm-up not counted."""
         return self.rounds * sum(cell.requests for cell in self.cells)
 
+    def requests_of(self, groups: Collection[Group]) -> int:
+        """Requests of one round over the cells of `groups`."""
+        return sum(cell.requests for cell in self.cells if cell.group in groups)
 
-def order(plan: Plan, number: int) -> list[Cell]:
-    """All cells in the order of round `number`; 0, -1, … are warm-up passes. Depends on the seed alone."""
+
+def order(plan: Plan, number: int, groups: Collection[Group] | None = None) -> list[Cell]:
+    """The cells, or those of `groups`, in the order of round `number`; 0, -1, … are warm-up passes.
+
+    The order depends on the seed alone: leaving groups out does not change that of the others.
+    """
     cells = list(plan.cells)
     Random(f"order/{plan.seed}/{number}").shuffle(cells)
-    return cells
+    return cells if groups is None else [cell for cell in cells if cell.group in groups]
 
 
 def check(plan: Plan) -> Plan:
     """The plan itself. Raises PlanError where its results could not be compared."""
     if not plan.cells or plan.rounds < 1:
         raise PlanError("the plan has no cell or no round: nothing would be measured")
+    if plan.rounds_most is not None and plan.rounds_most < plan.rounds:
+        raise PlanError(f"rounds_most is {plan.rounds_most}, less than the {plan.rounds} rounds: raise it")
     names = [cell.name for cell in plan.cells]
     if duplicates := sorted({name for name in names if names.count(name) > 1}):
         raise PlanError(f"cell '{duplicates[0]}' is in the plan twice: remove one")

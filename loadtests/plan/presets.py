@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, get_args
 
 from loadtests.plan.cells import (
@@ -52,13 +52,13 @@ def make_plan(
 
 def _quick(seed: int, modes: tuple[str, ...], sizes: tuple[int, ...] | None) -> Plan:
     cells = ladder_cells(modes, sizes or (1, 4, 16))
-    return Plan(preset="quick", seed=seed, rounds=8, cells=tuple(cells))
+    return Plan(preset="quick", seed=seed, rounds=8, rounds_most=24, cells=tuple(cells))
 
 
 def _standard(seed: int, modes: tuple[str, ...], sizes: tuple[int, ...] | None) -> Plan:
     sizes = sizes or (1, 2, 4, 8, 16)
     cells = [*ladder_cells(modes, sizes, requests=5), *saturation_cells(modes, sizes[0], LOADS)]
-    return Plan(preset="standard", seed=seed, rounds=10, cells=tuple(cells))
+    return Plan(preset="standard", seed=seed, rounds=10, rounds_most=20, cells=tuple(cells))
 
 
 def _full(seed: int, modes: tuple[str, ...], sizes: tuple[int, ...] | None) -> Plan:
@@ -72,7 +72,7 @@ def _full(seed: int, modes: tuple[str, ...], sizes: tuple[int, ...] | None) -> P
         *saturation_cells(modes, sizes[0], LOADS, requests=20),
         *saturation_cells(modes, middle, LOADS, requests=20),
     ]
-    return Plan(preset="full", seed=seed, rounds=12, cells=tuple(cells), warmup_passes_most=8)
+    return Plan(preset="full", seed=seed, rounds=12, rounds_most=24, cells=tuple(cells), warmup_passes_most=8)
 
 
 def _gpu(seed: int, modes: tuple[str, ...], sizes: tuple[int, ...] | None) -> Plan:
@@ -81,7 +81,7 @@ def _gpu(seed: int, modes: tuple[str, ...], sizes: tuple[int, ...] | None) -> Pl
         *ladder_cells(modes, sizes, new_tokens=64, requests=5),
         *saturation_cells(modes, sizes[0], LOADS),
     ]
-    return Plan(preset="gpu", seed=seed, rounds=10, cells=tuple(cells))
+    return Plan(preset="gpu", seed=seed, rounds=10, rounds_most=20, cells=tuple(cells))
 
 
 def request_seconds(cell: Cell) -> float:
@@ -97,10 +97,19 @@ def request_seconds(cell: Cell) -> float:
 
 
 def estimate_seconds(plan: Plan) -> float:
-    """About how long the plan runs on the reference machine, two passes of warm-up included."""
+    """About how long the least number of rounds takes on the reference machine, with two warm-up passes."""
     one_pass = sum(request_seconds(cell) for cell in plan.cells)
-    measured = sum(request_seconds(cell) * cell.requests / (cell.load or 1.0) for cell in plan.cells)
-    return plan.warmup_passes_least * one_pass + plan.rounds * measured
+    return plan.warmup_passes_least * one_pass + plan.rounds * _round_seconds(plan.cells)
+
+
+def estimate_most_seconds(plan: Plan) -> float:
+    """As `estimate_seconds`, where no main group is decided before the last round."""
+    undecided = [cell for cell in plan.cells if cell.group in plan.main_groups]
+    return estimate_seconds(plan) + (plan.looks[-1] - plan.rounds) * _round_seconds(undecided)
+
+
+def _round_seconds(cells: Iterable[Cell]) -> float:
+    return sum(request_seconds(cell) * cell.requests / (cell.load or 1.0) for cell in cells)
 
 
 def describe(plan: Plan) -> str:
@@ -109,6 +118,7 @@ def describe(plan: Plan) -> str:
     lines = [
         f"preset {plan.preset}, seed {plan.seed}: {len(plan.cells)} cells × {plan.rounds} rounds, "
         f"{plan.requests} requests, about {seconds:.0f} s ({seconds / 60:.1f} min) on the reference machine",
+        *_more_rounds(plan),
         f"warm-up: {plan.warmup_passes_least} to {plan.warmup_passes_most} passes over all cells; baseline "
         f"'{BASELINE}', and 'control' cells that run it a second time",
         "",
@@ -121,4 +131,17 @@ def describe(plan: Plan) -> str:
     lines += ["", "order"]
     for number in range(1, plan.rounds + 1):
         lines.append(f"  round {number:>2}  " + " ".join(str(numbers[c.name]) for c in order(plan, number)))
+    if len(plan.looks) > 1:
+        lines.append(f"  then, to round {plan.looks[-1]}, the cells of undecided groups in the seed's order")
     return "\n".join(lines)
+
+
+def _more_rounds(plan: Plan) -> list[str]:
+    """What may follow the least number of rounds; nothing where the plan has no more."""
+    if len(plan.looks) == 1:
+        return []
+    most = estimate_most_seconds(plan)
+    return [
+        f"after rounds {', '.join(map(str, plan.looks))}: batch sizes whose fastest mode is not told apart "
+        f"(at {plan.confidence:.1%}) go on, to {plan.looks[-1]} rounds; at most about {most:.0f} s in all"
+    ]

@@ -6,13 +6,15 @@ import msgspec
 
 from loadtests.plan.cells import Plan
 from loadtests.run.rows import Stage
+from loadtests.run.run_file import Look, RoundMachine
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """Input of the load generator, which does not run on `avoid_cpus`, the engine's cores.
 
     `profile_first`: the first warm-up pass runs under the service's profiler, from which the service learns
-    the kernel time of each cell's step where no clock measures it.
+    the kernel time of each cell's step where no clock measures it. `canary_bytes` is the size of the model's
+    weights; 0: not known, no canary.
     """
 
     run: str
@@ -23,6 +25,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     avoid_cpus: list[int] = []
     exporter_port: int = 0
     profile_first: bool = False
+    canary_bytes: int = 0
 
 
 class GeneratorStarted(msgspec.Struct, frozen=True, tag="started"):
@@ -51,6 +54,19 @@ class WarmupPassEnded(msgspec.Struct, frozen=True, tag="pass"):
     reason: str
 
 
+class RoundEnded(msgspec.Struct, frozen=True, tag="round"):
+    """One round has ended; `machine` is what the machine did in it."""
+
+    machine: RoundMachine
+
+
+class LookEnded(msgspec.Struct, frozen=True, tag="look"):
+    """A look has ended; `requests` are those of the rounds until the next one, 0 where measuring is over."""
+
+    look: Look
+    requests: int
+
+
 class GeneratorFinished(msgspec.Struct, frozen=True, tag="finished"):
     """The plan was run, or `aborted` is the reason why not. `order` holds the cells' names by round.
 
@@ -67,4 +83,6 @@ class GeneratorFinished(msgspec.Struct, frozen=True, tag="finished"):
     aborted: str | None = None
 
 
-GeneratorEvent = GeneratorStarted | RequestEnded | WarmupPassEnded | GeneratorFinished
+GeneratorEvent = (
+    GeneratorStarted | RequestEnded | WarmupPassEnded | RoundEnded | LookEnded | GeneratorFinished
+)

@@ -11,6 +11,7 @@ import signal
 import sys
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter, time
 
@@ -33,12 +34,16 @@ from loadtests.run.assignment import (
     GeneratorFinished,
     GeneratorStarted,
     RequestEnded,
+    RoundEnded,
     WarmupPassEnded,
 )
+from loadtests.run.decisions import Latencies, rounds
 from loadtests.run.exporter import Exporter
+from loadtests.run.machine import Canary, cpu_times, steal_share
 from loadtests.run.placement import off_cores
 from loadtests.run.requests import LoadRequest, LoadResponse, body, row
 from loadtests.run.rows import RowWriter, Stage
+from loadtests.run.run_file import RoundMachine
 from loadtests.run.target import Target, compile_counters
 from loadtests.run.warmup import WarmUp
 
@@ -75,6 +80,8 @@ class LoadGenerator:
         self._exporter = exporter
         self._texts = read_prompts(assignment.prompt_file)
         self._warmup = WarmUp(self._plan.warmup_passes_least, self._plan.warmup_passes_most)
+        self._canary = Canary(assignment.canary_bytes)
+        self._latencies = Latencies()
         self._clock_offset = time() - perf_counter()
         self._sequence = 0
         self._failures = 0
@@ -89,8 +96,8 @@ class LoadGenerator:
             self._warm_up()
             began = perf_counter()
             cpu_began = _cpu_seconds()
-            for number in range(1, self._plan.rounds + 1):
-                self._round(number)
+            for number, cells in rounds(self._plan, self._latencies, emit):
+                self._measured_round(number, cells)
             cpu_share = (_cpu_seconds() - cpu_began) / (perf_counter() - began)
         except Abort as error:
             aborted = str(error)
@@ -136,9 +143,17 @@ class LoadGenerator:
             raise Abort(f"no request of '{cell.name}' succeeded during warm-up")
         return 1.0 / latency_seconds
 
-    def _round(self, number: int) -> None:
+    def _measured_round(self, number: int, cells: list[Cell]) -> None:
+        """One round, and what the machine did in it."""
+        canary = self._canary.bytes_per_second()
+        before = cpu_times()
+        self._round(number, cells)
+        stolen = steal_share(before, cpu_times())
+        emit(RoundEnded(RoundMachine(round=number, steal_share=stolen, canary_bytes_per_second=canary)))
+
+    def _round(self, number: int, cells: list[Cell]) -> None:
         self._order.append([])
-        for cell in order(self._plan, number):
+        for cell in cells:
             self._order[-1].append(cell.name)
             requests = [self._request(cell, number, index, "measure") for index in range(cell.requests)]
             if cell.load is None:
@@ -152,10 +167,7 @@ class LoadGenerator:
         seed = f"{self._plan.seed}/{number}/{cell.name}"
         due = poisson(self._rates[cell.name], len(requests), seed)
         now = perf_counter()
-        return [
-            LoadRequest(r.cell, r.round, r.stage, r.id, r.body, intended=now + offset)
-            for r, offset in zip(requests, due, strict=True)
-        ]
+        return [replace(r, intended=now + offset) for r, offset in zip(requests, due, strict=True)]
 
     def _profiled(self, number: int) -> bool:
         # Round 0 is the first pass of warming up.
@@ -163,7 +175,7 @@ class LoadGenerator:
 
     def _request(self, cell: Cell, number: int, index: int, stage: Stage) -> LoadRequest:
         content = body(self._plan, self._texts, cell, number, index, self._profiled(number))
-        return LoadRequest(cell, number, stage, uuid.uuid4().hex, content)
+        return LoadRequest(cell, number, index, stage, uuid.uuid4().hex, content)
 
     def _take(
         self, visit: Iterator[tuple[LoadRequest, LoadResponse]]
@@ -178,6 +190,8 @@ class LoadGenerator:
             latency = response.latency_seconds
             self._exporter.observe(cell.mode, cell.batch_size, latency, failed=error is not None)
             emit(RequestEnded(request.stage, request.round, cell.name, latency, error))
+            if request.stage == "measure" and not error and not written.get("profiled"):
+                self._latencies.add(cell.name, request.round, latency)
             self._failures = self._failures + 1 if error else 0
             if self._failures >= FAILURES_IN_A_ROW:
                 raise Abort(f"{self._failures} requests in a row failed, the last with: {error}")

@@ -13,6 +13,7 @@ from loadtests.run.assignment import (
     GeneratorEvent,
     GeneratorFinished,
     GeneratorStarted,
+    LookEnded,
     RequestEnded,
     WarmupPassEnded,
 )
@@ -40,6 +41,7 @@ class SweepProgress:
         self._task = self._bar.add_task("waiting", total=None, remaining="")
         self._printed_at = 0.0
         self._measured = 0
+        self._planned = plan.requests
         self._began = monotonic()
         self._errors = 0
 
@@ -81,7 +83,12 @@ class SweepProgress:
             case RequestEnded(stage="measure"):
                 self._measured += 1
                 self._errors += event.error is not None
-                self._update(self._line(event), self._measured, self._plan.requests)
+                self._update(self._line(event), self._measured, self._planned)
+            case LookEnded(look=look, requests=requests):
+                self._planned += requests
+                if requests:
+                    groups = ", ".join(look.undecided)
+                    self.print_line(f"after round {look.round} undecided, and measured further: {groups}")
             case RequestEnded():
                 self._update(f"warm-up · {event.cell} {event.latency_seconds * 1e3:.1f} ms")
             case GeneratorFinished(aborted=str(reason)):
@@ -94,7 +101,8 @@ class SweepProgress:
 
     def _line(self, event: RequestEnded) -> str:
         errors = f", {self._errors} failed" if self._errors else ""
-        return f"round {event.round}/{self._plan.rounds}{errors} · {event.cell}"
+        until = next((look for look in self._plan.looks if look >= event.round), event.round)
+        return f"round {event.round}/{until}{errors} · {event.cell}"
 
     def _update(self, text: str, done: int | None = None, total: int | None = None) -> None:
         remaining = self._remaining(done, total)

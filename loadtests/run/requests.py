@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,10 +15,14 @@ from loadtests.run.rows import Stage
 
 @dataclass(frozen=True, slots=True)
 class LoadRequest:
-    """A request and when it is due (`intended`, seconds on the client's monotonic clock; None: at once)."""
+    """The `index`-th request of a cell in a round.
+
+    `intended` is when it is due, in seconds on the client's monotonic clock; None: at once.
+    """
 
     cell: Cell
     round: int
+    index: int
     stage: Stage
     id: str
     body: str
@@ -67,6 +72,7 @@ def row(
         "control": cell.control,
         "round": request.round,
         "sequence": sequence,
+        "index": request.index,
         "stage": request.stage,
         "mode": cell.mode,
         "effective_mode": effective,
@@ -87,8 +93,15 @@ def row(
         usage = document.get("usage", {})
         fields |= {name: usage.get(name) for name in ("prompt_tokens", "completion_tokens")}
         fields |= {"batch_bucket": document.get("batch_bucket"), "device": document.get("device")}
+        fields["text_digest"] = _text_digest(document)
         fields |= {name: value for name, value in document["timings"].items() if name not in fields}
     return fields
+
+
+def _text_digest(document: dict[str, Any]) -> str:
+    """64 bits of the SHA-256 of the completions' texts, in their order."""
+    texts = [output.get("text") for output in document.get("outputs", [])]
+    return hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]
 
 
 def _document(response: LoadResponse) -> dict[str, Any]:

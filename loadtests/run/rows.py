@@ -16,10 +16,10 @@ Stage = Literal["warmup", "measure"]
 class RowPhase(msgspec.Struct, frozen=True, kw_only=True):
     """Timings of one phase of a request (its prefill or its decode), summed over the phase's steps.
 
-    Keys and values are those of `timings.prefill` and `timings.decode` in the response, as far as reports use
-    them; None where the device does not measure a part. `dispatch_low_seconds` and `dispatch_high_seconds`
-    are the interval of an estimated dispatch. `clipped`: the estimate was longer than the phase, and was cut
-    to it. `minor_faults` are page faults of the engine's thread.
+    Keys and values are those of `timings.prefill` and `timings.decode` in the response, as far as reports
+    use them; None where the device does not measure a part. `dispatch_low_seconds` and
+    `dispatch_high_seconds` are the interval of an estimated dispatch. `clipped`: the estimate was longer than
+    the phase, and was cut to it. `minor_faults` are page faults of the engine's thread.
     """
 
     steps: int = 0
@@ -44,11 +44,12 @@ class RowSources(msgspec.Struct, frozen=True, kw_only=True):
 class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
     """One request. Instants are Unix seconds; `status` 0: there was no response.
 
-    The second block has the response's timings under their own names, absent where the request failed. Files
-    hold more fields than these: all others of `timings` are kept unchanged. `padded_prompt_tokens` are the
-    tokens per row that prefill computed, padding included; `attended_tokens` the cache positions that
-    attention read in the last step. `text_digest` identifies the completions' texts. `profiled`: it ran under
-    the profiler, which slows it down, and counts in no statistic.
+    `index` counts the requests of one visit: requests of one round with the same index, batch size and prompt
+    set have the same prompts. The second block has the response's timings under their own names, absent where
+    the request failed. Files hold more fields than these: all others of `timings` are kept unchanged.
+    `padded_prompt_tokens` are the tokens per row that prefill computed, padding included; `attended_tokens`
+    the cache positions that attention read in the last step. `text_digest` identifies the completions' texts.
+    `profiled`: it ran under the profiler, which slows it down, and counts in no statistic.
     """
 
     run: str
@@ -71,6 +72,7 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
     latency_from_intended_seconds: float
     status: int
     error: str | None
+    index: int | None = None
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
 
@@ -95,6 +97,11 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
     def ok(self) -> bool:
         """Whether the request succeeded."""
         return self.status == 200 and self.error is None
+
+    @property
+    def counts(self) -> bool:
+        """Whether it counts in statistics: measured, successful, and not slowed down by the profiler."""
+        return self.ok and self.stage == "measure" and not self.profiled
 
     @property
     def kernel_source(self) -> str | None:

@@ -30,10 +30,10 @@ class Client(msgspec.Struct, kw_only=True):
 
 
 class RoundMachine(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine in one round: the share of time its hypervisor gave to others, and the canary.
+    """The machine in one round: the share of time that its hypervisor gave to others, and the canary.
 
-    `canary_bytes_per_second` is the rate of reading a buffer as large as the model's weights, before the
-    round. None: cannot be read here.
+    `canary_bytes_per_second` is the rate of reading a buffer as large as the model's weights before the
+    round, on the load generator's core. None: cannot be read here.
     """
 
     round: int
@@ -41,10 +41,18 @@ class RoundMachine(msgspec.Struct, frozen=True, kw_only=True):
     canary_bytes_per_second: float | None
 
 
+class Look(msgspec.Struct, frozen=True, kw_only=True):
+    """After `round`, the names of the main groups that went on, or at the last look remain undecided."""
+
+    round: int
+    undecided: list[str]
+
+
 class SweepRun(msgspec.Struct, kw_only=True):
     """A sweep. `engine` and `modes` are GET /v1/modes at the end, `modes_before` at the start.
 
-    `order` is the order that was run, cell names by round. `ended` None: the sweep did not finish.
+    `order` is the order that was run, cell names by round, and `rounds` how many of them were finished.
+    `looks` are the looks taken so far. `ended` None: the sweep did not finish.
     `floors_before` and `floors_after` are the floors of POST /v1/floors with all samples, settled, before the
     first and after the last request; empty where the service has none.
     """
@@ -59,6 +67,8 @@ class SweepRun(msgspec.Struct, kw_only=True):
     complete: bool = False
     stopped_because: str | None = None
     order: list[list[str]] = []
+    rounds: int = 0
+    looks: list[Look] = []
     environment: dict[str, Any] = {}
     engine: dict[str, Any] = {}
     modes_before: list[dict[str, Any]] = []

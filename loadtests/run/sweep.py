@@ -7,29 +7,35 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any
 
 from rich.console import Console
 
 from loadtests.plan.cells import Plan, check
 from loadtests.plan.prompts import PROMPT_FILE, read_prompts
-from loadtests.run.assignment import Assignment, GeneratorFinished, GeneratorStarted
+from loadtests.run.assignment import (
+    Assignment,
+    GeneratorEvent,
+    GeneratorFinished,
+    GeneratorStarted,
+    LookEnded,
+    RoundEnded,
+)
 from loadtests.run.environment import environment, git_state
 from loadtests.run.exporter import PORT
+from loadtests.run.floors import read_floors
 from loadtests.run.load_generator_process import run_load_generator
+from loadtests.run.machine import weights_bytes
 from loadtests.run.placement import off_cores
 from loadtests.run.progress import SweepProgress
 from loadtests.run.readiness import wait_until_ready
 from loadtests.run.rows import ROWS_FILE, read_rows
 from loadtests.run.run_file import Client, SweepRun, write_run
-from loadtests.run.target import Target, TargetError, requests_by_mode
+from loadtests.run.scrapes import scrape, settled_scrape
+from loadtests.run.target import Target, TargetError
 from loadtests.run.validation import Gate, validate, write_validation
 
-SCRAPES_FOLDER = "server_metrics"
 LOAD_GENERATOR_LOG = "load_generator.log"
-COUNTED_WITHIN_SECONDS = 3.0
-"""The server counts a request after sending the response, which may be after the client has received it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +115,8 @@ class _Sweep:
         run.engine = document["engine"]
         run.modes_before = document["modes"]
         write_run(self._folder, run)
-        before = self._scrape("before")
+        run.floors_before = self._floors("before the sweep")
+        before = scrape(self._target, self._folder, "before", self._progress.print_line)
         assignment = Assignment(
             run=run.run,
             url=self._target.url,
@@ -119,6 +126,7 @@ class _Sweep:
             exporter_port=exporter_port,
             avoid_cpus=run.engine.get("cpus") or [],
             profile_first=run.engine.get("device") == "cuda",
+            canary_bytes=weights_bytes(run.engine),
         )
         self._measure(assignment)
         return self._validate(before)
@@ -135,8 +143,8 @@ class _Sweep:
                     self._progress.show(event)
                     if isinstance(event, GeneratorFinished):
                         finished = event
-                    elif isinstance(event, GeneratorStarted):
-                        run.client.cpus = event.cpus
+                    elif event is not None:
+                        self._keep(event)
         except KeyboardInterrupt:
             run.stopped_because = "interrupted"
             self._progress.print_line("interrupted: rows measured so far are kept")
@@ -159,18 +167,32 @@ class _Sweep:
             warmup_reason=finished.warmup_reason,
         )
 
+    def _keep(self, event: GeneratorEvent) -> None:
+        """Record what an event says of the run, so that it is known of a run that stops early too."""
+        match event:
+            case GeneratorStarted(cpus=cpus):
+                self._run.client.cpus = cpus
+            case RoundEnded(machine=machine):
+                self._run.rounds = machine.round
+                self._run.machine_by_round.append(machine)
+            case LookEnded(look=look):
+                self._run.looks.append(look)
+
     def _validate(self, before: str | None) -> SweepResult:
         """Scrape once the server has counted all requests, read its modes again, and check all gates."""
         run = self._run
         folder = self._folder
         rows = read_rows(folder) if (folder / ROWS_FILE).exists() else []
-        after = self._settled_scrape(before, len(rows))
+        note = self._progress.print_line
+        after = settled_scrape(self._target, folder, before, len(rows), note)
+        if run.complete:
+            run.floors_after = self._floors("after the sweep")
         try:
             document = self._target.modes()
             run.engine = document["engine"] or run.engine
             run.modes = document["modes"]
         except TargetError as error:
-            self._progress.print_line(f"the service is unreachable after the sweep: {error}")
+            note(f"the service is unreachable after the sweep: {error}")
         if not run.order:
             measured = [row for row in rows if row.stage == "measure"]
             rounds = sorted({row.round for row in measured})
@@ -181,31 +203,13 @@ class _Sweep:
         write_validation(folder, gates)
         return SweepResult(folder, run, tuple(gates))
 
-    def _scrape(self, name: str) -> str | None:
-        """Save the text of /metrics as `server_metrics/<name>.prom`; None where it cannot be read."""
+    def _floors(self, when: str) -> list[dict[str, Any]]:
+        """The service's floors as they are now; none, and a line that says why, where it gives none."""
         try:
-            text = self._target.metrics()
+            return read_floors(self._target)
         except TargetError as error:
-            self._progress.print_line(f"no scrape {name}: {error}")
-            return None
-        path = self._folder / SCRAPES_FOLDER / f"{name}.prom"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        return text
-
-    def _settled_scrape(self, before: str | None, rows: int) -> str | None:
-        deadline = monotonic() + COUNTED_WITHIN_SECONDS
-        while True:
-            after = self._scrape("after")
-            if before is None or after is None or monotonic() > deadline:
-                return after
-            if _total(after) - _total(before) >= rows:
-                return after
-            sleep(0.1)
-
-
-def _total(metrics_text: str) -> float:
-    return sum(sum(outcomes.values()) for outcomes in requests_by_mode(metrics_text).values())
+            self._progress.print_line(f"no floors {when}: {error}")
+            return []
 
 
 def _now() -> str:

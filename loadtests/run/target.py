@@ -53,9 +53,16 @@ class Target:
 
     def get(self, path: str) -> tuple[int, str]:
         """Status and body of GET `path`; an error status is returned, not raised. Raises Unreachable."""
+        return self._answer(Request(self.url + path, headers=self.headers), self._timeout_seconds)
+
+    def post(self, path: str, body: Mapping[str, object], timeout_seconds: float) -> tuple[int, str]:
+        """Status and body of POST `path` with `body` as JSON, as `get`."""
+        headers = {**self.headers, "Content-Type": "application/json"}
+        return self._answer(Request(self.url + path, json.dumps(body).encode(), headers), timeout_seconds)
+
+    def _answer(self, request: Request, timeout_seconds: float) -> tuple[int, str]:
         try:
-            request = Request(self.url + path, headers=self.headers)
-            with self._opener.open(request, timeout=self._timeout_seconds) as response:
+            with self._opener.open(request, timeout=timeout_seconds) as response:
                 return response.status, response.read().decode()
         except HTTPError as error:
             return error.code, error.read().decode(errors="replace")

@@ -8,16 +8,20 @@ from collections.abc import Mapping, Sequence
 from service.statistics.intervals import mean_interval
 
 SLOPE_TOLERATED = 0.03
-"""A mean change below 3 % from one pass to the next is no slope, even where it is significant."""
+"""A mean fall below 3 % from one pass to the next is no slope, even where it is significant."""
+
+SLOPE_CERTAIN = 0.10
+"""A mean fall from 10 % on is a slope, however wide its interval: few cells scatter as much by chance."""
 
 
 class WarmUp:
     """Judges passes over all cells, one request per cell and pass.
 
     Over after the first pass, from the `least`-th on, during which no compile counter moved and whose
-    latencies are not lower than the pass before: the t interval of the per-cell log ratios (this pass over
-    the one before) reaches up to 0, or their mean is above -3 %. A rising latency does not prolong it:
-    more passes would not lower it, and the control cell shows the drift. Ends unsettled after `most` passes.
+    latencies are not lower than the pass before, by the mean of the per-cell log ratios (this pass over the
+    one before) and its t interval: a fall below 3 % is no slope, one from 10 % on is, and one between is
+    where the interval excludes 0. A rising latency does not prolong it: more passes would not lower it, and
+    the control cell shows the drift. Ends unsettled after `most` passes.
     """
 
     def __init__(self, least: int, most: int) -> None:
@@ -60,4 +64,6 @@ def _has_no_slope(before: Mapping[str, float], after: Mapping[str, float]) -> tu
         return False, "no cell answered twice"
     change = mean_interval(changes)
     reason = f"latency {math.expm1(change.value):+.1%} from one pass to the next"
-    return change.high >= 0 or change.value > -SLOPE_TOLERATED, reason
+    fall = -math.expm1(change.value)
+    sloping = fall >= SLOPE_CERTAIN or (fall > SLOPE_TOLERATED and change.high < 0)
+    return not sloping, reason

@@ -1,34 +1,43 @@
-"""Which mode to use at a batch size, from what this instance has measured itself."""
+"""Which mode to use at a batch size, from what this instance has measured itself, by the report's rule."""
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict, deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+from service.front.aligned_requests import WINDOW_SECONDS, ServedRequest, Work, aligned_rounds
 from service.front.errors import NotMeasured
 from service.front.request_timing import RequestTiming
 from service.statistics.boundedness import bound, crossover, device_bound_index
-from service.statistics.intervals import Interval, unpaired_ratio
+from service.statistics.choice import MINIMUM_ROUNDS, Choice, Rounds, choose, compare
+from service.statistics.intervals import Interval
 
 BASELINE = "eager"
-SAMPLES_NEEDED = 8
-SAMPLES_KEPT = 256
+REQUESTS_KEPT = 2048
+"""Of each kind of work, the newest."""
+WORKS_KEPT = 64
+"""Kinds of work, those that were asked for last."""
 
 
 @dataclass(slots=True)
-class _StepSamples:
-    """Wall seconds per decode step of the newest requests, and what all of them summed up to, prefill too."""
+class _DecodeSums:
+    """What the decode steps of all requests summed up to."""
 
-    step_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES_KEPT))
     kernel_seconds: float = 0.0
     dispatch_seconds: float = 0.0
+
+    @property
+    def index(self) -> float | None:
+        return device_bound_index(self.kernel_seconds, self.dispatch_seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The answer. `speedup` is of the advised mode over eager; `crossover` the batch where eager turns."""
+    """The answer. `speedup` is of the advised mode over eager; `crossover` the batch where eager turns.
+
+    `index` is decode's. `samples` counts the rounds, in each of which every mode did the same work.
+    """
 
     bucket: int
     mode: str
@@ -40,93 +49,107 @@ class Advice:
     samples: int
 
 
-class StepStatistics:
-    """Per (mode, batch bucket) what served requests took per decode step.
+class ServedRequests:
+    """What served requests took, by the work that they did, and their decode's kernel and dispatch time.
 
-    A step's wall time does not depend on how long prompts and completions are, so requests of all kinds can
-    be compared by it. Profiled requests are left out.
+    Whole requests without their queue are compared, and only with requests of the same work. Profiled
+    requests are left out.
     """
 
     def __init__(self) -> None:
-        self._samples: dict[tuple[str, int], _StepSamples] = defaultdict(_StepSamples)
+        self._served: OrderedDict[Work, deque[ServedRequest]] = OrderedDict()
+        self._decode: dict[tuple[str, int], _DecodeSums] = defaultdict(_DecodeSums)
 
     def observe(self, timing: RequestTiming) -> None:
-        """Take in one request that ended well."""
-        decode, outcome = timing.engine.decode, timing.outcome
-        if outcome.profile is not None or decode.wall_seconds is None or decode.steps == 0:
+        """Take in one request that ended well and ran as the form of its mode that was declared."""
+        outcome, engine, parts = timing.outcome, timing.engine, timing.parts
+        if outcome.profile is not None:
             return
-        sample = self._samples[timing.job.mode, outcome.batch_bucket]
-        sample.step_seconds.append(decode.wall_seconds / decode.steps)
-        if timing.parts.kernel_seconds is not None and timing.parts.dispatch_seconds is not None:
-            sample.kernel_seconds += timing.parts.kernel_seconds
-            sample.dispatch_seconds += timing.parts.dispatch_seconds
+        mode, bucket, decode = timing.job.mode, outcome.batch_bucket, engine.decode
+        work = Work(bucket, engine.prefill.steps, decode.steps, greedy=timing.job.temperature == 0)
+        served = self._served.setdefault(work, deque(maxlen=REQUESTS_KEPT))
+        self._served.move_to_end(work)
+        if len(self._served) > WORKS_KEPT:
+            self._served.popitem(last=False)
+        seconds = parts.total_seconds - parts.queue_seconds
+        served.append(ServedRequest(mode, engine.done_ns / 1e9, seconds))
+        if decode.kernel_seconds is not None and decode.dispatch_seconds is not None:
+            self._decode[mode, bucket].kernel_seconds += decode.kernel_seconds
+            self._decode[mode, bucket].dispatch_seconds += decode.dispatch_seconds
 
     def advise(self, batch_size: int, buckets: Sequence[int], modes: Sequence[str]) -> Advice:
         """The best of `modes` (in the ladder's order, simplest first) for a batch of `batch_size`.
 
-        The fastest by mean log step time; of those that it cannot be told apart from at 95 %, the simplest.
-        Raises NotMeasured, naming what to run, where eager or another mode has too few samples.
+        By `choice.choose` over rounds of requests that did the same work within two minutes; of several
+        kinds of work, over that with the most rounds. Raises NotMeasured, naming what to run, where eager is
+        not served, or there are fewer than 8 such rounds.
         """
-        bucket = min(size for size in buckets if size >= batch_size)
-        samples = {mode: self._samples[mode, bucket] for mode in modes if (mode, bucket) in self._samples}
-        missing = [
-            mode
-            for mode in dict.fromkeys([BASELINE, *modes])
-            if mode not in samples or len(samples[mode].step_seconds) < SAMPLES_NEEDED
-        ]
         if BASELINE not in modes:
             raise NotMeasured(f"advice is against {BASELINE}, which is not ready here: add it to --modes")
-        if missing:
-            raise NotMeasured(
-                f"at batch {batch_size} (bucket {bucket}) too few requests ran in {', '.join(missing)}: "
-                f'POST /v1/compare with {batch_size} prompts and "repeats": {SAMPLES_NEEDED}, or run a sweep'
-            )
-        fastest = min(samples, key=lambda mode: _mean_log(samples[mode]))
-        chosen = next(mode for mode in modes if mode == fastest or _alike(samples[mode], samples[fastest]))
-        return self._answer(bucket, chosen, samples, buckets)
+        bucket = min(size for size in buckets if size >= batch_size)
+        found = {
+            work: aligned_rounds(served, modes)
+            for work, served in self._served.items()
+            if work.bucket == bucket
+        }
+        work = max(found, key=lambda work: len(found[work][BASELINE]), default=None)
+        choice = None if work is None else choose(found[work])
+        if work is None or choice is None:
+            rounds = 0 if work is None else len(found[work][BASELINE])
+            raise NotMeasured(self._remedy(batch_size, bucket, modes, rounds))
+        return self._answer(work, choice, found[work], buckets)
+
+    def _remedy(self, batch_size: int, bucket: int, modes: Sequence[str], rounds: int) -> str:
+        """Why modes cannot be compared at this bucket, and what to run."""
+        works = [served for work, served in self._served.items() if work.bucket == bucket]
+        seen = {request.mode for served in works for request in served}
+        missing = [mode for mode in modes if mode not in seen]
+        why = f"no request ran in {', '.join(missing)}"
+        if not missing:
+            together = f"all modes did the same work within {WINDOW_SECONDS:.0f} s"
+            why = f"not comparable: {together} in {rounds} of the {MINIMUM_ROUNDS} rounds needed"
+        return (
+            f"at batch {batch_size} (bucket {bucket}) {why}; POST /v1/compare with {batch_size} prompts and "
+            f'"repeats": {MINIMUM_ROUNDS}, or run a sweep'
+        )
 
     def _answer(
-        self, bucket: int, mode: str, samples: dict[str, _StepSamples], buckets: Sequence[int]
+        self, work: Work, choice: Choice, rounds: Mapping[str, Rounds], buckets: Sequence[int]
     ) -> Advice:
-        sample, eager = samples[mode], samples[BASELINE]
-        index = device_bound_index(sample.kernel_seconds, sample.dispatch_seconds)
-        known = {size: self._samples[BASELINE, size] for size in buckets if (BASELINE, size) in self._samples}
         indices = {
-            size: device_bound_index(c.kernel_seconds, c.dispatch_seconds) for size, c in known.items()
+            size: self._decode[BASELINE, size].index for size in buckets if (BASELINE, size) in self._decode
         }
-        turn = crossover({size: value for size, value in indices.items() if value is not None})
-        speedup = unpaired_ratio(eager.step_seconds, sample.step_seconds)
+        turn = crossover({size: index for size, index in indices.items() if index is not None})
+        sums = self._decode.get((choice.ship, work.bucket))
+        index = None if sums is None else sums.index
+        speedup = compare(rounds[BASELINE], rounds[choice.ship]).speedup
         return Advice(
-            bucket=bucket,
-            mode=mode,
-            reason=_reason(mode, speedup, indices.get(bucket)),
+            bucket=work.bucket,
+            mode=choice.ship,
+            reason=_reason(work, choice, speedup, indices.get(work.bucket)),
             bound=bound(index),
             index=index,
             crossover=turn.batch if turn.where == "at" else None,
             speedup=speedup,
-            samples=len(sample.step_seconds),
+            samples=speedup.samples,
         )
 
 
-def _mean_log(sample: _StepSamples) -> float:
-    return sum(map(math.log, sample.step_seconds)) / len(sample.step_seconds)
-
-
-def _alike(sample: _StepSamples, fastest: _StepSamples) -> bool:
-    return not unpaired_ratio(sample.step_seconds, fastest.step_seconds).excludes_one
-
-
-def _reason(mode: str, speedup: Interval, eager_index: float | None) -> str:
-    if mode == BASELINE:
-        return "no other mode is detectably faster than eager here, and eager is the simplest"
-    share = (
-        ""
-        if eager_index is None
-        else (
-            f"; of eager's dispatch and kernel time {1 - eager_index:.0%} is dispatch: {bound(eager_index)}"
+def _reason(work: Work, choice: Choice, speedup: Interval, eager_index: float | None) -> str:
+    parts = [
+        "no other mode is detectably faster than eager here, and eager is the simplest"
+        if choice.ship == BASELINE
+        else f"a whole request ({work.name}) is {_times(speedup)} times as fast as eager's"
+    ]
+    if choice.given_up is not None:
+        parts.append(
+            f"tied with {choice.fastest}, which is {_times(choice.given_up)} times as fast, and simpler"
         )
-    )
-    return (
-        f"a decode step is {speedup.value:.2f} times as fast as eager's "
-        f"(95 % interval {speedup.low:.2f} to {speedup.high:.2f}){share}"
-    )
+    if eager_index is not None:
+        share = f"of eager's decode {1 - eager_index:.0%} of dispatch and kernel time is dispatch"
+        parts.append(f"{share}: {bound(eager_index)}")
+    return "; ".join(parts)
+
+
+def _times(ratio: Interval) -> str:
+    return f"{ratio.value:.2f} (95 % interval {ratio.low:.2f} to {ratio.high:.2f})"

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 import uvicorn
 from fastapi import APIRouter, Depends, FastAPI
 
-from service.front.advice import StepStatistics
+from service.front.advice import ServedRequests
 from service.front.anatomy_process import ANATOMY_COMMAND, AnatomyProcess
 from service.front.api import (
     advice,
@@ -140,7 +140,7 @@ def _assemble(
     studies = StudyRunner(
         client, AnatomyProcess(settings.engine_settings, anatomy_command), _limits(settings)
     )
-    return AppState(settings, client, supervisor, studies, recorder, StepStatistics())
+    return AppState(settings, client, supervisor, studies, recorder, ServedRequests())
 
 
 def _limits(settings: Settings) -> StudyLimits:

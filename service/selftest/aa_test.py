@@ -12,13 +12,13 @@ from tempfile import TemporaryDirectory
 from rich.console import Console
 
 from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS, Cell, Plan, ladder_cells
-from loadtests.report.comparison import Comparison, compare, paired
 from loadtests.run.rows import read_rows
 from loadtests.run.sweep import run_sweep
 from service.measure.rounds import Log, in_rounds
 from service.selftest.check import Check
 from service.selftest.results import CheckResult, count_result
 from service.selftest.running_service import Connection, RunningService
+from service.statistics.choice import Comparison, compare, paired
 from service.statistics.intervals import mean_interval
 
 REPEATS = 40

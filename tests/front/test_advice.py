@@ -2,44 +2,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from random import Random
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from service.front.advice import SAMPLES_NEEDED, StepStatistics
+from service.front.advice import WORKS_KEPT, ServedRequests
+from service.front.aligned_requests import WINDOW_SECONDS, ServedRequest, aligned_rounds
 from service.front.errors import NotMeasured
 from service.front.request_timing import add_up
 from service.protocol.messages import Job, Outcome, Output, PhaseTimings, StepProfile, Timings
 from service.statistics.boundedness import bound, crossover, device_bound_index
+from service.statistics.choice import MINIMUM_ROUNDS
 from tests.support.serving import Front, until
 
 MODES = ("eager", "no_grad", "compiled")
+FAST = {"eager": 2e-3, "no_grad": 1.5e-3, "compiled": 1e-3}
 
 
-def feed(
-    statistics: StepStatistics,
-    mode: str,
-    bucket: int,
-    step_seconds: float,
-    share: float,
-    count: int = SAMPLES_NEEDED,
-    profile: list[StepProfile] | None = None,
-) -> None:
-    """`count` requests of about `step_seconds` per decode step, of which dispatch takes `share`."""
-    noise = Random(f"{mode}{bucket}")
-    for _ in range(count):
-        wall = step_seconds * 10 * noise.uniform(0.99, 1.01)
-        decode = PhaseTimings(
-            steps=10,
-            wall_seconds=wall,
-            dispatch_seconds=wall * share,
-            device_span_seconds=None,
-            kernel_seconds=wall * (1 - share),
-            sync_wait_seconds=None,
-        )
+class Traffic:
+    """Requests that end one second after another, of about the given seconds per step."""
+
+    def __init__(self) -> None:
+        self.served = ServedRequests()
+        self.now_seconds = 0.0
+        self.random = Random(5)
+
+    def request(
+        self,
+        mode: str,
+        bucket: int,
+        step_seconds: float,
+        share: float = 0.6,
+        *,
+        steps: int = 10,
+        chunks: int = 1,
+        prefill_seconds: float | None = None,
+        temperature: float = 0.0,
+        queue_seconds: float = 0.0,
+        scatter: float = 0.01,
+        profile: list[StepProfile] | None = None,
+    ) -> None:
+        """One request, of whose decode dispatch takes `share`; its prefill is all kernel, one step's time."""
+        self.now_seconds += 1.0
+        prefill_seconds = step_seconds * chunks if prefill_seconds is None else prefill_seconds
+        wall = step_seconds * steps * self.random.uniform(1 - scatter, 1 + scatter)
+        decode = phase(steps, wall, wall * share)
         timings = Timings(
-            queue_seconds=0,
-            prefill=decode,
+            queue_seconds=queue_seconds,
+            prefill=phase(chunks, prefill_seconds, 0.0),
             decode=decode,
             tokenise_seconds=0,
             involuntary_switches=0,
@@ -47,9 +61,17 @@ def feed(
             kernel_source="residual",
             taken_ns=0,
             first_token_ns=1,
-            done_ns=2,
+            done_ns=round(self.now_seconds * 1e9),
         )
-        job = Job(id="a", mode=mode, prompts=["x"], max_new_tokens=11, sent_ns=0, deadline_ns=1)
+        job = Job(
+            id="a",
+            mode=mode,
+            prompts=["x"],
+            max_new_tokens=steps + 1,
+            temperature=temperature,
+            sent_ns=0,
+            deadline_ns=1,
+        )
         outcome = Outcome(
             id="a",
             mode=mode,
@@ -62,52 +84,168 @@ def feed(
             timings=timings,
             profile=profile,
         )
-        statistics.observe(add_up(job, outcome, 0, 3, 4))
+        ended_ns = round((queue_seconds + wall + prefill_seconds) * 1e9)
+        self.served.observe(add_up(job, outcome, 0, 3, ended_ns))
+
+    def in_turn(
+        self, step_seconds: Mapping[str, float], bucket: int = 1, rounds: int = MINIMUM_ROUNDS, **how: Any
+    ) -> None:
+        """`rounds` in which every mode runs once, in a random order."""
+        for _ in range(rounds):
+            for mode in self.random.sample(list(step_seconds), len(step_seconds)):
+                self.request(mode, bucket, step_seconds[mode], **how)
+
+
+def phase(steps: int, wall: float, dispatch: float) -> PhaseTimings:
+    return PhaseTimings(
+        steps=steps,
+        wall_seconds=wall,
+        dispatch_seconds=dispatch,
+        device_span_seconds=None,
+        kernel_seconds=wall - dispatch,
+        sync_wait_seconds=None,
+    )
 
 
 def test_the_fastest_mode_is_advised_with_its_speedup_and_the_reason() -> None:
-    statistics = StepStatistics()
-    for mode, seconds in zip(MODES, (2e-3, 1.5e-3, 1e-3), strict=True):
-        feed(statistics, mode, 1, seconds, share=0.6)
-    advice = statistics.advise(1, [1, 4], MODES)
+    traffic = Traffic()
+    traffic.in_turn(FAST)
+    advice = traffic.served.advise(1, [1, 4], MODES)
     assert advice.mode == "compiled"
-    assert advice.speedup.low < 2.0 < advice.speedup.high
-    assert advice.samples == SAMPLES_NEEDED
+    assert advice.speedup.value == pytest.approx(2.0, rel=0.02)
+    assert advice.speedup.low < advice.speedup.value < advice.speedup.high
+    assert advice.samples == MINIMUM_ROUNDS
+    assert "11 tokens after 1 prompt chunk, greedy" in advice.reason
     assert "60%" in advice.reason
 
 
-def test_of_modes_without_a_detectable_difference_the_simplest_is_advised() -> None:
-    statistics = StepStatistics()
-    for mode, seconds in zip(MODES, (2e-3, 1.0005e-3, 1e-3), strict=True):
-        feed(statistics, mode, 1, seconds, share=0.6)
-    assert statistics.advise(1, [1], MODES).mode == "no_grad"
+def test_of_tied_modes_the_simplest_is_advised_with_what_it_gives_up() -> None:
+    traffic = Traffic()
+    traffic.in_turn(FAST | {"no_grad": 1.005e-3}, scatter=0.002)
+    advice = traffic.served.advise(1, [1], MODES)
+    assert advice.mode == "no_grad"
+    assert "tied with compiled, which is 1.0" in advice.reason
+
+
+def test_whole_requests_are_compared_and_not_their_steps() -> None:
+    """A mode whose prefill costs it more than its decode gains is not advised."""
+    traffic = Traffic()
+    for _ in range(MINIMUM_ROUNDS):
+        traffic.request("eager", 1, 1.0e-3)
+        traffic.request("compiled", 1, 0.8e-3, prefill_seconds=10e-3)
+    assert traffic.served.advise(1, [1], ["eager", "compiled"]).mode == "eager"
+
+
+def test_the_wait_in_the_queue_does_not_count() -> None:
+    traffic = Traffic()
+    for number in range(MINIMUM_ROUNDS):
+        traffic.request("eager", 1, 2e-3)
+        traffic.request("compiled", 1, 1e-3, queue_seconds=0.5 + number)
+    assert traffic.served.advise(1, [1], ["eager", "compiled"]).mode == "compiled"
+
+
+def test_modes_that_ran_one_after_the_other_are_not_comparable() -> None:
+    """A machine that slowed down between two blocks of requests must not make a difference of them."""
+    traffic = Traffic()
+    for mode in MODES:
+        for _ in range(50):
+            traffic.request(mode, 1, 1e-3)
+    with pytest.raises(NotMeasured, match=r"not comparable: .* in [01] of the 8 rounds.*compare"):
+        traffic.served.advise(1, [1], MODES)
+
+
+def test_requests_of_different_work_are_not_comparable() -> None:
+    traffic = Traffic()
+    for _ in range(20):
+        traffic.request("eager", 1, 1e-3, steps=40)
+        traffic.request("compiled", 1, 1e-3, steps=10)
+        traffic.request("eager", 1, 1e-3, chunks=3)
+        traffic.request("compiled", 1, 1e-3, temperature=0.8)
+    with pytest.raises(NotMeasured, match="not comparable"):
+        traffic.served.advise(1, [1], ["eager", "compiled"])
+
+
+def test_sampled_requests_are_compared_among_themselves() -> None:
+    traffic = Traffic()
+    traffic.in_turn({"eager": 1e-3, "compiled": 2e-3})
+    traffic.in_turn({"eager": 2e-3, "compiled": 1e-3}, rounds=12, temperature=0.8)
+    advice = traffic.served.advise(1, [1], ["eager", "compiled"])
+    assert (advice.mode, advice.samples) == ("compiled", 12)
+    assert "sampled" in advice.reason
+
+
+def test_the_index_is_that_of_decode_alone() -> None:
+    traffic = Traffic()
+    traffic.in_turn(FAST, share=0.75, steps=2, chunks=5)
+    advice = traffic.served.advise(1, [1], MODES)
+    assert advice.index == pytest.approx(0.25)
+    assert advice.bound == "balanced"
 
 
 def test_a_batch_is_advised_on_by_its_bucket_and_the_crossover_lies_where_eager_turns() -> None:
-    statistics = StepStatistics()
-    for mode in MODES:
-        feed(statistics, mode, 1, 1e-3, share=0.75)
-        feed(statistics, mode, 4, 4e-3, share=0.25)
-    advice = statistics.advise(3, [1, 4], MODES)
+    traffic = Traffic()
+    traffic.in_turn(dict.fromkeys(MODES, 1e-3), 1, share=0.75)
+    traffic.in_turn(dict.fromkeys(MODES, 4e-3), 4, share=0.25)
+    advice = traffic.served.advise(3, [1, 4], MODES)
     assert advice.bucket == 4
+    assert advice.mode == "eager"
     assert advice.bound == "kernel-bound"
     assert advice.crossover == pytest.approx(2.0, rel=0.02)
 
 
-def test_too_few_samples_are_an_error_that_names_what_to_run() -> None:
-    statistics = StepStatistics()
-    feed(statistics, "eager", 1, 1e-3, share=0.5)
-    feed(statistics, "no_grad", 1, 1e-3, share=0.5, count=SAMPLES_NEEDED - 1)
-    with pytest.raises(NotMeasured, match=r"no_grad, compiled.*compare"):
-        statistics.advise(1, [1], MODES)
+def test_too_few_rounds_are_an_error_that_names_what_to_run() -> None:
+    traffic = Traffic()
+    traffic.in_turn({"eager": 1e-3, "no_grad": 1e-3}, rounds=MINIMUM_ROUNDS - 1)
+    with pytest.raises(NotMeasured, match=r"no request ran in compiled; POST /v1/compare.*8"):
+        traffic.served.advise(1, [1], MODES)
+    with pytest.raises(NotMeasured, match=r"not comparable.*in 7 of the 8"):
+        traffic.served.advise(1, [1], MODES[:2])
+    with pytest.raises(NotMeasured, match="add it to --modes"):
+        traffic.served.advise(1, [1], MODES[1:])
 
 
 def test_profiled_requests_do_not_count() -> None:
-    statistics = StepStatistics()
+    traffic = Traffic()
     profile = [StepProfile(phase="decode", steps=10, operators=1, copies=0)]
-    feed(statistics, "eager", 1, 1e-3, share=0.5, profile=profile)
+    traffic.in_turn({"eager": 1e-3}, profile=profile)
     with pytest.raises(NotMeasured):
-        statistics.advise(1, [1], ["eager"])
+        traffic.served.advise(1, [1], ["eager"])
+
+
+def test_no_more_kinds_of_work_are_kept_than_a_bound() -> None:
+    traffic = Traffic()
+    traffic.in_turn({"eager": 1e-3})
+    for steps in range(100, 100 + WORKS_KEPT):
+        traffic.request("eager", 1, 1e-3, steps=steps)
+    with pytest.raises(NotMeasured, match="not comparable"):
+        traffic.served.advise(1, [1], ["eager"])
+
+
+def served(*modes: str, gap_seconds: float = 1.0) -> list[ServedRequest]:
+    return [ServedRequest(mode, n * gap_seconds, float(n)) for n, mode in enumerate(modes)]
+
+
+def test_a_round_ends_with_the_first_request_of_its_last_mode() -> None:
+    rounds = aligned_rounds(served("a", "a", "b", "b", "a"), ["a", "b"])
+    assert rounds == {"a": {1: 0.5, 2: 4.0}, "b": {1: 2.0, 2: 3.0}}
+
+
+def test_requests_further_apart_than_the_window_make_no_round() -> None:
+    assert aligned_rounds(served("a", "b", "a", "b", gap_seconds=WINDOW_SECONDS + 1), "ab") == {
+        "a": {},
+        "b": {},
+    }
+
+
+def test_modes_that_are_not_asked_for_are_left_out() -> None:
+    assert aligned_rounds(served("a", "c", "b"), "ab") == {"a": {1: 0.0}, "b": {1: 2.0}}
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=60))
+def test_rounds_are_shared_by_all_modes_and_no_more_than_the_rarest_ran(modes: list[str]) -> None:
+    rounds = aligned_rounds(served(*modes), "abc")
+    assert rounds["a"].keys() == rounds["b"].keys() == rounds["c"].keys()
+    assert len(rounds["a"]) <= min(modes.count(mode) for mode in "abc")
 
 
 def test_the_index_is_named_by_its_range() -> None:

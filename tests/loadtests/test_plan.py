@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 
 from loadtests.plan.arrivals import poisson
 from loadtests.plan.cells import Cell, Plan, PlanError, check, order
-from loadtests.plan.presets import PRESETS, describe, estimate_seconds, make_plan
+from loadtests.plan.presets import (
+    PRESETS,
+    describe,
+    estimate_most_seconds,
+    estimate_seconds,
+    make_plan,
+)
 from loadtests.plan.prompts import PROMPT_SETS, PromptError, draw, read_prompts, select
 from loadtests.run.requests import body
 
@@ -46,6 +52,43 @@ def test_quick_is_five_modes_and_a_control_at_three_batches() -> None:
     assert len(plan.modes) == 5
     assert len(plan.cells) == 18
     assert 40 < estimate_seconds(plan) < 100
+    assert estimate_seconds(plan) < estimate_most_seconds(plan) < 240
+
+
+def test_a_plan_without_more_rounds_looks_once_at_95_percent() -> None:
+    plan = Plan(preset="own", seed=0, rounds=8, cells=(Cell(mode="eager", batch_size=1),))
+    assert plan.looks == (8,)
+    assert plan.confidence == 0.95
+    assert estimate_most_seconds(plan) == estimate_seconds(plan)
+    assert "go on" not in describe(plan)
+
+
+def test_more_rounds_are_planned_as_looks_with_a_confidence_that_makes_up_for_them() -> None:
+    plan = make_plan("quick")
+    assert plan.looks == (8, 16, 24)
+    assert plan.confidence == pytest.approx(1 - 0.05 / 3)
+    assert "after rounds 8, 16, 24" in describe(plan)
+    assert f"at most about {estimate_most_seconds(plan):.0f} s" in describe(plan)
+
+
+def test_the_main_groups_differ_in_batch_size_only() -> None:
+    assert [group[0] for group in make_plan("full").main_groups] == [1, 2, 4, 8, 16, 32]
+    assert {group[1:] for group in make_plan("full").main_groups} == {("short", 32, 1, None)}
+
+
+def test_leaving_groups_out_does_not_change_the_order_of_the_others() -> None:
+    plan = make_plan("quick")
+    kept = plan.main_groups[1:]
+    for number in range(9, 25):
+        whole = [cell for cell in order(plan, number) if cell.group in kept]
+        assert order(plan, number, kept) == whole
+        assert len(whole) == 12
+
+
+def test_a_cap_below_the_least_rounds_is_refused() -> None:
+    cell = Cell(mode="eager", batch_size=1)
+    with pytest.raises(PlanError, match="rounds_most is 7"):
+        check(Plan(preset="own", seed=0, rounds=8, rounds_most=7, cells=(cell,)))
 
 
 def test_modes_and_batch_sizes_can_be_chosen() -> None:

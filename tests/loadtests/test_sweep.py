@@ -21,15 +21,16 @@ from typer.testing import CliRunner
 import launchbound
 from loadtests.plan.cells import Cell, Plan, order
 from loadtests.plan.prompts import PromptError
-from loadtests.run import readiness, sweep
+from loadtests.run import readiness, scrapes, sweep
 from loadtests.run.assignment import Assignment, GeneratorEvent, GeneratorStarted, RequestEnded
+from loadtests.run.decisions import group_name
 from loadtests.run.placement import off_cores
 from loadtests.run.rows import read_rows
 from loadtests.run.run_file import read_run
 from loadtests.run.sweep import SweepResult, run_sweep
 from loadtests.run.target import Target, TargetError
 from service.cli.options import EXIT_BAD_INPUT, EXIT_FAILED
-from tests.support.fake_service import Script, fake_service
+from tests.support.fake_service import Script, fake_service, settled_floor
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +39,7 @@ CONTRACT = {
     "intended_start", "start", "latency_seconds", "latency_from_intended_seconds", "status", "error",
     "prompt_tokens", "completion_tokens", "queue_seconds", "dispatch_seconds", "device_span_seconds",
     "kernel_seconds", "sync_wait_seconds", "other_seconds", "total_seconds", "time_to_first_token_seconds",
-    "involuntary_switches", "prefill", "decode", "sources", "kernels", "launches",
+    "involuntary_switches", "prefill", "decode", "sources", "kernels", "launches", "index", "text_digest",
 }  # fmt: skip
 """The fields of a row, as the results' contract names them."""
 
@@ -58,7 +59,7 @@ SMALL = Plan(
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readiness, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(sweep, "COUNTED_WITHIN_SECONDS", 0.2)
+    monkeypatch.setattr(scrapes, "COUNTED_WITHIN_SECONDS", 0.2)
 
 
 def swept(folder: Path, script: Script, plan: Plan = SMALL, out: io.StringIO | None = None) -> SweepResult:
@@ -133,6 +134,79 @@ def test_the_run_is_described_well_enough_to_repeat_it(good: tuple[SweepResult, 
     assert run.client.warmup_passes >= 2
 
 
+def test_what_the_machine_did_in_each_round_is_kept(good: tuple[SweepResult, Script, str]) -> None:
+    run = read_run(good[0].folder)
+    assert [one.round for one in run.machine_by_round] == list(range(1, 9))
+    assert all(one.canary_bytes_per_second for one in run.machine_by_round)
+    assert (run.rounds, [look.round for look in run.looks]) == (8, [8])
+
+
+def test_a_service_without_floors_is_swept_and_a_line_says_so(good: tuple[SweepResult, Script, str]) -> None:
+    result, _, printed = good
+    assert (result.run.floors_before, result.run.floors_after) == ([], [])
+    assert "no floors before the sweep: an older service" in printed
+
+
+def test_floors_are_taken_before_and_after_and_one_that_moved_is_named(tmp_path: Path) -> None:
+    before = [settled_floor("eager", 1e-3), settled_floor("compiled", 3e-4)]
+    after = [settled_floor("eager", 1.01e-3), settled_floor("compiled", 3.6e-4)]
+    result = swept(tmp_path, Script(settled=[before, after]))
+    run = read_run(tmp_path)
+    assert (run.floors_before, run.floors_after) == (before, after)
+    gate = next(gate for gate in result.gates if gate.name == "floors before = after")
+    assert gate.passed is False
+    assert gate.warning
+    assert "1 of 2" in gate.detail
+    assert "compiled decode b=1 ×1.20" in gate.detail
+
+
+def test_a_mode_that_writes_other_texts_fails_the_sweep(tmp_path: Path) -> None:
+    result = swept(tmp_path, Script(odd_mode="compiled"))
+    gate = next(gate for gate in result.failed if gate.name == "same texts in all modes")
+    assert "compiled b=1 short n=4 c=1 (16 ×)" in gate.detail
+    digests = {(row["mode"], row["text_digest"]) for row in raw_rows(tmp_path)}
+    assert len(digests) == 3
+
+
+def test_requests_of_all_modes_in_a_round_have_the_same_prompts(
+    good: tuple[SweepResult, Script, str],
+) -> None:
+    result, script, _ = good
+    sent = {
+        headers["x-request-id"]: body
+        for headers, (_, body) in zip(script.headers, script.bodies, strict=True)
+    }
+    prompts: dict[tuple[int, int, int], set[str]] = {}
+    for row in read_rows(result.folder):
+        assert row.index is not None
+        found = prompts.setdefault((row.batch_size, row.round, row.index), set())
+        found.add(str(sent[row.request_id]["prompts"]))
+    assert all(len(alike) == 1 for alike in prompts.values())
+
+
+def test_only_undecided_groups_go_on_and_to_the_last_look_at_most(tmp_path: Path) -> None:
+    """The stand-in answers all modes alike; whichever groups chance decides early, the looks say so."""
+    modes = ("eager", "compiled")
+    cells = [Cell(mode=m, batch_size=b, new_tokens=4, requests=1) for b in (1, 4) for m in modes]
+    plan = Plan(preset="own", seed=2, rounds=8, rounds_most=10, cells=tuple(cells))
+    out = io.StringIO()
+    result = swept(tmp_path, Script(), plan, out)
+    run = read_run(tmp_path)
+    assert run.plan == plan
+    assert run.complete
+    assert run.rounds == len(run.order) == run.looks[-1].round
+    names = {group_name(cell.group): cell.group for cell in cells}
+    assert all(len(order) == len(cells) for order in run.order[:8])
+    for look, after in zip(run.looks, [*run.looks[1:], None], strict=True):
+        going = [cell for cell in cells if cell.group in [names[name] for name in look.undecided]]
+        for number in range(look.round + 1, after.round + 1 if after else look.round + 1):
+            assert sorted(run.order[number - 1]) == sorted(cell.name for cell in going)
+    rows = [row for row in read_rows(tmp_path) if row.stage == "measure"]
+    assert f"measured {len(rows)} requests" in out.getvalue()
+    assert len(rows) == sum(map(len, run.order))
+    assert not {gate.name for gate in result.failed} - {"client CPU < 80%"}
+
+
 def test_scrapes_before_and_after_are_kept(good: tuple[SweepResult, Script, str]) -> None:
     folder = good[0].folder / "server_metrics"
     assert "launchbound_requests_total" in (folder / "after.prom").read_text()
@@ -181,7 +255,8 @@ def test_requests_of_another_client_fail_the_count(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(sweep, "run_load_generator", with_another_client)
     result = swept(tmp_path, script)
     count = next(gate for gate in result.failed if gate.name == "client rows = server's count")
-    assert "eager: 36 rows, 37 counted" in count.detail
+    sent = sum(row.mode == "eager" for row in read_rows(tmp_path))
+    assert f"eager: {sent} rows, {sent + 1} counted" in count.detail
 
 
 def test_a_mode_out_of_parity_fails_the_sweep(tmp_path: Path) -> None:

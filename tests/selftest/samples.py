@@ -5,10 +5,10 @@ from __future__ import annotations
 from random import Random
 from typing import Any, NamedTuple
 
-from loadtests.report.comparison import compare
 from service.selftest.cross_check_perf import Shares
 from service.selftest.floors import WIDTHS
 from service.selftest.plain_kernels import PHASES, PLAIN, Place
+from service.statistics.choice import compare
 
 MODES = ("eager", "no_grad", "inference_mode", "compiled", "reduce-overhead")
 LADDER = {"eager": 1.5e-3, "no_grad": 1.2e-3, "inference_mode": 1e-3, "compiled": 0.4e-3}

@@ -20,7 +20,11 @@ STEP_SECONDS = {
 
 @dataclass
 class Script:
-    """How this instance behaves. After `fail_after` requests all get 500; each POST waits for `hold`."""
+    """How this instance behaves. After `fail_after` requests all get 500; each POST waits for `hold`.
+
+    `settled` answers POST /v1/floors, one after the other; without any there is no such call. `odd_mode`
+    writes other texts than the rest.
+    """
 
     states: list[str] = field(default_factory=lambda: ["ready"])
     failed_mode: str | None = None
@@ -30,6 +34,8 @@ class Script:
     largest_bucket: int = 16
     device: str = "cpu"
     hold: Event | None = None
+    settled: list[list[dict[str, Any]]] = field(default_factory=list)
+    odd_mode: str | None = None
     polls: int = 0
     ran: Counter[str] = field(default_factory=Counter)
     headers: list[dict[str, str]] = field(default_factory=list)
@@ -53,6 +59,22 @@ def floors(mode: str) -> list[dict[str, Any]]:
         for phase in ("prefill", "decode")
         for batch in (1, 4, 16)
     ]
+
+
+def settled_floor(mode: str, seconds: float, phase: str = "decode", batch: int = 1) -> dict[str, Any]:
+    """One floor of POST /v1/floors, whose interval is 4 % wide."""
+    return {
+        "mode": mode,
+        "phase": phase,
+        "batch": batch,
+        "seconds": seconds,
+        "low": 0.98 * seconds,
+        "high": 1.02 * seconds,
+        "samples": 3,
+        "samples_seconds": [0.98 * seconds, seconds, 1.02 * seconds],
+        "stacks": None,
+        "source": "calibrated",
+    }
 
 
 def mode_status(mode: str, state: str, in_parity: bool = True) -> dict[str, Any]:
@@ -186,6 +208,10 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         script = self.script
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path == "/v1/floors":
+            if not script.settled:
+                return self._reply(404, {"error": {"type": "not_found", "message": "", "param": None}})
+            return self._reply(200, {"floors": script.settled.pop(0)})
         mode = self.path.split("/")[3]
         if script.hold is not None:
             script.hold.wait(60)
@@ -200,7 +226,8 @@ class _Handler(BaseHTTPRequestHandler):
             )
         batch, tokens = len(body["prompts"]), body["max_new_tokens"]
         effective = "compiled-cpp" if mode == "reduce-overhead" else mode
-        outputs = [{"text": "x", "finish_reason": "length", "completion_tokens": tokens}] * batch
+        text = "y" if mode == script.odd_mode else "x"
+        outputs = [{"text": text, "finish_reason": "length", "completion_tokens": tokens}] * batch
         return self._reply(
             200,
             {

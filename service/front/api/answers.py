@@ -9,12 +9,16 @@ from starlette.responses import Response
 
 from service.front.request_timing import RequestTiming
 from service.front.schemas.answers import GenerateAnswer, Speedup, TimingsBody
+from service.statistics.choice import MINIMUM_ROUNDS
 from service.statistics.intervals import Interval
 
 SHOWN_PARTS = ("queue", "dispatch", "kernel", "sync_wait", "other", "total")
 
 BASELINE = "eager"
 """The mode that speed-ups are against."""
+
+WITHOUT_COMPILER = "inference_mode"
+"""The best mode that needs no compiler: what a compiled one has to beat."""
 
 encode_json = msgspec.json.Encoder().encode
 
@@ -60,11 +64,11 @@ def server_timing(timings: TimingsBody) -> str:
     )
 
 
-def speedup(ratio: Interval) -> Speedup:
-    """A speed-up over eager; without bounds where the rounds were too few to bound it."""
-    bounded = ratio.low > 0 and math.isfinite(ratio.high)
+def speedup(ratio: Interval, vs: str = BASELINE) -> Speedup:
+    """A speed-up over `vs`; without an interval where the rounds are too few for the verdict's rule."""
+    bounded = ratio.samples >= MINIMUM_ROUNDS and ratio.low > 0 and math.isfinite(ratio.high)
     return {
-        "vs": BASELINE,
+        "vs": vs,
         "ratio": ratio.value,
         "low": ratio.low if bounded else None,
         "high": ratio.high if bounded else None,

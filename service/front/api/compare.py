@@ -10,16 +10,16 @@ from time import perf_counter_ns
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from service.front.api.answers import BASELINE, reply, speedup
+from service.front.api.answers import BASELINE, WITHOUT_COMPILER, reply, speedup
 from service.front.api.body import read_body
 from service.front.api.call import EngineCall, check_limits, new_job
 from service.front.api.openapi import GENERATION_ERRORS, body_schema
 from service.front.api.state import AppState, state_of
 from service.front.errors import BadRequest, ModeNotReady
 from service.front.request_timing import RequestTiming
-from service.front.schemas.answers import CompareAnswer, ModeResult
+from service.front.schemas.answers import CompareAnswer, ModeResult, Speedup
 from service.front.schemas.requests import CompareBody
-from service.statistics.intervals import Interval, paired_ratio
+from service.statistics import choice
 
 router = APIRouter(tags=["generation"])
 
@@ -49,7 +49,7 @@ async def compare(request: Request) -> Response:
                 runs[mode].append(timing)
     answer: CompareAnswer = {
         "batch_size": len(body.prompts),
-        "results": [_result(mode, runs[mode], runs.get(BASELINE)) for mode in modes],
+        "results": [_result(mode, runs) for mode in modes],
     }
     return reply(answer)
 
@@ -67,16 +67,26 @@ def _modes(state: AppState, body: CompareBody) -> list[str]:
     return body.modes
 
 
-def _result(mode: str, runs: list[RequestTiming], baseline: list[RequestTiming] | None) -> ModeResult:
+def _result(mode: str, runs_by_mode: dict[str, list[RequestTiming]]) -> ModeResult:
+    runs, baseline = runs_by_mode[mode], runs_by_mode.get(BASELINE)
     return {
         "mode": mode,
         "effective": runs[-1].outcome.effective,
         "median_seconds": median(_served_seconds(runs)),
         "dispatch_seconds": _median([run.parts.dispatch_seconds for run in runs]),
         "kernel_seconds": _median([run.parts.kernel_seconds for run in runs]),
-        "speedup": speedup(_ratio(runs, baseline)) if mode != BASELINE and baseline else None,
+        "speedup": _speedup(mode, BASELINE, runs_by_mode),
+        "speedup_without_compiler": _speedup(mode, WITHOUT_COMPILER, runs_by_mode),
         "text_equal": _texts(runs) == _texts(baseline) if baseline else None,
     }
+
+
+def _speedup(mode: str, vs: str, runs: dict[str, list[RequestTiming]]) -> Speedup | None:
+    """Of `mode` over `vs`, paired by round; None for `vs` itself, or where it did not run."""
+    if mode == vs or vs not in runs:
+        return None
+    baseline, own = (dict(enumerate(_served_seconds(runs[name]))) for name in (vs, mode))
+    return speedup(choice.compare(baseline, own).speedup, vs)
 
 
 def _served_seconds(runs: list[RequestTiming]) -> list[float]:
@@ -87,10 +97,6 @@ def _served_seconds(runs: list[RequestTiming]) -> list[float]:
 def _median(values: list[float | None]) -> float | None:
     measured = [value for value in values if value is not None]
     return median(measured) if measured else None
-
-
-def _ratio(runs: list[RequestTiming], baseline: list[RequestTiming]) -> Interval:
-    return paired_ratio(_served_seconds(baseline), _served_seconds(runs))
 
 
 def _texts(runs: list[RequestTiming]) -> list[list[str]]:

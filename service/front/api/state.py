@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from starlette.requests import HTTPConnection
 
-from service.front.advice import StepStatistics
+from service.front.advice import ServedRequests
 from service.front.engine_client import EngineClient
 from service.front.errors import UnknownMode
 from service.front.metrics.recorder import Metrics
@@ -25,7 +25,7 @@ class AppState:
     supervisor: Supervisor
     studies: StudyRunner
     metrics: Metrics
-    statistics: StepStatistics
+    statistics: ServedRequests
 
     def check_mode(self, mode: str) -> None:
         """Raise UnknownMode unless this instance serves `mode`."""
@@ -34,9 +34,14 @@ class AppState:
             raise UnknownMode(f"no mode '{mode[:64]}' here; try one of {', '.join(known)}", param="mode")
 
     def observe(self, timing: RequestTiming) -> None:
-        """Record one request that ended well in the metrics and in the step statistics."""
+        """Record one request that ended well in the metrics, and for the advice.
+
+        One that ran as another form of its mode than declared says nothing of that mode.
+        """
         self.metrics.observe(timing)
-        self.statistics.observe(timing)
+        declared = self.client.modes.get(timing.job.mode)
+        if declared is None or timing.outcome.effective == declared.effective:
+            self.statistics.observe(timing)
 
 
 def state_of(connection: HTTPConnection) -> AppState:

@@ -124,7 +124,7 @@ class GenerateAnswer(TypedDict):
 
 
 class Speedup(TypedDict):
-    """Paired over the rounds, with its 95 % interval; null where the rounds are too few to bound it."""
+    """Paired over the rounds, with its 95 % interval; null where there are fewer than 8 rounds."""
 
     vs: str
     ratio: float
@@ -133,7 +133,11 @@ class Speedup(TypedDict):
 
 
 class ModeResult(TypedDict):
-    """One mode of a comparison: medians over its rounds, waiting behind other requests left out."""
+    """One mode of a comparison: medians over its rounds, waiting behind other requests left out.
+
+    `speedup` is over eager, `speedup_without_compiler` over inference_mode; null for that mode itself, and
+    where it did not run.
+    """
 
     mode: str
     effective: str
@@ -141,6 +145,7 @@ class ModeResult(TypedDict):
     dispatch_seconds: float | None
     kernel_seconds: float | None
     speedup: Speedup | None
+    speedup_without_compiler: Speedup | None
     text_equal: bool | None
 
 

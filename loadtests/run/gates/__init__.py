@@ -1,0 +1,1 @@
+"""The gates: of the requests, of the run, of the machine, and of what the modes computed."""

@@ -1,0 +1,194 @@
+"""Every gate on made results: what passes it, and what fails it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from loadtests.report.results import read_results
+from loadtests.run.floors import moved_floors
+from loadtests.run.gates.gate import Gate, some
+from loadtests.run.rows import RequestRow, RowPhase, read_rows
+from loadtests.run.run_file import Look, RoundMachine, SweepRun, read_run
+from loadtests.run.validation import VALIDATION_FILE, read_validation, validate
+from tests.support.fake_service import settled_floor
+from tests.support.made_results import make_results
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[SweepRun, list[RequestRow]]:
+    folder = make_results(tmp_path_factory.mktemp("made"))
+    rows = read_rows(folder)
+    positions = dict[tuple[str, int], int]()
+    numbered = list[RequestRow]()
+    for row in rows:
+        index = positions[row.cell, row.round] = positions.get((row.cell, row.round), -1) + 1
+        digest = f"{row.batch_size}/{row.round}/{index}"
+        numbered.append(msgspec.structs.replace(row, index=index, text_digest=digest))
+    return read_run(folder), numbered
+
+
+def gate(name: str, run: SweepRun, rows: list[RequestRow]) -> Gate:
+    return next(one for one in validate(run, rows, None, None) if one.name == name)
+
+
+def changed(run: SweepRun, **fields: Any) -> SweepRun:
+    return msgspec.structs.replace(run, **fields)
+
+
+def altered(rows: list[RequestRow], cell: str, **fields: Any) -> list[RequestRow]:
+    """`rows`, those of `cell` with other `fields`."""
+    return [msgspec.structs.replace(row, **fields) if row.cell == cell else row for row in rows]
+
+
+Made = tuple[SweepRun, list[RequestRow]]
+COMPILED = "compiled b=4 short n=32 c=1"
+
+
+def test_failures_stand_before_warnings(made: Made) -> None:
+    warnings = [one.warning for one in validate(*made, None, None)]
+    assert warnings == sorted(warnings)
+
+
+def test_equal_texts_pass_and_one_that_differs_fails_in_float32_only(made: Made) -> None:
+    run, rows = made
+    name = "same texts in all modes"
+    assert gate(name, run, rows).passed
+    wrong = [
+        msgspec.structs.replace(row, text_digest="other") if (row.cell, row.round) == (COMPILED, 3) else row
+        for row in rows
+    ]
+    assert gate(name, run, wrong).failed
+    assert f"{COMPILED} (3 ×)" in gate(name, run, wrong).detail
+    half = changed(run, engine=run.engine | {"dtype": "bfloat16"})
+    found = gate(name, half, wrong)
+    assert (found.passed, found.failed) == (False, False)
+
+
+def test_the_mode_that_differs_is_named_and_never_the_baseline(made: Made) -> None:
+    run, rows = made
+    others = [
+        msgspec.structs.replace(row, text_digest="other") if row.mode != "eager" else row for row in rows
+    ]
+    detail = gate("same texts in all modes", run, others).detail
+    assert "eager" not in detail
+
+
+def test_rows_without_texts_leave_that_gate_open(made: Made) -> None:
+    run, rows = made
+    older = [msgspec.structs.replace(row, text_digest=None) for row in rows]
+    assert gate("same texts in all modes", run, older).passed is None
+
+
+def test_eager_against_itself_warns_beyond_two_percent_only(made: Made) -> None:
+    run, rows = made
+    name = "eager against itself"
+    assert gate(name, run, rows).passed
+    slower = [
+        msgspec.structs.replace(row, latency_seconds=row.latency_seconds * (1.06 if row.control else 1.0))
+        for row in rows
+    ]
+    found = gate(name, run, slower)
+    assert (found.passed, found.warning) == (False, True)
+    assert "b=4 short n=32 c=1 ×0.9" in found.detail
+    slightly = [
+        msgspec.structs.replace(row, latency_seconds=row.latency_seconds * (1.015 if row.control else 1.0))
+        for row in rows
+    ]
+    assert gate(name, run, slightly).passed
+    assert gate(name, run, [row for row in rows if not row.control]).passed is None
+
+
+def test_more_than_one_request_in_a_hundred_that_queued_is_a_warning(made: Made) -> None:
+    run, rows = made
+    name = "queue at concurrency 1 is 0"
+    assert gate(name, run, rows).passed
+    one = [msgspec.structs.replace(rows[-1], queue_seconds=0.003), *rows[:-1]]
+    assert gate(name, run, one).passed
+    assert "1 of 432" in gate(name, run, one).detail
+    many = altered(rows, COMPILED, queue_seconds=0.0008)
+    assert gate(name, run, many).passed is False
+    assert "24 of 432 requests waited over 0.2 ms, the longest 0.8 ms" in gate(name, run, many).detail
+    in_parallel = [msgspec.structs.replace(row, concurrency=4) for row in many]
+    assert gate(name, run, in_parallel).passed is None
+
+
+def test_clipped_estimates_are_counted(made: Made) -> None:
+    run, rows = made
+    assert gate("clipped estimates", run, rows).passed
+    found = gate("clipped estimates", run, altered(rows, COMPILED, decode=RowPhase(steps=31, clipped=True)))
+    assert (found.passed, found.warning) == (False, True)
+    assert "24 of 432" in found.detail
+
+
+def test_rounds_in_which_the_machine_was_not_itself_are_named(made: Made) -> None:
+    run, rows = made
+    assert gate("steady machine", run, rows).passed is None
+    machine = [
+        RoundMachine(round=n, steal_share=0.001, canary_bytes_per_second=10e9 if n != 4 else 5e9)
+        for n in range(1, 9)
+    ]
+    found = gate("steady machine", changed(run, machine_by_round=machine), rows)
+    assert (found.passed, found.warning) == (False, True)
+    assert "1 of 8" in found.detail
+    assert "round 4 (memory read at 5.0 GB/s" in found.detail
+    steady = changed(run, machine_by_round=[machine[0], *machine[4:]])
+    assert gate("steady machine", steady, rows).passed
+
+
+def test_groups_left_undecided_are_named(made: Made) -> None:
+    run, rows = made
+    name = "fastest modes told apart"
+    assert gate(name, run, rows).passed is None
+    assert gate(name, changed(run, looks=[Look(round=8, undecided=[])]), rows).passed
+    looks = [Look(round=8, undecided=["b=1", "b=4"]), Look(round=24, undecided=["b=4"])]
+    found = gate(name, changed(run, looks=looks), rows)
+    assert found.passed is False
+    assert "after 24 rounds still undecided: b=4;" in found.detail
+
+
+def test_floors_that_moved_beyond_their_intervals_are_named_the_worst_first(made: Made) -> None:
+    run, rows = made
+    before = [settled_floor("eager", 1e-3), settled_floor("compiled", 3e-4), settled_floor("no_grad", 8e-4)]
+    after = [
+        settled_floor("eager", 1.1e-3),
+        settled_floor("compiled", 1.5e-4),
+        settled_floor("no_grad", 8.2e-4),
+    ]
+    assert [one.mode for one in moved_floors(before, after)] == ["compiled", "eager"]
+    name = "floors before = after"
+    found = gate(name, changed(run, floors_before=before, floors_after=after), rows)
+    assert found.passed is False
+    assert "2 of 3" in found.detail
+    assert "most compiled decode b=1 ×0.50" in found.detail
+    assert gate(name, changed(run, floors_before=before, floors_after=before), rows).passed
+    assert gate(name, changed(run, floors_before=before), rows).passed is None
+
+
+def test_only_floors_of_the_same_mode_phase_and_batch_are_compared() -> None:
+    before = [settled_floor("eager", 1e-3), settled_floor("eager", 1e-3, batch=4)]
+    after = [settled_floor("eager", 9e-3, "prefill"), settled_floor("eager", 1e-3)]
+    assert moved_floors(before, after) == []
+
+
+@pytest.mark.parametrize("fields", [{"complete": False}, {"order": []}])
+def test_an_incomplete_run_is_never_valid(made: Made, fields: dict[str, Any]) -> None:
+    run, rows = made
+    assert gate("complete", run, rows).passed
+    assert gate("complete", changed(run, **fields), rows).failed
+
+
+def test_a_folder_whose_gates_were_never_checked_is_not_valid(tmp_path: Path) -> None:
+    make_results(tmp_path)
+    assert not read_results(tmp_path).failed_gates
+    (tmp_path / VALIDATION_FILE).unlink()
+    assert [one.name for one in read_validation(tmp_path) if one.failed] == ["complete"]
+    assert read_results(tmp_path).failed_gates
+
+
+def test_a_long_list_is_cut() -> None:
+    assert some(["a", "b"]) == "a, b"
+    assert some(["a", "b", "c", "d"]) == "a, b, c, …"
