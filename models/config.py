@@ -50,7 +50,7 @@ class Config:
             head_width=max(width // 2, 4),
             hidden=2 * width,
             vocabulary=64,
-            context=64,
+            context=min(128, self.context),
         )
 
 

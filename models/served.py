@@ -10,10 +10,12 @@ import torch
 from torch import Tensor, nn
 
 Cache = tuple[tuple[Tensor, Tensor], ...]
-"""Per layer the keys and the values, each [batch, context, heads, width]; widths may differ by layer."""
+"""Per layer the keys and the values, each [batch, positions, heads, width]; widths may differ by layer."""
 
-TWIN_CONTEXT = 64
-"""Length of a hollow twin's cache; its steps are at the first positions."""
+TWIN_CONTEXT = 128
+"""Context of a hollow twin, of which its steps attend to the first half.
+
+Two lengths, so that a compiled twin has the symbolic dimension of the real step."""
 
 
 class Sizes(Protocol):
@@ -53,7 +55,8 @@ class Served(nn.Module, ABC):
             tokens: int64 [batch, tokens]; one token per sequence in decode, a chunk in prefill.
             positions: int64 [batch], position of each row's first token in its sequence.
             last: int64 [batch], which of this step's tokens predicts the next one.
-            cache: of at least `batch` rows; written in place.
+            cache: of `batch` rows and at least as many positions as these tokens reach; written in place.
+                Attention reads all of its positions, so its length is what a step's attention costs.
 
         Returns:
             Logits [batch, vocabulary] after `last`, and the greedy token, int64 [batch].
@@ -61,7 +64,10 @@ class Served(nn.Module, ABC):
 
     @abstractmethod
     def new_cache(self, rows: int, dtype: torch.dtype) -> Cache:
-        """A zeroed cache. Allocate it outside inference mode: every mode writes into it in place."""
+        """A zeroed cache of the context and one position more, of which steps are given parts.
+
+        Allocate it outside inference mode: every mode writes into it in place.
+        """
 
     @abstractmethod
     def twin(self) -> Served:

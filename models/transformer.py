@@ -11,8 +11,12 @@ from models.served import Cache, Served
 
 
 def new_cache(config: Config, batch: int, device: torch.device, dtype: torch.dtype) -> Cache:
-    """A zeroed cache. Allocate it outside inference mode: every mode writes into it in place."""
-    shape = (batch, config.context, config.kv_heads, config.head_width)
+    """A zeroed cache. Allocate it outside inference mode: every mode writes into it in place.
+
+    It has one position more than the context, so that none of its parts is contiguous: a compiled step would
+    be guarded on whether it is, and be compiled again for the whole context.
+    """
+    shape = (batch, config.context + 1, config.kv_heads, config.head_width)
 
     def zeros() -> Tensor:
         return torch.zeros(shape, device=device, dtype=dtype)
@@ -153,7 +157,7 @@ class Transformer(Served):
         if config.tied:
             self.head.weight = self.embedding.weight
         self.register_buffer("rotary", rotary_table(config), persistent=False)
-        self.register_buffer("columns", torch.arange(config.context), persistent=False)
+        self.register_buffer("columns", torch.arange(config.context + 1), persistent=False)
         self.register_buffer("rows", torch.arange(max_batch).unsqueeze(1), persistent=False)
 
     def forward(self, tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
@@ -163,7 +167,8 @@ class Transformer(Served):
         table = self.rotary[places]
         rotation = table[:, :, 0].unsqueeze(2), table[:, :, 1].unsqueeze(2)
         groups = self.config.heads // self.config.kv_heads
-        mask = (self.columns <= places.unsqueeze(2)).unsqueeze(1).repeat(1, 1, groups, 1)
+        attended = self.columns[: cache[0][0].shape[1]]
+        mask = (attended <= places.unsqueeze(2)).unsqueeze(1).repeat(1, 1, groups, 1)
         where = self.rows[:batch], places
         # Two dimensions from here on: a product over [batch, 1, width] costs views around every call in eager
         # modes, and in compiled ones a copy, because Inductor gives the dimension of size 1 a stride of 0.

@@ -1,61 +1,69 @@
-"""The answer per batch size as plain values: a card with the mode to ship, and a table of all its cells."""
+"""The answer per batch size as plain values: a card with the mode to ship, its gain and the reasons."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from loadtests.plan.cells import MINIMUM_ROUNDS
-from loadtests.report import formatting
+from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS
+from loadtests.report import explained, formatting, wording
 from loadtests.report.plotting import colour
-from loadtests.report.verdict import Summary, Verdict
-from loadtests.run.run_file import SweepRun
-from service.statistics.boundedness import bound
+from loadtests.report.summaries import Summary, Verdict
+from loadtests.report.verdict import PLAIN, Findings
 
 
-def card(verdict: Verdict, run: SweepRun) -> dict[str, Any]:
+def card(verdict: Verdict, findings: Findings) -> dict[str, Any]:
     """The answer for one group: what to ship, its gain, why, and how the modes compare."""
     shipped = verdict.shipped
-    slowest = max(summary.latency.value for summary in verdict.modes)
-    bars = [
-        {
-            "mode": s.cell.mode,
-            "colour": colour(s.cell.mode),
-            "share": 100 * s.latency.value / slowest,
-            "latency": formatting.milliseconds(s.latency.value),
-            "shipped": s is shipped,
-        }
-        for s in verdict.modes
-    ]
     batch, prompts, tokens, concurrency, _ = verdict.group
+    compared = shipped.comparison if shipped else None
     return {
         "batch": batch,
         "conditions": f"{prompts} prompts, {tokens} new tokens, concurrency {concurrency}",
-        "ship": shipped.cell.mode if shipped else "undecided",
-        "runs_as": shipped.runs_as if shipped else None,
+        "ship": wording.short_name(shipped) if shipped else "undecided",
+        "stands_for": wording.stands_for(shipped, findings.results.device) if shipped else None,
         "colour": colour(shipped.cell.mode) if shipped else colour(""),
-        "gain": formatting.gain(verdict),
+        "gain": wording.gain(verdict),
         "latency": _latencies(verdict),
-        "interval": formatting.span(shipped.comparison.speedup) if shipped and shipped.comparison else None,
-        "bound": _bound(verdict.baseline),
-        "facts": list(_facts(verdict, shipped, run)),
-        "bars": bars,
+        "interval": formatting.span(compared.speedup) if compared else None,
+        "against_plain": _against_plain(shipped),
+        "bound": verdict.baseline.decode.bound,
+        "facts": list(_facts(verdict, shipped, findings)),
+        "bars": _bars(verdict),
     }
 
 
-def _facts(verdict: Verdict, shipped: Summary | None, run: SweepRun) -> Iterator[str]:
-    baseline = verdict.baseline
-    yield _shares([baseline] if shipped in (None, baseline) else [baseline, shipped])
+def _bars(verdict: Verdict) -> list[dict[str, Any]]:
+    slowest = max(summary.latency.value for summary in verdict.modes)
+    tied = wording.tied_with(verdict)
+    return [
+        {
+            "mode": wording.short_name(s),
+            "colour": colour(s.cell.mode),
+            "share": 100 * s.latency.value / slowest,
+            "latency": formatting.milliseconds(s.latency.value),
+            "shipped": s is verdict.shipped,
+            "tied": s.cell.mode in tied,
+        }
+        for s in verdict.modes
+    ]
+
+
+def _facts(verdict: Verdict, shipped: Summary | None, findings: Findings) -> Iterator[str]:
+    baseline, run = verdict.baseline, findings.results.run
+    if tie := wording.tie(verdict, findings.confidence):
+        yield tie
+    yield explained.shares([baseline] if shipped in (None, baseline) else [baseline, shipped])
     if shipped is None:
         yield f"Run at least {MINIMUM_ROUNDS} rounds to decide."
         return
+    if why := explained.kernel_bound_and_faster(verdict, run):
+        yield why
     if shipped.runs_as:
         reason = run.mode(shipped.cell.mode).get("reason")
         yield f"{shipped.cell.mode} runs here as {shipped.runs_as}{f': {reason}' if reason else ''}."
     if shipped is not baseline:
-        yield _payback(shipped, run.mode(shipped.cell.mode))
-    if tie := formatting.tie(verdict):
-        yield tie
+        yield explained.paid_back(shipped)
     if shipped.disturbed or baseline.disturbed:
         yield "Disturbed: the engine was preempted while this was measured."
 
@@ -64,70 +72,13 @@ def _latencies(verdict: Verdict) -> str | None:
     shipped = verdict.shipped
     if shipped is None or shipped is verdict.baseline:
         return None
-    own, before = (formatting.milliseconds(s.latency.value) for s in (shipped, verdict.baseline))
-    return f"{own} instead of {before}"
+    before, own = (formatting.significant(1e3 * s.latency.value) for s in (verdict.baseline, shipped))
+    return f"{before} → {own} ms"
 
 
-def _shares(summaries: list[Summary | None]) -> str:
-    """Kernels' share of dispatch and kernel time (the device-bound index) as a sentence."""
-    known = [
-        f"{'at most ' if s.upper_estimate else ''}{100 * s.index:.0f} % in {s.cell.mode} ({bound(s.index)})"
-        for s in summaries
-        if s and s.index is not None
-    ]
-    if not known:
-        return "Launch- or kernel-bound is unknown: kernel time is not measured here."
-    return f"Kernels' share of dispatch and kernel time: {', '.join(known)}."
-
-
-def _bound(baseline: Summary) -> str | None:
-    found = bound(baseline.index)
-    return f"{found} (upper)" if found and baseline.upper_estimate else found
-
-
-def _payback(shipped: Summary, status: dict[str, Any]) -> str:
-    seconds = status.get("warmup_seconds")
-    cache = status.get("cache")
-    warmup = f"warm-up ({formatting.significant(seconds)} s, {cache} cache)" if seconds else "warm-up"
-    match shipped.payback:
-        case int(requests) if requests > 0:
-            return f"Its {warmup} is paid back after {requests:,} requests."
-        case int():
-            return f"Its {warmup} is paid back at once."
-        case "nothing to pay back":
-            return "Nothing is compiled: there is no warm-up to pay back."
-        case why:
-            return f"Requests until its {warmup} is paid back: {why}."
-
-
-def table(verdict: Verdict) -> dict[str, Any]:
-    """All cells of one group, one row each, as text."""
-    batch, prompts, tokens, concurrency, _ = verdict.group
-    return {
-        "title": f"Batch {batch}",
-        "conditions": f"{prompts} prompts, {tokens} new tokens, concurrency {concurrency}",
-        "noise": formatting.times(verdict.noise),
-        "rows": [_row(summary) for summary in verdict.summaries],
-    }
-
-
-def _row(summary: Summary) -> dict[str, Any]:
-    control = summary.cell.control
-    comparison = summary.comparison
-    return {
-        "mode": summary.cell.mode,
-        "colour": colour(summary.cell.mode),
-        "control": control,
-        "effective": summary.runs_as,
-        "disturbed": summary.disturbed,
-        "latency": formatting.milliseconds(summary.latency.value),
-        "latency_span": formatting.span(summary.latency, 1e3),
-        "tokens": formatting.significant(summary.tokens_per_second.value),
-        **{part: formatting.milliseconds(value) for part, value in summary.parts.items()},
-        "outside": formatting.milliseconds(summary.outside_seconds),
-        "index": "–" if summary.index is None else f"{summary.index:.2f}",
-        "speedup": formatting.times(comparison.speedup.value) if comparison else "–",
-        "speedup_span": formatting.span(comparison.speedup) if comparison else None,
-        "word": comparison.word if comparison and not control else "",
-        "payback": formatting.payback(summary.payback) if comparison and not control else "",
-    }
+def _against_plain(shipped: Summary | None) -> str | None:
+    """The speed-up over the best rung without a compiler; None for that rung and for the baseline."""
+    if shipped is None or shipped.against_plain is None or shipped.cell.mode == BASELINE:
+        return None
+    speedup = shipped.against_plain.speedup
+    return f"{formatting.times(speedup.value)} {PLAIN} ({formatting.span(speedup)})"

@@ -7,8 +7,8 @@ from typing import Any
 
 import polars as pl
 
+from loadtests.report.phases import Phase
 from loadtests.report.verdict import Findings
-from service.statistics.boundedness import bound
 from service.statistics.intervals import Interval
 
 CELLS_FILE = "cells.csv"
@@ -27,7 +27,7 @@ def summary_records(findings: Findings) -> Iterator[dict[str, Any]]:
     """`summary.csv`, one record per cell."""
     for summary in findings.summaries:
         comparison = summary.comparison
-        cell = summary.cell
+        plain, back, cell = summary.against_plain, summary.payback, summary.cell
         yield {
             "cell": cell.name,
             "mode": cell.mode,
@@ -46,14 +46,33 @@ def summary_records(findings: Findings) -> Iterator[dict[str, Any]]:
             **{f"{part}_seconds_mean": value for part, value in summary.parts.items()},
             "total_seconds_mean": summary.total_seconds,
             "outside_seconds_mean": summary.outside_seconds,
-            "device_bound_index": summary.index,
-            "bound": bound(summary.index),
+            "mean_less_typical_seconds": summary.skew_seconds,
+            **_spread("time_to_first_token_seconds", summary.first_token),
+            **_phase(summary.prefill),
+            **_phase(summary.decode),
+            "device_bound_index": summary.decode.index,
+            "bound": summary.decode.bound,
             "disturbed": summary.disturbed,
             **_spread("speedup", comparison.speedup if comparison else None),
-            "noise_factor": comparison.noise if comparison else None,
             "word": comparison.word if comparison else None,
-            "payback_requests": summary.payback if isinstance(summary.payback, int) else None,
+            **_spread("speedup_over_plain", plain.speedup if plain else None),
+            "word_against_plain": plain.word if plain else None,
+            "payback_requests": back.requests if isinstance(back.requests, int) else None,
+            "cold_payback_requests": back.cold_requests if isinstance(back.cold_requests, int) else None,
+            "payback_reference": back.reference,
         }
+
+
+def _phase(phase: Phase) -> dict[str, float | None]:
+    parts = ("wall", "dispatch", "dispatch_low", "dispatch_high", "kernel", "sync_wait")
+    return {
+        **{f"{phase.name}_{part}_seconds_mean": getattr(phase, f"{part}_seconds") for part in parts},
+        f"{phase.name}_minor_faults_mean": phase.minor_faults,
+        f"{phase.name}_clipped": phase.clipped,
+        f"{phase.name}_index": phase.index,
+        f"{phase.name}_index_low": phase.interval.low if phase.interval else None,
+        f"{phase.name}_index_high": phase.interval.high if phase.interval else None,
+    }
 
 
 def _spread(name: str, interval: Interval | None) -> dict[str, float | None]:

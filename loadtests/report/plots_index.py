@@ -6,8 +6,11 @@ import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
 from dashboards.theme import PART_COLOURS
+from loadtests.report.formatting import share_span
+from loadtests.report.phases import Phase
 from loadtests.report.plotting import Plot, base
-from loadtests.report.verdict import Findings, Verdict
+from loadtests.report.summaries import Verdict
+from loadtests.report.verdict import Findings
 
 _SCALE = [
     [0.0, PART_COLOURS["dispatch"]], [0.2, "#E3B4D2"], [0.35, "#EDEAE4"], [0.5, "#BFD3BE"],
@@ -35,14 +38,14 @@ _CELL_WIDTH = 0.97
 
 
 def index_map(findings: Findings) -> Plot | None:
-    """Device-bound index by mode and batch size; nothing where kernel time is not known."""
-    verdicts = [verdict for verdict in findings.main if verdict.baseline.index is not None]
+    """Decode's index with its interval, by mode and batch size; nothing where kernel time is not known."""
+    verdicts = [verdict for verdict in findings.main if verdict.baseline.decode.index is not None]
     if not verdicts:
         return None
     modes = [summary.cell.mode for summary in verdicts[0].modes][::-1]
-    figure = base("", "", height=110 + 44 * len(modes))
+    figure = base("", "", height=110 + 52 * len(modes))
     for column, verdict in enumerate(verdicts):
-        _add_column(figure, column, verdict, modes)
+        _add_column(findings, figure, column, verdict, modes)
     figure.add_scatter(x=[None], y=[None], mode="markers", marker=_COLOUR_BAR, hoverinfo="skip")
     figure.update_xaxes(
         title=None,
@@ -59,25 +62,32 @@ def index_map(findings: Findings) -> Plot | None:
         bargap=0.1,
         showlegend=False,
     )
-    return Plot("index", figure, {"least_width": str(220 + 62 * len(verdicts))})
+    return Plot("index", figure, {"least_width": str(220 + 84 * len(verdicts))})
 
 
-def _add_column(figure: go.Figure, column: int, verdict: Verdict, modes: list[str]) -> None:
-    indices = [verdict.of(mode).index for mode in modes]
+def _add_column(
+    findings: Findings, figure: go.Figure, column: int, verdict: Verdict, modes: list[str]
+) -> None:
+    decodes = [verdict.of(mode).decode for mode in modes]
+    indices = [decode.index for decode in decodes]
     figure.add_bar(
-        y=modes,
+        y=[findings.label(mode) for mode in modes],
         x=[None if index is None else _CELL_WIDTH for index in indices],
         base=column - _CELL_WIDTH / 2,
         orientation="h",
         marker={"color": [_colour_of(index) for index in indices], "line": {"width": 0}},
-        text=["" if index is None else f"<b>{index:.2f}</b>" for index in indices],
+        text=["" if d.index is None else f"<b>{d.index:.2f}</b><br>{_ends(d)}" for d in decodes],
         textposition="inside",
         insidetextanchor="middle",
         textangle=0,
-        textfont={"size": 14, "color": "#1b1f24"},
+        textfont={"size": 12, "color": "#1b1f24"},
         customdata=indices,
         hovertemplate=f"%{{y}}, batch {verdict.batch_size}: %{{customdata:.3f}}<extra></extra>",
     )
+
+
+def _ends(decode: Phase) -> str:
+    return f"<span style='font-size:10px'>{share_span(decode.interval)}</span>"
 
 
 def _colour_of(index: float | None) -> str:

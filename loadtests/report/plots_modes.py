@@ -1,14 +1,16 @@
-"""The report's plots of modes against each other: latency, throughput, speed-up, and the knee."""
+"""The report's plots of modes against each other: latency, throughput, and speed-up."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import plotly.graph_objects as go
 
 from loadtests.plan.cells import BASELINE
 from loadtests.report.plotting import Plot, base, batch_axis, by_mode, colour, log_axis, translucent
-from loadtests.report.verdict import Findings, Summary
+from loadtests.report.summaries import Summary
+from loadtests.report.verdict import Findings
 from service.statistics.intervals import Interval
 
 
@@ -39,11 +41,11 @@ def _lines(
             x=batches,
             y=[scale * v.value for v in values],
             mode="lines+markers",
-            name=mode,
+            name=findings.label(mode),
             legendgroup=mode,
             line={"color": colour(mode), "width": 2.5},
             marker={"size": 8},
-            hovertemplate=f"{mode}, batch %{{x}}: %{{y:.4g}} {unit}<extra></extra>",
+            hovertemplate=f"{findings.label(mode)}, batch %{{x}}: %{{y:.4g}} {unit}<extra></extra>",
         )
     figure.update_yaxes(**log_axis(ends))
 
@@ -69,7 +71,7 @@ def throughput(findings: Findings) -> Plot | None:
 
 
 def speedups(findings: Findings) -> Plot | None:
-    """Speed-up against the baseline, with intervals and the noise band."""
+    """Speed-up against the baseline, with intervals and how far the baseline differs from itself."""
     if not any(s.comparison for s in findings.summaries):
         return None
     figure = base("batch size", f"speed-up against {BASELINE}, ×")
@@ -77,13 +79,13 @@ def speedups(findings: Findings) -> Plot | None:
     for verdict in findings.main:
         place = places[verdict.batch_size]
         noise = verdict.noise
-        if noise < float("inf"):
+        if noise and math.isfinite(noise.high):
             figure.add_shape(
                 type="rect",
                 x0=place - 0.45,
                 x1=place + 0.45,
-                y0=1 / noise,
-                y1=noise,
+                y0=noise.low,
+                y1=noise.high,
                 line={"width": 0},
                 fillcolor=translucent(colour(BASELINE), 0.28),
                 layer="below",
@@ -97,7 +99,7 @@ def speedups(findings: Findings) -> Plot | None:
         figure.add_scatter(
             x=[places[s.cell.batch_size] + offset for s in shown],
             y=[r.value for r in ratios],
-            name=mode,
+            name=findings.label(mode),
             mode="markers",
             marker={"size": 11, "color": colour(mode)},
             error_y={
@@ -109,7 +111,8 @@ def speedups(findings: Findings) -> Plot | None:
                 "width": 5,
             },
             customdata=[[r.low, r.high] for r in ratios],
-            hovertemplate=mode + ": %{y:.3g}× (%{customdata[0]:.3g}–%{customdata[1]:.3g})<extra></extra>",
+            hovertemplate=findings.label(mode)
+            + ": %{y:.3g}× (%{customdata[0]:.3g}–%{customdata[1]:.3g})<extra></extra>",
         )
     figure.update_xaxes(
         tickvals=list(places.values()),
@@ -120,67 +123,3 @@ def speedups(findings: Findings) -> Plot | None:
     )
     figure.update_yaxes(rangemode="tozero")
     return Plot("speedup", figure)
-
-
-def knee(findings: Findings) -> Plot | None:
-    """Latency against throughput along the batch sizes."""
-    if len(findings.main) < 2:
-        return None
-    figure = base("throughput, tokens per second", "latency per request, ms")
-    modes = by_mode(findings)
-    for mode, summaries in modes.items():
-        labelled = mode in (next(iter(modes)), list(modes)[-1])
-        figure.add_scatter(
-            x=[s.tokens_per_second.value for s in summaries],
-            y=[1e3 * s.latency.value for s in summaries],
-            text=[f"b={s.cell.batch_size}" for s in summaries],
-            name=mode,
-            mode="lines+markers+text" if labelled else "lines+markers",
-            textposition="top center" if mode == BASELINE else "bottom center",
-            textfont={"size": 10},
-            marker={"size": 8},
-            line={"color": colour(mode), "width": 2.5},
-            hovertemplate=f"{mode}, %{{text}}: %{{x:.4g}} tokens/s at %{{y:.4g}} ms<extra></extra>",
-        )
-    figure.update_xaxes(rangemode="tozero")
-    figure.update_yaxes(rangemode="tozero")
-    return Plot("knee", figure)
-
-
-def saturation(findings: Findings) -> Plot | None:
-    """Open loop: latency from the intended start against the arrival rate."""
-    opened = [s for s in findings.summaries if s.cell.load is not None]
-    if not opened:
-        return None
-    rates = findings.results.run.client.rates
-    figure = base("arrivals per second", "latency from the intended start, ms")
-    smallest = min(s.cell.batch_size for s in opened)
-    for (mode, batch), mine in _grouped(opened).items():
-        symbol = "circle" if batch == smallest else "square"
-        for name, dash, values in (
-            (f"{mode} b={batch}", "solid", [1e3 * s.latency.value for s in mine]),
-            ("95th percentile", "dot", [1e3 * s.latency_p95_seconds for s in mine]),
-        ):
-            figure.add_scatter(
-                x=[rates.get(s.cell.name) for s in mine],
-                y=values,
-                name=name,
-                legendgroup=f"{mode} {batch}",
-                mode="lines+markers",
-                showlegend=dash == "solid",
-                marker={"symbol": symbol, "size": 7},
-                line={"color": colour(mode), "width": 2.5 if dash == "solid" else 1.5, "dash": dash},
-                text=[f"{s.cell.load:.0%} of capacity" for s in mine],
-                hovertemplate=f"{mode}, {name}: %{{x:.3g}}/s, %{{y:.4g}} ms, %{{text}}<extra></extra>",
-            )
-    figure.update_xaxes(rangemode="tozero")
-    ends = [1e3 * value for s in opened for value in (s.latency.value, s.latency_p95_seconds)]
-    figure.update_yaxes(**log_axis(ends))
-    return Plot("saturation", figure)
-
-
-def _grouped(summaries: list[Summary]) -> dict[tuple[str, int], list[Summary]]:
-    groups: dict[tuple[str, int], list[Summary]] = {}
-    for summary in sorted(summaries, key=lambda s: s.cell.load or 0.0):
-        groups.setdefault((summary.cell.mode, summary.cell.batch_size), []).append(summary)
-    return groups

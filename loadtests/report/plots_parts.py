@@ -1,19 +1,44 @@
-"""The report's plots of where time goes: parts, dispatch floors, latency over time."""
+"""The report's plots of where time goes: the parts of a request, phase by phase, and dispatch floors."""
 
 from __future__ import annotations
 
-import polars as pl
+import math
+from collections.abc import Callable
+from typing import Any
+
 from plotly.subplots import make_subplots
 
 from dashboards.theme import PART_COLOURS
 from loadtests.report.formatting import significant
-from loadtests.report.plotting import SYMBOLS, Plot, base, colour, log_axis, translucent
-from loadtests.report.results import PARTS
+from loadtests.report.frame import PHASES
+from loadtests.report.plotting import Plot, base, colour
+from loadtests.report.summaries import Summary, Verdict
 from loadtests.report.verdict import Findings
+
+Segment = tuple[str, str, str, Callable[[Summary], float | None]]
+"""Name, colour, pattern, and its mean seconds per request."""
+
+_HATCH = {"prefill": "/", "decode": ""}
+"""Prefill is hatched, decode is plain: the same part has one colour in both."""
+
+
+def _segments(device: str) -> list[Segment]:
+    """The parts of a bar in the order in which they are stacked; they sum to the server's total."""
+    beside = "sync_wait" if device == "cuda" else "kernel"
+    found: list[Segment] = [("queue", PART_COLOURS["queue"], "", lambda s: s.parts["queue"])]
+    for place, phase in enumerate(PHASES):
+        for part in ("dispatch", beside):
+            name = part.replace("_", " ")
+            found.append((f"{phase} {name}", PART_COLOURS[name], _HATCH[phase], _of_phase(place, part)))
+    return [*found, ("other", PART_COLOURS["other"], "", lambda s: s.parts["other"])]
+
+
+def _of_phase(place: int, part: str) -> Callable[[Summary], float | None]:
+    return lambda summary: getattr(summary.phases[place], f"{part}_seconds")
 
 
 def parts(findings: Findings) -> Plot | None:
-    """The parts of a request's time, stacked, per mode and batch size."""
+    """The parts of a request's time, prefill's and decode's apart, stacked, per mode and batch size."""
     if not findings.main:
         return None
     count = len(findings.main)
@@ -21,31 +46,39 @@ def parts(findings: Findings) -> Plot | None:
     figure = make_subplots(
         rows=1, cols=count, shared_yaxes=True, subplot_titles=titles, horizontal_spacing=0.03
     )
-    figure.update_layout(base("", "", height=120 + 44 * len(findings.main[0].modes)).layout)
-    shown = [p for p in PARTS if any(s.parts[p] is not None for v in findings.main for s in v.modes)]
-    for column, verdict in enumerate(findings.main, start=1):
-        modes = verdict.modes[::-1]
-        for part in shown:
-            name = part.replace("_", " ")
-            values = [None if s.parts[part] is None else 1e3 * (s.parts[part] or 0.0) for s in modes]
-            figure.add_bar(
-                y=[s.cell.mode for s in modes],
-                x=values,
-                name=name,
-                orientation="h",
-                row=1,
-                col=column,
-                marker={"color": PART_COLOURS[name], "line": {"width": 0}},
-                legendgroup=name,
-                showlegend=column == 1,
-                hovertemplate=f"%{{y}}, batch {verdict.batch_size}: {name} %{{x:.4g}} ms<extra></extra>",
-            )
-        figure.update_xaxes(title={"text": "ms"}, row=1, col=column, nticks=5, rangemode="tozero")
+    figure.update_layout(base("", "", height=140 + 44 * len(findings.main[0].modes)).layout)
+    for segment in _segments(findings.results.device):
+        if any(segment[3](s) is not None for verdict in findings.main for s in verdict.modes):
+            for column, verdict in enumerate(findings.main, start=1):
+                _add_bars(findings, figure, column, verdict, segment)
+    figure.update_xaxes(title={"text": "ms"}, nticks=5, rangemode="tozero")
     figure.update_yaxes(title=None, automargin=True, showgrid=False)
     figure.update_layout(
-        barmode="stack", bargap=0.35, legend={"y": 1.12, "traceorder": "normal"}, margin={"t": 70}
+        barmode="stack", bargap=0.35, legend={"y": 1.14, "traceorder": "normal"}, margin={"t": 84}
     )
     return Plot("parts", figure, {"least_width": str(150 + 150 * count)})
+
+
+def _add_bars(findings: Findings, figure: Any, column: int, verdict: Verdict, segment: Segment) -> None:  # noqa: ANN401 - plotly is untyped
+    name, tone, pattern, value = segment
+    modes = verdict.modes[::-1]
+    seconds = [value(summary) for summary in modes]
+    figure.add_bar(
+        y=[findings.label(s.cell.mode) for s in modes],
+        x=[None if part is None else 1e3 * part for part in seconds],
+        name=name,
+        orientation="h",
+        row=1,
+        col=column,
+        marker={
+            "color": tone,
+            "line": {"width": 0},
+            "pattern": {"shape": pattern, "size": 6, "solidity": 0.35, "fgcolor": "rgba(255,255,255,.75)"},
+        },
+        legendgroup=name,
+        showlegend=column == 1,
+        hovertemplate=f"%{{y}}, batch {verdict.batch_size}: {name} %{{x:.4g}} ms<extra></extra>",
+    )
 
 
 def floors(findings: Findings) -> Plot | None:
@@ -57,7 +90,10 @@ def floors(findings: Findings) -> Plot | None:
     figure = base("dispatch floor of one decode step, µs", "", height=110 + 40 * len(known))
     modes = list(known)[::-1]
     values = [1e6 * float(known[mode]["seconds"]) for mode in modes]
-    names = [f"{mode}  <b>{significant(value)} µs</b>" for mode, value in zip(modes, values, strict=True)]
+    names = [
+        f"{findings.label(mode)}  <b>{significant(value)} µs</b>"
+        for mode, value in zip(modes, values, strict=True)
+    ]
     figure.add_bar(
         y=names,
         x=values,
@@ -80,48 +116,15 @@ def floors(findings: Findings) -> Plot | None:
     return Plot("floors", figure, {"batch": str(batch)})
 
 
-def smallest_floor(mode: dict[str, object]) -> dict[str, float] | None:
-    """The dispatch floor of a mode's status at its smallest batch; None where it has none."""
+def smallest_floor(mode: dict[str, Any]) -> dict[str, float] | None:
+    """Decode's dispatch floor of a mode's status at its smallest batch; None where it has none.
+
+    Ends of an interval that too few samples leave open are 0 and infinite.
+    """
     found = mode.get("dispatch_floors") or mode.get("floors") or []
-    return min(found, key=lambda floor: floor["batch"], default=None) if isinstance(found, list) else None
-
-
-def timeline(findings: Findings) -> Plot | None:
-    """Every request's latency in the order of measuring, warm-up shaded."""
-    rows = findings.results.rows.filter(pl.col("ok") & pl.col("load").is_null()).sort("start")
-    if rows.is_empty():
+    decode = [floor for floor in found if floor.get("phase", "decode") == "decode"]
+    if not decode:
         return None
-    began = rows["start"].min()
-    rows = rows.with_columns((pl.col("start") - pl.lit(began)).alias("at"))
-    figure = base("seconds since the first request", "latency, ms")
-    warm = rows.filter(pl.col("stage") == "warmup")
-    if not warm.is_empty():
-        figure.add_vrect(
-            x0=0,
-            x1=warm["at"].max(),
-            line={"width": 0},
-            layer="below",
-            fillcolor=translucent("#8A94A6", 0.2),
-            annotation={"text": "warm-up", "font": {"size": 11}},
-            annotation_position="top left",
-        )
-    sizes = sorted(rows["batch_size"].unique().to_list())
-    for mode in findings.results.run.plan.modes:
-        mine = rows.filter(pl.col("mode") == mode)
-        figure.add_scatter(
-            x=mine["at"].to_list(),
-            y=(1e3 * mine["latency_seconds"]).to_list(),
-            mode="markers",
-            name=mode,
-            marker={
-                "color": colour(mode),
-                "size": 5,
-                "opacity": 0.75,
-                "symbol": [SYMBOLS[sizes.index(size) % len(SYMBOLS)] for size in mine["batch_size"]],
-            },
-            text=mine["cell"].to_list(),
-            hovertemplate="%{text}<br>%{y:.4g} ms at %{x:.1f} s<extra></extra>",
-        )
-    figure.update_yaxes(**log_axis((1e3 * rows["latency_seconds"]).to_list()))
-    shapes = ", ".join(f"{SYMBOLS[n % len(SYMBOLS)]} = batch {size}" for n, size in enumerate(sizes))
-    return Plot("timeline", figure, {"shapes": shapes})
+    floor = min(decode, key=lambda one: int(one["batch"]))
+    high = math.inf if floor["high"] is None else floor["high"]
+    return {"batch": floor["batch"], "seconds": floor["seconds"], "low": floor["low"] or 0.0, "high": high}

@@ -15,7 +15,8 @@ import plotly.graph_objects as go
 from dashboards.theme import mode_colour
 from loadtests.plan.cells import mode_names
 from loadtests.report.formatting import significant
-from loadtests.report.verdict import Findings, Summary
+from loadtests.report.summaries import Summary
+from loadtests.report.verdict import Findings
 
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "star")
 

@@ -7,18 +7,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import plotly.io
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from loadtests.report import formatting, plots_index, plots_modes, plots_parts
+from loadtests.report import plots_index, plots_load, plots_modes, plots_parts, plots_time
 from loadtests.report.csv_tables import write_tables
+from loadtests.report.headline import headline
 from loadtests.report.plotting import Plot
 from loadtests.report.results import read_results
 from loadtests.report.terminal import print_table
 from loadtests.report.verdict import Findings
 from loadtests.report.view import view
-from service.statistics.boundedness import bound
 
 REPORT_FILE = "report.html"
 MARKDOWN_FILE = "report.md"
@@ -53,15 +52,15 @@ def make_report(folder: Path | str) -> dict[str, Any]:
 def plots(findings: Findings) -> Iterator[Plot]:
     """All plots that have data, in the page's order."""
     for plot in (
+        plots_modes.speedups,
+        plots_parts.parts,
         plots_modes.latency,
         plots_modes.throughput,
-        plots_parts.parts,
-        plots_modes.speedups,
         plots_index.index_map,
         plots_parts.floors,
-        plots_modes.knee,
-        plots_modes.saturation,
-        plots_parts.timeline,
+        plots_load.knee,
+        plots_load.saturation,
+        plots_time.timeline,
     ):
         if made := plot(findings):
             yield made
@@ -71,32 +70,6 @@ def embedded(plot: Plot) -> str:
     """A figure as JSON that is safe inside a script element."""
     figure = json.loads(plotly.io.to_json(plot.figure, validate=False))
     return json.dumps({"data": figure["data"], "layout": figure["layout"]}).replace("</", "<\\/")
-
-
-def headline(findings: Findings) -> dict[str, Any]:
-    """The answer for programs: a sentence, its validity, and the choice per batch size."""
-    return {
-        "text": formatting.headline(findings),
-        "valid": not findings.results.failed_gates,
-        "failed_gates": [gate.name for gate in findings.results.failed_gates],
-        "crossover_batch": findings.crossover.batch if findings.crossover.where == "at" else None,
-        "batches": [
-            {
-                "batch_size": verdict.batch_size,
-                "ship": verdict.choice.ship if verdict.choice else None,
-                "effective": shipped.effective if shipped else None,
-                "fastest": verdict.choice.fastest if verdict.choice else None,
-                "speedup": msgspec.to_builtins(comparison.speedup) if comparison else None,
-                "word": comparison.word if comparison else None,
-                "bound": bound(verdict.baseline.index),
-                "device_bound_index": verdict.baseline.index,
-                "payback_requests": shipped.payback if shipped and isinstance(shipped.payback, int) else None,
-            }
-            for verdict in findings.main
-            for shipped in [verdict.shipped]
-            for comparison in [shipped.comparison if shipped else None]
-        ],
-    }
 
 
 def _template(name: str) -> Any:  # noqa: ANN401 - jinja2's templates are untyped

@@ -2,36 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import polars as pl
 
-from loadtests.run.rows import RequestRow, RowsError, read_rows
+from loadtests.report.frame import PARTS, PHASES, frame_of, measured
+from loadtests.run.rows import RowsError, read_rows
 from loadtests.run.run_file import SweepRun, read_run
 from loadtests.run.validation import Gate, read_validation
-
-PARTS = ("queue", "dispatch", "kernel", "sync_wait", "other")
-"""In the order in which they are stacked."""
-
-_SCHEMA = {
-    "cell": pl.String, "round": pl.Int64, "sequence": pl.Int64, "stage": pl.String, "mode": pl.String,
-    "effective_mode": pl.String, "control": pl.Boolean, "batch_size": pl.Int64, "prompt_set": pl.String,
-    "new_tokens": pl.Int64, "concurrency": pl.Int64, "load": pl.Float64, "intended_start": pl.Float64,
-    "start": pl.Float64, "latency_seconds": pl.Float64, "latency_from_intended_seconds": pl.Float64,
-    "ok": pl.Boolean, "profiled": pl.Boolean, "completion_tokens": pl.Int64, "steps": pl.Int64,
-    "involuntary_switches": pl.Int64, "kernel_source": pl.String,
-    "total_seconds": pl.Float64, "time_to_first_token_seconds": pl.Float64,
-    **{f"{part}_seconds": pl.Float64 for part in PARTS},
-}  # fmt: skip
-
 
 _LATENCY = (
     pl.when(pl.col("load").is_null()).then("latency_seconds").otherwise("latency_from_intended_seconds")
 )
 """Latency as reported: in an open loop from the intended start."""
+
+
+def _phase_means() -> list[pl.Expr]:
+    """Wall, dispatch and kernel of each phase, means per request."""
+    return [
+        pl.col(f"{phase}_{part}_seconds").mean().alias(f"{phase}_{part}_seconds_mean")
+        for phase in PHASES
+        for part in ("wall", "dispatch", "kernel")
+    ]
 
 
 class ResultsError(RowsError):
@@ -92,6 +86,7 @@ class Results:
                 *[pl.col(f"{part}_seconds").mean().alias(f"{part}_seconds_mean") for part in PARTS],
                 pl.col("total_seconds").mean().alias("total_seconds_mean"),
                 (pl.col("latency_seconds") - pl.col("total_seconds")).mean().alias("outside_seconds_mean"),
+                *_phase_means(),
                 pl.col("time_to_first_token_seconds").median(),
                 pl.col("involuntary_switches", "steps").sum(),
             )
@@ -105,9 +100,11 @@ class Results:
         return good.group_by("cell", maintain_order=True).agg(
             pl.len().alias("requests"),
             _LATENCY.quantile(0.95, "linear").alias("latency_p95_seconds"),
+            _LATENCY.mean().alias("latency_mean_seconds"),
             *[pl.col(f"{part}_seconds").mean().alias(f"{part}_seconds_mean") for part in PARTS],
             pl.col("total_seconds").mean().alias("total_seconds_mean"),
             (pl.col("latency_seconds") - pl.col("total_seconds")).mean().alias("outside_seconds_mean"),
+            pl.col("prompt_tokens", "padded_prompt_tokens", "attended_tokens").mean(),
             pl.col("involuntary_switches", "steps").sum(),
             (pl.col("kernel_source") == "residual").any().alias("kernel_residual"),
         )
@@ -126,16 +123,3 @@ def read_results(folder: Path | str) -> Results:
     if measured(frame).is_empty():
         raise ResultsError(f"{folder} holds no measured request that succeeded: run the sweep again")
     return Results(folder, run, tuple(read_validation(folder)), frame)
-
-
-def frame_of(rows: Iterable[RequestRow]) -> pl.DataFrame:
-    """Rows as a table, one column per field that reports use."""
-    columns = list(_SCHEMA)
-    return pl.DataFrame(
-        [tuple(getattr(row, column) for column in columns) for row in rows], schema=_SCHEMA, orient="row"
-    )
-
-
-def measured(rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows that count: measured, successful, and not slowed down by the profiler."""
-    return rows.filter((pl.col("stage") == "measure") & pl.col("ok") & ~pl.col("profiled"))

@@ -9,16 +9,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from loadtests.report import formatting
+from loadtests.report import formatting, wording
+from loadtests.report.crossing import crossing
+from loadtests.report.proof import proof
 from loadtests.report.results import read_results
-from loadtests.report.verdict import Findings, Summary, Verdict
+from loadtests.report.summaries import Summary, Verdict
+from loadtests.report.verdict import PLAIN, Findings
 
 _STYLE = {"faster": "green", "slower": "red", "undecided": "yellow", "no detectable difference": "dim"}
-_LEFT_OUT = ("tokens/s", "index")
+_LEFT_OUT = ("tokens/s", "index", PLAIN)
 """Columns left out at a width of 80."""
-WIDTH = 110
+WIDTH = 120
 """Character columns of a table that is printed to a file or a pipe."""
-_COLUMNS = ("mode", "ms", "tokens/s", "dispatch", "kernel", "index", "speed-up (95 %)", "")
+_COLUMNS = ("mode", "ms", "tokens/s", "dispatch", "kernel", "index", "speed-up (interval)", "", PLAIN)
 
 
 def print_table(folder: Path | str, console: Console | None = None) -> None:
@@ -32,20 +35,22 @@ def print_table(folder: Path | str, console: Console | None = None) -> None:
     for gate in findings.results.gates:
         if gate.warning and gate.passed is False:
             console.print(Text(f"warning  {gate.name}: {gate.detail}", style="yellow"), soft_wrap=True)
+    for sentence in proof(findings).sentences:
+        console.print(Text(sentence, style="yellow"), soft_wrap=True)
     for verdict in findings.verdicts:
         console.print(table(verdict, narrow=console.width < WIDTH - 10))
-        console.print(Text(f"  → {conclusion(verdict)}\n", style="bold"), soft_wrap=True)
-    console.print(Text(formatting.headline(findings), style="bold"), soft_wrap=True)
-    crossing = formatting.crossing(findings.crossover, findings.upper_estimate)
-    console.print(Text(f"{crossing[0].upper()}{crossing[1:]}."), soft_wrap=True)
+        console.print(Text(f"  → {conclusion(verdict, findings)}\n", style="bold"), soft_wrap=True)
+    console.print(Text(wording.headline(findings), style="bold"), soft_wrap=True)
+    turn = crossing(findings.crossover, findings.upper_estimate)
+    console.print(Text(f"{turn[0].upper()}{turn[1:]}."), soft_wrap=True)
 
 
-def conclusion(verdict: Verdict) -> str:
+def conclusion(verdict: Verdict, findings: Findings) -> str:
     """What to ship for this group, in one line."""
     if verdict.shipped is None:
-        return f"undecided: {formatting.gain(verdict)}"
-    parts = [f"{formatting.named(verdict.shipped)}: {formatting.gain(verdict)}"]
-    if tie := formatting.tie(verdict):
+        return f"undecided: {wording.gain(verdict)}"
+    parts = [f"{wording.named(verdict.shipped, findings.results.device)}: {wording.gain(verdict)}"]
+    if tie := wording.tie(verdict, findings.confidence):
         parts.append(tie.rstrip("."))
     return "; ".join(parts)
 
@@ -82,9 +87,9 @@ def table(verdict: Verdict, narrow: bool = False) -> Table:
 
 
 def _footnotes(verdict: Verdict) -> str | None:
-    notes = [f"{s.cell.mode} runs here as {s.runs_as}" for s in verdict.modes if s.runs_as]
-    if any(summary.upper_estimate for summary in verdict.summaries):
-        notes.append("kernel and index are upper estimates")
+    notes = [f"{s.runs_as} is what {s.cell.mode} runs as here" for s in verdict.modes if s.runs_as]
+    if any(summary.decode.index is not None for summary in verdict.summaries):
+        notes.append("dispatch and kernel of both phases; index of decode")
     if any(summary.disturbed for summary in verdict.summaries):
         notes.append("* disturbed: the engine was preempted")
     return "; ".join(notes) or None
@@ -93,7 +98,7 @@ def _footnotes(verdict: Verdict) -> str | None:
 def _row(summary: Summary) -> list[Text | str]:
     comparison = summary.comparison
     parts = summary.parts
-    name = f"{summary.cell.mode} (control)" if summary.cell.control else summary.cell.mode
+    name = f"{wording.short_name(summary)}{' (control)' if summary.cell.control else ''}"
     word = comparison.word if comparison and not summary.cell.control else None
     return [
         f"{name} *" if summary.disturbed else name,
@@ -101,10 +106,18 @@ def _row(summary: Summary) -> list[Text | str]:
         formatting.significant(summary.tokens_per_second.value),
         _milliseconds(parts["dispatch"]),
         _milliseconds(parts["kernel"]),
-        "–" if summary.index is None else f"{summary.index:.2f}",
-        formatting.compared(comparison),
+        _index(summary),
+        wording.compared(comparison),
         Text(word or "", style=_STYLE[word] if word else ""),
+        wording.compared(summary.against_plain),
     ]
+
+
+def _index(summary: Summary) -> str:
+    decode = summary.decode
+    if decode.index is None:
+        return "–"
+    return f"{decode.index:.2f}" + (f" ({formatting.share_span(decode.interval)})" if decode.interval else "")
 
 
 def _milliseconds(seconds: float | None) -> str:

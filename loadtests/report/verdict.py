@@ -1,113 +1,24 @@
-"""From tables to the answer: per cell a summary and its speed-up, per batch size the mode to ship and why."""
+"""From tables to the answer: per cell a summary and its speed-ups, per batch size the mode to ship."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 import polars as pl
 
-from loadtests.plan.cells import BASELINE, Cell
-from loadtests.report.comparison import (
-    Comparison,
-    ModeChoice,
-    choose,
-    compare,
-    noise_factor,
-    payback_requests,
-    typical,
-)
-from loadtests.report.results import PARTS, Results
-from service.statistics.boundedness import Bound, Crossover, bound, crossover, device_bound_index
+from loadtests.plan.cells import BASELINE, Cell, Group
+from loadtests.report.comparison import typical
+from loadtests.report.frame import PARTS, measured
+from loadtests.report.payback import NOTHING, Payback, bucket_of, cost_of, is_compiled, pay_back
+from loadtests.report.phases import phase_of
+from loadtests.report.results import Results
+from loadtests.report.summaries import Summary, Verdict
+from service.statistics.boundedness import CrossoverSpan, crossover, crossover_span
+from service.statistics.choice import Comparison, choose, compare
 from service.statistics.disturbance import is_disturbed
-from service.statistics.intervals import Interval
 
-Payback = int | Literal["never", "undecided", "unknown", "nothing to pay back"]
-
-Group = tuple[int, str, int, int, float | None]
-"""Batch size, prompt set, new tokens, concurrency, load: what cells that are compared have in common."""
-
-
-def group_of(cell: Cell) -> Group:
-    """What `cell` shares with those it is compared with."""
-    return (cell.batch_size, cell.prompt_set, cell.new_tokens, cell.concurrency, cell.load)
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """One cell over all rounds. `parts` are mean seconds per request, None where this device has none.
-
-    `upper_estimate`: kernel, and with it `index`, are upper estimates (the residual of a CPU).
-    `comparison` is against the baseline cell of the same group; None for that cell itself or without one.
-    `payback` is the number of requests until the mode's warm-up is paid back, or why there is none.
-    """
-
-    cell: Cell
-    effective: str | None
-    requests: int
-    latency: Interval
-    latency_p95_seconds: float
-    tokens_per_second: Interval
-    parts: dict[str, float | None]
-    total_seconds: float | None
-    outside_seconds: float | None
-    index: float | None
-    upper_estimate: bool
-    disturbed: bool
-    comparison: Comparison | None
-    payback: Payback
-
-    @property
-    def runs_as(self) -> str | None:
-        """The effective mode, where it differs from the mode."""
-        return self.effective if self.effective != self.cell.mode else None
-
-    @property
-    def is_baseline(self) -> bool:
-        """Whether it is the cell that others are compared with."""
-        return self.cell.mode == BASELINE and not self.cell.control
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The answer for one group: which mode to ship. `choice` None: too few rounds to decide."""
-
-    group: Group
-    summaries: tuple[Summary, ...]
-    noise: float
-    choice: ModeChoice | None
-
-    @property
-    def batch_size(self) -> int:
-        """Batch size of the group."""
-        return self.group[0]
-
-    @property
-    def baseline(self) -> Summary:
-        """Eager's cell."""
-        return next(summary for summary in self.summaries if summary.is_baseline)
-
-    @property
-    def shipped(self) -> Summary | None:
-        """The cell of the mode to ship."""
-        if self.choice is None:
-            return None
-        return self.of(self.choice.ship)
-
-    def of(self, mode: str) -> Summary:
-        """The cell of `mode`, not the control."""
-        return next(s for s in self.summaries if s.cell.mode == mode and not s.cell.control)
-
-    @property
-    def modes(self) -> list[Summary]:
-        """All but the control cell, in the ladder's order."""
-        return [summary for summary in self.summaries if not summary.cell.control]
-
-    @property
-    def bound(self) -> Bound | None:
-        """Whether the baseline is launch- or kernel-bound here: how much faster other modes can be."""
-        return bound(self.baseline.index)
+PLAIN = "inference_mode"
+"""The best rung without a compiler: what compiling has to beat."""
 
 
 class Findings:
@@ -115,8 +26,9 @@ class Findings:
 
     def __init__(self, results: Results) -> None:
         self.results = results
-        measured = set(results.rounds["cell"].to_list())
-        self._cells = [cell for cell in results.run.plan.cells if cell.name in measured]
+        self._rows = measured(results.rows)
+        known = set(results.rounds["cell"].to_list())
+        self._cells = [cell for cell in results.run.plan.cells if cell.name in known]
 
     @cached_property
     def summaries(self) -> list[Summary]:
@@ -126,8 +38,8 @@ class Findings:
     @cached_property
     def verdicts(self) -> list[Verdict]:
         """One per closed-loop group that has the baseline, by batch size."""
-        groups = dict.fromkeys(group_of(s.cell) for s in self.summaries if s.cell.load is None)
-        verdicts = [self._verdict(group) for group in groups if self._baseline(group) is not None]
+        groups = dict.fromkeys(s.cell.group for s in self.summaries if s.cell.load is None)
+        verdicts = [self._verdict(group) for group in groups if self._find(group, BASELINE) is not None]
         return sorted(verdicts, key=lambda verdict: (verdict.group[1:4], verdict.batch_size))
 
     @cached_property
@@ -135,8 +47,8 @@ class Findings:
         """The verdicts that differ in batch size only, under the plan's first cell's other conditions."""
         if not self.verdicts:
             return []
-        conditions = group_of(self._cells_of_plan()[0])[1:]
-        return [v for v in self.verdicts if v.group[1:] == conditions] or self.verdicts[:1]
+        main = self.results.run.plan.main_groups
+        return [v for v in self.verdicts if v.group in main] or self.verdicts[:1]
 
     @cached_property
     def others(self) -> list[Verdict]:
@@ -144,83 +56,89 @@ class Findings:
         return [verdict for verdict in self.verdicts if verdict not in self.main]
 
     @cached_property
-    def crossover(self) -> Crossover:
-        """Where eager turns from launch-bound to kernel-bound."""
-        indices = {v.batch_size: v.baseline.index for v in self.main}
-        return crossover({batch: index for batch, index in indices.items() if index is not None})
+    def crossover(self) -> CrossoverSpan:
+        """Where eager's decode turns from launch- to kernel-bound; its ends are unknown without intervals."""
+        decodes = {v.batch_size: v.baseline.decode for v in self.main}
+        known = {batch: decode.index for batch, decode in decodes.items() if decode.index is not None}
+        spans = {batch: decode.interval for batch, decode in decodes.items() if decode.interval}
+        ends = crossover_span(spans if spans.keys() == known.keys() else {})
+        return CrossoverSpan(crossover(known), ends.earliest, ends.latest)
 
     @property
     def upper_estimate(self) -> bool:
         """Whether the baseline's kernel times, and so the crossover, are upper estimates."""
         return any(verdict.baseline.upper_estimate for verdict in self.main)
 
-    def _cells_of_plan(self) -> list[Cell]:
-        return [cell for cell in self.results.run.plan.cells if cell.load is None] or self._cells
+    @property
+    def confidence(self) -> float:
+        """Of the speed-ups' intervals: that by which the sweep decided whether to go on."""
+        return self.results.run.plan.confidence
+
+    def label(self, mode: str) -> str:
+        """A mode's effective name, under which the report shows it."""
+        return str(self.results.run.mode(mode).get("effective") or mode)
 
     def _find(self, group: Group, mode: str, control: bool = False) -> Cell | None:
         key = (group, mode, control)
-        return next((c for c in self._cells if (group_of(c), c.mode, c.control) == key), None)
+        return next((c for c in self._cells if (c.group, c.mode, c.control) == key), None)
 
-    def _baseline(self, group: Group) -> Cell | None:
-        return self._find(group, BASELINE)
-
-    def _noise(self, group: Group) -> float:
-        baseline = self._baseline(group)
-        control = self._find(group, BASELINE, control=True)
-        if baseline is None:
-            return 1.0
-        return noise_factor(
-            self.results.medians(baseline.name), self.results.medians(control.name) if control else None
-        )
+    def _compared(self, reference: Cell | None, cell: Cell) -> Comparison | None:
+        """`reference` over `cell`; None where it is the cell itself or no round has both."""
+        if reference is None or reference == cell:
+            return None
+        medians = self.results.medians(reference.name), self.results.medians(cell.name)
+        return compare(*medians, self.confidence) if medians[0].keys() & medians[1].keys() else None
 
     def _summary(self, cell: Cell) -> Summary:
         means = self.results.cells.row(by_predicate=pl.col("cell") == cell.name, named=True)
-        rounds = self.results.medians(cell.name)
-        baseline = self._baseline(group_of(cell))
-        comparison = None
-        latency = typical(rounds)
-        reference = self.results.medians(baseline.name) if baseline else {}
-        if baseline != cell and reference.keys() & rounds.keys():
-            noise = 1.0 if cell.control else self._noise(group_of(cell))
-            comparison = compare(reference, rounds, noise)
-        effective = self.results.rounds.filter(pl.col("cell") == cell.name)["effective_mode"][0]
-        parts = {part: means[f"{part}_seconds_mean"] for part in PARTS}
+        rows = self._rows.filter(pl.col("cell") == cell.name)
+        group = cell.group
+        first_tokens = self.results.medians(cell.name, "time_to_first_token_seconds")
         return Summary(
             cell=cell,
-            effective=effective,
+            effective=rows["effective_mode"][0],
             requests=means["requests"],
-            latency=latency,
+            latency=typical(self.results.medians(cell.name)),
             latency_p95_seconds=means["latency_p95_seconds"],
+            mean_seconds=means["latency_mean_seconds"],
             tokens_per_second=typical(self.results.medians(cell.name, "tokens_per_second")),
-            parts=parts,
+            first_token=None if None in first_tokens.values() else typical(first_tokens),
+            parts={part: means[f"{part}_seconds_mean"] for part in PARTS},
             total_seconds=means["total_seconds_mean"],
             outside_seconds=means["outside_seconds_mean"],
-            index=device_bound_index(parts["kernel"], parts["dispatch"]),
+            prefill=phase_of(rows, "prefill"),
+            decode=phase_of(rows, "decode"),
+            prompt_tokens=means["prompt_tokens"],
+            padded_prompt_tokens=means["padded_prompt_tokens"],
+            attended_tokens=means["attended_tokens"],
             upper_estimate=means["kernel_residual"],
             disturbed=is_disturbed(means["involuntary_switches"], means["steps"]),
-            comparison=comparison,
-            payback=self._payback(cell, comparison, typical(reference) if reference else latency, latency),
+            comparison=self._compared(self._find(group, BASELINE), cell),
+            against_plain=None if cell.control else self._compared(self._find(group, PLAIN), cell),
+            payback=self._payback(cell),
         )
 
     def _verdict(self, group: Group) -> Verdict:
-        summaries = tuple(s for s in self.summaries if group_of(s.cell) == group)
+        summaries = tuple(s for s in self.summaries if s.cell.group == group)
         rounds = {s.cell.mode: self.results.medians(s.cell.name) for s in summaries if not s.cell.control}
-        noise = self._noise(group)
-        choice = choose(rounds, noise)
-        return Verdict(group, summaries, noise, choice)
+        control = next((s.comparison for s in summaries if s.cell.control), None)
+        noise = control.speedup if control else None
+        return Verdict(group, summaries, noise, choose(rounds, self.confidence))
 
-    def _payback(
-        self, cell: Cell, comparison: Comparison | None, baseline: Interval, own: Interval
-    ) -> Payback:
-        status = self.results.run.mode(cell.mode)
-        if comparison is None or not status.get("compile_seconds"):
-            return "nothing to pay back"
-        if comparison.word != "faster":
-            return "undecided" if comparison.word == "undecided" else "never"
-        requests = payback_requests(
-            status.get("warmup_seconds"),
-            self.results.run.mode(BASELINE).get("warmup_seconds"),
-            baseline.value,
-            own.value,
-        )
-        return "unknown" if requests is None else requests
+    def _payback(self, cell: Cell) -> Payback:
+        """Against the fastest mode of the cell's group that compiles nothing."""
+        run = self.results.run
+        status = run.mode(cell.mode)
+        if cell.control or not is_compiled(status):
+            return NOTHING
+        plain = [c for c in self._cells if c.group == cell.group and not c.control]
+        typicals = {
+            c: typical(self.results.medians(c.name)).value for c in plain if not is_compiled(run.mode(c.mode))
+        }
+        reference = min(typicals, key=lambda c: typicals[c], default=None)
+        comparison = self._compared(reference, cell)
+        if reference is None or comparison is None:
+            return Payback(None, None, "unknown", "unknown")
+        cost = cost_of(status, bucket_of(cell.batch_size, run.engine.get("batch_buckets") or []))
+        own = typical(self.results.medians(cell.name)).value
+        return pay_back(reference.mode, comparison, typicals[reference], own, cost)

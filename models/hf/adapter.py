@@ -39,7 +39,7 @@ class StepCache(LibraryCache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: object, **__: object
     ) -> tuple[Tensor, Tensor]:
-        """Write [batch, heads, tokens, width]; returns the layer's whole cache, in that order too."""
+        """Write [batch, heads, tokens, width]; returns all of the layer's cache, in that order too."""
         keys, values = self._cache[layer_idx]
         where = self._rows, self._places
         # Detached: with grad mode on, a tape then lives one step and does not reach through the cache.
@@ -80,7 +80,7 @@ class HuggingFaceModel(Served):
         # Where attention is not torch's SDPA, the mask is added to its scores.
         self._added = inner.config._attn_implementation != "sdpa"
         self._lowest = torch.finfo(parameter.dtype).min
-        self.register_buffer("columns", torch.arange(context, device=device), persistent=False)
+        self.register_buffer("columns", torch.arange(context + 1, device=device), persistent=False)
         self.register_buffer("rows", torch.arange(rows, device=device).unsqueeze(1), persistent=False)
         self._widths, vocabulary = self._probe()
         self.config = Shape(len(self._widths), inner.config.hidden_size, vocabulary, context)
@@ -92,7 +92,7 @@ class HuggingFaceModel(Served):
         zero = self.columns[:1].unsqueeze(0)
         out = self.inner(
             input_ids=zero,
-            attention_mask=self._mask(zero)[..., :1],
+            attention_mask=self._mask(zero, 1),
             position_ids=zero,
             past_key_values=cache,
             use_cache=True,
@@ -108,7 +108,7 @@ class HuggingFaceModel(Served):
         places = positions.unsqueeze(1) + self.columns[:count]
         out = self.inner(
             input_ids=tokens,
-            attention_mask=self._mask(places),
+            attention_mask=self._mask(places, cache[0][0].shape[1]),
             position_ids=places,
             use_cache=True,
             past_key_values=StepCache(cache, self.rows[:batch], places),
@@ -117,21 +117,22 @@ class HuggingFaceModel(Served):
         logits = out.logits[:, 0]
         return logits, logits.argmax(dim=-1)
 
-    def _mask(self, places: Tensor) -> Tensor:
-        """What each token at `places` [batch, tokens] attends to: [batch, 1, tokens, context].
+    def _mask(self, places: Tensor, attended: int) -> Tensor:
+        """Which of the first positions each token at `places` [batch, tokens] attends to.
 
-        Four dimensions, so that the library uses it unchanged.
+        Bool [batch, 1, tokens, attended], or what is added to the scores. Four dimensions, so that the
+        library uses it unchanged.
         """
-        seen = (self.columns <= places.unsqueeze(2)).unsqueeze(1)
+        seen = (self.columns[:attended] <= places.unsqueeze(2)).unsqueeze(1)
         return torch.where(seen, 0.0, self._lowest) if self._added else seen
 
     def new_cache(self, rows: int, dtype: torch.dtype) -> Cache:
         """A zeroed cache of `rows` rows, as `Served.new_cache`."""
-        context = self.config.context
+        positions = self.config.context + 1
         device = self.columns.device
 
         def zeros(heads: int, width: int) -> Tensor:
-            return torch.zeros((rows, context, heads, width), device=device, dtype=dtype)
+            return torch.zeros((rows, positions, heads, width), device=device, dtype=dtype)
 
         return tuple((zeros(heads, key), zeros(heads, value)) for heads, key, value in self._widths)
 

@@ -41,14 +41,18 @@ def parity(
 
 @app.command()
 def selftest(
-    only: Annotated[str | None, typer.Option(help="Checks to run, with commas; default all.")] = None,
+    only: Annotated[str | None, typer.Option(help="Checks to run, with commas; a partial selftest.")] = None,
     out: Annotated[Path | None, typer.Option(help="Default results/selftest-<UTC>-<commit>.")] = None,
     model: Model = None,
     device: Device = None,
     dtype: Dtype = None,
     modes: Modes = None,
 ) -> None:
-    """Prove on this machine that the numbers are right; some minutes, exit code 1 where a check fails."""
+    """Prove on this machine that the numbers are right; some minutes, exit code 1 where a row fails.
+
+    Complete, and so shown by reports, only with every check, the default model, dtype and modes, and no
+    uncommitted change.
+    """
     settings = settings_from(model=model, device=device, dtype=dtype, modes=modes)
     from service.selftest.run import main
 

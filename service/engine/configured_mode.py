@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from service.protocol.messages import Phase
 from service.protocol.modes import Mode
 from service.protocol.status import ModeStatus
 from service.step.callables import Step
@@ -15,4 +16,4 @@ class ConfiguredMode:
 
     mode: Mode
     status: ModeStatus
-    steps: dict[tuple[str, int], Step] = field(default_factory=dict)
+    steps: dict[tuple[Phase, int], Step] = field(default_factory=dict)

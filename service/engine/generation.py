@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+from collections.abc import Mapping
 from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Protocol
@@ -14,7 +15,7 @@ from models.served import ServedTokenizer
 from service.engine.job_result import JobResult
 from service.engine.prompts import check_lengths, encode_prompts, lay_out
 from service.engine.text import Completion, Completions
-from service.protocol.messages import Job, OutcomeKind, Token
+from service.protocol.messages import Job, OutcomeKind, Phase, Token
 from service.step.buffers import Buffers
 from service.step.callables import Step
 from service.step.meters import Meter
@@ -44,10 +45,11 @@ class JobChannel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _JobContext:
-    """What prefill and decode of one job work on."""
+    """What prefill and decode of one job work on; its longest prompt has `longest` tokens."""
 
     job: Job
     result: JobResult
+    longest: int
     rows: Completions
     buffers: Buffers
     sampler: Sampler
@@ -66,24 +68,28 @@ class Generator:
         self._channel = channel
         self._poll_due = False
 
-    def run(self, job: Job, steps: dict[tuple[str, int], Step], result: JobResult, meter: Meter) -> None:
+    def run(self, job: Job, steps: Mapping[tuple[Phase, int], Step], result: JobResult, meter: Meter) -> None:
         """Run `job` with the steps of its mode, recording everything in `result` as it happens.
 
         Raises JobError where the prompts do not fit; whatever torch raises passes through, with `result`
         holding what was measured until then.
         """
-        switches = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
+        before = resource.getrusage(resource.RUSAGE_THREAD)
         try:
             prompts, rows = self._tokenise(job, result)
             buffers = self._buffers[result.bucket]
             sampler = Sampler(job, buffers.token.device, self._tokenizer.ends)
-            context = _JobContext(job, result, rows, buffers, sampler, meter)
+            context = _JobContext(job, result, max(map(len, prompts)), rows, buffers, sampler, meter)
             tokens = self._prefill(context, prompts, steps["prefill", result.bucket])
+            now = resource.getrusage(resource.RUSAGE_THREAD)
+            result.prefill.minor_faults = now.ru_minflt - before.ru_minflt
             self._decode(context, tokens, steps["decode", result.bucket])
         except _StopGeneration as stop:
             result.kind = stop.kind
         finally:
-            result.involuntary_switches = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw - switches
+            after = resource.getrusage(resource.RUSAGE_THREAD)
+            result.involuntary_switches = after.ru_nivcsw - before.ru_nivcsw
+            result.decode.minor_faults = after.ru_minflt - before.ru_minflt - result.prefill.minor_faults
             if result.rows is not None:
                 self._stream(job, result.rows.end())
 
@@ -118,23 +124,28 @@ class Generator:
         """
         buffers = context.buffers
         readings = context.result.prefill
-        layout = lay_out(prompts, buffers.bucket, buffers.chunk.shape[1], pinned=buffers.chunk.is_cuda)
+        layout = lay_out(prompts, buffers.bucket, list(buffers.chunks), pinned=buffers.token.is_cuda)
         logits = greedy = None
+        begin = 0
         for index, chunk in enumerate(layout.chunks):
             self._check(context.job, perf_counter_ns())
-            buffers.chunk.copy_(chunk, non_blocking=True)
-            buffers.positions.fill_(index * chunk.shape[1])
+            length = chunk.shape[1]
+            arguments = buffers.arguments("prefill", length, buffers.reach(begin + length))
+            arguments[0].copy_(chunk, non_blocking=True)
+            buffers.positions.fill_(begin)
             buffers.last.copy_(layout.last[index], non_blocking=True)
-            new_logits, new_greedy = context.meter.run(step, buffers, buffers.chunk, readings)
+            new_logits, new_greedy = context.meter.run(step, arguments, readings)
+            begin += length
             if logits is None or greedy is None:
                 # Kept by copy: another chunk may follow, and a graph replay overwrites its last output.
                 logits, greedy = new_logits.clone(), new_greedy.clone()
             else:
-                reaches = layout.reaches[index].to(new_logits.device, non_blocking=True)
-                logits = torch.where(reaches.unsqueeze(1), new_logits, logits)
-                greedy = torch.where(reaches, new_greedy, greedy)
+                contains = layout.contains[index].to(new_logits.device, non_blocking=True)
+                logits = torch.where(contains.unsqueeze(1), new_logits, logits)
+                greedy = torch.where(contains, new_greedy, greedy)
         assert logits is not None
         assert greedy is not None
+        context.result.padded_prompt_tokens = begin
         buffers.positions.copy_(layout.lengths, non_blocking=True)
         buffers.last.zero_()
         return context.sampler.choose(logits, greedy, readings)
@@ -147,6 +158,8 @@ class Generator:
         job, result, rows = context.job, context.result, context.rows
         buffers, meter, sampler = context.buffers, context.meter, context.sampler
         readings = result.prefill
+        used = context.longest
+        reach = 0
         while True:
             values = meter.fetch(tokens, readings)
             now = perf_counter_ns()
@@ -158,8 +171,12 @@ class Generator:
                     return
             self._check(job, now)
             readings = result.decode
+            used += 1
+            if used > reach:
+                result.attended_tokens = reach = buffers.reach(used)
+                arguments = buffers.arguments("decode", reach=reach)
             buffers.token_row.copy_(tokens)
-            logits, greedy = meter.run(step, buffers, buffers.token, readings)
+            logits, greedy = meter.run(step, arguments, readings)
             buffers.positions.add_(buffers.one)
             tokens = sampler.choose(logits, greedy, readings)
 

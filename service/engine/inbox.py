@@ -9,7 +9,7 @@ from time import perf_counter_ns
 import msgspec
 import zmq
 
-from service.protocol.messages import Cancel, Job, Pause, Paused, Resume, Stop, ToEngine, ToFront
+from service.protocol.messages import Calibrate, Cancel, Job, Pause, Paused, Resume, Stop, ToEngine, ToFront
 from service.protocol.placement import threads_now
 
 
@@ -29,7 +29,7 @@ class Inbox:
         self.own_threads = threads_now() - before
         self._decode = msgspec.msgpack.Decoder(ToEngine).decode
         self._encode = msgspec.msgpack.Encoder().encode
-        self._waiting: deque[Job | Pause] = deque()
+        self._waiting: deque[Job | Pause | Calibrate] = deque()
         self._pause_id = 0
         self._paused_until_ns = 0
         self._running_id: str | None = None
@@ -57,7 +57,7 @@ class Inbox:
             self.receive()
 
     def _handle(self, message: ToEngine) -> None:
-        if isinstance(message, Job):
+        if isinstance(message, Job | Calibrate):
             self._waiting.append(message)
         elif isinstance(message, Cancel):
             self._cancelled.add(message.id)
@@ -65,12 +65,12 @@ class Inbox:
             self._pause(message)
         elif isinstance(message, Resume):
             self._paused_until_ns = 0
-            self._waiting = deque(waiting for waiting in self._waiting if isinstance(waiting, Job))
+            self._waiting = deque(waiting for waiting in self._waiting if not isinstance(waiting, Pause))
         elif isinstance(message, Stop):
             self.stopped = True
 
-    def take(self) -> Job | None:
-        """The job that has waited longest, which from now on is the running one; None while paused.
+    def take(self) -> Job | Calibrate | None:
+        """What has waited longest; a job is from now on the running one. None while paused.
 
         A Pause is queued like a job. When it reaches the head of the queue, the pause begins and `Paused` is
         sent.
@@ -81,7 +81,7 @@ class Inbox:
         if isinstance(first, Pause):
             self._begin_pause(first)
             first = None
-        self._running_id = first.id if first else None
+        self._running_id = first.id if isinstance(first, Job) else None
         return first
 
     @property

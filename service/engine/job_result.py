@@ -23,7 +23,8 @@ class JobResult:
 
     `taken_ns` and `first_token_ns` are instants of `perf_counter_ns`, `queue_ns` and `tokenise_ns` durations.
     `bucket` is 0 for a job that did not start. `profile` is there only for a job that ran to its end under
-    the profiler.
+    the profiler. `padded_prompt_tokens` are the tokens per row that prefill computed, `attended_tokens` the
+    positions that attention read in the last decode step.
     """
 
     taken_ns: int = 0
@@ -33,6 +34,8 @@ class JobResult:
     profile: list[StepProfile] | None = None
     bucket: int = 0
     prompt_tokens: int = 0
+    padded_prompt_tokens: int = 0
+    attended_tokens: int = 0
     rows: Completions | None = None
     prefill: Readings = field(default_factory=Readings)
     decode: Readings = field(default_factory=Readings)

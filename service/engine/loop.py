@@ -16,12 +16,15 @@ from service.engine.job_runner import JobRunner, not_ready
 from service.engine.local_inbox import LocalInbox
 from service.engine.outcome import build_outcome
 from service.engine.parts import build_parts
-from service.engine.request_profiler import RequestProfiler
-from service.protocol.messages import EngineSettings, Job
+from service.engine.request_profiler import PHASES, RequestProfiler
+from service.protocol.messages import Calibrate, Calibrated, EngineSettings, Job
 from service.protocol.placement import pin
 from service.step.device import memory
 from service.step.meters import new_meter
 from service.step.recompilation import forbid_recompilation
+
+QUIET_SECONDS = 10.0
+"""Without a job for this long the engine may refresh its floors: in a sweep, requests would wait for it."""
 
 CALIBRATION_SHARE = 0.01
 """At most this share of the engine's time goes into refreshing the dispatch floors."""
@@ -43,7 +46,8 @@ class Engine:
         traces_folder = Path(settings.cache_folder) / "traces"
         self._profiler = RequestProfiler(parts.device, settings.profile_every, traces_folder)
         self._runner = JobRunner(generator, self._profiler, meter, parts.warmup)
-        self._busy_until_ns = self._calibrated_ns = self._memory_ns = perf_counter_ns()
+        now_ns = perf_counter_ns()
+        self._busy_until_ns = self._worked_ns = self._calibrated_ns = self._memory_ns = now_ns
         self._calibration_seconds = 0.0
         self._status = parts.status(warm=False)
 
@@ -84,10 +88,13 @@ class Engine:
     def _serve_waiting(self) -> None:
         """Run every job that has arrived, one after another; each keeps those behind it waiting."""
         self._inbox.receive()
-        while not self._inbox.stopped and (job := self._inbox.take()) is not None:
-            self._serve(job)
+        while not self._inbox.stopped and (taken := self._inbox.take()) is not None:
+            if isinstance(taken, Calibrate):
+                self._calibrate(taken)
+            else:
+                self._serve(taken)
             self._announce_memory()
-            self._busy_until_ns = perf_counter_ns()
+            self._busy_until_ns = self._worked_ns = perf_counter_ns()
             self._inbox.receive()
         self._announce_memory()
 
@@ -105,9 +112,14 @@ class Engine:
             result.fail(not_ready(job.mode, modes))
         else:
             self._runner.run(job, configured, result)
-        floor = self.parts.calibration.floor(job.mode, result.bucket) if result.bucket else None
-        estimates = self._profiler.estimates(job, result, floor)
+        floors = {phase: self.parts.warmup.floor(job.mode, phase, result.bucket) for phase in PHASES}
+        estimates = self._profiler.estimates(job, result, floors)
         self._inbox.send(build_outcome(job, result, configured, estimates))
+
+    def _calibrate(self, request: Calibrate) -> None:
+        """Take all floors anew, and answer with their samples."""
+        self.parts.warmup.recalibrate()
+        self._inbox.send(Calibrated(id=request.id, floors=self.parts.warmup.floor_samples()))
 
     def _announce_memory(self) -> None:
         """Send the status again where device memory changed; looks at most once a second, on CUDA only."""
@@ -122,7 +134,9 @@ class Engine:
         self._busy_until_ns = perf_counter_ns()
 
     def _calibrate_in_idle_time(self) -> None:
-        """Refresh one floor where no job waits and the budget allows, so that floors follow the machine."""
+        """Refresh one floor in a quiet time, where the budget allows, so that floors follow the machine."""
+        if (perf_counter_ns() - self._worked_ns) / 1e9 < QUIET_SECONDS:
+            return
         since_seconds = (perf_counter_ns() - self._calibrated_ns) / 1e9
         if self._inbox.idle and self._calibration_seconds <= since_seconds * CALIBRATION_SHARE:
             self._calibrated_ns = perf_counter_ns()

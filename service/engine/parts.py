@@ -12,16 +12,18 @@ import torch
 
 from models.opening import content_hash, open_model, open_tokenizer
 from models.served import NoTwin, Served, ServedTokenizer
+from service.engine.cold_starts import ColdStarts
 from service.engine.warmup import Warmup
 from service.protocol.messages import EngineSettings
 from service.protocol.placement import engine_cpus
 from service.protocol.status import EngineStatus, ModeStatus
 from service.step.buffers import Buffers, allocate
-from service.step.calibration import Calibration
+from service.step.calibration import Calibration, twin_inputs
 from service.step.callables import build_step
 from service.step.device import choose_device, device_name, memory
 from service.step.null_kernel import null_kernel_seconds
 from service.step.precision import Precision, choose_precision
+from service.step.process_state import compile_cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ class EngineParts:
             memory=memory(self.device),
             null_kernel_seconds=null_kernel_seconds(self.device) if warm else None,
             no_twin=self.no_twin,
+            no_stacks=self.warmup.stacks.missing,
             warm=warm,
         )
 
@@ -90,14 +93,29 @@ def build_parts(settings: EngineSettings, announce: Callable[[ModeStatus], None]
     tokenizer = open_tokenizer(settings.model, model.config.vocabulary)
     twin, no_twin = twin_of(model)
     buffers = allocate(model, settings.batch_sizes, settings.prefill_chunk, precision.cache)
-    ends = sorted({min(settings.batch_sizes), largest})
-    twin_buffers = allocate(twin, ends, 1, precision.cache) if twin else {}
+    hollow = list(twin_inputs(twin, settings.batch_sizes, precision.cache, buffers[largest])) if twin else []
     calibration = Calibration(model, twin)
     build_one = partial(build_step, precision=precision)
-    warmup = Warmup(settings.modes, model, buffers, twin_buffers, calibration, announce, build_one)
+    warmup = Warmup(
+        settings.modes,
+        model,
+        buffers,
+        hollow,
+        calibration,
+        announce,
+        build_one,
+        _cold_starts(settings, precision),
+    )
     return EngineParts(
         settings, device, precision, cpus, model, tokenizer, buffers, calibration, warmup, no_twin
     )
+
+
+def _cold_starts(settings: EngineSettings, precision: Precision) -> ColdStarts:
+    """The record of cold compilations of what these settings compile."""
+    sizes = (settings.prefill_chunk, settings.context, settings.threads, settings.device)
+    key = f"{content_hash(settings.model)} {precision.name} {sizes}"
+    return ColdStarts(compile_cache(settings.cache_folder), key)
 
 
 def twin_of(model: Served) -> tuple[Served | None, str | None]:

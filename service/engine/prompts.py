@@ -47,30 +47,37 @@ def _checked(prompt: list[int], vocabulary: int) -> list[int]:
 class Layout:
     """A ragged batch cut into prefill chunks, on the host (pinned for CUDA, so that copies need no wait).
 
-    `chunks` int64 [count, bucket, chunk]; `last` int64 [count, bucket], the index in each chunk of a row's
-    last token; `reaches` bool [count, bucket], whether a row has tokens in that chunk; `lengths` int64
-    [bucket].
+    `chunks` int64 [bucket, chunk] each, the last one as short as its prompts allow; `last` int64 [count,
+    bucket], the index in each chunk of a row's last token; `contains` bool [count, bucket], whether a row has
+    tokens in that chunk; `lengths` int64 [bucket].
     """
 
-    chunks: Tensor
+    chunks: list[Tensor]
     last: Tensor
-    reaches: Tensor
+    contains: Tensor
     lengths: Tensor
 
 
-def lay_out(prompts: list[list[int]], bucket: int, chunk: int, pinned: bool) -> Layout:
-    """Right-pad `prompts` with token 0 to whole chunks, and the batch with one-token rows to `bucket`."""
+def lay_out(prompts: list[list[int]], bucket: int, sizes: Sequence[int], pinned: bool) -> Layout:
+    """Right-pad `prompts` with token 0 to chunks, and the batch with one-token rows to `bucket`.
+
+    `sizes` are the lengths of a chunk, ascending: all are of the longest but the last, which is of the
+    shortest that holds what is left.
+    """
     filled = prompts + [[0]] * (bucket - len(prompts))
     lengths = [len(prompt) for prompt in filled]
-    begins = range(0, max(lengths), chunk)
+    longest, chunk = max(lengths), sizes[-1]
+    begins = range(0, longest, chunk)
+    last_size = next(size for size in sizes if size >= longest - begins[-1])
+    total = begins[-1] + last_size
 
     def tensor(values: object) -> Tensor:
         return torch.tensor(values, pin_memory=pinned)
 
-    padded = [prompt + [0] * (len(begins) * chunk - len(prompt)) for prompt in filled]
+    padded = [prompt + [0] * (total - len(prompt)) for prompt in filled]
     return Layout(
-        chunks=tensor([[row[begin : begin + chunk] for row in padded] for begin in begins]),
+        chunks=[tensor([row[begin : begin + chunk] for row in padded]) for begin in begins],
         last=tensor([[min(max(length - 1 - begin, 0), chunk - 1) for length in lengths] for begin in begins]),
-        reaches=tensor([[length > begin for length in lengths] for begin in begins]),
+        contains=tensor([[length > begin for length in lengths] for begin in begins]),
         lengths=tensor(lengths),
     )

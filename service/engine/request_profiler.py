@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from time import time
@@ -50,7 +50,7 @@ class RequestProfiler:
             self._kernel_times.add(job.mode, phase, result.bucket, recorded)
         return [summary(phase, recorded) for phase, recorded in by_phase.items() if recorded]
 
-    def estimates(self, job: Job, result: JobResult, floor: Floor | None) -> StepEstimates:
+    def estimates(self, job: Job, result: JobResult, floors: Mapping[Phase, Floor | None]) -> StepEstimates:
         """Costs per step of `job`: from its own profile, else from those of earlier requests."""
         per_step: dict[Phase, float | None] = {
             phase: self._kernel_times.per_step(job.mode, phase, result.bucket) for phase in PHASES
@@ -58,7 +58,7 @@ class RequestProfiler:
         complete = result.profile is not None and covered(result)
         if result.profile is not None and complete:
             per_step |= {entry.phase: entry.kernel_seconds for entry in result.profile}
-        return StepEstimates(self._cuda, floor, per_step, "profiled" if complete else "sampled")
+        return StepEstimates(self._cuda, floors, per_step, "profiled" if complete else "sampled")
 
 
 def covered(result: JobResult) -> bool:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from service.engine.job_result import JobResult
 from service.protocol.messages import Phase, PhaseTimings, Source, Timings
 from service.protocol.status import Floor
-from service.step.floors import dispatch_share
 from service.step.meters import Readings
 
 
@@ -16,12 +15,12 @@ from service.step.meters import Readings
 class StepEstimates:
     """Costs per step that the job's own clocks do not show.
 
-    On a CPU the twin's `floor`. On CUDA kernel seconds per step and phase, from earlier profiled requests
+    On a CPU the twin's `floors`. On CUDA kernel seconds per step and phase, from earlier profiled requests
     (`sampled`) or from this one (`profiled`).
     """
 
     cuda: bool
-    floor: Floor | None
+    floors: Mapping[Phase, Floor | None]
     kernel_per_step_seconds: Mapping[Phase, float | None]
     kernel_source: Source
 
@@ -30,7 +29,7 @@ def timings(result: JobResult, estimates: StepEstimates, done_ns: int) -> Timing
     """What the job took, in seconds, by the definitions of `service.protocol.messages.Timings`."""
     prefill = _phase(result.prefill, "prefill", estimates)
     decode = _phase(result.decode, "decode", estimates)
-    dispatch_source: Source = "measured" if estimates.cuda else "calibrated"
+    dispatch_source: Source = "measured" if estimates.cuda else _estimated(estimates)
     kernel_source: Source = estimates.kernel_source if estimates.cuda else "residual"
     return Timings(
         queue_seconds=result.queue_ns / 1e9,
@@ -38,6 +37,8 @@ def timings(result: JobResult, estimates: StepEstimates, done_ns: int) -> Timing
         decode=decode,
         tokenise_seconds=result.tokenise_ns / 1e9,
         involuntary_switches=result.involuntary_switches,
+        padded_prompt_tokens=result.padded_prompt_tokens,
+        attended_tokens=result.attended_tokens,
         dispatch_source=dispatch_source if prefill.dispatch_seconds is not None else None,
         kernel_source=kernel_source if prefill.kernel_seconds is not None else None,
         taken_ns=result.taken_ns,
@@ -56,27 +57,41 @@ def _phase(readings: Readings, phase: Phase, estimates: StepEstimates) -> PhaseT
             device_span_seconds=None,
             kernel_seconds=None,
             sync_wait_seconds=None,
+            minor_faults=readings.minor_faults,
         )
     if estimates.cuda:
         return _cuda_phase(readings, estimates.kernel_per_step_seconds.get(phase))
-    return _cpu_phase(readings, estimates.floor)
+    return _cpu_phase(readings, estimates.floors.get(phase))
+
+
+def _estimated(estimates: StepEstimates) -> Source:
+    """How dispatch is estimated on a CPU: by sampled stacks where all phases have them, else by the twin."""
+    floors = [floor for floor in estimates.floors.values() if floor is not None]
+    return "sampled" if floors and all(floor.stacks for floor in floors) else "calibrated"
 
 
 def _cpu_phase(readings: Readings, floor: Floor | None) -> PhaseTimings:
-    """Dispatch from the twin's decode floor (prefill takes it too); kernel is what remains of the wall."""
+    """Dispatch is `min(steps × a step's dispatch, wall)`, and kernel what remains of the wall."""
     sampling = sum(readings.sampling) / 1e9
     step_wall = sum(readings.call) / 1e9
-    wall = step_wall + sampling
-    dispatch = None
+
+    def dispatch(floor_seconds: float) -> float:
+        return min(readings.steps * floor_seconds, step_wall) + sampling
+
+    found = low = high = None
     if floor is not None:
-        dispatch = dispatch_share(floor.seconds, readings.steps, step_wall) + sampling
+        found, low, high = map(dispatch, floor.dispatch())
     return PhaseTimings(
         steps=readings.steps,
-        wall_seconds=wall,
-        dispatch_seconds=dispatch,
+        wall_seconds=step_wall + sampling,
+        dispatch_seconds=found,
         device_span_seconds=None,
-        kernel_seconds=None if dispatch is None else wall - dispatch,
+        kernel_seconds=None if found is None else step_wall + sampling - found,
         sync_wait_seconds=None,
+        dispatch_low_seconds=low,
+        dispatch_high_seconds=high,
+        clipped=floor is not None and readings.steps * floor.dispatch()[0] > step_wall,
+        minor_faults=readings.minor_faults,
     )
 
 
@@ -92,6 +107,7 @@ def _cuda_phase(readings: Readings, kernel_per_step: float | None) -> PhaseTimin
         device_span_seconds=sum(readings.span) / 1e9 if spanned else None,
         kernel_seconds=None if kernel_per_step is None else readings.steps * kernel_per_step,
         sync_wait_seconds=wait,
+        minor_faults=readings.minor_faults,
         dispatch_steps_seconds=[value / 1e9 for value in readings.call],
         device_span_steps_seconds=[value / 1e9 for value in readings.span] if spanned else [],
     )

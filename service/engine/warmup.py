@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
 from time import perf_counter
 
 import msgspec
@@ -11,18 +12,31 @@ from torch import nn
 from torch._dynamo.exc import Unsupported
 
 from models.served import Served
+from service.engine.cold_starts import ColdStarts
 from service.engine.compiler import load_compiler, read_compile_counts
 from service.engine.configured_mode import ConfiguredMode
 from service.engine.mode_checks import ParityCheck, verify_graph_replay
-from service.protocol.messages import Phase
+from service.engine.stack_shares import StackShares
+from service.protocol.messages import FloorSamples, Phase
 from service.protocol.modes import MODES, Mode
-from service.protocol.status import Floor, ModeStatus
-from service.step.buffers import Buffers, prepare
+from service.protocol.status import Compilation, Floor, ModeStatus
+from service.step.buffers import Arguments, Buffers, prepare
 from service.step.calibration import Calibration
 from service.step.callables import Step
 from service.step.untimed import CALLS_TO_CAPTURE
 
 PHASES: tuple[Phase, ...] = ("decode", "prefill")
+
+
+@dataclass(frozen=True, slots=True)
+class _Callable:
+    """A step to be warmed, in each of `shapes`, largest first."""
+
+    step: Step
+    shapes: list[Arguments]
+    phase: Phase
+    bucket: int
+    twin: bool = False
 
 
 class Warmup:
@@ -33,19 +47,22 @@ class Warmup:
         modes: list[str],
         model: Served,
         buffers: dict[int, Buffers],
-        twin_buffers: dict[int, Buffers],
+        twin_inputs: Sequence[tuple[Phase, int, Arguments]],
         calibration: Calibration,
         announce: Callable[[ModeStatus], None],
         build: Callable[[Mode, nn.Module], Step],
+        cold_starts: ColdStarts,
     ) -> None:
         self._model = model
         self._buffers = buffers
-        self._twin_buffers = twin_buffers
+        self._twin_inputs = twin_inputs
         self._calibration = calibration
         self._announce = announce
         self._build = build
+        self._cold_starts = cold_starts
         self._device = next(model.parameters()).device
         self.modes = {name: self._cold(MODES[name]) for name in modes}
+        self.stacks = StackShares(buffers, on_cpu=self._device.type == "cpu")
 
     def _cold(self, mode: Mode) -> ConfiguredMode:
         effect = mode.effect(self._device.type)
@@ -61,9 +78,32 @@ class Warmup:
         self._announce(configured.status)
 
     def recalibrate(self) -> None:
-        """Sample the floors of all ready modes again, now that nothing else runs in this process."""
+        """Take the floors of all ready modes again, by both witnesses, while nothing else runs."""
         self._calibration.resample()
+        self.stacks.resample(self._ready())
         self._announce_floors()
+
+    def floor_samples(self) -> list[FloorSamples]:
+        """The floors of all ready modes with the twin's samples."""
+        return [
+            FloorSamples(
+                mode=name,
+                floor=floor,
+                samples_seconds=list(self._calibration.samples(name, floor.phase, floor.batch)),
+            )
+            for name, configured in self._ready().items()
+            for floor in self._floors(configured)
+        ]
+
+    def floor(self, mode: str, phase: Phase, bucket: int) -> Floor | None:
+        """Dispatch of one step, by both witnesses; None before it is calibrated."""
+        floor = self._calibration.floor(mode, phase, bucket)
+        if floor is None:
+            return None
+        return msgspec.structs.replace(floor, stacks=self.stacks.share(mode, phase, bucket))
+
+    def _ready(self) -> dict[str, ConfiguredMode]:
+        return {name: one for name, one in self.modes.items() if one.status.state == "ready"}
 
     def announce_floors(self) -> None:
         """Send the current floors of all ready modes, once per round of refreshes over the twins."""
@@ -71,12 +111,13 @@ class Warmup:
             self._announce_floors()
 
     def _announce_floors(self) -> None:
-        for configured in self.modes.values():
-            if configured.status.state == "ready":
-                self.update(configured, floors=self._floors(configured))
+        for configured in self._ready().values():
+            self.update(configured, floors=self._floors(configured))
 
     def _floors(self, configured: ConfiguredMode) -> list[Floor]:
-        floors = (self._calibration.floor(configured.mode.name, bucket) for bucket in self._buffers)
+        floors = (
+            self.floor(configured.mode.name, phase, bucket) for phase in PHASES for bucket in self._buffers
+        )
         return [floor for floor in floors if floor]
 
     def run(self) -> Iterator[None]:
@@ -143,38 +184,55 @@ class Warmup:
     def _capture(self, configured: ConfiguredMode) -> Generator[None, None, float]:
         """Call every callable of a mode until it is in its final form; returns the seconds that took."""
         seconds = 0.0
-        for step, buffers, phase in self._callables(configured):
+        for one in self._callables(configured):
+            misses = read_compile_counts()
             started = perf_counter()
-            step(*buffers.arguments(phase))
+            shapes = one.shapes if self._graphs(configured) else [one.shapes[0], one.shapes[-1]]
+            one.step(*shapes[0])
             first = perf_counter() - started
-            for _ in range(CALLS_TO_CAPTURE - 1):
-                step(*buffers.arguments(phase))
-            self._count(configured, first)
+            for arguments in shapes:
+                for _ in range(CALLS_TO_CAPTURE - 1):
+                    one.step(*arguments)
+            if self._compiles(configured):
+                self._count(configured, one, first, cold=misses.increase().cache_misses > 0)
             seconds += perf_counter() - started
             yield
         return seconds
 
-    def _count(self, configured: ConfiguredMode, first_seconds: float) -> None:
-        """Record the first call of a compiled callable, and its graph."""
-        effect = configured.mode.effect(self._device.type)
+    def _count(self, configured: ConfiguredMode, one: _Callable, seconds: float, cold: bool) -> None:
+        """Record the first call of a compiled callable, and its graphs."""
         status = configured.status
-        if effect.compile is not None:
-            configured.status = msgspec.structs.replace(
-                status,
-                compile_seconds=[*status.compile_seconds, first_seconds],
-                graph_captures=status.graph_captures + effect.graph_replay,
-            )
+        compilation = Compilation(
+            phase=one.phase,
+            batch=one.bucket,
+            twin=one.twin,
+            seconds=seconds,
+            cold=cold,
+            cold_seconds=self._cold_starts.recorded(
+                f"{configured.mode.name} {one.phase} {one.bucket}{' twin' * one.twin}",
+                seconds if cold else None,
+            ),
+        )
+        configured.status = msgspec.structs.replace(
+            status,
+            compilations=[*status.compilations, compilation],
+            compile_seconds=[*status.compile_seconds, seconds],
+            graph_captures=status.graph_captures + len(one.shapes) * self._graphs(configured),
+        )
 
-    def _callables(self, configured: ConfiguredMode) -> Iterator[tuple[Step, Buffers, Phase]]:
+    def _graphs(self, configured: ConfiguredMode) -> bool:
+        return configured.mode.effect(self._device.type).graph_replay
+
+    def _callables(self, configured: ConfiguredMode) -> Iterator[_Callable]:
         """Every callable of a mode, largest bucket first so that graph pools are sized once."""
         for bucket in sorted(self._buffers, reverse=True):
+            buffers = self._buffers[bucket]
             for phase in PHASES:
                 step = self._build(configured.mode, self._model)
                 configured.steps[phase, bucket] = step
-                prepare(self._buffers[bucket])
-                yield step, self._buffers[bucket], phase
-        for buffers in self._twin_buffers.values():
+                prepare(buffers)
+                yield _Callable(step, list(buffers.shapes(phase)), phase, bucket)
+        for phase, bucket, arguments in self._twin_inputs:
             step = self._build(configured.mode, self._calibration.twin_of(configured.mode))
-            prepare(buffers)
-            yield step, buffers, "decode"
-            self._calibration.add(configured.mode, step, buffers)
+            yield _Callable(step, [arguments], phase, bucket, twin=True)
+            self._calibration.add(configured.mode, phase, bucket, step, arguments)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict, deque
+from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from service.front.aligned_requests import WINDOW_SECONDS, ServedRequest, Work, aligned_rounds
 from service.front.errors import NotMeasured
 from service.front.request_timing import RequestTiming
-from service.statistics.boundedness import bound, crossover, device_bound_index
+from service.protocol.messages import PhaseTimings
+from service.statistics.boundedness import bound_in_words, bounds_within, crossover
 from service.statistics.choice import MINIMUM_ROUNDS, Choice, Rounds, choose, compare
+from service.statistics.estimates import Split, total
 from service.statistics.intervals import Interval
 
 BASELINE = "eager"
@@ -20,23 +22,12 @@ WORKS_KEPT = 64
 """Kinds of work, those that were asked for last."""
 
 
-@dataclass(slots=True)
-class _DecodeSums:
-    """What the decode steps of all requests summed up to."""
-
-    kernel_seconds: float = 0.0
-    dispatch_seconds: float = 0.0
-
-    @property
-    def index(self) -> float | None:
-        return device_bound_index(self.kernel_seconds, self.dispatch_seconds)
-
-
 @dataclass(frozen=True, slots=True)
 class Advice:
     """The answer. `speedup` is of the advised mode over eager; `crossover` the batch where eager turns.
 
-    `index` is decode's. `samples` counts the rounds, in each of which every mode did the same work.
+    `index` is decode's; `bound` its class, None where the index's interval allows several. `samples` counts
+    the rounds, in each of which every mode did the same work.
     """
 
     bucket: int
@@ -58,7 +49,7 @@ class ServedRequests:
 
     def __init__(self) -> None:
         self._served: OrderedDict[Work, deque[ServedRequest]] = OrderedDict()
-        self._decode: dict[tuple[str, int], _DecodeSums] = defaultdict(_DecodeSums)
+        self._decode: dict[tuple[str, int], Split] = {}
 
     def observe(self, timing: RequestTiming) -> None:
         """Take in one request that ended well and ran as the form of its mode that was declared."""
@@ -66,16 +57,16 @@ class ServedRequests:
         if outcome.profile is not None:
             return
         mode, bucket, decode = timing.job.mode, outcome.batch_bucket, engine.decode
-        work = Work(bucket, engine.prefill.steps, decode.steps, greedy=timing.job.temperature == 0)
+        work = Work(bucket, engine.padded_prompt_tokens, decode.steps, greedy=timing.job.temperature == 0)
         served = self._served.setdefault(work, deque(maxlen=REQUESTS_KEPT))
         self._served.move_to_end(work)
         if len(self._served) > WORKS_KEPT:
             self._served.popitem(last=False)
         seconds = parts.total_seconds - parts.queue_seconds
         served.append(ServedRequest(mode, engine.done_ns / 1e9, seconds))
-        if decode.kernel_seconds is not None and decode.dispatch_seconds is not None:
-            self._decode[mode, bucket].kernel_seconds += decode.kernel_seconds
-            self._decode[mode, bucket].dispatch_seconds += decode.dispatch_seconds
+        if (split := _split(decode)) is not None:
+            known = self._decode.get((mode, bucket))
+            self._decode[mode, bucket] = split if known is None else total([known, split])
 
     def advise(self, batch_size: int, buckets: Sequence[int], modes: Sequence[str]) -> Advice:
         """The best of `modes` (in the ladder's order, simplest first) for a batch of `batch_size`.
@@ -116,26 +107,39 @@ class ServedRequests:
     def _answer(
         self, work: Work, choice: Choice, rounds: Mapping[str, Rounds], buckets: Sequence[int]
     ) -> Advice:
-        indices = {
-            size: self._decode[BASELINE, size].index for size in buckets if (BASELINE, size) in self._decode
-        }
-        turn = crossover({size: index for size, index in indices.items() if index is not None})
-        sums = self._decode.get((choice.ship, work.bucket))
-        index = None if sums is None else sums.index
+        eager = {size: index for size in buckets if (index := self._index(BASELINE, size))}
+        turn = crossover({size: index.value for size, index in eager.items()})
+        index = self._index(choice.ship, work.bucket)
+        classes = () if index is None else bounds_within(index)
         speedup = compare(rounds[BASELINE], rounds[choice.ship]).speedup
         return Advice(
             bucket=work.bucket,
             mode=choice.ship,
-            reason=_reason(work, choice, speedup, indices.get(work.bucket)),
-            bound=bound(index),
-            index=index,
+            reason=_reason(work, choice, speedup, eager.get(work.bucket)),
+            bound=classes[0] if len(classes) == 1 else None,
+            index=None if index is None else index.value,
             crossover=turn.batch if turn.where == "at" else None,
             speedup=speedup,
             samples=speedup.samples,
         )
 
+    def _index(self, mode: str, bucket: int) -> Interval | None:
+        """The device-bound index of all decode steps, with the interval of their dispatch."""
+        split = self._decode.get((mode, bucket))
+        if split is None or split.dispatch + split.kernel <= 0:
+            return None
+        return Interval(split.index, split.index_at(split.high), split.index_at(split.low), 1)
 
-def _reason(work: Work, choice: Choice, speedup: Interval, eager_index: float | None) -> str:
+
+def _split(decode: PhaseTimings) -> Split | None:
+    dispatch, kernel = decode.dispatch_seconds, decode.kernel_seconds
+    if dispatch is None or kernel is None:
+        return None
+    low, high = decode.dispatch_low_seconds, decode.dispatch_high_seconds
+    return Split(dispatch, kernel, dispatch if low is None else low, dispatch if high is None else high)
+
+
+def _reason(work: Work, choice: Choice, speedup: Interval, eager_index: Interval | None) -> str:
     parts = [
         "no other mode is detectably faster than eager here, and eager is the simplest"
         if choice.ship == BASELINE
@@ -146,8 +150,8 @@ def _reason(work: Work, choice: Choice, speedup: Interval, eager_index: float | 
             f"tied with {choice.fastest}, which is {_times(choice.given_up)} times as fast, and simpler"
         )
     if eager_index is not None:
-        share = f"of eager's decode {1 - eager_index:.0%} of dispatch and kernel time is dispatch"
-        parts.append(f"{share}: {bound(eager_index)}")
+        share = f"of eager's decode {1 - eager_index.value:.0%} of dispatch and kernel time is dispatch"
+        parts.append(f"{share}: {bound_in_words(eager_index)}")
     return "; ".join(parts)
 
 

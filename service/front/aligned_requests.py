@@ -15,19 +15,19 @@ WINDOW_SECONDS = 120.0
 class Work:
     """What requests have in common whose durations can be compared whole.
 
-    `prompt_chunks` are the prefill steps, each padded to the same length; `steps` the decode steps.
+    `prompt_tokens` are those per row that prefill computed, padding included; `steps` the decode steps.
     """
 
     bucket: int
-    prompt_chunks: int
+    prompt_tokens: int
     steps: int
     greedy: bool
 
     @property
     def name(self) -> str:
-        """'32 tokens after 1 prompt chunk, greedy'."""
-        chunks = f"{self.prompt_chunks} prompt chunk{'s' if self.prompt_chunks != 1 else ''}"
-        return f"{self.steps + 1} tokens after {chunks}, {'greedy' if self.greedy else 'sampled'}"
+        """'32 tokens after 64 of padded prompt, greedy'."""
+        sampling = "greedy" if self.greedy else "sampled"
+        return f"{self.steps + 1} tokens after {self.prompt_tokens} of padded prompt, {sampling}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,28 @@ from typing import Protocol
 
 import msgspec
 
-from service.front.errors import DeadlinePassed, Draining, EngineLost, ModeNotReady, QueueFull
+from service.front.errors import (
+    DeadlinePassed,
+    Draining,
+    EngineLost,
+    LaunchboundError,
+    ModeNotReady,
+    QueueFull,
+)
+from service.front.floor_request import FloorRequest
 from service.front.pause_lease import PauseLease
 from service.front.pending_request import PendingRequest
-from service.protocol.messages import Cancel, Job, Outcome, Paused, ToEngine, ToFront, Token
+from service.protocol.messages import (
+    Calibrated,
+    Cancel,
+    FloorSamples,
+    Job,
+    Outcome,
+    Paused,
+    ToEngine,
+    ToFront,
+    Token,
+)
 from service.protocol.status import EngineStatus, ModeStatus
 
 log = logging.getLogger("launchbound.engine_client")
@@ -50,6 +68,7 @@ class EngineClient:
         self._drain_ends: float | None = None
         self.stuck = asyncio.Event()
         self.pause = PauseLease(self._post)
+        self._floors = FloorRequest(self._post)
         self._max_queue = max_queue
         self._hang_seconds = hang_seconds
         self._listener = listener
@@ -84,6 +103,11 @@ class EngineClient:
         if pending.job.id in self._unfinished:
             self._post(Cancel(id=pending.job.id))
 
+    async def calibrate(self) -> list[FloorSamples]:
+        """The floors of all modes, taken anew. Raises Draining, ModeNotReady, or EngineLost where it ends."""
+        self._admit_any()
+        return await self._floors.take()
+
     def in_progress(self) -> Counter[str]:
         """Accepted and unfinished jobs by mode."""
         return Counter(pending.job.mode for pending in self._unfinished.values())
@@ -111,7 +135,7 @@ class EngineClient:
         A second call waits no longer than the first would have.
         """
         self.draining = True
-        self.pause.break_off(Draining("the service is shutting down; try another instance"))
+        self._break_off(Draining("the service is shutting down; try another instance"))
         if self._drain_ends is None:
             self._drain_ends = monotonic() + seconds
         try:
@@ -124,7 +148,7 @@ class EngineClient:
         """Shut down without waiting: every unfinished job is cancelled and fails with Draining."""
         self.draining = True
         self._drain_ends = monotonic()
-        self.pause.break_off(Draining("the service was shut down"))
+        self._break_off(Draining("the service was shut down"))
         unfinished = list(self._unfinished.values())
         self._unfinished = {}
         for pending in unfinished:
@@ -132,7 +156,7 @@ class EngineClient:
             pending.fail(Draining("the service was shut down before the answer was complete; send it again"))
         self._idle.set()
 
-    def _admit(self, mode: str) -> None:
+    def _admit_any(self) -> None:
         if self.draining:
             raise Draining("the service is shutting down and takes no new requests; try another instance")
         if self.engine is None or self._send is None:
@@ -141,6 +165,9 @@ class EngineClient:
                 type="engine_not_ready",
                 retry_after_seconds=self.retry_after_seconds,
             )
+
+    def _admit(self, mode: str) -> None:
+        self._admit_any()
         state = self._state(mode)
         if state != "ready":
             raise self._not_ready(mode, state)
@@ -192,6 +219,8 @@ class EngineClient:
             self._listener.mode(message)
         elif isinstance(message, Paused):
             self.pause.answered(message)
+        elif isinstance(message, Calibrated):
+            self._floors.answered(message)
         else:
             self.engine = message
             self.device = message.device
@@ -208,8 +237,12 @@ class EngineClient:
         self._idle.set()
         for pending in unfinished:
             pending.fail(EngineLost(f"{reason}; send it again", retry_after_seconds=retry_after_seconds))
-        self.pause.break_off(EngineLost(f"{reason}; try again", retry_after_seconds=retry_after_seconds))
+        self._break_off(EngineLost(f"{reason}; try again", retry_after_seconds=retry_after_seconds))
         self._listener.engine_lost()
+
+    def _break_off(self, error: LaunchboundError) -> None:
+        self.pause.break_off(error)
+        self._floors.break_off(error)
 
     def _post(self, message: ToEngine) -> None:
         if self._send is not None:

@@ -65,6 +65,8 @@ def add_up(
         total_seconds=total,
         time_to_first_token_seconds=None if first_ns is None else (first_ns - received_ns) / 1e9,
         involuntary_switches=timings.involuntary_switches,
+        padded_prompt_tokens=timings.padded_prompt_tokens,
+        attended_tokens=timings.attended_tokens,
         prefill=_phase_body(timings.prefill),
         decode=_phase_body(timings.decode),
         sources={"dispatch": timings.dispatch_source, "kernel": timings.kernel_source},

@@ -15,12 +15,12 @@ from models.served import Served
 from service.protocol.messages import EngineSettings, Phase
 from service.protocol.modes import MODES
 from service.protocol.placement import engine_cpus
-from service.step.buffers import Buffers, allocate
+from service.step.buffers import Arguments, Buffers, allocate
 from service.step.callables import InjectedWork, Step, build_step
 from service.step.cold_cache import ColdCacheEmulation
 from service.step.device import choose_device
 from service.step.precision import Precision, choose_precision
-from service.step.untimed import CALLS_TO_CAPTURE, DECODE_POSITION, LEAD_STEPS
+from service.step.untimed import CALLS_TO_CAPTURE, DECODE_POSITION, LEAD_STEPS, PREFILL_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,21 @@ class Case:
     buffers: Buffers
     eviction: CacheEviction | None = None
 
+    @property
+    def arguments(self) -> Arguments:
+        """What the step is called with: in prefill with PREFILL_TOKENS per row, or fewer that fit."""
+        if self.phase == "decode":
+            return self.buffers.arguments("decode")
+        length = self.buffers.padded(min(PREFILL_TOKENS, self.buffers.chunk_length))
+        return self.buffers.arguments("prefill", length)
+
     def call(self) -> tuple[Tensor, Tensor]:
         """One call, not synchronised on CUDA; logits [bucket, vocabulary] and greedy tokens [bucket]."""
-        return self.step(*self.buffers.arguments(self.phase))
+        return self.step(*self.arguments)
 
     def call_seconds(self, clock: Callable[[], int] = perf_counter_ns) -> float:
         """One call by `clock` (nanoseconds): on a CPU the whole step less its eviction, on CUDA dispatch."""
-        arguments = self.buffers.arguments(self.phase)
+        arguments = self.arguments
         eviction = self.eviction
         if eviction and eviction.before_step:
             eviction.cache.evict(eviction.own_bytes)

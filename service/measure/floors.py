@@ -11,15 +11,13 @@ from models.served import Served
 from service.measure.cases import Bench
 from service.protocol.modes import MODES
 from service.statistics.intervals import Interval
-from service.step.buffers import allocate, prepare
-from service.step.calibration import Calibration
+from service.step.calibration import Calibration, twin_inputs
 from service.step.callables import build_step
 from service.step.untimed import CALLS_TO_CAPTURE
 
 _TWINS: WeakKeyDictionary[Bench, Served] = WeakKeyDictionary()
 
-_CALIBRATIONS: WeakKeyDictionary[Bench, dict[tuple[int, ...], Calibration]] = WeakKeyDictionary()
-"""By the buckets that have twins, because a calibration interpolates between its smallest and its largest."""
+_CALIBRATIONS: WeakKeyDictionary[Bench, Calibration] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +35,16 @@ class DispatchSplit:
 
 
 def prepare_floors(bench: Bench, mode: str, buckets: Sequence[int], report: Callable[[str], None]) -> None:
-    """Build and warm the hollow twin's steps of `mode` at the smallest and largest of `buckets`; sample them.
+    """Build and warm the hollow twin's decode steps of `mode` at each of `buckets`; sample them.
 
     Earlier samples are dropped, so that a study's floors are of its own time. Raises NoTwin for a model that
     has none.
     """
-    calibration = _calibration(bench, _ends(buckets))
-    if calibration.floor(mode, buckets[0]) is None:
+    calibration = _calibration(bench)
+    known = {twin.bucket for twin in calibration.twins(mode)}
+    if missing := [bucket for bucket in buckets if bucket not in known]:
         report(f"building the hollow twin of {mode}")
-        for bucket in _ends(buckets):
-            _add_twin(bench, calibration, mode, bucket)
+        _add_twins(bench, calibration, mode, missing)
     calibration.discard_samples(mode)
     calibration.first_samples(mode)
 
@@ -54,14 +52,13 @@ def prepare_floors(bench: Bench, mode: str, buckets: Sequence[int], report: Call
 def floors(bench: Bench, mode: str, buckets: Sequence[int]) -> dict[int, Interval]:
     """Dispatch seconds of a decode step at each of `buckets`, from all samples since `prepare_floors`.
 
-    Each call adds samples. Between the smallest and the largest, floors are interpolated linearly. Empty
-    where no twin was prepared for these buckets.
+    Each call adds samples. Empty where no twin was prepared.
     """
-    calibration = _CALIBRATIONS.get(bench, {}).get(_ends(buckets))
+    calibration = _CALIBRATIONS.get(bench)
     if calibration is None:
         return {}
     calibration.first_samples(mode)
-    found = {bucket: calibration.floor(mode, bucket) for bucket in buckets}
+    found = {bucket: calibration.floor(mode, "decode", bucket) for bucket in buckets}
     return {
         bucket: Interval(floor.seconds, floor.low, floor.high, floor.samples)
         for bucket, floor in found.items()
@@ -69,26 +66,21 @@ def floors(bench: Bench, mode: str, buckets: Sequence[int]) -> dict[int, Interva
     }
 
 
-def _ends(buckets: Sequence[int]) -> tuple[int, ...]:
-    return tuple(sorted({min(buckets), max(buckets)}))
-
-
-def _calibration(bench: Bench, ends: tuple[int, ...]) -> Calibration:
-    if bench not in _TWINS:
+def _calibration(bench: Bench) -> Calibration:
+    if bench not in _CALIBRATIONS:
         _TWINS[bench] = bench.model.twin()
-    calibrations = _CALIBRATIONS.setdefault(bench, {})
-    if ends not in calibrations:
-        calibrations[ends] = Calibration(bench.model, _TWINS[bench])
-    return calibrations[ends]
+        _CALIBRATIONS[bench] = Calibration(bench.model, _TWINS[bench])
+    return _CALIBRATIONS[bench]
 
 
-def _add_twin(bench: Bench, calibration: Calibration, mode: str, bucket: int) -> None:
-    step = build_step(MODES[mode], calibration.twin_of(MODES[mode]), precision=bench.precision)
-    buffers = allocate(_TWINS[bench], [bucket], 1, bench.precision.cache)[bucket]
-    prepare(buffers)
-    for _ in range(CALLS_TO_CAPTURE):
-        step(*buffers.arguments("decode"))
-    calibration.add(MODES[mode], step, buffers)
+def _add_twins(bench: Bench, calibration: Calibration, mode: str, buckets: list[int]) -> None:
+    real = next(iter(bench.buffers.values()))
+    for phase, bucket, arguments in twin_inputs(_TWINS[bench], buckets, bench.precision.cache, real):
+        if phase == "decode":
+            step = build_step(MODES[mode], calibration.twin_of(MODES[mode]), precision=bench.precision)
+            for _ in range(CALLS_TO_CAPTURE):
+                step(*arguments)
+            calibration.add(MODES[mode], phase, bucket, step, arguments)
 
 
 def split_by_floor(floor: Interval, wall: Interval) -> DispatchSplit:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import shutil
 import signal
@@ -14,7 +15,7 @@ from pathlib import Path
 from time import monotonic
 from typing import NamedTuple
 
-from service.measure.symbols import Side, parse, side_of
+from service.step.native.symbols import Side, side_of
 
 SAMPLES_PER_SECOND = 1999
 START_SECONDS = 15.0
@@ -104,3 +105,15 @@ def _read(data: Path) -> list[Sample]:
                 instant, symbol, binary = parsed
                 samples.append(Sample(instant, side_of(symbol, binary), symbol, binary))
     return samples
+
+
+_LINE = re.compile(r"^\s*(\d+)\.(\d{9}):\s+[0-9a-f]+\s+(.*) \((.*)\)$")
+
+
+def parse(line: str) -> tuple[int, str, str] | None:
+    """(nanoseconds, symbol, binary) of a line of `perf script -F time,ip,sym,dso --ns`, else None."""
+    found = _LINE.match(line.rstrip("\n"))
+    if found is None:
+        return None
+    seconds, nanoseconds, symbol, binary = found.groups()
+    return int(seconds) * 1_000_000_000 + int(nanoseconds), symbol, binary

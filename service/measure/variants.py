@@ -65,7 +65,7 @@ class Variants:
         """The median (or another `pick`) of a few samples of the floor, by the calibration's own code."""
         cache = twin.eviction.cache if twin.eviction else None
         before_step = twin.eviction.before_step if twin.eviction else False
-        return pick(cold_seconds(twin.step, twin.buffers, cache, before_step, samples))
+        return pick(cold_seconds(twin.step, twin.arguments, cache, before_step, samples))
 
     def weights_bytes(self, config: Config) -> int:
         """Size of all weights of the model of this shape, each counted once."""

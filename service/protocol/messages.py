@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from service.protocol.status import EngineStatus, ModeStatus
+from service.protocol.status import EngineStatus, Floor, ModeStatus
 
 Phase = Literal["prefill", "decode"]
 OutcomeKind = Literal["ok", "error", "cancelled", "timeout", "oom"]
@@ -102,7 +102,13 @@ class Stop(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
     """End once the running job is done."""
 
 
-ToEngine = Job | Cancel | Pause | Resume | Stop
+class Calibrate(msgspec.Struct, frozen=True, kw_only=True, tag="calibrate"):
+    """Take all floors anew once the jobs sent before this are done, and answer with `Calibrated`."""
+
+    id: int
+
+
+ToEngine = Job | Cancel | Pause | Resume | Calibrate | Stop
 
 
 # ---------------------------------------------------------------- engine to front
@@ -132,7 +138,9 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
 class PhaseTimings(msgspec.Struct, frozen=True, kw_only=True):
     """Sums over the steps of one phase. None: not measurable on this device, or not known yet.
 
-    `wall` and `dispatch` include the sampling operators that run after the step.
+    `wall` and `dispatch` include the sampling operators that run after the step. Where dispatch is estimated,
+    `dispatch_low_seconds` and `dispatch_high_seconds` are its interval, and `clipped` says that the estimate
+    was longer than the wall time, and was cut to it. `minor_faults` are page faults of the engine's thread.
     `dispatch_steps_seconds` holds one value per step where each step's dispatch is measured (CUDA), else is
     empty; `device_span_steps_seconds` likewise.
     """
@@ -143,6 +151,10 @@ class PhaseTimings(msgspec.Struct, frozen=True, kw_only=True):
     device_span_seconds: float | None
     kernel_seconds: float | None
     sync_wait_seconds: float | None
+    dispatch_low_seconds: float | None = None
+    dispatch_high_seconds: float | None = None
+    clipped: bool = False
+    minor_faults: int = 0
     dispatch_steps_seconds: list[float] = []
     device_span_steps_seconds: list[float] = []
 
@@ -151,7 +163,8 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
     """What the engine measured of one job.
 
     `queue_seconds` is the time the job waited while the engine was busy with something else; transport
-    between the processes is not queue, it is part of `other`.
+    between the processes is not queue, it is part of `other`. `padded_prompt_tokens` are the tokens per row
+    that prefill computed, `attended_tokens` the cache positions that attention read in the last decode step.
     """
 
     queue_seconds: float
@@ -159,6 +172,8 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
     decode: PhaseTimings
     tokenise_seconds: float
     involuntary_switches: int
+    padded_prompt_tokens: int = 0
+    attended_tokens: int = 0
     dispatch_source: Source | None
     kernel_source: Source | None
     taken_ns: int
@@ -218,4 +233,19 @@ class Paused(msgspec.Struct, frozen=True, kw_only=True, tag="paused"):
     holds: bool
 
 
-ToFront = Token | Outcome | ModeStatus | EngineStatus | Paused
+class FloorSamples(msgspec.Struct, frozen=True, kw_only=True):
+    """A floor of `mode` with the samples that it was taken from, in seconds."""
+
+    mode: str
+    floor: Floor
+    samples_seconds: list[float]
+
+
+class Calibrated(msgspec.Struct, frozen=True, kw_only=True, tag="calibrated"):
+    """The answer to Calibrate `id`; empty where this device or model has no twin."""
+
+    id: int
+    floors: list[FloorSamples]
+
+
+ToFront = Token | Outcome | ModeStatus | EngineStatus | Paused | Calibrated

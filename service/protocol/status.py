@@ -10,10 +10,25 @@ Readiness = Literal["cold", "warming", "ready", "failed"]
 Cache = Literal["cold", "warm"]
 
 
+class StackShare(msgspec.Struct, frozen=True, kw_only=True):
+    """Which share of a real step's samples lay in kernels, by `samples` of the thread's native stacks.
+
+    `kernel_share` is the mean over rounds, [`low`, `high`] its 95 % interval; `step_seconds` the median step,
+    timed without being sampled.
+    """
+
+    kernel_share: float
+    low: float
+    high: float
+    samples: int
+    step_seconds: float
+
+
 class Floor(msgspec.Struct, frozen=True, kw_only=True):
     """Dispatch of one step of the hollow twin: median, and a 95 % interval of it, in seconds.
 
-    `source`: sampled at this batch, or at the smallest one, which stands for all (prefill).
+    `source`: sampled at this batch, or at the smallest one, which stands for all (prefill). `stacks` is the
+    other witness, of the real step; None where it is not allowed here or not taken yet.
     """
 
     phase: Literal["prefill", "decode"]
@@ -23,13 +38,29 @@ class Floor(msgspec.Struct, frozen=True, kw_only=True):
     high: float
     samples: int
     source: Literal["calibrated", "smallest_batch"]
+    stacks: StackShare | None = None
+
+    def dispatch(self) -> tuple[float, float, float]:
+        """Seconds of dispatch per step, and the interval that neither witness rules out.
+
+        The value is that of the stacks, which are of the real step, and without them the twin's; the interval
+        goes from the least to the most of both.
+        """
+        if self.stacks is None:
+            return self.seconds, self.low, self.high
+        seconds = self.stacks.step_seconds
+        return (
+            seconds * (1 - self.stacks.kernel_share),
+            min(self.low, seconds * (1 - self.stacks.high)),
+            max(self.high, seconds * (1 - self.stacks.low)),
+        )
 
 
 class Compilation(msgspec.Struct, frozen=True, kw_only=True):
     """The first call of one compiled callable.
 
-    `cold` False: its code came from the compile cache. `cold_seconds` is what it took when the cache was empty,
-    as recorded then; None where that was never seen.
+    `cold` False: its code came from the compile cache. `cold_seconds` is what it took when the cache was
+    empty, as recorded then; None where that was never seen.
     """
 
     phase: Literal["prefill", "decode"]
@@ -81,6 +112,7 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
     `memory` maps the caching allocator's sizes (`allocated_current`, `allocated_peak`, …) to bytes, and
     `alloc_retries` and `ooms` to their counts since the engine started; None on a CPU.
     `no_twin` is the reason where there is no hollow twin: without it a CPU has no dispatch floors.
+    `no_stacks` is the reason where native stacks are not sampled: floors then have one witness.
     `null_kernel_seconds` is what one operator without work costs the host on this machine (`alone`), and on
     CUDA one kernel inside a replayed graph (`in_graph`); None until measured.
     """
@@ -105,4 +137,5 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
     memory: dict[str, int] | None = None
     null_kernel_seconds: dict[str, float] | None = None
     no_twin: str | None = None
+    no_stacks: str | None = None
     warm: bool = False

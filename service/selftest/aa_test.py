@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -11,16 +12,17 @@ from tempfile import TemporaryDirectory
 from rich.console import Console
 
 from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS, Cell, Plan, ladder_cells
-from loadtests.report.comparison import compare, paired
 from loadtests.run.rows import read_rows
 from loadtests.run.sweep import run_sweep
 from service.measure.rounds import Log, in_rounds
+from service.selftest.check import Check
 from service.selftest.results import CheckResult, count_result
 from service.selftest.running_service import Connection, RunningService
-from service.statistics.intervals import Interval, mean_interval
+from service.statistics.choice import Comparison, compare, paired
+from service.statistics.intervals import mean_interval
 
 REPEATS = 40
-NEEDED = 35
+NEEDED_ALIKE = 35 / 40
 REQUESTS = 2
 SHORT = 6
 SWEEP_BATCHES = 2
@@ -33,19 +35,26 @@ Medians = dict[str, dict[int, float]]
 """Median latency in seconds by cell and round."""
 
 
-def against_itself(service: RunningService, log: Log) -> list[CheckResult]:
+def measure_itself(service: RunningService, log: Log) -> dict[str, list[Comparison]]:
     """Eager compared with eager REPEATS times, the two shuffled in every round."""
-    alike = 0
-    values: list[float] = []
+    found = []
     with service.connection() as connection:
         for repeat in range(REPEATS):
             log(f"comparison {repeat + 1} of {REPEATS}")
-            comparison = compare(*_two_arms(connection, repeat))
-            alike += comparison.word == "no detectable difference"
-            values.append(comparison.speedup.value)
-    spread = max(abs(math.log(value)) for value in values)
+            found.append(compare(*_two_arms(connection, repeat)))
+    return {"comparisons": found}
+
+
+def judge_itself(found: Mapping[str, list[Comparison]]) -> list[CheckResult]:
+    """How many of the comparisons find no difference."""
+    comparisons = found["comparisons"]
+    alike = sum(comparison.word == "no detectable difference" for comparison in comparisons)
+    spread = max(abs(math.log(comparison.speedup.value)) for comparison in comparisons)
+    needed = math.ceil(NEEDED_ALIKE * len(comparisons))
     note = f"largest ratio seen {math.exp(spread):.3f}; {MINIMUM_ROUNDS} rounds of {REQUESTS} requests"
-    return [count_result("eager against eager: no detectable difference", alike, REPEATS, NEEDED, note)]
+    return [
+        count_result("eager against eager: no detectable difference", alike, len(comparisons), needed, note)
+    ]
 
 
 def _two_arms(connection: Connection, repeat: int) -> tuple[dict[int, float], dict[int, float]]:
@@ -61,26 +70,29 @@ def _median_latency(connection: Connection) -> float:
     return median(latencies)
 
 
-def twice(service: RunningService, log: Log) -> list[CheckResult]:
-    """The same sweep twice; per cell, the two log ratios to eager must not differ."""
+def measure_twice(service: RunningService, log: Log) -> dict[str, list[float]]:
+    """The same sweep twice: per cell, the differences of its log speed-ups over eager, round by round."""
     if BASELINE not in service.modes:
         raise RuntimeError(f"every ratio is to '{BASELINE}': serve it")
     cells = ladder_cells(service.modes, service.batch_sizes[:SWEEP_BATCHES], SWEEP_TOKENS)
     plan = Plan(preset="selftest", seed=7, rounds=MINIMUM_ROUNDS, cells=tuple(cells), warmup_passes_most=3)
     sweeps = [_sweep(service, plan, number, log) for number in (1, 2)]
-    differences = {
-        cell.name: _difference([(sweep[baseline], sweep[cell.name]) for sweep in sweeps])
+    return {
+        cell.name: differences([(sweep[baseline], sweep[cell.name]) for sweep in sweeps])
         for cell in plan.cells
         if cell.name != (baseline := _baseline_name(plan, cell))
     }
-    inside = [name for name, difference in differences.items() if difference.low <= 0 <= difference.high]
-    moved = ", ".join(
-        f"{name} by {math.expm1(differences[name].value):+.1%}" for name in differences if name not in inside
-    )
-    needed = math.ceil(NEEDED_SHARE * len(differences))
-    note = f"moved: {moved}" if moved else "no cell moved"
-    name = "the same sweep twice: equal ratios to eager"
-    return [count_result(name, len(inside), len(differences), needed, note)]
+
+
+def judge_twice(found: Mapping[str, list[float]]) -> list[CheckResult]:
+    """How many cells' speed-ups do not differ between the sweeps."""
+    means = {cell: mean_interval(values) for cell, values in found.items()}
+    moved = {cell: mean for cell, mean in means.items() if not mean.low <= 0 <= mean.high}
+    shown = ", ".join(f"{cell} by {math.expm1(mean.value):+.1%}" for cell, mean in moved.items())
+    needed = math.ceil(NEEDED_SHARE * len(means))
+    note = f"moved: {shown}" if moved else "no cell moved"
+    alike = len(means) - len(moved)
+    return [count_result("the same sweep twice: equal ratios to eager", alike, len(means), needed, note)]
 
 
 def _baseline_name(plan: Plan, cell: Cell) -> str:
@@ -90,14 +102,14 @@ def _baseline_name(plan: Plan, cell: Cell) -> str:
     )
 
 
-def _difference(sweeps: list[tuple[dict[int, float], dict[int, float]]]) -> Interval:
+def differences(sweeps: list[tuple[dict[int, float], dict[int, float]]]) -> list[float]:
     """Log speed-up of the second sweep less that of the first, rounds paired by their number."""
     logs = [
         {number: math.log(baseline[number] / cell[number]) for number in baseline.keys() & cell.keys()}
         for baseline, cell in sweeps
     ]
     first, second = paired(*logs)
-    return mean_interval([b - a for a, b in zip(first, second, strict=True)])
+    return [b - a for a, b in zip(first, second, strict=True)]
 
 
 def _sweep(service: RunningService, plan: Plan, number: int, log: Log) -> Medians:
@@ -112,3 +124,7 @@ def _sweep(service: RunningService, plan: Plan, number: int, log: Log) -> Median
     for row in rows:
         found.setdefault(row.cell, {}).setdefault(row.round, []).append(row.latency_seconds)
     return {cell: {n: median(v) for n, v in rounds.items()} for cell, rounds in found.items()}
+
+
+ITSELF = Check(measure_itself, judge_itself)
+TWICE = Check(measure_twice, judge_twice)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import platform
 from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
 from time import perf_counter_ns, thread_time_ns
+from typing import NamedTuple
 
 from service.measure.native_stacks import PerfError, Recording, recording
 from service.measure.rounds import Log, in_rounds
 from service.measure.variants import Variants
+from service.selftest.check import Check, NotMeasurableError
 from service.selftest.results import CheckResult, interval_result, not_measurable
 from service.statistics.intervals import median_interval
 from service.step.untimed import LEAD_STEPS
@@ -22,6 +25,13 @@ WINDOW_NS = 100_000_000
 NAME = "kernel share, twin less perf"
 BOUND = "within 10 points"
 POINTS = 0.10
+
+
+class Shares(NamedTuple):
+    """Kernel / step of one window, by the twin and by perf's samples."""
+
+    twin: float
+    perf: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +52,15 @@ class Window:
         return 1 - min(self.floor_seconds, self.step_seconds) / self.step_seconds
 
 
-def twin_against_perf(variants: Variants, log: Log) -> list[CheckResult]:
-    """Per mode: the twin's kernel share less perf's, paired by window."""
+def measure_perf(variants: Variants, log: Log) -> dict[str, list[Shares]]:
+    """Kernel shares by mode, one pair per window that has samples.
+
+    Raises NotMeasurableError on CUDA, on other processors than x86_64, and where perf cannot be used.
+    """
     if variants.device.type != "cpu":
-        return [not_measurable(NAME, BOUND, "on CUDA kernels are timed by the device")]
+        raise NotMeasurableError("on CUDA kernels are timed by the device")
     if platform.machine() != "x86_64":
-        return [not_measurable(NAME, BOUND, "the classes of symbols are known for x86_64 only")]
+        raise NotMeasurableError("the classes of symbols are known for x86_64 only")
     for mode in variants.modes:
         variants.case(mode)
         variants.twin(mode)
@@ -57,8 +70,18 @@ def twin_against_perf(variants: Variants, log: Log) -> list[CheckResult]:
         with recording(elsewhere) as recorded, variants.isolated():
             windows = in_rounds(arms, ROUNDS, "perf", log)
     except PerfError as error:
-        return [not_measurable(NAME, BOUND, str(error))]
-    return [_row(mode, windows[mode], recorded) for mode in variants.modes]
+        raise NotMeasurableError(str(error)) from error
+    return {mode: shares_of(windows[mode], recorded) for mode in variants.modes}
+
+
+def shares_of(windows: list[Window], recorded: Recording) -> list[Shares]:
+    """Twin's and perf's kernel share of every window that has samples."""
+    by_perf = kernel_shares(windows, recorded)
+    return [
+        Shares(window.twin_share, share)
+        for window, share in zip(windows, by_perf, strict=True)
+        if share is not None
+    ]
 
 
 def _window(variants: Variants, mode: str) -> Window:
@@ -87,26 +110,27 @@ def kernel_shares(windows: list[Window], recorded: Recording) -> list[float | No
     return shares
 
 
-def _row(mode: str, windows: list[Window], recorded: Recording) -> CheckResult:
-    pairs = [
-        (window.twin_share, share)
-        for window, share in zip(windows, kernel_shares(windows, recorded), strict=True)
-        if share is not None
-    ]
+def judge_perf(found: Mapping[str, list[Shares]]) -> list[CheckResult]:
+    """Per mode: the twin's kernel share less perf's, paired by window."""
+    return [_row(mode, pairs) for mode, pairs in found.items()]
+
+
+def _row(mode: str, pairs: list[Shares]) -> CheckResult:
     name = f"{NAME}: {mode}"
     if len(pairs) < 2:
         return not_measurable(name, BOUND, "perf gave no samples of this process")
-    twin = [pair[0] for pair in pairs]
-    perf = [pair[1] for pair in pairs]
-    difference = median_interval([t - p for t, p in pairs])
-    note = f"twin {median(twin):.0%} kernel, perf {median(perf):.0%}"
+    twin = [pair.twin for pair in pairs]
+    perf = [pair.perf for pair in pairs]
     return interval_result(
         name,
         BOUND,
-        difference,
+        median_interval([pair.twin - pair.perf for pair in pairs]),
         least=-POINTS,
         most=POINTS,
         unit="share",
-        note=note,
+        note=f"twin {median(twin):.0%} kernel, perf {median(perf):.0%}",
         numbers={"twin_share": twin, "perf_share": perf},
     )
+
+
+PERF = Check(measure_perf, judge_perf, ((NAME, BOUND),))

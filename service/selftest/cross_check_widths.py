@@ -12,7 +12,7 @@ Without it the cost of cold host code would count as work, which sampled native 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import linear_regression
@@ -20,10 +20,12 @@ from statistics import linear_regression
 from models.config import Config
 from service.measure.rounds import Log, in_rounds, paired_median_ratio
 from service.measure.variants import Variants
-from service.selftest.results import CheckResult, interval_result, not_measurable
+from service.selftest.check import Check, NotMeasurableError
+from service.selftest.results import CheckResult, interval_result
 from service.statistics.intervals import median_interval
 
 ROUNDS = 25
+NAME = "intercept over four widths / floor"
 QUARTERS = (1, 2, 3, 4)
 BOUND = "within 25 %"
 LEAST = 0.75
@@ -72,30 +74,42 @@ def bytes_read(variants: Variants, config: Config) -> float:
     return float(variants.weights_bytes(config) + kept)
 
 
-def intercept_against_floor(variants: Variants, log: Log) -> list[CheckResult]:
-    """Per mode: the intercept of decode wall time over four widths against the floor, paired by round."""
-    name = "intercept over four widths / floor"
+def measure_intercept(variants: Variants, log: Log) -> dict[tuple[str, float | None], list[float]]:
+    """Seconds by mode and the bytes that a step reads: real decode steps of four widths, None: the floor.
+
+    Raises NotMeasurableError on CUDA, and where the widths cannot be quartered.
+    """
     if variants.device.type != "cpu":
-        return [not_measurable(name, BOUND, "on CUDA dispatch is measured by itself")]
+        raise NotMeasurableError("on CUDA dispatch is measured by itself")
     try:
         configs = family(variants.config)
     except ValueError as error:
-        return [not_measurable(name, BOUND, str(error))]
-    return [_mode(variants, mode, configs, log) for mode in variants.modes]
+        raise NotMeasurableError(str(error)) from error
+    found: dict[tuple[str, float | None], list[float]] = {}
+    for mode in variants.modes:
+        found |= _measure_mode(variants, mode, configs, log)
+    return found
 
 
-def _mode(variants: Variants, mode: str, configs: list[Config], log: Log) -> CheckResult:
+def _measure_mode(
+    variants: Variants, mode: str, configs: list[Config], log: Log
+) -> dict[tuple[str, float | None], list[float]]:
     log(f"{mode}, building four widths")
-    cases = {config: variants.case(mode, config) for config in configs}
-    twin = variants.twin(mode)
-    loads = [bytes_read(variants, config) for config in configs]
-    arms: dict[Config | None, Callable[[], float]] = {
-        config: case.steady_seconds for config, case in cases.items()
+    arms: dict[tuple[str, float | None], Callable[[], float]] = {
+        (mode, bytes_read(variants, config)): variants.case(mode, config).steady_seconds for config in configs
     }
-    arms[None] = partial(variants.floor_seconds, twin)
+    arms[mode, None] = partial(variants.floor_seconds, variants.twin(mode))
     with variants.isolated():
-        found = in_rounds(arms, ROUNDS, f"work/{mode}", log)
-    return _row(mode, loads, [found[config] for config in configs], found[None])
+        return in_rounds(arms, ROUNDS, f"work/{mode}", log)
+
+
+def judge_intercept(found: Mapping[tuple[str, float | None], list[float]]) -> list[CheckResult]:
+    """Per mode: the intercept of decode wall time over the widths against the floor, paired by round."""
+    rows = []
+    for mode in dict.fromkeys(mode for mode, _ in found):
+        loads = sorted(load for m, load in found if m == mode and load is not None)
+        rows.append(_row(mode, loads, [found[mode, load] for load in loads], found[mode, None]))
+    return rows
 
 
 def _row(mode: str, loads: list[float], steps: list[list[float]], floors: list[float]) -> CheckResult:
@@ -113,7 +127,7 @@ def _row(mode: str, loads: list[float], steps: list[list[float]], floors: list[f
         "floor_seconds": floors,
     }
     return interval_result(
-        f"intercept over four widths / floor: {mode}",
+        f"{NAME}: {mode}",
         BOUND,
         paired_median_ratio(intercepts, floors),
         least=LEAST,
@@ -121,3 +135,6 @@ def _row(mode: str, loads: list[float], steps: list[list[float]], floors: list[f
         note=note,
         numbers=numbers,
     )
+
+
+INTERCEPT = Check(measure_intercept, judge_intercept, ((NAME, BOUND),))

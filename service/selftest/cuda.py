@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -9,33 +11,52 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from service.measure.cases import Case
 from service.measure.rounds import Log, in_rounds, paired_median_ratio
 from service.measure.variants import Variants
+from service.selftest.check import Check, NotMeasurableError
 from service.selftest.results import CheckResult, exact_result, interval_result, not_measurable
-from service.statistics.intervals import Interval
 from service.step.profiling import chrome_events, profile_step
 from service.step.trace import STEP_MARK, read_steps
 
 ROUNDS = 30
 STEPS = 5
+REPLAYED = "reduce-overhead"
+KERNELS_APART = 0.05
 KERNELS, KERNELS_BOUND = "kernel / profiler's own sum", "within 5 %"
 TWIN, TWIN_BOUND = "twin's floor / measured dispatch", "within 10 %"
-GRAPHS, GRAPHS_BOUND = "reduce-overhead: one graph launch per decode step", "all"
+GRAPHS, GRAPHS_BOUND = f"{REPLAYED}: one graph launch per decode step", "all"
 
 
-def on_cuda(variants: Variants, log: Log) -> list[CheckResult]:
-    """The rows that need a GPU; without one, why they have no number."""
+def measure_cuda(variants: Variants, log: Log) -> dict[tuple[str, str], list[float]]:
+    """By quantity and mode: kernel seconds per session, twin's and real dispatch per round, graph launches.
+
+    Raises NotMeasurableError without a GPU.
+    """
     if variants.device.type != "cuda":
-        why = "no CUDA device is used"
-        named = ((KERNELS, KERNELS_BOUND), (TWIN, TWIN_BOUND), (GRAPHS, GRAPHS_BOUND))
-        return [not_measurable(name, bound, why) for name, bound in named]
-    rows = []
+        raise NotMeasurableError("no CUDA device is used")
+    found: dict[tuple[str, str], list[float]] = {}
     for mode in variants.modes:
         log(f"{mode}, profiling")
-        rows += [_kernels(mode, variants.case(mode)), _twin(variants, mode, log)]
-    return [*rows, _graphs(variants)]
+        ours, profilers = kernel_seconds(variants.case(mode))
+        found |= {("ours", mode): [ours], ("profiler", mode): [profilers]}
+        found |= _dispatch(variants, mode, log)
+    if REPLAYED in variants.modes:
+        case = variants.case(REPLAYED)
+        launches = [profile_step(case.step, case.buffers).graph_launches for _ in range(STEPS)]
+        found["graph_launches", REPLAYED] = [count or 0.0 for count in launches]
+    return found
 
 
-def _kernels(mode: str, case: Case) -> CheckResult:
-    """The sum over the trace's kernels over that of the profiler's own table, for the same steps."""
+def judge_cuda(found: Mapping[tuple[str, str], list[float]]) -> list[CheckResult]:
+    """Kernel time against the profiler's sum and twin against dispatch per mode; one launch per replay."""
+    rows = []
+    for mode in [mode for what, mode in found if what == "ours"]:
+        rows.append(_kernels(mode, found["ours", mode], found["profiler", mode]))
+        rows.append(_twin(mode, found["twin", mode], found["real", mode]))
+    launches = found.get(("graph_launches", REPLAYED))
+    return [*rows, _graphs(launches)]
+
+
+def kernel_seconds(case: Case) -> tuple[float, float]:
+    """Of the same STEPS steps: the sum over the trace's kernels, and that of the profiler's own table."""
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) as session:
         for _ in range(STEPS):
             with record_function(STEP_MARK):
@@ -44,33 +65,42 @@ def _kernels(mode: str, case: Case) -> CheckResult:
     ours = sum(step.kernel_seconds or 0.0 for step in read_steps(chrome_events(session), cuda=True))
     on_device = [event for event in session.key_averages() if event.device_type == DeviceType.CUDA]
     kernels = [event for event in on_device if not event.key.startswith(("Mem", STEP_MARK))]
-    ratio = ours * 1e6 / sum(event.self_device_time_total for event in kernels)
-    note = f"{ours / STEPS * 1e6:.0f} µs per step"
-    interval = Interval(ratio, ratio, ratio, STEPS)
-    return interval_result(f"{KERNELS}: {mode}", KERNELS_BOUND, interval, least=0.95, most=1.05, note=note)
+    return ours, sum(event.self_device_time_total for event in kernels) / 1e6
 
 
-def _twin(variants: Variants, mode: str, log: Log) -> CheckResult:
+def _dispatch(variants: Variants, mode: str, log: Log) -> dict[tuple[str, str], list[float]]:
     case, twin = variants.case(mode), variants.twin(mode)
 
-    def dispatch() -> float:
+    def real() -> float:
         torch.cuda.synchronize()
         return case.steady_seconds(steps=3)
 
+    arms = {("real", mode): real, ("twin", mode): lambda: variants.floor_seconds(twin)}
     with variants.isolated():
-        found = in_rounds(
-            {"real": dispatch, "twin": lambda: variants.floor_seconds(twin)}, ROUNDS, f"cuda/{mode}", log
-        )
-    ratio = paired_median_ratio(found["twin"], found["real"])
-    return interval_result(f"{TWIN}: {mode}", TWIN_BOUND, ratio, least=0.9, most=1.1, numbers=dict(found))
+        return in_rounds(arms, ROUNDS, f"cuda/{mode}", log)
 
 
-def _graphs(variants: Variants) -> CheckResult:
-    if "reduce-overhead" not in variants.modes:
-        return not_measurable(GRAPHS, GRAPHS_BOUND, "reduce-overhead is not served")
-    case = variants.case("reduce-overhead")
-    launches = [profile_step(case.step, case.buffers).graph_launches for _ in range(STEPS)]
+def _kernels(mode: str, ours: list[float], profilers: list[float]) -> CheckResult:
+    """Exact: both are sums over the same kernels of the same trace. Shows the session farthest from 1."""
+    ratios = [a / b for a, b in zip(ours, profilers, strict=True)]
+    farthest = max(ratios, key=lambda ratio: abs(ratio - 1))
+    holds = abs(farthest - 1) <= KERNELS_APART
+    note = f"{ours[0] / STEPS * 1e6:.0f} µs per step"
+    return exact_result(f"{KERNELS}: {mode}", KERNELS_BOUND, holds, farthest, "ratio", note)
+
+
+def _twin(mode: str, twin: list[float], real: list[float]) -> CheckResult:
+    ratio = paired_median_ratio(twin, real)
+    numbers = {"twin": twin, "real": real}
+    return interval_result(f"{TWIN}: {mode}", TWIN_BOUND, ratio, least=0.9, most=1.1, numbers=numbers)
+
+
+def _graphs(launches: list[float] | None) -> CheckResult:
+    if launches is None:
+        return not_measurable(GRAPHS, GRAPHS_BOUND, f"{REPLAYED} is not served")
     ones = sum(count == 1 for count in launches)
-    return exact_result(
-        GRAPHS, GRAPHS_BOUND, ones == STEPS, float(ones), f"of {STEPS}", f"launches seen: {launches}"
-    )
+    note = f"launches seen: {[round(count) for count in launches]}"
+    return exact_result(GRAPHS, GRAPHS_BOUND, ones == len(launches), float(ones), f"of {len(launches)}", note)
+
+
+CUDA = Check(measure_cuda, judge_cuda, ((KERNELS, KERNELS_BOUND), (TWIN, TWIN_BOUND), (GRAPHS, GRAPHS_BOUND)))

@@ -8,63 +8,74 @@ from itertools import pairwise
 
 from service.measure.rounds import Log, in_rounds, paired_median_ratio
 from service.measure.variants import Variants
-from service.selftest.results import CheckResult, interval_result, not_measurable, worst
+from service.selftest.check import Check, NotMeasurableError
+from service.selftest.results import CheckResult, interval_result, worst
 from service.statistics.intervals import median_interval
 
 ROUNDS = 40
 STRICT = ("eager", "no_grad", "inference_mode", "compiled")
+FALLS = "ratio > 1, strictly"
 LEAST_EAGER_OVER_COMPILED = 3.0
 WIDTHS = (8, 16, 64)
 WIDTHS_APART = 1.15
 
 
-def ladder(variants: Variants, log: Log) -> list[CheckResult]:
-    """Ratios of the floors of neighbouring modes at batch 1, and of eager over compiled."""
+def measure_ladder(variants: Variants, log: Log) -> dict[str, list[float]]:
+    """Floors at batch 1 by mode, in seconds. Raises NotMeasurableError below two modes."""
     modes = [mode for mode in STRICT if mode in variants.modes]
-    bound = "ratio > 1, strictly"
     if len(modes) < 2:
-        why = "fewer than two of its modes are served"
-        return [not_measurable("floor falls down the ladder", bound, why)]
+        raise NotMeasurableError("fewer than two of its modes are served")
     arms = {mode: partial(variants.floor_seconds, variants.twin(mode)) for mode in modes}
     with variants.isolated():
-        found = in_rounds(arms, ROUNDS, "ladder", log)
-    medians = {mode: median_interval(values) for mode, values in found.items()}
-    note = ", ".join(f"{mode} {interval.value * 1e6:.0f} µs" for mode, interval in medians.items())
+        return in_rounds(arms, ROUNDS, "ladder", log)
+
+
+def judge_ladder(found: Mapping[str, list[float]]) -> list[CheckResult]:
+    """Ratios of the floors of neighbouring modes, and of eager over compiled."""
+    modes = [mode for mode in STRICT if mode in found]
+    shown = (f"{mode} {median_interval(found[mode]).value * 1e6:.0f} µs" for mode in modes)
+    notes = {modes[0]: ", ".join(shown)}
     rows = [
         interval_result(
             f"floor of {upper} over {lower}",
-            bound,
+            FALLS,
             paired_median_ratio(found[upper], found[lower]),
             least=1.0,
-            note=note if upper == modes[0] else "",
+            note=notes.get(upper, ""),
             numbers={"seconds": found[upper]},
         )
         for upper, lower in pairwise(modes)
     ]
     if "eager" in found and "compiled" in found:
-        ratio = paired_median_ratio(found["eager"], found["compiled"])
-        rows.append(
-            interval_result(
-                "floor of eager over compiled",
-                f"≥ {LEAST_EAGER_OVER_COMPILED:g}",
-                ratio,
-                least=LEAST_EAGER_OVER_COMPILED,
-                numbers={"compiled_seconds": found["compiled"]},
-            )
-        )
+        rows.append(_eager_over_compiled(found["eager"], found["compiled"]))
     return rows
 
 
-def widths(variants: Variants, log: Log) -> list[CheckResult]:
-    """Per mode, the floors of twins of three widths: if their kernels took time, they would differ."""
+def _eager_over_compiled(eager: list[float], compiled: list[float]) -> CheckResult:
+    return interval_result(
+        "floor of eager over compiled",
+        f"≥ {LEAST_EAGER_OVER_COMPILED:g}",
+        paired_median_ratio(eager, compiled),
+        least=LEAST_EAGER_OVER_COMPILED,
+        numbers={"compiled_seconds": compiled},
+    )
+
+
+def measure_widths(variants: Variants, log: Log) -> dict[tuple[str, int], list[float]]:
+    """Floors of twins of three widths by mode and width, in seconds."""
     arms = {
         (mode, width): partial(variants.floor_seconds, variants.twin(mode, width=width))
         for mode in variants.modes
         for width in WIDTHS
     }
     with variants.isolated():
-        found = in_rounds(arms, ROUNDS, "widths", log)
-    return [_farthest(mode, {width: found[mode, width] for width in WIDTHS}) for mode in variants.modes]
+        return in_rounds(arms, ROUNDS, "widths", log)
+
+
+def judge_widths(found: Mapping[tuple[str, int], list[float]]) -> list[CheckResult]:
+    """Per mode, whether the floors differ: they would if the twins' kernels took time."""
+    modes = dict.fromkeys(mode for mode, _ in found)
+    return [_farthest(mode, {width: found[mode, width] for width in WIDTHS}) for mode in modes]
 
 
 def _farthest(mode: str, floors: Mapping[int, list[float]]) -> CheckResult:
@@ -85,3 +96,7 @@ def _farthest(mode: str, floors: Mapping[int, list[float]]) -> CheckResult:
     verdict = worst(row.verdict for row in rows)
     candidates = [row for row in rows if row.verdict == verdict]
     return max(candidates, key=lambda row: abs((row.value or 1.0) - 1))
+
+
+LADDER = Check(measure_ladder, judge_ladder, (("floor of", FALLS),))
+WIDTHS_CHECK = Check(measure_widths, judge_widths)

@@ -1,66 +1,76 @@
-"""The cost of measuring: a step's time with full instrumentation over that with none."""
+"""The cost of measuring: requests that are measured and recorded over requests that are only answered."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from time import perf_counter_ns
 
-from service.measure.cases import Case
-from service.measure.rounds import Log, paired_median_ratio
+import msgspec
+
+from models.served import NoTwin
+from service.measure.cases import Bench
+from service.measure.rounds import Log, in_rounds, paired_median_ratio
 from service.measure.variants import Variants
+from service.selftest.check import Check, NotMeasurableError
+from service.selftest.request_path import RequestPath, warm_calibration
 from service.selftest.results import CheckResult, interval_result
-from service.step.meters import Meter, Readings, new_meter
 
-BLOCKS = 80
-STEPS_PER_BLOCK = 8
+ROUNDS = 60
+REQUESTS = 3
 UNCOUNTED = 2
-"""First steps of a block that are run and not counted."""
+MOST_RATIO = 1.01
+NAME = "instrumentation full / off, whole request"
+BOUND = "≤ 1.01"
 
-MOST_SHARE = 1.01
 
+def measure_instrumentation(variants: Variants, log: Log) -> dict[str, list[float]]:
+    """Seconds per request, `full` and `off` taking turns, in the mode whose steps are shortest.
 
-def full_against_off(variants: Variants, log: Log) -> list[CheckResult]:
-    """Step time with full instrumentation over that without, in the mode whose steps are shortest.
-
-    The two take turns step by step, so that a disturbance of the machine affects both.
+    Raises NotMeasurableError for a model without a twin.
     """
     mode = variants.modes[-1]
-    case = variants.case(mode)
-    meters = [new_meter(variants.device, 1, "full"), new_meter(variants.device, 1, "off")]
-    full: list[float] = []
-    off: list[float] = []
-    with variants.isolated():
-        for number in range(BLOCKS):
-            log(f"block {number + 1} of {BLOCKS}")
-            block = _block_seconds(meters, case, number)
-            full.append(median(block[0]))
-            off.append(median(block[1]))
+    bench = Bench(msgspec.structs.replace(variants.settings, batch_sizes=[1], context=None))
+    try:
+        calibration = warm_calibration(bench, mode)
+    except NoTwin as error:
+        raise NotMeasurableError(str(error)) from error
+    with TemporaryDirectory(prefix="launchbound-") as folder, variants.isolated():
+        path = RequestPath(bench, mode, calibration, Path(folder))
+        arms = {"full": partial(_seconds, path.measured), "off": partial(_seconds, path.unmeasured)}
+        for _ in range(UNCOUNTED):
+            path.measured()
+            path.unmeasured()
+        return in_rounds(arms, ROUNDS, "instrumentation", log)
+
+
+def _seconds(request: Callable[[], object]) -> float:
+    """The median of a few requests in a row."""
+    found = []
+    for _ in range(REQUESTS):
+        began = perf_counter_ns()
+        request()
+        found.append((perf_counter_ns() - began) / 1e9)
+    return median(found)
+
+
+def judge_instrumentation(found: Mapping[str, list[float]]) -> list[CheckResult]:
+    """Measured requests over unmeasured ones, paired by round."""
+    full, off = found["full"], found["off"]
+    added = median(a - b for a, b in zip(full, off, strict=True))
     return [
         interval_result(
-            "instrumentation full / off, step time",
-            "≤ 1.01",
+            NAME,
+            BOUND,
             paired_median_ratio(full, off),
-            most=MOST_SHARE,
-            note=f"{mode}, steps of {median(off) * 1e6:.0f} µs",
+            most=MOST_RATIO,
+            note=f"{added * 1e6:.0f} µs of requests of {median(off) * 1e3:.1f} ms: meters, floors, metrics",
             numbers={"full_seconds": full, "off_seconds": off},
         )
     ]
 
 
-def _block_seconds(meters: list[Meter], case: Case, number: int) -> tuple[list[float], list[float]]:
-    """Seconds of steps by either meter in turn; odd blocks begin with the second."""
-    block: tuple[list[float], list[float]] = [], []
-    for turn in range(2 * STEPS_PER_BLOCK + UNCOUNTED):
-        which = (turn + number) % 2
-        seconds = _step_seconds(meters[which], case)
-        if turn >= UNCOUNTED:
-            block[which].append(seconds)
-    return block
-
-
-def _step_seconds(meter: Meter, case: Case) -> float:
-    readings = Readings()
-    began = perf_counter_ns()
-    _, greedy = meter.run(case.step, case.buffers, case.buffers.token, readings)
-    meter.fetch(greedy, readings)
-    return (perf_counter_ns() - began) / 1e9
+INSTRUMENTATION = Check(measure_instrumentation, judge_instrumentation, ((NAME, BOUND),))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from statistics import median
 from threading import Event
 from time import perf_counter, sleep
-from typing import Any
+from typing import Any, NamedTuple
 
 from service.measure.rounds import Log, in_rounds, paired_median_ratio
+from service.selftest.check import Check
 from service.selftest.results import CheckResult, interval_result
 from service.selftest.running_service import RunningService
 from service.statistics.intervals import median_interval
@@ -21,37 +22,60 @@ ROUNDS = 16
 REQUESTS = 8
 MOST_RATIO = 1.05
 SCRAPES = 40
+LOADING_USERS = 4
 SCRAPE_PAUSE_SECONDS = 0.1
 MOST_SCRAPE_SECONDS = 0.010
 
 
-def concurrency(service: RunningService, log: Log) -> list[CheckResult]:
-    """Decode wall per step at concurrency 8 over that at 1, in the mode whose steps are shortest."""
+class _Round(NamedTuple):
+    """One round at one concurrency: the median request's seconds per decode step, and the counts of all."""
+
+    seconds: float
+    switches: int
+    steps: int
+
+
+def measure_concurrency(service: RunningService, log: Log) -> dict[tuple[str, int], list[float]]:
+    """By quantity and concurrency, per round: decode `seconds` per step, `switches` and `steps`.
+
+    In the mode whose steps are shortest.
+    """
     mode = service.modes[-1]
-    switches = {1: 0, CONCURRENCY: 0}
-    steps = {1: 0, CONCURRENCY: 0}
 
-    def at(users: int) -> float:
+    def at(users: int) -> _Round:
         found = _burst(service, mode, users)
-        switches[users] += sum(timings["involuntary_switches"] for timings in found)
-        steps[users] += sum(timings["decode"]["steps"] for timings in found)
         decodes = [timings["decode"] for timings in found]
-        return float(median(decode["wall_seconds"] / decode["steps"] for decode in decodes))
+        return _Round(
+            seconds=float(median(decode["wall_seconds"] / decode["steps"] for decode in decodes)),
+            switches=sum(timings["involuntary_switches"] for timings in found),
+            steps=sum(decode["steps"] for decode in decodes),
+        )
 
-    found = in_rounds({users: partial(at, users) for users in (1, CONCURRENCY)}, ROUNDS, "concurrency", log)
-    ratio = paired_median_ratio(found[CONCURRENCY], found[1])
-    shown = ", ".join(f"{switches[u]} in {steps[u]} steps at {u}" for u in switches)
-    note = f"{mode}, engine on cores {service.cpus}; involuntary switches: {shown}"
+    arms = {users: partial(at, users) for users in (1, CONCURRENCY)}
+    rounds = in_rounds(arms, ROUNDS, "concurrency", log)
+    return {
+        (quantity, users): [float(getattr(found, quantity)) for found in rounds[users]]
+        for quantity in _Round._fields
+        for users in rounds
+    }
+
+
+def judge_concurrency(found: Mapping[tuple[str, int], list[float]]) -> list[CheckResult]:
+    """Decode wall per step at concurrency 8 over that at 1."""
+    switches = {users: sum(found["switches", users]) for users in (1, CONCURRENCY)}
+    steps = {users: sum(found["steps", users]) for users in (1, CONCURRENCY)}
+    shown = ", ".join(f"{switches[users]:.0f} in {steps[users]:.0f} steps at {users}" for users in switches)
+    alone, loaded = found["seconds", 1], found["seconds", CONCURRENCY]
     return [
         interval_result(
             f"step time, concurrency {CONCURRENCY} / 1",
             f"≤ {MOST_RATIO}",
-            ratio,
+            paired_median_ratio(loaded, alone),
             most=MOST_RATIO,
-            note=note,
+            note=f"involuntary switches of the engine: {shown}",
             numbers={
-                "at_1_seconds": found[1],
-                "at_8_seconds": found[CONCURRENCY],
+                "at_1_seconds": alone,
+                "at_8_seconds": loaded,
                 "switches_at_1": switches[1],
                 "switches_at_8": switches[CONCURRENCY],
             },
@@ -71,20 +95,27 @@ def _burst(service: RunningService, mode: str, users: int) -> list[dict[str, Any
         return [timings for found in pool.map(user, range(users)) for timings in found]
 
 
-def scrape(service: RunningService, log: Log) -> list[CheckResult]:
-    """Time of GET /metrics as a client sees it, while requests are in flight."""
-    found = []
+def measure_scrape(service: RunningService, log: Log) -> dict[str, list[float]]:
+    """`seconds` and `bytes` of GET /metrics as a client sees them, while requests are in flight."""
+    found: dict[str, list[float]] = {"seconds": [], "bytes": []}
     with _loaded(service), service.connection() as connection:
         for number in range(SCRAPES):
             log(f"scrape {number + 1} of {SCRAPES}")
             began = perf_counter()
             status, body = connection.get("/metrics")
-            found.append(perf_counter() - began)
+            found["seconds"].append(perf_counter() - began)
+            found["bytes"].append(len(body))
             if status != 200:
                 raise RuntimeError(f"/metrics answered {status}")
             sleep(SCRAPE_PAUSE_SECONDS)
-    middle = median_interval(found)
-    note = f"median {middle.value * 1e3:.1f} ms, {len(body) // 1024} KiB, 4 requests in flight"
+    return found
+
+
+def judge_scrape(found: Mapping[str, list[float]]) -> list[CheckResult]:
+    """The median scrape."""
+    middle = median_interval(found["seconds"])
+    size = median(found["bytes"]) / 1024
+    note = f"median {middle.value * 1e3:.1f} ms, {size:.0f} KiB, {LOADING_USERS} requests in flight"
     return [
         interval_result(
             "time of a /metrics scrape under load",
@@ -93,13 +124,13 @@ def scrape(service: RunningService, log: Log) -> list[CheckResult]:
             most=MOST_SCRAPE_SECONDS,
             unit="s",
             note=note,
-            numbers={"seconds": found},
+            numbers={"seconds": found["seconds"]},
         )
     ]
 
 
 @contextmanager
-def _loaded(service: RunningService, users: int = 4) -> Iterator[None]:
+def _loaded(service: RunningService, users: int = LOADING_USERS) -> Iterator[None]:
     """Within: `users` requests are in flight."""
     over = Event()
 
@@ -116,3 +147,7 @@ def _loaded(service: RunningService, users: int = 4) -> Iterator[None]:
             over.set()
         for future in futures:
             future.result()
+
+
+CONCURRENCY_CHECK = Check(measure_concurrency, judge_concurrency)
+SCRAPE = Check(measure_scrape, judge_scrape)

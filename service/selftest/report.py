@@ -1,71 +1,90 @@
-"""What a selftest puts out: lines of progress, a table, and `selftest.json`."""
+"""The document of a selftest, `selftest.json`: contents, folder, reading and writing."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
-from threading import Event, Thread
-from time import monotonic
+from typing import Any
 
 import msgspec
-from rich.console import Console
-from rich.table import Table
 
 from loadtests.run.environment import cpu_model, git_state
-from service.measure.rounds import Log
-from service.selftest.results import CheckResult, Verdict
+from service.front.settings import Settings
+from service.selftest.accounting import Outcome, Tally, tally, why_incomplete
+from service.selftest.results import CheckResult
 
 FILE = "selftest.json"
-FORMAT_VERSION = 1
-PRINT_SECONDS = 5.0
-_STYLES: dict[Verdict, str] = {
-    "pass": "green", "fail": "bold red", "undecided": "yellow", "not measurable here": "dim",
-}  # fmt: skip
+FORMAT_VERSION = 2
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """One selftest. `machine` is the processor, and the GPU if one was used; `detail` counts the verdicts."""
+    """One selftest.
+
+    `machine` is the processor, and the GPU if one was used; `device` the one that ran the model. Only a
+    `complete` one stands for its machine and commit; else `incomplete_because` has the reasons. `counts` and
+    `rows_by_verdict` list what the verdict is made of, `detail` says the same in a sentence.
+    """
 
     format_version: int = FORMAT_VERSION
     commit: str | None
     dirty: bool | None
     machine: str
     cpu: str
-    passed: bool
+    device: str
+    outcome: Outcome
+    complete: bool
+    incomplete_because: list[str]
+    counts: dict[str, int]
+    rows_by_verdict: Tally
     detail: str
     torch: str
     threads: int
     dtype: str
+    model: str
     created: str
     modes: list[str]
     seconds: float
     rows: list[CheckResult]
 
     @property
-    def failed(self) -> list[CheckResult]:
-        """Rows that make the selftest fail."""
-        return [row for row in self.rows if row.verdict == "fail"]
+    def summary(self) -> dict[str, Any]:
+        """What the command's last line says: the outcome, and every row that did not pass by its name."""
+        names = msgspec.structs.asdict(self.rows_by_verdict)
+        del names["passed"]
+        reasons = self.incomplete_because
+        return {"outcome": self.outcome, "complete": self.complete, "incomplete_because": reasons,
+                "counts": self.counts, **names}  # fmt: skip
 
 
 def new_report(
-    rows: list[CheckResult], machine: dict[str, str | int], modes: list[str], seconds: float
+    rows: list[CheckResult],
+    finished: Collection[str],
+    facts: Mapping[str, str | int],
+    settings: Settings,
+    seconds: float,
 ) -> Report:
-    """`rows` with the commit, the machine and the settings that they depend on."""
-    names = dict.fromkeys(str(machine.get(key, "unknown")) for key in ("cpu", "device"))
-    counts = Counter(row.verdict for row in rows)
-    detail = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    """`rows` of the checks that have `finished`, with the commit, the machine and the settings."""
+    git = git_state()
+    found = tally(rows, finished)
+    reasons = why_incomplete(settings, facts, git, found.not_run)
+    names = dict.fromkeys(str(facts.get(key, "unknown")) for key in ("cpu", "device"))
     return Report(
-        **git_state(),
+        **git,
         machine=" + ".join(names),
         cpu=cpu_model(),
-        passed=not counts["fail"],
-        detail=detail,
-        torch=str(machine.get("torch", "unknown")),
-        threads=int(machine.get("threads", 0)),
-        dtype=str(machine.get("dtype", "unknown")),
-        modes=modes,
+        device=str(facts.get("device", "unknown")),
+        outcome=found.outcome(not reasons),
+        complete=not reasons,
+        incomplete_because=reasons,
+        counts=found.counts(),
+        rows_by_verdict=found,
+        detail=found.sentence(),
+        torch=str(facts.get("torch", "unknown")),
+        threads=int(facts.get("threads", 0)),
+        dtype=str(facts.get("dtype", "unknown")),
+        model=settings.model,
+        modes=settings.modes,
         seconds=seconds,
         rows=rows,
         created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -91,67 +110,3 @@ def write(report: Report, folder: Path) -> Path:
 def read(path: Path) -> Report:
     """A report as written. Raises msgspec.DecodeError or OSError."""
     return msgspec.json.decode(path.read_bytes(), type=Report)
-
-
-def print_table(report: Report, console: Console) -> None:
-    """Every row with its verdict."""
-    table = Table(
-        "property", "bound", "measured [95 %]", "verdict", "note", title=f"selftest, {report.machine}"
-    )
-    for row in report.rows:
-        verdict = row.verdict.upper() if row.verdict == "fail" else row.verdict
-        again = " (twice)" if row.repeated else ""
-        table.add_row(
-            row.name, row.bound, measured(row), f"[{_STYLES[row.verdict]}]{verdict}{again}[/]", row.note
-        )
-    console.print(table)
-
-
-def measured(row: CheckResult) -> str:
-    """Value and interval as text; durations in µs or ms."""
-    if row.value is None or row.low is None or row.high is None:
-        return "–"
-    scale = 1.0
-    unit = "" if row.unit == "ratio" else f" {row.unit}"
-    if row.unit == "s":
-        scale, unit = (1e3, " ms") if abs(row.value) >= 1e-3 else (1e6, " µs")
-    value, low, high = (f"{number * scale:.3g}" for number in (row.value, row.low, row.high))
-    return f"{value}{unit}" if low == high else f"{value} [{low}, {high}]{unit}"
-
-
-class ProgressPrinter:
-    """Prints a line when a check ends, and every PRINT_SECONDS what runs now."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._began = monotonic()
-        self._now = "starting"
-        self._over = Event()
-        self._thread = Thread(target=self._print_now, daemon=True)
-        self._thread.start()
-
-    def running(self, name: str, text: str) -> None:
-        """The check `name` is at `text`."""
-        self._now = f"{name}: {text}"
-
-    def log_of(self, name: str) -> Log:
-        """`running` for one check."""
-        return partial(self.running, name)
-
-    def ended(self, name: str, title: str, rows: list[CheckResult]) -> None:
-        """The check `name` has ended with `rows`."""
-        counts = Counter(row.verdict for row in rows)
-        self._line(f"{name} ({title}): {', '.join(f'{n} {verdict}' for verdict, n in counts.items())}")
-        self._now = "on to the next check"
-
-    def close(self) -> None:
-        """End the thread."""
-        self._over.set()
-        self._thread.join()
-
-    def _print_now(self) -> None:
-        while not self._over.wait(PRINT_SECONDS):
-            self._line(f"  … {self._now}")
-
-    def _line(self, text: str) -> None:
-        self._console.print(f"{monotonic() - self._began:4.0f} s  {text}", highlight=False, markup=False)

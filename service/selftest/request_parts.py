@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from statistics import median
 from typing import Any
 
 from service.measure.rounds import Log
+from service.selftest.check import Check
 from service.selftest.results import CheckResult, exact_result, interval_result
 from service.selftest.running_service import RunningService
 from service.statistics.intervals import median_interval
@@ -21,24 +24,38 @@ APART = 0.10
 Timings = dict[str, Any]
 
 
-def request_parts(service: RunningService, log: Log, engine_seconds: dict[str, float]) -> list[CheckResult]:
-    """Over real requests, modes taking turns; `engine_seconds`, by mode, is the engine's time outside steps.
+def measure_parts(
+    engine_seconds: Mapping[str, float], service: RunningService, log: Log
+) -> dict[tuple[str, str], list[Any]]:
+    """By mode, the timings of real requests (`request`), seconds of the engine outside steps (`engine`).
 
-    That was measured in another process, without HTTP: intake, buffers, layout, text, book-keeping.
+    `engine_seconds`, by mode, were measured in another process, without HTTP: intake, buffers, layout, text,
+    book-keeping. Raises RuntimeError where there are none.
     """
-    found: dict[str, list[Timings]] = {mode: [] for mode in service.modes}
+    if not engine_seconds:
+        raise RuntimeError("the engine's time outside its steps could not be measured")
+    found: dict[tuple[str, str], list[Any]] = {(mode, "request"): [] for mode in service.modes}
     with service.connection() as connection:
         for number in range(REQUESTS + UNCOUNTED):
             log(f"request {number + 1} of {REQUESTS + UNCOUNTED}, each mode")
             for mode in service.modes:
                 timings = connection.generate(mode)
                 if number >= UNCOUNTED:
-                    found[mode].append(timings)
-    everything = [timings for rows in found.values() for timings in rows]
+                    found[mode, "request"].append(timings)
+    return found | {(mode, "engine"): [engine_seconds[mode]] for mode in service.modes}
+
+
+def judge_parts(found: Mapping[tuple[str, str], list[Any]]) -> list[CheckResult]:
+    """Over all requests: signs and sums of the parts. Per mode: `other` against its pieces."""
+    modes = list(dict.fromkeys(mode for mode, _ in found))
+    everything = [timings for mode in modes for timings in found[mode, "request"]]
     rows = [_smallest_part(everything), _sum_of_parts(everything)]
-    return rows + [
-        _pieces(mode, found[mode], engine_seconds[mode]) for mode in service.modes if mode in engine_seconds
-    ]
+    return rows + [_pieces(mode, found[mode, "request"], median(found[mode, "engine"])) for mode in modes]
+
+
+def parts_check(engine_seconds: Mapping[str, float]) -> Check[RunningService, tuple[str, str], Any]:
+    """The check of the parts, given the engine's seconds outside its steps by mode."""
+    return Check(partial(measure_parts, engine_seconds), judge_parts)
 
 
 def _smallest_part(requests: list[Timings]) -> CheckResult:

@@ -21,7 +21,7 @@ _WORST_FIRST: tuple[Verdict, ...] = ("fail", "undecided", "pass", NOT_MEASURABLE
 class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
     """One row. `value`, `low` and `high` are in `unit`; `numbers` are the samples that they come from.
 
-    `repeated`: a first run was undecided, and this is the second.
+    `runs`: how many runs of its check they come from; an undecided row is judged again over two together.
     """
 
     name: str
@@ -33,7 +33,7 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
     unit: str = "ratio"
     note: str = ""
     numbers: dict[str, float | list[float]] = {}
-    repeated: bool = False
+    runs: int = 1
 
 
 def verdict_within(interval: Interval, least: float = -math.inf, most: float = math.inf) -> Verdict:

@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections import Counter
-from collections.abc import Callable
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from time import monotonic
 
@@ -17,30 +14,33 @@ from rich.console import Console
 
 from service.front.launch import LaunchError
 from service.front.settings import Settings
-from service.measure.rounds import Log
-from service.selftest.aa_test import against_itself, twice
-from service.selftest.checks import (
-    ENGINE_CHECKS,
-    ENGINE_OVERHEAD,
-    SERVICE_CHECKS,
-    CheckFinished,
-    EngineOverhead,
-    MachineFacts,
-    WorkerEvent,
-    choose_checks,
-    run_check,
-)
-from service.selftest.load import concurrency, scrape
-from service.selftest.report import ProgressPrinter, new_folder, new_report, print_table, write
-from service.selftest.request_parts import request_parts
+from service.selftest.aa_test import ITSELF, TWICE
+from service.selftest.check import AnyCheck, run_check
+from service.selftest.checks import ALL_CHECKS, ENGINE_CHECKS, ENGINE_OVERHEAD, choose_checks
+from service.selftest.events import CheckFinished, EngineOverhead, MachineFacts, OverheadFailed, WorkerEvent
+from service.selftest.load import CONCURRENCY_CHECK, SCRAPE
+from service.selftest.report import new_folder, new_report, write
+from service.selftest.request_parts import parts_check
 from service.selftest.results import CheckResult, broken
-from service.selftest.running_service import RunningService, ServiceFailed, running_service
+from service.selftest.running_service import ServiceFailed, running_service
+from service.selftest.terminal import ProgressPrinter, print_table
 
 EXIT_FAILED = 1
 
 
+def service_checks(engine_seconds: dict[str, float]) -> dict[str, AnyCheck]:
+    """The checks over HTTP; `engine_seconds` is an engine's time outside its steps by mode."""
+    return {
+        "parts": parts_check(engine_seconds),
+        "scrape": SCRAPE,
+        "concurrency": CONCURRENCY_CHECK,
+        "eager-eager": ITSELF,
+        "twice": TWICE,
+    }
+
+
 class _Selftest:
-    """One run: the rows found so far."""
+    """One run: the rows found so far, and the checks that they are of."""
 
     def __init__(self, settings: Settings, folder: Path, progress: ProgressPrinter) -> None:
         self._settings = settings
@@ -48,6 +48,7 @@ class _Selftest:
         self._progress = progress
         self._engine_seconds: dict[str, float] = {}
         self.rows: list[CheckResult] = []
+        self.finished: set[str] = set()
         self.machine: dict[str, str | int] = {}
 
     def in_worker(self, names: list[str]) -> None:
@@ -55,7 +56,6 @@ class _Selftest:
         settings = msgspec.json.encode(self._settings.engine_settings("")).decode()
         command = [sys.executable, "-m", "service.selftest.worker", settings, ",".join(names)]
         decode = msgspec.json.Decoder(WorkerEvent).decode
-        finished: set[str] = set()
         log_file = self._folder / "worker.log"
         with (
             log_file.open("wb") as errors,
@@ -64,53 +64,51 @@ class _Selftest:
             assert process.stdout is not None
             try:
                 for line in process.stdout:
-                    self._take(decode(line), finished)
+                    self._take(decode(line))
             finally:
                 process.terminate()
         if process.returncode == 2:
             raise ValueError(log_file.read_text(errors="replace").strip().splitlines()[-1])
-        for name in (name for name in names if name in ENGINE_CHECKS and name not in finished):
-            self.rows.append(broken(name, f"the worker process ended early, see {log_file}"))
+        for name in (name for name in names if name in ENGINE_CHECKS and name not in self.finished):
+            self._ended(name, [broken(name, f"the worker process ended early, see {log_file}")])
 
-    def _take(self, event: WorkerEvent, finished: set[str]) -> None:
+    def _take(self, event: WorkerEvent) -> None:
         if isinstance(event, MachineFacts):
             self.machine = event.facts
         elif isinstance(event, EngineOverhead):
             self._engine_seconds = event.seconds
+        elif isinstance(event, OverheadFailed):
+            self._progress.running(ENGINE_OVERHEAD, event.reason)
+            self.rows.append(broken("the engine's time outside its steps", event.reason))
         elif isinstance(event, CheckFinished):
-            finished.add(event.name)
             self._ended(event.name, event.rows)
         else:
             self._progress.running(event.name, event.text)
 
     def over_http(self, names: list[str]) -> None:
         """Run `names` against a service started for them."""
-        checks: dict[str, Callable[[RunningService, Log], list[CheckResult]]] = {
-            "parts": lambda service, log: request_parts(service, log, self._engine_seconds),
-            "scrape": scrape,
-            "concurrency": concurrency,
-            "eager-eager": against_itself,
-            "twice": twice,
-        }
+        checks = service_checks(self._engine_seconds)
         log_file = self._folder / "service.log"
         try:
             with running_service(self._settings, log_file, self._progress.log_of("service")) as service:
                 for name in names:
                     log = self._progress.log_of(name)
                     log("begins")
-                    self._ended(name, run_check(name, partial(checks[name], service, log)))
+                    self._ended(name, run_check(name, checks[name], service, log))
         except (LaunchError, ServiceFailed) as error:
             self.rows.append(broken("a running service", f"{error} (see {log_file})"))
 
     def _ended(self, name: str, rows: list[CheckResult]) -> None:
         self.rows += rows
-        self._progress.ended(name, {**ENGINE_CHECKS, **SERVICE_CHECKS}[name], rows)
+        self.finished.add(name)
+        self._progress.ended(name, ALL_CHECKS[name], rows)
 
 
 def main(settings: Settings, only: list[str] | None = None, out: Path | None = None) -> int:
     """Run all checks, or `only` some, into folder `out` (default: results/selftest-<UTC>-<commit>).
 
-    Returns the exit code: 0, or 1 where a row failed. Raises ValueError, with the remedy, for an unknown
+    Returns the exit code: 1 where a row failed, else 0, also where rows are undecided or were not run: the
+    last line says which. Raises ValueError, with the remedy, for an unknown
     check or settings that cannot work.
     """
     in_worker, over_http = choose_checks(only)
@@ -126,10 +124,9 @@ def main(settings: Settings, only: list[str] | None = None, out: Path | None = N
             run.in_worker(in_worker)
         if over_http:
             run.over_http(over_http)
-    report = new_report(run.rows, run.machine, settings.modes, round(monotonic() - began, 1))
+    seconds = round(monotonic() - began, 1)
+    report = new_report(run.rows, run.finished, run.machine, settings, seconds)
     path = write(report, folder)
     print_table(report, console)
-    counts = Counter(row.verdict for row in report.rows)
-    summary = {"path": str(path), "valid": not report.failed, "verdicts": counts, "seconds": report.seconds}
-    print(json.dumps(summary))
-    return EXIT_FAILED if report.failed else 0
+    print(json.dumps({"path": str(path), "seconds": seconds, **report.summary}))
+    return EXIT_FAILED if report.outcome == "failed" else 0

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
-from functools import partial
+import traceback
 from typing import BinaryIO
 
 import msgspec
@@ -17,30 +16,33 @@ import torch
 from service.measure.rounds import Log
 from service.measure.variants import Variants
 from service.protocol.messages import EngineSettings
-from service.selftest.checks import (
-    ENGINE_OVERHEAD,
+from service.selftest.check import AnyCheck, run_check
+from service.selftest.checks import ENGINE_OVERHEAD
+from service.selftest.cross_check_perf import PERF
+from service.selftest.cross_check_widths import INTERCEPT
+from service.selftest.cuda import CUDA
+from service.selftest.engine_overhead import overhead_seconds
+from service.selftest.events import (
     CheckFinished,
     CheckProgress,
     EngineOverhead,
     MachineFacts,
+    OverheadFailed,
     WorkerEvent,
-    run_check,
 )
-from service.selftest.cross_check_perf import twin_against_perf
-from service.selftest.cross_check_widths import intercept_against_floor
-from service.selftest.cuda import on_cuda
-from service.selftest.engine_overhead import overhead_seconds, own_work
-from service.selftest.floors import ladder, widths
-from service.selftest.injected_work import added_host_work, longer_kernel
-from service.selftest.instrumentation import full_against_off
-from service.selftest.results import CheckResult
+from service.selftest.floors import LADDER, WIDTHS_CHECK
+from service.selftest.injected_work import HOST, KERNEL
+from service.selftest.instrumentation import INSTRUMENTATION
+from service.selftest.own_work import OWN_WORK
+from service.selftest.plain_kernels import PLAIN_KERNELS
 from service.step.device import device_name
+from service.step.precision import choose_precision
 from service.step.process_state import prepare_process
 
-CHECKS: dict[str, Callable[[Variants, Log], list[CheckResult]]] = {
-    "ladder": ladder, "widths": widths, "intercept": intercept_against_floor, "perf": twin_against_perf,
-    "kernel": longer_kernel, "host": added_host_work, "own-work": own_work,
-    "instrumentation": full_against_off, "cuda": on_cuda,
+CHECKS: dict[str, AnyCheck] = {
+    "ladder": LADDER, "widths": WIDTHS_CHECK, "intercept": INTERCEPT, "perf": PERF,
+    "plain-kernels": PLAIN_KERNELS, "kernel": KERNEL, "host": HOST, "own-work": OWN_WORK,
+    "instrumentation": INSTRUMENTATION, "cuda": CUDA,
 }  # fmt: skip
 
 
@@ -71,20 +73,30 @@ def run(settings: EngineSettings, names: list[str], events: EventWriter) -> None
         log = events.log_of(name)
         log("begins")
         if name == ENGINE_OVERHEAD:
-            events.write(EngineOverhead(overhead_seconds(variants, log)))
+            events.write(engine_overhead(variants, log))
             continue
-        rows = run_check(name, partial(CHECKS[name], variants, log), variants.off_cpu)
+        rows = run_check(name, CHECKS[name], variants, log, variants.off_cpu)
         events.write(CheckFinished(name, rows))
 
 
+def engine_overhead(variants: Variants, log: Log) -> EngineOverhead | OverheadFailed:
+    """Seconds by mode, or why there are none: the checks over HTTP run all the same."""
+    try:
+        return EngineOverhead(overhead_seconds(variants, log))
+    except Exception as error:  # noqa: BLE001 - becomes a failed row of the check that needs it
+        traceback.print_exc()
+        return OverheadFailed(f"{type(error).__name__}: {error}"[:300])
+
+
 def machine_facts(device: torch.device, precision: str) -> dict[str, str | int]:
-    """Processor, device, torch, threads and precision of this process."""
+    """Processor, device, torch, threads, precision and the device's default one, of this process."""
     return {
         "cpu": device_name(torch.device("cpu")),
         "device": device_name(device),
         "torch": str(torch.__version__),
         "threads": torch.get_num_threads(),
         "dtype": precision,
+        "default_dtype": choose_precision(None, device).name,
     }
 
 

@@ -1,6 +1,6 @@
 """Launch-bound or kernel-bound: the index, its classes, and the batch at which kernels take over.
 
-Imports nothing else of ours; the service's advice and the sweep's report both use it.
+Imports nothing of ours but the other statistics; the service's advice and the sweep's report both use it.
 """
 
 from __future__ import annotations
@@ -10,10 +10,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
+from service.statistics.intervals import Interval
+
 Bound = Literal["launch-bound", "balanced", "kernel-bound"]
 
 LAUNCH_BOUND_BELOW = 0.2
 KERNEL_BOUND_FROM = 0.5
+
+_ORDER: tuple[Bound, ...] = ("launch-bound", "balanced", "kernel-bound")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +26,15 @@ class Crossover:
 
     where: Literal["at", "below", "above", "unknown"]
     batch: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class CrossoverSpan:
+    """A crossover and the ends of its interval, each of which can lie outside what was measured."""
+
+    typical: Crossover
+    earliest: Crossover
+    latest: Crossover
 
 
 def device_bound_index(kernel_seconds: float | None, dispatch_seconds: float | None) -> float | None:
@@ -43,6 +56,22 @@ def bound(index: float | None) -> Bound | None:
     return "kernel-bound" if index >= KERNEL_BOUND_FROM else "balanced"
 
 
+def bounds_within(index: Interval) -> tuple[Bound, ...]:
+    """The classes that an index's interval touches, launch-bound first."""
+    low, high = bound(max(0.0, index.low)), bound(min(1.0, index.high))
+    if low is None or high is None:
+        return ()
+    return _ORDER[_ORDER.index(low) : _ORDER.index(high) + 1]
+
+
+def bound_in_words(index: Interval) -> str:
+    """One class where the whole interval lies in it, else 'undecided between balanced and kernel-bound'."""
+    classes = bounds_within(index)
+    if len(classes) == 1:
+        return classes[0]
+    return f"undecided between {', '.join(classes[:-1])} and {classes[-1]}"
+
+
 def crossover(index_by_batch: Mapping[int, float]) -> Crossover:
     """Where a mode's device-bound index reaches 0.5, that is kernel = dispatch.
 
@@ -60,3 +89,12 @@ def crossover(index_by_batch: Mapping[int, float]) -> Crossover:
             share = (KERNEL_BOUND_FROM - low) / (high - low)
             return Crossover("at", small * (large / small) ** share)
     return Crossover("above", float(batches[-1]))
+
+
+def crossover_span(index_by_batch: Mapping[int, Interval]) -> CrossoverSpan:
+    """The crossover with its interval: earliest at the high ends of the indices, latest at the low ones."""
+    typical, earliest, latest = (
+        crossover({batch: getattr(index, end) for batch, index in index_by_batch.items()})
+        for end in ("value", "high", "low")
+    )
+    return CrossoverSpan(typical, earliest, latest)

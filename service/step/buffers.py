@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -10,64 +11,133 @@ from torch import Tensor
 from models.served import Cache, Served
 from service.protocol.messages import Phase
 
+Arguments = tuple[Tensor, Tensor, Tensor, Cache]
+"""What a step is called with: tokens, positions, last, cache; shapes as in `Served.forward`."""
+
+SHORTEST_CHUNK = 16
+"""Tokens of the shortest prefill step; the lengths go on in powers of two up to the prefill chunk."""
+
+SHORTEST_REACH = 64
+"""Positions of the cache that attention reads at least; they go on in powers of two up to the context."""
+
+
+def powers(least: int, most: int) -> list[int]:
+    """`least` and its doubles below `most`, then `most`; `most` alone where it is not above `least`."""
+    values = [least << power for power in range(most.bit_length()) if least << power < most]
+    return [*values, most]
+
 
 @dataclass(frozen=True, slots=True)
 class Buffers:
     """The static inputs of one batch bucket; every mode reads and writes the same ones.
 
-    `chunk` is int64 [bucket, prefill chunk]; `token` int64 [bucket, 1], of which `token_row` is a view
-    [bucket]; `positions` and `last` are int64 [bucket]; `one` is an int64 1 on the device, [1]; `cache`
-    holds the first `bucket` rows of the shared cache.
+    `chunks` has by length the prefill tokens, int64 [bucket, length]; `token` is int64 [bucket, 1], of which
+    `token_row` is a view [bucket]; `positions` and `last` are int64 [bucket]; `one` is an int64 1 on the
+    device, [1]. `caches` has by reach the first `reach` positions of the first `bucket` rows of the shared
+    cache: attention reads what it is given, and so only the part in use. Both by ascending size.
     """
 
     bucket: int
-    chunk: Tensor
+    chunks: Mapping[int, Tensor]
     token: Tensor
     token_row: Tensor
     positions: Tensor
     last: Tensor
     one: Tensor
-    cache: Cache
+    caches: Mapping[int, Cache]
 
-    def arguments(self, phase: Phase) -> tuple[Tensor, Tensor, Tensor, Cache]:
-        """What a step of `phase` is called with."""
-        tokens = self.token if phase == "decode" else self.chunk
-        return tokens, self.positions, self.last, self.cache
+    @property
+    def cache(self) -> Cache:
+        """The whole context."""
+        return self.caches[max(self.caches)]
+
+    @property
+    def chunk_length(self) -> int:
+        """Tokens of the longest prefill step."""
+        return max(self.chunks)
+
+    def padded(self, tokens: int) -> int:
+        """The length of the shortest prefill step that takes `tokens`. Raises StopIteration for too many."""
+        return next(length for length in self.chunks if length >= tokens)
+
+    def reach(self, used: int) -> int:
+        """The smallest reach that includes `used` positions. Raises StopIteration beyond the context."""
+        return next(reach for reach in self.caches if reach >= used)
+
+    def arguments(self, phase: Phase, length: int | None = None, reach: int | None = None) -> Arguments:
+        """What a step of `phase` is called with.
+
+        `length` (prefill) and `reach` are among those of `chunks` and `caches`; None: the longest chunk, and
+        as little of the cache as holds it, for decode the least.
+        """
+        length = self.chunk_length if length is None else length
+        tokens = self.token if phase == "decode" else self.chunks[length]
+        if reach is None:
+            reach = self.reach(1 if phase == "decode" else length)
+        return tokens, self.positions, self.last, self.caches[reach]
+
+    def shapes(self, phase: Phase) -> Iterator[Arguments]:
+        """The arguments of every shape in which a step of `phase` is called, largest first."""
+        for length in [1] if phase == "decode" else sorted(self.chunks, reverse=True):
+            for reach in sorted(self.caches, reverse=True):
+                if reach >= length:
+                    yield self.arguments(phase, length, reach)
 
 
 def allocate(
-    model: Served, buckets: list[int], prefill_chunk: int, cache_dtype: torch.dtype | None = None
+    model: Served,
+    buckets: list[int],
+    prefill_chunk: int,
+    cache_dtype: torch.dtype | None = None,
+    shortest_chunk: int = SHORTEST_CHUNK,
 ) -> dict[int, Buffers]:
     """Buffers for every bucket over one cache, with static addresses so that graphs need not copy them.
 
     The cache has the dtype of the weights unless `cache_dtype` is given.
     """
     parameter = next(model.parameters())
-    largest = max(buckets)
-    cache = model.new_cache(largest, cache_dtype or parameter.dtype)
+    cache = model.new_cache(max(buckets), cache_dtype or parameter.dtype)
+    reaches = powers(SHORTEST_REACH, model.config.context)
+    lengths = powers(shortest_chunk, prefill_chunk)
 
     def integers(*shape: int) -> Tensor:
-        return static(torch.zeros(shape, dtype=torch.int64, device=parameter.device))
+        return _static(torch.zeros(shape, dtype=torch.int64, device=parameter.device))
 
-    def static(tensor: Tensor) -> Tensor:
-        # A marked input may be mutated inside a CUDA graph and is not copied into it at every replay.
-        torch._dynamo.mark_static_address(tensor)
-        return tensor
+    def part(bucket: int, reach: int) -> Cache:
+        return tuple(
+            (_sized(k[:bucket, :reach], reaches), _sized(v[:bucket, :reach], reaches)) for k, v in cache
+        )
 
     def buffers(bucket: int) -> Buffers:
         token = integers(bucket, 1)
         return Buffers(
             bucket=bucket,
-            chunk=integers(bucket, prefill_chunk),
+            chunks={length: _sized(integers(bucket, length), lengths) for length in lengths},
             token=token,
             token_row=token.view(bucket),
             positions=integers(bucket),
             last=integers(bucket),
             one=integers(1).add_(1),
-            cache=tuple((static(k[:bucket]), static(v[:bucket])) for k, v in cache),
+            caches={reach: part(bucket, reach) for reach in reaches},
         )
 
     return {bucket: buffers(bucket) for bucket in buckets}
+
+
+def _static(tensor: Tensor) -> Tensor:
+    # A marked input may be mutated inside a CUDA graph and is not copied into it at every replay.
+    torch._dynamo.mark_static_address(tensor)
+    return tensor
+
+
+def _sized(tensor: Tensor, sizes: list[int]) -> Tensor:
+    """`tensor` at a static address, its second dimension symbolic where it has several `sizes`.
+
+    One compiled callable then serves all of them: a callable per size would double and redouble compilations.
+    """
+    if len(sizes) > 1 and tensor.shape[1] > 1:
+        torch._dynamo.mark_dynamic(tensor, 1, min=max(2, min(sizes)), max=max(sizes))
+    return _static(tensor)
 
 
 def prepare(buffers: Buffers, position: int = 0) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from service.step.buffers import Buffers
+from service.step.buffers import Arguments
 from service.step.callables import Step
 
 Instrumentation = Literal["off", "host", "full"]
@@ -22,7 +22,8 @@ class Readings:
 
     `call` is the host clock around the step's call. `sampling` is around the sampling operators, one entry
     per sampled token. `wait` is the host blocked on the device, `span` the device's own clock from the first
-    to the last work of the step; both stay empty on a CPU. `unmeasured` counts steps run without a clock.
+    to the last work of the step; both stay empty on a CPU. `unmeasured` counts steps run without a clock,
+    `minor_faults` the page faults of this thread over all steps.
     """
 
     call: list[int] = field(default_factory=list)
@@ -30,6 +31,7 @@ class Readings:
     wait: list[int] = field(default_factory=list)
     span: list[int] = field(default_factory=list)
     unmeasured: int = 0
+    minor_faults: int = 0
 
     @property
     def steps(self) -> int:
@@ -40,8 +42,8 @@ class Readings:
 class Meter(Protocol):
     """Runs steps and copies tokens to the host, recording the time of each."""
 
-    def run(self, step: Step, buffers: Buffers, tokens: Tensor, readings: Readings) -> tuple[Tensor, Tensor]:
-        """Call `step` once on `tokens` and record it in `readings`."""
+    def run(self, step: Step, arguments: Arguments, readings: Readings) -> tuple[Tensor, Tensor]:
+        """Call `step` once and record it in `readings`."""
 
     def fetch(self, tokens: Tensor, readings: Readings) -> list[int]:
         """Copy `tokens`, int64 [batch], to the host: the one wait of a step."""
@@ -50,10 +52,10 @@ class Meter(Protocol):
 class NullMeter:
     """Instrumentation off: no clock is read, and steps are only counted."""
 
-    def run(self, step: Step, buffers: Buffers, tokens: Tensor, readings: Readings) -> tuple[Tensor, Tensor]:
+    def run(self, step: Step, arguments: Arguments, readings: Readings) -> tuple[Tensor, Tensor]:
         """Call `step` once."""
         readings.unmeasured += 1
-        return step(tokens, buffers.positions, buffers.last, buffers.cache)
+        return step(*arguments)
 
     def fetch(self, tokens: Tensor, readings: Readings) -> list[int]:
         """Wait and copy in one call."""
@@ -64,10 +66,10 @@ class NullMeter:
 class HostMeter:
     """For a CPU: operators run where they are called, so the call's clock holds host and kernel together."""
 
-    def run(self, step: Step, buffers: Buffers, tokens: Tensor, readings: Readings) -> tuple[Tensor, Tensor]:
+    def run(self, step: Step, arguments: Arguments, readings: Readings) -> tuple[Tensor, Tensor]:
         """Call `step` once; its wall time goes to `readings.call`."""
         began = perf_counter_ns()
-        result = step(tokens, buffers.positions, buffers.last, buffers.cache)
+        result = step(*arguments)
         readings.call.append(perf_counter_ns() - began)
         return result
 
@@ -91,13 +93,13 @@ class CudaMeter:
         self._idle: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self._running: list[tuple[torch.cuda.Event, torch.cuda.Event, Readings]] = []
 
-    def run(self, step: Step, buffers: Buffers, tokens: Tensor, readings: Readings) -> tuple[Tensor, Tensor]:
+    def run(self, step: Step, arguments: Arguments, readings: Readings) -> tuple[Tensor, Tensor]:
         """Call `step` once; `readings.call` is dispatch, which ends when the call returns."""
         pair = self._take() if self._events else None
         if pair:
             pair[0].record()
         began = perf_counter_ns()
-        result = step(tokens, buffers.positions, buffers.last, buffers.cache)
+        result = step(*arguments)
         readings.call.append(perf_counter_ns() - began)
         if pair:
             pair[1].record()

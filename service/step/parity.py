@@ -31,20 +31,22 @@ def forced_logits(prefill: Step, decode: Step, buffers: Buffers, vocabulary: int
 
     The same tokens are fed whatever the logits are, so that one early difference cannot cascade.
     """
-    bucket, chunk = buffers.chunk.shape
+    bucket, chunk = buffers.bucket, buffers.chunk_length
     generator = torch.Generator().manual_seed(bucket)
     tokens = torch.randint(vocabulary, (bucket, chunk + DECODE_STEPS), generator=generator)
     lengths = torch.randint(1, chunk + 1, (bucket,), generator=generator)
-    buffers.chunk.copy_(tokens[:, :chunk])
+    arguments = buffers.arguments("prefill", chunk)
+    arguments[0].copy_(tokens[:, :chunk])
     buffers.positions.zero_()
     buffers.last.copy_(lengths - 1)
     # Cloned at once: a graph replay overwrites the outputs of the one before.
-    logits = [prefill(buffers.chunk, *buffers.arguments("prefill")[1:])[0].clone()]
+    logits = [prefill(*arguments)[0].clone()]
     buffers.positions.copy_(lengths)
     buffers.last.zero_()
+    arguments = buffers.arguments("decode", reach=buffers.reach(chunk + DECODE_STEPS))
     for step in range(DECODE_STEPS):
         buffers.token.copy_(tokens[:, chunk + step : chunk + step + 1])
-        logits.append(decode(buffers.token, *buffers.arguments("decode")[1:])[0].clone())
+        logits.append(decode(*arguments)[0].clone())
         buffers.positions.add_(1)
     return torch.stack(logits)
 

@@ -2,18 +2,43 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import sys
+from pathlib import Path
 
 import torch
 
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
+_NEVER = 2**31 - 1
+
+
+def compile_cache(cache_folder: str) -> Path:
+    """The private folder of compiled code in `cache_folder`, one per version of torch and Python."""
+    key = hashlib.sha256(f"{torch.__version__} {sys.version}".encode()).hexdigest()[:12]
+    folder = Path(cache_folder) / f"compiled-{key}"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
 
 def prepare_process(cache_folder: str) -> None:
-    """Keep compiled code in a private folder per version of torch and Python, and fix global numerics."""
-    key = hashlib.sha256(f"{torch.__version__} {sys.version}".encode()).hexdigest()[:12]
-    folder = os.path.join(cache_folder, f"compiled-{key}")
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+    """Keep compiled code in a folder of its own; fix numerics and allocation."""
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(compile_cache(cache_folder))
     torch.set_float32_matmul_precision("highest")
     torch.manual_seed(int.from_bytes(os.urandom(7)))
+    keep_freed_memory()
+
+
+def keep_freed_memory() -> bool:
+    """Have malloc keep what is freed; returns whether this C library can (glibc).
+
+    By default glibc returns large blocks to the system as they are freed and takes fresh pages for the next
+    ones. A tape frees all it holds at the end of each step, so every eager step would fault its pages in
+    again, thousands of them at batch 16, and that time would read as kernel. Kept pages are the same for all
+    modes, and what a step allocates is then what it costs.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return False
+    return bool(mallopt(_M_MMAP_MAX, 0)) and bool(mallopt(_M_TRIM_THRESHOLD, _NEVER))

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from service.protocol.messages import Phase
-from service.step.buffers import Buffers
+from service.step.buffers import Arguments, Buffers
 from service.step.callables import Step
 from service.step.meters import Meter, Readings
 from service.step.trace import STEP_MARK, ProfiledStep, operator_table, read_steps
@@ -41,13 +41,13 @@ class ProfilingMeter:
         self._session = session
         self.steps = 0
 
-    def run(self, step: Step, buffers: Buffers, tokens: Tensor, readings: Readings) -> tuple[Tensor, Tensor]:
+    def run(self, step: Step, arguments: Arguments, readings: Readings) -> tuple[Tensor, Tensor]:
         """Call `step` once, marked."""
         if self.steps == STEPS_PER_TRACE:
             self._session.stop()
         self.steps += 1
         with record_function(STEP_MARK):
-            return self._inner.run(step, buffers, tokens, readings)
+            return self._inner.run(step, arguments, readings)
 
     def fetch(self, tokens: Tensor, readings: Readings) -> list[int]:
         """As the inner meter does."""

@@ -78,11 +78,11 @@ def test_static_memory_is_the_weights_the_tables_the_cache_and_the_inputs(
     held = {part.name: part.bytes for part in findings["eager"].parts}
     rows = max(BUCKETS)
     floats = 4
-    cache = 2 * CONFIG.layers * rows * CONFIG.context * CONFIG.kv_heads * CONFIG.head_width * floats
+    cache = 2 * CONFIG.layers * rows * (CONFIG.context + 1) * CONFIG.kv_heads * CONFIG.head_width * floats
     assert held["cache"] == cache
     assert held["parameters"] == floats * sum(p.numel() for p in bench.model.parameters())
     assert held["buffers"] == sum(b.numel() * b.element_size() for b in bench.model.buffers())
-    assert held["inputs"] == 8 * (bench.settings.prefill_chunk + 4)
+    assert held["inputs"] == 8 * (sum(bench.buffers[1].chunks) + 4)
 
 
 def test_only_grad_mode_keeps_a_tape(findings: dict[str, MemoryFinding]) -> None:

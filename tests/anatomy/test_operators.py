@@ -477,25 +477,27 @@ def test_a_floor_above_the_step_is_capped_with_both_its_bounds() -> None:
     assert (partly.dispatch.low, partly.dispatch.high) == (0.8, 1.0)
 
 
-def test_a_floor_between_two_buckets_lies_on_their_line(bench: Bench) -> None:
+def test_a_phase_without_a_twin_at_a_bucket_takes_the_floor_of_its_smallest(bench: Bench) -> None:
     calibration = Calibration(bench.model, None)
-    for bucket in (1, 5):
-        buffers = replace(bench.buffers[2], bucket=bucket)
-        calibration.add(MODES["eager"], lambda *arguments: (arguments[0], arguments[0]), buffers)
+    for phase, buckets in (("decode", (1, 2)), ("prefill", (1,))):
+        for bucket in buckets:
+            arguments = bench.buffers[2].arguments("decode")
+            step = lambda *given: (given[0], given[0])  # noqa: E731
+            calibration.add(MODES["eager"], phase, bucket, step, arguments)  # type: ignore[arg-type]
     calibration.first_samples("eager")
-    small, middle, large = (calibration.floor("eager", bucket) for bucket in (1, 2, 5))
-    assert small is not None
-    assert middle is not None
-    assert large is not None
-    for bound in ("seconds", "low", "high"):
-        ends = getattr(small, bound), getattr(large, bound)
-        assert getattr(middle, bound) == pytest.approx(ends[0] + (ends[1] - ends[0]) / 4)
+    floors_of = [calibration.floor("eager", "prefill", bucket) for bucket in (1, 2)]
+    assert [floor and (floor.batch, floor.source) for floor in floors_of] == [
+        (1, "calibrated"),
+        (2, "smallest_batch"),
+    ]
+    decode = calibration.floor("eager", "decode", 2)
+    assert decode is not None
+    assert decode.source == "calibrated"
 
 
 def test_floors_are_of_the_buckets_that_twins_were_prepared_for(bench: Bench) -> None:
     prepare_floors(bench, "eager", [1, 2], quiet)
     assert floors(bench, "eager", [1, 2]).keys() == {1, 2}
-    assert floors(bench, "eager", [1, 7]) == {}
 
 
 def test_a_study_drops_the_floors_earlier_samples(bench: Bench) -> None:

@@ -44,14 +44,15 @@ def test_every_job_gets_one_outcome_in_order_with_a_split_of_its_wall_time(tmp_p
         assert timings.taken_ns < (timings.first_token_ns or 0) < timings.done_ns
 
 
-def test_dispatch_is_steps_times_the_floor_that_the_mode_shows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+def test_dispatch_is_steps_times_what_the_witnesses_of_its_phase_say(tmp_path: Path, phase: str) -> None:
     inbox = serve(tmp_path, [local_job("a", "eager", [PROMPT], 33, ignore_eos=True)])
-    floors = {floor.batch: floor for floor in inbox.modes["eager"].floors}
-    decode = timings_of(inbox).decode
-    assert decode.dispatch_seconds is not None
-    assert floors[1].low <= decode.dispatch_seconds / decode.steps <= floors[1].high or (
-        decode.dispatch_seconds == decode.wall_seconds
-    )
+    floors = {(floor.phase, floor.batch): floor for floor in inbox.modes["eager"].floors}
+    expected = floors[phase, 1].dispatch()  # type: ignore[index]
+    found = getattr(timings_of(inbox), phase)
+    parts = found.dispatch_seconds, found.dispatch_low_seconds, found.dispatch_high_seconds
+    assert parts == pytest.approx([min(found.steps * seconds, found.wall_seconds) for seconds in expected])
+    assert found.clipped == (found.steps * expected[0] > found.wall_seconds)
 
 
 def test_a_mode_that_is_not_there_is_answered_with_those_that_are(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from time import perf_counter_ns
 import psutil
 import pytest
 
+from service.engine import loop
 from service.engine.inbox import Inbox
 from service.engine.loop import Engine
 from service.protocol.messages import (
@@ -104,8 +105,9 @@ def drive(sockets: SocketPair, seen: dict[str, object]) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("restored_globals")
 def test_a_paused_engine_neither_serves_nor_calibrates_and_the_wait_is_queue(
-    sockets: SocketPair, tmp_path: Path
+    sockets: SocketPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(loop, "QUIET_SECONDS", 0.0)
     settings = EngineSettings(
         address="", modes=["eager"], batch_sizes=[1], cache_folder=str(tmp_path), threads=1
     )

@@ -44,18 +44,20 @@ class Traffic:
         temperature: float = 0.0,
         queue_seconds: float = 0.0,
         scatter: float = 0.01,
+        spread: float = 0.0,
         profile: list[StepProfile] | None = None,
     ) -> None:
         """One request, of whose decode dispatch takes `share`; its prefill is all kernel, one step's time."""
         self.now_seconds += 1.0
         prefill_seconds = step_seconds * chunks if prefill_seconds is None else prefill_seconds
         wall = step_seconds * steps * self.random.uniform(1 - scatter, 1 + scatter)
-        decode = phase(steps, wall, wall * share)
+        decode = phase(steps, wall, wall * share, spread)
         timings = Timings(
             queue_seconds=queue_seconds,
             prefill=phase(chunks, prefill_seconds, 0.0),
             decode=decode,
             tokenise_seconds=0,
+            padded_prompt_tokens=64 * chunks,
             involuntary_switches=0,
             dispatch_source="calibrated",
             kernel_source="residual",
@@ -96,7 +98,8 @@ class Traffic:
                 self.request(mode, bucket, step_seconds[mode], **how)
 
 
-def phase(steps: int, wall: float, dispatch: float) -> PhaseTimings:
+def phase(steps: int, wall: float, dispatch: float, spread: float = 0.0) -> PhaseTimings:
+    """A phase whose estimate of dispatch may be off by a share `spread` either way."""
     return PhaseTimings(
         steps=steps,
         wall_seconds=wall,
@@ -104,6 +107,8 @@ def phase(steps: int, wall: float, dispatch: float) -> PhaseTimings:
         device_span_seconds=None,
         kernel_seconds=wall - dispatch,
         sync_wait_seconds=None,
+        dispatch_low_seconds=dispatch * (1 - spread),
+        dispatch_high_seconds=dispatch * (1 + spread),
     )
 
 
@@ -115,7 +120,7 @@ def test_the_fastest_mode_is_advised_with_its_speedup_and_the_reason() -> None:
     assert advice.speedup.value == pytest.approx(2.0, rel=0.02)
     assert advice.speedup.low < advice.speedup.value < advice.speedup.high
     assert advice.samples == MINIMUM_ROUNDS
-    assert "11 tokens after 1 prompt chunk, greedy" in advice.reason
+    assert "11 tokens after 64 of padded prompt, greedy" in advice.reason
     assert "60%" in advice.reason
 
 
@@ -180,6 +185,15 @@ def test_the_index_is_that_of_decode_alone() -> None:
     advice = traffic.served.advise(1, [1], MODES)
     assert advice.index == pytest.approx(0.25)
     assert advice.bound == "balanced"
+
+
+def test_a_class_is_named_only_where_the_whole_interval_of_the_index_lies_in_it() -> None:
+    traffic = Traffic()
+    traffic.in_turn(FAST, share=0.55, spread=0.2)
+    advice = traffic.served.advise(1, [1], MODES)
+    assert advice.index == pytest.approx(0.45)
+    assert advice.bound is None
+    assert "undecided between balanced and kernel-bound" in advice.reason
 
 
 def test_a_batch_is_advised_on_by_its_bucket_and_the_crossover_lies_where_eager_turns() -> None:

@@ -13,8 +13,12 @@ TIMINGS = {
     "other_seconds", "total_seconds", "time_to_first_token_seconds", "involuntary_switches", "prefill",
     "decode", "sources", "kernels", "launches", "profiled",
 }  # fmt: skip
-EXTRA = {"border_seconds", "tokenise_seconds"}
+EXTRA = {"padded_prompt_tokens", "attended_tokens", "border_seconds", "tokenise_seconds"}
 PHASE = {
+    "dispatch_low_seconds",
+    "dispatch_high_seconds",
+    "clipped",
+    "minor_faults",
     "steps",
     "wall_seconds",
     "dispatch_seconds",

@@ -16,7 +16,7 @@ def test_every_configured_mode_is_listed_with_what_it_costs(front: Front) -> Non
     assert compiled["state"] == "ready"
     assert compiled["warmup_seconds"] > 0
     assert compiled["cache"] == "cold"
-    assert [floor["batch"] for floor in compiled["dispatch_floors"]] == [1, 4]
+    assert [floor["batch"] for floor in compiled["dispatch_floors"]] == [1, 4, 1, 4]
     assert compiled["dispatch_floors"][0]["source"] == "calibrated"
     assert compiled["parity"]["passed"] is True
 
@@ -74,7 +74,7 @@ def test_openapi_describes_which_sources_are_a_lower_and_which_an_upper_estimate
     schemas = front.http.get("/openapi.json").json()["components"]["schemas"]
     description = " ".join(schemas["Sources"]["description"].split())
     assert 'A "calibrated" dispatch is a lower estimate' in description
-    assert 'A "residual" kernel is an upper estimate' in description
+    assert "Beside a calibrated dispatch that is an upper estimate" in description
 
 
 def test_openapi_describes_the_bodies_with_an_example(front: Front) -> None:

@@ -5,18 +5,12 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtests.report.comparison import (
-    choose,
-    compare,
-    noise_factor,
-    payback_requests,
-    slowest_over_fastest,
-    typical,
-)
+from loadtests.report.comparison import slowest_over_fastest, typical
 from loadtests.run.warmup import WarmUp
+from service.statistics.choice import choose, compare
 
 durations = st.floats(1e-6, 1e3)
 rounds = st.lists(durations, min_size=8, max_size=20).map(lambda values: dict(enumerate(values, 1)))
@@ -64,20 +58,6 @@ def test_only_shared_rounds_are_compared() -> None:
         compare({1: 0.1}, {2: 0.1})
 
 
-def test_the_noise_of_the_control_is_shown_and_decides_nothing() -> None:
-    small = compare(steady(1.0, 0.001), steady(0.95, 0.001), noise=1.2)
-    assert (small.word, small.noise) == ("faster", 1.2)
-
-
-def test_noise_is_one_without_a_control_and_infinite_with_a_single_round() -> None:
-    assert noise_factor(steady(1), None) == 1
-    assert noise_factor({1: 1.0}, {1: 1.1}) == math.inf
-
-
-def test_a_control_that_is_off_widens_the_band_to_where_it_lies() -> None:
-    assert noise_factor(steady(1.0, 0.001), drifting(1.1, 0.001)) > 1.1
-
-
 @given(rounds)
 def test_a_mode_is_not_different_from_itself(values: dict[int, float]) -> None:
     comparison = compare(values, values)
@@ -113,16 +93,6 @@ def test_the_speedup_is_the_ratio_of_the_typical_latencies_shown(
     assert compare(first, second).speedup.value == pytest.approx(ratio, rel=1e-6)
 
 
-@given(rounds, rounds)
-def test_noise_is_at_least_one_and_the_same_from_both_sides(
-    first: dict[int, float], second: dict[int, float]
-) -> None:
-    noise = noise_factor(first, second)
-    assume(math.isfinite(noise))
-    assert noise >= 1
-    assert noise_factor(second, first) == pytest.approx(noise, rel=1e-6)
-
-
 def test_the_fastest_is_shipped_where_nothing_is_like_it() -> None:
     choice = choose({"eager": steady(0.3), "no_grad": steady(0.2), "compiled": steady(0.1)})
     assert choice is not None
@@ -154,16 +124,6 @@ def test_a_mode_that_is_not_faster_than_eager_is_not_shipped_for_being_like_the_
     assert choice is not None
     assert choice.tied == ("no_grad",)
     assert choice.ship == "compiled"
-
-
-def test_warm_up_pays_back_by_what_each_request_saves() -> None:
-    assert payback_requests(41.0, 1.0, 0.5, 0.25) == 160
-    assert payback_requests(0.9, 1.0, 0.3, 0.1) == 0
-
-
-@pytest.mark.parametrize("values", [(41.0, 1.0, 0.1, 0.1), (None, 1.0, 0.3, 0.1), (41.0, None, 0.3, 0.1)])
-def test_warm_up_never_pays_back_without_a_gain_or_a_known_cost(values: tuple) -> None:
-    assert payback_requests(*values) is None
 
 
 def test_modes_are_as_far_apart_as_the_slowest_from_the_fastest() -> None:

@@ -17,18 +17,28 @@ from rich.console import Console
 
 from loadtests.plan.cells import Cell
 from loadtests.plan.presets import make_plan
-from loadtests.report.formatting import crossing, significant
+from loadtests.report.formatting import significant
 from loadtests.report.report_files import PLOTLY_BUNDLE, embedded, make_report, plots
 from loadtests.report.results import read_results
 from loadtests.report.terminal import print_table
 from loadtests.report.verdict import Findings
-from loadtests.run.run_file import read_run, write_run
-from service.statistics.boundedness import Crossover
+from loadtests.run.rows import read_rows
+from loadtests.run.run_file import SweepRun, read_run, write_run
+from loadtests.run.validation import validate, write_validation
+from tests.support.made_evidence import (
+    edit_rows,
+    edit_run,
+    with_compilations,
+    with_floors,
+    with_intervals,
+    with_machine,
+)
 from tests.support.made_results import ALIKE, CLEAR, make_results
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
+EFFECTIVE = set(CLEAR) - {"reduce-overhead"} | {"compiled-cpp"}
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +57,7 @@ def page(folder: Path) -> str:
 
 def test_the_known_winner_is_the_headline_everywhere(clear: Path) -> None:
     headline = make_report(clear)
-    assert headline["text"].startswith("Ship compiled at batch 1, 4 and 16 (2.5")
+    assert headline["text"].startswith("compiled is the mode to ship at batch 1, 4 and 16 (2.5")
     assert headline["valid"] is True
     assert [batch["ship"] for batch in headline["batches"]] == ["compiled"] * 3
     assert all(b["speedup"]["low"] < 2.5 * 1.05 and b["word"] == "faster" for b in headline["batches"])
@@ -58,14 +68,16 @@ def test_the_known_winner_is_the_headline_everywhere(clear: Path) -> None:
 
 def test_without_a_detectable_difference_eager_is_kept(tmp_path: Path) -> None:
     headline = make_report(make_results(tmp_path, ALIKE, scatter=0.05))
-    assert headline["text"] == "Keep eager at batch 1, 4 and 16: nothing is detectably faster."
+    assert headline["text"].startswith("eager, tied with ")
+    assert "stays at batch" in headline["text"]
+    assert {batch["ship"] for batch in headline["batches"]} == {"eager"}
     assert "no detectable difference" in page(tmp_path)
-    assert not re.search(r'<td class="left (faster|slower)">', page(tmp_path))
+    assert not re.search(r'<span class="(faster|slower)">', page(tmp_path))
 
 
 def test_a_slower_mode_is_called_slower(tmp_path: Path) -> None:
     make_report(make_results(tmp_path, CLEAR | {"compiled": 1.5}))
-    assert '<td class="left slower">slower</td>' in page(tmp_path)
+    assert '<span class="slower">slower</span>' in page(tmp_path)
 
 
 def test_too_few_rounds_are_reported_as_undecided(tmp_path: Path) -> None:
@@ -91,7 +103,8 @@ def test_a_tie_names_the_fastest_and_prefers_the_simpler(tmp_path: Path) -> None
     tie = CLEAR | {"compiled": 0.4, "reduce-overhead": 0.3999}
     headline = make_report(make_results(tmp_path, tie, scatter=0.05))
     assert {batch["ship"] for batch in headline["batches"]} == {"compiled"}
-    assert "reduce-overhead cannot be told from it; of tied modes, the simplest" in page(tmp_path)
+    assert "compiled and compiled-cpp tie at batch" in page(tmp_path)
+    assert {tuple(batch["tied"]) for batch in headline["batches"]} <= {("compiled",), ("reduce-overhead",)}
 
 
 @pytest.mark.parametrize(("switches", "scatter"), [(5, 0.01), (0, 0.4)])
@@ -107,26 +120,10 @@ def test_an_answer_from_a_quiet_machine_is_not_provisional(clear: Path) -> None:
     assert "Provisional" not in page(clear)
 
 
-def test_payback_is_the_extra_warm_up_over_what_a_request_saves(clear: Path) -> None:
-    findings = Findings(read_results(clear))
-    verdict = findings.main[0]
-    saved = verdict.baseline.latency.value - verdict.of("compiled").latency.value
-    assert verdict.of("compiled").payback == pytest.approx((41.5 - 1.2) / saved, abs=1)
-    assert f"{verdict.of('compiled').payback:,} requests" in page(clear)
-
-
-def test_a_compilation_that_does_not_help_never_pays_back(tmp_path: Path) -> None:
-    findings = Findings(read_results(make_results(tmp_path, CLEAR | {"compiled": 1.2})))
-    assert findings.main[0].of("compiled").payback == "never"
-    assert findings.main[0].of("no_grad").payback == "nothing to pay back"
-
-
 def test_the_index_is_kernel_over_kernel_and_dispatch(clear: Path) -> None:
     findings = Findings(read_results(clear))
-    assert findings.main[0].baseline.index == pytest.approx(0.0005 / (0.0005 + 0.0016))
-    assert findings.main[0].bound == "balanced"
-    assert findings.main[2].bound == "kernel-bound"
-    assert 1 < (findings.crossover.batch or 0) < 16
+    assert findings.main[0].baseline.decode.index == pytest.approx(0.0005 / (0.0005 + 0.0016))
+    assert 1 < (findings.crossover.typical.batch or 0) < 16
 
 
 def test_the_parts_of_a_request_sum_to_its_total(clear: Path) -> None:
@@ -184,7 +181,7 @@ def test_the_heat_map_has_a_cell_with_the_index_of_every_mode_and_batch(clear: P
         for mode, index in zip(trace.y, trace.customdata, strict=True)
     }
     assert shown == {
-        (summary.cell.mode, column): summary.index
+        (summary.effective, column): summary.decode.index
         for column, verdict in enumerate(findings.main)
         for summary in verdict.modes
     }
@@ -202,10 +199,10 @@ def test_an_embedded_figure_cannot_end_its_script_element(clear: Path) -> None:
 def test_every_plot_has_its_title_and_caption_and_axis_units(clear: Path) -> None:
     drawn = list(plots(Findings(read_results(clear))))
     assert [plot.id for plot in drawn] == [
+        "speedup",
+        "parts",
         "latency",
         "throughput",
-        "parts",
-        "speedup",
         "index",
         "floors",
         "knee",
@@ -228,9 +225,9 @@ def test_modes_have_one_colour_in_every_plot(clear: Path) -> None:
     seen: dict[str, set[Any]] = {}
     for plot in plots(Findings(read_results(clear))):
         for trace in plot.figure.data:
-            if trace.type == "scatter" and trace.name in CLEAR:
+            if trace.type == "scatter" and trace.name in EFFECTIVE:
                 seen.setdefault(trace.name, set()).add(trace.line.color or trace.marker.color)
-    assert set(seen) == set(CLEAR)
+    assert set(seen) == EFFECTIVE
     assert all(len(colours) == 1 for colours in seen.values())
 
 
@@ -239,7 +236,7 @@ def test_without_kernel_times_a_gpu_report_states_it_and_shows_the_wait(tmp_path
     text = page(tmp_path)
     assert "kernel time is not measured here" in text
     assert "sync wait" in text
-    assert "estimate" not in text.partition("<h2>Plots")[0]
+    assert "Not proved" not in text
 
 
 def test_other_conditions_have_answers_of_their_own(tmp_path: Path) -> None:
@@ -279,62 +276,159 @@ def test_cold_caches_are_mentioned_on_a_cpu_only(tmp_path: Path, device: str) ->
     assert ("cold caches" in page(tmp_path)) is (device == "cpu")
 
 
-@pytest.mark.parametrize("source", ["residual", "sampled"])
-def test_a_residual_kernel_is_called_an_upper_estimate_and_a_measured_one_is_not(
-    tmp_path: Path, source: str
-) -> None:
+def test_only_a_split_that_was_estimated_is_called_not_proved(tmp_path: Path) -> None:
     rows = make_results(tmp_path) / "requests.jsonl"
-    rows.write_text(rows.read_text().replace('"kernel":"residual"', f'"kernel":"{source}"'))
     make_report(tmp_path)
-    for text in (page(tmp_path).partition("<h2>Plots")[0], (tmp_path / "report.md").read_text()):
-        assert ("at most 24 % in eager" in text) is (source == "residual")
-        assert ("By upper estimate, eager" in text) is (source == "residual")
-        assert "24 % in eager" in text
-    assert ("upper estimate" in printed(tmp_path, 120)) is (source == "residual")
-
-
-@pytest.mark.parametrize(
-    ("found", "upper_estimate", "text"),
-    [
-        (
-            Crossover("below", 1.0),
-            True,
-            "by upper estimate, eager's kernels outlast its dispatch from",
-        ),
-        (Crossover("below", 1.0), False, "eager's kernels outlast its dispatch from batch 1 on"),
-        (Crossover("above", 8.0), True, "even by upper estimate, eager's dispatch outlasts its kernels"),
-        (Crossover("above", 8.0), False, "eager's dispatch outlasts its kernels"),
-    ],
-)
-def test_the_crossing_carries_the_estimate(found: Crossover, upper_estimate: bool, text: str) -> None:
-    assert crossing(found, upper_estimate).startswith(text)
+    for text in (
+        page(tmp_path).partition("<h2>")[0],
+        (tmp_path / "report.md").read_text(),
+        printed(tmp_path, 120),
+    ):
+        assert "Not proved on this machine" in text
+    rows.write_text(rows.read_text().replace('"kernel":"residual"', '"kernel":"sampled"'))
+    make_report(tmp_path)
+    for text in (page(tmp_path), (tmp_path / "report.md").read_text(), printed(tmp_path, 120)):
+        assert "Not proved" not in text
+        assert "Dispatch is estimated" not in text
 
 
 def test_a_shipped_mode_that_runs_as_something_else_is_named_with_it_and_the_reason(tmp_path: Path) -> None:
     headline = make_report(make_results(tmp_path, CLEAR | {"reduce-overhead": 0.3}))
-    assert headline["text"].startswith("Ship reduce-overhead (here: compiled-cpp) at batch 1, 4 and 16")
+    assert headline["text"].startswith("compiled-cpp, the CPU's reduce-overhead, is the mode to ship")
     assert {(b["ship"], b["effective"]) for b in headline["batches"]} == {("reduce-overhead", "compiled-cpp")}
     cards = page(tmp_path).partition("<h2>")[0]
-    assert 'reduce-overhead<span class="under">here: compiled-cpp</span>' in cards
+    assert 'compiled-cpp<span class="under">the CPU&#39;s reduce-overhead</span>' in cards
     for text in (cards, (tmp_path / "report.md").read_text()):
         assert "reduce-overhead runs here as compiled-cpp: a CPU has no CUDA graphs." in text
-    assert "→ reduce-overhead (here: compiled-cpp): 3" in printed(tmp_path, 120)
+    assert "→ compiled-cpp, the CPU's reduce-overhead: 3" in printed(tmp_path, 120)
 
 
-def test_a_selftest_of_this_machine_and_commit_is_shown_and_of_others_is_not(tmp_path: Path) -> None:
+def test_the_first_screen_says_what_the_selftest_proved_by_name(tmp_path: Path) -> None:
     folder = tmp_path / "sweep"
     folder.mkdir()
     make_report(make_results(folder))
-    assert "not run on this machine" in page(folder)
+    first_screen = page(folder).partition("<h2>")[0]
+    assert 'class="chip warn">selftest not run on this machine and commit' in first_screen
     other = tmp_path / "selftest"
     other.mkdir()
-    found = {"commit": "0123456789ab", "cpu": "a CPU", "passed": True, "detail": "9 of 9 checks"}
-    (other / "selftest.json").write_text(json.dumps(found | {"cpu": "another"}))
-    make_report(folder)
-    assert "not run on this machine" in page(folder)
+    run = read_run(folder)
+    found = {
+        "commit": run.environment["commit"], "cpu": run.environment["cpu"], "complete": True,
+        "device": run.engine.get("device_name"), "created": "2026-01-02T00:00:00Z", "outcome": "undecided",
+        "detail": "8 of 9 rows passed; undecided: a row",
+    }  # fmt: skip
     (other / "selftest.json").write_text(json.dumps(found))
     make_report(folder)
-    assert "passed: 9 of 9 checks" in page(folder)
+    said = "selftest undecided: 8 of 9 rows passed; undecided: a row"
+    assert f'class="chip warn">{said}' in page(folder).partition("<h2>")[0]
+    assert "8 of 9 rows passed; undecided: a row" in (folder / "report.md").read_text()
+    (other / "selftest.json").write_text(
+        json.dumps(found | {"outcome": "passed", "detail": "9 of 9 rows passed"})
+    )
+    make_report(folder)
+    assert 'class="chip">selftest passed: 9 of 9 rows passed' in page(folder).partition("<h2>")[0]
+
+
+@pytest.fixture(scope="module")
+def complete(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A reported sweep of a service that records everything, on a machine that was busy in two rounds."""
+    folder = with_intervals(make_results(tmp_path_factory.mktemp("complete")), 0.1)
+    with_compilations(with_floors(folder, off=0.02, moved=1.2))
+    with_machine(folder, [9e9, 9e9, 5e9, *[9e9] * 5], [0.0] * 7 + [0.05])
+
+    def faults(row: dict[str, Any]) -> None:
+        row["prefill"]["minor_faults"] = 2600 if row["mode"] == "eager" else 0
+        row["decode"] |= {"minor_faults": 0, "clipped": row["mode"] == "compiled"}
+
+    edit_rows(folder, faults)
+    edit_run(folder, lambda run: run.engine.update(memory={"resident": 700 * 2**20}))
+    run = read_run(folder)
+    write_validation(folder, validate(run, read_rows(folder), None, None))
+    make_report(folder)
+    return folder
+
+
+def test_everything_that_a_run_recorded_is_in_page_and_markdown(complete: Path) -> None:
+    for text in (page(complete), (complete / "report.md").read_text()):
+        for expected in (
+            "resident 700 MiB",
+            "512 cache positions per sequence",
+            "padded to 16",
+            "attended cache positions in the last step 64",
+            "2,600",
+            "page faults",
+            "clipped",
+            "first token",
+            "round 3 (memory read at 5.0 GB/s",
+            "round 8 (steal time 5.0%",
+            "moved",
+            "1.20",
+            "mean less typical",
+            "cold start",
+            "interval: ",
+        ):
+            assert expected in text.replace("Cold start", "cold start"), expected
+
+
+def test_what_an_old_folder_did_not_record_is_said_to_be_unknown(clear: Path) -> None:
+    for text in (page(clear), (clear / "report.md").read_text()):
+        assert "padded to unknown" in text
+        assert "interval unknown" in text
+        assert "Payback is unknown" in text
+        assert "not recorded" in text
+        assert "page faults</th>" not in text
+
+
+def test_bars_stack_prefill_and_decode_apart_and_sum_to_the_total(complete: Path) -> None:
+    findings = Findings(read_results(complete))
+    (bars,) = [plot.figure for plot in plots(findings) if plot.id == "parts"]
+    first = [trace for trace in bars.data if trace.xaxis in (None, "x")]
+    assert [trace.name for trace in first] == [
+        "queue",
+        "prefill dispatch",
+        "prefill kernel",
+        "decode dispatch",
+        "decode kernel",
+        "other",
+    ]
+    summed = [sum(values) for values in zip(*(trace.x for trace in first), strict=True)]
+    totals = [1e3 * (s.total_seconds or 0.0) for s in findings.main[0].modes[::-1]]
+    assert summed == pytest.approx(totals)
+
+
+def test_floors_of_too_few_samples_have_no_interval_and_are_not_judged(
+    complete: Path, tmp_path: Path
+) -> None:
+    def open_ends(run: SweepRun) -> None:
+        status = [floor for mode in run.modes for floor in mode["dispatch_floors"]]
+        for floor in [*run.floors_before, *run.floors_after, *status]:
+            floor.update(low=None, high=None)
+
+    folder = shutil.copytree(complete, tmp_path / "copy")
+    edit_run(folder, open_ends)
+    make_report(folder)
+    for text in (page(folder), (folder / "report.md").read_text()):
+        assert "no interval" in text
+        assert "falls, within the intervals" in text
+
+
+def test_marked_rounds_are_shaded_in_the_latencies_over_time(complete: Path, clear: Path) -> None:
+    shaded = {}
+    for folder in (complete, clear):
+        (plot,) = [p for p in plots(Findings(read_results(folder))) if p.id == "timeline"]
+        shaded[folder] = [note.text for note in plot.figure.layout.annotations]
+    assert shaded[complete] == ["warm-up", "round 3 marked", "round 8 marked"]
+    assert shaded[clear] == ["warm-up"]
+
+
+@pytest.mark.parametrize(
+    "folder", sorted((ROOT / "benchmarks").glob("*/requests.jsonl")), ids=lambda p: p.parent.name
+)
+def test_every_committed_run_can_be_reported_again(folder: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(folder.parent, tmp_path / folder.parent.name)
+    headline = make_report(copy)
+    assert len(headline["batches"]) == 3
+    assert f"<h1>{headline['text']}</h1>".replace("'", "&#39;") in page(copy)
 
 
 def printed(folder: Path, width: int) -> str:
@@ -346,10 +440,10 @@ def printed(folder: Path, width: int) -> str:
 
 def test_the_terminal_has_a_row_per_mode_and_the_conclusion(clear: Path) -> None:
     text = printed(clear, 120)
-    for mode in CLEAR:
+    for mode in EFFECTIVE:
         assert len(re.findall(rf"^ {mode} ", text, flags=re.MULTILINE)) >= 3
     assert "→ compiled: 2.5" in text
-    assert "Ship compiled" in text
+    assert "compiled is the mode to ship" in text
 
 
 def test_the_terminal_prints_failed_gates_first(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_a_twin_has_the_names_and_dtypes_of_its_model(cache: torch.dtype) -> Non
         name: value.dtype for name, value in model.state_dict().items()
     }
     assert twin.rotary.dtype == model.rotary.dtype == cache
-    assert twin.new_cache(2, cache)[0][0].shape[:2] == (2, twin.config.context)
+    assert twin.new_cache(2, cache)[0][0].shape[:2] == (2, twin.config.context + 1)
 
 
 def test_the_seeded_sizes_use_the_tokenizer_of_tiny() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from models.config import CONFIGS
 from service.measure.native_stacks import Recording, Sample
-from service.selftest.cross_check_perf import Window, kernel_shares
+from service.selftest.cross_check_perf import Shares, Window, kernel_shares, shares_of
 from service.selftest.cross_check_widths import curvature, family, intercept
 
 
@@ -36,3 +36,7 @@ def test_samples_are_counted_in_the_window_in_which_they_were_taken() -> None:
     seen.samples = [Sample(instant, side) for instant, side in taken]
     assert kernel_shares(windows, seen) == [0.5, 1.0, None]
     assert windows[0].twin_share == pytest.approx(0.4)
+    assert shares_of(windows, seen) == [
+        Shares(windows[0].twin_share, 0.5),
+        Shares(windows[1].twin_share, 1.0),
+    ]

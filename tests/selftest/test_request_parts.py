@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from service.selftest.request_parts import request_parts
+from service.selftest.check import run_check
+from service.selftest.request_parts import parts_check
+from service.selftest.results import CheckResult
 
 
 class MadeUpService:
@@ -37,8 +39,11 @@ class MadeUpService:
 
 
 def verdicts(service: MadeUpService) -> list[str]:
-    rows = request_parts(service, lambda text: None, {"eager": 0.6e-3})  # type: ignore[arg-type]
-    return [row.verdict for row in rows]
+    return [row.verdict for row in rows_of(service, {"eager": 0.6e-3})]
+
+
+def rows_of(service: MadeUpService, engine_seconds: dict[str, float]) -> list[CheckResult]:
+    return run_check("parts", parts_check(engine_seconds), service, lambda text: None)
 
 
 def test_parts_pass_where_they_are_positive_sum_up_and_their_pieces_agree() -> None:
@@ -49,3 +54,9 @@ def test_a_negative_part_a_wrong_sum_and_a_missing_piece_each_fail_their_own_row
     assert verdicts(MadeUpService(kernel_seconds=-1e-3, total_seconds=2e-3)) == ["fail", "pass", "pass"]
     assert verdicts(MadeUpService(total_seconds=5e-3)) == ["pass", "fail", "pass"]
     assert verdicts(MadeUpService(border_seconds=1e-5)) == ["pass", "pass", "fail"]
+
+
+def test_without_the_engine_s_seconds_the_check_fails_instead_of_leaving_a_row_out() -> None:
+    (row,) = rows_of(MadeUpService(), {})
+    assert (row.name, row.verdict) == ("parts", "fail")
+    assert "could not be measured" in row.note

@@ -133,7 +133,8 @@ def test_reading_is_off_the_clock_of_a_sample(
         clock.now_ns += 700
         return step(*arguments)
 
-    samples = cold_seconds(timed, allocate(hollow(), [1], 1)[1], slow, evict_before, count=3)
+    arguments = allocate(hollow(), [1], 1)[1].arguments("decode")
+    samples = cold_seconds(timed, arguments, slow, evict_before, count=3)
     assert samples == [700e-9] * 3
     reads_per_step = 1 if evict_before else len(weights_by_reader(model))
     assert clock.now_ns == (LEAD_STEPS_OF_FLOOR + 3) * (700 + reads_per_step * 2_000_000)
@@ -152,9 +153,9 @@ def test_twins_take_turns_and_only_wide_ones_get_further_samples(
 ) -> None:
     twins = Calibration(model, hollow())
     taken: list[str] = []
-    buffers = allocate(hollow(), [1], 1)[1]
+    arguments = allocate(hollow(), [1], 1)[1].arguments("decode")
     for mode in ("eager", "no_grad"):
-        twins.add(MODES[mode], build_step(MODES[mode], hollow()), buffers)
+        twins.add(MODES[mode], "decode", 1, build_step(MODES[mode], hollow()), arguments)
 
     def sample(self: Calibration, twin: TwinStep, *_: object) -> None:
         taken.append(twin.mode)

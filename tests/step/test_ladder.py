@@ -103,7 +103,7 @@ def test_callables_of_one_mode_share_no_compiled_entry(model: Transformer) -> No
 def test_all_modes_compute_the_same_greedy_token(model: Transformer, buffers: Buffers) -> None:
     chosen = {}
     for mode in LADDER:
-        buffers.chunk.copy_(torch.arange(16).view(2, 8))
+        buffers.chunks[8].copy_(torch.arange(16).view(2, 8))
         buffers.positions.zero_()
         buffers.last.fill_(7)
         _, greedy = build_step(mode, model)(*buffers.arguments("prefill"))

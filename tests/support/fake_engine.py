@@ -48,6 +48,8 @@ WORK_SECONDS = 0.004
 """How long a job takes at least: more than the timings that the fake claims."""
 
 GB = 2**30
+PHASES: tuple[Phase, ...] = ("prefill", "decode")
+
 MEMORY = {
     f"{kind}_{stat}": GB
     for kind in ("allocated", "reserved", "active", "inactive_split")
@@ -283,7 +285,16 @@ class FakeEngine:
                 graph_breaks=self.compilations.get(mode, 0),
                 recompiles=self.compilations.get(mode, 0),
                 floors=[
-                    Floor(batch=batch, seconds=3e-5, low=2e-5, high=4e-5, samples=99, source="calibrated")
+                    Floor(
+                        phase=phase,
+                        batch=batch,
+                        seconds=3e-5,
+                        low=2e-5,
+                        high=4e-5,
+                        samples=99,
+                        source="calibrated",
+                    )
+                    for phase in PHASES
                     for batch in self.settings.batch_sizes
                     if "no_twin" not in self.options
                 ],

@@ -52,8 +52,11 @@ def floors(mode: str) -> list[dict[str, Any]]:
             "low": 0.97 * seconds,
             "high": 1.04 * seconds,
             "samples": 64,
-            "source": "interpolated" if batch == 4 else "calibrated",
+            "phase": phase,
+            "source": "calibrated" if phase == "decode" or batch == 1 else "smallest_batch",
+            "stacks": None,
         }
+        for phase in ("prefill", "decode")
         for batch in (1, 4, 16)
     ]
 

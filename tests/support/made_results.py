@@ -91,6 +91,8 @@ def _row(
             "sync_wait_seconds": 0.001,
             "sources": {"dispatch": "measured", "kernel": None},
         }
+        for phase in ("prefill", "decode"):
+            measured[phase] |= {"kernel_seconds": None, "sync_wait_seconds": 0.0005}
     fields: dict[str, object] = {
         "run": "a-run",
         "cell": cell.name,

@@ -120,8 +120,8 @@ def split_steps(
 ) -> dict[Key, DispatchSplit]:
     """Dispatch and kernels of every case.
 
-    On a CPU by the hollow twins at the smallest and the largest batch, interpolated between; on CUDA by the
-    host's clock and the profiler. Raises StudyError for a model that has no twin.
+    On a CPU by the hollow twins at each batch; on CUDA by the host's clock and the profiler.
+    Raises StudyError for a model that has no twin.
     """
     if bench.device.type == "cuda":
         return {key: _on_cuda(bench, case, steps.hosts[key]) for key, case in cases.items()}

@@ -95,7 +95,7 @@ def static_memory(bench: Bench, buffers: Buffers) -> list[StaticMemory]:
     """What is held whether a step runs or not. All buckets share the cache of the largest."""
     model = bench.model
     bucket = buffers.bucket
-    inputs = [buffers.chunk, buffers.token, buffers.positions, buffers.last, buffers.one]
+    inputs = [*buffers.chunks.values(), buffers.token, buffers.positions, buffers.last, buffers.one]
     return [
         StaticMemory(
             name="parameters", bytes=distinct_bytes(model.parameters()), what="the weights, tied ones once"

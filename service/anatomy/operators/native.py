@@ -1,24 +1,25 @@
-"""The native functions of a mode's steps, sampled by perf and classed as kernel or host."""
+"""The native functions of a mode's steps, sampled and classed as kernel or host."""
 
 from __future__ import annotations
 
 import os
-import platform
 from collections import Counter
+from contextlib import closing
 from time import perf_counter_ns
 
 import msgspec
 
 from service.anatomy.progress import Report
 from service.measure.cases import Bench, Case
-from service.measure.native_stacks import PerfError, Sample, recording
-from service.measure.symbols import Side, rule_of
+from service.step.native.perf_events import PerfError
+from service.step.native.stacks import Sample, StackSampler
+from service.step.native.symbols import Side, rule_of
 
 ANSWER_SECONDS = 5.0
 """Time limit for the study of a warm step."""
 
-PERF_SECONDS = 2.4
-"""Fixed time of perf: to start, to stop, and to read the symbols of torch's libraries."""
+SYMBOL_SECONDS = 1.0
+"""Time to read the symbols of torch's libraries, once per process."""
 
 SAMPLED_SECONDS = 0.4
 LEAST_SECONDS = 0.1
@@ -48,7 +49,7 @@ class NativeSamples(msgspec.Struct, frozen=True, kw_only=True):
 
 def late(taken: float) -> bool:
     """Whether any sampling would exceed ANSWER_SECONDS in a study that took `taken` seconds so far."""
-    return taken + PERF_SECONDS > ANSWER_SECONDS
+    return taken + SYMBOL_SECONDS > ANSWER_SECONDS
 
 
 def left_out() -> NativeSamples:
@@ -61,7 +62,7 @@ def left_out() -> NativeSamples:
 
 def sampling_seconds(taken: float) -> float:
     """Seconds to sample in a study that took `taken` seconds so far, within ANSWER_SECONDS."""
-    return max(LEAST_SECONDS, min(SAMPLED_SECONDS, ANSWER_SECONDS - PERF_SECONDS - taken))
+    return max(LEAST_SECONDS, min(SAMPLED_SECONDS, ANSWER_SECONDS - SYMBOL_SECONDS - taken))
 
 
 def note_of_cut(seconds: float) -> str | None:
@@ -77,32 +78,28 @@ def note_of_cut(seconds: float) -> str | None:
 def sample_native(
     bench: Bench, case: Case, report: Report, seconds: float = SAMPLED_SECONDS
 ) -> NativeSamples:
-    """Run steps under perf for `seconds`, at least one. Where that is impossible, `reason` is set."""
+    """Sample steps for `seconds`, at least one. Where that is impossible, `reason` is set."""
     if bench.device.type != "cpu":
-        return _nothing("on CUDA kernels run on the device, which perf does not sample")
-    if platform.machine() != "x86_64":
-        return _nothing("symbols are classed for x86_64 only")
-    report("sampling native functions with perf")
-    # The parent's cores, because this process may be pinned to those that perf is to leave free.
-    elsewhere = os.sched_getaffinity(os.getppid()) - set(bench.cpus) or set(bench.cpus)
+        return _nothing("on CUDA kernels run on the device, where the host's stacks do not reach")
+    report("sampling native functions")
     steps = 0
     try:
-        with recording(elsewhere) as seen:
+        with closing(StackSampler()) as sampler:
             case.call()
-            began = now = perf_counter_ns()
-            while now - began < seconds * 1e9:
-                case.call()
-                steps += 1
-                now = perf_counter_ns()
+            with sampler.recording() as seen:
+                began = perf_counter_ns()
+                while perf_counter_ns() - began < seconds * 1e9:
+                    case.call()
+                    steps += 1
     except PerfError as error:
         return _nothing(str(error))
-    return summary([sample for sample in seen.samples if began <= sample.instant_ns < now], steps)
+    return summary(seen.samples, steps)
 
 
 def summary(samples: list[Sample], steps: int) -> NativeSamples:
     """The most frequent symbols of `samples`, with their shares."""
     if not samples:
-        return _nothing("perf gave no samples of this process")
+        return _nothing("there were no samples of this process")
     counts = Counter((sample.symbol, os.path.basename(sample.binary), sample.side) for sample in samples)
     paths = {(sample.symbol, os.path.basename(sample.binary)): sample.binary for sample in samples}
     return NativeSamples(

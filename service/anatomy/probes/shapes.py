@@ -52,7 +52,7 @@ def unbucketed_shape(probed: ProbedModel, report: Report) -> FaultComparison:
 
 def _prompts(probed: ProbedModel) -> list[Tensor]:
     """Chunks of different lengths, all shorter than a whole one. Raises StudyError where too few fit."""
-    chunk = probed.buffers.chunk
+    chunk = probed.buffers.arguments("prefill")[0]
     longest = chunk.shape[1] - 1
     lengths = range(longest, max(longest - _MOST_LENGTHS, 1), -1)
     if len(lengths) <= LIMIT:

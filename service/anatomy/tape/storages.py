@@ -110,7 +110,9 @@ def owned_by(bench: Bench, buffers: Buffers) -> Iterator[tuple[OwnerKind, str, T
     for layer, (keys, values) in enumerate(buffers.cache):
         yield "cache", f"layer {layer} keys", keys
         yield "cache", f"layer {layer} values", values
-    for name in ("chunk", "token", "positions", "last", "one"):
+    for length, chunk in buffers.chunks.items():
+        yield "input", f"chunk of {length}", chunk
+    for name in ("token", "positions", "last", "one"):
         yield "input", name, getattr(buffers, name)
 
 

@@ -1,4 +1,4 @@
-"""`GET /v1/modes`: every configured mode, with its state and its costs."""
+"""`GET /v1/modes`: every configured mode and its costs; `POST /v1/floors`: their floors anew."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from service.front.api.answers import reply
+from service.front.api.openapi import GENERATION_ERRORS
 from service.front.api.state import state_of
-from service.front.schemas.modes import ModeBody, ModesAnswer
+from service.front.schemas.modes import FloorSamplesBody, FloorsAnswer, ModeBody, ModesAnswer
 from service.protocol.modes import MODES
 from service.protocol.status import ModeStatus
 
@@ -26,6 +27,24 @@ async def modes(request: Request) -> Response:
     return reply(answer)
 
 
+@router.post("/floors", responses={200: {"model": FloorsAnswer}, 503: GENERATION_ERRORS[503]})
+async def take_floors(request: Request) -> Response:
+    """Take the dispatch floors of all modes anew, once earlier requests are done; requests wait meanwhile.
+
+    For a measurement that wants them settled before and after it, with their samples.
+    """
+    found = await state_of(request).client.calibrate()
+    floors = [
+        msgspec.convert(
+            {**msgspec.to_builtins(one.floor), "mode": one.mode, "samples_seconds": one.samples_seconds},
+            FloorSamplesBody,
+        )
+        for one in found
+    ]
+    answer: FloorsAnswer = {"floors": floors}
+    return reply(answer)
+
+
 def _mode_body(name: str, status: ModeStatus | None) -> ModeBody:
     """One mode; before its first status only its row in the ladder is known."""
     return {
@@ -39,6 +58,7 @@ def _mode_body(name: str, status: ModeStatus | None) -> ModeBody:
         "cache": status.cache if status else None,
         "warmup_seconds": status.warmup_seconds if status else None,
         "compile_seconds": status.compile_seconds if status else [],
+        "compilations": msgspec.to_builtins(status.compilations) if status else [],
         "graph_breaks": status.graph_breaks if status else 0,
         "recompiles": status.recompiles if status else 0,
         "dispatch_floors": msgspec.to_builtins(status.floors) if status else [],

@@ -24,7 +24,7 @@ REQUEST_BUCKETS = (
 COMPILE_BUCKETS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0)
 
 _PART = " Observed for requests that ended well and were not profiled; one boundary set for all parts."
-_ESTIMATE = " On a CPU an estimate (dispatch a lower, kernel an upper one): read its mean, not its quantiles."
+_ESTIMATE = " On a CPU an estimate by sampled stacks or the hollow twin: read its mean, not its quantiles."
 
 
 def _counter(name: str, labels: str, start: Start, help_: str, of_requests: bool = False) -> MetricSpec:
@@ -88,10 +88,10 @@ CATALOGUE: tuple[MetricSpec, ...] = (
     _gauge("step_launches", "mode phase", "once measured",
         "Launch calls per step, from the last profiled request; a graph replay is one."),
     _gauge("device_bound_index", "mode batch", "once measured",
-        "Kernel / (kernel + dispatch), from the sums since the start: < 0.2 launch-bound, >= 0.5 "
+        "Kernel / (kernel + dispatch) of decode, from the sums since the start: < 0.2 launch-bound, >= 0.5 "
         "kernel-bound."),
     _gauge("dispatch_floor_seconds", "mode batch", "once measured",
-        "Dispatch of one decode step of the hollow twin."),
+        "Dispatch of one decode step of the hollow twin: a lower estimate of a real step's."),
     _counter("tokens_total", "mode kind", "always",
         "Tokens taken in (prompt) and generated.", of_requests=True),
     MetricSpec("batch_size", "histogram", ("mode",), "Sequences per executed batch.", of_requests=True),
@@ -103,8 +103,8 @@ CATALOGUE: tuple[MetricSpec, ...] = (
     _counter("fallbacks_total", "mode reason", "always",
         "Requests that ran as another form than declared, as seen in profiled requests."),
     _counter("cudagraph_captures_total", "mode", "cuda",
-        "CUDA graphs captured at warm-up: one per callable (phase and batch bucket, and the floor's "
-        "hollow twins) of a mode that replays them."),
+        "CUDA graphs captured at warm-up: one per shape (phase, batch bucket, prefill length and reach of "
+        "attention, and the floor's hollow twins) of a mode that replays them."),
     _counter("cudagraph_replays_total", "mode", "cuda",
         "Steps, prefill and decode, of requests that ended well and ran as the form of their mode that "
         "replays a graph per step."),

@@ -110,7 +110,7 @@ class Metrics:
             write("warmup_seconds", status.warmup_seconds, name, status.cache or "none")
         if status.parity is not None:
             write("mode_parity_max_abs_logit_difference", status.parity.max_abs_logit_difference, name)
-        for floor in status.floors:
+        for floor in (floor for floor in status.floors if floor.phase == "decode"):
             write("dispatch_floor_seconds", floor.seconds, name, str(floor.batch))
 
     def engine_lost(self) -> None:
@@ -179,7 +179,7 @@ class Metrics:
             each = phase.dispatch_steps_seconds or [dispatch / steps] * steps
             self._observe_steps("step_dispatch_seconds", each, mode, name)
         self._observe_steps("step_device_span_seconds", phase.device_span_steps_seconds, mode, name)
-        if dispatch is not None and kernel is not None and dispatch + kernel > 0:
+        if name == "decode" and dispatch is not None and kernel is not None and dispatch + kernel > 0:
             kernels, dispatches = self._bound.get((mode, batch), (0.0, 0.0))
             self._bound[mode, batch] = kernels, dispatches = kernels + kernel, dispatches + dispatch
             self._series.write("device_bound_index", kernels / (kernels + dispatches), mode, batch)

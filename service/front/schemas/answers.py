@@ -49,7 +49,11 @@ class Usage(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class PhaseBody:
-    """Sums over the steps of one phase; null: this device cannot measure it."""
+    """Sums over the steps of one phase; null: this device cannot measure it.
+
+    `dispatch_low_seconds` to `dispatch_high_seconds` is the interval of an estimated dispatch; `clipped`: the
+    estimate was longer than the phase, and was cut to it.
+    """
 
     steps: int
     wall_seconds: float | None
@@ -57,13 +61,19 @@ class PhaseBody:
     device_span_seconds: float | None
     kernel_seconds: float | None
     sync_wait_seconds: float | None
+    dispatch_low_seconds: float | None
+    dispatch_high_seconds: float | None
+    clipped: bool
+    minor_faults: int
 
 
 class Sources(TypedDict):
     """How dispatch and kernel were found; null: not at all.
 
+    A "sampled" dispatch is the share of real steps in which the engine's native stacks were in no kernel.
     A "calibrated" dispatch is a lower estimate: that of a hollow twin of the model, whose kernels do nothing.
-    A "residual" kernel is an upper estimate: what dispatch leaves of the wall-clock time.
+    A "residual" kernel is what dispatch leaves of the wall-clock time. Beside a calibrated dispatch that is
+    an upper estimate.
     """
 
     dispatch: Source | None
@@ -72,7 +82,11 @@ class Sources(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class TimingsBody:
-    """From the body parsed until just before the answer is serialised, in parts that add up."""
+    """From the body parsed until just before the answer is serialised, in parts that add up.
+
+    `padded_prompt_tokens` are the tokens per row that prefill computed, padding included; `attended_tokens`
+    the cache positions that attention read in the last decode step.
+    """
 
     queue_seconds: float
     dispatch_seconds: float | None
@@ -85,6 +99,8 @@ class TimingsBody:
     total_seconds: float
     time_to_first_token_seconds: float | None
     involuntary_switches: int
+    padded_prompt_tokens: int
+    attended_tokens: int
     prefill: PhaseBody
     decode: PhaseBody
     sources: Sources

@@ -9,15 +9,51 @@ from typing_extensions import TypedDict
 from service.protocol.status import Cache, Readiness
 
 
-class FloorBody(TypedDict):
-    """Dispatch of one decode step, by batch bucket."""
+class StacksBody(TypedDict):
+    """The kernels' share of a real step, by samples of the engine's native stacks."""
 
+    kernel_share: float
+    low: float
+    high: float
+    samples: int
+    step_seconds: float
+
+
+class FloorBody(TypedDict):
+    """Dispatch of one step, by phase and batch bucket; `stacks` is its second witness."""
+
+    phase: Literal["prefill", "decode"]
     batch: int
     seconds: float
     low: float
     high: float
     samples: int
-    source: Literal["calibrated", "interpolated"]
+    source: Literal["calibrated", "smallest_batch"]
+    stacks: StacksBody | None
+
+
+class FloorSamplesBody(FloorBody):
+    """A floor of one mode, with the samples that it was taken from."""
+
+    mode: str
+    samples_seconds: list[float]
+
+
+class FloorsAnswer(TypedDict):
+    """Answer of POST /v1/floors; empty where this device or model has no hollow twin."""
+
+    floors: list[FloorSamplesBody]
+
+
+class CompilationBody(TypedDict):
+    """The first call of one compiled callable; `cold_seconds` is null until an empty cache was seen."""
+
+    phase: Literal["prefill", "decode"]
+    batch: int
+    twin: bool
+    seconds: float
+    cold: bool
+    cold_seconds: float | None
 
 
 class ParityBody(TypedDict):
@@ -44,6 +80,7 @@ class ModeBody(TypedDict):
     cache: Cache | None
     warmup_seconds: float | None
     compile_seconds: list[float]
+    compilations: list[CompilationBody]
     graph_breaks: int
     recompiles: int
     dispatch_floors: list[FloorBody]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.measure.symbols import RULES, parse, side_of
+from service.step.native.symbols import RULES, side_of
 
 TORCH = "/site-packages/torch/lib/libtorch_cpu.so"
 PYTHON = "/lib/libpython3.11.so.1.0"
@@ -23,6 +23,9 @@ KERNEL_SAMPLES = [
     ("cpp_fused_argmax_7", "/cache/ib/cib5difnrecxncnszy63.main.so"),
     ("__memmove_avx512_unaligned_erms", "/usr/lib/x86_64-linux-gnu/libc.so.6"),
     ("[unknown]", "//anon"),
+    ("memcpy", "/usr/lib/x86_64-linux-gnu/libc.so.6"),
+    ("[unknown]", "/usr/lib/x86_64-linux-gnu/libm.so.6"),
+    ("at::internal::serial_for_each(c10::ArrayRef<long>, char**, unsigned long)", TORCH),
 ]
 HOST_SAMPLES = [
     ("_PyEval_EvalFrameDefault", PYTHON),
@@ -38,7 +41,6 @@ HOST_SAMPLES = [
     ("torch::dynamo::(anonymous namespace)::GuardManager::check_nopybind", "libtorch_python.so"),
     ("inductor_entry_impl", "/cache/ib/cib5difnrecxncnszy63.main.so"),
     ("kernel@plt", "/cache/ab/cldz37mw2hsrmid4ns5f4efiutywx4.main.so"),
-    ("clear_page_erms", "[kernel.kallsyms]"),
     ("__vdso_clock_gettime", "[vdso]"),
 ]
 
@@ -53,11 +55,9 @@ def test_what_only_leads_to_kernels_is_host(symbol: str, binary: str) -> None:
     assert side_of(symbol, binary) == "host"
 
 
+def test_what_the_operating_system_does_is_neither() -> None:
+    assert side_of("clear_page_erms", "[kernel.kallsyms]") == "system"
+
+
 def test_every_class_of_symbols_gives_its_reason() -> None:
     assert all(rule.reason and (rule.symbol or rule.binary) for rule in RULES)
-
-
-def test_a_line_of_perf_script_is_read_with_its_instant_and_brackets_in_names() -> None:
-    line = " 3824.868798141:      7fdd7c4c181a torch::(anonymous namespace)::check (int) (/lib/libtorch.so)\n"
-    assert parse(line) == (3824868798141, "torch::(anonymous namespace)::check (int)", "/lib/libtorch.so")
-    assert parse("# a comment") is None

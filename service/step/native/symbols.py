@@ -1,7 +1,8 @@
-"""Classes the functions that `perf` samples as kernel or host: one rule per class, with its reason.
+"""Classes sampled functions as kernel or host: one rule per class, with its reason.
 
 As on a GPU, functions that compute on tensors' elements are kernel, and all that leads to them (Python,
-dispatcher, shape checks, allocator, guards) is host. The first rule that matches counts.
+dispatcher, shape checks, allocator, guards) is host. What the operating system does is neither. The first
+rule that matches counts.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-Side = Literal["kernel", "host"]
+Side = Literal["kernel", "host", "system"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Rule:
 
 
 RULES: tuple[Rule, ...] = (
-    Rule("operating system", "host", "page faults come from the allocator, interrupts from no operator",
+    Rule("operating system", "system", "interrupts come from no operator, and page faults are counted apart",
          binary=r"^\[(kernel|guest)"),
     Rule("stubs", "host", "a jump through the linkage table is part of a call", symbol=r"@plt$"),
     Rule("matrix products", "kernel", "MKL's own functions, packing and small-size entry included",
@@ -41,6 +42,10 @@ RULES: tuple[Rule, ...] = (
     Rule("fused kernels", "kernel", "functions of Inductor's generated libraries that loop over elements",
          symbol=r"^(kernel(\(|$)|cpp_fused_|cpp_CppMicroGemm)", binary=r"\.so$"),
     Rule("element functions", "kernel", "vector mathematics that the loops call", symbol=r"^Sleef_"),
+    Rule("scalar functions", "kernel", "the C library's mathematics, for elements that vectors leave over",
+         binary=r"/libm[.-]"),
+    Rule("walk over elements", "kernel", "TensorIterator's way between inner loops: index arithmetic",
+         symbol=r"^at::internal::serial_for_each|^at::DimCounter::"),
     Rule("vectorised loops", "kernel", "compiled once per instruction set: only inner loops are",
          symbol=r"at::native::(DEFAULT|AVX2|AVX512|ZVECTOR|SVE\d*|VSX)::|at::vec::|VectorizedLoop"),
     Rule("inner loops", "kernel", "what TensorIterator calls for the elements of one chunk",
@@ -49,7 +54,7 @@ RULES: tuple[Rule, ...] = (
     Rule("kernels by name", "kernel", "native functions that are the registered kernel of their operator",
          symbol=r"at::native::\(anonymous namespace\)::\w*_kernel(_impl)?\b"),
     Rule("copies", "kernel", "moving and clearing tensors' bytes",
-         symbol=r"^_*(mem(cpy|move|set)|mempcpy)\w*(_avx|_evex|_erms|_sse2)", binary=r"libc[.-]"),
+         symbol=r"^_*(mem(cpy|move|set)|mempcpy)", binary=r"libc[.-]"),
 )  # fmt: skip
 """Anything else is host."""
 
@@ -62,15 +67,3 @@ def side_of(symbol: str, binary: str) -> Side:
 def rule_of(symbol: str, binary: str) -> str:
     """The name of the rule that classes a sample; `anything else` where none does."""
     return next((rule.name for rule in RULES if rule.matches(symbol, binary)), "anything else")
-
-
-_LINE = re.compile(r"^\s*(\d+)\.(\d{9}):\s+[0-9a-f]+\s+(.*) \((.*)\)$")
-
-
-def parse(line: str) -> tuple[int, str, str] | None:
-    """(nanoseconds, symbol, binary) of a line of `perf script -F time,ip,sym,dso --ns`, else None."""
-    found = _LINE.match(line.rstrip("\n"))
-    if found is None:
-        return None
-    seconds, nanoseconds, symbol, binary = found.groups()
-    return int(seconds) * 1_000_000_000 + int(nanoseconds), symbol, binary

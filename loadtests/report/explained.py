@@ -1,0 +1,137 @@
+"""Sentences that explain one answer from its numbers: kernel-bound beside a gain, shares, payback."""
+
+from __future__ import annotations
+
+from loadtests.plan.cells import BASELINE
+from loadtests.report.formatting import in_seconds, listed, milliseconds, significant, times
+from loadtests.report.payback import REMEDY, Cost, Payback, Requests, is_compiled
+from loadtests.report.phases import Phase
+from loadtests.report.summaries import Summary, Verdict
+from loadtests.report.wording import short_name
+from loadtests.run.run_file import SweepRun
+from service.statistics.boundedness import bound, bounds_within
+
+LARGE_GAIN = 1.3
+"""From this speed-up on, `kernel-bound` beside it needs a word of explanation."""
+
+MANY_FAULTS = 10
+"""Page faults per request that are worth a word."""
+
+
+def kernel_bound_and_faster(verdict: Verdict, run: SweepRun) -> str | None:
+    """Why a mode gains much although the baseline's decode is, or may be, kernel-bound; by its own parts."""
+    base, shipped = verdict.baseline, verdict.shipped
+    if shipped is None or shipped.comparison is None or shipped.comparison.speedup.value < LARGE_GAIN:
+        return None
+    kernels, dispatches = ((base.parts[part], shipped.parts[part]) for part in ("kernel", "dispatch"))
+    if not _maybe_kernel_bound(base.decode) or None in (*kernels, *dispatches):
+        return None
+    saved = base.mean_seconds - shipped.mean_seconds
+    changes = [
+        f"{_change(name, *pair)}{cause}"
+        for name, pair, cause in (
+            ("kernel time", kernels, _cause(kernels, is_compiled(run.mode(shipped.cell.mode)))),
+            ("dispatch", dispatches, ""),
+        )
+    ]
+    gain = times(shipped.comparison.speedup.value)
+    return (
+        f"{_what_is_bound(base.decode)}, and {short_name(shipped)} is still {gain} as fast: of the "
+        f"{milliseconds(saved)} that a request saves, {' and '.join(changes)}{_faults(base, shipped)}."
+    )
+
+
+def _maybe_kernel_bound(phase: Phase) -> bool:
+    if phase.interval is not None:
+        return "kernel-bound" in bounds_within(phase.interval)
+    return bound(phase.index) == "kernel-bound"
+
+
+def _what_is_bound(decode: Phase) -> str:
+    if decode.bound:
+        return f"{BASELINE}'s decode is {decode.bound}"
+    return f"Kernels are {100 * (decode.index or 0.0):.0f} % of {BASELINE}'s decode (interval unknown)"
+
+
+def _change(name: str, before: float | None, after: float | None) -> str:
+    fell = (before or 0.0) - (after or 0.0)
+    verb = "come from" if fell >= 0 else "are lost to"
+    ends = f"{significant(1e3 * (before or 0.0))} → {significant(1e3 * (after or 0.0))} ms"
+    return f"{milliseconds(abs(fell))} {verb} {name} ({ends})"
+
+
+def _cause(kernels: tuple[float | None, float | None], compiled: bool) -> str:
+    before, after = kernels
+    fell = before is not None and after is not None and after < 0.9 * before
+    return ", because fusing removes kernel work too," if compiled and fell else ""
+
+
+def _faults(base: Summary, shipped: Summary) -> str:
+    """The page faults that the baseline has and the mode to ship has not: they are booked as kernel."""
+    before, after = (faults(summary) for summary in (base, shipped))
+    if before is None or after is None or before - after < MANY_FAULTS:
+        return ""
+    return f"; {before - after:,.0f} page faults fewer are a part of the kernel time"
+
+
+def faults(summary: Summary) -> float | None:
+    """Minor page faults per request, of both phases; None where they were not recorded."""
+    counts = [phase.minor_faults for phase in summary.phases if phase.minor_faults is not None]
+    return sum(counts) if counts else None
+
+
+def shares(summaries: list[Summary]) -> str:
+    """Kernels' share of dispatch and kernel time (the device-bound index) of both phases, decode first."""
+    if all(summary.decode.index is None for summary in summaries):
+        return "Launch- or kernel-bound is unknown: kernel time is not measured here."
+    unknown = all(summary.decode.interval is None for summary in summaries)
+    phases = []
+    for place, name in ((1, "decode"), (0, "prefill")):
+        known = [(s, s.phases[place]) for s in summaries if s.phases[place].index is not None]
+        phases.append(f"{name} {', '.join(f'{_share(phase)} in {short_name(s)}' for s, phase in known)}")
+    told = "; ".join(phases)
+    return f"Kernels' share: {told}{' (intervals unknown: not recorded)' if unknown else ''}."
+
+
+def _share(phase: Phase) -> str:
+    value = f"{100 * (phase.index or 0.0):.0f} %"
+    if phase.interval is None:
+        return value
+    return f"{value} ({100 * phase.interval.low:.0f}–{100 * phase.interval.high:.0f})"
+
+
+def paid_back(shipped: Summary) -> str:
+    """After how many requests of this batch size the mode's compilations have paid back, warm and cold."""
+    back = shipped.payback
+    match back.requests:
+        case "nothing to pay back":
+            return "Nothing is compiled: there is nothing to pay back."
+        case "unknown":
+            return f"Payback is unknown: this run did not record what each compilation took; {REMEDY}."
+        case "never":
+            return f"Its compilations never pay back: it is not faster than {_reference(back)}."
+        case "undecided":
+            return (
+                f"Whether its compilations pay back is undecided: it cannot be told from {_reference(back)}."
+            )
+    return f"{_paid(back, back.cost)}, against {_reference(back)}."
+
+
+def _reference(back: Payback) -> str:
+    return f"{back.reference}, the fastest mode without a compiler"
+
+
+def _paid(back: Payback, cost: Cost | None) -> str:
+    if cost is None:
+        return "Its compilations are paid back after an unknown number of requests"
+    parts = [_after(back.requests, cost.seconds, f"{cost.cache} cache")]
+    if cost.cache != "cold":
+        parts.append(_after(back.cold_requests, cost.cold_seconds, "empty cache"))
+    return f"Its compilations for this batch are paid back after {listed(parts)}"
+
+
+def _after(requests: Requests, seconds: float | None, cache: str) -> str:
+    article = "an" if cache.startswith("empty") else "a"
+    if isinstance(requests, str):
+        return f"an unknown number from {article} {cache} ({REMEDY})"
+    return f"{requests:,} requests from {article} {cache} ({in_seconds(seconds)})"

@@ -1,0 +1,55 @@
+"""The selftest that stands for a sweep's machine and commit: the newest complete one beside its results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from loadtests.run.run_file import SweepRun
+
+SELFTEST_FILE = "selftest.json"
+
+Document = dict[str, Any]
+"""The contents of a `selftest.json`."""
+
+
+def find_selftest(results: Path, run: SweepRun) -> Document | None:
+    """The newest selftest of the same commit, processor and device in the folders beside `results`.
+
+    Only a complete one counts: every check, no uncommitted change, default model, dtype and modes. None: no
+    such selftest, or the sweep itself had uncommitted changes, of which none can be.
+    """
+    if run.environment.get("dirty"):
+        return None
+    fitting = [found for found in _documents(results.parent) if _stands_for(found, run)]
+    return max(fitting, key=lambda found: str(found.get("created", "")), default=None)
+
+
+def _documents(folder: Path) -> Iterator[Document]:
+    for path in folder.glob(f"*/{SELFTEST_FILE}"):
+        document = msgspec.json.decode(path.read_bytes())
+        if isinstance(document, dict):
+            yield document
+
+
+def _stands_for(found: Mapping[str, Any], run: SweepRun) -> bool:
+    """Documents of the first format do not say whether they are complete, and do not count."""
+    here = run.environment
+    device = run.engine.get("device_name")
+    return (
+        found.get("complete") is True
+        and found.get("commit") is not None
+        and (found.get("commit"), found.get("cpu")) == (here.get("commit"), here.get("cpu"))
+        and (device is None or found.get("device") == device)
+    )
+
+
+def selftest_line(found: Mapping[str, Any] | None) -> str:
+    """What a report says of it: the outcome, and by name every row that did not pass."""
+    if found is None:
+        return "not run on this machine and commit (launchbound selftest)"
+    words = {"passed": "passed", "failed": "FAILED", "undecided": "undecided"}
+    return f"{words[found['outcome']]}: {found['detail']}"

@@ -1,0 +1,68 @@
+"""Prefill and decode of a cell apart: what each took per request, and its device-bound index."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from loadtests.report.frame import PhaseName
+from service.statistics.boundedness import bound_in_words, device_bound_index
+from service.statistics.estimates import Split, index_interval
+from service.statistics.intervals import Interval
+
+_MEANS = ("steps", "wall_seconds", "dispatch_seconds", "dispatch_low_seconds", "dispatch_high_seconds")
+_MORE_MEANS = ("kernel_seconds", "sync_wait_seconds", "minor_faults")
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One phase of a cell's requests; seconds, steps and page faults are means per request.
+
+    None: not measured on this device, or not recorded in this folder. `interval` is that of the index: the
+    dispatch interval of the rows, widened by the scatter of the rounds; None where rows of an estimate carry
+    no interval. `clipped` counts requests whose estimated dispatch was cut to the phase's wall time.
+    """
+
+    name: PhaseName
+    steps: float | None
+    wall_seconds: float | None
+    dispatch_seconds: float | None
+    dispatch_low_seconds: float | None
+    dispatch_high_seconds: float | None
+    kernel_seconds: float | None
+    sync_wait_seconds: float | None
+    minor_faults: float | None
+    clipped: int
+    index: float | None
+    interval: Interval | None
+
+    @property
+    def bound(self) -> str | None:
+        """The class of the index, or between which it is undecided; None where its interval is unknown."""
+        return bound_in_words(self.interval) if self.interval else None
+
+    @property
+    def step_wall_seconds(self) -> float | None:
+        """Wall time of one step."""
+        return self.wall_seconds / self.steps if self.wall_seconds is not None and self.steps else None
+
+
+def phase_of(rows: pl.DataFrame, name: PhaseName) -> Phase:
+    """The phase `name` of the measured `rows` of one cell."""
+    means = {field: rows.select(pl.col(f"{name}_{field}").mean()).item() for field in (*_MEANS, *_MORE_MEANS)}
+    return Phase(
+        name=name,
+        **means,
+        clipped=rows.select(pl.col(f"{name}_clipped").fill_null(False).sum()).item(),
+        index=device_bound_index(means["kernel_seconds"], means["dispatch_seconds"]),
+        interval=index_interval(splits_by_round(rows, name)),
+    )
+
+
+def splits_by_round(rows: pl.DataFrame, name: PhaseName) -> list[Split]:
+    """Per round the sums of dispatch, kernel and dispatch's ends, over the rows that have all of them."""
+    columns = [f"{name}_{part}_seconds" for part in ("dispatch", "kernel", "dispatch_low", "dispatch_high")]
+    complete = rows.drop_nulls(columns)
+    sums = complete.group_by("round").agg(pl.col(columns).sum()).sort("round")
+    return [Split(*values) for values in sums.select(columns).rows()]

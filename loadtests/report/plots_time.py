@@ -1,0 +1,68 @@
+"""The report's plot of latency over time, which shows what the machine did while it was measured."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+import polars as pl
+
+from loadtests.report.plotting import SYMBOLS, Plot, base, colour, log_axis, translucent
+from loadtests.report.verdict import Findings
+from loadtests.run.machine import marked_rounds
+
+
+def timeline(findings: Findings) -> Plot | None:
+    """Every request's latency in the order of measuring, warm-up shaded."""
+    rows = findings.results.rows.filter(pl.col("ok") & pl.col("load").is_null()).sort("start")
+    if rows.is_empty():
+        return None
+    began = rows["start"].min()
+    rows = rows.with_columns((pl.col("start") - pl.lit(began)).alias("at"))
+    figure = base("seconds since the first request", "latency, ms")
+    warm = rows.filter(pl.col("stage") == "warmup")
+    if not warm.is_empty():
+        figure.add_vrect(
+            x0=0,
+            x1=warm["at"].max(),
+            line={"width": 0},
+            layer="below",
+            fillcolor=translucent("#8A94A6", 0.2),
+            annotation={"text": "warm-up", "font": {"size": 11}},
+            annotation_position="top left",
+        )
+    _shade_marked(figure, rows, findings)
+    sizes = sorted(rows["batch_size"].unique().to_list())
+    for mode in findings.results.run.plan.modes:
+        mine = rows.filter(pl.col("mode") == mode)
+        figure.add_scatter(
+            x=mine["at"].to_list(),
+            y=(1e3 * mine["latency_seconds"]).to_list(),
+            mode="markers",
+            name=findings.label(mode),
+            marker={
+                "color": colour(mode),
+                "size": 5,
+                "opacity": 0.75,
+                "symbol": [SYMBOLS[sizes.index(size) % len(SYMBOLS)] for size in mine["batch_size"]],
+            },
+            text=mine["cell"].to_list(),
+            hovertemplate="%{text}<br>%{y:.4g} ms at %{x:.1f} s<extra></extra>",
+        )
+    figure.update_yaxes(**log_axis((1e3 * rows["latency_seconds"]).to_list()))
+    shapes = ", ".join(f"{SYMBOLS[n % len(SYMBOLS)]} = batch {size}" for n, size in enumerate(sizes))
+    return Plot("timeline", figure, {"shapes": shapes})
+
+
+def _shade_marked(figure: go.Figure, rows: pl.DataFrame, findings: Findings) -> None:
+    """Rounds in which the machine was not itself."""
+    for marked in marked_rounds(findings.results.run.machine_by_round):
+        mine = rows.filter((pl.col("stage") == "measure") & (pl.col("round") == marked.round))
+        if not mine.is_empty():
+            figure.add_vrect(
+                x0=mine["at"].min(),
+                x1=(mine["at"] + mine["latency_seconds"]).max(),
+                line={"width": 0},
+                layer="below",
+                fillcolor=translucent("#E9A23B", 0.18),
+                annotation={"text": f"round {marked.round} marked", "font": {"size": 10}},
+                annotation_position="bottom left",
+            )

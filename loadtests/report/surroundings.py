@@ -1,0 +1,133 @@
+"""Where a run was measured, how its modes came up, and how to measure it again, as plain values."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+from loadtests.report import formatting
+from loadtests.report.payback import REMEDY
+from loadtests.report.plotting import colour
+from loadtests.run.environment import cpu_model
+from loadtests.run.run_file import SweepRun
+
+
+def subject(run: SweepRun) -> list[str]:
+    """What was measured where, in a few short phrases."""
+    engine = run.engine
+    device = engine.get("device_name") if engine.get("device") == "cuda" else run.environment.get("cpu")
+    threads = engine.get("threads")
+    phrases = [
+        f"model {engine.get('model', 'unknown')}",
+        str(engine.get("dtype", "")),
+        str(device or cpu_model()),
+        f"{threads} thread{'s' if threads != 1 else ''}" if engine.get("device") == "cpu" else "",
+        f"torch {engine.get('torch', 'unknown')}",
+        run.started[:10],
+        f"commit {run.environment.get('commit') or 'unknown'}"
+        + ("+" if run.environment.get("dirty") else ""),
+    ]
+    return [phrase for phrase in phrases if phrase]
+
+
+def mode_status(run: SweepRun, name: str) -> dict[str, Any]:
+    """Parity, warm-up and effective form of one mode, as text."""
+    status = run.mode(name)
+    parity = status.get("parity")
+    compilations = [c["seconds"] for c in status.get("compilations") or []] or status.get("compile_seconds")
+    row: dict[str, Any] = {
+        "mode": name,
+        "colour": colour(name),
+        "removes": status.get("removes") or "",
+        "effective": status.get("effective") or "unknown",
+        "reason": status.get("reason") or "",
+        "warmup": f"{formatting.significant(status['warmup_seconds'])} s"
+        if status.get("warmup_seconds")
+        else "–",
+        "cache": status.get("cache") or "–",
+        "compilations": len(compilations or []),
+        "compile_seconds": f"{formatting.significant(sum(compilations))} s" if compilations else "–",
+        "cold_start": _cold_start(status),
+        "parity": "not checked",
+        "difference": "–",
+        "tokens": "–",
+        "passed": None,
+    }
+    if parity:
+        row["passed"] = parity["passed"]
+        row["parity"] = "in parity" if parity["passed"] else "OUT OF PARITY"
+        row["difference"] = f"{parity['max_abs_logit_difference']:.1e} of {parity['tolerance']:.0e} allowed"
+        row["tokens"] = (
+            f"{parity['differing_tokens']} of {parity['positions']} differ, {parity['near_ties']} near ties"
+        )
+    return row
+
+
+def _cold_start(status: dict[str, Any]) -> str:
+    """What all compilations of a mode, twins too, take with an empty compile cache."""
+    compilations = status.get("compilations") or []
+    if not compilations:
+        return "unknown" if status.get("compile_seconds") else "–"
+    seconds = [c["seconds"] if c["cold"] else c.get("cold_seconds") for c in compilations]
+    if None in seconds:
+        return f"unknown: {REMEDY}"
+    return f"{formatting.significant(sum(seconds))} s"
+
+
+def environment(run: SweepRun) -> Iterator[tuple[str, str]]:
+    """The measurement's environment, as label and text."""
+    engine = run.engine
+    here = run.environment
+    shape = f"{engine.get('layers')} layers × {engine.get('width')}, context {engine.get('context')}"
+    yield "model", f"{engine.get('model')}, {engine.get('parameters', 0):,} parameters, {shape}"
+    yield "model hash", str(engine.get("model_hash"))
+    yield "device", f"{engine.get('device_name') or engine.get('device')}, {engine.get('dtype')}"
+    if engine.get("no_twin") and engine.get("device") == "cpu":
+        yield "dispatch", f"not measured, because there is no hollow twin: {engine['no_twin']}"
+    threads = engine.get("threads")
+    share = run.client.cpu_share
+    yield "engine", f"{threads} thread{'s' if threads != 1 else ''} on {_cores(engine.get('cpus'))}"
+    used = "" if share is None else f", {share:.0%} of one used"
+    yield "load generator", f"on {_cores(run.client.cpus)}{used}"
+    yield "torch", f"{engine.get('torch')}" + (f", CUDA {engine['cuda']}" if engine.get("cuda") else "")
+    yield "CPU", f"{here.get('cpu')}, {here.get('cores')} cores"
+    for gpu in here.get("gpus") or []:
+        yield "GPU", ", ".join(f"{name} {value}" for name, value in gpu.items())
+    yield "system", f"{here.get('distribution')}, {here.get('system')}, Python {here.get('python')}"
+    yield (
+        "clock",
+        f"{here.get('cpu_megahertz') or 'unknown'} MHz, governor {here.get('governor') or 'not readable'}",
+    )
+    yield "memory", _memory(engine)
+    yield "load average", ", ".join(f"{load:.2f}" for load in here.get("load_average") or [])
+    dirty = {True: " with uncommitted changes", False: ", clean", None: ""}[here.get("dirty")]
+    yield "commit", f"{here.get('commit') or 'unknown'}{dirty}"
+    yield "run", f"{run.run}, {run.started} to {run.ended or 'unknown'}"
+    yield "context", f"{formatting.whole(engine.get('context'))} cache positions per sequence"
+    yield "batch buckets", f"{engine.get('batch_buckets')}, prefill chunk {engine.get('prefill_chunk')}"
+
+
+def _memory(engine: dict[str, Any]) -> str:
+    """The engine's memory by its own names; counts of retries and failures are not bytes."""
+    sizes = {name: value for name, value in (engine.get("memory") or {}).items() if value is not None}
+    counts = {name: sizes.pop(name) for name in ("alloc_retries", "ooms") if name in sizes}
+    parts = [f"{name.replace('_', ' ')} {formatting.size(value)}" for name, value in sizes.items()]
+    parts += [f"{name.replace('_', ' ')} {value}" for name, value in counts.items()]
+    return ", ".join(parts) or "not recorded"
+
+
+def _cores(cpus: list[int] | None) -> str:
+    if not cpus:
+        return "any core"
+    return f"core{'s' if len(cpus) != 1 else ''} {', '.join(map(str, cpus))}"
+
+
+def reproduce(run: SweepRun) -> list[str]:
+    """Commands that measure the same again."""
+    command = ["launchbound", "sweep", "--preset", run.plan.preset, "--seed", str(run.plan.seed)]
+    for name in ("model", "device", "dtype", "modes", "batch_sizes"):
+        if value := run.settings.get(name):
+            command += [f"--{name.replace('_', '-')}", str(value)]
+    commit = run.environment.get("commit")
+    return ([f"git checkout {commit}"] if commit else []) + [shlex.join(command)]

@@ -1,0 +1,95 @@
+"""The two witnesses of the split on a CPU: the hollow twin, and native stacks sampled in the same engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from loadtests.report import formatting
+from loadtests.report.payback import bucket_of
+from loadtests.report.verdict import Findings
+from service.statistics.intervals import Interval
+
+SLACK = 0.005
+"""By which a witness may lie outside the interval: the wall times beside the two are not the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """Kernel's share of one step, by the twin's floor and by the engine's sampled native stacks."""
+
+    mode: str
+    phase: str
+    batch: int
+    twin: Interval
+    stacks: Interval
+    spanned: bool
+
+    @property
+    def difference(self) -> float:
+        """How far the two lie apart, as a share; above 0: the twin says more kernel."""
+        return self.twin.value - self.stacks.value
+
+
+def witnesses(findings: Findings) -> Iterator[Witness]:
+    """Every (mode, phase, batch) of the main conditions whose native stacks were sampled."""
+    run = findings.results.run
+    buckets = run.engine.get("batch_buckets") or []
+    stacks = {
+        (floor["mode"], floor["phase"], floor["batch"]): floor
+        for floor in [*run.floors_before, *run.floors_after]
+        if floor.get("stacks")
+    }
+    for verdict in findings.main:
+        for summary in verdict.modes:
+            for phase in summary.phases:
+                floor = stacks.get((summary.cell.mode, phase.name, bucket_of(verdict.batch_size, buckets)))
+                wall = phase.step_wall_seconds
+                if floor is None or not wall:
+                    continue
+                twin = _share_left(floor, wall)
+                seen = _interval(floor["stacks"], "kernel_share")
+                spanned = phase.interval is not None and all(
+                    phase.interval.low - SLACK <= share <= phase.interval.high + SLACK
+                    for share in (twin.value, seen.value)
+                )
+                yield Witness(
+                    findings.label(summary.cell.mode), phase.name, verdict.batch_size, twin, seen, spanned
+                )
+
+
+def _share_left(floor: dict[str, Any], wall: float) -> Interval:
+    """Kernel's share of a step by the twin: 1 − floor / wall, at least 0; ends without a value are open."""
+    slowest, fastest = (wall if floor["high"] is None else floor["high"]), floor["low"] or 0.0
+    value, low, high = (max(0.0, 1 - seconds / wall) for seconds in (floor["seconds"], slowest, fastest))
+    return Interval(value, low, high, int(floor["samples"]))
+
+
+def _interval(found: dict[str, Any], name: str) -> Interval:
+    low, high = found["low"] or 0.0, 1.0 if found["high"] is None else found["high"]
+    return Interval(found[name], low, high, int(found["samples"]))
+
+
+def witnesses_told(seen: list[Witness], findings: Findings) -> Iterator[str]:
+    """How far the two lie apart at most, and what was not sampled."""
+    yield _compared(seen)
+    steps = [(s, p) for v in findings.main for s in v.modes for p in s.phases if p.step_wall_seconds]
+    if len(seen) < len(steps):
+        combinations = f"{len(seen)} of {len(steps)} combinations of mode, phase and batch"
+        yield f"Native stacks were sampled for {combinations}."
+
+
+def _compared(seen: list[Witness]) -> str:
+    worst = max(seen, key=lambda witness: abs(witness.difference))
+    points = f"{100 * abs(worst.difference):.0f} points"
+    case = f"{worst.mode}, {worst.phase}, batch {worst.batch}"
+    shares = f"{worst.twin.value:.0%} kernel by the twin, {worst.stacks.value:.0%} by sampled native stacks"
+    apart = worst.twin.low > worst.stacks.high or worst.stacks.low > worst.twin.high
+    verb = "disagree by up to" if apart else "agree within"
+    missed = [witness for witness in seen if not witness.spanned]
+    reach = "the intervals span both"
+    if missed:
+        where = formatting.listed([f"{w.mode} {w.phase} batch {w.batch}" for w in missed[:3]])
+        reach = f"the intervals do NOT span both in {len(missed)} of {len(seen)} cases ({where})"
+    return f"On this machine the two witnesses of the split {verb} {points} ({case}: {shares}); {reach}."

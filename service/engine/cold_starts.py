@@ -1,0 +1,36 @@
+"""What each compilation took when the compile cache was empty, kept beside that cache."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import msgspec
+
+FILE = "cold_starts.json"
+
+
+class ColdStarts:
+    """Seconds by name of a callable, for one model, dtype and set of sizes (`key`), in the cache's folder.
+
+    The folder is emptied with the cache, and a record of an older cache is never read.
+    """
+
+    def __init__(self, folder: Path, key: str) -> None:
+        self._file = folder / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}-{FILE}"
+        self._seconds: dict[str, float] = {}
+        if self._file.exists():
+            self._seconds = msgspec.json.decode(self._file.read_bytes(), type=dict[str, float])
+
+    def recorded(self, name: str, cold_seconds: float | None) -> float | None:
+        """What `name` took from an empty cache: `cold_seconds`, which is kept, or what was; None: unknown."""
+        if cold_seconds is not None:
+            self._seconds[name] = cold_seconds
+            self._write()
+        return self._seconds.get(name)
+
+    def _write(self) -> None:
+        temporary = self._file.with_suffix(f".{os.getpid()}")
+        temporary.write_bytes(msgspec.json.encode(self._seconds))
+        temporary.replace(self._file)

@@ -1,0 +1,1 @@
+"""Which native functions a step's time goes to: the kernel's samples of this thread, named and classed."""

@@ -1,0 +1,135 @@
+"""Samples the calling thread by `perf_event_open(2)`: where it is, some thousand times a second."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import platform
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+SAMPLES_PER_SECOND = 4999
+"""Of CPU time. A prime, so that samples do not keep step with anything."""
+
+_RING_PAGES = 128
+_SYSTEM_CALL = {"x86_64": 298, "aarch64": 241}
+_TYPE_SOFTWARE, _CPU_CLOCK = 1, 0
+_SAMPLE_ADDRESS = 1
+_DISABLED, _EXCLUDE_KERNEL, _EXCLUDE_HYPERVISOR, _FREQUENCY = 1 << 0, 1 << 5, 1 << 6, 1 << 10
+_ENABLE, _DISABLE = 0x2400, 0x2401
+_HEAD_AT, _TAIL_AT = 1024, 1032
+_RECORD_SAMPLE, _RECORD_LOST = 9, 2
+_MODE_MASK, _MODE_KERNEL = 7, 1
+_HEADER = struct.Struct("<IHH")
+_WORD = struct.Struct("<Q")
+
+IN_SYSTEM = 0
+"""Stands for every address inside the operating system."""
+
+
+class PerfError(RuntimeError):
+    """Sampling is impossible here; the message has the reason and, where there is one, the remedy."""
+
+
+class AddressSampler:
+    """Samples the thread that made it. Raises PerfError where the system does not allow that."""
+
+    def __init__(self, samples_per_second: int = SAMPLES_PER_SECOND) -> None:
+        self.sees_system = True
+        try:
+            self._event = _open(samples_per_second, _EXCLUDE_HYPERVISOR)
+        except PermissionError:
+            # Without privileges a thread may still sample its own code outside the operating system.
+            self.sees_system = False
+            self._event = _open_own(samples_per_second)
+        page = mmap.PAGESIZE
+        try:
+            self._ring = mmap.mmap(self._event, (1 + _RING_PAGES) * page)
+        except OSError as error:
+            os.close(self._event)
+            raise PerfError(f"no memory for samples ({error}): raise kernel.perf_event_mlock_kb") from error
+        self._page = page
+
+    @contextmanager
+    def sampling(self) -> Iterator[list[int]]:
+        """Within: this thread is sampled. The list has the addresses once the block has ended.
+
+        Raises PerfError where the block was so long that samples were lost.
+        """
+        addresses: list[int] = []
+        fcntl.ioctl(self._event, _ENABLE, 0)
+        try:
+            yield addresses
+        finally:
+            fcntl.ioctl(self._event, _DISABLE, 0)
+            addresses += self._take()
+
+    def close(self) -> None:
+        """Free the event and its memory."""
+        self._ring.close()
+        os.close(self._event)
+
+    def _take(self) -> list[int]:
+        (head,) = _WORD.unpack_from(self._ring, _HEAD_AT)
+        (tail,) = _WORD.unpack_from(self._ring, _TAIL_AT)
+        size = _RING_PAGES * self._page
+        begin, length = tail % size, head - tail
+        ring = self._ring[self._page : self._page + size]
+        records = (ring + ring)[begin : begin + length]
+        _WORD.pack_into(self._ring, _TAIL_AT, head)
+        return list(_addresses(records))
+
+
+def _addresses(records: bytes) -> Iterator[int]:
+    at = 0
+    while at < len(records):
+        kind, misc, size = _HEADER.unpack_from(records, at)
+        if kind == _RECORD_LOST:
+            raise PerfError("samples were lost: sample for a shorter time")
+        if kind == _RECORD_SAMPLE:
+            (address,) = _WORD.unpack_from(records, at + _HEADER.size)
+            yield IN_SYSTEM if misc & _MODE_MASK == _MODE_KERNEL else address
+        at += size
+
+
+def _open_own(samples_per_second: int) -> int:
+    try:
+        return _open(samples_per_second, _EXCLUDE_HYPERVISOR | _EXCLUDE_KERNEL)
+    except PermissionError as error:
+        raise PerfError(
+            "the system forbids a process to sample itself: set the sysctl kernel.perf_event_paranoid to 2 or"
+            " less, and in a container allow perf_event_open (CAP_PERFMON)"
+        ) from error
+
+
+def _open(samples_per_second: int, flags: int) -> int:
+    """A disabled event on the calling thread, on whatever core it runs. Raises PermissionError, PerfError."""
+    number = _SYSTEM_CALL.get(platform.machine())
+    if number is None or platform.system() != "Linux":
+        raise PerfError(f"native stacks are sampled on Linux only, not on {platform.platform()}")
+    attributes = struct.pack(
+        "<IIQQQQQIIQQ",
+        _TYPE_SOFTWARE,
+        72,  # the structure's size, up to here
+        _CPU_CLOCK,
+        samples_per_second,
+        _SAMPLE_ADDRESS,
+        0,
+        _DISABLED | _FREQUENCY | flags,
+        0,
+        0,
+        0,
+        0,
+    )
+    library = ctypes.CDLL(None, use_errno=True)
+    event: int = library.syscall(number, attributes, 0, -1, -1, 8)  # 8: closed where another program starts
+    if event < 0:
+        code = ctypes.get_errno()
+        if code in (errno.EACCES, errno.EPERM):
+            raise PermissionError(code, os.strerror(code))
+        raise PerfError(f"perf_event_open failed: {os.strerror(code)}")
+    return event

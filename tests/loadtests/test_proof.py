@@ -1,0 +1,143 @@
+"""What backs the split on this machine, how far its witnesses lie apart, and what is said without them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadtests.report.proof import NOT_PROVED, proof
+from loadtests.report.results import read_results
+from loadtests.report.verdict import Findings
+from loadtests.report.witnesses import witnesses
+from tests.support.made_evidence import edit_run, with_floors, with_intervals
+from tests.support.made_results import CLEAR, make_results
+
+SELFTEST = {
+    "commit": "0123456789ab",
+    "cpu": "a CPU",
+    "dirty": False,
+    "passed": True,
+    "detail": "9 pass",
+    "dtype": "float32",
+    "threads": 1,
+    "modes": list(CLEAR),
+    "rows": [{"name": "kernel share, twin less perf: eager", "verdict": "pass"}],
+}
+
+
+def found(folder: Path) -> Findings:
+    return Findings(read_results(folder))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    sweep = tmp_path / "sweep"
+    sweep.mkdir()
+    return with_intervals(make_results(sweep), 0.1)
+
+
+def write_selftest(folder: Path, **changes: Any) -> None:
+    beside = folder.parent / "selftest"
+    beside.mkdir(exist_ok=True)
+    (beside / "selftest.json").write_text(json.dumps(SELFTEST | changes))
+
+
+def test_without_stacks_and_selftest_the_split_is_not_proved(folder: Path) -> None:
+    told = proof(found(folder))
+    assert told.proved is False
+    assert told.sentences[0].startswith(NOT_PROVED)
+    assert "no native stacks were sampled" in told.sentences[0]
+
+
+def test_floors_without_stacks_prove_nothing(folder: Path) -> None:
+    assert proof(found(with_floors(folder, off=None))).proved is False
+
+
+def test_stacks_within_the_intervals_prove_it_and_how_far_they_agree_is_said(folder: Path) -> None:
+    told = proof(found(with_floors(folder, off=0.02)))
+    assert told.proved is True
+    (sentence,) = told.sentences
+    assert "agree within 2 points" in sentence
+    assert "the intervals span both" in sentence
+
+
+def test_stacks_that_disagree_are_told_with_the_worst_case(folder: Path) -> None:
+    findings = found(with_floors(folder, off=0.08))
+
+    def one_worse(run: Any) -> None:
+        for floor in run.floors_after:
+            if (floor["mode"], floor["phase"], floor["batch"]) == ("reduce-overhead", "decode", 4):
+                floor["stacks"] = {"kernel_share": 0.765, "low": 0.75, "high": 0.78, "samples": 400}
+
+    edit_run(folder, one_worse)
+    findings = found(folder)
+    worst = max(witnesses(findings), key=lambda witness: witness.difference)
+    assert (worst.mode, worst.phase, worst.batch) == ("compiled-cpp", "decode", 4)
+    told = proof(findings)
+    assert told.proved is True
+    assert (
+        "disagree by up to 10 points (compiled-cpp, decode, batch 4: 86% kernel by the twin"
+        in told.sentences[0]
+    )
+
+
+def test_stacks_outside_of_the_intervals_do_not_prove_it(folder: Path) -> None:
+    told = proof(found(with_floors(folder, off=0.2)))
+    assert told.proved is False
+    assert told.sentences[0].startswith(f"{NOT_PROVED}: native stacks")
+    assert "do NOT span both in 30 of 30 cases" in told.sentences[1]
+
+
+def test_combinations_without_stacks_are_counted(folder: Path) -> None:
+    def drop_prefill(run: Any) -> None:
+        for floor in [*run.floors_before, *run.floors_after]:
+            if floor["phase"] == "prefill":
+                floor["stacks"] = None
+
+    edit_run(with_floors(folder), drop_prefill)
+    assert proof(found(folder)).sentences[-1] == (
+        "Native stacks were sampled for 15 of 30 combinations of mode, phase and batch."
+    )
+
+
+def test_a_passed_selftest_of_this_machine_and_commit_backs_the_split(folder: Path) -> None:
+    write_selftest(folder)
+    assert proof(found(folder)).proved is True
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"cpu": "another"},
+        {"commit": "another"},
+        {"passed": False},
+        {"dirty": True},
+        {"dtype": "bfloat16"},
+        {"threads": 2},
+        {"modes": ["eager"]},
+        {"partial": True},
+        {"rows": []},
+        {"rows": [{"name": "kernel share, twin less perf: eager", "verdict": "undecided"}]},
+        {"rows": [{"name": "time of a /metrics scrape under load", "verdict": "pass"}]},
+    ],
+    ids=str,
+)
+def test_a_selftest_of_something_else_or_without_a_word_on_the_split_does_not(
+    folder: Path, changes: dict[str, Any]
+) -> None:
+    write_selftest(folder, **changes)
+    assert proof(found(folder)).proved is False
+
+
+def test_undecided_rows_are_named_where_a_selftest_is_said_to_have_passed(folder: Path) -> None:
+    rows = [*SELFTEST["rows"], {"name": "step time, concurrency 8 / 1", "verdict": "undecided"}]  # type: ignore[misc]
+    write_selftest(folder, rows=rows)
+    assert proof(found(folder)).selftest == "passed: 9 pass; undecided: step time, concurrency 8 / 1"
+
+
+def test_a_device_that_measures_dispatch_has_nothing_to_prove(tmp_path: Path) -> None:
+    told = proof(found(make_results(tmp_path, device="cuda")))
+    assert (told.proved, told.sentences) == (None, [])

@@ -1,0 +1,126 @@
+"""The answer in words: effective modes first, ties with their price, and a gain beside `kernel-bound`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from loadtests.report.explained import kernel_bound_and_faster, shares
+from loadtests.report.results import read_results
+from loadtests.report.verdict import Findings
+from loadtests.report.wording import headline, tie
+from tests.support.made_evidence import Row, edit_rows, set_split, with_intervals
+from tests.support.made_results import ALIKE, CLEAR, make_results
+
+
+def found(folder: Path) -> Findings:
+    return Findings(read_results(folder))
+
+
+def test_the_first_words_are_the_effective_mode_and_whose_place_it_takes(tmp_path: Path) -> None:
+    text = headline(found(make_results(tmp_path, CLEAR | {"reduce-overhead": 0.3})))
+    assert text.startswith(
+        "compiled-cpp, the CPU's reduce-overhead, is the mode to ship at batch 1, 4 and 16 (3"
+    )
+
+
+def test_a_mode_that_is_what_it_is_called_comes_first(tmp_path: Path) -> None:
+    assert headline(found(make_results(tmp_path))).startswith(
+        "compiled is the mode to ship at batch 1, 4 and 16"
+    )
+
+
+def test_a_tie_names_both_and_the_most_that_the_simpler_gives_up(tmp_path: Path) -> None:
+    findings = found(
+        make_results(tmp_path, CLEAR | {"compiled": 0.4, "reduce-overhead": 0.3999}, scatter=0.05)
+    )
+    text = headline(findings)
+    assert text.startswith("compiled, tied with compiled-cpp, is the mode to ship")
+    told = {verdict.batch_size: tie(verdict, findings.confidence) or "" for verdict in findings.main}
+    assert all(line.startswith("compiled and compiled-cpp tie at batch") for line in told.values())
+    prices = [v for v in findings.main if v.choice and v.choice.given_up]
+    assert prices
+    for verdict in prices:
+        assert "shipping compiled, the simpler, gives up" in told[verdict.batch_size]
+        assert f"% at batch {verdict.batch_size}" in text
+
+
+def test_a_tie_within_two_percent_is_called_equal(tmp_path: Path) -> None:
+    close = CLEAR | {"compiled": 0.4, "reduce-overhead": 0.399}
+    findings = found(make_results(tmp_path, close, scatter=0.0001))
+    assert "within what counts as equal" in (tie(findings.main[0], findings.confidence) or "")
+
+
+def test_without_a_detectable_gain_eager_stays(tmp_path: Path) -> None:
+    findings = found(make_results(tmp_path, ALIKE, scatter=0.05))
+    assert findings.main[0].choice is not None
+    assert headline(findings).startswith("eager, tied with ")
+    assert "stays at batch" in headline(findings)
+
+
+def kernel_bound(folder: Path, eager_index: float = 0.8) -> None:
+    """Eager's decode at this index; compiled halves the kernel time and a quarter of its dispatch remains."""
+
+    def change(row: Row) -> None:
+        set_split(row, "decode", eager_index, 0.02)
+        if row["mode"] in ("eager", "compiled"):
+            share = 1.0 if row["mode"] == "eager" else 0.5
+            row["kernel_seconds"], row["dispatch_seconds"] = 0.012 * share, 0.004 * share / 2
+        row["prefill"]["minor_faults"] = 1300 if row["mode"] == "eager" else 0
+        row["decode"]["minor_faults"] = 0
+
+    edit_rows(folder, change)
+
+
+def test_a_large_gain_beside_kernel_bound_is_explained_from_the_parts(tmp_path: Path) -> None:
+    kernel_bound(make_results(tmp_path))
+    findings = found(tmp_path)
+    told = kernel_bound_and_faster(findings.main[0], findings.results.run) or ""
+    assert told.startswith("eager's decode is kernel-bound, and compiled is still 2.5")
+    assert "6.00 ms come from kernel time (12.0 → 6.00 ms), because fusing removes kernel work too," in told
+    assert "1.00 ms come from dispatch (2.00 → 1.00 ms)" in told
+    assert "1,300 page faults fewer are a part of the kernel time" in told
+
+
+def test_a_launch_bound_baseline_needs_no_explanation(tmp_path: Path) -> None:
+    kernel_bound(make_results(tmp_path), eager_index=0.15)
+    findings = found(tmp_path)
+    assert kernel_bound_and_faster(findings.main[0], findings.results.run) is None
+
+
+def test_a_small_gain_needs_no_explanation(tmp_path: Path) -> None:
+    small = {"eager": 1.0, "no_grad": 0.99, "inference_mode": 0.98, "compiled": 0.9, "reduce-overhead": 0.95}
+    kernel_bound(make_results(tmp_path, small))
+    findings = found(tmp_path)
+    assert kernel_bound_and_faster(findings.main[0], findings.results.run) is None
+
+
+def test_an_undecided_bound_is_explained_as_undecided(tmp_path: Path) -> None:
+    kernel_bound(make_results(tmp_path), eager_index=0.5)
+    findings = found(tmp_path)
+    told = kernel_bound_and_faster(findings.main[0], findings.results.run) or ""
+    assert told.startswith("eager's decode is undecided between balanced and kernel-bound, and compiled")
+
+
+def test_without_an_interval_the_share_is_given_and_no_class(tmp_path: Path) -> None:
+    findings = found(make_results(tmp_path))
+    told = kernel_bound_and_faster(findings.main[2], findings.results.run) or ""
+    assert told.startswith("Kernels are 83 % of eager's decode (interval unknown), and compiled is still 2.")
+    assert "bound" not in told
+
+
+def test_every_mode_is_compared_with_the_best_rung_without_a_compiler(tmp_path: Path) -> None:
+    verdict = found(make_results(tmp_path)).main[0]
+    assert verdict.of("inference_mode").against_plain is None
+    compared = {s.cell.mode: s.against_plain for s in verdict.modes if s.against_plain}
+    assert set(compared) == set(CLEAR) - {"inference_mode"}
+    assert compared["compiled"].speedup.value == pytest.approx(0.7 / 0.4, rel=0.05)
+    assert (compared["compiled"].word, compared["eager"].word) == ("faster", "slower")
+
+
+def test_shares_name_both_phases_with_intervals_or_say_that_they_are_unknown(tmp_path: Path) -> None:
+    folder = make_results(tmp_path)
+    assert "(intervals unknown: not recorded)" in shares([found(folder).main[0].baseline])
+    told = shares([found(with_intervals(folder, 0.05)).main[0].baseline])
+    assert told == "Kernels' share: decode 24 % (19–29) in eager; prefill 24 % (19–29) in eager."

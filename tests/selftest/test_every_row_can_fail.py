@@ -1,0 +1,54 @@
+"""Every row of every check fails for the error that it is for, and passes without it."""
+
+from __future__ import annotations
+
+import pytest
+
+from service.selftest import worker
+from service.selftest.check import AnyCheck
+from service.selftest.checks import ALL_CHECKS
+from service.selftest.run import service_checks
+from tests.selftest.samples import FAILURES, HONEST, Failure
+
+CHECKS: dict[str, AnyCheck] = {**worker.CHECKS, **service_checks({})}
+CASES = [(name, failure) for name, failures in FAILURES.items() for failure in failures]
+
+
+def test_every_check_has_samples_that_fail_it_and_samples_that_pass() -> None:
+    assert CHECKS.keys() == ALL_CHECKS.keys()
+    assert FAILURES.keys() == ALL_CHECKS.keys()
+    assert HONEST.keys() == ALL_CHECKS.keys()
+
+
+@pytest.mark.parametrize("name", ALL_CHECKS)
+def test_honest_samples_pass_every_row(name: str) -> None:
+    rows = CHECKS[name].judge(HONEST[name])
+    assert rows
+    assert {row.name: row.verdict for row in rows if row.verdict != "pass"} == {}
+
+
+@pytest.mark.parametrize(("name", "failure"), CASES, ids=[f"{name}: {f.error}" for name, f in CASES])
+def test_the_rows_that_an_error_concerns_fail_and_the_others_do_not(name: str, failure: Failure) -> None:
+    verdicts = {row.name: row.verdict for row in CHECKS[name].judge(failure.found)}
+    concerned = {row for row in verdicts if row.startswith(failure.rows)}
+    assert concerned
+    assert {row: verdicts[row] for row in concerned} == dict.fromkeys(concerned, "fail")
+    assert all(verdicts[row] == "pass" for row in verdicts.keys() - concerned)
+
+
+@pytest.mark.parametrize("name", ALL_CHECKS)
+def test_no_row_is_left_that_no_error_fails(name: str) -> None:
+    failed = {
+        row.name
+        for failure in FAILURES[name]
+        for row in CHECKS[name].judge(failure.found)
+        if row.verdict == "fail"
+    }
+    assert {row.name for row in CHECKS[name].judge(HONEST[name])} <= failed
+
+
+@pytest.mark.parametrize("name", ALL_CHECKS)
+def test_the_rows_of_a_machine_that_cannot_measure_are_rows_that_one_that_can_has(name: str) -> None:
+    names = [row.name for row in CHECKS[name].judge(HONEST[name])]
+    generic = [row for row, _ in CHECKS[name].rows]
+    assert all(any(row.startswith(start) for row in names) for start in generic)

@@ -1,0 +1,71 @@
+"""The arms of the instrumentation row: one measures and records a whole request, the other does neither."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from service.measure.cases import Bench
+from service.protocol.messages import EngineSettings
+from service.selftest.checks import NEW_TOKENS
+from service.selftest.request_path import RequestPath
+
+MODE = "inference_mode"
+
+
+class CountedCalibration:
+    """In place of a `Calibration`: counts how often a floor is asked for, and has none."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def floor(self, *place: object) -> None:
+        self.asked += 1
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Bench]:
+    threads = torch.get_num_threads()
+    yield Bench(
+        EngineSettings(address="", device="cpu", threads=1, cache_folder="", modes=[MODE], batch_sizes=[1])
+    )
+    torch.set_num_threads(threads)
+
+
+def exposed(path: RequestPath, name: str) -> float:
+    """The value of a sample of /metrics; 0 where it is not there."""
+    text, _ = path.metrics.render("text/plain", Counter(), 0)
+    lines = [line for line in text.decode().splitlines() if line.startswith(name)]
+    return float(lines[0].split()[-1]) if lines else 0.0
+
+
+OK = f'launchbound_requests_total{{mode="{MODE}",outcome="ok"}}'
+
+
+def test_a_measured_request_has_meters_its_floor_and_an_entry_in_the_metrics(
+    bench: Bench, tmp_path: Path
+) -> None:
+    calibration = CountedCalibration()
+    path = RequestPath(bench, MODE, calibration, tmp_path)  # type: ignore[arg-type]
+    timing = path.measured()
+    assert calibration.asked == 1
+    assert timing.engine.decode.steps == NEW_TOKENS - 1
+    assert timing.engine.decode.wall_seconds is not None
+    assert exposed(path, OK) == 1
+
+
+def test_an_unmeasured_request_gives_the_same_answer_and_leaves_all_that_out(
+    bench: Bench, tmp_path: Path
+) -> None:
+    calibration = CountedCalibration()
+    path = RequestPath(bench, MODE, calibration, tmp_path)  # type: ignore[arg-type]
+    timing = path.unmeasured()
+    assert calibration.asked == 0
+    assert timing.engine.decode.steps == NEW_TOKENS - 1
+    assert timing.engine.decode.wall_seconds is None
+    assert exposed(path, OK) == 0
+    assert timing.outcome.outputs == path.measured().outcome.outputs

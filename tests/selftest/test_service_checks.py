@@ -1,0 +1,100 @@
+"""What the checks over HTTP measure of a service, on made-up answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from service.measure.rounds import Log
+from service.selftest import aa_test, load
+from service.selftest.aa_test import differences, judge_twice, measure_itself, measure_twice
+from service.selftest.load import CONCURRENCY, judge_scrape, measure_concurrency, measure_scrape
+
+MODES = ["eager", "compiled"]
+
+
+class MadeUpService:
+    """In place of a `RunningService`: every request takes `latency`, every decode step a thousandth of it."""
+
+    modes = MODES
+    batch_sizes = (1, 4, 16)
+
+    def __init__(self, status: int = 200) -> None:
+        self._status = status
+
+    def connection(self) -> MadeUpService:
+        return self
+
+    def __enter__(self) -> MadeUpService:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Nothing to close."""
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        return self._status, b"x" * 2048
+
+    def generate(self, mode: str, new_tokens: int = 32) -> dict[str, Any]:
+        decode = {"wall_seconds": 31e-3, "steps": 31}
+        return {"latency_seconds": 0.04, "involuntary_switches": 1, "decode": decode}
+
+
+def quiet(text: str) -> None:
+    """No progress."""
+
+
+def test_concurrency_is_measured_per_decode_step_with_the_switches_of_all_requests() -> None:
+    found = measure_concurrency(MadeUpService(), quiet)  # type: ignore[arg-type]
+    for users, requests in ((1, 8), (CONCURRENCY, 8)):
+        assert found["seconds", users] == pytest.approx([1e-3] * load.ROUNDS)
+        assert found["switches", users] == [requests] * load.ROUNDS
+        assert found["steps", users] == [31 * requests] * load.ROUNDS
+
+
+def test_a_scrape_is_timed_and_its_size_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "SCRAPE_PAUSE_SECONDS", 0.0)
+    found = measure_scrape(MadeUpService(), quiet)  # type: ignore[arg-type]
+    assert len(found["seconds"]) == load.SCRAPES
+    assert "2 KiB" in judge_scrape(found)[0].note
+
+
+def test_a_scrape_that_is_refused_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RuntimeError, match="/metrics answered 500"):
+        measure_scrape(MadeUpService(500), quiet)  # type: ignore[arg-type]
+
+
+def test_equal_latencies_are_never_a_difference() -> None:
+    found = measure_itself(MadeUpService(), quiet)["comparisons"]  # type: ignore[arg-type]
+    assert [comparison.word for comparison in found] == ["no detectable difference"] * aa_test.REPEATS
+
+
+def test_two_sweeps_are_compared_cell_by_cell_over_the_rounds_that_both_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def sweep(service: object, plan: Any, number: int, log: Log) -> dict[str, dict[int, float]]:
+        slower = 1.2 if number == 2 else 1.0
+        return {
+            cell.name: dict.fromkeys(range(8), slower if cell.mode == "compiled" else 1.0)
+            for cell in plan.cells
+        }
+
+    monkeypatch.setattr(aa_test, "_sweep", sweep)
+    found = measure_twice(MadeUpService(), quiet)  # type: ignore[arg-type]
+    moved = {name for name, values in found.items() if any(values)}
+    assert moved == {name for name in found if "compiled" in name}
+    (row,) = judge_twice(found)
+    assert all(name in row.note for name in moved)
+
+
+def test_a_difference_is_that_of_the_log_speed_ups_of_shared_rounds() -> None:
+    first = ({1: 2.0, 2: 2.0, 3: 2.0}, {1: 1.0, 2: 1.0, 3: 1.0})
+    second = ({1: 2.0, 2: 2.0}, {1: 2.0, 2: 1.0})
+    assert differences([first, second]) == pytest.approx([-0.6931, 0.0], abs=1e-4)
+
+
+def test_without_eager_there_is_no_ratio_to_compare() -> None:
+    service = MadeUpService()
+    service.modes = ["compiled"]
+    with pytest.raises(RuntimeError, match="every ratio is to 'eager': serve it"):
+        measure_twice(service, quiet)  # type: ignore[arg-type]

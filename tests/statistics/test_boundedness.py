@@ -1,0 +1,55 @@
+"""Classes of the index are named only where its whole interval allows, and the crossover has one too."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.statistics.boundedness import bound, bound_in_words, bounds_within, crossover_span
+from service.statistics.intervals import Interval
+
+shares = st.floats(0, 1)
+
+
+def index(low: float, high: float) -> Interval:
+    return Interval((low + high) / 2, low, high, 8)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "words"),
+    [
+        (0.05, 0.19, "launch-bound"),
+        (0.2, 0.49, "balanced"),
+        (0.5, 0.9, "kernel-bound"),
+        (0.15, 0.2, "undecided between launch-bound and balanced"),
+        (0.49, 0.5, "undecided between balanced and kernel-bound"),
+        (0.0, 1.0, "undecided between launch-bound, balanced and kernel-bound"),
+    ],
+)
+def test_a_class_is_named_only_where_the_whole_interval_lies_in_it(
+    low: float, high: float, words: str
+) -> None:
+    assert bound_in_words(index(low, high)) == words
+
+
+@given(shares, shares)
+def test_the_class_of_the_value_is_always_among_those_of_the_interval(first: float, second: float) -> None:
+    found = index(*sorted((first, second)))
+    assert bound(found.value) in bounds_within(found)
+
+
+def test_a_crossover_is_earliest_at_the_high_ends_and_latest_at_the_low_ends() -> None:
+    span = crossover_span({1: index(0.2, 0.4), 4: index(0.4, 0.6), 16: index(0.6, 0.8)})
+    assert (span.typical.where, span.typical.batch) == ("at", pytest.approx(4))
+    assert span.earliest.batch == pytest.approx(2)
+    assert span.latest.batch == pytest.approx(8)
+
+
+def test_the_end_of_a_crossover_outside_of_what_was_measured_says_so() -> None:
+    span = crossover_span({1: index(0.3, 0.55), 4: index(0.45, 0.7)})
+    assert (span.typical.where, span.earliest.where, span.latest.where) == ("at", "below", "above")
+
+
+def test_nothing_measured_has_no_crossover() -> None:
+    assert crossover_span({}).typical.where == "unknown"
