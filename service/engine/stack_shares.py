@@ -15,7 +15,7 @@ from service.step.buffers import Arguments, Buffers
 from service.step.callables import Step
 from service.step.native.perf_events import PerfError
 from service.step.native.stacks import StackSampler
-from service.step.untimed import DECODE_POSITION, LEAD_STEPS, PREFILL_TOKENS
+from service.step.untimed import DECODE_POSITION, LEAD_STEPS, LEAD_STEPS_OF_PREFILL, PREFILL_TOKENS
 
 ROUNDS = 8
 SAMPLED_SECONDS = 0.02
@@ -70,7 +70,7 @@ class StackShares:
         Steps are timed before, because each sample is an interrupt.
         """
         arguments = self._prepared(phase, bucket)
-        for _ in range(LEAD_STEPS if phase == "decode" else 1):
+        for _ in range(LEAD_STEPS if phase == "decode" else LEAD_STEPS_OF_PREFILL):
             step(*arguments)
         timed = _run(step, arguments, TIMED_SECONDS)
         try:

@@ -20,7 +20,13 @@ from service.step.callables import InjectedWork, Step, build_step
 from service.step.cold_cache import ColdCacheEmulation
 from service.step.device import choose_device
 from service.step.precision import Precision, choose_precision
-from service.step.untimed import CALLS_TO_CAPTURE, DECODE_POSITION, LEAD_STEPS, PREFILL_TOKENS
+from service.step.untimed import (
+    CALLS_TO_CAPTURE,
+    DECODE_POSITION,
+    LEAD_STEPS,
+    LEAD_STEPS_OF_PREFILL,
+    PREFILL_TOKENS,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +78,8 @@ class Case:
         return (ended - began - reading_ns) / 1e9
 
     def steady_seconds(self, steps: int = 5, pick: Callable[[list[float]], float] = median) -> float:
-        """The median (or another `pick`) of `steps` calls in a row after LEAD_STEPS, as within a request."""
-        for _ in range(LEAD_STEPS):
+        """The median (or another `pick`) of `steps` calls in a row after untimed ones, as in a request."""
+        for _ in range(LEAD_STEPS if self.phase == "decode" else LEAD_STEPS_OF_PREFILL):
             self.call_seconds()
         return pick([self.call_seconds() for _ in range(steps)])
 

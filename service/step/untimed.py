@@ -5,8 +5,12 @@ from __future__ import annotations
 CALLS_TO_CAPTURE = 4
 """Calls after which every callable is in its final form: compile, CUDA-graph warm-up, capture, replay."""
 
-LEAD_STEPS = 3
-"""Before timed steps in a row: a mode's first step after another mode's is slower."""
+LEAD_STEPS = 10
+"""Before timed decode steps in a row. After other work a step takes up to twice as long, and at batch 1 it
+takes about ten until weights and code lie in the caches where a request's own steps keep them."""
+
+LEAD_STEPS_OF_PREFILL = 2
+"""Before timed prefill steps in a row: each takes as long as many of decode."""
 
 LEAD_STEPS_OF_FLOOR = 4
 """Before a sample of the dispatch floor. In service a step follows others of its own mode; after different
