@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -64,6 +65,7 @@ class EngineParts:
             cpus=self.cpus,
             modes=list(self.warmup.modes),
             memory=memory(self.device),
+            peak_resident_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             null_kernel_seconds=null_kernel_seconds(self.device) if warm else None,
             no_twin=self.no_twin,
             no_stacks=self.warmup.stacks.missing,

@@ -74,13 +74,12 @@ def _cpu_phase(readings: Readings, floor: Floor | None) -> PhaseTimings:
     """Dispatch is `min(steps × a step's dispatch, wall)`, and kernel what remains of the wall."""
     sampling = sum(readings.sampling) / 1e9
     step_wall = sum(readings.call) / 1e9
-
-    def dispatch(floor_seconds: float) -> float:
-        return min(readings.steps * floor_seconds, step_wall) + sampling
-
     found = low = high = None
+    clipped = False
     if floor is not None:
-        found, low, high = map(dispatch, floor.dispatch())
+        estimate, least, most = _dispatch(floor, readings.steps, step_wall)
+        clipped = estimate > step_wall
+        found, low, high = (min(value, step_wall) + sampling for value in (estimate, least, most))
     return PhaseTimings(
         steps=readings.steps,
         wall_seconds=step_wall + sampling,
@@ -90,9 +89,22 @@ def _cpu_phase(readings: Readings, floor: Floor | None) -> PhaseTimings:
         sync_wait_seconds=None,
         dispatch_low_seconds=low,
         dispatch_high_seconds=high,
-        clipped=floor is not None and readings.steps * floor.dispatch()[0] > step_wall,
+        clipped=clipped,
         minor_faults=readings.minor_faults,
     )
+
+
+def _dispatch(floor: Floor, steps: int, wall_seconds: float) -> tuple[float, float, float]:
+    """Dispatch of `steps` steps that took `wall_seconds`: its value and the ends of its interval.
+
+    The machine has changed since stacks were sampled. Either a step's dispatch is still the same in seconds,
+    which gives the value, or its share of the step is: the interval allows both.
+    """
+    value, low, high = (steps * seconds for seconds in floor.dispatch())
+    if floor.stacks is not None:
+        low = min(low, wall_seconds * (1 - floor.stacks.high))
+        high = max(high, wall_seconds * (1 - floor.stacks.low))
+    return value, low, high
 
 
 def _cuda_phase(readings: Readings, kernel_per_step: float | None) -> PhaseTimings:
