@@ -111,6 +111,8 @@ def environment(run: SweepRun) -> Iterator[tuple[str, str]]:
 def _memory(engine: dict[str, Any]) -> str:
     """The engine's memory by its own names; counts of retries and failures are not bytes."""
     sizes = {name: value for name, value in (engine.get("memory") or {}).items() if value is not None}
+    if resident := engine.get("peak_resident_bytes"):
+        sizes["peak resident"] = resident
     counts = {name: sizes.pop(name) for name in ("alloc_retries", "ooms") if name in sizes}
     parts = [f"{name.replace('_', ' ')} {formatting.size(value)}" for name, value in sizes.items()]
     parts += [f"{name.replace('_', ' ')} {value}" for name, value in counts.items()]
