@@ -9,6 +9,7 @@ from time import perf_counter_ns
 import msgspec
 import torch
 
+from service.engine.floor_keeper import FloorKeeper
 from service.engine.generation import Generator
 from service.engine.inbox import Inbox
 from service.engine.job_result import JobResult
@@ -17,17 +18,11 @@ from service.engine.local_inbox import LocalInbox
 from service.engine.outcome import build_outcome
 from service.engine.parts import build_parts
 from service.engine.request_profiler import PHASES, RequestProfiler
-from service.protocol.messages import Calibrate, Calibrated, EngineSettings, Job
+from service.protocol.messages import Calibrate, EngineSettings, Job
 from service.protocol.placement import pin
 from service.step.device import memory
 from service.step.meters import new_meter
 from service.step.recompilation import forbid_recompilation
-
-QUIET_SECONDS = 10.0
-"""Without a job for this long the engine may refresh its floors: in a sweep, requests would wait for it."""
-
-CALIBRATION_SHARE = 0.01
-"""At most this share of the engine's time goes into refreshing the dispatch floors."""
 
 IDLE_WAIT_MILLISECONDS = 250
 
@@ -46,9 +41,8 @@ class Engine:
         traces_folder = Path(settings.cache_folder) / "traces"
         self._profiler = RequestProfiler(parts.device, settings.profile_every, traces_folder)
         self._runner = JobRunner(generator, self._profiler, meter, parts.warmup)
-        now_ns = perf_counter_ns()
-        self._busy_until_ns = self._worked_ns = self._calibrated_ns = self._memory_ns = now_ns
-        self._calibration_seconds = 0.0
+        self._floors = FloorKeeper(parts.warmup, parts.calibration.refresh)
+        self._busy_until_ns = self._memory_ns = perf_counter_ns()
         self._status = parts.status(warm=False)
 
     @torch.no_grad()
@@ -63,7 +57,8 @@ class Engine:
         while not self._inbox.stopped:
             self._serve_waiting()
             self._wait_while_paused()
-            self._calibrate_in_idle_time()
+            if self._inbox.idle and self._floors.refresh_one(self._job_arrived):
+                self._busy_until_ns = perf_counter_ns()
             if self._inbox.idle:
                 self._inbox.receive(IDLE_WAIT_MILLISECONDS)
 
@@ -75,7 +70,7 @@ class Engine:
         gc.freeze()
         pin(self.parts.cpus, exempt=self._inbox.own_threads)
         # Floors were taken beside compilers so far, and on any core.
-        self.parts.warmup.recalibrate()
+        self._floors.take()
         self._status = self.parts.status(warm=True)
         self._inbox.send(self._status)
 
@@ -90,11 +85,12 @@ class Engine:
         self._inbox.receive()
         while not self._inbox.stopped and (taken := self._inbox.take()) is not None:
             if isinstance(taken, Calibrate):
-                self._calibrate(taken)
+                self._inbox.send(self._floors.answer(taken))
             else:
                 self._serve(taken)
+                self._floors.served()
             self._announce_memory()
-            self._busy_until_ns = self._worked_ns = perf_counter_ns()
+            self._busy_until_ns = perf_counter_ns()
             self._inbox.receive()
         self._announce_memory()
 
@@ -116,11 +112,6 @@ class Engine:
         estimates = self._profiler.estimates(job, result, floors)
         self._inbox.send(build_outcome(job, result, configured, estimates))
 
-    def _calibrate(self, request: Calibrate) -> None:
-        """Take all floors anew, and answer with their samples."""
-        self.parts.warmup.recalibrate()
-        self._inbox.send(Calibrated(id=request.id, floors=self.parts.warmup.floor_samples()))
-
     def _announce_memory(self) -> None:
         """Send the status again where device memory changed; looks at most once a second, on CUDA only."""
         now_ns = perf_counter_ns()
@@ -132,17 +123,6 @@ class Engine:
             self._status = msgspec.structs.replace(self._status, memory=current)
             self._inbox.send(self._status)
         self._busy_until_ns = perf_counter_ns()
-
-    def _calibrate_in_idle_time(self) -> None:
-        """Refresh one floor in a quiet time, where the budget allows, so that floors follow the machine."""
-        if (perf_counter_ns() - self._worked_ns) / 1e9 < QUIET_SECONDS:
-            return
-        since_seconds = (perf_counter_ns() - self._calibrated_ns) / 1e9
-        if self._inbox.idle and self._calibration_seconds <= since_seconds * CALIBRATION_SHARE:
-            self._calibrated_ns = perf_counter_ns()
-            self._calibration_seconds = self.parts.calibration.refresh(self._job_arrived)
-            self.parts.warmup.announce_floors()
-            self._busy_until_ns = perf_counter_ns()
 
     def _job_arrived(self) -> bool:
         """Whether a job waits, after receiving what has arrived."""

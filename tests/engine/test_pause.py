@@ -14,7 +14,7 @@ from time import perf_counter_ns
 import psutil
 import pytest
 
-from service.engine import loop
+from service.engine import floor_keeper
 from service.engine.inbox import Inbox
 from service.engine.loop import Engine
 from service.protocol.messages import (
@@ -26,6 +26,7 @@ from service.protocol.messages import (
     Stop,
 )
 from service.protocol.status import EngineStatus
+from service.step.calibration import Calibration
 from tests.engine.sockets import SocketPair, job
 from tests.support.serving import until
 
@@ -107,20 +108,20 @@ def drive(sockets: SocketPair, seen: dict[str, object]) -> None:
 def test_a_paused_engine_neither_serves_nor_calibrates_and_the_wait_is_queue(
     sockets: SocketPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(floor_keeper, "QUIET_SECONDS", 0.0)
     settings = EngineSettings(
         address="", modes=["eager"], batch_sizes=[1], cache_folder=str(tmp_path), threads=1
     )
-    engine = Engine(settings, sockets.inbox)
     refreshes: list[int] = []
-    refresh = engine.parts.calibration.refresh
+    refresh = Calibration.refresh
 
-    def counted(interrupted: Callable[[], bool]) -> float:
+    def counted(self: Calibration, interrupted: Callable[[], bool]) -> float:
         refreshes.append(1)
-        refresh(interrupted)
+        refresh(self, interrupted)
         return 0.0  # as if it took no time, so that the budget allows one in every idle moment
 
-    engine.parts.calibration.refresh = counted  # type: ignore[method-assign]
+    monkeypatch.setattr(Calibration, "refresh", counted)
+    engine = Engine(settings, sockets.inbox)
     seen: dict[str, object] = {"refreshes": refreshes}
     front = threading.Thread(target=drive, args=(sockets, seen))
     front.start()

@@ -19,7 +19,7 @@ BOTH = msgspec.structs.replace(TWIN, stacks=SHARE)
 
 def decode(floor: Floor | None, step_ns: int = STEP_NS, steps: int = 10) -> tuple[PhaseTimings, str | None]:
     result = JobResult(decode=Readings(call=[step_ns] * steps))
-    estimates = StepEstimates(False, {"decode": floor}, {}, "sampled")
+    estimates = StepEstimates(False, {"prefill": floor, "decode": floor}, {}, "sampled")
     found = timings(result, estimates, done_ns=0)
     return found.decode, found.dispatch_source
 
