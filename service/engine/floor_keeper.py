@@ -1,4 +1,4 @@
-"""When floors are taken: settled, on request, and one at a time in quiet moments, never while requests come."""
+"""When floors are taken: settled, on request, and one at a time in quiet moments; never between requests."""
 
 from __future__ import annotations
 
