@@ -90,10 +90,12 @@ def allocate(
     prefill_chunk: int,
     cache_dtype: torch.dtype | None = None,
     shortest_chunk: int = SHORTEST_CHUNK,
+    symbolic: bool = True,
 ) -> dict[int, Buffers]:
     """Buffers for every bucket over one cache, with static addresses so that graphs need not copy them.
 
-    The cache has the dtype of the weights unless `cache_dtype` is given.
+    The cache has the dtype of the weights unless `cache_dtype` is given. `symbolic` False: no size is marked
+    as one that changes, for a step that is called in one shape only.
     """
     parameter = next(model.parameters())
     cache = model.new_cache(max(buckets), cache_dtype or parameter.dtype)
@@ -103,16 +105,19 @@ def allocate(
     def integers(*shape: int) -> Tensor:
         return _static(torch.zeros(shape, dtype=torch.int64, device=parameter.device))
 
+    def sized(tensor: Tensor, sizes: list[int]) -> Tensor:
+        return _sized(tensor, sizes) if symbolic else _static(tensor)
+
     def part(bucket: int, reach: int) -> Cache:
         return tuple(
-            (_sized(k[:bucket, :reach], reaches), _sized(v[:bucket, :reach], reaches)) for k, v in cache
+            (sized(k[:bucket, :reach], reaches), sized(v[:bucket, :reach], reaches)) for k, v in cache
         )
 
     def buffers(bucket: int) -> Buffers:
         token = integers(bucket, 1)
         return Buffers(
             bucket=bucket,
-            chunks={length: _sized(integers(bucket, length), lengths) for length in lengths},
+            chunks={length: sized(integers(bucket, length), lengths) for length in lengths},
             token=token,
             token_row=token.view(bucket),
             positions=integers(bucket),

@@ -6,12 +6,16 @@ import ctypes
 import hashlib
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 _NEVER = 2**31 - 1
+_MAPPED_BLOCKS = 65536
+"""glibc's own limit of blocks that it maps one by one."""
 
 
 def compile_cache(cache_folder: str) -> Path:
@@ -38,7 +42,19 @@ def keep_freed_memory() -> bool:
     again, thousands of them at batch 16, and that time would read as kernel. Kept pages are the same for all
     modes, and what a step allocates is then what it costs.
     """
+    return _mallopt(_M_MMAP_MAX, 0) and _mallopt(_M_TRIM_THRESHOLD, _NEVER)
+
+
+@contextmanager
+def mapped_blocks() -> Iterator[None]:
+    """Within: malloc maps large blocks one by one, as by default, and returns each when it is freed."""
+    _mallopt(_M_MMAP_MAX, _MAPPED_BLOCKS)
+    try:
+        yield
+    finally:
+        _mallopt(_M_MMAP_MAX, 0)
+
+
+def _mallopt(name: int, value: int) -> bool:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:
-        return False
-    return bool(mallopt(_M_MMAP_MAX, 0)) and bool(mallopt(_M_TRIM_THRESHOLD, _NEVER))
+    return mallopt is not None and bool(mallopt(name, value))

@@ -267,7 +267,7 @@ def test_a_hidden_copy_is_shown_with_its_bytes_and_the_line_that_caused_it(bench
 
     line = step.__code__.co_firstlineno + 2
     found, _ = taken_apart(bench, step)
-    size = bench.buffers[2].cache[0][0].nbytes
+    size = bench.case("eager", 2).arguments[3][0][0].nbytes
     assert [(copy.name, copy.bytes, copy.line) for copy in found] == [
         ("aten::clone", size, f"anatomy/test_operators.py:{line}")
     ]
@@ -455,7 +455,7 @@ def test_wrappers_are_timed_within_a_budget_too(bench: Bench, seconds: float, ro
 
 def test_native_sampling_is_left_out_where_the_answer_would_be_late_with_the_remedy() -> None:
     assert not late(0.5)
-    assert late(4.0)
+    assert late(4.5)
     found = left_out()
     assert found.samples == 0
     assert "native=true" in (found.reason or "")
@@ -464,7 +464,7 @@ def test_native_sampling_is_left_out_where_the_answer_would_be_late_with_the_rem
 def test_native_sampling_takes_what_is_left_of_the_answers_seconds_and_notes_a_cut() -> None:
     assert sampling_seconds(0.5) == SAMPLED_SECONDS
     assert note_of_cut(sampling_seconds(0.5)) is None
-    assert LEAST_SECONDS < sampling_seconds(2.4) < SAMPLED_SECONDS
+    assert LEAST_SECONDS < sampling_seconds(3.8) < SAMPLED_SECONDS
     assert sampling_seconds(60.0) == LEAST_SECONDS
     assert "0.10 s in place of 0.4 s" in (note_of_cut(LEAST_SECONDS) or "")
 

@@ -140,8 +140,7 @@ def test_the_verb_shows_the_text_and_its_times_as_a_bar(url: str) -> None:
     assert "tiny in eager on cpu" in shown.stdout
     for words in (
         "queue",
-        "calibrated, a lower estimate",
-        "residual, an upper estimate",
+        "residual",
         "other",
         "12 tokens",
     ):

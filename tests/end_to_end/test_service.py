@@ -84,7 +84,8 @@ def test_the_parts_sum_to_the_total_and_none_is_negative(client: httpx.Client, m
     parts = [timings[f"{part}_seconds"] for part in ("queue", "dispatch", "kernel", "other")]
     assert all(part >= 0 for part in parts)
     assert sum(parts) == pytest.approx(timings["total_seconds"])
-    assert timings["sources"] == {"dispatch": "calibrated", "kernel": "residual"}
+    assert timings["sources"]["dispatch"] in ("sampled", "calibrated")
+    assert timings["sources"]["kernel"] == "residual"
     assert timings["decode"]["steps"] == 23
     assert timings["prefill"]["steps"] == 2
     assert timings["sync_wait_seconds"] is timings["device_span_seconds"] is timings["launches"] is None

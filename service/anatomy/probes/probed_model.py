@@ -79,7 +79,7 @@ def make_probed_model(bench: Bench, batch_size: int) -> ProbedModel:
     if isinstance(model, Transformer):
         del model.blocks[LAYERS:]
         model.config = replace(model.config, layers=len(model.blocks))
-    buffers = allocate(model, [bucket], bench.settings.prefill_chunk, bench.precision.cache)
+    buffers = allocate(model, [bucket], bench.settings.prefill_chunk, bench.precision.cache, symbolic=False)
     return ProbedModel(bench, model, buffers[bucket])
 
 
