@@ -14,7 +14,7 @@ ALLOWED: dict[str, set[str]] = {
     "service.statistics": set(),
     "service.front": {"service.protocol", "service.statistics"},
     "service.step": {"service.protocol", "service.statistics", "models"},
-    "service.engine": {"service.step", "service.protocol", "models"},
+    "service.engine": {"service.step", "service.protocol", "service.statistics", "models"},
     "service.measure": {"service.step", "service.protocol", "service.statistics", "models"},
     "service.anatomy": {
         "service.measure",
