@@ -22,7 +22,7 @@ from service.step.precision import PRECISIONS
 from service.step.untimed import CALLS_TO_CAPTURE, DECODE_POSITION, LEAD_STEPS
 
 CONFIG = Config(layers=2, width=32, heads=4, kv_heads=2, head_width=8, hidden=64, vocabulary=64, context=128)
-SHORT = Config(layers=1, width=16, heads=2, kv_heads=1, head_width=8, hidden=32, vocabulary=64, context=64)
+SHORT = Config(layers=1, width=16, heads=2, kv_heads=1, head_width=8, hidden=32, vocabulary=64, context=32)
 MODE = "inference_mode"
 
 
