@@ -13,7 +13,7 @@ from loadtests.report.witnesses import witnesses, witnesses_told
 SPLIT_ROWS = (
     "dispatch, twin / stacks",
     "kernel time equal in the plain modes",
-    "a longer kernel",
+    "a kernel 8 times longer",
     "more host work per step",
     "intercept over four widths",
 )

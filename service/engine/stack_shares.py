@@ -63,9 +63,7 @@ class StackShares:
                     found[key].append(visit)
         self._shares = {key: _share(visits) for key, visits in found.items() if len(visits) > 1}
 
-    def _visit(
-        self, sampler: StackSampler, step: Step, phase: Phase, bucket: int
-    ) -> SampledSteps | None:
+    def _visit(self, sampler: StackSampler, step: Step, phase: Phase, bucket: int) -> SampledSteps | None:
         buffers = self._buffers[bucket]
         set_positions(buffers, phase)
         run = partial(step, *measured_arguments(buffers, phase))

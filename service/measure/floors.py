@@ -58,9 +58,7 @@ def prepare_floors(
     calibration.first_samples(mode)
 
 
-def floors(
-    bench: Bench, mode: str, buckets: Sequence[int], phase: Phase = "decode"
-) -> dict[int, Interval]:
+def floors(bench: Bench, mode: str, buckets: Sequence[int], phase: Phase = "decode") -> dict[int, Interval]:
     """Dispatch seconds of a step at each of `buckets`, from all samples since `prepare_floors`.
 
     Each call adds samples. Empty where no twin was prepared.
@@ -88,7 +86,7 @@ def new_floors(
 
 def _floor(calibration: Calibration, mode: str, phase: Phase, bucket: int) -> Interval | None:
     floor = calibration.floor(mode, phase, bucket)
-    return floor and Interval(floor.seconds, floor.low, floor.high, floor.samples)
+    return Interval(floor.seconds, floor.low, floor.high, floor.samples) if floor else None
 
 
 def _calibration(bench: Bench) -> Calibration:

@@ -68,7 +68,7 @@ class StackSampler:
 
 
 class SampledSteps(NamedTuple):
-    """Steps in a row: the median of `step_seconds` without sampling, and which share of `samples` is kernel."""
+    """Steps in a row: which share of `samples` is kernel, and the median step, timed without sampling."""
 
     kernel_share: float
     samples: int

@@ -46,7 +46,7 @@ RULES: tuple[Rule, ...] = (
     Rule("element functions", "kernel", "vector mathematics that the loops call", symbol=r"^Sleef_"),
     Rule("scalar functions", "kernel", "the C library's mathematics, for elements that vectors leave over",
          binary=r"/libm[.-]"),
-    Rule("element functions of torch", "kernel", "templates from element values alone to one: loops call them",
+    Rule("element functions of torch", "kernel", "templates from elements alone to one: loops call them",
          symbol=rf"^{_ELEMENT} (?:[\w:]|\(anonymous namespace\))+<{_ELEMENT}>\({_ELEMENT}(, {_ELEMENT})*\)$",
          binary=r"libtorch"),
     Rule("walk over elements", "kernel", "TensorIterator's way between inner loops: index arithmetic",
