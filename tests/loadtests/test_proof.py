@@ -20,6 +20,7 @@ from tests.support.made_results import CLEAR, make_results
 SELFTEST = {
     "commit": "0123456789ab",
     "cpu": "a CPU",
+    "device": "a CPU",
     "complete": True,
     "outcome": "passed",
     "detail": "9 of 9 rows passed",
@@ -116,6 +117,7 @@ def test_a_passed_selftest_of_this_machine_and_commit_backs_the_split(folder: Pa
     [
         {"cpu": "another"},
         {"commit": "another"},
+        {"device": "another"},
         {"outcome": "failed"},
         {"complete": False},
         {"dtype": "bfloat16"},

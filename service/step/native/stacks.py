@@ -119,7 +119,7 @@ def _seconds_of(
     """The seconds of each of the steps in a row that together take `seconds`, at least one."""
     found: list[float] = []
     total = 0.0
-    while total < seconds:
+    while not found or total < seconds:
         began = perf_counter_ns()
         run()
         found.append((perf_counter_ns() - began) / 1e9)
