@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from random import Random
 from statistics import median
-from time import perf_counter_ns
 
 from service.engine.configured_mode import ConfiguredMode
 from service.protocol.messages import Phase
 from service.protocol.status import StackShare
 from service.statistics.intervals import mean_interval
-from service.step.buffers import Arguments, Buffers
+from service.step.buffers import Buffers
 from service.step.callables import Step
+from service.step.measured_inputs import measured_arguments, set_positions
 from service.step.native.perf_events import PerfError
-from service.step.native.stacks import StackSampler
-from service.step.untimed import DECODE_POSITION, LEAD_STEPS, LEAD_STEPS_OF_PREFILL, PREFILL_TOKENS
+from service.step.native.stacks import SampledSteps, StackSampler, sample_steps
 
 ROUNDS = 8
 SAMPLED_SECONDS = 0.02
@@ -52,7 +52,7 @@ class StackShares:
             for name, configured in modes.items()
             for (phase, bucket), step in configured.steps.items()
         }
-        found: dict[Key, list[tuple[float, int, float]]] = {key: [] for key in arms}
+        found: dict[Key, list[SampledSteps]] = {key: [] for key in arms}
         for number in range(ROUNDS):
             keys = list(arms)
             Random(number).shuffle(keys)
@@ -62,53 +62,19 @@ class StackShares:
                     found[key].append(visit)
         self._shares = {key: _share(visits) for key, visits in found.items() if len(visits) > 1}
 
-    def _visit(
-        self, sampler: StackSampler, step: Step, phase: Phase, bucket: int
-    ) -> tuple[float, int, float] | None:
-        """(kernel share, samples, median step seconds) of steps in a row; None without a sample.
-
-        Steps are timed before, because each sample is an interrupt.
-        """
-        arguments = self._prepared(phase, bucket)
-        for _ in range(LEAD_STEPS if phase == "decode" else LEAD_STEPS_OF_PREFILL):
-            step(*arguments)
-        timed = _run(step, arguments, TIMED_SECONDS)
-        try:
-            with sampler.recording() as recorded:
-                _run(step, arguments, SAMPLED_SECONDS)
-        except PerfError:
-            return None  # of a step of seconds more samples come than are kept: its share stays unknown
-        share = recorded.kernel_share
-        return None if share is None else (share, len(recorded.samples), median(timed))
-
-    def _prepared(self, phase: Phase, bucket: int) -> Arguments:
+    def _visit(self, sampler: StackSampler, step: Step, phase: Phase, bucket: int) -> SampledSteps | None:
         buffers = self._buffers[bucket]
-        if phase == "decode":
-            buffers.positions.fill_(min(DECODE_POSITION, max(buffers.caches) - 1))
-            return buffers.arguments("decode")
-        buffers.positions.zero_()
-        length = buffers.padded(min(PREFILL_TOKENS, buffers.chunk_length))
-        return buffers.arguments("prefill", length)
+        set_positions(buffers, phase)
+        run = partial(step, *measured_arguments(buffers, phase))
+        return sample_steps(sampler, run, TIMED_SECONDS, SAMPLED_SECONDS)
 
 
-def _run(step: Step, arguments: Arguments, seconds: float) -> list[float]:
-    """Steps in a row for `seconds`, at least one; the seconds of each."""
-    found = []
-    began = now = perf_counter_ns()
-    while now - began < seconds * 1e9:
-        step(*arguments)
-        ended = perf_counter_ns()
-        found.append((ended - now) / 1e9)
-        now = ended
-    return found
-
-
-def _share(visits: list[tuple[float, int, float]]) -> StackShare:
-    interval = mean_interval([share for share, _, _ in visits])
+def _share(visits: list[SampledSteps]) -> StackShare:
+    interval = mean_interval([visit.kernel_share for visit in visits])
     return StackShare(
         kernel_share=interval.value,
         low=max(0.0, interval.low),
         high=min(1.0, interval.high),
-        samples=sum(samples for _, samples, _ in visits),
-        step_seconds=median(seconds for _, _, seconds in visits),
+        samples=sum(visit.samples for visit in visits),
+        step_seconds=median(visit.step_seconds for visit in visits),
     )

@@ -19,14 +19,9 @@ from service.step.buffers import Arguments, Buffers, allocate
 from service.step.callables import InjectedWork, Step, build_step
 from service.step.cold_cache import ColdCacheEmulation
 from service.step.device import choose_device
+from service.step.measured_inputs import measured_arguments, set_positions
 from service.step.precision import Precision, choose_precision
-from service.step.untimed import (
-    CALLS_TO_CAPTURE,
-    DECODE_POSITION,
-    LEAD_STEPS,
-    LEAD_STEPS_OF_PREFILL,
-    PREFILL_TOKENS,
-)
+from service.step.untimed import CALLS_TO_CAPTURE, LEAD_STEPS, LEAD_STEPS_OF_PREFILL
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +50,7 @@ class Case:
     @property
     def arguments(self) -> Arguments:
         """What the step is called with: in prefill with PREFILL_TOKENS per row, or fewer that fit."""
-        if self.phase == "decode":
-            return self.buffers.arguments("decode")
-        length = self.buffers.padded(min(PREFILL_TOKENS, self.buffers.chunk_length))
-        return self.buffers.arguments("prefill", length)
+        return measured_arguments(self.buffers, self.phase)
 
     def call(self) -> tuple[Tensor, Tensor]:
         """One call, not synchronised on CUDA; logits [bucket, vocabulary] and greedy tokens [bucket]."""
@@ -79,6 +71,7 @@ class Case:
 
     def steady_seconds(self, steps: int = 5, pick: Callable[[list[float]], float] = median) -> float:
         """The median (or another `pick`) of `steps` calls in a row after untimed ones, as in a request."""
+        set_positions(self.buffers, self.phase)
         for _ in range(LEAD_STEPS if self.phase == "decode" else LEAD_STEPS_OF_PREFILL):
             self.call_seconds()
         return pick([self.call_seconds() for _ in range(steps)])
@@ -94,8 +87,7 @@ def build_case(
     eviction: CacheEviction | None = None,
 ) -> Case:
     """A step of `mode` on `model` and `buffers`, compiled where the mode compiles, and warmed."""
-    position = min(DECODE_POSITION, model.config.context - 1) if phase == "decode" else 0
-    buffers.positions.fill_(position)
+    set_positions(buffers, phase)
     case = Case(mode, phase, build_step(MODES[mode], model, injected, precision), buffers, eviction)
     for _ in range(CALLS_TO_CAPTURE):
         case.call()

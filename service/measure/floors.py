@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 
 from models.served import Served
 from service.measure.cases import Bench
+from service.protocol.messages import Phase
 from service.protocol.modes import MODES
 from service.statistics.intervals import Interval
 from service.step.calibration import Calibration, twin_inputs
@@ -34,23 +35,31 @@ class DispatchSplit:
     source: Literal["calibrated", "measured"]
 
 
-def prepare_floors(bench: Bench, mode: str, buckets: Sequence[int], report: Callable[[str], None]) -> None:
-    """Build and warm the hollow twin's decode steps of `mode` at each of `buckets`; sample them.
+def prepare_floors(
+    bench: Bench,
+    mode: str,
+    buckets: Sequence[int],
+    report: Callable[[str], None],
+    phases: Sequence[Phase] = ("decode",),
+) -> None:
+    """Build and warm the hollow twin's steps of `mode` at each of `buckets`; sample them.
 
-    Earlier samples are dropped, so that a study's floors are of its own time. Raises NoTwin for a model that
-    has none.
+    Prefill has one twin, at the smallest bucket. Earlier samples are dropped, so that a study's floors are of
+    its own time. Raises NoTwin for a model that has none.
     """
     calibration = _calibration(bench)
-    known = {twin.bucket for twin in calibration.twins(mode)}
-    if missing := [bucket for bucket in buckets if bucket not in known]:
+    wanted: set[tuple[Phase, int]] = {("decode", bucket) for bucket in buckets}
+    if "prefill" in phases:
+        wanted.add(("prefill", min(buckets)))
+    if missing := wanted - {(twin.phase, twin.bucket) for twin in calibration.twins(mode)}:
         report(f"building the hollow twin of {mode}")
         _add_twins(bench, calibration, mode, missing)
     calibration.discard_samples(mode)
     calibration.first_samples(mode)
 
 
-def floors(bench: Bench, mode: str, buckets: Sequence[int]) -> dict[int, Interval]:
-    """Dispatch seconds of a decode step at each of `buckets`, from all samples since `prepare_floors`.
+def floors(bench: Bench, mode: str, buckets: Sequence[int], phase: Phase = "decode") -> dict[int, Interval]:
+    """Dispatch seconds of a step at each of `buckets`, from all samples since `prepare_floors`.
 
     Each call adds samples. Empty where no twin was prepared.
     """
@@ -58,12 +67,26 @@ def floors(bench: Bench, mode: str, buckets: Sequence[int]) -> dict[int, Interva
     if calibration is None:
         return {}
     calibration.first_samples(mode)
-    found = {bucket: calibration.floor(mode, "decode", bucket) for bucket in buckets}
+    return {bucket: interval for bucket in buckets if (interval := _floor(calibration, mode, phase, bucket))}
+
+
+def new_floors(
+    bench: Bench, mode: str, buckets: Sequence[int], phases: Sequence[Phase]
+) -> dict[tuple[Phase, int], Interval]:
+    """Dispatch seconds by phase and bucket, of fresh samples alone. Raises NoTwin."""
+    prepare_floors(bench, mode, buckets, lambda text: None, phases)
+    calibration = _calibration(bench)
     return {
-        bucket: Interval(floor.seconds, floor.low, floor.high, floor.samples)
-        for bucket, floor in found.items()
-        if floor is not None
+        (phase, bucket): interval
+        for phase in phases
+        for bucket in buckets
+        if (interval := _floor(calibration, mode, phase, bucket))
     }
+
+
+def _floor(calibration: Calibration, mode: str, phase: Phase, bucket: int) -> Interval | None:
+    floor = calibration.floor(mode, phase, bucket)
+    return Interval(floor.seconds, floor.low, floor.high, floor.samples) if floor else None
 
 
 def _calibration(bench: Bench) -> Calibration:
@@ -73,10 +96,11 @@ def _calibration(bench: Bench) -> Calibration:
     return _CALIBRATIONS[bench]
 
 
-def _add_twins(bench: Bench, calibration: Calibration, mode: str, buckets: list[int]) -> None:
+def _add_twins(bench: Bench, calibration: Calibration, mode: str, missing: set[tuple[Phase, int]]) -> None:
     real = next(iter(bench.buffers.values()))
+    buckets = sorted({bucket for _, bucket in missing})
     for phase, bucket, arguments in twin_inputs(_TWINS[bench], buckets, bench.precision.cache, real):
-        if phase == "decode":
+        if (phase, bucket) in missing:
             step = build_step(MODES[mode], calibration.twin_of(MODES[mode]), precision=bench.precision)
             for _ in range(CALLS_TO_CAPTURE):
                 step(*arguments)

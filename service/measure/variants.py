@@ -42,6 +42,14 @@ class Variants:
         self._cold_cache = ColdCacheEmulation(self._bench.model) if self.device.type == "cpu" else None
         self._models: dict[tuple[Config, bool], Served] = {(self.config, False): self._bench.model}
         self._cases: dict[tuple[str, Config, InjectedWork | None], Case] = {}
+        self._served_bench: Bench | None = None
+
+    @property
+    def served_bench(self) -> Bench:
+        """The served model with all batch sizes and the prefill chunk of the settings, built at first use."""
+        if self._served_bench is None:
+            self._served_bench = Bench(self.settings)
+        return self._served_bench
 
     def case(self, mode: str, config: Config | None = None, injected: InjectedWork | None = None) -> Case:
         """The decode step of `mode`; a new one takes seconds to compile."""

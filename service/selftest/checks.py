@@ -8,7 +8,7 @@ ENGINE_CHECKS: dict[str, str] = {
     "ladder": "the floor falls from mode to mode",
     "widths": "the floor does not depend on the twin's width",
     "intercept": "step time extrapolated over widths to no work agrees with the floor",
-    "perf": "the kernel share of perf's samples agrees with the twin's",
+    "stacks": "the twin is a lower estimate of sampled dispatch",
     "plain-kernels": "kernel time is equal in the modes that run the same kernels",
     "kernel": "a longer kernel moves kernel time alone",
     "host": "added host work moves dispatch alone",

@@ -12,7 +12,7 @@ Part = Literal["dispatch", "kernel"]
 
 MOVED_KERNEL = "a kernel 8 times longer"
 MOVED_WORK = "more host work per step"
-SHARE = 0.05
+SHARE = 0.10
 
 
 def judge_kernel(found: Mapping[tuple[str, str], list[float]]) -> list[CheckResult]:
@@ -35,17 +35,16 @@ def bounds(what: str, moved: Part) -> tuple[tuple[str, str], ...]:
 
 
 def shifts(found: Mapping[tuple[str, str], list[float]], mode: str) -> dict[Part, list[float]]:
-    """Per round, how far dispatch (floor) and kernel (wall less floor) moved, as shares of what was added."""
-
-    def moved(less: str, more: str) -> list[float]:
-        return [b - a for a, b in zip(found[mode, less], found[mode, more], strict=True)]
-
-    added = found[mode, "added"]
-    dispatch = moved("plain_floor", "more_floor")
-    wall = moved("plain", "more")
+    """Per round, how far either part of the step moved, as shares of what was added."""
+    parts: tuple[Part, ...] = ("dispatch", "kernel")
     return {
-        "dispatch": [d / a for d, a in zip(dispatch, added, strict=True)],
-        "kernel": [(w - d) / a for w, d, a in zip(wall, dispatch, added, strict=True)],
+        part: [
+            (more - plain) / added
+            for plain, more, added in zip(
+                found[mode, f"plain_{part}"], found[mode, f"more_{part}"], found[mode, "added"], strict=True
+            )
+        ]
+        for part in parts
     }
 
 

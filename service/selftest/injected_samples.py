@@ -1,68 +1,45 @@
-"""Samples of a step with work beside it, off the step's clock, and the length of that work."""
+"""The split of a step with work beside it, off the step's clock, and the length of that work."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from statistics import median
 from time import perf_counter_ns
 from typing import NamedTuple
 
 from service.measure.cases import Case
-from service.step.calibration import cold_seconds
-from service.step.untimed import LEAD_STEPS
+from service.selftest.sampled_dispatch import sampled
+from service.step.native.stacks import StackSampler
 
-STEPS = 12
+SAMPLED_SECONDS = 0.08
 
 Work = Callable[[], object]
 
 
 class Sample(NamedTuple):
-    """The shortest sum of a step and the work beside it, and the shortest work; interference only adds."""
+    """A step's parts, and the median length of the work beside it; 0 without any."""
 
-    with_work_seconds: float
+    kernel_seconds: float
+    dispatch_seconds: float
     work_seconds: float
 
-    @property
-    def step_seconds(self) -> float:
-        """The step of the shortest sum, which is what a step with the work inside is compared with.
 
-        Not the shortest step: the shortest step and the shortest work add up to less than the shortest sum.
-        """
-        return self.with_work_seconds - self.work_seconds
-
-
-def step_sample(case: Case, beside: Work | None) -> Sample:
-    """Of STEPS steps in a row, `beside` after each, off its clock."""
-    steps: list[float] = []
-    works: list[float] = []
-    for _ in range(LEAD_STEPS + STEPS):
-        steps.append(case.call_seconds())
-        works.append(_seconds_of(beside))
-    return shortest(steps, works)
+def step_sample(sampler: StackSampler, case: Case, beside: Work | None) -> Sample:
+    """Of steps in a row, sampled for SAMPLED_SECONDS; `beside` after each, neither timed nor sampled."""
+    timed = None if beside is None else TimedWork(beside)
+    found = sampled(sampler, case, SAMPLED_SECONDS, timed)
+    return Sample(found.kernel_seconds, found.dispatch_seconds, median(timed.seconds) if timed else 0.0)
 
 
-def floor_sample(twin: Case, beside: Work | None) -> Sample:
-    """Of STEPS samples of the floor by calibration's own code, `beside` before each call, off its clock."""
-    works: list[float] = []
+class TimedWork:
+    """`work`, with the seconds of each of its runs."""
 
-    def work_first() -> bool:
-        works.append(_seconds_of(beside))
-        return False
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self.seconds: list[float] = []
 
-    cache = twin.eviction.cache if twin.eviction else None
-    before_step = twin.eviction.before_step if twin.eviction else False
-    steps = cold_seconds(twin.step, twin.arguments, cache, before_step, STEPS, interrupted=work_first)
-    return shortest(steps, works)
-
-
-def shortest(steps: list[float], works: list[float]) -> Sample:
-    """Of the last STEPS of either; each step with its own work."""
-    pairs = zip(steps[-STEPS:], works[-STEPS:], strict=True)
-    return Sample(min(step + work for step, work in pairs), min(works[-STEPS:]))
-
-
-def _seconds_of(work: Work | None) -> float:
-    if work is None:
-        return 0.0
-    began = perf_counter_ns()
-    work()
-    return (perf_counter_ns() - began) / 1e9
+    def __call__(self) -> None:
+        """Run it once."""
+        began = perf_counter_ns()
+        self._work()
+        self.seconds.append((perf_counter_ns() - began) / 1e9)

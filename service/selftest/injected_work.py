@@ -1,8 +1,11 @@
-"""Checks with injected work: the same work inside a step's clock or outside moves its own number alone.
+"""Checks with injected work: the same work inside a real step or outside moves its own part alone.
+
+The parts are those of sampled native stacks: the share of samples in kernels, and the rest, of a step that is
+timed without sampling.
 
 Work that takes time also lets the machine's other users into the shared caches, which lengthens the kernels
 of the next step whoever did the work. So both arms do all of it: one inside the step, the other between two
-steps, off the clock. Its length is measured there, in the same rounds and the same state.
+steps, neither timed nor sampled. Its length is measured there, in the same rounds and the same state.
 """
 
 from __future__ import annotations
@@ -18,20 +21,21 @@ from service.measure.rounds import Log, in_rounds
 from service.measure.variants import Variants
 from service.selftest.check import Check, NotMeasurableError
 from service.selftest.injected_rows import MOVED_KERNEL, MOVED_WORK, bounds, judge_host, judge_kernel
-from service.selftest.injected_samples import Work, floor_sample, step_sample
+from service.selftest.injected_samples import Work, step_sample
+from service.selftest.sampled_dispatch import stack_sampler
 from service.step.callables import InjectedWork
 
-ROUNDS = 30
+ROUNDS = 24
 MODES = ("eager", "compiled")
 TIMES_LONGER = 8
-ELEMENTS = 1280
-"""Elements of the short kernel; the long one has `TIMES_LONGER` as many, a twin's one."""
+ELEMENTS = 4000
+"""Elements of the short kernel, some 0.4 ms; the long one has `TIMES_LONGER` as many."""
 
 GAMMA_AT = 200.0
 """The argument at which that function takes longest."""
 
-HOST_ITERATIONS = 100_000
-"""About a millisecond of Python. A wait for the clock would take its length whatever happened meanwhile."""
+HOST_ITERATIONS = 150_000
+"""About 3 ms of Python. A wait for the clock would take its length whatever happened meanwhile."""
 
 Found = dict[tuple[str, str], list[float]]
 """Seconds by mode and arm."""
@@ -39,17 +43,11 @@ Found = dict[tuple[str, str], list[float]]
 
 @dataclass(frozen=True, slots=True)
 class InjectionCases:
-    """A step without and with `work` inside, real and hollow, each built by itself, as calibration does.
-
-    `hollow_work` is what of `work` the longer twin has inside; None: a twin has none of it.
-    """
+    """A real step without and with `work` inside."""
 
     plain: Case
     more: Case
-    plain_twin: Case
-    more_twin: Case
     work: Work
-    hollow_work: Work | None
 
 
 def kernel_work(device: torch.device, elements: int) -> Work:
@@ -70,7 +68,7 @@ def host_work() -> None:
 
 
 def kernel_cases(variants: Variants, mode: str) -> InjectionCases:
-    """A kernel made longer. The twin's counterpart of either length is the same operator on one element."""
+    """A kernel made longer: the operator, and with it what the host does for it, is in either step."""
 
     def injected(elements: int) -> InjectedWork:
         return InjectedWork(kernel=kernel_work(variants.device, elements))
@@ -78,46 +76,40 @@ def kernel_cases(variants: Variants, mode: str) -> InjectionCases:
     return InjectionCases(
         plain=variants.case(mode, injected=injected(ELEMENTS)),
         more=variants.case(mode, injected=injected(ELEMENTS * TIMES_LONGER)),
-        plain_twin=variants.twin(mode, injected(1)),
-        more_twin=variants.twin(mode, injected(1)),
         work=kernel_work(variants.device, ELEMENTS * (TIMES_LONGER - 1)),
-        hollow_work=None,
     )
 
 
 def host_cases(variants: Variants, mode: str) -> InjectionCases:
-    """Host work added to the step and to its twin: a twin has all of its model's host work."""
+    """Host work added to the step."""
     added = InjectedWork(kernel=host_work)
-    return InjectionCases(
-        plain=variants.case(mode),
-        more=variants.case(mode, injected=added),
-        plain_twin=variants.twin(mode),
-        more_twin=variants.twin(mode, added),
-        work=host_work,
-        hollow_work=host_work,
-    )
+    return InjectionCases(variants.case(mode), variants.case(mode, injected=added), host_work)
 
 
 def _measure(
     cases_of: Callable[[Variants, str], InjectionCases], what: str, variants: Variants, log: Log
 ) -> Found:
-    """Steps and floors of both arms, and the work alone. Raises NotMeasurableError on CUDA."""
+    """Both parts of the step of both arms, and the work alone.
+
+    Raises NotMeasurableError on CUDA, and where sampling is forbidden.
+    """
     if variants.device.type != "cpu":
-        raise NotMeasurableError("only on a CPU does the twin's floor separate dispatch from kernels")
+        raise NotMeasurableError("on CUDA dispatch and kernels are timed apart")
     found: Found = {}
-    for mode in (mode for mode in MODES if mode in variants.modes):
-        log(f"{mode}, building")
-        cases = cases_of(variants, mode)
-        arms = {
-            "plain": partial(step_sample, cases.plain, cases.work),
-            "more": partial(step_sample, cases.more, None),
-            "plain_floor": partial(floor_sample, cases.plain_twin, cases.hollow_work),
-            "more_floor": partial(floor_sample, cases.more_twin, None),
-        }
-        with variants.isolated():
-            seen = in_rounds(arms, ROUNDS, f"{what}/{mode}", log)
-        found |= {(mode, arm): [sample.step_seconds for sample in samples] for arm, samples in seen.items()}
-        found[mode, "added"] = [sample.work_seconds for sample in seen["plain"]]
+    with stack_sampler() as sampler:
+        for mode in (mode for mode in MODES if mode in variants.modes):
+            log(f"{mode}, building")
+            cases = cases_of(variants, mode)
+            arms = {
+                "plain": partial(step_sample, sampler, cases.plain, cases.work),
+                "more": partial(step_sample, sampler, cases.more, None),
+            }
+            with variants.isolated():
+                seen = in_rounds(arms, ROUNDS, f"{what}/{mode}", log)
+            for arm, samples in seen.items():
+                found[mode, f"{arm}_kernel"] = [sample.kernel_seconds for sample in samples]
+                found[mode, f"{arm}_dispatch"] = [sample.dispatch_seconds for sample in samples]
+            found[mode, "added"] = [sample.work_seconds for sample in seen["plain"]]
     return found
 
 

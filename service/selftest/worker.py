@@ -18,7 +18,7 @@ from service.measure.variants import Variants
 from service.protocol.messages import EngineSettings
 from service.selftest.check import AnyCheck, run_check
 from service.selftest.checks import ENGINE_OVERHEAD
-from service.selftest.cross_check_perf import PERF
+from service.selftest.cross_check_stacks import STACKS
 from service.selftest.cross_check_widths import INTERCEPT
 from service.selftest.cuda import CUDA
 from service.selftest.engine_overhead import overhead_seconds
@@ -40,7 +40,7 @@ from service.step.precision import choose_precision
 from service.step.process_state import prepare_process
 
 CHECKS: dict[str, AnyCheck] = {
-    "ladder": LADDER, "widths": WIDTHS_CHECK, "intercept": INTERCEPT, "perf": PERF,
+    "ladder": LADDER, "widths": WIDTHS_CHECK, "intercept": INTERCEPT, "stacks": STACKS,
     "plain-kernels": PLAIN_KERNELS, "kernel": KERNEL, "host": HOST, "own-work": OWN_WORK,
     "instrumentation": INSTRUMENTATION, "cuda": CUDA,
 }  # fmt: skip

@@ -27,3 +27,6 @@ at all, as in the requests of a quick sweep."""
 PREFILL_TOKENS = 32
 """Tokens per row of a measured prefill step, as in the requests of a quick sweep; fewer where a chunk is
 shorter."""
+
+LEAD_SECONDS = 0.015
+"""Of steps before sampled ones: ten decode steps at batch 1, where it takes as many, three at batch 16."""

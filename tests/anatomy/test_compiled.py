@@ -12,7 +12,8 @@ from service.anatomy.operators import native
 from service.anatomy.operators.guards import compiled_function, entries, read_guards
 from service.anatomy.operators.native import sample_native, summary
 from service.anatomy.operators.sources import FusedKernel, fused_kernels, fused_operators
-from service.measure.native_stacks import PerfError, Sample
+from service.step.native.perf_events import PerfError
+from service.step.native.stacks import Sample
 
 pytestmark = pytest.mark.compiles
 
@@ -123,8 +124,8 @@ def test_a_recompile_is_an_entry_more_and_an_uncompiled_step_has_none() -> None:
 
 
 def test_native_samples_are_counted_by_function_and_classed_by_rule() -> None:
-    product = Sample(1, "kernel", "mkl_blas_sgemv", "/lib/libtorch_cpu.so")
-    python = Sample(2, "host", "_PyEval_EvalFrameDefault", "/lib/libpython3.so")
+    product = Sample("kernel", "mkl_blas_sgemv", "/lib/libtorch_cpu.so")
+    python = Sample("host", "_PyEval_EvalFrameDefault", "/lib/libpython3.so")
     found = summary([product, python, product, product], steps=3)
     assert (found.kernel_share, found.steps, found.reason) == (0.75, 3, None)
     assert [(s.symbol, s.side, s.rule, s.share) for s in found.symbols] == [
@@ -133,13 +134,12 @@ def test_native_samples_are_counted_by_function_and_classed_by_rule() -> None:
     ]
 
 
-def test_where_perf_cannot_be_used_the_reason_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(cpus: set[int]) -> Any:
-        raise PerfError("perf is not installed")
+def test_where_sampling_is_forbidden_the_reason_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused() -> Any:
+        raise PerfError("the system forbids it")
 
-    monkeypatch.setattr(native, "recording", refused)
-    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr(native, "StackSampler", refused)
     case: Any = SimpleNamespace()
     bench: Any = SimpleNamespace(device=torch.device("cpu"), cpus=[0])
     found = sample_native(bench, case, lambda _: None)
-    assert (found.kernel_share, found.symbols, found.reason) == (None, [], "perf is not installed")
+    assert (found.kernel_share, found.symbols, found.reason) == (None, [], "the system forbids it")

@@ -8,23 +8,27 @@ from typing import Any
 
 import pytest
 
-from loadtests.report.proof import NOT_PROVED, proof
+from loadtests.report.proof import NOT_PROVED, SPLIT_ROWS, proof
 from loadtests.report.results import read_results
 from loadtests.report.verdict import Findings
 from loadtests.report.witnesses import witnesses
+from service.selftest.worker import CHECKS
+from tests.selftest.samples import HONEST
 from tests.support.made_evidence import edit_run, with_floors, with_intervals
 from tests.support.made_results import CLEAR, make_results
 
 SELFTEST = {
     "commit": "0123456789ab",
     "cpu": "a CPU",
-    "dirty": False,
-    "passed": True,
-    "detail": "9 pass",
+    "device": "a CPU",
+    "complete": True,
+    "outcome": "passed",
+    "detail": "9 of 9 rows passed",
+    "created": "2026-01-02T00:00:00Z",
     "dtype": "float32",
     "threads": 1,
     "modes": list(CLEAR),
-    "rows": [{"name": "kernel share, twin less perf: eager", "verdict": "pass"}],
+    "rows": [{"name": f"{start}: a row", "verdict": "pass"} for start in SPLIT_ROWS],
 }
 
 
@@ -113,14 +117,14 @@ def test_a_passed_selftest_of_this_machine_and_commit_backs_the_split(folder: Pa
     [
         {"cpu": "another"},
         {"commit": "another"},
-        {"passed": False},
-        {"dirty": True},
+        {"device": "another"},
+        {"outcome": "failed"},
+        {"complete": False},
         {"dtype": "bfloat16"},
         {"threads": 2},
         {"modes": ["eager"]},
-        {"partial": True},
         {"rows": []},
-        {"rows": [{"name": "kernel share, twin less perf: eager", "verdict": "undecided"}]},
+        {"rows": [*SELFTEST["rows"], {"name": f"{SPLIT_ROWS[0]}: another", "verdict": "undecided"}]},  # type: ignore[misc]
         {"rows": [{"name": "time of a /metrics scrape under load", "verdict": "pass"}]},
     ],
     ids=str,
@@ -132,10 +136,18 @@ def test_a_selftest_of_something_else_or_without_a_word_on_the_split_does_not(
     assert proof(found(folder)).proved is False
 
 
-def test_undecided_rows_are_named_where_a_selftest_is_said_to_have_passed(folder: Path) -> None:
+def test_undecided_rows_of_other_things_are_named_and_the_split_stays_proved(folder: Path) -> None:
+    detail = "9 of 10 rows passed; undecided: step time, concurrency 8 / 1"
     rows = [*SELFTEST["rows"], {"name": "step time, concurrency 8 / 1", "verdict": "undecided"}]  # type: ignore[misc]
-    write_selftest(folder, rows=rows)
-    assert proof(found(folder)).selftest == "passed: 9 pass; undecided: step time, concurrency 8 / 1"
+    write_selftest(folder, rows=rows, outcome="undecided", detail=detail)
+    told = proof(found(folder))
+    assert told.proved is True
+    assert told.selftest == f"undecided: {detail}"
+
+
+def test_rows_about_the_split_are_called_as_the_selftest_calls_them() -> None:
+    names = {row.name for name, check in CHECKS.items() for row in check.judge(HONEST[name])}
+    assert all(any(name.startswith(start) for name in names) for start in SPLIT_ROWS)
 
 
 def test_a_device_that_measures_dispatch_has_nothing_to_prove(tmp_path: Path) -> None:

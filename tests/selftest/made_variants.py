@@ -7,15 +7,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
 from statistics import median
-from typing import Any
 
 import torch
 
 from models.config import CONFIGS, Config
 from service.measure.isolation import OffCpuTime
-from service.selftest.cross_check_widths import bytes_read
 from service.selftest.injected_samples import Sample
+from service.selftest.width_family import bytes_read
 from service.step.callables import InjectedWork
+from service.step.native.stacks import SampledSteps
 from service.step.precision import PRECISIONS
 from tests.selftest.samples import JITTER, LADDER
 
@@ -25,9 +25,10 @@ SECONDS_PER_BYTE = 1e-10
 
 @dataclass(frozen=True, slots=True)
 class MadeUpWork:
-    """Injected work that takes `seconds`, by what is made up."""
+    """Injected work that takes this long, by what is made up."""
 
-    seconds: float
+    kernel_seconds: float = 0.0
+    host_seconds: float = 0.0
 
     def __call__(self) -> None:
         """Nothing: no clock is read."""
@@ -35,24 +36,26 @@ class MadeUpWork:
 
 @dataclass(slots=True, eq=False)
 class MadeUpCase:
-    """A step of `mode` that takes `seconds`, within half a percent."""
+    """A step of `mode`: `dispatch_seconds` and `kernel_seconds` in a row, within half a percent."""
 
     mode: str
-    seconds: float
+    dispatch_seconds: float
+    kernel_seconds: float
     injected: InjectedWork | None
     random: Random
 
     def call_seconds(self, clock: object = None) -> float:
-        return self.seconds * (1 + self.random.uniform(-JITTER, JITTER))
+        seconds = self.dispatch_seconds + self.kernel_seconds
+        return seconds * (1 + self.random.uniform(-JITTER, JITTER))
 
     def steady_seconds(self, steps: int = 5, pick: Callable[[list[float]], float] = median) -> float:
         return pick([self.call_seconds() for _ in range(steps)])
 
 
 class MadeUpVariants:
-    """Floors fall with the modes; a real step is its floor and what it reads.
+    """Floors fall with the modes; a real step has its floor's dispatch, and kernels by what it reads.
 
-    `error` changes the seconds of a step: it gets mode, width, injected work, and whether the step is hollow.
+    `error` changes a step's dispatch: it gets mode, width, injected work, and whether the step is hollow.
     """
 
     def __init__(self, error: Callable[..., float] = lambda seconds, **step: seconds) -> None:
@@ -70,11 +73,13 @@ class MadeUpVariants:
     ) -> MadeUpCase:
         config = config or self.config
         hollow = config.context != self.config.context
-        seconds = LADDER[mode] + (0.0 if hollow else SECONDS_PER_BYTE * bytes_read(self, config))  # type: ignore[arg-type]
+        dispatch = LADDER[mode]
+        kernel = 0.0 if hollow else SECONDS_PER_BYTE * bytes_read(self, config)  # type: ignore[arg-type]
         if injected is not None and isinstance(injected.kernel, MadeUpWork):
-            seconds += injected.kernel.seconds
-        seconds = self._error(seconds, mode=mode, width=config.width, injected=injected, hollow=hollow)
-        return MadeUpCase(mode, seconds, injected, self._random)
+            dispatch += injected.kernel.host_seconds
+            kernel += injected.kernel.kernel_seconds
+        dispatch = self._error(dispatch, mode=mode, width=config.width, injected=injected, hollow=hollow)
+        return MadeUpCase(mode, dispatch, kernel, injected, self._random)
 
     def twin(self, mode: str, injected: InjectedWork | None = None, width: int = 16) -> MadeUpCase:
         return self.case(mode, TINY.hollow(width), injected)
@@ -92,7 +97,21 @@ class MadeUpVariants:
         yield
 
 
-def made_up_sample(case: Any, beside: MadeUpWork | None) -> Sample:
-    """In place of `step_sample` and `floor_sample`."""
-    work = beside.seconds if beside else 0.0
-    return Sample(case.call_seconds() + work, work)
+@dataclass(frozen=True, slots=True)
+class MadeUpSampling:
+    """In place of sampled stacks. These shares of kernels and of dispatch are classed as the other part."""
+
+    kernel_as_host: float = 0.0
+    host_as_kernel: float = 0.0
+
+    def sampled(
+        self, sampler: object, case: MadeUpCase, seconds: float, beside: object = None
+    ) -> SampledSteps:
+        kernel = case.kernel_seconds * (1 - self.kernel_as_host) + case.dispatch_seconds * self.host_as_kernel
+        share = kernel / (case.kernel_seconds + case.dispatch_seconds)
+        return SampledSteps(share, 100, case.call_seconds())
+
+    def step_sample(self, sampler: object, case: MadeUpCase, beside: MadeUpWork | None) -> Sample:
+        found = self.sampled(sampler, case, 0.1)
+        work = beside.kernel_seconds + beside.host_seconds if beside else 0.0
+        return Sample(found.kernel_seconds, found.dispatch_seconds, work)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from random import Random
 from typing import Any, NamedTuple
 
-from service.selftest.cross_check_perf import Shares
 from service.selftest.floors import WIDTHS
-from service.selftest.plain_kernels import PHASES, PLAIN, Place
+from service.selftest.places import PHASES, Place
+from service.selftest.plain_kernels import PLAIN
 from service.statistics.choice import compare
 
 MODES = ("eager", "no_grad", "inference_mode", "compiled", "reduce-overhead")
 LADDER = {"eager": 1.5e-3, "no_grad": 1.2e-3, "inference_mode": 1e-3, "compiled": 0.4e-3}
 LOADS = (1e6, 4e6, 9e6, 16e6)
-ADDED = 1e-3
+ADDED = 3e-3
 JITTER = 0.004
 
 Found = dict[Any, list[Any]]
@@ -37,46 +37,47 @@ def ladder(floors: dict[str, float]) -> Found:
     return {mode: rounds(seconds) for mode, seconds in floors.items()}
 
 
-def widths(widest: float) -> Found:
-    """Floors that are equal but for the largest width, whose is `widest` times as long."""
+def widths(half: float) -> Found:
+    """Floors that are equal but for that at half the width, which is `half` times as long."""
     return {
-        (mode, width): rounds(1e-3 * (widest if width == WIDTHS[-1] else 1), (mode, width))
+        (mode, width): rounds(1e-3 * (half if width == WIDTHS[0] else 1), (mode, width))
         for mode in MODES
         for width in WIDTHS
     }
 
 
-def intercept(floor_share: float) -> Found:
-    """Steps of 1 ms without work, and a floor that reads `floor_share` of it."""
+def intercept(twin: float, stacks: float) -> Found:
+    """Steps of 1 ms without work, and witnesses that read these shares of it."""
     found: Found = {}
     for mode in MODES:
         found |= {(mode, load): rounds(1e-3 + 1e-10 * load, mode) for load in LOADS}
-        found[mode, None] = rounds(1e-3 * floor_share, mode)
+        found |= {(mode, "twin"): rounds(1e-3 * twin, mode), (mode, "stacks"): rounds(1e-3 * stacks, mode)}
     return found
 
 
-def perf(twin: float) -> Found:
-    """Windows in which perf sees 48 % in kernels, and the twin `twin`."""
-    return {mode: [Shares(a, b) for a, b in zip(rounds(twin), rounds(0.48), strict=True)] for mode in MODES}
-
-
-def plain(eager_wall: float) -> Found:
-    """Equal kernels of 2 ms, with floors that fall; eager's walls are `eager_wall` times what they are."""
+def stacks(twin: float) -> Found:
+    """Steps whose sampled dispatch is 1 ms, and twins that read `twin` of it."""
     found: Found = {}
-    for place in [Place(mode, phase, bucket) for mode in PLAIN for phase in PHASES for bucket in (1, 16)]:
-        floor = LADDER[place.mode]
-        wall = (floor + 2e-3) * (eager_wall if place.mode == "eager" else 1)
-        found |= {(place, "wall"): rounds(wall, place), (place, "floor"): rounds(floor, place)}
+    for place in [Place(mode, phase, bucket) for mode in MODES for phase in PHASES for bucket in (1, 16)]:
+        found |= {(place, "twin"): rounds(twin * 1e-3, place), (place, "stacks"): rounds(1e-3, place)}
     return found
 
 
-def injected(step: float, floor: float) -> Found:
-    """Steps that grow by `step` of what was added, and floors by `floor` of it."""
+def plain(eager: float) -> Found:
+    """Equal kernels of 2 ms, but for eager's, which are `eager` times as long."""
+    places = [Place(mode, phase, bucket) for mode in PLAIN for phase in PHASES for bucket in (1, 16)]
+    return {
+        (place, "stacks"): rounds(2e-3 * (eager if place.mode == "eager" else 1), place) for place in places
+    }
+
+
+def injected(kernel: float, dispatch: float) -> Found:
+    """Steps whose parts grow by these shares of what was added."""
     found: Found = {}
     for mode in ("eager", "compiled"):
-        found |= {(mode, "plain"): rounds(2e-3, mode), (mode, "plain_floor"): rounds(1e-3, mode)}
-        found[mode, "more"] = rounds(2e-3 + step * ADDED, mode)
-        found[mode, "more_floor"] = rounds(1e-3 + floor * ADDED, mode)
+        found |= {(mode, "plain_kernel"): rounds(1e-3, mode), (mode, "plain_dispatch"): rounds(1e-3, mode)}
+        found[mode, "more_kernel"] = rounds(1e-3 + kernel * ADDED, mode)
+        found[mode, "more_dispatch"] = rounds(1e-3 + dispatch * ADDED, mode)
         found[mode, "added"] = rounds(ADDED, mode)
     return found
 
@@ -122,11 +123,11 @@ def twice(shift: float) -> Found:
 HONEST: dict[str, Found] = {
     "ladder": ladder(LADDER),
     "widths": widths(1.0),
-    "intercept": intercept(0.95),
-    "perf": perf(0.5),
+    "intercept": intercept(twin=0.85, stacks=1.05),
+    "stacks": stacks(0.85),
     "plain-kernels": plain(1.0),
-    "kernel": injected(step=1.0, floor=0.0),
-    "host": injected(step=1.0, floor=1.0),
+    "kernel": injected(kernel=1.0, dispatch=0.0),
+    "host": injected(kernel=0.0, dispatch=1.0),
     "own-work": {"own": rounds(25e-6)},
     "instrumentation": {"full": rounds(30.03e-3, "full"), "off": rounds(30e-3, "off")},
     "cuda": cuda(),
@@ -146,27 +147,28 @@ FAILURES: dict[str, list[Failure]] = {
                 ("floor of",)),
     ],
     "widths": [
-        Failure("kernels of the twin that take time", widths(1.3), ("floor at widths",)),
-        Failure("a twin that is not hollow at small widths", widths(0.7), ("floor at widths",)),
+        Failure("kernels of the twin that take time", widths(0.7), ("floor at width",)),
+        Failure("a twin that takes another path at half its width", widths(1.3), ("floor at width",)),
     ],
     "intercept": [
-        Failure("a floor with warm caches", intercept(0.6), ("intercept over four widths",)),
-        Failure("a floor that has work in it", intercept(1.5), ("intercept over four widths",)),
+        Failure("witnesses with warm caches", intercept(0.6, 0.7), ("intercept over four widths",)),
+        Failure("witnesses that have work in them", intercept(1.4, 1.5), ("intercept over four widths",)),
     ],
-    "perf": [
-        Failure("host code booked as kernel", perf(0.63), ("kernel share",)),
-        Failure("kernels booked as host", perf(0.33), ("kernel share",)),
+    "stacks": [
+        Failure("a twin that has work in it", stacks(1.3), ("dispatch, twin / stacks",)),
+        Failure("host functions classed as kernel", stacks(1.2), ("dispatch, twin / stacks",)),
     ],
     "plain-kernels": [Failure("page faults of a tape booked as kernel", plain(1.2), ("kernel time equal",))],
     "kernel": [
-        Failure("a hollow kernel that grows with the real one", injected(step=1.0, floor=0.2), ("a kernel",)),
-        Failure("a kernel that is outside the clock", injected(step=0.0, floor=0.0),
+        Failure("element functions classed as host", injected(kernel=0.8, dispatch=0.2), ("a kernel",)),
+        Failure("a kernel that is outside the clock", injected(kernel=0.0, dispatch=0.0),
                 ("a kernel 8 times longer: kernel",)),
     ],
     "host": [
-        Failure("a twin without the added work", injected(step=1.0, floor=0.0), ("more host work",)),
-        Failure("a twin that does it twice", injected(step=1.0, floor=2.0), ("more host work",)),
-        Failure("kernels that grow with host work", injected(step=1.3, floor=1.0),
+        Failure("the interpreter classed as kernel", injected(kernel=0.2, dispatch=0.8), ("more host work",)),
+        Failure("host work that is done twice", injected(kernel=0.0, dispatch=2.0),
+                ("more host work per step: dispatch",)),
+        Failure("kernels that grow with host work", injected(kernel=0.3, dispatch=1.0),
                 ("more host work per step: kernel",)),
     ],
     "own-work": [Failure("a slow loop between steps", {"own": rounds(45e-6)}, ("engine's own work",))],

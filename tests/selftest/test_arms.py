@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 
-from service.selftest import injected_work
-from service.selftest.check import AnyCheck, run_check
+from service.selftest import cross_check_widths, injected_work
+from service.selftest.check import AnyCheck, NotMeasurableError, run_check
 from service.selftest.cross_check_widths import INTERCEPT
 from service.selftest.floors import LADDER, WIDTHS_CHECK
 from service.selftest.injected_work import ELEMENTS, HOST, KERNEL, TIMES_LONGER, host_cases, kernel_cases
 from service.step.callables import InjectedWork
-from tests.selftest.made_variants import MadeUpVariants, MadeUpWork, made_up_sample
+from tests.selftest.made_variants import MadeUpSampling, MadeUpVariants, MadeUpWork
 
 PER_ELEMENT = 1e-7
+
+
+@contextmanager
+def made_up_sampler() -> Iterator[object]:
+    yield object()
+
+
+def sample_with(monkeypatch: pytest.MonkeyPatch, sampling: MadeUpSampling) -> None:
+    monkeypatch.setattr(injected_work, "step_sample", sampling.step_sample)
+    monkeypatch.setattr(cross_check_widths, "sampled", sampling.sampled)
 
 
 @pytest.fixture(autouse=True)
@@ -20,9 +33,10 @@ def made_up_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         injected_work, "kernel_work", lambda device, elements: MadeUpWork(elements * PER_ELEMENT)
     )
-    monkeypatch.setattr(injected_work, "host_work", MadeUpWork(1e-3))
-    monkeypatch.setattr(injected_work, "step_sample", made_up_sample)
-    monkeypatch.setattr(injected_work, "floor_sample", made_up_sample)
+    monkeypatch.setattr(injected_work, "host_work", MadeUpWork(host_seconds=3e-3))
+    for module in (injected_work, cross_check_widths):
+        monkeypatch.setattr(module, "stack_sampler", made_up_sampler)
+    sample_with(monkeypatch, MadeUpSampling())
 
 
 def verdicts(check: AnyCheck, variants: MadeUpVariants) -> dict[str, str]:
@@ -45,59 +59,80 @@ def test_a_rung_that_removes_nothing_fails_its_row_of_the_ladder() -> None:
 
 def test_kernels_of_a_twin_that_grow_with_its_width_fail_the_widths() -> None:
     def error(seconds: float, width: int, **step: object) -> float:
-        return seconds + 1e-5 * width
+        return seconds + 1e-4 * width
 
     assert "fail" in verdicts(WIDTHS_CHECK, MadeUpVariants(error)).values()
 
 
-def test_a_floor_with_warm_caches_fails_the_intercept() -> None:
-    def error(seconds: float, hollow: bool, **step: object) -> float:
-        return seconds * 0.6 if hollow else seconds
-
-    assert set(verdicts(INTERCEPT, MadeUpVariants(error)).values()) == {"fail"}
+def warm(seconds: float, hollow: bool, **step: object) -> float:
+    return seconds * 0.6 if hollow else seconds
 
 
-def test_either_length_of_a_kernel_has_a_hollow_counterpart_of_its_own() -> None:
+def test_two_witnesses_that_both_read_too_little_fail_the_intercept(monkeypatch: pytest.MonkeyPatch) -> None:
+    sample_with(monkeypatch, MadeUpSampling(host_as_kernel=0.4))
+    assert set(verdicts(INTERCEPT, MadeUpVariants(warm)).values()) == {"fail"}
+
+
+def test_an_intercept_between_the_witnesses_passes() -> None:
+    assert set(verdicts(INTERCEPT, MadeUpVariants(warm)).values()) == {"pass"}
+
+
+def test_without_stacks_the_intercept_is_compared_with_the_twin_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cross_check_widths, "stack_sampler", forbidden)
+    assert set(verdicts(INTERCEPT, MadeUpVariants(warm)).values()) == {"fail"}
+
+
+@contextmanager
+def forbidden() -> Iterator[None]:
+    raise NotMeasurableError("the system forbids it: set a sysctl")
+    yield
+
+
+@pytest.mark.parametrize("check", [KERNEL, HOST])
+def test_injected_work_cannot_be_split_where_sampling_is_forbidden_and_the_remedy_is_said(
+    check: AnyCheck, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(injected_work, "stack_sampler", forbidden)
+    rows = run_check("x", check, MadeUpVariants(), lambda text: None)
+    assert {(row.verdict, row.note) for row in rows} == {
+        ("not measurable here", "the system forbids it: set a sysctl")
+    }
+
+
+def test_a_kernel_is_made_longer_by_the_work_that_the_other_arm_does_beside_the_step() -> None:
     cases = kernel_cases(MadeUpVariants(), "eager")  # type: ignore[arg-type]
-    assert cases.plain_twin is not cases.more_twin
-    hollow = [twin.injected.kernel for twin in (cases.plain_twin, cases.more_twin)]  # type: ignore[attr-defined]
-    assert hollow == [MadeUpWork(PER_ELEMENT)] * 2
-    assert cases.work == MadeUpWork(PER_ELEMENT * ELEMENTS * (TIMES_LONGER - 1))
-    assert cases.hollow_work is None
+    inside = [case.injected.kernel.kernel_seconds for case in (cases.plain, cases.more)]  # type: ignore[attr-defined]
+    assert inside == pytest.approx([PER_ELEMENT * ELEMENTS, PER_ELEMENT * ELEMENTS * TIMES_LONGER])
+    assert cases.work.kernel_seconds == pytest.approx(inside[1] - inside[0])  # type: ignore[attr-defined]
 
 
-def test_a_twin_that_takes_in_the_longer_kernel_fails_the_row_that_dispatch_does_not_move() -> None:
-    twins: list[str] = []
-
-    def error(seconds: float, mode: str, hollow: bool, **step: object) -> float:
-        twins.extend([mode] * hollow)
-        return seconds + 2e-4 if hollow and twins.count(mode) == 2 else seconds
-
-    found = verdicts(KERNEL, MadeUpVariants(error))
-    assert found["a kernel 8 times longer: dispatch, eager"] == "fail"
-    assert found["a kernel 8 times longer: kernel, eager"] == "fail"
-
-
-def test_host_work_is_a_fixed_amount_in_both_arms_and_its_length_is_measured() -> None:
-    added = [InjectedWork(kernel=MadeUpWork(1e-3))]
+def test_host_work_is_a_fixed_amount_inside_or_beside() -> None:
     cases = host_cases(MadeUpVariants(), "eager")  # type: ignore[arg-type]
-    assert [case.injected for case in (cases.more, cases.more_twin)] == added * 2  # type: ignore[attr-defined]
-    assert [case.injected for case in (cases.plain, cases.plain_twin)] == [None] * 2  # type: ignore[attr-defined]
+    assert (cases.plain.injected, cases.more.injected) == (None, InjectedWork(kernel=MadeUpWork(0.0, 3e-3)))  # type: ignore[attr-defined]
     assert cases.more.injected.host_seconds == 0.0  # type: ignore[attr-defined]
-    assert cases.work == cases.hollow_work == MadeUpWork(1e-3)
+    assert cases.work == MadeUpWork(host_seconds=3e-3)
 
 
-def test_a_twin_that_leaves_the_added_host_work_out_fails_both_rows() -> None:
-    def error(seconds: float, injected: InjectedWork | None, hollow: bool, **step: object) -> float:
-        return seconds - 1e-3 if hollow and injected is not None else seconds
+def test_element_functions_classed_as_host_fail_both_rows_of_the_kernel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sample_with(monkeypatch, MadeUpSampling(kernel_as_host=0.2))
+    assert set(verdicts(KERNEL, MadeUpVariants()).values()) == {"fail"}
 
-    assert set(verdicts(HOST, MadeUpVariants(error)).values()) == {"fail"}
+
+def test_host_functions_classed_as_kernel_fail_both_rows_of_host_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sample_with(monkeypatch, MadeUpSampling(host_as_kernel=0.2))
+    assert set(verdicts(HOST, MadeUpVariants()).values()) == {"fail"}
 
 
-def test_host_work_that_stretches_the_kernels_beside_it_fails_the_row_of_the_kernel() -> None:
-    def error(seconds: float, injected: InjectedWork | None, hollow: bool, **step: object) -> float:
-        return seconds + 3e-4 if not hollow and injected is not None else seconds
+def test_added_host_work_that_is_not_done_fails_the_row_of_dispatch_alone() -> None:
+    def error(seconds: float, injected: InjectedWork | None, **step: object) -> float:
+        return seconds - 3e-3 if injected is not None else seconds
 
     found = verdicts(HOST, MadeUpVariants(error))
-    assert found["more host work per step: kernel, eager"] == "fail"
-    assert found["more host work per step: dispatch, eager"] == "pass"
+    assert found["more host work per step: dispatch, eager"] == "fail"
+    assert found["more host work per step: kernel, eager"] == "pass"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from random import Random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -12,47 +13,66 @@ from models.config import Config
 from models.transformer import Transformer
 from service.engine.job_result import JobResult
 from service.measure.cases import Case, build_case
-from service.selftest.injected_samples import STEPS, floor_sample, shortest, step_sample
+from service.selftest import injected_samples
+from service.selftest.injected_samples import step_sample
 from service.selftest.injected_work import kernel_work
 from service.selftest.own_work import gaps_seconds
 from service.step.buffers import allocate
 from service.step.callables import InjectedWork
+from service.step.native import stacks
+from service.step.native.stacks import Recording, Sample
 from service.step.precision import PRECISIONS
-from service.step.untimed import LEAD_STEPS, LEAD_STEPS_OF_FLOOR
 
 CONFIG = Config(layers=1, width=16, heads=2, kv_heads=1, head_width=8, hidden=32, vocabulary=64, context=64)
 
 
-class Falling:
-    """A step that takes 100 s, 99 s, 98 s, …"""
+class MadeUpSampler:
+    """In place of a `StackSampler`: half of the samples are kernel; notes when it is paused."""
 
-    def __init__(self) -> None:
-        self._seconds = iter(range(100, 0, -1))
+    def __init__(self, events: list[str]) -> None:
+        self._events = events
 
-    def call_seconds(self) -> float:
-        return float(next(self._seconds))
+    @contextmanager
+    def recording(self) -> Iterator[Recording]:
+        found = Recording()
+        self._events.append("sampled")
+        yield found
+        self._events.append("ended")
+        found.samples = [Sample("kernel", "gemm", "mkl"), Sample("host", "call", "python")] * 50
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        self._events.append("paused")
+        yield
+        self._events.append("resumed")
 
 
-def test_work_beside_steps_runs_after_each_and_is_not_in_their_time() -> None:
-    works: list[int] = []
-    sample = step_sample(Falling(), lambda: works.append(1))  # type: ignore[arg-type]
-    assert len(works) == LEAD_STEPS + STEPS
-    assert sample.step_seconds == pytest.approx(100 - LEAD_STEPS - STEPS + 1, abs=0.5)
-    assert 0 < sample.work_seconds < 1
-    assert step_sample(Falling(), None).work_seconds == 0.0  # type: ignore[arg-type]
+def test_work_beside_runs_after_each_step_and_is_neither_sampled_nor_timed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(injected_samples, "SAMPLED_SECONDS", 0.0)
+    monkeypatch.setattr(stacks, "_seconds_of", one_step)
+    events: list[str] = []
+    case = small_case(events)
+    sample = step_sample(MadeUpSampler(events), case, lambda: events.append("work"))  # type: ignore[arg-type]
+    assert events == [
+        *["step", "work"] * 2,
+        "sampled", "step", "paused", "work", "resumed", "ended",
+    ]  # fmt: skip
+    assert (sample.kernel_seconds, sample.dispatch_seconds) == (1e-3, 1e-3)
+    assert sample.work_seconds > 0
 
 
-def test_a_step_is_that_of_the_shortest_sum_so_that_equal_totals_show_what_was_added() -> None:
-    random = Random(1)
-    totals, added = [], []
-    for _ in range(200):
-        works = [1e-3 + random.expovariate(1e4) for _ in range(STEPS)]
-        steps = [2e-3 + random.expovariate(1e4) for _ in range(STEPS)]
-        inside = [2e-3 + random.expovariate(1e4) + 1e-3 + random.expovariate(1e4) for _ in range(STEPS)]
-        plain, more = shortest(steps, works), shortest(inside, [0.0] * STEPS)
-        totals.append(more.step_seconds - plain.step_seconds)
-        added.append(plain.work_seconds)
-    assert sum(totals) / sum(added) == pytest.approx(1.0, abs=0.01)
+def one_step(run: Callable[[], object], seconds: float, beside: Callable[[], object] | None) -> list[float]:
+    run()
+    if beside:
+        beside()
+    return [2e-3]
+
+
+def test_without_work_beside_its_length_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(injected_samples, "SAMPLED_SECONDS", 0.0)
+    assert step_sample(MadeUpSampler([]), small_case([]), None).work_seconds == 0.0  # type: ignore[arg-type]
 
 
 def small_case(events: list[str]) -> Case:
@@ -62,13 +82,6 @@ def small_case(events: list[str]) -> Case:
     case = build_case("inference_mode", "decode", model, buffers, PRECISIONS["float32"], injected)
     events.clear()
     return case
-
-
-def test_work_beside_samples_of_a_floor_runs_before_each_call() -> None:
-    events: list[str] = []
-    case = small_case(events)
-    assert floor_sample(case, lambda: events.append("work")).step_seconds > 0
-    assert events == ["work", "step"] * (LEAD_STEPS_OF_FLOOR + STEPS)
 
 
 def test_the_kernel_that_is_injected_is_one_operator_of_the_given_size(

@@ -2,60 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from types import SimpleNamespace
 
 import pytest
 
 from service.selftest import plain_kernels
 from service.selftest.check import NotMeasurableError
-from service.selftest.plain_kernels import PHASES, PLAIN, Place, judge_plain, measure_places, measure_plain
+from service.selftest.places import PHASES, Place
+from service.selftest.plain_kernels import PLAIN, Found, by_floors, by_stacks, judge_plain, measure_plain
+from service.step.native.stacks import SampledSteps
 from tests.selftest.made_variants import MadeUpVariants
 from tests.selftest.samples import LADDER, rounds
 
 KERNEL_SECONDS = 2e-3
+BUCKETS = [1, 16]
 
 
 class MadeUpBench:
-    """Steps of `kernel` seconds and their mode's floor; `error` is added to eager's prefills."""
+    """Steps of `kernel` seconds and their mode's dispatch; `error` is added to eager's prefills' kernels."""
+
+    settings = SimpleNamespace(batch_sizes=BUCKETS)
 
     def __init__(self, error: float = 0.0) -> None:
         self._error = error
 
     def case(self, mode: str, bucket: int, phase: str) -> MadeUpBench.Step:
         added = self._error if (mode, phase) == ("eager", "prefill") else 0.0
-        return self.Step(LADDER[mode] + KERNEL_SECONDS * bucket + added * bucket)
+        return self.Step(mode, phase, (KERNEL_SECONDS + added) * bucket)
 
     class Step:
-        def __init__(self, seconds: float) -> None:
-            self._seconds = seconds
+        def __init__(self, mode: str, phase: str, kernel: float) -> None:
+            self.phase = phase
+            self.kernel = kernel
+            self.seconds = kernel + LADDER[mode]
 
         def steady_seconds(self, steps: int) -> float:
-            return self._seconds
+            return self.seconds
 
 
-@pytest.fixture
-def made_up_floors(monkeypatch: pytest.MonkeyPatch) -> None:
-    def floors(bench: object, mode: str, buckets: Sequence[int]) -> dict[Place, float]:
-        return {Place(mode, phase, bucket): LADDER[mode] for phase in PHASES for bucket in buckets}
-
-    monkeypatch.setattr(plain_kernels, "phase_floors", floors)
+def sampled(sampler: object, step: MadeUpBench.Step, seconds: float) -> SampledSteps:
+    return SampledSteps(step.kernel / step.seconds, 100, step.seconds)
 
 
-@pytest.mark.usefixtures("made_up_floors")
+def floors_of(bench: object, mode: str) -> dict[Place, float]:
+    return {Place(mode, phase, bucket): LADDER[mode] for phase in PHASES for bucket in BUCKETS}
+
+
+def measured(by: str, error: float, monkeypatch: pytest.MonkeyPatch) -> Found:
+    monkeypatch.setattr(plain_kernels, "sampled", sampled)
+    monkeypatch.setattr(plain_kernels, "floors_of", floors_of)
+    bench: MadeUpBench = MadeUpBench(error)
+    if by == "stacks":
+        return by_stacks(bench, PLAIN, None, lambda text: None)  # type: ignore[arg-type]
+    return by_floors(bench, PLAIN, lambda text: None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("by", ["stacks", "floors"])
 @pytest.mark.parametrize(("error", "verdict"), [(0.0, "pass"), (1e-3, "fail")])
 def test_page_faults_of_eager_s_prefill_fail_the_rows_of_prefill_and_no_other(
-    error: float, verdict: str
+    by: str, error: float, verdict: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = measure_places(MadeUpBench(error), PLAIN, [1, 16], lambda text: None)  # type: ignore[arg-type]
-    verdicts = {row.name: row.verdict for row in judge_plain(found)}
-    assert len(verdicts) == 2 * len(PHASES) * 2
+    rows = judge_plain(measured(by, error, monkeypatch))
+    verdicts = {row.name: row.verdict for row in rows}
+    assert len(verdicts) == 2 * len(PHASES) * len(BUCKETS)
     assert {found for name, found in verdicts.items() if "prefill" in name} == {verdict}
     assert {found for name, found in verdicts.items() if "decode" in name} == {"pass"}
+    assert all(row.note.endswith(f"by {by}") for row in rows)
 
 
-def test_a_floor_above_its_step_in_both_modes_is_not_equality() -> None:
-    places = [Place(mode, "decode", 1) for mode in PLAIN]
-    found = {(place, what): rounds(1e-3) for place in places for what in ("wall", "floor")}
+def test_no_kernel_time_in_either_mode_is_not_equality() -> None:
+    found: Found = {(Place(mode, "decode", 1), "stacks"): [0.0] * len(rounds(1.0)) for mode in PLAIN}
     assert [row.verdict for row in judge_plain(found)] == ["fail", "fail"]
 
 

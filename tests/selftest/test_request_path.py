@@ -52,7 +52,7 @@ def test_a_measured_request_has_meters_its_floor_and_an_entry_in_the_metrics(
     calibration = CountedCalibration()
     path = RequestPath(bench, MODE, calibration, tmp_path)  # type: ignore[arg-type]
     timing = path.measured()
-    assert calibration.asked == 1
+    assert calibration.asked == 2  # one floor per phase
     assert timing.engine.decode.steps == NEW_TOKENS - 1
     assert timing.engine.decode.wall_seconds is not None
     assert exposed(path, OK) == 1

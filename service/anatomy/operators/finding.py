@@ -24,7 +24,7 @@ class OperatorsArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     batch_size: int = 1
     phase: Phase = "decode"
     native: bool | None = None
-    """Whether to sample native functions with perf; None: only where the answer comes in time with it."""
+    """Whether to sample native functions; None: only where the answer comes in time with it."""
 
 
 class DispatchShare(msgspec.Struct, frozen=True, kw_only=True):

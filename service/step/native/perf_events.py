@@ -68,6 +68,15 @@ class AddressSampler:
             fcntl.ioctl(self._event, _DISABLE, 0)
             addresses += self._take()
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Within, inside of `sampling`: no sample is taken, and the time until the next one stands."""
+        fcntl.ioctl(self._event, _DISABLE, 0)
+        try:
+            yield
+        finally:
+            fcntl.ioctl(self._event, _ENABLE, 0)
+
     def close(self) -> None:
         """Free the event and its memory."""
         self._ring.close()

@@ -1,16 +1,19 @@
-"""Samples of a thread by function, classed as kernel or host, and the kernel share of what it ran."""
+"""Samples of a thread by function, classed as kernel or host, and what they say of steps in a row."""
 
 from __future__ import annotations
 
 import platform
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from statistics import median
+from time import thread_time_ns
 from typing import NamedTuple
 
 from service.step.native.elf_symbols import Namer
 from service.step.native.perf_events import IN_SYSTEM, AddressSampler, PerfError
 from service.step.native.symbols import Side, side_of
+from service.step.untimed import LEAD_SECONDS
 
 SYSTEM = "[kernel]"
 """Binary and symbol of what the operating system ran."""
@@ -56,9 +59,80 @@ class StackSampler:
         named = {address: _classed(namer, address) for address in set(addresses)}
         found.samples = [named[address] for address in addresses]
 
+    def paused(self) -> AbstractContextManager[None]:
+        """Within, inside of `recording`: this thread is not sampled."""
+        return self._sampler.paused()
+
     def close(self) -> None:
         """Stop for good."""
         self._sampler.close()
+
+
+class SampledSteps(NamedTuple):
+    """Steps in a row: which share of `samples` is kernel, and the median step, timed without sampling."""
+
+    kernel_share: float
+    samples: int
+    step_seconds: float
+
+    @property
+    def kernel_seconds(self) -> float:
+        """Of one step."""
+        return self.kernel_share * self.step_seconds
+
+    @property
+    def dispatch_seconds(self) -> float:
+        """Of one step: the rest."""
+        return (1 - self.kernel_share) * self.step_seconds
+
+
+def sample_steps(
+    sampler: StackSampler,
+    run: Callable[[], object],
+    timed_seconds: float,
+    sampled_seconds: float,
+    beside: Callable[[], object] | None = None,
+) -> SampledSteps | None:
+    """`run` until settled, then for `timed_seconds`, then, sampled, for `sampled_seconds`; at least once each.
+
+    Steps are timed apart because every sample is an interrupt, and in CPU time, because samples stand still
+    too while another thread has the core. `beside` runs after each of them, neither timed nor sampled. None:
+    there was no sample of kernel or host, or a step was so long that some were lost.
+    """
+    _seconds_of(run, LEAD_SECONDS, beside)
+    timed = _seconds_of(run, timed_seconds, beside)
+    paused = None if beside is None else _paused(sampler, beside)
+    try:
+        with sampler.recording() as recorded:
+            _seconds_of(run, sampled_seconds, paused)
+    except PerfError:
+        return None
+    share = recorded.kernel_share
+    return None if share is None else SampledSteps(share, len(recorded.samples), median(timed))
+
+
+def _seconds_of(
+    run: Callable[[], object], seconds: float, beside: Callable[[], object] | None
+) -> list[float]:
+    """CPU seconds of each of the steps in a row that together take `seconds`, at least one."""
+    found: list[float] = []
+    total = 0.0
+    while not found or total < seconds:
+        began = thread_time_ns()
+        run()
+        found.append((thread_time_ns() - began) / 1e9)
+        total += found[-1]
+        if beside is not None:
+            beside()
+    return found
+
+
+def _paused(sampler: StackSampler, beside: Callable[[], object]) -> Callable[[], None]:
+    def run() -> None:
+        with sampler.paused():
+            beside()
+
+    return run
 
 
 def _classed(namer: Namer, address: int) -> Sample:

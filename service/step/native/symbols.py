@@ -29,6 +29,8 @@ class Rule:
         return bool(re.search(self.symbol, symbol) and re.search(self.binary, binary))
 
 
+_ELEMENT = r"(?:float|double|c10::(?:BFloat16|Half))"
+
 RULES: tuple[Rule, ...] = (
     Rule("operating system", "system", "interrupts come from no operator, and page faults are counted apart",
          binary=r"^\[(kernel|guest)"),
@@ -44,6 +46,9 @@ RULES: tuple[Rule, ...] = (
     Rule("element functions", "kernel", "vector mathematics that the loops call", symbol=r"^Sleef_"),
     Rule("scalar functions", "kernel", "the C library's mathematics, for elements that vectors leave over",
          binary=r"/libm[.-]"),
+    Rule("element functions of torch", "kernel", "templates from elements alone to one: loops call them",
+         symbol=rf"^{_ELEMENT} (?:[\w:]|\(anonymous namespace\))+<{_ELEMENT}>\({_ELEMENT}(, {_ELEMENT})*\)$",
+         binary=r"libtorch"),
     Rule("walk over elements", "kernel", "TensorIterator's way between inner loops: index arithmetic",
          symbol=r"^at::internal::serial_for_each|^at::DimCounter::"),
     Rule("vectorised loops", "kernel", "compiled once per instruction set: only inner loops are",
@@ -60,7 +65,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def side_of(symbol: str, binary: str) -> Side:
-    """`kernel` or `host` for one sample."""
+    """`kernel`, `host` or `system` for one sample."""
     return next((rule.side for rule in RULES if rule.matches(symbol, binary)), "host")
 
 

@@ -1,4 +1,4 @@
-"""How samples of native stacks are classed, and the lines of `perf script` read."""
+"""How samples of native stacks are classed."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ KERNEL_SAMPLES = [
     ("[unknown]", "//anon"),
     ("memcpy", "/usr/lib/x86_64-linux-gnu/libc.so.6"),
     ("[unknown]", "/usr/lib/x86_64-linux-gnu/libm.so.6"),
+    ("float _igam_helper_fac<float>(float, float)", TORCH),
+    ("float at::native::(anonymous namespace)::calc_polygamma<float>(float)", TORCH),
     ("at::internal::serial_for_each(c10::ArrayRef<long>, char**, unsigned long)", TORCH),
 ]
 HOST_SAMPLES = [
@@ -41,6 +43,8 @@ HOST_SAMPLES = [
     ("torch::dynamo::(anonymous namespace)::GuardManager::check_nopybind", "libtorch_python.so"),
     ("inductor_entry_impl", "/cache/ib/cib5difnrecxncnszy63.main.so"),
     ("kernel@plt", "/cache/ab/cldz37mw2hsrmid4ns5f4efiutywx4.main.so"),
+    ("float at::Tensor::item<float>() const", TORCH),
+    ("double c10::Scalar::to<double>() const", TORCH),
     ("__vdso_clock_gettime", "[vdso]"),
 ]
 

@@ -1,0 +1,41 @@
+"""Real steps, sampled: how the checks get the split that native stacks give, and where they cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+
+from service.measure.cases import Case
+from service.selftest.check import NotMeasurableError
+from service.step.measured_inputs import set_positions
+from service.step.native.perf_events import PerfError
+from service.step.native.stacks import SampledSteps, StackSampler, sample_steps
+
+TIMED_SHARE = 0.25
+"""Seconds of steps that are timed, per second of those that are sampled: a median needs fewer."""
+
+
+@contextmanager
+def stack_sampler() -> Iterator[StackSampler]:
+    """A sampler of this thread. Raises NotMeasurableError, with the remedy, where the system forbids it."""
+    try:
+        sampler = StackSampler()
+    except PerfError as error:
+        raise NotMeasurableError(str(error)) from error
+    with closing(sampler):
+        yield sampler
+
+
+def sampled(
+    sampler: StackSampler, case: Case, seconds: float, beside: Callable[[], object] | None = None
+) -> SampledSteps:
+    """The split of `case`'s steps in a row, sampled for `seconds`; `beside` runs after each, not counted.
+
+    Raises NotMeasurableError where samples were lost: a step then takes seconds.
+    """
+    set_positions(case.buffers, case.phase)
+    arguments = case.arguments
+    found = sample_steps(sampler, lambda: case.step(*arguments), TIMED_SHARE * seconds, seconds, beside)
+    if found is None:
+        raise NotMeasurableError(f"steps of {case.mode} are too long or too short to be sampled")
+    return found
