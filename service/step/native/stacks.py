@@ -93,7 +93,7 @@ def sample_steps(
     sampled_seconds: float,
     beside: Callable[[], object] | None = None,
 ) -> SampledSteps | None:
-    """`run` until settled, then for `timed_seconds`, then, sampled, for `sampled_seconds`; at least once each.
+    """`run` until settled, for `timed_seconds`, then, sampled, for `sampled_seconds`; at least once each.
 
     Steps are timed apart because every sample is an interrupt, and in CPU time, because samples stand still
     too while another thread has the core. `beside` runs after each of them, neither timed nor sampled. None:
