@@ -52,7 +52,7 @@ def make_plan(
 
 def _quick(seed: int, modes: tuple[str, ...], sizes: tuple[int, ...] | None) -> Plan:
     cells = ladder_cells(modes, sizes or (1, 4, 16))
-    return Plan(preset="quick", seed=seed, rounds=8, rounds_most=24, cells=tuple(cells))
+    return Plan(preset="quick", seed=seed, rounds=8, rounds_most=16, cells=tuple(cells))
 
 
 def _standard(seed: int, modes: tuple[str, ...], sizes: tuple[int, ...] | None) -> Plan:

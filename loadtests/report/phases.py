@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from loadtests.report.frame import PhaseName
+from loadtests.report.later_floors import LaterFloor
 from service.statistics.boundedness import bound_in_words, device_bound_index
 from service.statistics.estimates import Split, index_interval
 from service.statistics.intervals import Interval
@@ -20,8 +21,9 @@ class Phase:
     """One phase of a cell's requests; seconds, steps and page faults are means per request.
 
     None: not measured on this device, or not recorded in this folder. `interval` is that of the index: the
-    dispatch interval of the rows, widened by the scatter of the rounds; None where rows of an estimate carry
-    no interval. `clipped` counts requests whose estimated dispatch was cut to the phase's wall time.
+    dispatch interval of the rows, widened by the floors after the sweep and by the scatter of the rounds;
+    None where rows of an estimate carry no interval. `clipped` counts requests whose estimated dispatch was
+    cut to the phase's wall time.
     """
 
     name: PhaseName
@@ -48,21 +50,23 @@ class Phase:
         return self.wall_seconds / self.steps if self.wall_seconds is not None and self.steps else None
 
 
-def phase_of(rows: pl.DataFrame, name: PhaseName) -> Phase:
-    """The phase `name` of the measured `rows` of one cell."""
+def phase_of(rows: pl.DataFrame, name: PhaseName, later: LaterFloor | None = None) -> Phase:
+    """The phase `name` of the measured `rows` of one cell; `later` is what its floor was after the sweep."""
     means = {field: rows.select(pl.col(f"{name}_{field}").mean()).item() for field in (*_MEANS, *_MORE_MEANS)}
     return Phase(
         name=name,
         **means,
         clipped=rows.select(pl.col(f"{name}_clipped").fill_null(False).sum()).item(),
         index=device_bound_index(means["kernel_seconds"], means["dispatch_seconds"]),
-        interval=index_interval(splits_by_round(rows, name)),
+        interval=index_interval(splits_by_round(rows, name, later)),
     )
 
 
-def splits_by_round(rows: pl.DataFrame, name: PhaseName) -> list[Split]:
+def splits_by_round(rows: pl.DataFrame, name: PhaseName, later: LaterFloor | None = None) -> list[Split]:
     """Per round the sums of dispatch, kernel and dispatch's ends, over the rows that have all of them."""
     columns = [f"{name}_{part}_seconds" for part in ("dispatch", "kernel", "dispatch_low", "dispatch_high")]
+    columns.append(f"{name}_steps")
     complete = rows.drop_nulls(columns)
     sums = complete.group_by("round").agg(pl.col(columns).sum()).sort("round")
-    return [Split(*values) for values in sums.select(columns).rows()]
+    splits = [(Split(*values), steps) for *values, steps in sums.select(columns).rows()]
+    return [later.widened(split, steps) if later else split for split, steps in splits]

@@ -8,7 +8,8 @@ import polars as pl
 
 from loadtests.plan.cells import BASELINE, Cell, Group
 from loadtests.report.comparison import typical
-from loadtests.report.frame import PARTS, measured
+from loadtests.report.frame import PARTS, PhaseName, measured
+from loadtests.report.later_floors import LaterFloor, later_floor
 from loadtests.report.payback import NOTHING, Payback, bucket_of, cost_of, is_compiled, pay_back
 from loadtests.report.phases import phase_of
 from loadtests.report.results import Results
@@ -106,8 +107,8 @@ class Findings:
             parts={part: means[f"{part}_seconds_mean"] for part in PARTS},
             total_seconds=means["total_seconds_mean"],
             outside_seconds=means["outside_seconds_mean"],
-            prefill=phase_of(rows, "prefill"),
-            decode=phase_of(rows, "decode"),
+            prefill=phase_of(rows, "prefill", self._later(cell, "prefill", means["kernel_residual"])),
+            decode=phase_of(rows, "decode", self._later(cell, "decode", means["kernel_residual"])),
             prompt_tokens=means["prompt_tokens"],
             padded_prompt_tokens=means["padded_prompt_tokens"],
             attended_tokens=means["attended_tokens"],
@@ -117,6 +118,12 @@ class Findings:
             against_plain=None if cell.control else self._compared(self._find(group, PLAIN), cell),
             payback=self._payback(cell),
         )
+
+    def _later(self, cell: Cell, phase: PhaseName, estimated: bool) -> LaterFloor | None:
+        """The floor after the sweep, where dispatch is an estimate that it can widen."""
+        run = self.results.run
+        bucket = bucket_of(cell.batch_size, run.engine.get("batch_buckets") or [])
+        return later_floor(run, cell.mode, phase, bucket) if estimated else None
 
     def _verdict(self, group: Group) -> Verdict:
         summaries = tuple(s for s in self.summaries if s.cell.group == group)

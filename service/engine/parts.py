@@ -14,6 +14,7 @@ import torch
 from models.opening import content_hash, open_model, open_tokenizer
 from models.served import NoTwin, Served, ServedTokenizer
 from service.engine.cold_starts import ColdStarts
+from service.engine.stack_shares import StackShares
 from service.engine.warmup import Warmup
 from service.protocol.messages import EngineSettings
 from service.protocol.placement import engine_cpus
@@ -95,7 +96,10 @@ def build_parts(settings: EngineSettings, announce: Callable[[ModeStatus], None]
     tokenizer = open_tokenizer(settings.model, model.config.vocabulary)
     twin, no_twin = twin_of(model)
     buffers = allocate(model, settings.batch_sizes, settings.prefill_chunk, precision.cache)
-    hollow = list(twin_inputs(twin, settings.batch_sizes, precision.cache, buffers[largest])) if twin else []
+    stacks = StackShares(buffers, on_cpu=device.type == "cpu")
+    # Where stacks are sampled they tell the batches apart, and a compiled twin takes ten seconds to compile.
+    with_twin = settings.batch_sizes if stacks.missing else [min(settings.batch_sizes)]
+    hollow = list(twin_inputs(twin, with_twin, precision.cache, buffers[largest])) if twin else []
     calibration = Calibration(model, twin)
     build_one = partial(build_step, precision=precision)
     warmup = Warmup(
@@ -107,6 +111,7 @@ def build_parts(settings: EngineSettings, announce: Callable[[ModeStatus], None]
         announce,
         build_one,
         _cold_starts(settings, precision),
+        stacks,
     )
     return EngineParts(
         settings, device, precision, cpus, model, tokenizer, buffers, calibration, warmup, no_twin

@@ -26,7 +26,10 @@ Key = tuple[str, Phase, int]
 
 
 class StackShares:
-    """Samples real steps of the ready modes on the thread that made it. `missing`: why it cannot."""
+    """Samples real steps of the ready modes on the thread that made it.
+
+    `missing` is why it cannot, on a CPU; on CUDA nothing is sampled, because dispatch is measured.
+    """
 
     def __init__(self, buffers: Mapping[int, Buffers], on_cpu: bool) -> None:
         self._buffers = buffers

@@ -52,6 +52,7 @@ class Warmup:
         announce: Callable[[ModeStatus], None],
         build: Callable[[Mode, nn.Module], Step],
         cold_starts: ColdStarts,
+        stacks: StackShares,
     ) -> None:
         self._model = model
         self._buffers = buffers
@@ -62,7 +63,7 @@ class Warmup:
         self._cold_starts = cold_starts
         self._device = next(model.parameters()).device
         self.modes = {name: self._cold(MODES[name]) for name in modes}
-        self.stacks = StackShares(buffers, on_cpu=self._device.type == "cpu")
+        self.stacks = stacks
 
     def _cold(self, mode: Mode) -> ConfiguredMode:
         effect = mode.effect(self._device.type)

@@ -45,7 +45,7 @@ def test_only_the_undecided_batch_goes_on_with_all_its_cells() -> None:
     visited, looked = run(plan, {1: CLEAR, 4: close, 16: CLEAR}, scatter=0.06)
     mine = sorted(cell.name for cell in plan.cells if cell.batch_size == 4)
     assert looked[0].look.undecided == ["b=4 short n=32 c=1"]
-    assert looked[0].requests == 8 * 3 * 6
+    assert looked[0].requests == 4 * 3 * 6
     assert len(visited) > 8
     assert all(sorted(names) == mine for names in visited[8:])
 
@@ -53,7 +53,7 @@ def test_only_the_undecided_batch_goes_on_with_all_its_cells() -> None:
 def test_a_group_that_stays_undecided_ends_at_the_cap_and_is_named() -> None:
     close = CLEAR | {"compiled": 0.82}
     visited, looked = run(make_plan("quick"), {1: close, 4: CLEAR, 16: CLEAR}, scatter=0.3)
-    assert len(visited) == 24
+    assert len(visited) == 16
     assert "b=1 short n=32 c=1" in looked[-1].look.undecided
     assert looked[-1].requests == 0
 

@@ -65,9 +65,9 @@ def test_a_plan_without_more_rounds_looks_once_at_95_percent() -> None:
 
 def test_more_rounds_are_planned_as_looks_with_a_confidence_that_makes_up_for_them() -> None:
     plan = make_plan("quick")
-    assert plan.looks == (8, 16, 24)
+    assert plan.looks == (8, 12, 16)
     assert plan.confidence == pytest.approx(1 - 0.05 / 3)
-    assert "after rounds 8, 16, 24" in describe(plan)
+    assert "after rounds 8, 12, 16" in describe(plan)
     assert f"at most about {estimate_most_seconds(plan):.0f} s" in describe(plan)
 
 

@@ -54,8 +54,10 @@ def with_intervals(folder: Path, reach: float = 0.05) -> Path:
     return folder
 
 
-def floor(mode: str, phase: str, batch: int, seconds: float, share: float | None) -> dict[str, Any]:
-    """One floor of run.json; `share`: kernel's by the sampled stacks."""
+def floor(
+    mode: str, phase: str, batch: int, seconds: float, share: float | None, wall: float
+) -> dict[str, Any]:
+    """One floor of run.json; `share`: kernel's by the sampled stacks, of a step of `wall` seconds."""
     stacks = None if share is None else {"kernel_share": share, "low": share - 0.03, "high": share + 0.03}
     return {
         "mode": mode,
@@ -67,7 +69,7 @@ def floor(mode: str, phase: str, batch: int, seconds: float, share: float | None
         "samples": 64,
         "samples_seconds": [seconds],
         "source": "calibrated",
-        "stacks": stacks and stacks | {"samples": 400},
+        "stacks": stacks and stacks | {"samples": 400, "step_seconds": wall},
     }
 
 
@@ -91,7 +93,7 @@ def with_floors(folder: Path, off: float | None = 0.02, moved: float = 1.0) -> P
             target.clear()
             for place, (dispatch, wall) in sorted(walls.items()):
                 share = None if off is None else 1 - dispatch / wall - off
-                target.append(floor(*place, factor * dispatch, share))
+                target.append(floor(*place, factor * dispatch, share, wall))
 
     edit_run(folder, change)
     return folder
