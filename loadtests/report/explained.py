@@ -30,7 +30,7 @@ def kernel_bound_and_faster(verdict: Verdict, run: SweepRun) -> str | None:
     changes = [
         f"{_change(name, *pair)}{cause}"
         for name, pair, cause in (
-            ("kernel time", kernels, _cause(kernels, is_compiled(run.mode(shipped.cell.mode)))),
+            ("kernel time", kernels, _cause(verdict, is_compiled(run.mode(shipped.cell.mode)))),
             ("dispatch", dispatches, ""),
         )
     ]
@@ -60,10 +60,26 @@ def _change(name: str, before: float | None, after: float | None) -> str:
     return f"{milliseconds(abs(fell))} {verb} {name} ({ends})"
 
 
-def _cause(kernels: tuple[float | None, float | None], compiled: bool) -> str:
-    before, after = kernels
-    fell = before is not None and after is not None and after < 0.9 * before
-    return ", because fusing removes kernel work too," if compiled and fell else ""
+def _cause(verdict: Verdict, compiled: bool) -> str:
+    """Why kernel time fell, where the intervals of the two modes' kernel times show that it did."""
+    base, shipped = verdict.baseline, verdict.shipped
+    ends = _kernel_ends(base), _kernel_ends(shipped) if shipped else None
+    if not compiled or ends[0] is None or ends[1] is None:
+        return ""
+    if ends[0][0] > ends[1][1]:
+        return ", because fusing removes kernel work too,"
+    return ", a difference that the interval of the split does not resolve,"
+
+
+def _kernel_ends(summary: Summary) -> tuple[float, float] | None:
+    """The least and the most kernel seconds per request that the intervals of dispatch leave."""
+    ends = []
+    for phase in summary.phases:
+        least, most, wall = phase.dispatch_low_seconds, phase.dispatch_high_seconds, phase.wall_seconds
+        if least is None or most is None or wall is None:
+            return None
+        ends.append((wall - most, wall - least))
+    return sum(low for low, _ in ends), sum(high for _, high in ends)
 
 
 def _faults(base: Summary, shipped: Summary) -> str:

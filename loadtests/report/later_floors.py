@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from loadtests.run.floors import stacks_dispatch
 from loadtests.run.run_file import SweepRun
 from service.statistics.estimates import Split
 
@@ -45,6 +46,5 @@ def _read(floor: Mapping[str, Any]) -> LaterFloor | None:
     stacks = floor.get("stacks")
     if not stacks or stacks["low"] is None or stacks["high"] is None:
         return LaterFloor(floor["low"], floor["high"])
-    least, most = 1 - stacks["high"], 1 - stacks["low"]
-    seconds = stacks["step_seconds"]
-    return LaterFloor(min(floor["low"], seconds * least), max(floor["high"], seconds * most), least, most)
+    _, low, high = stacks_dispatch(stacks)
+    return LaterFloor(min(floor["low"], low), max(floor["high"], high), 1 - stacks["high"], 1 - stacks["low"])

@@ -53,6 +53,10 @@ class Phase:
 def phase_of(rows: pl.DataFrame, name: PhaseName, later: LaterFloor | None = None) -> Phase:
     """The phase `name` of the measured `rows` of one cell; `later` is what its floor was after the sweep."""
     means = {field: rows.select(pl.col(f"{name}_{field}").mean()).item() for field in (*_MEANS, *_MORE_MEANS)}
+    parts = [means[f"{part}_seconds"] for part in ("dispatch", "kernel", "dispatch_low", "dispatch_high")]
+    if later is not None and None not in parts:
+        widened = later.widened(Split(*parts), means["steps"])
+        means |= {"dispatch_low_seconds": widened.low, "dispatch_high_seconds": widened.high}
     return Phase(
         name=name,
         **means,

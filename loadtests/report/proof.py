@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,8 @@ SPLIT_ROWS = (
 
 NOT_PROVED = "Not proved on this machine"
 
+OPEN = {"fail": "fail", "undecided": "are undecided"}
+
 
 @dataclass(frozen=True, slots=True)
 class Proof:
@@ -32,40 +35,56 @@ class Proof:
 
 
 def proof(findings: Findings) -> Proof:
-    """What backs the split of this run: stacks sampled in its own engine, or a selftest of its machine."""
+    """What backs the split of this run: a selftest of its machine and commit.
+
+    Stacks sampled in the run's own engine give the split and its interval, and so cannot prove it.
+    """
     found = find_selftest(findings.results.folder, findings.results.run)
     told = selftest_line(found)
     if not findings.upper_estimate:
         return Proof(None, [], told)
     seen = list(witnesses(findings))
-    sampled = bool(seen) and all(witness.spanned for witness in seen)
-    backed = sampled or (found is not None and backs(found, findings))
-    sentences = [] if backed else [f"{NOT_PROVED}: {_missing(found, bool(seen))}."]
+    backed = found is not None and backs(found, findings)
+    sentences = [] if backed else [f"{NOT_PROVED}: {_missing(found, findings, bool(seen))}."]
     if seen:
         sentences += witnesses_told(seen, findings)
     return Proof(backed, sentences, told)
 
 
+def split_rows(selftest: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The rows about the split that could be measured."""
+    rows = [row for row in selftest["rows"] if row["name"].startswith(SPLIT_ROWS)]
+    return [row for row in rows if row["verdict"] != "not measurable here"]
+
+
 def backs(selftest: Mapping[str, Any], findings: Findings) -> bool:
     """Whether a complete selftest proves this run's split.
 
-    One that failed nothing, with the run's dtype, threads and modes, in which every row about the split that
-    could be measured passed: an undecided one does not count.
+    One with the run's dtype, threads and modes, in which every row about the split that could be measured
+    passed: an undecided one does not count.
     """
+    rows = split_rows(selftest)
+    return _fits(selftest, findings) and bool(rows) and all(row["verdict"] == "pass" for row in rows)
+
+
+def _fits(selftest: Mapping[str, Any], findings: Findings) -> bool:
     engine = findings.results.run.engine
     alike = all(selftest.get(key) == engine.get(key) for key in ("dtype", "threads"))
-    whole = set(findings.results.run.plan.modes) <= set(selftest.get("modes") or [])
-    rows = [row for row in selftest["rows"] if row["name"].startswith(SPLIT_ROWS)]
-    verdicts = {row["verdict"] for row in rows} - {"not measurable here"}
-    return selftest["outcome"] != "failed" and alike and whole and verdicts == {"pass"}
+    return alike and set(findings.results.run.plan.modes) <= set(selftest.get("modes") or [])
 
 
-def _missing(found: Mapping[str, Any] | None, seen: bool) -> str:
+def _missing(found: Mapping[str, Any] | None, findings: Findings, seen: bool) -> str:
     """What there is instead of a proof."""
-    sampled = "the split rests on the hollow twin alone, no native stacks were sampled in this engine"
-    if seen:
-        sampled = "native stacks sampled in this engine lie outside the intervals"
+    rests = "sampled native stacks" if seen else "the hollow twin alone, no native stacks were sampled"
+    rests = f"the split rests on {rests}"
     if found is None:
-        return f"{sampled}, and no selftest of this machine and commit lies beside it (launchbound selftest)"
-    detail = found.get("detail", "no detail")
-    return f"{sampled}, and the selftest of this machine does not back it ({detail})"
+        return f"{rests}, and no selftest of this machine and commit lies beside it (launchbound selftest)"
+    if not _fits(found, findings):
+        return f"{rests}, and the selftest of this machine is of another dtype, thread count or modes"
+    rows = split_rows(found)
+    counts = Counter(row["verdict"] for row in rows)
+    others = [f"{counts[verdict]} {word}" for verdict, word in OPEN.items() if counts[verdict]]
+    return (
+        f"{rests}, and of {len(rows)} rows about it in the selftest of this machine {counts['pass']} pass, "
+        f"{' and '.join(others) or 'none was measured'}"
+    )

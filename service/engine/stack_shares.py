@@ -74,10 +74,14 @@ class StackShares:
 
 def _share(visits: list[SampledSteps]) -> StackShare:
     interval = mean_interval([visit.kernel_share for visit in visits])
+    dispatch = mean_interval([visit.dispatch_seconds for visit in visits])
     return StackShare(
         kernel_share=interval.value,
         low=max(0.0, interval.low),
         high=min(1.0, interval.high),
         samples=sum(visit.samples for visit in visits),
         step_seconds=median(visit.step_seconds for visit in visits),
+        dispatch_seconds=dispatch.value,
+        dispatch_low_seconds=max(0.0, dispatch.low),
+        dispatch_high_seconds=dispatch.high,
     )

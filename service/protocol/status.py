@@ -14,7 +14,8 @@ class StackShare(msgspec.Struct, frozen=True, kw_only=True):
     """Which share of a real step's samples lay in kernels, by `samples` of the thread's native stacks.
 
     `kernel_share` is the mean over rounds, [`low`, `high`] its 95 % interval; `step_seconds` the median step,
-    timed without being sampled.
+    timed without being sampled. `dispatch_seconds` is the mean over rounds of a round's step times its share
+    outside of kernels, with the 95 % interval of that: it holds the scatter of the steps as well.
     """
 
     kernel_share: float
@@ -22,13 +23,17 @@ class StackShare(msgspec.Struct, frozen=True, kw_only=True):
     high: float
     samples: int
     step_seconds: float
+    dispatch_seconds: float
+    dispatch_low_seconds: float
+    dispatch_high_seconds: float
 
 
 class Floor(msgspec.Struct, frozen=True, kw_only=True):
     """Dispatch of one step of the hollow twin: median, and a 95 % interval of it, in seconds.
 
-    `source`: sampled at this batch, or at the smallest one, which stands for all (prefill). `stacks` is the
-    other witness, of the real step; None where it is not allowed here or not taken yet.
+    `source`: sampled at this batch, or at the smallest one, which stands for all: always in prefill, and in
+    decode where stacks tell the batches apart. `stacks` is the other witness, of the real step; None where it
+    is not allowed here or not taken yet.
     """
 
     phase: Literal["prefill", "decode"]
@@ -48,11 +53,10 @@ class Floor(msgspec.Struct, frozen=True, kw_only=True):
         """
         if self.stacks is None:
             return self.seconds, self.low, self.high
-        seconds = self.stacks.step_seconds
         return (
-            seconds * (1 - self.stacks.kernel_share),
-            min(self.low, seconds * (1 - self.stacks.high)),
-            max(self.high, seconds * (1 - self.stacks.low)),
+            self.stacks.dispatch_seconds,
+            min(self.low, self.stacks.dispatch_low_seconds),
+            max(self.high, self.stacks.dispatch_high_seconds),
         )
 
 

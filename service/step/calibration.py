@@ -110,8 +110,8 @@ class Calibration:
     def floor(self, mode: str, phase: Phase, bucket: int) -> Floor | None:
         """Dispatch of one step of `mode` at `bucket`; None before it is calibrated.
 
-        Where this phase has no twin at `bucket`, that of its smallest bucket: dispatch does not depend on the
-        batch, and the smallest twin has the least work of its own.
+        Where this phase has no twin at `bucket`, that of its smallest bucket: a twin's dispatch does not
+        depend on the batch, and the smallest has the least work of its own.
         """
         twin = self._twin(mode, phase, bucket)
         return twin.floor(bucket) if twin else None

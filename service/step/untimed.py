@@ -22,11 +22,10 @@ LEAD_STEPS_UNDER_PROFILER = 2
 
 DECODE_POSITION = 60
 """Cache position of a measured decode step: attention then reads the least part of the cache that it reads
-at all, as in the requests of a quick sweep."""
+at all, as in the first steps after a short prompt."""
 
 PREFILL_TOKENS = 32
-"""Tokens per row of a measured prefill step, as in the requests of a quick sweep; fewer where a chunk is
-shorter."""
+"""Tokens per row of a measured prefill step: a middle length; fewer where a chunk is shorter."""
 
 LEAD_SECONDS = 0.015
 """Of steps before sampled ones: ten decode steps at batch 1, where it takes as many, three at batch 16."""

@@ -13,7 +13,16 @@ from service.step.meters import Readings
 
 STEP_NS = 1_000_000
 TWIN = Floor(phase="decode", batch=1, seconds=2e-4, low=1.9e-4, high=2.1e-4, samples=21, source="calibrated")
-SHARE = StackShare(kernel_share=0.7, low=0.65, high=0.75, samples=600, step_seconds=1e-3)
+SHARE = StackShare(
+    kernel_share=0.7,
+    low=0.65,
+    high=0.75,
+    samples=600,
+    step_seconds=1e-3,
+    dispatch_seconds=3e-4,
+    dispatch_low_seconds=2.5e-4,
+    dispatch_high_seconds=3.5e-4,
+)
 BOTH = msgspec.structs.replace(TWIN, stacks=SHARE)
 
 

@@ -192,3 +192,29 @@ def test_a_folder_whose_gates_were_never_checked_is_not_valid(tmp_path: Path) ->
 def test_a_long_list_is_cut() -> None:
     assert some(["a", "b"]) == "a, b"
     assert some(["a", "b", "c", "d"]) == "a, b, c, …"
+
+
+def test_stacks_that_moved_are_named_beside_twins_and_a_shared_twin_counts_once() -> None:
+    def floor(batch: int, seconds: float, dispatch: float) -> dict[str, Any]:
+        stacks = {
+            "dispatch_seconds": dispatch,
+            "dispatch_low_seconds": 0.9 * dispatch,
+            "dispatch_high_seconds": 1.1 * dispatch,
+        }
+        twin = {"seconds": seconds, "low": 0.9 * seconds, "high": 1.1 * seconds}
+        source = "calibrated" if batch == 1 else "smallest_batch"
+        return {
+            "mode": "eager",
+            "phase": "decode",
+            "batch": batch,
+            "source": source,
+            "stacks": stacks,
+            **twin,
+        }
+
+    before = [floor(1, 1.0, 2.0), floor(4, 1.0, 2.0)]
+    after = [floor(1, 1.5, 2.1), floor(4, 1.5, 4.0)]
+    assert [one.name for one in moved_floors(before, after)] == [
+        "eager decode b=4 ×2.00 (stacks)",
+        "eager decode b=1 ×1.50 (twin)",
+    ]

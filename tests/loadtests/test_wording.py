@@ -59,11 +59,12 @@ def test_without_a_detectable_gain_eager_stays(tmp_path: Path) -> None:
     assert "stays at batch" in headline(findings)
 
 
-def kernel_bound(folder: Path, eager_index: float = 0.8) -> None:
+def kernel_bound(folder: Path, eager_index: float = 0.8, reach: float = 0.02) -> None:
     """Eager's decode at this index; compiled halves the kernel time and a quarter of its dispatch remains."""
 
     def change(row: Row) -> None:
-        set_split(row, "decode", eager_index, 0.02)
+        for phase in ("prefill", "decode"):
+            set_split(row, phase, eager_index, reach)
         if row["mode"] in ("eager", "compiled"):
             share = 1.0 if row["mode"] == "eager" else 0.5
             row["kernel_seconds"], row["dispatch_seconds"] = 0.012 * share, 0.004 * share / 2
@@ -81,6 +82,14 @@ def test_a_large_gain_beside_kernel_bound_is_explained_from_the_parts(tmp_path: 
     assert "6.00 ms come from kernel time (12.0 → 6.00 ms), because fusing removes kernel work too," in told
     assert "1.00 ms come from dispatch (2.00 → 1.00 ms)" in told
     assert "1,300 page faults fewer are a part of the kernel time" in told
+
+
+def test_a_difference_of_kernel_times_that_the_split_does_not_resolve_has_no_cause(tmp_path: Path) -> None:
+    kernel_bound(make_results(tmp_path), eager_index=0.7, reach=0.6)
+    findings = found(tmp_path)
+    told = kernel_bound_and_faster(findings.main[0], findings.results.run) or ""
+    assert "a difference that the interval of the split does not resolve" in told
+    assert "because fusing" not in told
 
 
 def test_a_launch_bound_baseline_needs_no_explanation(tmp_path: Path) -> None:

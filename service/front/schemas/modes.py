@@ -17,6 +17,9 @@ class StacksBody(TypedDict):
     high: float
     samples: int
     step_seconds: float
+    dispatch_seconds: float
+    dispatch_low_seconds: float
+    dispatch_high_seconds: float
 
 
 class FloorBody(TypedDict):
