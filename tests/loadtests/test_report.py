@@ -18,6 +18,7 @@ from rich.console import Console
 from loadtests.plan.cells import Cell
 from loadtests.plan.presets import make_plan
 from loadtests.report.formatting import significant
+from loadtests.report.proof import SPLIT_ROWS
 from loadtests.report.report_files import PLOTLY_BUNDLE, embedded, make_report, plots
 from loadtests.report.results import read_results
 from loadtests.report.terminal import print_table
@@ -263,7 +264,10 @@ def test_the_ladders_floors_are_judged(clear: Path, tmp_path: Path) -> None:
 def test_floors_whose_intervals_touch_do_not_fall_strictly(clear: Path, tmp_path: Path) -> None:
     shutil.copytree(clear, tmp_path, dirs_exist_ok=True)
     run = read_run(tmp_path)
-    floor, below = (run.modes[place]["dispatch_floors"][0] for place in (1, 2))
+    floor, below = (
+        next(one for one in run.modes[place]["dispatch_floors"] if one["phase"] == "decode")
+        for place in (1, 2)
+    )
     floor["low"] = below["high"]
     write_run(tmp_path, run)
     make_report(tmp_path)
@@ -303,30 +307,34 @@ def test_a_shipped_mode_that_runs_as_something_else_is_named_with_it_and_the_rea
     assert "→ compiled-cpp, the CPU's reduce-overhead: 3" in printed(tmp_path, 120)
 
 
-def test_the_first_screen_says_what_the_selftest_proved_by_name(tmp_path: Path) -> None:
+def test_the_first_screen_says_what_the_selftest_proves_of_the_split(tmp_path: Path) -> None:
     folder = tmp_path / "sweep"
     folder.mkdir()
     make_report(make_results(folder))
     first_screen = page(folder).partition("<h2>")[0]
-    assert 'class="chip warn">selftest not run on this machine and commit' in first_screen
+    assert "Not proved on this machine" in first_screen
+    assert "no selftest of this machine and commit" in first_screen
     other = tmp_path / "selftest"
     other.mkdir()
     run = read_run(folder)
     found = {
         "commit": run.environment["commit"], "cpu": run.environment["cpu"], "complete": True,
         "device": run.engine.get("device_name"), "created": "2026-01-02T00:00:00Z", "outcome": "undecided",
-        "detail": "8 of 9 rows passed; undecided: a row",
+        "detail": "1 of 2 rows passed; undecided: a row", "modes": run.plan.modes,
+        "dtype": run.engine.get("dtype"), "threads": run.engine.get("threads"),
+        "rows": [
+            {"name": f"{SPLIT_ROWS[0]}: eager", "verdict": "pass"},
+            {"name": f"{SPLIT_ROWS[1]}: eager", "verdict": "undecided"},
+        ],
     }  # fmt: skip
     (other / "selftest.json").write_text(json.dumps(found))
     make_report(folder)
-    said = "selftest undecided: 8 of 9 rows passed; undecided: a row"
-    assert f'class="chip warn">{said}' in page(folder).partition("<h2>")[0]
-    assert "8 of 9 rows passed; undecided: a row" in (folder / "report.md").read_text()
-    (other / "selftest.json").write_text(
-        json.dumps(found | {"outcome": "passed", "detail": "9 of 9 rows passed"})
-    )
+    assert "of 2 rows about it in the selftest of this machine 1 pass, 1 are undecided" in page(folder)
+    assert "1 of 2 rows passed; undecided: a row" in (folder / "report.md").read_text()
+    (other / "selftest.json").write_text(json.dumps(found | {"rows": found["rows"][:1]}))
     make_report(folder)
-    assert 'class="chip">selftest passed: 9 of 9 rows passed' in page(folder).partition("<h2>")[0]
+    assert "Not proved on this machine" not in page(folder)
+    assert "proved" in page(folder).partition("<h2>")[0]
 
 
 @pytest.fixture(scope="module")

@@ -240,7 +240,8 @@ def test_a_service_that_only_fails_ends_the_sweep_early(tmp_path: Path) -> None:
     result = swept(tmp_path, Script(fail_after=20))
     assert not result.run.complete
     assert "requests in a row failed" in (result.run.stopped_because or "")
-    assert len(read_rows(tmp_path)) == 30
+    # With two requests in flight the other one may end, and be kept, before the sweep does.
+    assert len(read_rows(tmp_path)) in (30, 31)
     assert "complete" in failed(result)
 
 
