@@ -1,4 +1,4 @@
-"""The second witness of dispatch: which share of real steps the engine's thread spends in kernels."""
+"""The witness that gives dispatch on a CPU: which share of real steps the engine's thread is in kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The answer of GET /v1/modes."""
+"""The answers of GET /v1/modes and POST /v1/floors."""
 
 from __future__ import annotations
 

@@ -24,6 +24,10 @@ _ENABLE, _DISABLE = 0x2400, 0x2401
 _HEAD_AT, _TAIL_AT = 1024, 1032
 _RECORD_SAMPLE, _RECORD_LOST = 9, 2
 _MODE_MASK, _MODE_KERNEL = 7, 1
+_LARGEST_RECORD = 64
+"""Bytes; with less room than that left, the ring may have been full."""
+
+_LOST = "samples were lost: sample for a shorter time"
 _HEADER = struct.Struct("<IHH")
 _WORD = struct.Struct("<Q")
 
@@ -90,6 +94,9 @@ class AddressSampler:
         ring = self._ring[self._page : self._page + size]
         records = (ring + ring)[begin : begin + length]
         _WORD.pack_into(self._ring, _TAIL_AT, head)
+        if size - length < _LARGEST_RECORD:
+            # The system reports a loss only with the next sample, which would be of the next block.
+            raise PerfError(_LOST)
         return list(_addresses(records))
 
 
@@ -97,8 +104,8 @@ def _addresses(records: bytes) -> Iterator[int]:
     at = 0
     while at < len(records):
         kind, misc, size = _HEADER.unpack_from(records, at)
-        if kind == _RECORD_LOST:
-            raise PerfError("samples were lost: sample for a shorter time")
+        if kind == _RECORD_LOST and at > 0:  # the first one is of the block before, which has raised
+            raise PerfError(_LOST)
         if kind == _RECORD_SAMPLE:
             (address,) = _WORD.unpack_from(records, at + _HEADER.size)
             yield IN_SYSTEM if misc & _MODE_MASK == _MODE_KERNEL else address
