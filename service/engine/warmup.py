@@ -145,7 +145,7 @@ class Warmup:
                 self._fail(configured, f"{type(error).__name__}: {error}"[:2000])
 
     def _compiles(self, configured: ConfiguredMode) -> bool:
-        return configured.mode.effect(self._device.type).compile is not None
+        return configured.mode.effect(self._device.type).compiles
 
     def _not_one_graph(self, error: Unsupported) -> str:
         plain = [name for name, configured in self.modes.items() if not self._compiles(configured)]

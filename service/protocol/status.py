@@ -110,6 +110,18 @@ class ModeStatus(msgspec.Struct, frozen=True, kw_only=True, tag="mode"):
     parity: Parity | None = None
 
 
+class LinearLayout(msgspec.Struct, frozen=True, kw_only=True):
+    """How the weights of linear layers lie in memory, the same for all modes, and why.
+
+    `step_seconds` are those of all linear layers of one decode step, by layout and rows; empty where the
+    layout was not chosen by timing.
+    """
+
+    layout: str
+    reason: str
+    step_seconds: dict[str, dict[int, float]] = {}
+
+
 class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
     """The engine and its machine; sent once at start and again whenever a value in it changed.
 
@@ -139,6 +151,7 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
     threads: int
     cpus: list[int]
     modes: list[str]
+    linears: LinearLayout | None = None
     memory: dict[str, int] | None = None
     null_kernel_seconds: dict[str, float] | None = None
     peak_resident_bytes: int | None = None
