@@ -23,7 +23,7 @@ from locust.exception import StopTest
 
 from loadtests.plan.prompts import PROMPT_FILE, PromptError, read_prompts
 from loadtests.run.exporter import PORT, Exporter
-from service.protocol.modes import DEFAULT_MODES, MODES
+from service.protocol.modes import MODES, default_modes
 
 logger = logging.getLogger("launchbound")
 
@@ -60,7 +60,7 @@ def add_options(parser: ArgumentParser) -> None:
     """Options of this file, on the command line and on locust's page."""
     group = parser.add_argument_group("launchbound")
     group.add_argument(
-        "--modes", default=",".join(DEFAULT_MODES), help="Modes to send requests to, comma-separated"
+        "--modes", default=",".join(default_modes()), help="Modes to send requests to, comma-separated"
     )
     group.add_argument("--batch-sizes", default="1,4,16", help="Prompts per request, comma-separated")
     group.add_argument("--new-tokens", default="32", help="Tokens to generate per prompt")

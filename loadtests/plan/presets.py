@@ -15,7 +15,7 @@ from loadtests.plan.cells import (
     order,
     saturation_cells,
 )
-from service.protocol.modes import DEFAULT_MODES, named_modes
+from service.protocol.modes import default_modes, named_modes
 
 Preset = Literal["quick", "standard", "full", "gpu"]
 PRESETS: tuple[Preset, ...] = get_args(Preset)
@@ -47,7 +47,7 @@ def make_plan(
     if batch_sizes is not None and not all(size >= 1 for size in batch_sizes):
         raise PlanError(f"batch sizes are at least 1, got {', '.join(map(str, batch_sizes))}")
     try:
-        chosen = tuple(named_modes(modes or DEFAULT_MODES))
+        chosen = tuple(named_modes(modes or default_modes()))
     except ValueError as error:
         raise PlanError(str(error)) from error
     build = {"quick": _quick, "standard": _standard, "full": _full, "gpu": _gpu}[preset]

@@ -12,7 +12,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from service.protocol.messages import EngineSettings
-from service.protocol.modes import DEFAULT_MODES, named_modes
+from service.protocol.modes import default_modes, named_modes
 
 PREFIX = "LAUNCHBOUND_"
 
@@ -45,7 +45,7 @@ class Settings(BaseSettings):
     model: str = Field(default="tiny", min_length=1)
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["float32", "bfloat16", "autocast-bfloat16"] | None = None
-    modes: Annotated[list[str], NoDecode] = Field(default=list(DEFAULT_MODES), min_length=1)
+    modes: Annotated[list[str], NoDecode] = Field(default_factory=default_modes, min_length=1)
     batch_sizes: Annotated[list[int], NoDecode] = Field(default=[1, 4, 16], min_length=1, max_length=32)
     linears: Literal["auto", "aten", "transposed"] = "auto"
     prefill_chunk: int = Field(default=64, ge=1, le=4096)

@@ -100,11 +100,13 @@ LADDER: tuple[Mode, ...] = (
 MODES: dict[str, Mode] = {mode.name: mode for mode in LADDER}
 """The ladder by name, in its order."""
 
-DEFAULT_MODES: tuple[str, ...] = tuple(mode.name for mode in LADDER if mode.default)
-"""The modes that are served and swept where none are named."""
-
 ALL_MODES = "all"
 """Stands for every mode of the ladder, where modes are named."""
+
+
+def default_modes() -> list[str]:
+    """The modes that are served and swept where none are named, in the ladder's order."""
+    return [name for name, mode in MODES.items() if mode.default]
 
 
 def named_modes(names: Iterable[str]) -> list[str]:

@@ -91,7 +91,11 @@ class Parity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModeStatus(msgspec.Struct, frozen=True, kw_only=True, tag="mode"):
-    """The state of one mode; sent at every change."""
+    """The state of one mode; sent at every change.
+
+    `resident_bytes`: by how much the engine's process grew in memory while the mode was made ready. Weights
+    that a mode packs for itself are in it, and what its compiler has left behind.
+    """
 
     mode: str
     removes: str
@@ -107,6 +111,7 @@ class ModeStatus(msgspec.Struct, frozen=True, kw_only=True, tag="mode"):
     recompiles: int = 0
     graph_captures: int = 0
     floors: list[Floor] = []
+    resident_bytes: int | None = None
     parity: Parity | None = None
 
 

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from models.linears import Layout, laid_out, lay_out, linears
 from service.protocol.status import LinearLayout
+from service.step.process_state import compile_cache
 
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 
@@ -33,17 +34,17 @@ VISIT_SECONDS = 1e-4
 """Least time of one visit, so that the clock does not matter."""
 
 GROUP_BYTES = 32 * 2**20
-"""Weights of one shape that are timed in turn, at least one: enough to be in no nearer cache than in a step."""
+"""Weights of one shape that are timed in turn, at least one: in no nearer cache than in a step."""
 
 
 def apply_layout(
-    model: nn.Module, requested: str, folder: Path, key: str, casts: bool = False
+    model: nn.Module, requested: str, cache_folder: str, key: str, casts: bool = False
 ) -> LinearLayout:
     """Lay out the linear weights of `model` as `requested`, `auto` or a layout by name; says what was done.
 
     `auto` is timed once per `key`, which names the model, its dtype, the threads and the machine, and is kept
-    in `folder`, so that every process there has the same layout. `casts`: each call casts the weights first,
-    as autocast does, so that their layout does not matter. Raises ValueError for an unknown layout.
+    in `cache_folder`, so that every process there has the same layout. `casts`: each call casts the weights
+    first, as autocast does, so that their layout does not matter. Raises ValueError for an unknown layout.
     """
     on_cpu = next(model.parameters()).device.type == "cpu"
     if requested != "auto":
@@ -52,7 +53,7 @@ def apply_layout(
         reason = "autocast casts the weights at each call" if on_cpu else "chosen by timing on CPUs only"
         chosen = LinearLayout(layout="aten", reason=reason)
     else:
-        chosen = _recorded(model, folder, key)
+        chosen = _recorded(model, compile_cache(cache_folder), key)
     lay_out(model, _known(chosen.layout))
     return chosen
 

@@ -14,12 +14,11 @@ from service.protocol.status import LinearLayout
 from service.step.device import choose_device, device_name
 from service.step.linear_layout import apply_layout
 from service.step.precision import Precision, choose_precision
-from service.step.process_state import compile_cache
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """`model` and what it was loaded with; of weights it has `parameters` elements, tied ones counted once."""
+    """`model` and what it was loaded with; it has `parameters` weights, tied ones counted once."""
 
     device: torch.device
     precision: Precision
@@ -53,7 +52,7 @@ def load_model(settings: EngineSettings) -> LoadedModel:
     linears = apply_layout(
         model,
         settings.linears,
-        compile_cache(settings.cache_folder),
+        settings.cache_folder,
         key,
         casts=precision.autocast is not None,
     )

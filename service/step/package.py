@@ -14,10 +14,14 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch._dynamo.utils import counters
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 from torch.utils._pytree import tree_map
 
 from models.served import Cache
+
+PACKAGES_MADE = "packages_made"
+"""Among torch's compile counters, in the group `launchbound`: packages compiled because none was found."""
 
 Package = Callable[[list[Tensor]], list[Tensor]]
 """Runs a loaded package on its tensors in order; the list it is given is emptied."""
@@ -53,6 +57,7 @@ def _package(model: nn.Module, options: dict[str, Any], arguments: tuple[Any, ..
     if not file.exists():
         with TemporaryDirectory(dir=folder) as unfinished:
             made = _compile(model, options, arguments, Path(unfinished) / file.name)
+            counters["launchbound"][PACKAGES_MADE] += 1
             # Renamed into place when it is complete: a process that is ended meanwhile leaves no half of one.
             os.replace(made, file)
     return _load(file)
@@ -107,8 +112,8 @@ def _dimension(name: str, tensor: Tensor) -> dict[int, Any] | None:
 def _identity(model: nn.Module, options: dict[str, Any], arguments: tuple[Any, ...]) -> str:
     """Hex digits of all that a package depends on.
 
-    That is torch and Python, the processor's vector instructions, the number of threads, autocast, the code of
-    the model, its weights (a package may hold them, packed), the options, and the arguments' layout.
+    That is torch and Python, the processor's vector instructions, the number of threads, autocast, the code
+    of the model, its weights (a package may hold them, packed), the options, and the arguments' layout.
     """
     parts = [
         torch.__version__,
