@@ -11,7 +11,9 @@ MODE_COLOURS: Mapping[str, str] = {
     "inference_mode": "#2A9D8F",
     "compiled": "#E9A23B",
     "reduce-overhead": "#D1495B",
-    "fallback": "#8E6BBF",
+    "max-autotune": "#7B4B94",
+    "aot-inductor": "#1F3A5F",
+    "fallback": "#B5651D",
 }
 """By mode, in the order of the ladder; `fallback` is what ran as another mode than the requested one."""
 

@@ -21,9 +21,9 @@ from locust.contrib.fasthttp import FastResponse
 from locust.env import Environment
 from locust.exception import StopTest
 
-from loadtests.plan.cells import mode_names
 from loadtests.plan.prompts import PROMPT_FILE, PromptError, read_prompts
 from loadtests.run.exporter import PORT, Exporter
+from service.protocol.modes import MODES, default_modes
 
 logger = logging.getLogger("launchbound")
 
@@ -42,7 +42,7 @@ def load_of(options: Namespace) -> Load:
     """The load that locust's parsed `options` describe. Raises ValueError, naming option and remedy."""
     modes = tuple(name.strip() for name in options.modes.split(",") if name.strip())
     if not modes:
-        raise ValueError(f"--modes is empty: give one or more of {','.join(mode_names())}")
+        raise ValueError(f"--modes is empty: give one or more of {','.join(MODES)}")
     try:
         sizes = tuple(int(size) for size in options.batch_sizes.split(","))
         new_tokens = int(options.new_tokens)
@@ -60,7 +60,7 @@ def add_options(parser: ArgumentParser) -> None:
     """Options of this file, on the command line and on locust's page."""
     group = parser.add_argument_group("launchbound")
     group.add_argument(
-        "--modes", default=",".join(mode_names()), help="Modes to send requests to, comma-separated"
+        "--modes", default=",".join(default_modes()), help="Modes to send requests to, comma-separated"
     )
     group.add_argument("--batch-sizes", default="1,4,16", help="Prompts per request, comma-separated")
     group.add_argument("--new-tokens", default="32", help="Tokens to generate per prompt")

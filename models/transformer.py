@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.config import Config
+from models.linears import lay_out, layout_of
 from models.served import Cache, Served
 
 
@@ -189,4 +190,4 @@ class Transformer(Served):
         weight = self.embedding.weight
         twin = Transformer(self.config.hollow(), len(self.rows)).eval().to(weight.device, weight.dtype)
         twin.rotary = twin.rotary.to(self.rotary.dtype)
-        return twin
+        return lay_out(twin, layout_of(self))

@@ -59,7 +59,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.statistics",
         "dashboards.theme",
     },
-    "loadtests.locustfile": {"loadtests.plan", "loadtests.run"},
+    "loadtests.locustfile": {"loadtests.plan", "loadtests.run", "service.protocol.modes"},
     "dashboards": set(),
 }
 """What the modules of a folder may import of ours, besides the folder itself."""

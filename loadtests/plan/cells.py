@@ -21,7 +21,7 @@ Group = tuple[int, str, int, int, float | None]
 
 
 def mode_names() -> list[str]:
-    """The names of the modes, in the order of the ladder."""
+    """The names of all modes, in the order of the ladder."""
     return list(MODES)
 
 

@@ -12,10 +12,10 @@ from loadtests.plan.cells import (
     PlanError,
     check,
     ladder_cells,
-    mode_names,
     order,
     saturation_cells,
 )
+from service.protocol.modes import default_modes, named_modes
 
 Preset = Literal["quick", "standard", "full", "gpu"]
 PRESETS: tuple[Preset, ...] = get_args(Preset)
@@ -27,6 +27,8 @@ _RELATIVE_COST = {
     "inference_mode": 0.75,
     "compiled": 0.5,
     "reduce-overhead": 0.5,
+    "max-autotune": 0.4,
+    "aot-inductor": 0.4,
 }
 """A mode's usual share of eager's time, for estimates; one that is not listed counts as eager."""
 
@@ -44,7 +46,10 @@ def make_plan(
         raise PlanError(f"no preset '{preset}': try one of {', '.join(PRESETS)}")
     if batch_sizes is not None and not all(size >= 1 for size in batch_sizes):
         raise PlanError(f"batch sizes are at least 1, got {', '.join(map(str, batch_sizes))}")
-    chosen = tuple(dict.fromkeys(modes or mode_names()))
+    try:
+        chosen = tuple(named_modes(modes or default_modes()))
+    except ValueError as error:
+        raise PlanError(str(error)) from error
     build = {"quick": _quick, "standard": _standard, "full": _full, "gpu": _gpu}[preset]
     sizes = tuple(sorted(set(batch_sizes))) if batch_sizes else None
     return check(build(seed, chosen, sizes))

@@ -83,6 +83,8 @@ def environment(run: SweepRun) -> Iterator[tuple[str, str]]:
     yield "model", f"{engine.get('model')}, {engine.get('parameters', 0):,} parameters, {shape}"
     yield "model hash", str(engine.get("model_hash"))
     yield "device", f"{engine.get('device_name') or engine.get('device')}, {engine.get('dtype')}"
+    if linears := engine.get("linears"):
+        yield "linear weights", f"{linears['layout']}: {linears['reason']}"
     if engine.get("no_twin") and engine.get("device") == "cpu":
         yield "dispatch", f"not measured, because there is no hollow twin: {engine['no_twin']}"
     threads = engine.get("threads")

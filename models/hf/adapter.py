@@ -11,6 +11,7 @@ from transformers import Cache as LibraryCache
 from transformers import PreTrainedModel
 
 from models.hf.twin import hollow
+from models.linears import lay_out, layout_of
 from models.served import TWIN_CONTEXT, Cache, NoTwin, Served
 
 Widths = tuple[tuple[int, int, int], ...]
@@ -145,4 +146,4 @@ class HuggingFaceModel(Served):
             raise NoTwin(f"{type(inner).__name__} does not run at small widths ({error})") from error
         if [name for name, _ in twin.named_modules()] != [name for name, _ in self.named_modules()]:
             raise NoTwin(f"{type(inner).__name__} has other modules at small widths")
-        return twin
+        return lay_out(twin, layout_of(self))

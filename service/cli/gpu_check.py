@@ -25,7 +25,7 @@ from rich.table import Table
 from service.engine.local_inbox import LocalInbox, local_job
 from service.engine.loop import Engine
 from service.protocol.messages import EngineSettings, Job, Outcome, PhaseTimings, ToFront
-from service.protocol.modes import MODES
+from service.protocol.modes import default_modes
 from service.protocol.status import ModeStatus
 from service.statistics.intervals import paired_ratio
 from service.step.process_state import prepare_process
@@ -39,7 +39,7 @@ PROMPT = "def mean(values):\n"
 
 def jobs() -> Iterable[Job]:
     """Rounds over all cells in fresh order, and one profiled job per cell at the end."""
-    cells = [(mode, batch) for mode in MODES for batch in BATCHES]
+    cells = [(mode, batch) for mode in default_modes() for batch in BATCHES]
     for number in range(ROUNDS + 1):
         Random(number).shuffle(cells)
         for mode, batch in cells:
@@ -58,7 +58,12 @@ def run_engine(dtype: str, batches: list[int], work: Iterable[Job], cache: str) 
             print(f"{perf_counter() - began:6.1f} s  {dtype} {message.mode}: {message.state}", flush=True)
 
     settings = EngineSettings(
-        address="", device="cuda", dtype=dtype, modes=list(MODES), batch_sizes=batches, cache_folder=cache
+        address="",
+        device="cuda",
+        dtype=dtype,
+        modes=default_modes(),
+        batch_sizes=batches,
+        cache_folder=cache,
     )
     torch.compiler.set_stance("default")
     inbox = LocalInbox(work, watch)
@@ -84,7 +89,7 @@ def cell_rows(outcomes: list[Outcome]) -> list[dict[str, Any]]:
     """Per mode and batch: medians per decode step in microseconds, and the speed-up against eager."""
     clean = [o for o in outcomes if o.timings and o.kind == "ok" and o.profile is None]
     rows = []
-    for mode in MODES:
+    for mode in default_modes():
         for batch in BATCHES:
             mine = [_decode(o) for o in clean if o.mode == mode and o.batch_size == batch]
             eager = [_decode(o) for o in clean if o.mode == "eager" and o.batch_size == batch]

@@ -8,10 +8,16 @@ import torch
 from torch import Tensor
 from torch._dynamo.utils import counters
 
+from service.step.package import PACKAGES_MADE
+
 
 @dataclass(frozen=True, slots=True)
 class CompileCounts:
-    """torch's own counters at one moment, or their increase between two; all since the process began."""
+    """torch's own counters at one moment, or their increase between two; all since the process began.
+
+    `cache_misses` counts what was compiled and not found: graphs, those that no cache can hold (weights that
+    oneDNN has packed cannot be stored) among them, and packages.
+    """
 
     cache_misses: int
     graphs: int
@@ -30,7 +36,9 @@ class CompileCounts:
 def read_compile_counts() -> CompileCounts:
     """The counters as they are now."""
     return CompileCounts(
-        cache_misses=counters["inductor"]["fxgraph_cache_miss"],
+        cache_misses=counters["inductor"]["fxgraph_cache_miss"]
+        + counters["inductor"]["fxgraph_cache_bypass"]
+        + counters["launchbound"][PACKAGES_MADE],
         graphs=counters["stats"]["unique_graphs"],
         graph_breaks=sum(counters["graph_break"].values()),
     )

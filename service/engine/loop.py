@@ -36,10 +36,10 @@ class Engine:
     def __init__(self, settings: EngineSettings, inbox: Inbox | LocalInbox) -> None:
         self._inbox = inbox
         self.parts = parts = build_parts(settings, inbox.send)
-        meter = new_meter(parts.device, max(parts.buffers), settings.instrumentation)
-        generator = Generator(parts.tokenizer, parts.buffers, parts.model.config.context, inbox)
+        meter = new_meter(parts.loaded.device, max(parts.buffers), settings.instrumentation)
+        generator = Generator(parts.tokenizer, parts.buffers, parts.loaded.model.config.context, inbox)
         traces_folder = Path(settings.cache_folder) / "traces"
-        self._profiler = RequestProfiler(parts.device, settings.profile_every, traces_folder)
+        self._profiler = RequestProfiler(parts.loaded.device, settings.profile_every, traces_folder)
         self._runner = JobRunner(generator, self._profiler, meter, parts.warmup)
         self._floors = FloorKeeper(parts.warmup, parts.calibration.refresh)
         self._busy_until_ns = self._memory_ns = perf_counter_ns()
@@ -68,7 +68,7 @@ class Engine:
         forbid_recompilation()
         gc.collect()
         gc.freeze()
-        pin(self.parts.cpus, exempt=self._inbox.own_threads)
+        pin(self.parts.loaded.cpus, exempt=self._inbox.own_threads)
         # Floors were taken beside compilers so far, and on any core.
         self._floors.take()
         self._status = self.parts.status(warm=True)
@@ -118,7 +118,7 @@ class Engine:
         if self._status.memory is None or now_ns - self._memory_ns < MEMORY_SECONDS * 1e9:
             return
         self._memory_ns = now_ns
-        current = memory(self.parts.device)
+        current = memory(self.parts.loaded.device)
         if current != self._status.memory:
             self._status = msgspec.structs.replace(self._status, memory=current)
             self._inbox.send(self._status)

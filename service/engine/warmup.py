@@ -23,6 +23,7 @@ from service.protocol.status import Compilation, Floor, ModeStatus
 from service.step.buffers import Arguments, Buffers, prepare
 from service.step.calibration import Calibration
 from service.step.callables import Step
+from service.step.process_state import resident_bytes
 from service.step.untimed import CALLS_TO_CAPTURE
 
 PHASES: tuple[Phase, ...] = ("decode", "prefill")
@@ -145,7 +146,7 @@ class Warmup:
                 self._fail(configured, f"{type(error).__name__}: {error}"[:2000])
 
     def _compiles(self, configured: ConfiguredMode) -> bool:
-        return configured.mode.effect(self._device.type).compile is not None
+        return configured.mode.effect(self._device.type).compiles
 
     def _not_one_graph(self, error: Unsupported) -> str:
         plain = [name for name, configured in self.modes.items() if not self._compiles(configured)]
@@ -160,6 +161,7 @@ class Warmup:
     def _warm(self, configured: ConfiguredMode, parity_check: ParityCheck) -> Iterator[None]:
         """Capture every callable of a mode, then calibrate it and check its parity."""
         before = read_compile_counts()
+        resident = resident_bytes()
         seconds = yield from self._capture(configured)
         verify_graph_replay(configured, self._buffers, self._device)
         compiled = len(configured.status.compile_seconds)
@@ -176,6 +178,7 @@ class Warmup:
             cache=("cold" if missed else "warm") if compiled else None,
             graph_breaks=increase.graph_breaks,
             recompiles=max(0, increase.graphs - compiled),
+            resident_bytes=max(0, resident_bytes() - resident),
         )
         if verdict.passed:
             self.update(configured, state="ready")

@@ -12,7 +12,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from service.protocol.messages import EngineSettings
-from service.protocol.modes import MODES
+from service.protocol.modes import default_modes, named_modes
 
 PREFIX = "LAUNCHBOUND_"
 
@@ -45,8 +45,9 @@ class Settings(BaseSettings):
     model: str = Field(default="tiny", min_length=1)
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["float32", "bfloat16", "autocast-bfloat16"] | None = None
-    modes: Annotated[list[str], NoDecode] = Field(default=list(MODES), min_length=1)
+    modes: Annotated[list[str], NoDecode] = Field(default_factory=default_modes, min_length=1)
     batch_sizes: Annotated[list[int], NoDecode] = Field(default=[1, 4, 16], min_length=1, max_length=32)
+    linears: Literal["auto", "aten", "transposed"] = "auto"
     prefill_chunk: int = Field(default=64, ge=1, le=4096)
     context: int | None = Field(default=None, ge=16, le=1_048_576)
     threads: int | None = Field(default=None, ge=1)
@@ -83,10 +84,7 @@ class Settings(BaseSettings):
     @field_validator("modes")
     @classmethod
     def _modes_exist(cls, value: list[str]) -> list[str]:
-        unknown = [name for name in value if name not in MODES]
-        if unknown:
-            raise ValueError(f"unknown mode {', '.join(unknown)}; try some of {', '.join(MODES)}")
-        return [name for name in MODES if name in value]
+        return named_modes(value)
 
     @field_validator("batch_sizes")
     @classmethod
@@ -124,6 +122,7 @@ class Settings(BaseSettings):
             dtype=self.dtype,
             modes=self.modes,
             batch_sizes=self.batch_sizes,
+            linears=self.linears,
             prefill_chunk=self.prefill_chunk,
             context=self.context,
             threads=self.threads,

@@ -10,17 +10,15 @@ from time import perf_counter_ns
 import torch
 from torch import Tensor
 
-from models.opening import open_model
 from models.served import Served
 from service.protocol.messages import EngineSettings, Phase
 from service.protocol.modes import MODES
-from service.protocol.placement import engine_cpus
 from service.step.buffers import Arguments, Buffers, allocate
 from service.step.callables import InjectedWork, Step, build_step
 from service.step.cold_cache import ColdCacheEmulation
-from service.step.device import choose_device
+from service.step.loaded_model import load_model
 from service.step.measured_inputs import measured_arguments, set_positions
-from service.step.precision import Precision, choose_precision
+from service.step.precision import Precision
 from service.step.untimed import CALLS_TO_CAPTURE, LEAD_STEPS, LEAD_STEPS_OF_PREFILL
 
 
@@ -103,19 +101,9 @@ class Bench:
     def __init__(self, settings: EngineSettings) -> None:
         self.settings = settings
         self.modes = settings.modes
-        self.device = choose_device(settings.device)
-        self.precision = choose_precision(settings.dtype, self.device)
-        self.cpus = engine_cpus(settings.cpus)
-        torch.set_num_threads(settings.threads or len(self.cpus))
-        self.model = open_model(
-            settings.model,
-            max(settings.batch_sizes),
-            self.device,
-            self.precision.weights,
-            self.precision.cache,
-            settings.context,
-            settings.prefill_chunk,
-        )
+        loaded = load_model(settings)
+        self.device, self.precision, self.cpus = loaded.device, loaded.precision, loaded.cpus
+        self.model = loaded.model
         self.buffers = allocate(
             self.model, settings.batch_sizes, settings.prefill_chunk, self.precision.cache
         )

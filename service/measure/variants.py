@@ -10,6 +10,7 @@ import msgspec
 
 from models.checkpoint import config_of
 from models.config import Config
+from models.linears import lay_out, layout_of
 from models.served import Served
 from models.transformer import Transformer
 from service.measure.cases import Bench, CacheEviction, Case, build_case
@@ -76,8 +77,8 @@ class Variants:
         return pick(cold_seconds(twin.step, twin.arguments, cache, before_step, samples))
 
     def weights_bytes(self, config: Config) -> int:
-        """Size of all weights of the model of this shape, each counted once."""
-        return sum(p.numel() * p.element_size() for p in self._model_of(config, cooled=False).parameters())
+        """Size of all weights that a decode step of the model of this shape reads, each counted once."""
+        return sum(weights_by_reader(self._model_of(config, cooled=False)).values())
 
     @contextmanager
     def isolated(self) -> Iterator[None]:
@@ -97,6 +98,7 @@ class Variants:
         if (config, cooled) not in self._models:
             model = Transformer(config, 1).eval().to(self.device, self.precision.weights)
             model.rotary = model.rotary.to(self.precision.cache)
+            lay_out(model, layout_of(self._bench.model))
             if cooled and self._cold_cache is not None:
                 self._cold_cache.patch_modules(model)
             self._models[config, cooled] = model

@@ -35,7 +35,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     `cpus` None: decided by the engine (the upper half of its cores; of two, the last). `threads` None: as
     many as `cpus`. `device` "auto": CUDA where there is one. `dtype` is float32, bfloat16 or
-    autocast-bfloat16; None: float32 on a CPU, bfloat16 on CUDA.
+    autocast-bfloat16; None: float32 on a CPU, bfloat16 on CUDA. `linears` is how linear weights lie in
+    memory: aten, transposed, or auto for the faster one here.
     """
 
     address: str
@@ -44,6 +45,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str | None = None
     modes: list[str]
     batch_sizes: list[int]
+    linears: str = "auto"
     prefill_chunk: int = 64
     context: int | None = None
     threads: int | None = None

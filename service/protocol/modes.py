@@ -1,4 +1,4 @@
-"""The ladder of inference modes as a table: a sixth mode is one more row.
+"""The ladder of inference modes as a table: another mode is one more row.
 
 Pure data, so that the front can name and explain the modes without torch; `service.step.callables` turns a
 row into something that runs.
@@ -6,6 +6,7 @@ row into something that runs.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,26 +14,44 @@ GradMode = Literal["enabled", "no_grad", "inference_mode"]
 CompileOptions = dict[str, Any]
 """Keyword arguments of `torch.compile`."""
 
+InductorOptions = dict[str, Any]
+"""Settings of `torch._inductor.config` by name."""
+
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What a mode really does on one kind of device: its effective name, and the reason where it differs."""
+    """What a mode really does on one kind of device: its effective name, and the reason where it differs.
+
+    At most one of `compile` and `package` is given: what `torch.compile` or AOTInductor is called with.
+    `freezes`: the weights are constants of what is compiled, which keeps its own packed copy of them.
+    """
 
     name: str
     compile: CompileOptions | None = None
     reason: str | None = None
     graph_replay: bool = False
+    freezes: bool = False
+    package: InductorOptions | None = None
+
+    @property
+    def compiles(self) -> bool:
+        """Whether a compiler makes the step, so that the host does not issue it operator by operator."""
+        return self.compile is not None or self.package is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """One mode: how grad mode is set, what `torch.compile` is given per device, and what the mode removes."""
+    """One mode: how grad mode is set, how it is compiled per device, and what the mode removes.
+
+    `default`: served and swept unless other modes are named.
+    """
 
     name: str
     grad_mode: GradMode
     removes: str
     cuda: Effect
     cpu: Effect
+    default: bool = True
 
     def effect(self, device_type: str) -> Effect:
         """What this row does on `device_type` ('cpu' or 'cuda')."""
@@ -44,6 +63,9 @@ def _plain(name: str, grad_mode: GradMode, removes: str) -> Mode:
 
 
 _FULL: CompileOptions = {"fullgraph": True, "dynamic": False}
+
+_TUNED: InductorOptions = {"freezing": True, "max_autotune": True, "max_autotune_gemm_backends": "CPP,ATEN"}
+"""On a CPU: weights packed once, products by the faster of Inductor's own templates and library kernels."""
 
 LADDER: tuple[Mode, ...] = (
     _plain("eager", "enabled", "nothing: every operator records a tape node and saves tensors"),
@@ -61,7 +83,39 @@ LADDER: tuple[Mode, ...] = (
             reason="a CPU has no CUDA graphs; compiled with Inductor's C++ wrapper instead",
         ),
     ),
+    Mode(
+        "max-autotune", "inference_mode", "untuned kernels: products are tuned when compiled, weights packed",
+        cuda=Effect("max-autotune", {**_FULL, "mode": "max-autotune"}, graph_replay=True),
+        cpu=Effect("max-autotune", {**_FULL, "options": {**_TUNED, "cpp_wrapper": True}}, freezes=True),
+        default=False,
+    ),
+    Mode(
+        "aot-inductor", "inference_mode", "Python: guards and wrapper; a package compiled ahead of time runs",
+        cuda=Effect("aot-inductor", package={"max_autotune": True}),
+        cpu=Effect("aot-inductor", package=_TUNED, freezes=True),
+        default=False,
+    ),
 )  # fmt: skip
 
 MODES: dict[str, Mode] = {mode.name: mode for mode in LADDER}
 """The ladder by name, in its order."""
+
+ALL_MODES = "all"
+"""Stands for every mode of the ladder, where modes are named."""
+
+
+def default_modes() -> list[str]:
+    """The modes that are served and swept where none are named, in the ladder's order."""
+    return [name for name, mode in MODES.items() if mode.default]
+
+
+def named_modes(names: Iterable[str]) -> list[str]:
+    """`names` in the ladder's order, each once; `ALL_MODES` among them stands for all.
+
+    Raises ValueError, which lists the valid names, for a name that is none.
+    """
+    chosen = set(names)
+    unknown = sorted(chosen - MODES.keys() - {ALL_MODES})
+    if unknown:
+        raise ValueError(f"unknown mode {', '.join(unknown)}; try some of {', '.join(MODES)}, or {ALL_MODES}")
+    return [name for name in MODES if ALL_MODES in chosen or name in chosen]

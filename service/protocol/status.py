@@ -91,7 +91,11 @@ class Parity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModeStatus(msgspec.Struct, frozen=True, kw_only=True, tag="mode"):
-    """The state of one mode; sent at every change."""
+    """The state of one mode; sent at every change.
+
+    `resident_bytes`: by how much the engine's process grew in memory while the mode was made ready. Weights
+    that a mode packs for itself are in it, and what its compiler has left behind.
+    """
 
     mode: str
     removes: str
@@ -107,7 +111,20 @@ class ModeStatus(msgspec.Struct, frozen=True, kw_only=True, tag="mode"):
     recompiles: int = 0
     graph_captures: int = 0
     floors: list[Floor] = []
+    resident_bytes: int | None = None
     parity: Parity | None = None
+
+
+class LinearLayout(msgspec.Struct, frozen=True, kw_only=True):
+    """How the weights of linear layers lie in memory, the same for all modes, and why.
+
+    `step_seconds` are those of all linear layers of one decode step, by layout and rows; empty where the
+    layout was not chosen by timing.
+    """
+
+    layout: str
+    reason: str
+    step_seconds: dict[str, dict[int, float]] = {}
 
 
 class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
@@ -139,6 +156,7 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
     threads: int
     cpus: list[int]
     modes: list[str]
+    linears: LinearLayout | None = None
     memory: dict[str, int] | None = None
     null_kernel_seconds: dict[str, float] | None = None
     peak_resident_bytes: int | None = None

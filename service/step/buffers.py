@@ -130,8 +130,10 @@ def allocate(
 
 
 def _static(tensor: Tensor) -> Tensor:
-    # A marked input may be mutated inside a CUDA graph and is not copied into it at every replay.
-    torch._dynamo.mark_static_address(tensor)
+    # A marked input may be mutated inside a CUDA graph and is not copied into it at every replay. On a CPU a
+    # compilation that freezes weights would take marked inputs for constants as well.
+    if tensor.is_cuda:
+        torch._dynamo.mark_static_address(tensor)
     return tensor
 
 

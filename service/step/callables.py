@@ -11,9 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._inductor import config as inductor_config
 
 from models.served import Cache
 from service.protocol.modes import GradMode, Mode
+from service.step.package import packaged_step
 from service.step.precision import Precision
 
 Step = Callable[[Tensor, Tensor, Tensor, Cache], tuple[Tensor, Tensor]]
@@ -45,9 +47,14 @@ def build_step(
     """
     device_type = next(model.parameters()).device.type
     effect = mode.effect(device_type)
-    step = _forward(model, f"step_{mode.name}")
+    if effect.package is not None:
+        step = packaged_step(model, effect.package)
+    else:
+        step = _forward(model, f"step_{mode.name}")
     if effect.compile is not None:
         step = torch.compile(step, **effect.compile)
+        if effect.freezes:
+            step = _frozen(step)
     if injected is not None:
         step = _with_injected_work(step, injected)
     step = _taped(step) if mode.grad_mode == "enabled" else _within(_CONTEXTS[mode.grad_mode](), step)
@@ -69,6 +76,26 @@ def _forward(model: nn.Module, name: str) -> Step:
 
     code = forward.__code__.replace(co_name=name)
     return types.FunctionType(code, forward.__globals__, name, forward.__defaults__, forward.__closure__)
+
+
+def _frozen(run: Step) -> Step:
+    """`run`, compiled at its first call with the weights as constants.
+
+    Dynamo reads the setting before `torch.compile`'s own options apply: with these alone, the weights stay
+    inputs of the graph and nothing is frozen.
+    """
+    compiled = False
+
+    def frozen(tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
+        nonlocal compiled
+        if compiled:
+            return run(tokens, positions, last, cache)
+        with inductor_config.patch(freezing=True):
+            result = run(tokens, positions, last, cache)
+        compiled = True
+        return result
+
+    return frozen
 
 
 def _within(context: AbstractContextManager[Any], run: Step) -> Step:

@@ -55,6 +55,12 @@ def mapped_blocks() -> Iterator[None]:
         _mallopt(_M_MMAP_MAX, 0)
 
 
+def resident_bytes() -> int:
+    """How much of this process is in the machine's memory now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
 def _mallopt(name: int, value: int) -> bool:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     return mallopt is not None and bool(mallopt(name, value))

@@ -106,6 +106,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         batch_sizes=[1, 2],
         prefill_chunk=8,
         threads=1,
+        linears="aten",
         cache_folder="",
     )
     yield Bench(settings)

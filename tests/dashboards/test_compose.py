@@ -14,7 +14,7 @@ import yaml
 
 from loadtests.run.exporter import PORT
 from service.front.settings import PREFIX, Settings
-from service.protocol.modes import MODES
+from service.protocol.modes import default_modes
 
 ROOT = Path(__file__).parents[2]
 TOOLS = Path(sys.executable).parent
@@ -160,7 +160,7 @@ def test_prometheus_looks_for_containers_that_compose_starts() -> None:
 def test_the_load_generator_can_be_scraped_and_sends_to_every_mode() -> None:
     command = SERVICES["locust"]["command"]
     assert "--metrics-host=0.0.0.0" in command
-    assert f"--modes=${{LAUNCHBOUND_MODES:-{','.join(MODES)}}}" in command
+    assert f"--modes=${{LAUNCHBOUND_MODES:-{','.join(default_modes())}}}" in command
     (job,) = [job for job in PROMETHEUS["scrape_configs"] if job["job_name"] == "locust"]
     assert job["dns_sd_configs"][0]["port"] == PORT
 

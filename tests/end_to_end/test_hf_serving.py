@@ -17,7 +17,7 @@ from models.served import NoTwin
 from service.engine.local_inbox import LocalInbox, local_job
 from service.engine.loop import Engine
 from service.protocol.messages import EngineSettings, Job, ToFront
-from service.protocol.modes import MODES
+from service.protocol.modes import MODES, default_modes
 from service.protocol.status import EngineStatus
 from tests.support.hf_folders import write_model
 
@@ -86,13 +86,13 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     folder = write_model(tmp_path_factory.mktemp(request.param), request.param)
     jobs = [
         local_job(f"{mode}-{len(prompts)}", mode, prompts, NEW, ignore_eos=True)
-        for mode in MODES
+        for mode in default_modes()
         for prompts in (PROMPTS, PROMPTS[:1])
     ]
     with pytest.MonkeyPatch.context() as patch:
         if request.param != WITH_TWIN:
             patch.setattr(HuggingFaceModel, "twin", twinless)
-        life = serve(folder, request.param, jobs, list(MODES), folder / "cache")
+        life = serve(folder, request.param, jobs, default_modes(), folder / "cache")
     life.expected = [generated(folder, prompt, min_new_tokens=NEW) for prompt in PROMPTS]
     return life
 
@@ -101,7 +101,7 @@ def twinless(model: HuggingFaceModel) -> HuggingFaceModel:
     raise NoTwin("of a reason")
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", default_modes())
 def test_tokens_equal_generate_in_every_mode(served: Served, mode: str) -> None:
     outcomes = {outcome.id: outcome for outcome in served.inbox.outcomes}
     assert served.expected[0] != served.expected[1]
@@ -113,10 +113,13 @@ def test_tokens_equal_generate_in_every_mode(served: Served, mode: str) -> None:
 
 def test_every_mode_is_ready_in_parity_and_runs_as_what_it_says(served: Served) -> None:
     statuses = served.inbox.modes
-    assert {name: status.state for name, status in statuses.items()} == dict.fromkeys(MODES, "ready")
+    assert {name: status.state for name, status in statuses.items()} == dict.fromkeys(
+        default_modes(), "ready"
+    )
     assert all(status.parity and status.parity.passed for status in statuses.values())
     assert [status.effective for status in statuses.values()] == [
-        mode.effect("cuda" if torch.cuda.is_available() else "cpu").name for mode in MODES.values()
+        mode.effect("cuda" if torch.cuda.is_available() else "cpu").name
+        for mode in (MODES[name] for name in default_modes())
     ]
 
 
@@ -124,7 +127,7 @@ def test_dispatch_is_there_with_a_twin_and_absent_without_one(served: Served) ->
     floors = [status.floors for status in served.inbox.modes.values()]
     timings = [outcome.timings for outcome in served.inbox.outcomes]
     there = served.kind == WITH_TWIN
-    assert [bool(known) for known in floors] == [there] * len(MODES)
+    assert [bool(known) for known in floors] == [there] * len(default_modes())
     assert {status.no_twin for status in served.statuses} == {None if there else "of a reason"}
     for timing in timings:
         assert timing is not None

@@ -38,6 +38,7 @@ def settings() -> Iterator[EngineSettings]:
             modes=["eager", MODE],
             batch_sizes=[1, 2],
             threads=1,
+            linears="aten",
             cache_folder="",
         )
     torch.set_num_threads(threads)

@@ -19,7 +19,7 @@ class MadeUpVariants:
     """What `overhead_seconds` takes of `Variants`."""
 
     modes = ("eager",)
-    settings = EngineSettings(address="", modes=["eager"], batch_sizes=[1], cache_folder="")
+    settings = EngineSettings(address="", modes=["eager"], batch_sizes=[1], linears="aten", cache_folder="")
 
     @contextmanager
     def isolated(self) -> Iterator[None]:

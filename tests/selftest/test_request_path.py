@@ -31,7 +31,15 @@ class CountedCalibration:
 def bench() -> Iterator[Bench]:
     threads = torch.get_num_threads()
     yield Bench(
-        EngineSettings(address="", device="cpu", threads=1, cache_folder="", modes=[MODE], batch_sizes=[1])
+        EngineSettings(
+            address="",
+            device="cpu",
+            threads=1,
+            linears="aten",
+            cache_folder="",
+            modes=[MODE],
+            batch_sizes=[1],
+        )
     )
     torch.set_num_threads(threads)
 

@@ -13,7 +13,7 @@ from torch._dynamo.utils import counters
 from models.config import Config
 from models.served import Cache
 from models.transformer import Transformer
-from service.protocol.modes import LADDER, MODES
+from service.protocol.modes import LADDER, MODES, named_modes
 from service.step.buffers import Buffers, allocate, prepare
 from service.step.callables import build_step
 from service.step.recompilation import forbid_recompilation, is_recompile_error
@@ -100,6 +100,21 @@ def test_callables_of_one_mode_share_no_compiled_entry(model: Transformer) -> No
 
 
 @pytest.mark.compiles
+@pytest.mark.parametrize(("mode", "frozen"), [("compiled", False), ("max-autotune", True)])
+def test_only_a_mode_that_freezes_keeps_the_weights_it_was_compiled_with(
+    buffers: Buffers, mode: str, frozen: bool
+) -> None:
+    own = Transformer(CONFIG, max_batch=2, seed=5).eval()
+    step = build_step(MODES[mode], own)
+    prepare(buffers)
+    before = step(*buffers.arguments("decode"))[0].clone()
+    with torch.no_grad():
+        own.blocks[0].feed_forward.down.weight.mul_(3.0)
+    after = step(*buffers.arguments("decode"))[0]
+    assert torch.equal(before, after) is frozen
+
+
+@pytest.mark.compiles
 def test_all_modes_compute_the_same_greedy_token(model: Transformer, buffers: Buffers) -> None:
     chosen = {}
     for mode in LADDER:
@@ -142,3 +157,17 @@ def test_an_error_that_only_quotes_a_recompilation_is_none() -> None:
         raise RuntimeError(message)
     assert not is_recompile_error(quoted.value)
     assert not is_recompile_error(RuntimeError(message))
+
+
+def test_no_mode_is_both_compiled_and_packaged() -> None:
+    for mode in LADDER:
+        for effect in (mode.cpu, mode.cuda):
+            assert effect.compile is None or effect.package is None
+            assert effect.compiles is (effect.compile is not None or effect.package is not None)
+
+
+def test_modes_are_named_one_by_one_or_all_at_once() -> None:
+    assert named_modes(["compiled", "eager", "compiled"]) == ["eager", "compiled"]
+    assert named_modes(["all"]) == [mode.name for mode in LADDER]
+    with pytest.raises(ValueError, match=r"unknown mode fast; try some of eager.* or all"):
+        named_modes(["eager", "fast"])

@@ -43,6 +43,7 @@ def _bench() -> Bench:
             modes=[*PLAIN, "compiled"],
             batch_sizes=BUCKETS,
             threads=1,
+            linears="aten",
             cache_folder="",
         )
         return Bench(settings)

@@ -128,7 +128,7 @@ def _overrides(arguments: BudgetArguments) -> Overrides:
 
 
 def _budgeted(bench: Bench, arguments: BudgetArguments) -> tuple[str, int]:
-    plain = [name for name in bench.modes if MODES[name].effect(bench.device.type).compile is None]
+    plain = [name for name in bench.modes if not MODES[name].effect(bench.device.type).compiles]
     if arguments.mode is None and not plain:
         raise StudyError("invalid_request", "a budget needs an uncompiled mode: serve eager as well", "mode")
     mode = resolve_modes(bench, arguments.mode or plain[0])[0]

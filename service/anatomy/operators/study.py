@@ -50,7 +50,7 @@ def list_operators(bench: Bench, arguments: OperatorsArguments, report: Report) 
     resolve_modes(bench, arguments.mode)
     bucket = resolve_bucket(bench, arguments.batch_size)
     case = resolve_case(bench, arguments.mode, bucket, arguments.phase, report)
-    compiled = MODES[case.mode].effect(bench.device.type).compile is not None
+    compiled = MODES[case.mode].effect(bench.device.type).compiles
     if compiled:
         report("tracing for graph breaks")
         trace(bench, case)

@@ -61,6 +61,7 @@ def _mode_body(name: str, status: ModeStatus | None) -> ModeBody:
         "compilations": msgspec.to_builtins(status.compilations) if status else [],
         "graph_breaks": status.graph_breaks if status else 0,
         "recompiles": status.recompiles if status else 0,
+        "resident_bytes": status.resident_bytes if status else None,
         "dispatch_floors": msgspec.to_builtins(status.floors) if status else [],
         "parity": msgspec.to_builtins(status.parity) if status and status.parity else None,
     }

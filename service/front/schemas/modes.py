@@ -86,6 +86,7 @@ class ModeBody(TypedDict):
     compilations: list[CompilationBody]
     graph_breaks: int
     recompiles: int
+    resident_bytes: int | None
     dispatch_floors: list[FloorBody]
     parity: ParityBody | None
 

@@ -42,7 +42,7 @@ RULES: tuple[Rule, ...] = (
     Rule("code without a file", "kernel", "only oneDNN and MKL write code at run time in this process",
          symbol=r"^\[unknown\]$", binary=r"^(//anon|anon_inode|\[anon|/dev/zero|$)"),
     Rule("fused kernels", "kernel", "functions of Inductor's generated libraries that loop over elements",
-         symbol=r"^(kernel(\(|$)|cpp_fused_|cpp_CppMicroGemm)", binary=r"\.so$"),
+         symbol=r"^(void )?(kernel(\(|$)|cpp_fused_|cpp_CppMicroGemm)", binary=r"\.so$"),
     Rule("element functions", "kernel", "vector mathematics that the loops call", symbol=r"^Sleef_"),
     Rule("scalar functions", "kernel", "the C library's mathematics, for elements that vectors leave over",
          binary=r"/libm[.-]"),

@@ -21,6 +21,10 @@ KERNEL_SAMPLES = [
     ),
     ("kernel", "/cache/ab/cldz37mw2hsrmid4ns5f4efiutywx4.main.so"),
     ("cpp_fused_argmax_7", "/cache/ib/cib5difnrecxncnszy63.main.so"),
+    (
+        "void cpp_fused_mm_transpose_view_3_micro_gemm_kernel<8l, 48l, false, false>(float const*, long)",
+        "/cache/sv/csv4xw24q2hp7jkpfcp5.main.so",
+    ),
     ("__memmove_avx512_unaligned_erms", "/usr/lib/x86_64-linux-gnu/libc.so.6"),
     ("[unknown]", "//anon"),
     ("memcpy", "/usr/lib/x86_64-linux-gnu/libc.so.6"),

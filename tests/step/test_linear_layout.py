@@ -1,0 +1,107 @@
+"""The choice of a layout for linear weights: from made-up times, and where it is kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from torch import Tensor
+
+from models.config import Config
+from models.linears import layout_of
+from models.transformer import Transformer
+from service.step import linear_layout
+from service.step.linear_layout import GAIN, LAYOUTS, ROWS, apply_layout, choose, step_seconds
+
+CONFIG = Config(layers=2, width=32, heads=4, kv_heads=2, head_width=8, hidden=64, vocabulary=64, context=32)
+
+Seconds = dict[str, dict[int, float]]
+
+
+def made() -> Transformer:
+    return Transformer(CONFIG, max_batch=2, seed=3).eval()
+
+
+def times(transposed: tuple[float, float, float]) -> Seconds:
+    """Those of `aten` are 1 s at all rows."""
+    return {"aten": dict.fromkeys(ROWS, 1.0), "transposed": dict(zip(ROWS, transposed, strict=True))}
+
+
+def test_the_faster_layout_over_all_rows_is_chosen_and_said_why() -> None:
+    chosen = choose(times((0.5, 1.1, 1.0)))
+    assert chosen.layout == "transposed"
+    assert chosen.reason == "1.22× as fast as aten over rows (2.00× at 1, 0.91× at 4, 1.00× at 16)"
+    assert chosen.step_seconds["transposed"][1] == 0.5
+
+
+@pytest.mark.parametrize("seconds", [(0.98, 0.98, 0.98), (0.5, 2.0, 1.0), (2.0, 2.0, 2.0)])
+def test_the_usual_layout_stays_where_another_gains_too_little(seconds: tuple[float, float, float]) -> None:
+    chosen = choose(times(seconds))
+    assert chosen.layout == "aten"
+    assert chosen.reason.startswith(f"no other layout is {GAIN:g}× as fast: transposed")
+
+
+@pytest.mark.parametrize("layers", [1, 8])
+def test_every_linear_layer_is_counted_in_every_layout_at_all_rows(
+    monkeypatch: pytest.MonkeyPatch, layers: int
+) -> None:
+    monkeypatch.setattr(linear_layout, "_seconds", lambda x, weights: 1.0)
+    found = step_seconds(Transformer(replace(CONFIG, layers=layers), max_batch=1).eval())
+    assert found == {layout: dict.fromkeys(ROWS, 4.0 * layers + 1) for layout in LAYOUTS}
+
+
+def test_what_is_timed_has_the_strides_of_its_layout(monkeypatch: pytest.MonkeyPatch) -> None:
+    strides = []
+
+    def record(x: Tensor, weights: list[Tensor]) -> float:
+        strides.append((x.shape[0], {weight.stride(0) == 1 for weight in weights}))
+        return 1.0
+
+    monkeypatch.setattr(linear_layout, "_seconds", record)
+    step_seconds(made())
+    assert {(rows, frozenset(moved)) for rows, moved in strides} == {
+        (rows, frozenset({moved})) for rows in ROWS for moved in (False, True)
+    }
+
+
+def test_a_layout_by_name_is_taken_untimed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(linear_layout, "step_seconds", _never)
+    model = made()
+    chosen = apply_layout(model, "transposed", str(tmp_path), "key")
+    assert (chosen.layout, chosen.reason, chosen.step_seconds) == ("transposed", "requested", {})
+    assert layout_of(model) == "transposed"
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_unknown_layout_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="linears 'rows': try one of auto, aten, transposed"):
+        apply_layout(made(), "rows", str(tmp_path), "key")
+
+
+def test_autocast_keeps_the_usual_layout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(linear_layout, "step_seconds", _never)
+    chosen = apply_layout(made(), "auto", str(tmp_path), "key", casts=True)
+    assert chosen.layout == "aten"
+    assert "autocast" in chosen.reason
+
+
+def test_a_choice_is_timed_once_per_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    timed = []
+
+    def time_them(model: object) -> Seconds:
+        timed.append(model)
+        return times((0.5, 0.5, 0.5))
+
+    monkeypatch.setattr(linear_layout, "step_seconds", time_them)
+    first, second, other = (made() for _ in range(3))
+    chosen = apply_layout(first, "auto", str(tmp_path), "tiny float32")
+    assert apply_layout(second, "auto", str(tmp_path), "tiny float32") == chosen
+    assert timed == [first]
+    apply_layout(other, "auto", str(tmp_path), "small float32")
+    assert timed == [first, other]
+    assert {layout_of(model) for model in (first, second, other)} == {"transposed"}
+
+
+def _never(_: object) -> Seconds:
+    raise AssertionError("nothing is to be timed")
