@@ -1,8 +1,8 @@
-"""When floors are taken: settled, on request, and one at a time in quiet moments; never between requests."""
+"""When floors are taken: settled, on request, and one at a time in quiet moments."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from time import perf_counter_ns
 
 from service.engine.warmup import Warmup
@@ -28,9 +28,9 @@ class FloorKeeper:
         self._taken_ns = 0
         self._refresh_seconds = 0.0
 
-    def take(self) -> None:
-        """Take all floors anew, by both witnesses."""
-        self._warmup.recalibrate()
+    def take(self) -> Iterator[None]:
+        """Take all floors anew, by both witnesses; yields where other work does no harm."""
+        yield from self._warmup.recalibrate()
         self._taken_ns = perf_counter_ns()
 
     def served(self) -> None:
@@ -41,7 +41,9 @@ class FloorKeeper:
         """All floors with their samples: taken anew, unless nothing has run since they last were."""
         fresh = self._taken_ns > self._served_ns and _seconds_since(self._taken_ns) < FRESH_SECONDS
         if not fresh:
-            self.take()
+            for _ in self.take():
+                # Requests wait: these floors are for a measurement that wants them of a quiet machine.
+                continue
         return Calibrated(id=request.id, floors=self._warmup.floor_samples())
 
     def refresh_one(self, interrupted: Callable[[], bool]) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from time import perf_counter_ns
 
@@ -44,15 +46,18 @@ class Engine:
         self._floors = FloorKeeper(parts.warmup, parts.calibration.refresh)
         self._busy_until_ns = self._memory_ns = perf_counter_ns()
         self._status = parts.status(warm=False)
+        self._early_requests: list[Calibrate] = []
 
     @torch.no_grad()
     def run(self) -> None:
         """Serve until a Stop arrives; modes become ready one after another meanwhile."""
         self._inbox.send(self._status)
-        for _ in self.parts.warmup.run():
+        for _ in chain(self.parts.warmup.run(), self._settle()):
             self._busy_until_ns = perf_counter_ns()
             self._serve_waiting()
-        self._settle()
+            self._wait_while_paused()
+            if self._inbox.stopped:
+                return
         self._busy_until_ns = perf_counter_ns()
         while not self._inbox.stopped:
             self._serve_waiting()
@@ -62,17 +67,23 @@ class Engine:
             if self._inbox.idle:
                 self._inbox.receive(IDLE_WAIT_MILLISECONDS)
 
-    def _settle(self) -> None:
-        """Freeze all that must not change any more: compiled entries, long-lived objects, cores."""
+    def _settle(self) -> Iterator[None]:
+        """Freeze all that must not change any more (compiled entries, long-lived objects, cores).
+
+        Then take the floors, which is the longest part of a warm start: yields so that modes serve meanwhile.
+        """
         self._profiler.warm()
         forbid_recompilation()
         gc.collect()
         gc.freeze()
         pin(self.parts.loaded.cpus, exempt=self._inbox.own_threads)
         # Floors were taken beside compilers so far, and on any core.
-        self._floors.take()
+        yield from self._floors.take()
         self._status = self.parts.status(warm=True)
         self._inbox.send(self._status)
+        for request in self._early_requests:
+            self._inbox.send(self._floors.answer(request))
+        self._early_requests.clear()
 
     def _wait_while_paused(self) -> None:
         """Leave the machine to the anatomy process while a pause holds; what arrives meanwhile waits."""
@@ -85,7 +96,7 @@ class Engine:
         self._inbox.receive()
         while not self._inbox.stopped and (taken := self._inbox.take()) is not None:
             if isinstance(taken, Calibrate):
-                self._inbox.send(self._floors.answer(taken))
+                self._calibrate(taken)
             else:
                 self._serve(taken)
                 self._floors.served()
@@ -93,6 +104,13 @@ class Engine:
             self._busy_until_ns = perf_counter_ns()
             self._inbox.receive()
         self._announce_memory()
+
+    def _calibrate(self, request: Calibrate) -> None:
+        """Answer with settled floors, so before the engine is warm not yet."""
+        if self._status.warm:
+            self._inbox.send(self._floors.answer(request))
+        else:
+            self._early_requests.append(request)
 
     def _serve(self, job: Job) -> None:
         """Run `job`, unless it can no longer start, and answer it: exactly one Outcome per job."""

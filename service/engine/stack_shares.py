@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from random import Random
 from statistics import median
@@ -46,8 +46,11 @@ class StackShares:
         """The newest share; None where none was taken."""
         return self._shares.get((mode, phase, bucket))
 
-    def resample(self, modes: Mapping[str, ConfiguredMode]) -> None:
-        """Take the shares of all steps of `modes` anew, interleaved in rounds."""
+    def resample(self, modes: Mapping[str, ConfiguredMode]) -> Iterator[None]:
+        """Take the shares of all steps of `modes` anew, interleaved in rounds; they change at the end.
+
+        Yields after each visit of a step: what runs then disturbs none, because a visit begins by settling.
+        """
         if self._sampler is None:
             return
         arms: dict[Key, Step] = {
@@ -63,6 +66,7 @@ class StackShares:
                 visit = self._visit(self._sampler, arms[key], key[1], key[2])
                 if visit is not None:
                     found[key].append(visit)
+                yield
         self._shares = {key: _share(visits) for key, visits in found.items() if len(visits) > 1}
 
     def _visit(self, sampler: StackSampler, step: Step, phase: Phase, bucket: int) -> SampledSteps | None:

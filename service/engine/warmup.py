@@ -1,4 +1,4 @@
-"""Makes modes ready one callable at a time: compile, capture, calibrate, and check parity with eager."""
+"""Makes modes ready one callable at a time (compile, capture, check parity), then gives them floors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch._dynamo.exc import Unsupported
 
 from models.served import Served
 from service.engine.cold_starts import ColdStarts
-from service.engine.compiler import load_compiler, read_compile_counts
+from service.engine.compiler import CompileCounts, load_compiler, read_compile_counts
 from service.engine.configured_mode import ConfiguredMode
 from service.engine.mode_checks import ParityCheck, verify_graph_replay
 from service.engine.stack_shares import StackShares
@@ -79,10 +79,13 @@ class Warmup:
         configured.status = msgspec.structs.replace(configured.status, **changes)
         self._announce(configured.status)
 
-    def recalibrate(self) -> None:
-        """Take the floors of all ready modes again, by both witnesses, while nothing else runs."""
+    def recalibrate(self) -> Iterator[None]:
+        """Take the floors of all ready modes again, by both witnesses; yields where other work does no harm.
+
+        The stacks of a mode change only at the end, all at once.
+        """
         self._calibration.resample()
-        self.stacks.resample(self._ready())
+        yield from self.stacks.resample(self._ready())
         self._announce_floors()
 
     def floor_samples(self) -> list[FloorSamples]:
@@ -123,27 +126,38 @@ class Warmup:
         return [floor for floor in floors if floor]
 
     def run(self) -> Iterator[None]:
-        """Make every mode ready; yields between compilations so that ready modes can serve.
+        """Make every mode ready, then give each its floors; yields so that ready modes can serve meanwhile.
 
         What is needed once for all modes is done before the mode that needs it first, so that no mode's
-        warm-up contains it.
+        warm-up contains it. A mode needs no twin to serve: one that takes seconds to compile waits until all
+        modes are ready, and until then its mode has no floors.
         """
         parity_check = ParityCheck(self._model, self._buffers, self._build(MODES["eager"], self._model))
         compiler_loaded = False
         for configured in self.modes.values():
             self.update(configured, state="warming")
-            if self._compiles(configured) and not compiler_loaded:
+            compiles = self._compiles(configured)
+            if compiles and not compiler_loaded:
                 load_compiler(self._device)
                 compiler_loaded = True
-            try:
-                yield from self._warm(configured, parity_check)
-            except torch.AcceleratorError:
-                # The device's context is lost for every mode: the front starts a new engine.
-                raise
-            except Unsupported as error:
-                self._fail(configured, self._not_one_graph(error))
-            except Exception as error:  # noqa: BLE001 - whatever a backend raises fails this mode, not the engine
-                self._fail(configured, f"{type(error).__name__}: {error}"[:2000])
+            yield from self._or_fail(configured, self._warm(configured, parity_check))
+            if not compiles and configured.status.state == "ready":
+                yield from self._or_fail(configured, self._calibrate(configured))
+        for configured in self._ready().values():
+            if self._compiles(configured):
+                yield from self._or_fail(configured, self._calibrate(configured))
+
+    def _or_fail(self, configured: ConfiguredMode, work: Iterator[None]) -> Iterator[None]:
+        """Do `work`, which fails its mode, and no other, by what it raises."""
+        try:
+            yield from work
+        except torch.AcceleratorError:
+            # The device's context is lost for every mode: the front starts a new engine.
+            raise
+        except Unsupported as error:
+            self._fail(configured, self._not_one_graph(error))
+        except Exception as error:  # noqa: BLE001 - whatever a backend raises fails this mode, not the engine
+            self._fail(configured, f"{type(error).__name__}: {error}"[:2000])
 
     def _compiles(self, configured: ConfiguredMode) -> bool:
         return configured.mode.effect(self._device.type).compiles
@@ -159,44 +173,63 @@ class Warmup:
         self.update(configured, state="failed", detail=detail)
 
     def _warm(self, configured: ConfiguredMode, parity_check: ParityCheck) -> Iterator[None]:
-        """Capture every callable of a mode, then calibrate it and check its parity."""
+        """Capture every callable that serves a mode, then check its parity."""
         before = read_compile_counts()
         resident = resident_bytes()
-        seconds = yield from self._capture(configured)
+        seconds = yield from self._capture(configured, self._callables(configured))
         verify_graph_replay(configured, self._buffers, self._device)
-        compiled = len(configured.status.compile_seconds)
         missed = before.increase().cache_misses > 0
         began = perf_counter()
-        self._calibration.first_samples(configured.mode.name)
         verdict = parity_check.run(configured)
-        increase = before.increase()
         configured.status = msgspec.structs.replace(
             configured.status,
             parity=verdict,
-            floors=self._floors(configured),
             warmup_seconds=seconds + perf_counter() - began,
-            cache=("cold" if missed else "warm") if compiled else None,
-            graph_breaks=increase.graph_breaks,
-            recompiles=max(0, increase.graphs - compiled),
+            cache=("cold" if missed else "warm") if configured.status.compile_seconds else None,
             resident_bytes=max(0, resident_bytes() - resident),
         )
+        self._count_graphs(configured, before, compiled_before=0)
         if verdict.passed:
             self.update(configured, state="ready")
         else:
             self._fail(configured, "out of parity with eager: see `parity`")
 
-    def _capture(self, configured: ConfiguredMode) -> Generator[None, None, float]:
-        """Call every callable of a mode until it is in its final form; returns the seconds that took."""
+    def _calibrate(self, configured: ConfiguredMode) -> Iterator[None]:
+        """Capture the hollow twins of a ready mode and take its first floors, of all phases at once."""
+        before = read_compile_counts()
+        compiled_before = len(configured.status.compile_seconds)
+        yield from self._capture(configured, self._twins(configured))
+        self._calibration.first_samples(configured.mode.name)
+        self._count_graphs(configured, before, compiled_before)
+        self.update(configured, floors=self._floors(configured))
+
+    def _count_graphs(self, configured: ConfiguredMode, before: CompileCounts, compiled_before: int) -> None:
+        """Add the graph breaks and recompilations since `before` to a mode's status, without sending it."""
+        status, increase = configured.status, before.increase()
+        compiled = len(status.compile_seconds) - compiled_before
+        configured.status = msgspec.structs.replace(
+            status,
+            graph_breaks=status.graph_breaks + increase.graph_breaks,
+            recompiles=status.recompiles + max(0, increase.graphs - compiled),
+        )
+
+    def _capture(
+        self, configured: ConfiguredMode, callables: Iterator[_Callable]
+    ) -> Generator[None, None, float]:
+        """Call each of `callables` until it is in its final form; returns the seconds that took."""
         seconds = 0.0
-        for one in self._callables(configured):
+        for one in callables:
             misses = read_compile_counts()
             started = perf_counter()
-            shapes = one.shapes if self._graphs(configured) else [one.shapes[0], one.shapes[-1]]
-            one.step(*shapes[0])
+            one.step(*one.shapes[0])
             first = perf_counter() - started
-            for arguments in shapes:
-                for _ in range(CALLS_TO_CAPTURE - 1):
-                    one.step(*arguments)
+            if self._graphs(configured):
+                for arguments in one.shapes:
+                    for _ in range(CALLS_TO_CAPTURE - 1):
+                        one.step(*arguments)
+            else:
+                # Its first call is final; another shape shows that one compilation serves all of them.
+                one.step(*one.shapes[-1])
             if self._compiles(configured):
                 self._count(configured, one, first, cold=misses.increase().cache_misses > 0)
             seconds += perf_counter() - started
@@ -228,7 +261,7 @@ class Warmup:
         return configured.mode.effect(self._device.type).graph_replay
 
     def _callables(self, configured: ConfiguredMode) -> Iterator[_Callable]:
-        """Every callable of a mode, largest bucket first so that graph pools are sized once."""
+        """Every callable that serves a mode, largest bucket first so that graph pools are sized once."""
         for bucket in sorted(self._buffers, reverse=True):
             buffers = self._buffers[bucket]
             for phase in PHASES:
@@ -236,6 +269,9 @@ class Warmup:
                 configured.steps[phase, bucket] = step
                 prepare(buffers)
                 yield _Callable(step, list(buffers.shapes(phase)), phase, bucket)
+
+    def _twins(self, configured: ConfiguredMode) -> Iterator[_Callable]:
+        """The hollow twin's callables of a mode; each joins the round of floors once it is captured."""
         for phase, bucket, arguments in self._twin_inputs:
             step = self._build(configured.mode, self._calibration.twin_of(configured.mode))
             yield _Callable(step, [arguments], phase, bucket, twin=True)

@@ -72,8 +72,13 @@ class Supervisor:
         return None
 
     def retry_seconds(self) -> float:
-        """How long to wait before the next start: twice as long after each failed one, up to a limit."""
-        doublings = min(max(0, self.failed_starts - 1), 16)
+        """How long to wait before the next start: twice as long after each failed one, up to a limit.
+
+        Not at all after an engine that had run: nothing speaks for another failure, and its clients wait.
+        """
+        if self.failed_starts == 0:
+            return 0.0
+        doublings = min(self.failed_starts - 1, 16)
         return min(SLOWEST_RETRY_SECONDS, self._first_retry_seconds * 2.0**doublings)
 
     def start(self) -> None:

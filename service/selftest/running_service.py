@@ -90,7 +90,7 @@ def service_flags(settings: Settings) -> Sequence[str]:
 
 @contextmanager
 def running_service(settings: Settings, log_file: Path, log: Log) -> Iterator[RunningService]:
-    """Start a service, wait until it is ready, keep off its engine's cores, and end it with the block.
+    """Start a service, wait until its floors are settled, keep off its engine's cores, end it with the block.
 
     Raises ServiceFailed where it does not become ready, and LaunchError where it does not start.
     """
@@ -109,9 +109,10 @@ def _await_ready(url: str, log: Log) -> None:
     with RunningService(url, [], [], []).connection() as connection:
         while monotonic() - began < READY_SECONDS:
             status, body = connection.get("/health/ready")
-            if status == 200:
+            known = json.loads(connection.get("/v1/modes")[1])
+            if status == 200 and known["engine"] is not None and known["engine"]["warm"]:
                 return
-            states = [mode["state"] for mode in json.loads(connection.get("/v1/modes")[1])["modes"]]
+            states = [mode["state"] for mode in known["modes"]]
             if "failed" in states:
                 raise ServiceFailed(f"a mode failed to become ready: {body[:300].decode(errors='replace')}")
             log(f"service warming up: {states.count('ready')} of {len(states)} modes ready")

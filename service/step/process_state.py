@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from torch._functorch import config as functorch_config
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 _NEVER = 2**31 - 1
@@ -29,9 +30,21 @@ def compile_cache(cache_folder: str) -> Path:
 def prepare_process(cache_folder: str) -> None:
     """Keep compiled code in a folder of its own; fix numerics and allocation."""
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(compile_cache(cache_folder))
+    _fix_cache_keys()
     torch.set_float32_matmul_precision("highest")
     torch.manual_seed(int.from_bytes(os.urandom(7)))
     keep_freed_memory()
+
+
+def _fix_cache_keys() -> None:
+    """Have AOTAutograd find its entries again whatever the environment of the process.
+
+    All its settings are part of its key, and torch takes the default of one from the variable CI: a start
+    with CI set and one without it would each trace everything anew, although Inductor's code is found. No
+    step has a custom operator, which is all that the setting is about; torch's own variable still changes it.
+    """
+    if hasattr(functorch_config, "error_on_custom_op_aliasing"):
+        functorch_config.error_on_custom_op_aliasing = False
 
 
 def keep_freed_memory() -> bool:

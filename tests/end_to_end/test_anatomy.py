@@ -55,6 +55,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
         httpx.Client(base_url=url, timeout=PATIENCE_SECONDS, trust_env=False) as http,
     ):
         until(lambda: http.get("/health/ready").status_code == 200, "all modes to be ready")
+        until(lambda: http.get("/v1/modes").json()["engine"]["warm"], "their floors")
         yield http
 
 

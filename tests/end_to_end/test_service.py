@@ -47,6 +47,7 @@ def warming(shared_cache: dict[str, str], tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture(scope="module")
 def client(warming: httpx.Client) -> httpx.Client:
     until(lambda: warming.get("/health/ready").status_code == 200, "all modes to be ready")
+    until(lambda: warming.get("/v1/modes").json()["engine"]["warm"], "their floors")
     return warming
 
 

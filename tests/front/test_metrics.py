@@ -356,6 +356,19 @@ def test_failed_allocations_add_up_over_engine_restarts() -> None:
         assert front.series()["memory_alloc_retries_total"] == 3
 
 
+def test_a_request_whose_mode_has_no_floors_yet_adds_its_steps_to_no_part(own_front: Front) -> None:
+    own_front.generate("compiled")
+    before = own_front.series()
+    own_front.command("!unsplit", mode="compiled")
+    after = own_front.series()
+    moved = {
+        part: after[name] - before[name]
+        for part in ("duration", "queue", "dispatch", "kernel", "other")
+        if (name := f'request_{part}_seconds_count{{mode="compiled"}}')
+    }
+    assert moved == {"duration": 1, "queue": 1, "dispatch": 0, "kernel": 0, "other": 0}
+
+
 def test_the_front_exports_its_own_process_and_collections(front: Front) -> None:
     series = front.series()
     assert series["process_resident_memory_bytes"] > 0

@@ -110,3 +110,4 @@ def test_an_engine_that_has_run_long_restarts_at_once(monkeypatch: pytest.Monkey
     with running(exit=3) as front:
         until(lambda: front.state.supervisor.starts >= 2, "a second start")
         assert front.state.supervisor.failed_starts == 0
+        assert front.state.supervisor.retry_seconds() == 0

@@ -74,6 +74,7 @@ def real_service(folder: Path, cache: Mapping[str, str]) -> Iterator[str]:
         until(
             lambda: get(f"{found[1]}/health/ready")[0] == 200, f"ready modes; {log.read_text()[-500:]}", 270
         )
+        until(lambda: json.loads(get(f"{found[1]}/v1/modes")[1])["engine"]["warm"], "their floors", 120)
         yield found[1]
     finally:
         running.terminate()

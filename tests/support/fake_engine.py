@@ -73,6 +73,7 @@ class FakeEngine:
         if options.get("deaf"):
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self.served, self.parent = 0, os.getppid()
+        self.unsplit = False
         self.compilations: dict[str, int] = {}
         self.ooms = 0
         self.effective = {mode: self._effective(mode) for mode in settings.modes}
@@ -124,6 +125,7 @@ class FakeEngine:
     def serve(self, job: Job) -> None:
         taken = time.perf_counter_ns()
         self.served += 1
+        self.unsplit = False
         first = job.prompts[0]
         command, _, argument = first.partition(" ") if isinstance(first, str) else ("", "", "")
         texts = [" ".join(f"w{n}" for n in range(job.max_new_tokens)) for _ in job.prompts]
@@ -159,6 +161,8 @@ class FakeEngine:
             texts = [str(self.served)]
         elif command == "!fallback":
             effective, reason = "something-else", argument
+        elif command == "!unsplit":
+            self.unsplit = True
         elif command == "!profiled":
             profile = [self.profile("prefill", 1), self.profile("decode", job.max_new_tokens - 1)]
         if job.stream:
@@ -243,7 +247,7 @@ class FakeEngine:
                 dispatch_steps_seconds=[STEP_SECONDS * 0.75] * steps,
                 device_span_steps_seconds=[STEP_SECONDS * 0.9] * steps,
             )
-        known = "no_twin" not in self.options
+        known = "no_twin" not in self.options and not self.unsplit
         return PhaseTimings(
             steps=steps,
             wall_seconds=total,
@@ -254,7 +258,7 @@ class FakeEngine:
         )
 
     def timings(self, job: Job, taken: int, done: int) -> Timings:
-        untold = "no_twin" in self.options
+        untold = "no_twin" in self.options or self.unsplit
         return Timings(
             queue_seconds=20e-6,
             prefill=self.phase(1),

@@ -66,7 +66,8 @@ CATALOGUE: tuple[MetricSpec, ...] = (
     _request("request_kernel_seconds", "cpu", "The device really ran kernels." + _ESTIMATE),
     _request("request_sync_wait_seconds", "cuda", "Host blocked on the device."),
     _request("request_other_seconds", "timings",
-        "The closing term: tokenise, transport between processes, bookkeeping."),
+        "The closing term: tokenise, transport between processes, bookkeeping. Like dispatch and kernel not "
+        "observed for requests that a mode served before it had floors."),
     _request("time_to_first_token_seconds", "always", "Body parsed until the first token is on the host."),
     _step("time_per_output_token_seconds", "histogram", "mode", "always",
         "(Duration - time to first token) / (tokens of the longest completion - 1)."),
@@ -111,7 +112,8 @@ CATALOGUE: tuple[MetricSpec, ...] = (
     MetricSpec("compile_seconds", "histogram", ("mode",),
         "One compilation: first call of one callable.", "always", COMPILE_BUCKETS),
     _gauge("warmup_seconds", "mode cache", "once measured",
-        "Warm-up of a mode, by whether its code was cached; 'none' where it compiles nothing."),
+        "Warm-up of a mode until it serves, its parity check included and its hollow twins not, by whether "
+        "its code was cached; 'none' where it compiles nothing."),
     _gauge("mode_ready", "mode", "always", "1 if the mode is warm, in parity and serving, else 0."),
     _gauge("mode_parity_max_abs_logit_difference", "mode", "once measured",
         "Largest logit difference from eager at warm-up."),

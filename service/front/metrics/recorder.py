@@ -33,6 +33,7 @@ class Metrics:
     ) -> None:
         self._build = build
         self._instrumented = instrumented
+        self._splits = False
         self._series = Series(registry, modes, batch_sizes)
         self._modes = modes
         self._statuses: dict[str, ModeStatus] = {}
@@ -76,7 +77,9 @@ class Metrics:
     def engine(self, status: EngineStatus) -> None:
         """The engine reported its status, and with it what can be measured here."""
         if self._instrumented:
-            self._series.start(*_measurable(status))
+            measurable = _measurable(status)
+            self._series.start(*measurable)
+            self._splits = "dispatch" in measurable
         write = self._series.write
         write("engine_up", 1)
         version, commit = self._build["version"], self._build["commit"]
@@ -163,6 +166,9 @@ class Metrics:
             "time_to_first_token_seconds": timing.parts.time_to_first_token_seconds,
             "time_per_output_token_seconds": timing.time_per_output_token_seconds,
         }
+        if self._splits and timing.parts.dispatch_seconds is None:
+            # Its mode has no floors yet: what closes its sum would be the steps themselves.
+            del parts["request_other_seconds"]
         for name, seconds in parts.items():
             if seconds is not None:
                 self._series.write(name, seconds, mode)

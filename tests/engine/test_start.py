@@ -1,0 +1,190 @@
+"""The order of a start: modes serve before their twins are compiled, and until then no split is claimed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from service.engine import warmup
+from service.engine.local_inbox import LocalInbox, local_job
+from service.engine.loop import Engine
+from service.engine.stack_shares import StackShares
+from service.protocol.messages import Calibrate, Calibrated, Job, Outcome, ToFront
+from service.protocol.status import EngineStatus, ModeStatus
+from tests.engine.serving import MODE_NAMES, PROMPT, settings
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("restored_globals")]
+
+PLAIN, COMPILED = MODE_NAMES
+"""The second is treated as one that compiles: it is ready before its twin is built."""
+
+
+class EarlyInbox(LocalInbox):
+    """Hands out each of `requests` once `when` is true of it, also before the engine is warm.
+
+    `sent` has all that the engine sent. It is stopped when all requests are taken and the engine is warm.
+    """
+
+    def __init__(self, requests: Iterable[Job | Calibrate], when: Callable[[EarlyInbox], bool]) -> None:
+        super().__init__([])
+        self._requests = list(requests)
+        self._when = when
+        self.sent: list[ToFront] = []
+
+    def take(self) -> Job | Calibrate | None:  # type: ignore[override]
+        return self._requests.pop(0) if self._requests and self._when(self) else None
+
+    @property
+    def stopped(self) -> bool:
+        return self._warm and not self._requests
+
+    def send(self, message: ToFront) -> None:
+        self.sent.append(message)
+        super().send(message)
+
+    def position(self, wanted: Callable[[ToFront], bool]) -> int:
+        """Where the first message that is `wanted` stands among all. Raises StopIteration for none."""
+        return next(number for number, message in enumerate(self.sent) if wanted(message))
+
+
+def is_warm(message: ToFront) -> bool:
+    return isinstance(message, EngineStatus) and message.warm
+
+
+def is_ready(mode: str) -> Callable[[ToFront], bool]:
+    return lambda message: (
+        isinstance(message, ModeStatus) and message.mode == mode and message.state == "ready"
+    )
+
+
+def has_floors(mode: str) -> Callable[[ToFront], bool]:
+    return lambda message: isinstance(message, ModeStatus) and message.mode == mode and bool(message.floors)
+
+
+def ready(inbox: EarlyInbox) -> bool:
+    """All modes are."""
+    return len(inbox.modes) == 2 and all(status.state == "ready" for status in inbox.modes.values())
+
+
+def ready_without_floors(inbox: EarlyInbox) -> bool:
+    return ready(inbox) and not inbox.modes[COMPILED].floors
+
+
+@pytest.fixture
+def one_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warmup, "load_compiler", lambda device: None)
+    monkeypatch.setattr(warmup.Warmup, "_compiles", lambda self, configured: configured.mode.name == COMPILED)
+
+
+def run(folder: Path, inbox: EarlyInbox) -> EarlyInbox:
+    Engine(settings(folder), inbox).run()
+    return inbox
+
+
+@pytest.mark.usefixtures("one_compiles")
+def test_a_mode_that_compiles_is_ready_before_it_has_floors_and_a_plain_one_has_them_first(
+    tmp_path: Path,
+) -> None:
+    inbox = run(tmp_path, EarlyInbox([], ready))
+    first = [has_floors(PLAIN), is_ready(COMPILED), has_floors(COMPILED), is_warm]
+    positions = [inbox.position(wanted) for wanted in first]
+    assert positions == sorted(set(positions))
+    floors = inbox.modes[COMPILED].floors
+    assert {(floor.phase, floor.batch) for floor in floors} == {(p, b) for p in warmup.PHASES for b in (1, 2)}
+
+
+@pytest.mark.usefixtures("one_compiles")
+def test_what_is_served_before_its_mode_has_floors_has_no_split_and_names_no_source(tmp_path: Path) -> None:
+    jobs = [local_job(mode, mode, [PROMPT], 3, ignore_eos=True) for mode in (COMPILED, PLAIN)]
+    inbox = run(tmp_path, EarlyInbox(jobs, ready_without_floors))
+    early, plain = (outcome.timings for outcome in inbox.outcomes)
+    assert early is not None
+    assert plain is not None
+    for phase in (early.prefill, early.decode):
+        assert phase.wall_seconds is not None
+        assert phase.dispatch_seconds is phase.kernel_seconds is phase.dispatch_low_seconds is None
+    assert early.dispatch_source is early.kernel_source is None
+    assert plain.dispatch_source == "calibrated"
+    assert plain.decode.kernel_seconds is not None
+
+
+@pytest.mark.usefixtures("one_compiles")
+def test_floors_asked_for_before_the_engine_is_warm_are_answered_when_it_is_with_those_of_all_modes(
+    tmp_path: Path,
+) -> None:
+    inbox = run(tmp_path, EarlyInbox([Calibrate(id=7)], ready_without_floors))
+    answers = [message for message in inbox.sent if isinstance(message, Calibrated)]
+    assert [answer.id for answer in answers] == [7]
+    assert inbox.position(lambda message: isinstance(message, Calibrated)) > inbox.position(is_warm)
+    assert {sample.mode for sample in answers[0].floors} == set(MODE_NAMES)
+
+
+def test_modes_serve_while_the_first_floors_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taking: list[str] = []
+
+    def visits(self: StackShares, modes: object) -> Iterator[None]:
+        taking.append("begun")
+        yield
+        taking.append("ended")
+
+    monkeypatch.setattr(StackShares, "resample", visits)
+    job = local_job("a", PLAIN, [PROMPT], 2)
+    inbox = run(tmp_path, EarlyInbox([job], lambda inbox: taking == ["begun"]))
+    assert inbox.position(lambda message: isinstance(message, Outcome)) < inbox.position(is_warm)
+    assert inbox.outcomes[0].kind == "ok"
+
+
+@pytest.mark.usefixtures("one_compiles")
+def test_a_twin_that_cannot_be_built_fails_its_mode_with_the_reason_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = warmup.Warmup._twins
+
+    def failing(self: warmup.Warmup, configured: warmup.ConfiguredMode) -> object:
+        if configured.mode.name == COMPILED:
+            raise RuntimeError("no twin today")
+        return original(self, configured)
+
+    monkeypatch.setattr(warmup.Warmup, "_twins", failing)
+    inbox = run(tmp_path, EarlyInbox([], ready))
+    assert inbox.modes[COMPILED].state == "failed"
+    assert "no twin today" in (inbox.modes[COMPILED].detail or "")
+    assert inbox.modes[PLAIN].state == "ready"
+    assert inbox.modes[PLAIN].floors
+
+
+def test_a_stop_ends_a_start_before_it_is_complete(tmp_path: Path) -> None:
+    class Stopping(EarlyInbox):
+        @property
+        def stopped(self) -> bool:
+            return any(map(is_ready(PLAIN), self.sent))
+
+    inbox = run(tmp_path, Stopping([], ready))
+    assert inbox.modes[COMPILED].state != "ready"
+    assert not any(map(is_warm, inbox.sent))
+
+
+def test_a_pause_during_a_start_halts_it_until_the_pause_ends(tmp_path: Path) -> None:
+    class Pausing(EarlyInbox):
+        waits = 0
+
+        def take(self) -> None:  # type: ignore[override]
+            self.paused = not self.waits and any(map(is_ready(PLAIN), self.sent))
+
+        def receive(self, timeout_milliseconds: int = 0) -> None:
+            if self.paused and timeout_milliseconds:
+                self.waits += 1
+                self.paused = self.waits < 3
+
+        def send(self, message: ToFront) -> None:
+            assert not self.paused
+            super().send(message)
+
+    inbox = Pausing([], ready)
+    run(tmp_path, inbox)
+    assert inbox.waits == 3
+    assert any(map(is_warm, inbox.sent))
