@@ -33,8 +33,8 @@ class _StopGeneration(Exception):
 class JobChannel(Protocol):
     """The running job's connection to the front: cancellations come in, streamed text goes out."""
 
-    def poll(self) -> None:
-        """Receive what has arrived; called after every second step."""
+    def receive(self) -> None:
+        """Receive what has arrived, without waiting; called after every second step."""
 
     def is_cancelled(self, job: Job) -> bool:
         """Whether a Cancel of `job` has been received."""
@@ -112,7 +112,7 @@ class Generator:
             raise _StopGeneration("timeout")
         self._poll_due = not self._poll_due
         if self._poll_due:
-            self._channel.poll()
+            self._channel.receive()
         if self._channel.is_cancelled(job):
             raise _StopGeneration("cancelled")
 

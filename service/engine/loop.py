@@ -68,7 +68,7 @@ class Engine:
         forbid_recompilation()
         gc.collect()
         gc.freeze()
-        pin(self.parts.cpus, exempt=self._inbox.own_threads)
+        pin(self.parts.cpus)
         # Floors were taken beside compilers so far, and on any core.
         self._floors.take()
         self._status = self.parts.status(warm=True)
