@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -26,7 +27,13 @@ from service.front.api import (
     problems,
     traces,
 )
-from service.front.api.middleware import RequestIdMiddleware, SweepTrackingMiddleware, require_key
+from service.front.api.middleware import (
+    DirectRoute,
+    DirectRoutesMiddleware,
+    RequestIdMiddleware,
+    SweepTrackingMiddleware,
+    require_key,
+)
 from service.front.api.openapi import UNAUTHORISED
 from service.front.api.state import AppState
 from service.front.build import build_commit, build_version
@@ -42,6 +49,12 @@ from service.protocol.placement import front_cpus
 log = logging.getLogger("launchbound")
 
 EXIT_BAD_INPUT = 2
+
+DIRECT_ROUTES = (
+    DirectRoute(re.compile(r"/v1/modes/(?P<mode>[^/]+)/generate"), generate.generate),
+    DirectRoute(re.compile(r"/v1/completions"), openai.completions),
+)
+"""Where the latency of a request is measured in tenths of a millisecond."""
 
 DESCRIPTION = """
 One transformer, served through PyTorch's ladder of inference modes, side by side. Every answer reports where
@@ -80,6 +93,9 @@ def create_app(
         redirect_slashes=False,
     )
     app.state.launchbound = state
+    app.add_middleware(
+        DirectRoutesMiddleware, settings=settings, routes=DIRECT_ROUTES, refuse=problems.refuse
+    )
     app.add_middleware(SweepTrackingMiddleware, settings=settings, sweeps=state.studies.sweeps)
     app.add_middleware(RequestIdMiddleware)
     problems.install(app)

@@ -27,11 +27,11 @@ STATIONS = [
     "front.engine_client",
     "front.pending_request",
     "front.child_socket",
+    "protocol.frames",
     "front.request_timing",
     "front.api.answers",
-    "protocol.messages",
 ]
-RETURN = ["front.child_socket", "front.engine_client", "front.pending_request"]
+RETURN = ["front.child_socket", "protocol.frames", "front.engine_client", "front.pending_request"]
 """The outcome's way from the engine's socket to the coroutine that waits for it."""
 
 AFTERWARDS = {"front.metrics.recorder", "front.metrics.series", "front.metrics.histogram", "front.advice"}
