@@ -83,6 +83,8 @@ class FrameStream:
 
         Meanwhile what is kept leaves as the peer takes it.
         """
+        if not self._unsent:
+            return bool(self._readable.poll(milliseconds))
         end = inf if milliseconds is None else monotonic() + milliseconds / 1e3
         while self._unsent:
             ready = self._either.poll(_milliseconds_until(end))
@@ -91,8 +93,7 @@ class FrameStream:
             if ready[0][1] & ~select.POLLOUT:
                 return True
             self.flush()
-            milliseconds = _milliseconds_until(end)
-        return bool(self._readable.poll(milliseconds))
+        return bool(self._readable.poll(_milliseconds_until(end)))
 
     def receive(self) -> list[bytes]:
         """All frames that have arrived whole. Raises EOFError once the peer has gone and all are received."""

@@ -104,7 +104,7 @@ def traced_post() -> tuple[list[Call], list[Call]]:
         assert front.generate().status_code == 200
         until(lambda: any(call.callee == "front.advice" for call in tracer.calls), "the observation")
         tracer.recording = False
-    first = next(i for i, call in enumerate(tracer.calls) if call.function == "AppState.observe")
+    first = next(i for i, call in enumerate(tracer.calls) if call.function == "AppState.observe_all")
     return tracer.calls[:first], tracer.calls[first:]
 
 

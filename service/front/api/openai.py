@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from pathlib import PurePath
 from time import perf_counter_ns, time
@@ -86,8 +85,7 @@ async def completions(request: Request) -> Response:
     async with EngineCall(state, request.receive) as call:
         timing = await call.run(job, received_ns)
     answer = completion_answer(context, timing, state)
-    # Observed right after the answer has been written, so that no client waits for the observation.
-    asyncio.get_running_loop().call_soon(state.observe, timing)
+    state.observe_soon(timing)
     return reply(answer, {"Server-Timing": server_timing(timing.parts)})
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+from dataclasses import dataclass, field
 
 from starlette.requests import HTTPConnection
 
@@ -16,6 +17,10 @@ from service.front.study_runner import StudyRunner
 from service.front.supervisor import Supervisor
 
 
+OBSERVED_AFTER_SECONDS = 0.005
+"""A client on the front's own core has its answer by then, and the engine mostly the next request."""
+
+
 @dataclass(frozen=True, slots=True)
 class AppState:
     """One front: its settings and the objects that live as long as it does."""
@@ -26,6 +31,7 @@ class AppState:
     studies: StudyRunner
     metrics: Metrics
     statistics: ServedRequests
+    _unobserved: list[RequestTiming] = field(default_factory=list)
 
     def check_mode(self, mode: str) -> None:
         """Raise UnknownMode unless this instance serves `mode`."""
@@ -33,11 +39,24 @@ class AppState:
         if mode not in known:
             raise UnknownMode(f"no mode '{mode[:64]}' here; try one of {', '.join(known)}", param="mode")
 
-    def observe(self, timing: RequestTiming) -> None:
-        """Record one request that ended well in the metrics, and for the advice.
+    def observe_soon(self, timing: RequestTiming) -> None:
+        """Record one request that ended well in the metrics, and for the advice, in its own order.
 
-        One that ran as another form of its mode than declared says nothing of that mode.
+        Whoever reads either calls `observe_all` before, and so sees every request that has been answered.
         """
+        self._unobserved.append(timing)
+        if len(self._unobserved) == 1:
+            asyncio.get_running_loop().call_later(OBSERVED_AFTER_SECONDS, self.observe_all)
+
+    def observe_all(self) -> None:
+        """Record what is still to be recorded."""
+        unobserved = self._unobserved.copy()
+        self._unobserved.clear()
+        for timing in unobserved:
+            self._observe(timing)
+
+    def _observe(self, timing: RequestTiming) -> None:
+        """One that ran as another form of its mode than declared says nothing of that mode."""
         self.metrics.observe(timing)
         declared = self.client.modes.get(timing.job.mode)
         if declared is None or timing.outcome.effective == declared.effective:

@@ -60,7 +60,7 @@ class EventStream(Response):
                 await self._send(send, self._events.error(error), last=True)
                 return
             await self._send(send, self._events.end(timing), last=True)
-        self._state.observe(timing)
+        self._state.observe_soon(timing)
 
     async def _send_tokens(self, pending: PendingRequest, send: Send) -> None:
         async for tokens in pending.tokens():
