@@ -16,7 +16,6 @@ from service.front.settings import Settings
 from service.front.study_runner import StudyRunner
 from service.front.supervisor import Supervisor
 
-
 OBSERVED_AFTER_SECONDS = 0.005
 """A client on the front's own core has its answer by then, and the engine mostly the next request."""
 
