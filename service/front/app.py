@@ -38,6 +38,7 @@ from service.front.api.openapi import UNAUTHORISED
 from service.front.api.state import AppState
 from service.front.build import build_commit, build_version
 from service.front.engine_client import EngineClient
+from service.front.joined_writes import JoinedWritesProtocol
 from service.front.metrics.recorder import Metrics
 from service.front.metrics.series import new_registry
 from service.front.server import Server
@@ -128,7 +129,7 @@ def serve(settings: Settings) -> int:
     config = uvicorn.Config(
         app,
         loop="uvloop",
-        http="httptools",
+        http=JoinedWritesProtocol,
         ws="none",
         lifespan="on",
         workers=1,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field
 
 from starlette.requests import HTTPConnection
@@ -15,9 +14,6 @@ from service.front.request_timing import RequestTiming
 from service.front.settings import Settings
 from service.front.study_runner import StudyRunner
 from service.front.supervisor import Supervisor
-
-OBSERVED_AFTER_SECONDS = 0.005
-"""A client on the front's own core has its answer by then, and the engine mostly the next request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +35,14 @@ class AppState:
             raise UnknownMode(f"no mode '{mode[:64]}' here; try one of {', '.join(known)}", param="mode")
 
     def observe_soon(self, timing: RequestTiming) -> None:
-        """Record one request that ended well in the metrics, and for the advice, in its own order.
-
-        Whoever reads either calls `observe_all` before, and so sees every request that has been answered.
-        """
+        """Have one request that ended well recorded in the metrics, and for the advice, by `observe_all`."""
         self._unobserved.append(timing)
-        if len(self._unobserved) == 1:
-            asyncio.get_running_loop().call_later(OBSERVED_AFTER_SECONDS, self.observe_all)
 
     def observe_all(self) -> None:
-        """Record what is still to be recorded."""
+        """Record what is still to be recorded: before anyone reads it, and when the engine has its next job.
+
+        So no client waits for it, and nobody who reads misses a request that has been answered.
+        """
         unobserved = self._unobserved.copy()
         self._unobserved.clear()
         for timing in unobserved:
