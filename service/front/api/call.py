@@ -57,7 +57,6 @@ class EngineCall:
         if self._watch is None:
             # Once the job is on its way, so that the engine does not wait for the watch to begin.
             self._watch = asyncio.create_task(self._until_disconnect())
-        self._state.observe_all()
         return self._pending
 
     async def result(self, pending: PendingRequest, received_ns: int) -> RequestTiming:

@@ -47,6 +47,7 @@ async def compare(request: Request) -> Response:
                 timing = await call.run(job, job.sent_ns)
                 state.observe_soon(timing)
                 runs[mode].append(timing)
+    state.observe_all()
     answer: CompareAnswer = {
         "batch_size": len(body.prompts),
         "results": [_result(mode, runs) for mode in modes],

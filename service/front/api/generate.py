@@ -36,7 +36,9 @@ async def generate(mode: str, request: Request) -> Response:
     if body.stream:
         return EventStream(state, job, received_ns, GenerateEvents(state, request_id))
     async with EngineCall(state, request.receive) as call:
-        timing = await call.run(job, received_ns)
+        pending = call.submit(job)
+        state.observe_all()  # earlier requests, while the engine works
+        timing = await call.result(pending, received_ns)
     answer = generate_answer(timing, request_id, state.settings.model, state.client.device)
     state.observe_soon(timing)
     return reply(answer, {"Server-Timing": server_timing(timing.parts)})

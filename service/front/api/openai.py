@@ -83,7 +83,9 @@ async def completions(request: Request) -> Response:
     if body.stream:
         return EventStream(state, job, received_ns, CompletionEvents(state, context))
     async with EngineCall(state, request.receive) as call:
-        timing = await call.run(job, received_ns)
+        pending = call.submit(job)
+        state.observe_all()  # earlier requests, while the engine works
+        timing = await call.result(pending, received_ns)
     answer = completion_answer(context, timing, state)
     state.observe_soon(timing)
     return reply(answer, {"Server-Timing": server_timing(timing.parts)})
