@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from service.measure.rounds import Log, in_rounds, paired_median_ratio
+from service.measure.rounds import Log, paired_median_ratio
 from service.selftest.bare_route import bare_route
 from service.selftest.check import Check
 from service.selftest.results import CheckResult, interval_result
@@ -18,53 +18,38 @@ from service.statistics.intervals import median_interval
 
 ROUNDS = 40
 REQUESTS = 5
-UNCOUNTED = 5
+UNCOUNTED = 2
+"""First rounds that are run and not counted."""
+
 MOST_SECONDS = 1.2e-3
 MOST_RATIO = 1.2
 MODE = "inference_mode"
 
-Timings = Mapping[str, Any]
-"""As `Connection.generate` returns them."""
 
-
-def added_seconds(timings: Timings) -> float:
+def added_seconds(timings: Mapping[str, Any]) -> float:
     """The client's latency less the wall time of all steps."""
     model = sum(timings[phase]["wall_seconds"] for phase in ("prefill", "decode"))
     return float(timings["latency_seconds"] - model)
 
 
-def latency_seconds(timings: Timings) -> float:
-    """The client's latency."""
-    return float(timings["latency_seconds"])
-
-
 def measure_added(service: RunningService, log: Log) -> dict[str, list[float]]:
-    """Per round, each the median of some requests in a row on one connection: seconds that the `service` adds
-    to its model calls, and that a `bare` route takes to answer the same bytes with the same JSON.
+    """Per round, each the median of some requests: seconds that the `service` adds to its model calls, and
+    that a `bare` route takes to answer the same bytes with the same JSON.
+
+    The two take turns request by request, so that both find the caches as a model call leaves them.
     """
     mode = MODE if MODE in service.modes else service.modes[-1]
+    found: dict[str, list[float]] = {"service": [], "bare": []}
     with TemporaryDirectory(prefix="launchbound-") as folder, service.connection() as served:
         answer, _ = served.answer(mode)
-        with bare_route(answer, Path(folder)) as url:
-            bare = Connection(url)
-            try:
-                arms = {
-                    "service": partial(_median, partial(served.generate, mode), added_seconds),
-                    "bare": partial(_median, partial(bare.generate, mode), latency_seconds),
-                }
-                for arm in arms.values():
-                    arm(UNCOUNTED)
-                return in_rounds(arms, ROUNDS, "added", log)
-            finally:
-                bare.close()
-
-
-def _median(
-    request: Callable[[], Mapping[str, Any]],
-    value: Callable[[Mapping[str, Any]], float],
-    count: int = REQUESTS,
-) -> float:
-    return median(value(request()) for _ in range(count))
+        with bare_route(answer, Path(folder)) as url, closing(Connection(url)) as bare:
+            for number in range(UNCOUNTED + ROUNDS):
+                log(f"round {number + 1} of {UNCOUNTED + ROUNDS}")
+                pairs = [(served.generate(mode), bare.generate(mode)) for _ in range(REQUESTS)]
+                if number >= UNCOUNTED:
+                    found["service"].append(median(added_seconds(timings) for timings, _ in pairs))
+                    found["bare"].append(median(float(timings["latency_seconds"]) for _, timings in pairs))
+    return found
 
 
 def judge_added(found: Mapping[str, list[float]]) -> list[CheckResult]:
