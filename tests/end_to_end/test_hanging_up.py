@@ -107,7 +107,7 @@ def test_hanging_up_over_http_after_the_first_token_leaves_most_tokens_ungenerat
         front.await_ready()
         body = {"prompts": [PROMPT] * 16, "max_new_tokens": WHOLE, "ignore_eos": True, "stream": True}
         url = f"{front.url}/v1/modes/eager/generate"
-        with httpx.stream("POST", url, json=body, trust_env=False) as answer:
+        with httpx.stream("POST", url, json=body, trust_env=False, timeout=60.0) as answer:
             next(answer.iter_lines())
         (outcome,) = until(lambda: outcomes, "the outcome of the cancelled request")
         assert outcome.kind == "cancelled"
