@@ -38,7 +38,7 @@ def main(settings: EngineSettings, name: str, arguments: dict[str, Any], as_json
         except ValueError as error:
             raise StudyError("invalid_request", str(error)) from error
         # The engine's cores, so that both measure the same ones.
-        pin(bench.cpus, exempt=set())
+        pin(bench.cpus)
         found = studies.run(bench, name, msgspec.json.encode(given), report)
     if as_json:
         print(msgspec.json.encode(found).decode())

@@ -8,16 +8,17 @@ from __future__ import annotations
 import signal
 import sys
 import traceback
+from collections import deque
 
 import msgspec
-import zmq
 
 from service.anatomy import studies
 from service.anatomy.errors import StudyError
 from service.measure.cases import Bench
+from service.protocol.frames import connect
 from service.protocol.messages import EngineSettings, Problem, Stop
 from service.protocol.parent_death import die_with_parent
-from service.protocol.placement import pin, threads_now
+from service.protocol.placement import pin
 from service.protocol.studies import Finding, FromAnatomy, Ready, Refused, Study, StudyProgress, ToAnatomy
 from service.step.process_state import prepare_process
 
@@ -25,28 +26,27 @@ EXIT_UNKNOWN_STATE = 3
 
 
 class FrontSocket:
-    """The anatomy process's ZeroMQ PAIR socket to the front."""
+    """The anatomy process's end of its socket to the front."""
 
     def __init__(self, address: str) -> None:
-        before = threads_now()
-        self._context = zmq.Context(io_threads=1)
-        self._socket = self._context.socket(zmq.PAIR)
-        self._socket.connect(address)
-        self.own_threads = threads_now() - before
+        self._stream = connect(address)
+        self._frames: deque[bytes] = deque()
 
     def receive(self) -> Study | Stop:
-        """Block until the next message."""
-        message: Study | Stop = msgspec.msgpack.decode(self._socket.recv(), type=ToAnatomy)
+        """Block until the next message. Raises EOFError where the front has gone."""
+        while not self._frames:
+            self._stream.wait(None)
+            self._frames.extend(self._stream.receive())
+        message: Study | Stop = msgspec.msgpack.decode(self._frames.popleft(), type=ToAnatomy)
         return message
 
     def send(self, message: FromAnatomy) -> None:
-        """Queue `message`; ZeroMQ's I/O thread sends it."""
-        self._socket.send(msgspec.msgpack.encode(message))
+        """Send `message` without blocking; what the front does not take at once leaves with the next call."""
+        self._stream.send(msgspec.msgpack.encode(message))
 
     def close(self) -> None:
-        """Wait up to a second for queued messages to go out, then close."""
-        self._socket.close(linger=1000)
-        self._context.term()
+        """Wait up to a second for the front to take what was sent, then close."""
+        self._stream.close(linger_seconds=1.0)
 
 
 def work(front: FrontSocket, bench: Bench) -> int:
@@ -90,7 +90,7 @@ def main(arguments: list[str]) -> int:
             print(f"launchbound anatomy: {error}", file=sys.stderr)
             return 2
         # The engine's cores: it is paused meanwhile, and the front and the load generator use the others.
-        pin(bench.cpus, exempt=front.own_threads)
+        pin(bench.cpus)
         front.send(Ready())
         return work(front, bench)
     finally:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from models.served import ServedTokenizer
+from service.engine.feed import Feed, new_feed
 from service.engine.job_result import JobResult
 from service.engine.prompts import check_lengths, encode_prompts, lay_out
 from service.engine.text import Completion, Completions
@@ -33,8 +34,8 @@ class _StopGeneration(Exception):
 class JobChannel(Protocol):
     """The running job's connection to the front: cancellations come in, streamed text goes out."""
 
-    def poll(self) -> None:
-        """Receive what has arrived; called after every second step."""
+    def receive(self) -> None:
+        """Receive what has arrived, without waiting; called after every second step."""
 
     def is_cancelled(self, job: Job) -> bool:
         """Whether a Cancel of `job` has been received."""
@@ -52,6 +53,7 @@ class _JobContext:
     longest: int
     rows: Completions
     buffers: Buffers
+    feed: Feed
     sampler: Sampler
     meter: Meter
 
@@ -66,6 +68,7 @@ class Generator:
         self._buffers = buffers
         self._context = context
         self._channel = channel
+        self._feeds = {bucket: new_feed(one) for bucket, one in buffers.items()}
         self._poll_due = False
 
     def run(self, job: Job, steps: Mapping[tuple[Phase, int], Step], result: JobResult, meter: Meter) -> None:
@@ -79,7 +82,8 @@ class Generator:
             prompts, rows = self._tokenise(job, result)
             buffers = self._buffers[result.bucket]
             sampler = Sampler(job, buffers.token.device, self._tokenizer.ends)
-            context = _JobContext(job, result, max(map(len, prompts)), rows, buffers, sampler, meter)
+            feed = self._feeds[result.bucket]
+            context = _JobContext(job, result, max(map(len, prompts)), rows, buffers, feed, sampler, meter)
             tokens = self._prefill(context, prompts, steps["prefill", result.bucket])
             now = resource.getrusage(resource.RUSAGE_THREAD)
             result.prefill.minor_faults = now.ru_minflt - before.ru_minflt
@@ -112,7 +116,7 @@ class Generator:
             raise _StopGeneration("timeout")
         self._poll_due = not self._poll_due
         if self._poll_due:
-            self._channel.poll()
+            self._channel.receive()
         if self._channel.is_cancelled(job):
             raise _StopGeneration("cancelled")
 
@@ -137,8 +141,10 @@ class Generator:
             new_logits, new_greedy = context.meter.run(step, arguments, readings)
             begin += length
             if logits is None or greedy is None:
-                # Kept by copy: another chunk may follow, and a graph replay overwrites its last output.
-                logits, greedy = new_logits.clone(), new_greedy.clone()
+                logits, greedy = new_logits, new_greedy
+                if len(layout.chunks) > 1:
+                    # Kept by copy: another chunk follows, and a graph replay overwrites its last output.
+                    logits, greedy = logits.clone(), greedy.clone()
             else:
                 contains = layout.contains[index].to(new_logits.device, non_blocking=True)
                 logits = torch.where(contains.unsqueeze(1), new_logits, logits)
@@ -156,7 +162,7 @@ class Generator:
         What runs between two calls of `step` here is the engine's own work per decode step.
         """
         job, result, rows = context.job, context.result, context.rows
-        buffers, meter, sampler = context.buffers, context.meter, context.sampler
+        buffers, feed, meter, sampler = context.buffers, context.feed, context.meter, context.sampler
         readings = result.prefill
         used = context.longest
         reach = 0
@@ -175,9 +181,9 @@ class Generator:
             if used > reach:
                 result.attended_tokens = reach = buffers.reach(used)
                 arguments = buffers.arguments("decode", reach=reach)
-            buffers.token_row.copy_(tokens)
+            feed.put(tokens, values)
             logits, greedy = meter.run(step, arguments, readings)
-            buffers.positions.add_(buffers.one)
+            feed.advance()
             tokens = sampler.choose(logits, greedy, readings)
 
     def _stream(self, job: Job, examined: list[tuple[int, Completion]]) -> None:

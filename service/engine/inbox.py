@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import select
 from collections import deque
 from time import perf_counter_ns
 
 import msgspec
-import zmq
 
+from service.protocol.frames import connect
 from service.protocol.messages import Calibrate, Cancel, Job, Pause, Paused, Resume, Stop, ToEngine, ToFront
-from service.protocol.placement import threads_now
 
 
 class Inbox:
-    """A PAIR socket to the front that never blocks while there is work."""
+    """A socket to the front that never blocks while there is work: not even where the front stalls."""
 
     def __init__(self, address: str) -> None:
-        before = threads_now()
-        self._context = zmq.Context(io_threads=1)
-        self._socket = self._context.socket(zmq.PAIR)
-        # Without a high-water mark a front that stalls would block the engine in `send`.
-        self._socket.set(zmq.SNDHWM, 0)
-        self._socket.connect(address)
-        self._signal = select.poll()
-        self._signal.register(self._socket, select.POLLIN)
-        self._sent = False
-        self.own_threads = threads_now() - before
+        self._stream = connect(address)
         self._decode = msgspec.msgpack.Decoder(ToEngine).decode
         self._encode = msgspec.msgpack.Encoder().encode
         self._waiting: deque[Job | Pause | Calibrate] = deque()
@@ -37,24 +26,20 @@ class Inbox:
         self.stopped = False
 
     def receive(self, timeout_milliseconds: int = 0) -> None:
-        """Receive what has arrived, waiting up to `timeout_milliseconds` for a first message."""
-        self._sent = False
-        if timeout_milliseconds and not self._socket.poll(timeout_milliseconds):
+        """Receive what has arrived, waiting up to `timeout_milliseconds` for a first message.
+
+        A front that has gone is a Stop.
+        """
+        if not self._stream.wait(timeout_milliseconds):
             return
-        while int(self._socket.get(zmq.EVENTS)) & zmq.POLLIN:
-            self._handle(self._decode(self._socket.recv()))
+        try:
+            for frame in self._stream.receive():
+                self._handle(self._decode(frame))
+        except EOFError:
+            self.stopped = True
         if self._cancelled:
             waiting = {job.id for job in self._waiting if isinstance(job, Job)}
             self._cancelled &= waiting | {self._running_id or ""}
-
-    def poll(self) -> None:
-        """Receive what has arrived, for between two steps: where nothing has, it costs one system call.
-
-        Polling the descriptor is ten times cheaper than querying the socket. A send may have consumed the
-        descriptor's signal, so after one the socket itself is queried.
-        """
-        if self._sent or self._signal.poll(0):
-            self.receive()
 
     def _handle(self, message: ToEngine) -> None:
         if isinstance(message, Job | Calibrate):
@@ -77,6 +62,7 @@ class Inbox:
         """
         if self.paused:
             return None
+        self._cancelled.discard(self._running_id or "")
         first = self._waiting.popleft() if self._waiting else None
         if isinstance(first, Pause):
             self._begin_pause(first)
@@ -114,11 +100,12 @@ class Inbox:
         return job.id in self._cancelled
 
     def send(self, message: ToFront) -> None:
-        """Queue `message` for ZeroMQ's I/O thread; does not block."""
-        self._socket.send(self._encode(message))
-        self._sent = True
+        """Send `message`; what the front does not take at once leaves with the next call."""
+        try:
+            self._stream.send(self._encode(message))
+        except ConnectionError:
+            self.stopped = True  # the front has gone, and nobody is left to serve
 
     def close(self) -> None:
-        """Deliver what was sent, then disconnect."""
-        self._socket.close(linger=1000)
-        self._context.term()
+        """Give the front up to a second to take what was sent, then disconnect."""
+        self._stream.close(linger_seconds=1.0)

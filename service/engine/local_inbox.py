@@ -25,15 +25,11 @@ class LocalInbox:
         self._watch = watch
         self._warm = False
         self.paused = False
-        self.own_threads: set[int] = set()
         self.outcomes: list[Outcome] = []
         self.tokens: list[Token] = []
         self.modes: dict[str, ModeStatus] = {}
 
     def receive(self, timeout_milliseconds: int = 0) -> None:
-        """Nothing arrives from outside."""
-
-    def poll(self) -> None:
         """Nothing arrives from outside."""
 
     def take(self) -> Job | None:

@@ -20,8 +20,9 @@ from service.engine.local_inbox import LocalInbox
 from service.engine.outcome import build_outcome
 from service.engine.parts import build_parts
 from service.engine.request_profiler import PHASES, RequestProfiler
-from service.protocol.messages import Calibrate, EngineSettings, Job
+from service.protocol.messages import Calibrate, EngineSettings, Job, Phase
 from service.protocol.placement import pin
+from service.protocol.status import Floor
 from service.step.device import memory
 from service.step.meters import new_meter
 from service.step.recompilation import forbid_recompilation
@@ -44,6 +45,7 @@ class Engine:
         self._profiler = RequestProfiler(parts.loaded.device, settings.profile_every, traces_folder)
         self._runner = JobRunner(generator, self._profiler, meter, parts.warmup)
         self._floors = FloorKeeper(parts.warmup, parts.calibration.refresh)
+        self._known_floors: dict[tuple[str, int], dict[Phase, Floor | None]] = {}
         self._busy_until_ns = self._memory_ns = perf_counter_ns()
         self._status = parts.status(warm=False)
         self._early_requests: list[Calibrate] = []
@@ -53,6 +55,7 @@ class Engine:
         """Serve until a Stop arrives; modes become ready one after another meanwhile."""
         self._inbox.send(self._status)
         for _ in chain(self.parts.warmup.run(), self._settle()):
+            self._known_floors.clear()
             self._busy_until_ns = perf_counter_ns()
             self._serve_waiting()
             self._wait_while_paused()
@@ -63,6 +66,7 @@ class Engine:
             self._serve_waiting()
             self._wait_while_paused()
             if self._inbox.idle and self._floors.refresh_one(self._job_arrived):
+                self._known_floors.clear()
                 self._busy_until_ns = perf_counter_ns()
             if self._inbox.idle:
                 self._inbox.receive(IDLE_WAIT_MILLISECONDS)
@@ -76,9 +80,10 @@ class Engine:
         forbid_recompilation()
         gc.collect()
         gc.freeze()
-        pin(self.parts.loaded.cpus, exempt=self._inbox.own_threads)
+        pin(self.parts.loaded.cpus)
         # Floors were taken beside compilers so far, and on any core.
         yield from self._floors.take()
+        self._known_floors.clear()
         self._status = self.parts.status(warm=True)
         self._inbox.send(self._status)
         for request in self._early_requests:
@@ -97,6 +102,7 @@ class Engine:
         while not self._inbox.stopped and (taken := self._inbox.take()) is not None:
             if isinstance(taken, Calibrate):
                 self._calibrate(taken)
+                self._known_floors.clear()
             else:
                 self._serve(taken)
                 self._floors.served()
@@ -126,9 +132,16 @@ class Engine:
             result.fail(not_ready(job.mode, modes))
         else:
             self._runner.run(job, configured, result)
-        floors = {phase: self.parts.warmup.floor(job.mode, phase, result.bucket) for phase in PHASES}
-        estimates = self._profiler.estimates(job, result, floors)
+        estimates = self._profiler.estimates(job, result, self._floors_of(job.mode, result.bucket))
         self._inbox.send(build_outcome(job, result, configured, estimates))
+
+    def _floors_of(self, mode: str, bucket: int) -> dict[Phase, Floor | None]:
+        """The floors of both phases, computed from their samples once until samples are added."""
+        known = self._known_floors.get((mode, bucket))
+        if known is None:
+            known = {phase: self.parts.warmup.floor(mode, phase, bucket) for phase in PHASES}
+            self._known_floors[mode, bucket] = known
+        return known
 
     def _announce_memory(self) -> None:
         """Send the status again where device memory changed; looks at most once a second, on CUDA only."""

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import msgspec
-import zmq
 
 from service.front.child_process import FOLDER_PREFIX, module_command, spawn, watch
 from service.front.child_socket import ChildSocket
@@ -102,9 +101,9 @@ class AnatomyProcess:
 
     async def _run_process(self) -> str:
         """Run one process, from bind to its end; returns how it ended."""
-        with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX) as folder, zmq.Context() as context:
-            address = f"ipc://{folder}/anatomy.sock"
-            self._socket = socket = ChildSocket(context, address, self._received)
+        with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX) as folder:
+            address = f"{folder}/anatomy.sock"
+            self._socket = socket = ChildSocket(address, self._received)
             try:
                 process = await spawn(self._command, self._settings_for(address), self._cores)
                 self.pid = process.pid

@@ -93,9 +93,10 @@ class EngineClient:
             job = msgspec.structs.replace(job, id=f"{job.id.partition('#')[0]}#{number}")
         pending = PendingRequest(job, asyncio.get_running_loop())
         self._unfinished[job.id] = pending
+        self._post(job)
+        # The engine has it: what follows takes place while it works.
         self._idle.clear()
         pending.call_later((job.deadline_ns - perf_counter_ns()) / 1e9 + GRACE_SECONDS, self._expire)
-        self._post(job)
         return pending
 
     def cancel(self, pending: PendingRequest) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import msgspec
-
 from service.front.schemas.answers import PhaseBody, TimingsBody
 from service.protocol.messages import Job, Outcome, PhaseTimings, Timings
 
@@ -79,7 +77,18 @@ def add_up(
 
 def _phase_body(phase: PhaseTimings) -> PhaseBody:
     """The sums of a phase; its single steps are for the metrics only."""
-    return msgspec.convert(phase, PhaseBody, from_attributes=True)
+    return PhaseBody(
+        steps=phase.steps,
+        wall_seconds=phase.wall_seconds,
+        dispatch_seconds=phase.dispatch_seconds,
+        device_span_seconds=phase.device_span_seconds,
+        kernel_seconds=phase.kernel_seconds,
+        sync_wait_seconds=phase.sync_wait_seconds,
+        dispatch_low_seconds=phase.dispatch_low_seconds,
+        dispatch_high_seconds=phase.dispatch_high_seconds,
+        clipped=phase.clipped,
+        minor_faults=phase.minor_faults,
+    )
 
 
 def _sum(values: list[float | None]) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 from types import FrameType
 
@@ -25,6 +26,9 @@ class Server(uvicorn.Server):
         """Start, and print the URL, from which a launcher learns the port it got for 0."""
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
+        # What lives as long as the server need not be looked through at every full collection.
+        gc.collect()
+        gc.freeze()
         host, port = self._listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         print(f"launchbound: serving on http://{shown}:{port}", flush=True)

@@ -11,8 +11,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import monotonic
 
-import zmq
-
 from service.front.child_process import FOLDER_PREFIX, module_command, spawn, watch
 from service.front.child_socket import ChildSocket
 from service.front.engine_client import EngineClient
@@ -95,14 +93,14 @@ class Supervisor:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _supervise(self) -> None:
-        with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX) as folder, zmq.Context() as context:
+        with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX) as folder:
             self.folder = Path(folder)
-            await self._restart_forever(self.folder, context)
+            await self._restart_forever(self.folder)
 
-    async def _restart_forever(self, folder: Path, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+    async def _restart_forever(self, folder: Path) -> None:
         while True:
             began = monotonic()
-            reason, exit_code = await self._run_engine(folder / f"engine-{self.starts + 1}.sock", context)
+            reason, exit_code = await self._run_engine(folder / f"engine-{self.starts + 1}.sock")
             never_up = self.starts == 1 and self._client.engine is None
             if exit_code == EXIT_BAD_SETTINGS and never_up and self._refused is not None:
                 self._refused(reason)
@@ -115,14 +113,12 @@ class Supervisor:
             self._client.lost(message, retry_after_seconds=round(wait) + 5)
             await asyncio.sleep(wait)
 
-    async def _run_engine(
-        self, path: Path, context: zmq.Context[zmq.Socket[bytes]]
-    ) -> tuple[str, int | None]:
+    async def _run_engine(self, path: Path) -> tuple[str, int | None]:
         """Run one engine process, from bind to its end; returns why it ended, and the exit code."""
         self.starts += 1
-        socket = ChildSocket(context, f"ipc://{path}", self._client.received)
+        socket = ChildSocket(str(path), self._client.received)
         try:
-            settings = self._settings_for(f"ipc://{path}")
+            settings = self._settings_for(str(path))
             self._process = process = await spawn(self._command, settings, self._cores)
             self._client.attach(socket.send)
             reason = await watch("the engine", process, socket, self._client.stuck, "does not answer")

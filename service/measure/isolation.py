@@ -17,11 +17,11 @@ def isolated(cpus: list[int]) -> Iterator[None]:
     before = os.sched_getaffinity(0)
     gc.collect()
     gc.freeze()
-    pin(cpus, exempt=set())
+    pin(cpus)
     try:
         yield
     finally:
-        pin(sorted(before), exempt=set())
+        pin(sorted(before))
 
 
 class OffCpuTime:

@@ -36,9 +36,9 @@ def threads_now() -> set[int]:
     return {int(name) for name in os.listdir("/proc/self/task")}
 
 
-def pin(cpus: list[int], exempt: set[int]) -> None:
-    """Bind every thread of this process to `cpus`, except those in `exempt` (the socket's own threads)."""
-    for thread in threads_now() - exempt:
+def pin(cpus: list[int]) -> None:
+    """Bind every thread of this process to `cpus`."""
+    for thread in threads_now():
         try:
             os.sched_setaffinity(thread, cpus)
         except ProcessLookupError:

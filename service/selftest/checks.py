@@ -20,6 +20,7 @@ ENGINE_CHECKS: dict[str, str] = {
 
 SERVICE_CHECKS: dict[str, str] = {
     "parts": "the parts of a request",
+    "added": "what the service adds to a model call",
     "scrape": "time of a scrape under load",
     "concurrency": "step time under load",
     "eager-eager": "no difference between eager and eager",

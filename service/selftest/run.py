@@ -15,6 +15,7 @@ from rich.console import Console
 from service.front.launch import LaunchError
 from service.front.settings import Settings
 from service.selftest.aa_test import ITSELF, TWICE
+from service.selftest.added_latency import ADDED
 from service.selftest.check import AnyCheck, run_check
 from service.selftest.checks import ALL_CHECKS, ENGINE_CHECKS, ENGINE_OVERHEAD, choose_checks
 from service.selftest.events import CheckFinished, EngineOverhead, MachineFacts, OverheadFailed, WorkerEvent
@@ -32,6 +33,7 @@ def service_checks(engine_seconds: dict[str, float]) -> dict[str, AnyCheck]:
     """The checks over HTTP; `engine_seconds` is an engine's time outside its steps by mode."""
     return {
         "parts": parts_check(engine_seconds),
+        "added": ADDED,
         "scrape": SCRAPE,
         "concurrency": CONCURRENCY_CHECK,
         "eager-eager": ITSELF,

@@ -41,6 +41,12 @@ class Connection:
 
     def generate(self, mode: str, new_tokens: int = NEW_TOKENS) -> dict[str, Any]:
         """The timings of one request, with the client's own `latency_seconds`. Raises ServiceFailed."""
+        answer, latency = self.answer(mode, new_tokens)
+        timings: dict[str, Any] = json.loads(answer)["timings"]
+        return {**timings, "latency_seconds": latency}
+
+    def answer(self, mode: str, new_tokens: int = NEW_TOKENS) -> tuple[bytes, float]:
+        """The body of one answer, and the client's latency in seconds. Raises ServiceFailed."""
         body = json.dumps({"prompts": [PROMPT], "max_new_tokens": new_tokens, "ignore_eos": True})
         began = perf_counter()
         self._http.request("POST", f"/v1/modes/{mode}/generate", body, {"Content-Type": "application/json"})
@@ -49,8 +55,7 @@ class Connection:
         latency = perf_counter() - began
         if response.status != 200:
             raise ServiceFailed(f"{mode} returned {response.status}: {text[:200].decode(errors='replace')}")
-        timings: dict[str, Any] = json.loads(text)["timings"]
-        return {**timings, "latency_seconds": latency}
+        return text, latency
 
     def close(self) -> None:
         """Close the connection."""

@@ -10,7 +10,6 @@ import httpx
 import msgspec
 import pytest
 import torch
-import zmq
 from torch import Tensor
 
 from models.checkpoint import TINY_FOLDER, build
@@ -20,6 +19,7 @@ from service.engine.inbox import Inbox
 from service.engine.job_result import JobResult
 from service.engine.local_inbox import local_job
 from service.front.engine_client import EngineClient
+from service.protocol.frames import FrameStream, listen
 from service.protocol.messages import Cancel, Job, Outcome, ToFront
 from service.protocol.modes import MODES
 from service.step.buffers import allocate
@@ -35,10 +35,11 @@ WHOLE = 480
 class SocketPair:
     """Both ends of the engine's socket: its inbox, and a front that cancels on call."""
 
-    def __init__(self, folder: Path, context: zmq.Context[zmq.Socket[bytes]]) -> None:
-        self.front = context.socket(zmq.PAIR)
-        self.front.bind(f"ipc://{folder / 'engine.sock'}")
-        self.inbox = Inbox(f"ipc://{folder / 'engine.sock'}")
+    def __init__(self, folder: Path) -> None:
+        listener = listen(str(folder / "engine.sock"))
+        self.inbox = Inbox(str(folder / "engine.sock"))
+        self.front = FrameStream(listener.accept()[0])
+        listener.close()
 
     def take(self, job: Job) -> Job:
         """Send `job`, and take it as the engine does."""
@@ -51,16 +52,15 @@ class SocketPair:
     def cancel(self, job: Job) -> None:
         """Send a Cancel and wait, without taking it in, until it is at the inbox."""
         self.front.send(msgspec.msgpack.encode(Cancel(id=job.id)))
-        assert self.inbox._signal.poll(10_000), "the Cancel did not arrive"
+        assert self.inbox._stream.wait(10_000), "the Cancel did not arrive"
 
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[SocketPair]:
-    with zmq.Context() as context:
-        made = SocketPair(tmp_path, context)
-        yield made
-        made.inbox.close()
-        made.front.close(linger=0)
+    made = SocketPair(tmp_path)
+    yield made
+    made.inbox.close()
+    made.front.close()
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -107,7 +107,7 @@ def test_hanging_up_over_http_after_the_first_token_leaves_most_tokens_ungenerat
         front.await_ready()
         body = {"prompts": [PROMPT] * 16, "max_new_tokens": WHOLE, "ignore_eos": True, "stream": True}
         url = f"{front.url}/v1/modes/eager/generate"
-        with httpx.stream("POST", url, json=body, trust_env=False) as answer:
+        with httpx.stream("POST", url, json=body, trust_env=False, timeout=60.0) as answer:
             next(answer.iter_lines())
         (outcome,) = until(lambda: outcomes, "the outcome of the cancelled request")
         assert outcome.kind == "cancelled"

@@ -7,18 +7,15 @@ from pathlib import Path
 
 import pytest
 import torch
-import zmq
 
 from tests.engine.sockets import SocketPair
 
 
 @pytest.fixture
 def sockets(tmp_path: Path) -> Iterator[SocketPair]:
-    with zmq.Context() as context:
-        made = SocketPair(tmp_path, context)
-        yield made
-        made.inbox.close()
-        made.front.close(linger=0)
+    made = SocketPair(tmp_path)
+    yield made
+    made.close()
 
 
 @pytest.fixture

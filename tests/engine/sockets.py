@@ -6,20 +6,22 @@ from pathlib import Path
 from time import perf_counter_ns
 
 import msgspec
-import zmq
 
 from service.engine.inbox import Inbox
 from service.engine.local_inbox import local_job
+from service.protocol.frames import FrameStream, listen
 from service.protocol.messages import Job, ToEngine, ToFront
 
 
 class SocketPair:
     """Both ends of the IPC socket in one process."""
 
-    def __init__(self, folder: Path, context: zmq.Context[zmq.Socket[bytes]]) -> None:
-        self.front = context.socket(zmq.PAIR)
-        self.front.bind(f"ipc://{folder / 'ipc'}")
-        self.inbox = Inbox(f"ipc://{folder / 'ipc'}")
+    def __init__(self, folder: Path) -> None:
+        listener = listen(str(folder / "ipc"))
+        self.inbox = Inbox(str(folder / "ipc"))
+        self.front = FrameStream(listener.accept()[0])
+        listener.close()
+        self._frames: list[bytes] = []
 
     def send(self, *messages: ToEngine) -> None:
         for message in messages:
@@ -34,13 +36,19 @@ class SocketPair:
     def receive(self, kind: type) -> ToFront:
         """The next message of this kind; others are skipped."""
         while True:
-            assert self.front.poll(60_000), "no message arrived"
-            message: ToFront = msgspec.msgpack.decode(self.front.recv(), type=ToFront)
+            if not self._frames:
+                assert self.front.wait(60_000), "no message arrived"
+                self._frames += self.front.receive()
+            message: ToFront = msgspec.msgpack.decode(self._frames.pop(0), type=ToFront)
             if isinstance(message, kind):
                 return message
 
-    def silent(self) -> bool:
-        return not self.front.poll(20)
+    def silent(self, milliseconds: int = 20) -> bool:
+        return not self._frames and not self.front.wait(milliseconds)
+
+    def close(self) -> None:
+        self.inbox.close()
+        self.front.close()
 
 
 def job(identity: str) -> Job:

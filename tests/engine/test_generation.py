@@ -33,7 +33,7 @@ class Client:
         self.checks = 0
         self.sent: list[Token] = []
 
-    def poll(self) -> None:
+    def receive(self) -> None:
         self.polls += 1
 
     def is_cancelled(self, job: Job) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from service.protocol.messages import Cancel, Token
+from service.protocol.messages import Cancel, Job, Token
 from tests.engine.sockets import SocketPair, job
 
 
@@ -11,21 +11,48 @@ def test_a_cancel_counts_once_it_is_received_and_the_question_receives_nothing(s
     sockets.deliver(running)
     assert sockets.inbox.take() == running
     sockets.send(Cancel(id="a"))
-    assert sockets.inbox._signal.poll(10_000)
+    assert sockets.inbox._stream.wait(10_000)
     assert not any(sockets.inbox.is_cancelled(running) for _ in range(4))
-    sockets.inbox.poll()
+    sockets.inbox.receive()
     assert sockets.inbox.is_cancelled(running)
 
 
-def test_a_poll_after_a_send_receives_although_the_signal_may_be_consumed(sockets: SocketPair) -> None:
-    running = job("a")
-    sockets.deliver(running)
-    sockets.inbox.take()
-    sockets.send(Cancel(id="a"))
-    assert sockets.inbox._signal.poll(10_000)
+def test_a_cancel_does_not_reach_a_later_job_of_the_same_id(sockets: SocketPair) -> None:
+    sockets.deliver(job("a"), Cancel(id="a"))
+    first = sockets.inbox.take()
+    assert isinstance(first, Job)
+    assert sockets.inbox.is_cancelled(first)
+    assert sockets.inbox.take() is None
+    sockets.deliver(job("a"))
+    second = sockets.inbox.take()
+    assert isinstance(second, Job)
+    assert not sockets.inbox.is_cancelled(second)
+
+
+def test_a_front_that_stalls_does_not_block_the_engine_and_gets_every_message(sockets: SocketPair) -> None:
+    tokens = [Token(id="a", index=number, text="x" * 1000) for number in range(2000)]
+    for token in tokens:
+        sockets.inbox.send(token)
+    assert sockets.inbox._stream.unsent
+    received = []
+    for _ in tokens:
+        sockets.inbox.receive()
+        received.append(sockets.receive(Token))
+    assert received == tokens
+
+
+def test_a_front_that_has_gone_is_a_stop(sockets: SocketPair) -> None:
+    sockets.deliver(job("a"))
+    sockets.front.close()
+    assert not sockets.inbox.stopped
+    sockets.inbox.receive(10_000)
+    assert sockets.inbox.stopped
+
+
+def test_sending_to_a_front_that_has_gone_is_a_stop(sockets: SocketPair) -> None:
+    sockets.front.close()
     sockets.inbox.send(Token(id="a", index=0, text="x"))
-    sockets.inbox.poll()
-    assert sockets.inbox.is_cancelled(running)
+    assert sockets.inbox.stopped
 
 
 def test_a_cancel_of_an_unknown_job_is_forgotten(sockets: SocketPair) -> None:

@@ -94,7 +94,7 @@ def drive(sockets: SocketPair, seen: dict[str, object]) -> None:
         seen["began_ns"] = perf_counter_ns()
         sockets.send(job("during"))
         seen["refreshed"] = len(seen["refreshes"])  # type: ignore[arg-type]
-        seen["silent"] = not sockets.front.poll(800)
+        seen["silent"] = sockets.silent(800)
         seen["refreshed_after"] = len(seen["refreshes"])  # type: ignore[arg-type]
         seen["ended_ns"] = perf_counter_ns()
         sockets.send(Resume())

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.support.serving import Front, running, until
+from tests.support.serving import Front, running
 
 pytestmark = pytest.mark.slow
 
@@ -27,15 +27,15 @@ STATIONS = [
     "front.engine_client",
     "front.pending_request",
     "front.child_socket",
+    "protocol.frames",
     "front.request_timing",
     "front.api.answers",
-    "protocol.messages",
 ]
-RETURN = ["front.child_socket", "front.engine_client", "front.pending_request"]
+RETURN = ["front.child_socket", "protocol.frames", "front.engine_client", "front.pending_request"]
 """The outcome's way from the engine's socket to the coroutine that waits for it."""
 
 AFTERWARDS = {"front.metrics.recorder", "front.metrics.series", "front.metrics.histogram", "front.advice"}
-"""Entered only by the observation, which the event loop runs once the answer has been written."""
+"""Entered only by the observation, which waits for the engine's next job or for a reader of the metrics."""
 
 
 class Call(NamedTuple):
@@ -98,13 +98,13 @@ def traced_front() -> Iterator[tuple[Front, Tracer]]:
 
 
 def traced_post() -> tuple[list[Call], list[Call]]:
-    """The calls of one POST until its answer is written, and those of its observation afterwards."""
+    """The calls of one POST until its answer is written, and those of who reads the metrics next."""
     with traced_front() as (front, tracer):
         tracer.recording = True
         assert front.generate().status_code == 200
-        until(lambda: any(call.callee == "front.advice" for call in tracer.calls), "the observation")
+        assert front.http.get("/metrics").status_code == 200
         tracer.recording = False
-    first = next(i for i, call in enumerate(tracer.calls) if call.function == "AppState.observe")
+    first = next(i for i, call in enumerate(tracer.calls) if call.callee == "front.api.metrics")
     return tracer.calls[:first], tracer.calls[first:]
 
 
@@ -136,4 +136,4 @@ def test_the_observation_comes_after_the_answer_and_is_the_only_one_to_enter_the
     before, after = traced_post()
     assert AFTERWARDS.isdisjoint(call.callee for call in before)
     assert {call.callee for call in after} >= AFTERWARDS
-    assert all(call.root == "front.api.state" for call in after if call.callee in AFTERWARDS)
+    assert all(call.callee not in AFTERWARDS or call.root != "front.api.generate" for call in after)

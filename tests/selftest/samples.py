@@ -101,6 +101,11 @@ def parts(engine: float = 0.6e-3, **changes: float) -> Found:
     return requests | {(mode, "engine"): [engine] for mode in MODES}
 
 
+def added(seconds: float, bare: float = 1.0e-3) -> Found:
+    """A service that adds `seconds`, beside a route that takes `bare`."""
+    return {"service": rounds(seconds, "service"), "bare": rounds(bare, "bare")}
+
+
 def concurrency(ratio: float) -> Found:
     found: Found = {("seconds", 1): rounds(1e-3), ("seconds", 8): rounds(1e-3 * ratio, 8)}
     return found | {(what, users): [1.0] * 24 for what in ("switches", "steps") for users in (1, 8)}
@@ -132,6 +137,7 @@ HONEST: dict[str, Found] = {
     "instrumentation": {"full": rounds(30.03e-3, "full"), "off": rounds(30e-3, "off")},
     "cuda": cuda(),
     "parts": parts(),
+    "added": added(1.0e-3),
     "scrape": {"seconds": rounds(4e-3), "bytes": [200_000.0] * 24},
     "concurrency": concurrency(1.0),
     "eager-eager": itself(1.0),
@@ -187,6 +193,13 @@ FAILURES: dict[str, list[Failure]] = {
         Failure("parts that do not sum up", parts(total_seconds=5e-3), ("parts sum to the total",)),
         Failure("a piece that is missing", parts(border_seconds=1e-5), ("other's pieces",)),
         Failure("work that is counted twice", parts(engine=0.9e-3), ("other's pieces",)),
+    ],
+    "added": [
+        Failure("a front that does its work twice", added(2.4e-3),
+                ("the service adds", "what the service adds")),
+        Failure("a slow engine behind a fast front", added(1.3e-3, bare=1.2e-3), ("the service adds",)),
+        Failure("a fast machine on which the service is slow", added(0.6e-3, bare=0.4e-3),
+                ("what the service adds",)),
     ],
     "scrape": [
         Failure("text written anew per scrape", {"seconds": rounds(15e-3), "bytes": [200_000.0] * 24},

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from service.measure.rounds import Log
-from service.selftest import aa_test, load
+from service.selftest import aa_test, added_latency, load
 from service.selftest.aa_test import differences, judge_twice, measure_itself, measure_twice
+from service.selftest.added_latency import measure_added
+from service.selftest.bare_route import bare_route
 from service.selftest.load import CONCURRENCY, judge_scrape, measure_concurrency, measure_scrape
+from service.selftest.running_service import Connection
 
 MODES = ["eager", "compiled"]
 
@@ -36,8 +42,14 @@ class MadeUpService:
         return self._status, b"x" * 2048
 
     def generate(self, mode: str, new_tokens: int = 32) -> dict[str, Any]:
-        decode = {"wall_seconds": 31e-3, "steps": 31}
-        return {"latency_seconds": 0.04, "involuntary_switches": 1, "decode": decode}
+        phases = {
+            "prefill": {"wall_seconds": 4e-3, "steps": 1},
+            "decode": {"wall_seconds": 31e-3, "steps": 31},
+        }
+        return {"latency_seconds": 0.04, "involuntary_switches": 1, **phases}
+
+    def answer(self, mode: str) -> tuple[bytes, float]:
+        return json.dumps({"timings": {"mode": mode}}).encode(), 0.04
 
 
 def quiet(text: str) -> None:
@@ -50,6 +62,25 @@ def test_concurrency_is_measured_per_decode_step_with_the_switches_of_all_reques
         assert found["seconds", users] == pytest.approx([1e-3] * load.ROUNDS)
         assert found["switches", users] == [requests] * load.ROUNDS
         assert found["steps", users] == [31 * requests] * load.ROUNDS
+
+
+def test_what_the_service_adds_is_its_latency_less_its_steps_beside_a_real_route(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(added_latency, "ROUNDS", 3)
+    found = measure_added(MadeUpService(), quiet)  # type: ignore[arg-type]
+    assert found["service"] == pytest.approx([5e-3] * 3)
+    assert len(found["bare"]) == 3
+    assert all(seconds > 0 for seconds in found["bare"])
+
+
+def test_the_bare_route_answers_with_the_same_json_and_refuses_what_is_no_generation(tmp_path: Path) -> None:
+    answer = {"id": "a", "timings": {"other_seconds": 0.25, "kernels": None}}
+    with bare_route(json.dumps(answer).encode(), tmp_path) as url:
+        connection = Connection(url)
+        assert json.loads(connection.answer("eager")[0]) == answer
+        connection.close()
+        assert httpx.post(f"{url}/v1/modes/eager/generate", json={}, trust_env=False).status_code == 422
 
 
 def test_a_scrape_is_timed_and_its_size_noted(monkeypatch: pytest.MonkeyPatch) -> None:

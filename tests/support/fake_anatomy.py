@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 
 import msgspec
-import zmq
 
+from service.protocol.frames import FrameStream, connect
 from service.protocol.messages import EngineSettings, Problem
 from service.protocol.parent_death import die_with_parent
 from service.protocol.studies import Finding, FromAnatomy, Ready, Refused, Study, StudyProgress, ToAnatomy
@@ -32,15 +32,13 @@ def main() -> int:
     name, _, code = command(folder).partition(" ")
     if name == "exit-at-start":
         return int(code)
-    context = zmq.Context()
-    socket = context.socket(zmq.PAIR)
-    socket.connect(settings.address)
+    stream = connect(settings.address)
 
     def send(message: FromAnatomy) -> None:
-        socket.send(msgspec.msgpack.encode(message))
+        stream.send(msgspec.msgpack.encode(message))
 
     send(Ready())
-    while isinstance(study := msgspec.msgpack.decode(socket.recv(), type=ToAnatomy), Study):
+    while isinstance(study := next_message(stream), Study):
         with (folder / "studies").open("a") as studies:
             studies.write(json.dumps([study.name, json.loads(study.arguments)]) + "\n")
         send(StudyProgress(id=study.id, text="measuring nothing"))
@@ -48,7 +46,7 @@ def main() -> int:
         if name == "die":
             os._exit(7)
         if name == "garbage":
-            socket.send(b"\xc1 no message")
+            stream.send(b"\xc1 no message")
             continue
         if name == "refuse":
             send(Refused(id=study.id, problem=Problem(type=argument, message="as commanded", param="mode")))
@@ -57,9 +55,15 @@ def main() -> int:
             hold(folder)
         send(Finding(id=study.id, body=b'{"operators":[],"order":1}'))
     (folder / "stopped").touch()
-    socket.close()
-    context.term()
+    stream.close()
     return 0
+
+
+def next_message(stream: FrameStream) -> ToAnatomy:
+    stream.wait(None)
+    (frame,) = stream.receive()  # the front sends the next study only once this one has ended
+    message: ToAnatomy = msgspec.msgpack.decode(frame, type=ToAnatomy)
+    return message
 
 
 def command(folder: Path) -> str:

@@ -18,8 +18,8 @@ import time
 from typing import Any
 
 import msgspec
-import zmq
 
+from service.protocol.frames import connect
 from service.protocol.messages import (
     Cancel,
     EngineSettings,
@@ -63,9 +63,7 @@ class FakeEngine:
     def __init__(self, settings: EngineSettings, options: dict[str, Any]) -> None:
         self.settings, self.options = settings, options
         self.cuda = options.get("device") == "cuda"
-        self.context = zmq.Context()
-        self.socket = self.context.socket(zmq.PAIR)
-        self.socket.connect(settings.address)
+        self.stream = connect(settings.address)
         self.jobs: list[Job | Pause] = []
         self.paused = 0
         self.cancelled: list[str] = []
@@ -95,9 +93,14 @@ class FakeEngine:
     def receive(self, milliseconds: int) -> None:
         if os.getppid() != self.parent:
             raise SystemExit("the front has ended")
-        while self.socket.poll(milliseconds):
-            milliseconds = 0
-            message = msgspec.msgpack.decode(self.socket.recv(), type=ToEngine)
+        if not self.stream.wait(milliseconds):
+            return
+        try:
+            frames = self.stream.receive()
+        except EOFError:
+            raise SystemExit("the front has gone") from None
+        for frame in frames:
+            message = msgspec.msgpack.decode(frame, type=ToEngine)
             if isinstance(message, Job):
                 self.jobs.append(message)
             elif isinstance(message, Pause):
@@ -120,7 +123,7 @@ class FakeEngine:
             self.receive(5)
 
     def send(self, message: ToFront) -> None:
-        self.socket.send(msgspec.msgpack.encode(message))
+        self.stream.send(msgspec.msgpack.encode(message))
 
     def serve(self, job: Job) -> None:
         taken = time.perf_counter_ns()
@@ -135,7 +138,7 @@ class FakeEngine:
         elif command == "!kill":
             os.kill(os.getpid(), signal.SIGKILL)
         elif command == "!garbage":
-            self.socket.send(b"\xc1 no message")
+            self.stream.send(b"\xc1 no message")
             return
         elif command == "!stall":
             return
@@ -170,8 +173,7 @@ class FakeEngine:
                 for index in range(len(job.prompts)):
                     self.send(Token(id=job.id, index=index, text=f"{' ' * bool(number)}w{number}"))
         if command == "!die-after-tokens":
-            self.socket.close(linger=1000)
-            self.context.term()
+            self.stream.close(linger_seconds=1.0)
             os._exit(7)
         if command == "!hold":
             kind = self.hold(job, argument)

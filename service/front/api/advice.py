@@ -30,6 +30,7 @@ async def advice(request: Request, batch_size: int = 1) -> Response:
         raise BadRequest(
             f"batch_size lies between 1 and {largest} here, got {batch_size}", param="batch_size"
         )
+    state.observe_all()
     found = state.statistics.advise(batch_size, state.settings.batch_sizes, state.client.ready_modes())
     answer: AdviceAnswer = {
         "batch_size": batch_size,

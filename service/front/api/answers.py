@@ -31,7 +31,8 @@ def reply(answer: object, headers: dict[str, str] | None = None, status: int = 2
 def generate_answer(timing: RequestTiming, request_id: str, model: str, device: str) -> GenerateAnswer:
     """The body of one generation."""
     outcome = timing.outcome
-    generated = sum(output.completion_tokens for output in outcome.outputs)
+    counts = [len(output.token_ids) for output in outcome.outputs]
+    generated = sum(counts)
     return {
         "id": request_id,
         "model": model,
@@ -43,9 +44,9 @@ def generate_answer(timing: RequestTiming, request_id: str, model: str, device: 
             {
                 "text": output.text,
                 "finish_reason": output.finish_reason,
-                "completion_tokens": output.completion_tokens,
+                "completion_tokens": count,
             }
-            for output in outcome.outputs
+            for output, count in zip(outcome.outputs, counts, strict=True)
         ],
         "usage": {
             "prompt_tokens": outcome.prompt_tokens,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from service.front.errors import BadRequest, BodyTooLarge, ClientGone
 
@@ -26,16 +26,19 @@ async def read_body(request: Request, schema: type[Body], limit_bytes: int) -> B
 async def _read(request: Request, limit_bytes: int) -> bytes:
     chunks: list[bytes] = []
     size = 0
-    try:
-        async for chunk in request.stream():
-            size += len(chunk)
-            if size > limit_bytes:
-                message = f"the body is over the limit of {limit_bytes} bytes: send fewer or shorter prompts"
-                raise BodyTooLarge(message)
-            chunks.append(chunk)
-    except ClientDisconnect:
-        raise ClientGone("the client closed the connection before its body was complete") from None
-    return b"".join(chunks)
+    while True:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone("the client closed the connection before its body was complete")
+        chunk = message.get("body", b"")
+        size += len(chunk)
+        if size > limit_bytes:
+            raise BodyTooLarge(
+                f"the body is over the limit of {limit_bytes} bytes: send fewer or shorter prompts"
+            )
+        chunks.append(chunk)
+        if not message.get("more_body", False):
+            return b"".join(chunks)
 
 
 def _bad_request(error: ValidationError) -> BadRequest:

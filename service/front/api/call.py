@@ -31,16 +31,17 @@ class EngineCall:
         self._state = state
         self._receive = receive
         self._pending: PendingRequest | None = None
+        self._watch: asyncio.Task[None] | None = None
         self._disconnected = False
 
     async def __aenter__(self) -> Self:
-        self._watch = asyncio.create_task(self._until_disconnect())
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._watch.cancel()
+        if self._watch is not None:
+            self._watch.cancel()
         if self._pending is not None and not self._pending.done:
             self._state.client.cancel(self._pending)
 
@@ -53,6 +54,9 @@ class EngineCall:
         if self._disconnected:
             raise ClientGone("the client closed the connection")
         self._pending = self._state.client.submit(job)
+        if self._watch is None:
+            # Once the job is on its way, so that the engine does not wait for the watch to begin.
+            self._watch = asyncio.create_task(self._until_disconnect())
         return self._pending
 
     async def result(self, pending: PendingRequest, received_ns: int) -> RequestTiming:

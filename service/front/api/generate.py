@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from time import perf_counter_ns
 
 from fastapi import APIRouter, Request
@@ -37,8 +36,9 @@ async def generate(mode: str, request: Request) -> Response:
     if body.stream:
         return EventStream(state, job, received_ns, GenerateEvents(state, request_id))
     async with EngineCall(state, request.receive) as call:
-        timing = await call.run(job, received_ns)
+        pending = call.submit(job)
+        state.observe_all()  # earlier requests, while the engine works
+        timing = await call.result(pending, received_ns)
     answer = generate_answer(timing, request_id, state.settings.model, state.client.device)
-    # Observed right after the answer has been written, so that no client waits for the observation.
-    asyncio.get_running_loop().call_soon(state.observe, timing)
+    state.observe_soon(timing)
     return reply(answer, {"Server-Timing": server_timing(timing.parts)})

@@ -14,6 +14,7 @@ router = APIRouter(tags=["metrics"])
 async def metrics(request: Request) -> Response:
     """Prometheus text, or OpenMetrics where the Accept header requests it."""
     state = state_of(request)
+    state.observe_all()
     client = state.client
     accept = request.headers.get("accept", "")
     body, content_type = state.metrics.render(accept, client.in_progress(), client.waiting())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from pathlib import PurePath
 from time import perf_counter_ns, time
@@ -84,10 +83,11 @@ async def completions(request: Request) -> Response:
     if body.stream:
         return EventStream(state, job, received_ns, CompletionEvents(state, context))
     async with EngineCall(state, request.receive) as call:
-        timing = await call.run(job, received_ns)
+        pending = call.submit(job)
+        state.observe_all()  # earlier requests, while the engine works
+        timing = await call.result(pending, received_ns)
     answer = completion_answer(context, timing, state)
-    # Observed right after the answer has been written, so that no client waits for the observation.
-    asyncio.get_running_loop().call_soon(state.observe, timing)
+    state.observe_soon(timing)
     return reply(answer, {"Server-Timing": server_timing(timing.parts)})
 
 

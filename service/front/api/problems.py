@@ -31,6 +31,11 @@ def install(app: FastAPI) -> None:
 
 async def _launchbound_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, LaunchboundError)
+    return refuse(request, error)
+
+
+def refuse(request: Request, error: LaunchboundError) -> Response:
+    """The answer of `error`; a refusal is counted, and a failure of ours is logged."""
     if error.rejection is not None:
         state = state_of(request)
         mode = request.path_params.get("mode", getattr(request.state, "mode", None))
@@ -55,7 +60,7 @@ async def _invalid_parameter(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     name = str(first["loc"][-1])
-    return await _launchbound_error(request, BadRequest(f"{name}: {first['msg']}", param=name))
+    return refuse(request, BadRequest(f"{name}: {first['msg']}", param=name))
 
 
 async def _http_exception(request: Request, error: Exception) -> Response:

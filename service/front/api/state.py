@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from starlette.requests import HTTPConnection
 
@@ -26,6 +26,7 @@ class AppState:
     studies: StudyRunner
     metrics: Metrics
     statistics: ServedRequests
+    _unobserved: list[RequestTiming] = field(default_factory=list)
 
     def check_mode(self, mode: str) -> None:
         """Raise UnknownMode unless this instance serves `mode`."""
@@ -33,11 +34,22 @@ class AppState:
         if mode not in known:
             raise UnknownMode(f"no mode '{mode[:64]}' here; try one of {', '.join(known)}", param="mode")
 
-    def observe(self, timing: RequestTiming) -> None:
-        """Record one request that ended well in the metrics, and for the advice.
+    def observe_soon(self, timing: RequestTiming) -> None:
+        """Have one request that ended well recorded in the metrics, and for the advice, by `observe_all`."""
+        self._unobserved.append(timing)
 
-        One that ran as another form of its mode than declared says nothing of that mode.
+    def observe_all(self) -> None:
+        """Record what is still to be recorded: before anyone reads it, and when the engine has its next job.
+
+        So no client waits for it, and nobody who reads misses a request that has been answered.
         """
+        unobserved = self._unobserved.copy()
+        self._unobserved.clear()
+        for timing in unobserved:
+            self._observe(timing)
+
+    def _observe(self, timing: RequestTiming) -> None:
+        """One that ran as another form of its mode than declared says nothing of that mode."""
         self.metrics.observe(timing)
         declared = self.client.modes.get(timing.job.mode)
         if declared is None or timing.outcome.effective == declared.effective:

@@ -48,6 +48,7 @@ class EventStream(Response):
         """Stream until the job has ended; the request is observed when its last event has been sent."""
         async with EngineCall(self._state, receive) as call:
             pending = call.submit(self._job)
+            self._state.observe_all()  # earlier requests, while the engine works
             await self._send_tokens(pending, send)
             try:
                 timing = await call.result(pending, self._received_ns)
@@ -60,7 +61,7 @@ class EventStream(Response):
                 await self._send(send, self._events.error(error), last=True)
                 return
             await self._send(send, self._events.end(timing), last=True)
-        self._state.observe(timing)
+        self._state.observe_soon(timing)
 
     async def _send_tokens(self, pending: PendingRequest, send: Send) -> None:
         async for tokens in pending.tokens():

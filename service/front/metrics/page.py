@@ -49,8 +49,8 @@ it here.
 Every name begins with `{PREFIX}`. Units are base units: seconds, bytes, or a pure number (–). Labels take
 only the values listed below, so there are at most 800 series per mode. What this device can measure is there
 at 0 for every label set from the start; what it cannot is absent, never a copy of something else. All figures
-of one request are observed right after its answer has been written. A counter never goes backwards while
-the front process lives, even where the engine is restarted."""
+of one request are observed together, after its answer and before anyone reads them. A counter never goes
+backwards while the front process lives, even where the engine is restarted."""
 
 ABSENCE = """\
 ## When a metric is absent

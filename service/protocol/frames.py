@@ -1,0 +1,155 @@
+"""Frames over a Unix stream socket between two processes of this machine: a length, then as many bytes."""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from math import inf
+from time import monotonic
+
+LENGTH_BYTES = 4
+CHUNK_BYTES = 65536
+
+
+def listen(path: str) -> socket.socket:
+    """A socket that listens at `path`, for one peer. Raises OSError where the path is taken or too long."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(path)
+        listener.listen(1)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def connect(path: str) -> FrameStream:
+    """A stream to who listens at `path`. Raises OSError where nobody does."""
+    connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connected.connect(path)
+    except OSError:
+        connected.close()
+        raise
+    return FrameStream(connected)
+
+
+class FrameStream:
+    """One end of a connection, for one thread. Neither `send` nor `receive` ever blocks.
+
+    What the peer has not taken yet is kept, in order, and leaves with a later `send` or `flush`.
+    """
+
+    def __init__(self, connected: socket.socket) -> None:
+        connected.setblocking(False)
+        self._socket = connected
+        self._unsent = bytearray()
+        self._partial = bytearray()
+        self._ended = False
+        self._readable = select.poll()
+        self._readable.register(connected, select.POLLIN)
+        self._either = select.poll()
+        self._either.register(connected, select.POLLIN | select.POLLOUT)
+
+    def fileno(self) -> int:
+        """The descriptor: readable where a frame or the end has arrived, at every look until it is taken."""
+        return self._socket.fileno()
+
+    @property
+    def unsent(self) -> bool:
+        """Whether something is kept that the peer has not taken yet."""
+        return bool(self._unsent)
+
+    def send(self, frame: bytes) -> None:
+        """Send `frame`, of less than 4 GiB. Raises ConnectionError where the peer has gone."""
+        data = len(frame).to_bytes(LENGTH_BYTES, "little") + frame
+        if self._unsent:
+            self._unsent += data
+            self.flush()
+            return
+        sent = self._send(data)
+        if sent < len(data):
+            self._unsent += data[sent:]
+
+    def flush(self) -> None:
+        """Send of what is kept as much as the peer takes. Raises ConnectionError where it has gone."""
+        if self._unsent:
+            del self._unsent[: self._send(self._unsent)]
+
+    def wait(self, milliseconds: float | None = 0) -> bool:
+        """Wait until there is something to receive; False: not within `milliseconds` (None: no limit).
+
+        Meanwhile what is kept leaves as the peer takes it.
+        """
+        if not self._unsent:
+            return bool(self._readable.poll(milliseconds))
+        end = inf if milliseconds is None else monotonic() + milliseconds / 1e3
+        while self._unsent:
+            ready = self._either.poll(_milliseconds_until(end))
+            if not ready:
+                return False
+            if ready[0][1] & ~select.POLLOUT:
+                return True
+            self.flush()
+        return bool(self._readable.poll(_milliseconds_until(end)))
+
+    def receive(self) -> list[bytes]:
+        """All frames that have arrived whole. Raises EOFError once the peer has gone and all are received."""
+        while True:
+            try:
+                data = self._socket.recv(CHUNK_BYTES)
+            except BlockingIOError:
+                break
+            except ConnectionResetError:
+                data = b""
+            if not data:
+                self._ended = True
+                break
+            if not self._partial and len(data) == LENGTH_BYTES + _length(data):
+                return [data[LENGTH_BYTES:]]  # nearly always: one frame, all of it
+            self._partial += data
+            if len(data) < CHUNK_BYTES:
+                break
+        frames = list(self._whole())
+        if self._ended and not frames:
+            raise EOFError("the process at the other end of the socket has closed it")
+        return frames
+
+    def close(self, linger_seconds: float = 0.0) -> None:
+        """Close, after giving the peer up to `linger_seconds` to take what is kept."""
+        end = monotonic() + linger_seconds
+        with suppress(ConnectionError):
+            while self._unsent and self._either.poll(_milliseconds_until(end)):
+                self.flush()
+                if monotonic() > end:
+                    break
+        self._socket.close()
+
+    def _send(self, data: bytes | bytearray) -> int:
+        try:
+            return self._socket.send(data)
+        except BlockingIOError:
+            return 0
+
+    def _whole(self) -> Iterator[bytes]:
+        """Take the whole frames out of what has arrived."""
+        begin, partial = 0, self._partial
+        while len(partial) - begin >= LENGTH_BYTES:
+            first = begin + LENGTH_BYTES
+            end = first + _length(partial[begin:first])
+            if end > len(partial):
+                break
+            yield bytes(partial[first:end])
+            begin = end
+        del partial[:begin]
+
+
+def _length(head: bytes | bytearray) -> int:
+    """The length of the frame that begins with `head`; meaningless for less than LENGTH_BYTES."""
+    return int.from_bytes(head[:LENGTH_BYTES], "little")
+
+
+def _milliseconds_until(end: float) -> float | None:
+    return None if end == inf else max(0.0, (end - monotonic()) * 1e3)
