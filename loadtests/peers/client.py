@@ -15,6 +15,9 @@ from loadtests.peers.process import RivalError
 
 TIMEOUT_SECONDS = 300.0
 
+IDLE_SECONDS = 2.0
+"""A connection that was idle for longer is opened anew: uvicorn closes its own after 5 s."""
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -32,6 +35,7 @@ class Client:
         self._connection = http.client.HTTPConnection(
             parts.hostname or "127.0.0.1", parts.port, timeout=TIMEOUT_SECONDS
         )
+        self._used = 0.0
         self._headers = {"Content-Type": "application/json", **(headers or {})}
 
     def post(self, path: str, body: bytes) -> Answer:
@@ -42,7 +46,7 @@ class Client:
             self._connection.request("POST", path, body, self._headers)
             response = self._connection.getresponse()
             content = response.read()
-            seconds = perf_counter() - began
+            self._used = perf_counter()
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
             raise RivalError(f"no answer to POST {path}: {error}") from error
@@ -51,9 +55,11 @@ class Client:
         document = json.loads(content)
         if not isinstance(document, dict):
             raise RivalError(f"POST {path} answered no object: {content[:200]!r}")
-        return Answer(document, seconds)
+        return Answer(document, self._used - began)
 
     def _connect(self) -> None:
+        if perf_counter() - self._used > IDLE_SECONDS:
+            self._connection.close()
         if self._connection.sock is None:
             self._connection.connect()
             opened: Any = self._connection.sock

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from random import Random
+from typing import Generic, TypeVar
 
 from loadtests.peers.contestants import Caller
 from loadtests.peers.process import RivalError
 from loadtests.peers.reference import ReferenceRow
 from loadtests.peers.results import CallRow
+
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True, slots=True)
+class Listener(Generic[Row]):
+    """What is told as rounds go: that one began, each visit's row as it ends, who failed and why."""
+
+    began: Callable[[int], None]
+    keep: Callable[[Row], None]
+    failed: Callable[[str, str], None]
 
 
 def order(names: Sequence[str], batches: Sequence[int], seed: int, number: int) -> list[tuple[str, int]]:
@@ -72,20 +85,17 @@ def run_rounds(
     rounds: int,
     calls: int,
     seed: int,
-    keep: Callable[[CallRow], None],
-    failed: Callable[[str, str], None],
+    listener: Listener[CallRow],
 ) -> None:
-    """Run `rounds` rounds over `callers`; `keep` is given each visit's row as it ends.
-
-    A contestant that fails is left out from then on, and `failed` is told its name and the reason.
-    """
+    """Run `rounds` rounds over `callers`. A contestant that fails is left out from then on."""
     able = {caller.name: caller for caller in callers}
     for number in range(rounds):
+        listener.began(number)
         for name, batch in order(sorted(able), batches, seed, number):
             if name not in able:
                 continue
             try:
-                keep(visit(able[name], rows[:batch], calls, number))
+                listener.keep(visit(able[name], rows[:batch], calls, number))
             except RivalError as error:
                 del able[name]
-                failed(name, f"from round {number} on: {error}")
+                listener.failed(name, f"from round {number} on: {error}")

@@ -16,8 +16,8 @@ from loadtests.peers.contestants import Caller, ModeCaller, RuntimeCaller
 from loadtests.peers.installation import NotInstalled, interpreter, peers_folder
 from loadtests.peers.process import RivalError, RivalProcess
 from loadtests.peers.reference import Reference, make_reference
-from loadtests.peers.results import CallRow, Contestant, PeersError, PeersRun, ServiceRow, write_peers
-from loadtests.peers.rounds import run_rounds, warm_up
+from loadtests.peers.results import Contestant, PeersError, PeersRun, write_peers
+from loadtests.peers.rounds import Listener, run_rounds, warm_up
 from loadtests.peers.service_part import Server, run_service_rounds
 from loadtests.peers.table import MARKDOWN_FILE, markdown
 from loadtests.run.environment import environment
@@ -136,17 +136,8 @@ class _Session:
             rows, batches = self.reference.rows, self.plan.batches
             self.report(f"warming up {len(callers)} contestants at batches {batches}")
             able = warm_up(callers, rows, batches, self._failed)
-            self.report(f"{self.plan.rounds} rounds of {len(able) * len(batches)} visits")
-            run_rounds(
-                able,
-                rows,
-                batches,
-                self.plan.rounds,
-                self.plan.calls,
-                self.plan.seed,
-                self._keep,
-                self._failed,
-            )
+            listener = Listener(self._began("model calls"), self.run.rows.append, self._failed)
+            run_rounds(able, rows, batches, self.plan.rounds, self.plan.calls, self.plan.seed, listener)
 
     def _service_rounds(self, modes: list[str], client: Client) -> None:
         mode = SERVED_MODE if SERVED_MODE in modes else modes[0]
@@ -165,10 +156,8 @@ class _Session:
                 if started is not None:
                     _, found = started
                     servers.append(Server(rival.name, Client(found["url"]), found["path"], not floor))
-            self.report(f"{self.plan.rounds} rounds of {len(servers)} servers")
-            run_service_rounds(
-                servers, row, self.plan.rounds, self.plan.requests, self.plan.seed, self._keep, self._failed
-            )
+            listener = Listener(self._began("services"), self.run.service_rows.append, self._failed)
+            run_service_rounds(servers, row, self.plan.rounds, self.plan.requests, self.plan.seed, listener)
 
     def _start(
         self, rival: Rival, stack: ExitStack, kind: str, **more: object
@@ -202,8 +191,8 @@ class _Session:
     def _client(self) -> Client:
         return Client(self.target.url, self.target.headers)
 
-    def _keep(self, row: CallRow | ServiceRow) -> None:
-        (self.run.rows if isinstance(row, CallRow) else self.run.service_rows).append(row)  # type: ignore[arg-type]
+    def _began(self, what: str) -> Callable[[int], None]:
+        return lambda number: self.report(f"{what}: round {number + 1} of {self.plan.rounds}")
 
     def _failed(self, name: str, reason: str) -> None:
         self.report(f"{name}: left out: {reason}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -12,6 +12,7 @@ from loadtests.peers.contestants import call_seconds, steps_seconds
 from loadtests.peers.process import RivalError
 from loadtests.peers.reference import ReferenceRow, text_difference
 from loadtests.peers.results import ServiceRow
+from loadtests.peers.rounds import Listener
 
 UNTIMED = 3
 """Requests of a visit before those that count: other servers have used the core since the last visit."""
@@ -64,17 +65,17 @@ def run_service_rounds(
     rounds: int,
     requests: int,
     seed: int,
-    keep: Callable[[ServiceRow], None],
-    failed: Callable[[str, str], None],
+    listener: Listener[ServiceRow],
 ) -> None:
-    """Visit every server once per round, in an order of its own; `keep` and `failed` as in `run_rounds`."""
+    """Visit every server once per round, in an order of its own, as `run_rounds` does."""
     able = {server.name: server for server in servers}
     for number in range(rounds):
+        listener.began(number)
         names = sorted(able)
         Random(f"servers/{seed}/{number}").shuffle(names)
         for name in names:
             try:
-                keep(visit(able[name], row, requests, number))
+                listener.keep(visit(able[name], row, requests, number))
             except RivalError as error:
                 del able[name]
-                failed(name, f"from round {number} on: {error}")
+                listener.failed(name, f"from round {number} on: {error}")

@@ -124,9 +124,9 @@ def service_table(run: PeersRun) -> Iterator[str]:
     lines = ["| | adds, p50, ms | ÷ launchbound | latency, p50, ms |", "|---|---|---|---|"]
     for standing in standings:
         name = standing.contestant.name
-        found = added_ratio(run, name, "launchbound") if name != "launchbound" else None
+        found = added_ratio(run, name, "launchbound")
         mode = f" ({standing.contestant.effective})" if standing.contestant.effective else ""
-        against = ratio(found) if found else "1"
+        against = "1" if name == "launchbound" else ratio(found)
         lines.append(f"| {name}{mode} | {span(standing.added)} | {against} | {span(standing.latency)} |")
     yield "\n".join(lines)
     outside = [
