@@ -53,6 +53,7 @@ ALLOWED: dict[str, set[str]] = {
     "loadtests.plan": {"service.protocol.modes", "service.statistics"},
     "loadtests.run": {"loadtests.plan", "service.protocol.modes", "service.statistics"},
     "loadtests.report": {
+        "loadtests.peers",
         "loadtests.plan",
         "loadtests.run",
         "service.protocol.modes",

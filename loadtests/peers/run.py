@@ -67,6 +67,8 @@ def run_peers(
         raise PeersError(
             f"rivals run in float32 on a CPU, the service {engine['dtype']} on {engine['device']}"
         )
+    if not engine["cpus"]:
+        raise PeersError("the engine is on no core of its own: set LAUNCHBOUND_ENGINE_CPUS")
     exported = peers_folder() / "models" / engine["model_hash"]
     reference = make_reference(model, exported, max(plan.batches), plan.prompt_tokens, plan.new_tokens)
     if reference.model_hash != engine["model_hash"]:
@@ -112,6 +114,7 @@ class _Session:
 
     def measure(self, modes: list[dict[str, Any]]) -> None:
         """All that is measured, in turn: the limit, the calls, the services."""
+        self.report("reading memory for the bandwidth limit")
         self.run.limit = bandwidth.limit(self.reference.weight_bytes, self.plan.new_tokens, self.run.cpus[0])
         client = self._client()
         callers: list[Caller] = []
@@ -155,7 +158,9 @@ class _Session:
                 )
                 if started is not None:
                     _, found = started
-                    servers.append(Server(rival.name, Client(found["url"]), found["path"], not floor))
+                    beside = Client(found["url"])
+                    stack.callback(beside.close)
+                    servers.append(Server(rival.name, beside, found["path"], not floor))
             listener = Listener(self._began("services"), self.run.service_rows.append, self._failed)
             run_service_rounds(servers, row, self.plan.rounds, self.plan.requests, self.plan.seed, listener)
 
@@ -189,7 +194,9 @@ class _Session:
         return process, answer
 
     def _client(self) -> Client:
-        return Client(self.target.url, self.target.headers)
+        client = Client(self.target.url, self.target.headers)
+        self.stack.callback(client.close)
+        return client
 
     def _began(self, what: str) -> Callable[[int], None]:
         return lambda number: self.report(f"{what}: round {number + 1} of {self.plan.rounds}")

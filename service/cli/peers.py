@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +15,20 @@ import typer
 from service.cli.options import EXIT_FAILED, bad_input, flags, settings_from, split_list
 
 app = typer.Typer()
+
+
+def _changes() -> Callable[[str], None]:
+    """Prints a line of state where it says something new, whatever the seconds before it."""
+    last = ""
+
+    def report(line: str) -> None:
+        nonlocal last
+        state = line.partition(": ")[2]
+        if state != last:
+            typer.echo(line)
+        last = state
+
+    return report
 
 
 @app.command()
@@ -62,7 +77,7 @@ def peers(
                 settings_from(**served)
                 url = stack.enter_context(launched(flags(served), folder / "service.log"))
             target = Target(url, os.environ.get("LAUNCHBOUND_API_KEY"))
-            await_modes(target, (), typer.echo, settled=True)
+            await_modes(target, (), _changes(), settled=True)
             run = run_peers(target, model, plan, folder, typer.echo)
         except (LaunchError, PeersError, ReferenceFailed, TargetError) as error:
             bad_input(error)
