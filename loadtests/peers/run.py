@@ -199,7 +199,12 @@ class _Session:
         return client
 
     def _began(self, what: str) -> Callable[[int], None]:
-        return lambda number: self.report(f"{what}: round {number + 1} of {self.plan.rounds}")
+        def began(number: int) -> None:
+            # What is measured so far outlives an interruption.
+            write_peers(self.folder, self.run)
+            self.report(f"{what}: round {number + 1} of {self.plan.rounds}")
+
+        return began
 
     def _failed(self, name: str, reason: str) -> None:
         self.report(f"{name}: left out: {reason}")
