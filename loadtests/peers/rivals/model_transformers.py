@@ -28,10 +28,12 @@ def load(task: Task) -> Loaded:
     more: dict[str, Any] = {}
     if task.variant == "static":
         # Without this switch `generate` compiles on GPUs only.
-        compiling: Any = CompileConfig(fullgraph=False, dynamic=None, mode="default")
+        compiling: Any = CompileConfig(fullgraph=False, dynamic=False, mode="default")
         compiling._compile_all_devices = True
         more = {"cache_implementation": "static", "compile_config": compiling}
-        settings["compile"] = "torch.compile by generate's compile_config, on the CPU too, mode default"
+        settings["compile"] = (
+            "torch.compile by generate's compile_config, on the CPU too, mode default, a graph per batch size"
+        )
 
     def call(tokens: Tokens, new_tokens: int) -> Tokens:
         prompts = torch.tensor(tokens)
