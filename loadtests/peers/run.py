@@ -67,6 +67,9 @@ def run_peers(
         raise PeersError(
             f"rivals run in float32 on a CPU, the service {engine['dtype']} on {engine['device']}"
         )
+    if engine["threads"] != 1:
+        threads = engine["threads"]
+        raise PeersError(f"rivals run with one thread, the engine with {threads}: set LAUNCHBOUND_THREADS=1")
     if not engine["cpus"]:
         raise PeersError("the engine is on no core of its own: set LAUNCHBOUND_ENGINE_CPUS")
     exported = peers_folder() / "models" / engine["model_hash"]

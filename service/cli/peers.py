@@ -75,7 +75,8 @@ def peers(
         try:
             if url is None:
                 settings_from(**served)
-                url = stack.enter_context(launched(flags(served), folder / "service.log"))
+                one_thread = {"LAUNCHBOUND_THREADS": "1"}
+                url = stack.enter_context(launched(flags(served), folder / "service.log", one_thread))
             target = Target(url, os.environ.get("LAUNCHBOUND_API_KEY"))
             await_modes(target, (), _changes(), settled=True)
             run = run_peers(target, model, plan, folder, typer.echo)

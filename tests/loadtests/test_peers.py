@@ -199,3 +199,14 @@ def test_a_mode_with_another_text_is_not_compared(tmp_path: Path) -> None:
 def test_a_service_that_cannot_be_compared_is_refused(script: Script, said: str, tmp_path: Path) -> None:
     with fake_service.fake_service(script) as url, pytest.raises(PeersError, match=said):
         run_peers(Target(url), "tiny", PLAN, tmp_path, lambda line: None)
+
+
+@pytest.mark.usefixtures("rivals")
+@pytest.mark.parametrize(("field", "value", "said"), [("threads", 2, "one thread"), ("cpus", [], "no core")])
+def test_an_engine_on_other_terms_is_refused(
+    field: str, value: object, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status = fake_service.engine_status
+    monkeypatch.setattr(fake_service, "engine_status", lambda bucket: status(bucket) | {field: value})
+    with fake_service.fake_service(Script()) as url, pytest.raises(PeersError, match=said):
+        run_peers(Target(url), "tiny", PLAN, tmp_path, lambda line: None)
