@@ -50,6 +50,7 @@ def conditions(run: PeersRun) -> str:
     """What was measured, under which conditions."""
     environment = run.environment
     where = f"core {', '.join(map(str, run.cpus))} of {environment.get('cpu')}"
+    load = ", ".join(f"{value:.1f}" for value in environment.get("load_average") or []) or "unknown"
     changed = ", with uncommitted changes" if environment.get("dirty") else ""
     return (
         f"Whole call: {run.prompt_tokens} prompt tokens (each row its own prompt) to {run.new_tokens} new "
@@ -59,7 +60,7 @@ def conditions(run: PeersRun) -> str:
         "rounds with 95 % intervals; ratios are paired within rounds (t interval on their logarithms). Of a "
         "mode the whole call is an upper estimate: total less queue, border and tokenising, which holds the "
         "decoding of the text as well. All tokens equal launchbound's own float32 forward unless said. "
-        f"Commit {environment.get('commit')}{changed}."
+        f"Load average at the start: {load}. Commit {environment.get('commit')}{changed}."
     )
 
 
