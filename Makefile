@@ -7,7 +7,7 @@ IN_PARALLEL := --numprocesses=2 --no-loadscope-reorder
 QUICK := not (compiles or slow or end_to_end or stack or browser or gpu)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench test test-quick serve lint dashboards gpu-check up down
+.PHONY: help setup bench bench-peers test test-quick serve lint dashboards gpu-check up down
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -26,6 +26,9 @@ $(READY): requirements.lock pyproject.toml
 
 bench: $(READY) ## the main job: serve the five modes, sweep them, write the report
 	@.venv/bin/launchbound sweep --preset quick
+
+bench-peers: $(READY) ## compare with other runtimes and servers (installs each apart, some GB, the first time)
+	@.venv/bin/launchbound peers
 
 test: $(READY) ## run the tests
 	@.venv/bin/python -m pytest $(IN_PARALLEL)

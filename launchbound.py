@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from service.cli import check, serve, study, sweep
+from service.cli import check, peers, serve, study, sweep
 
 app = typer.Typer(
     add_completion=False,
@@ -13,7 +13,7 @@ app = typer.Typer(
     help="Serve a transformer through PyTorch's inference modes, and measure where each request's time went.",
 )
 
-for commands in (serve, sweep, check, study):
+for commands in (serve, sweep, check, study, peers):
     app.add_typer(commands.app)
 
 

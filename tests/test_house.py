@@ -53,18 +53,29 @@ ALLOWED: dict[str, set[str]] = {
     "loadtests.plan": {"service.protocol.modes", "service.statistics"},
     "loadtests.run": {"loadtests.plan", "service.protocol.modes", "service.statistics"},
     "loadtests.report": {
+        "loadtests.peers",
         "loadtests.plan",
         "loadtests.run",
         "service.protocol.modes",
         "service.statistics",
         "dashboards.theme",
     },
+    "loadtests.peers": {
+        "loadtests.plan",
+        "loadtests.run",
+        "service.protocol.modes",
+        "service.statistics",
+    },
+    "loadtests.peers.rivals": set(),
     "loadtests.locustfile": {"loadtests.plan", "loadtests.run", "service.protocol.modes"},
     "dashboards": set(),
 }
 """What the modules of a folder may import of ours, besides the folder itself."""
 
 TOPS = ("service", "models", "loadtests", "dashboards")
+
+FOREIGN = "loadtests.peers.rivals"
+"""Run by the rivals' own interpreters, as processes; what they import is not of this process."""
 
 TORCHLESS = ("service.protocol", "service.statistics", "service.front", "loadtests", "dashboards")
 
@@ -123,13 +134,19 @@ def test_a_folder_imports_only_from_folders_below_it(folder: str) -> None:
 
 
 def test_no_module_of_the_front_reaches_torch() -> None:
-    for start in (name for name in MODULES if any(within(name, folder) for folder in TORCHLESS)):
+    ours = (name for name in MODULES if not within(name, FOREIGN))
+    for start in (name for name in ours if any(within(name, folder) for folder in TORCHLESS)):
         seen, waiting = {start}, [start]
         while waiting:
             for other in MODULES.get(waiting.pop(), set()) - seen:
                 assert not within(other, "torch"), f"{start} reaches torch by way of {sorted(seen)}"
                 seen.add(other)
                 waiting.append(other)
+
+
+def test_the_processes_of_rivals_are_imported_by_nothing_else() -> None:
+    outsiders = [name for name in MODULES if not within(name, FOREIGN)]
+    assert not [name for name in outsiders if any(within(other, FOREIGN) for other in MODULES[name])]
 
 
 def circle(graph: dict[str, set[str]]) -> list[str] | None:

@@ -13,6 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from loadtests.report import plots_index, plots_load, plots_modes, plots_parts, plots_time
 from loadtests.report.csv_tables import write_tables
 from loadtests.report.headline import headline
+from loadtests.report.peers_section import comparable
 from loadtests.report.plotting import Plot
 from loadtests.report.results import read_results
 from loadtests.report.terminal import print_table
@@ -28,14 +29,17 @@ PLOTLY_BUNDLE = Path(__file__).with_name("vendor") / "plotly-basic.min.js"
 __all__ = ["headline", "make_report", "print_table"]
 
 
-def make_report(folder: Path | str) -> dict[str, Any]:
+def make_report(folder: Path | str, peers: Path | None = None) -> dict[str, Any]:
     """Write `report.html`, `report.md`, `cells.csv` and `summary.csv` into `folder`; returns the headline.
 
-    Raises RowsError where the folder holds no results, or none that succeeded.
+    `peers` is a folder of `launchbound peers`, whose comparison with other runtimes the report then shows.
+    Raises RowsError where the folder holds no results, or none that succeeded, and PeersError where `peers`
+    cannot be read or is of another model or processor.
     """
     findings = Findings(read_results(folder))
+    compared = None if peers is None else comparable(peers, findings.results.run)
     write_tables(findings)
-    context = view(findings)
+    context = view(findings, compared)
     drawn = [
         {"id": plot.id, "facts": plot.facts, "height": plot.figure.layout.height, "json": embedded(plot)}
         for plot in plots(findings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from loadtests.peers.results import PeersRun
 from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS
 from loadtests.report import wording
 from loadtests.report.cards import card
@@ -11,6 +12,7 @@ from loadtests.report.crossing import crossing
 from loadtests.report.floor_changes import floor_changes
 from loadtests.report.formatting import level
 from loadtests.report.ladder import ladder
+from loadtests.report.peers_section import peers_section
 from loadtests.report.proof import proof
 from loadtests.report.surroundings import environment, mode_status, reproduce, subject
 from loadtests.report.tables import table
@@ -18,8 +20,8 @@ from loadtests.report.verdict import PLAIN, Findings
 from service.statistics.choice import EQUIVALENT
 
 
-def view(findings: Findings) -> dict[str, Any]:
-    """Everything the templates need, save the plots."""
+def view(findings: Findings, peers: PeersRun | None = None) -> dict[str, Any]:
+    """Everything the templates need, save the plots; `peers` is the comparison with other runtimes."""
     results = findings.results
     run = results.run
     gates = results.gates
@@ -33,6 +35,7 @@ def view(findings: Findings) -> dict[str, Any]:
         "not_applicable": [gate.name for gate in gates if gate.passed is None],
         "subject": subject(run),
         "proof": proof(findings),
+        "peers": None if peers is None else peers_section(peers),
         "cards": [card(verdict, findings) for verdict in findings.main],
         "other_cards": [card(verdict, findings) for verdict in findings.others],
         "tables": [table(verdict) for verdict in findings.verdicts],

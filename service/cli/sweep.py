@@ -109,7 +109,7 @@ def _last_line(folder: Path, headline: dict[str, Any] | None, valid: bool) -> No
     typer.echo(json.dumps({"path": str(folder), "headline": headline, "valid": valid}))
 
 
-def _conclude(folder: Path, console: Console, failed: Sequence[str] = ()) -> None:
+def _conclude(folder: Path, console: Console, failed: Sequence[str] = (), peers: Path | None = None) -> None:
     """Print the table, the path of the report, and one JSON line last. Raises RowsError without rows."""
     headline: dict[str, Any] | None = None
     valid = not failed
@@ -122,7 +122,7 @@ def _conclude(folder: Path, console: Console, failed: Sequence[str] = ()) -> Non
             f"{error.name} is not installed here: the report is made later by `launchbound report {folder}`"
         )
     else:
-        headline = make_report(folder)
+        headline = make_report(folder, peers)
         valid = bool(headline["valid"])
         print_table(folder, console)
         console.print(f"report: {folder / 'report.html'}", soft_wrap=True)
@@ -130,11 +130,17 @@ def _conclude(folder: Path, console: Console, failed: Sequence[str] = ()) -> Non
 
 
 @app.command()
-def report(folder: Annotated[Path, typer.Argument(help="A results folder of `sweep`.")]) -> None:
+def report(
+    folder: Annotated[Path, typer.Argument(help="A results folder of `sweep`.")],
+    peers: Annotated[
+        Path | None, typer.Option(help="A folder of `peers`: adds what leaving PyTorch would buy.")
+    ] = None,
+) -> None:
     """Write report.html and report.md again from a folder's rows."""
+    from loadtests.peers.results import PeersError
     from loadtests.run.rows import RowsError
 
     try:
-        _conclude(folder, Console())
-    except (RowsError, FileNotFoundError) as error:
+        _conclude(folder, Console(), peers=peers)
+    except (PeersError, RowsError, FileNotFoundError) as error:
         bad_input(error)

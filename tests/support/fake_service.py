@@ -150,6 +150,8 @@ def timings(mode: str, batch: int, tokens: int) -> dict[str, Any]:
         "kernel_seconds": tokens * kernel,
         "sync_wait_seconds": None,
         "other_seconds": 0.0003,
+        "border_seconds": 0.0001,
+        "tokenise_seconds": 0.0001,
         "total_seconds": total,
         "time_to_first_token_seconds": dispatch + kernel,
         "involuntary_switches": 0,

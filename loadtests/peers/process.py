@@ -1,0 +1,142 @@
+"""A rival as a child process: JSON lines to its standard input, one line back for each."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+from types import TracebackType
+from typing import IO, Any
+
+from loadtests.run.environment import REPOSITORY
+
+STOP_SECONDS = 10.0
+
+ONE_THREAD = dict.fromkeys(
+    ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
+)
+"""For libraries that count cores before they are told."""
+
+QUIET = {
+    "TOKENIZERS_PARALLELISM": "false", "OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0",
+    "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1",
+}  # fmt: skip
+"""A rival that waits does not spin, and none asks the network."""
+
+
+class RivalError(RuntimeError):
+    """A rival that did not answer what was asked: it named an error, ended, or took too long."""
+
+
+class RivalProcess:
+    """One long-lived process that answers one line at a time. Use it as a context manager."""
+
+    def __init__(
+        self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
+        """Start `command` in the repository; what it prints on standard error goes to `log`."""
+        self._log = log
+        with log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                cwd=REPOSITORY,
+                env={
+                    **os.environ,
+                    **ONE_THREAD,
+                    **QUIET,
+                    "PYTHONPATH": str(REPOSITORY),
+                    **(environment or {}),
+                },
+                # A group of its own, so that what it starts ends with it.
+                start_new_session=True,
+            )
+        self._pending = b""
+
+    def __enter__(self) -> RivalProcess:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def ask(self, document: Mapping[str, object], timeout_seconds: float) -> dict[str, Any]:
+        """The answer to `document`. Raises RivalError where there is none in time, or it names an error."""
+        try:
+            self._input.write(json.dumps(document).encode() + b"\n")
+            self._input.flush()
+        except OSError as error:
+            raise RivalError(self._ended()) from error
+        line = self._line(monotonic() + timeout_seconds, timeout_seconds)
+        try:
+            answer = json.loads(line)
+        except ValueError as error:
+            raise RivalError(f"answered {line[:200]!r}, which is not JSON") from error
+        if not isinstance(answer, dict):
+            raise RivalError(f"answered {line[:200]!r}, which is no object")
+        if "error" in answer:
+            raise RivalError(str(answer["error"]))
+        return answer
+
+    def _line(self, deadline: float, timeout_seconds: float) -> bytes:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._output, selectors.EVENT_READ)
+            while b"\n" not in self._pending:
+                left = deadline - monotonic()
+                if left <= 0 or not selector.select(left):
+                    raise RivalError(f"no answer within {timeout_seconds:.0f} s")
+                piece = os.read(self._output.fileno(), 1 << 16)
+                if not piece:
+                    raise RivalError(self._ended())
+                self._pending += piece
+        line, _, self._pending = self._pending.partition(b"\n")
+        return line
+
+    def _ended(self) -> str:
+        """Why it ended: its code, and the last line that it logged."""
+        try:
+            code: object = self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            code = "none yet"
+        lines = self._log.read_text(errors="replace").strip().splitlines()
+        return f"its process ended with code {code}: {(lines or ['it logged nothing'])[-1][:300]}"
+
+    def close(self) -> None:
+        """End the process and all that it started."""
+        with suppress(OSError):
+            self._input.close()
+        try:
+            self._process.wait(STOP_SECONDS / 5)
+        except subprocess.TimeoutExpired:
+            self._signal(signal.SIGTERM)
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            pass  # the signal below is not to be waited for
+        finally:
+            self._signal(signal.SIGKILL)
+            self._process.wait()
+            self._output.close()
+
+    def _signal(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
+    @property
+    def _input(self) -> IO[bytes]:
+        assert self._process.stdin is not None
+        return self._process.stdin
+
+    @property
+    def _output(self) -> IO[bytes]:
+        assert self._process.stdout is not None
+        return self._process.stdout

@@ -1,0 +1,105 @@
+"""The model for the rivals, its prompts, and the tokens that every contestant has to repeat."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from loadtests.plan.prompts import read_prompts
+from loadtests.run.environment import REPOSITORY
+
+EXPORT_SECONDS = 600.0
+
+
+class ReferenceFailed(RuntimeError):
+    """The model cannot be exported; the message says why."""
+
+
+class ReferenceRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One prompt and its greedy completion; `margins` are each token's logit less that of the runner-up."""
+
+    prompt: str
+    prompt_tokens: list[int]
+    completion: str
+    completion_tokens: list[int]
+    margins: list[float]
+
+
+class Reference(msgspec.Struct, frozen=True, kw_only=True):
+    """What `models.hf.reference` says of the model that it exported, in float32."""
+
+    model_hash: str
+    parameters: int
+    weight_bytes: int
+    vocabulary: int
+    end_of_text: int
+    rows: list[ReferenceRow]
+
+
+def make_reference(model: str, folder: Path, count: int, prompt_tokens: int, new_tokens: int) -> Reference:
+    """Export `model` to `folder` in a process of its own, which has torch.
+
+    Raises ReferenceFailed where that process fails.
+    """
+    wanted = {
+        "texts": read_prompts(),
+        "count": count,
+        "prompt_tokens": prompt_tokens,
+        "new_tokens": new_tokens,
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "models.hf.reference", model, str(folder)],
+        input=json.dumps(wanted),
+        capture_output=True,
+        text=True,
+        timeout=EXPORT_SECONDS,
+        cwd=REPOSITORY,
+        check=False,
+    )
+    if done.returncode:
+        raise ReferenceFailed((done.stderr.strip().splitlines() or ["the export failed without a word"])[-1])
+    return msgspec.json.decode(done.stdout, type=Reference)
+
+
+TIE = 2e-4
+"""Two logits closer than twice the tolerance of float32 (1e-4) may be taken in either order."""
+
+
+def difference(found: Sequence[Sequence[int]], rows: Sequence[ReferenceRow]) -> str | None:
+    """How the tokens `found` differ from those of `rows`; None where they are equal, ties explained.
+
+    A row that leaves the reference at a token whose margin is below TIE may do so: what follows is then
+    another, equally greedy text. Any other difference is named by its row and position.
+    """
+    if len(found) != len(rows):
+        return f"{len(found)} rows instead of {len(rows)}"
+    for index, (tokens, row) in enumerate(zip(found, rows, strict=True)):
+        if len(tokens) != len(row.completion_tokens):
+            return f"row {index} has {len(tokens)} tokens instead of {len(row.completion_tokens)}"
+        at = first_difference(tokens, row.completion_tokens)
+        if at is not None and row.margins[at] > TIE:
+            return (
+                f"row {index}, token {at}: {tokens[at]} instead of {row.completion_tokens[at]}, "
+                f"whose logit leads by {row.margins[at]:.3g}"
+            )
+    return None
+
+
+def first_difference(found: Sequence[int], wanted: Sequence[int]) -> int | None:
+    """The first index at which the two differ; None: nowhere."""
+    return next((at for at, (a, b) in enumerate(zip(found, wanted, strict=True)) if a != b), None)
+
+
+def text_difference(found: Sequence[str], rows: Sequence[ReferenceRow]) -> str | None:
+    """The same for a contestant that answers text: which row differs where no tie explains it."""
+    if len(found) != len(rows):
+        return f"{len(found)} rows instead of {len(rows)}"
+    for index, (text, row) in enumerate(zip(found, rows, strict=True)):
+        if text != row.completion and min(row.margins) > TIE:
+            return f"row {index}: {text[:40]!r}… instead of {row.completion[:40]!r}…"
+    return None

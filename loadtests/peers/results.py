@@ -1,0 +1,129 @@
+"""`peers.json`: everything that a comparison with rivals measured, row by row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+PEERS_FILE = "peers.json"
+FORMAT_VERSION = 1
+
+Kind = Literal["mode", "runtime", "server"]
+
+
+class PeersError(RuntimeError):
+    """A comparison that cannot be made or read; the message names the remedy."""
+
+
+class Contestant(msgspec.Struct, kw_only=True):
+    """A mode of the service, a runtime or a server.
+
+    `outside_pytorch`: one would leave PyTorch for it. `effective` is what a mode ran as. `unavailable` says
+    why it took no part, or from when on; None: it took part to the end.
+    """
+
+    name: str
+    kind: Kind
+    outside_pytorch: bool = False
+    effective: str | None = None
+    versions: dict[str, str] = {}
+    settings: dict[str, Any] = {}
+    unavailable: str | None = None
+
+
+class CallRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One visit of a round: the timed calls of one contestant at one batch size, in seconds.
+
+    `seconds` are whole calls, prompt tokens to new tokens. Of a mode, `steps_seconds` are its steps alone and
+    `latency_seconds` the HTTP request around it. `difference` says how its tokens differ from the reference;
+    None: they do not.
+    """
+
+    round: int
+    contestant: str
+    batch: int
+    seconds: list[float]
+    steps_seconds: list[float] | None = None
+    latency_seconds: list[float] | None = None
+    difference: str | None = None
+
+
+class ServiceRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One visit of the service part: requests one after the other, each with its model call, in seconds.
+
+    `model_seconds` are the model's steps (of a mode), or the whole call of `generate` (of a rival); None: no
+    model ran. `call_seconds`, of a mode only, adds what its engine does between steps.
+    """
+
+    round: int
+    contestant: str
+    latency_seconds: list[float]
+    model_seconds: list[float] | None
+    call_seconds: list[float] | None = None
+
+
+class Limit(msgspec.Struct, frozen=True, kw_only=True):
+    """An estimate of the least a float32 call can take, at any batch size: each step reads all weights once.
+
+    `bytes_per_second` was read by one core from a buffer of `buffer_bytes`.
+    """
+
+    weight_bytes: int
+    buffer_bytes: int
+    bytes_per_second: float
+    steps: int
+
+    @property
+    def seconds(self) -> float:
+        """steps × bytes of the weights / rate."""
+        return self.steps * self.weight_bytes / self.bytes_per_second
+
+
+class PeersRun(msgspec.Struct, kw_only=True):
+    """A whole comparison. `engine` is that of GET /v1/modes; `cpus` are its cores, and the rivals'."""
+
+    format_version: int = FORMAT_VERSION
+    started: str
+    ended: str | None = None
+    model: str
+    model_hash: str
+    parameters: int
+    prompt_tokens: int
+    new_tokens: int
+    batches: list[int]
+    rounds: int
+    calls: int
+    requests: int
+    seed: int
+    cpus: list[int]
+    environment: dict[str, Any] = {}
+    engine: dict[str, Any] = {}
+    contestants: list[Contestant] = []
+    limit: Limit | None = None
+    rows: list[CallRow] = []
+    service_rows: list[ServiceRow] = []
+
+
+def write_peers(folder: Path, run: PeersRun) -> None:
+    """Write `peers.json`, replaced atomically."""
+    temporary = folder / f"{PEERS_FILE}.new"
+    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(run), indent=1) + b"\n")
+    temporary.replace(folder / PEERS_FILE)
+
+
+def read_peers(folder: Path) -> PeersRun:
+    """`peers.json` of `folder`. Raises PeersError where it is missing, broken, or of another format."""
+    path = folder / PEERS_FILE
+    try:
+        run = msgspec.json.decode(path.read_bytes(), type=PeersRun)
+    except OSError as error:
+        raise PeersError(
+            f"cannot read {path} ({error.strerror}): name a folder that `launchbound peers` wrote"
+        ) from error
+    except msgspec.DecodeError as error:
+        raise PeersError(f"{path} is broken ({error}): make the comparison again") from error
+    if run.format_version != FORMAT_VERSION:
+        raise PeersError(f"{path} has format {run.format_version}, this version reads {FORMAT_VERSION}")
+    return run

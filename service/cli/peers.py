@@ -1,0 +1,88 @@
+"""The command that compares the service with other runtimes and servers: `peers`."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from service.cli.options import EXIT_FAILED, bad_input, flags, settings_from, split_list
+
+app = typer.Typer()
+
+
+def _changes() -> Callable[[str], None]:
+    """Prints a line of state where it says something new, whatever the seconds before it."""
+    last = ""
+
+    def report(line: str) -> None:
+        nonlocal last
+        state = line.partition(": ")[2]
+        if state != last:
+            typer.echo(line)
+        last = state
+
+    return report
+
+
+@app.command()
+def peers(
+    url: Annotated[
+        str | None, typer.Option(help="A running, warm service; without it one is started.")
+    ] = None,
+    model: Annotated[str, typer.Option(help="tiny, small, base or a folder of launchbound's.")] = "tiny",
+    modes: Annotated[str | None, typer.Option(help="Modes to start with; default all.")] = None,
+    batch_sizes: Annotated[str, typer.Option(help="Batch sizes, with commas.")] = "1,4,16",
+    rounds: Annotated[int, typer.Option(min=2, help="Rounds.")] = 12,
+    calls: Annotated[int, typer.Option(min=1, help="Timed calls per visit.")] = 3,
+    requests: Annotated[int, typer.Option(min=1, help="Timed requests per visit of a server.")] = 10,
+    only: Annotated[str | None, typer.Option(help="Rivals that take part, with commas; default all.")] = None,
+    seed: Annotated[int, typer.Option(help="Fixes the orders.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Folder; default results/<UTC>-<commit>-peers.")] = None,
+) -> None:
+    """Compare the modes with other runtimes, and the service with other servers, on the same weights."""
+    from loadtests.peers.catalogue import RUNTIMES, SERVERS
+    from loadtests.peers.reference import ReferenceFailed
+    from loadtests.peers.results import PeersError
+    from loadtests.peers.run import PeersPlan, run_peers
+    from loadtests.peers.table import MARKDOWN_FILE
+    from loadtests.run.environment import git_state
+    from loadtests.run.readiness import await_modes
+    from loadtests.run.target import Target, TargetError
+    from service.front.launch import LaunchError, launched
+
+    try:
+        sizes = tuple(sorted({int(size) for size in split_list(batch_sizes) or ()}))
+    except ValueError as error:
+        bad_input(error)
+    known = [rival.name for rival in (*RUNTIMES, *SERVERS)]
+    wanted = tuple(split_list(only) or ())
+    if not sizes or (unknown := set(wanted) - set(known)):
+        bad_input(f"unknown rival {', '.join(sorted(unknown))}; try some of {', '.join(known)}"
+                  if sizes else "name at least one batch size")  # fmt: skip
+    plan = PeersPlan(rounds=rounds, calls=calls, requests=requests, batches=sizes, seed=seed, only=wanted)
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    folder = out or Path("results") / f"{stamp}-{(git_state()['commit'] or 'nocommit')[:8]}-peers"
+    folder.mkdir(parents=True, exist_ok=True)
+    served = {"model": model, "modes": modes, "batch_sizes": ",".join(map(str, sizes))}
+    with ExitStack() as stack:
+        try:
+            if url is None:
+                settings_from(**served)
+                one_thread = {"LAUNCHBOUND_THREADS": "1"}
+                url = stack.enter_context(launched(flags(served), folder / "service.log", one_thread))
+            target = Target(url, os.environ.get("LAUNCHBOUND_API_KEY"))
+            await_modes(target, (), _changes(), settled=True)
+            run = run_peers(target, model, plan, folder, typer.echo)
+        except (LaunchError, PeersError, ReferenceFailed, TargetError) as error:
+            bad_input(error)
+    typer.echo((folder / MARKDOWN_FILE).read_text(encoding="utf-8"))
+    absent = [one.name for one in run.contestants if one.unavailable is not None]
+    typer.echo(json.dumps({"path": str(folder), "left_out": absent}))
+    raise typer.Exit(EXIT_FAILED if absent else 0)

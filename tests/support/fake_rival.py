@@ -1,0 +1,39 @@
+"""A rival's process for tests: answers by the first argument, right, wrong, or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+
+def main() -> None:
+    behaviour = sys.argv[1]
+    answers = 0
+    for line in sys.stdin:
+        asked = json.loads(line)
+        if "folder" in asked:
+            if behaviour == "cannot load":
+                print(json.dumps({"error": "ValueError: an unknown architecture"}), flush=True)
+                continue
+            print(json.dumps({"settings": {"threads": 1}, "versions": {"fake": "1.0"}}), flush=True)
+            continue
+        answers += 1
+        if behaviour == "dies" and answers > 3:
+            print("a last word", file=sys.stderr)
+            os._exit(3)
+        if behaviour == "silent":
+            continue
+        if behaviour == "garbage":
+            print("not JSON", flush=True)
+            continue
+        # The reference of the tests continues a prompt by its own last token.
+        tokens = [[row[-1]] * asked["new_tokens"] for row in asked["tokens"]]
+        if behaviour == "wrong":
+            tokens[0][-1] += 1
+        seconds = 0.001 * len(tokens)
+        print(json.dumps({"tokens": tokens, "seconds": seconds}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
