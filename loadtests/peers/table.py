@@ -22,7 +22,7 @@ def markdown(run: PeersRun) -> str:
         *calls_table(run, found),
         *service_table(run),
         "## How each was set",
-        *(settings_line(one) for one in run.contestants if one.unavailable is None and one.kind != "mode"),
+        *(settings_line(one) for one in run.contestants if one.unavailable is None and one.settings),
         f"Modes: torch {run.engine.get('torch')}, threads {run.engine.get('threads')}; see `peers.json`.",
     ]
     return "\n\n".join(parts) + "\n"

@@ -37,7 +37,7 @@ def peers(
         str | None, typer.Option(help="A running, warm service; without it one is started.")
     ] = None,
     model: Annotated[str, typer.Option(help="tiny, small, base or a folder of launchbound's.")] = "tiny",
-    modes: Annotated[str | None, typer.Option(help="Modes to start with; default all.")] = None,
+    modes: Annotated[str, typer.Option(help="Modes to start with; all: every rung of the ladder.")] = "all",
     batch_sizes: Annotated[str, typer.Option(help="Batch sizes, with commas.")] = "1,4,16",
     rounds: Annotated[int, typer.Option(min=2, help="Rounds.")] = 12,
     calls: Annotated[int, typer.Option(min=1, help="Timed calls per visit.")] = 3,
