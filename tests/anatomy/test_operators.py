@@ -536,3 +536,12 @@ def test_dispatch_and_kernel_make_the_step(findings: dict[str, OperatorsFinding]
         parts = finding.dispatch.seconds + finding.dispatch.kernel_seconds
         assert parts == pytest.approx(finding.step_seconds.median_seconds)
         assert finding.dispatch.source == "calibrated"
+
+
+def test_a_package_is_refused_because_no_operator_of_it_can_be_listed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "modes", [*bench.modes, "aot-inductor"])
+    with pytest.raises(StudyError, match="lists no operators: try compiled") as refused:
+        list_operators(bench, OperatorsArguments(mode="aot-inductor", batch_size=2), quiet)
+    assert refused.value.param == "mode"

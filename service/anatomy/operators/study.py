@@ -7,6 +7,7 @@ from time import perf_counter
 from typing import Any
 
 from models.served import NoTwin
+from service.anatomy.errors import StudyError
 from service.anatomy.median_seconds import MedianSeconds
 from service.anatomy.operators.calls import OperatorCall, record
 from service.anatomy.operators.compiled import CompilerReport, read_compiled
@@ -45,12 +46,16 @@ class _OperatorList:
 
 
 def list_operators(bench: Bench, arguments: OperatorsArguments, report: Report) -> OperatorsFinding:
-    """List one step's operators. Raises StudyError for a mode or batch that is not configured."""
+    """List one step's operators. Raises StudyError for a package, and for what is not configured."""
     began = perf_counter()
     resolve_modes(bench, arguments.mode)
     bucket = resolve_bucket(bench, arguments.batch_size)
+    effect = MODES[arguments.mode].effect(bench.device.type)
+    if effect.package is not None:
+        message = f"{arguments.mode} is one native call, which lists no operators: try compiled"
+        raise StudyError("invalid_request", message, "mode")
     case = resolve_case(bench, arguments.mode, bucket, arguments.phase, report)
-    compiled = MODES[case.mode].effect(bench.device.type).compiles
+    compiled = effect.compiles
     if compiled:
         report("tracing for graph breaks")
         trace(bench, case)
