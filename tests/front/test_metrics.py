@@ -13,7 +13,7 @@ from prometheus_client.samples import Sample
 
 from service.front.metrics.catalogue import CATALOGUE, PREFIX, REQUEST_BUCKETS, STEP_BUCKETS
 from service.front.metrics.spec import OUTCOMES
-from service.protocol.modes import MODES
+from service.protocol.modes import default_modes
 from tests.support.serving import BODY, Front, running, until
 
 pytestmark = pytest.mark.slow
@@ -195,7 +195,7 @@ def test_before_the_first_status_nothing_of_the_device_exists() -> None:
 
 def test_counters_and_histograms_are_at_zero_for_every_label_set_from_the_start(own_front: Front) -> None:
     series = own_front.series()
-    for mode in (*MODES, "fallback"):
+    for mode in (*default_modes(), "fallback"):
         for outcome in OUTCOMES:
             assert series[f'requests_total{{mode="{mode}",outcome="{outcome}"}}'] == 0
         assert series[f'request_duration_seconds_count{{mode="{mode}"}}'] == 0
