@@ -30,10 +30,13 @@ def command(url: str, *options: str) -> list[str]:
 
 
 def locust(url: str, *options: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    """Run locust for a second from `cwd`, without this package's folder given by the environment."""
+    """Run locust for three seconds from `cwd`, without this package's folder given by the environment.
+
+    A busy machine may lose two of them before the first request.
+    """
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.run(
-        [*command(url, *options), "--run-time", "1s"],
+        [*command(url, *options), "--run-time", "3s"],
         capture_output=True,
         text=True,
         cwd=cwd,
