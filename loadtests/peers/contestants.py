@@ -84,11 +84,11 @@ def steps_seconds(timings: Mapping[str, Any]) -> float:
 
 
 def call_seconds(timings: Mapping[str, Any]) -> float:
-    """The whole call: total less queue, border and tokenising.
+    """The whole call: total less queue, border, tokenising and the front's own work.
 
-    Beside the steps this holds what the engine does between them, the decoding of the text, and the front's
-    own work before sending and after receiving: an upper estimate, at our own expense.
+    Beside the steps this holds what the engine does between them and the decoding of the text: an upper
+    estimate, at our own expense.
     """
     steps_seconds(timings)
-    outside = ("queue_seconds", "border_seconds", "tokenise_seconds")
+    outside = ("queue_seconds", "border_seconds", "front_seconds", "tokenise_seconds")
     return float(timings["total_seconds"] - sum(timings[part] for part in outside))

@@ -32,7 +32,7 @@ def await_modes(
     settled: bool = False,
 ) -> dict[str, Any]:
     """The document of GET /v1/modes once all of `modes` are ready; `settled`: and the engine has
-    finished warming up all its modes.
+    finished warming up all its modes, of which then those may have failed that `modes` does not name.
 
     `report` is called with one line of state at every poll. Raises TargetError where the service does not
     answer or does not serve a mode, or after `timeout_seconds`, and ModeFailed where a mode failed (out of
@@ -54,7 +54,7 @@ def await_modes(
             ready = all(state == "ready" for state in states.values())
             if ready and _is_up(document.get("engine"), settled):
                 return document
-            report(f"{waited:.0f} s: {_progress(states)}")
+            report(f"{waited:.0f} s: {_progress(states or _all_states(document))}")
         if waited > timeout_seconds:
             raise TargetError(
                 f"not ready after {timeout_seconds:.0f} s: see {target.url}/health/ready for what is missing"
@@ -79,6 +79,10 @@ def _states(document: dict[str, Any], modes: Sequence[str]) -> dict[str, str]:
             why = served[mode].get("detail") or served[mode].get("reason") or "without a reason"
             raise ModeFailed(f"mode {mode} failed to become ready: {why}; sweep without it, or fix it")
     return {mode: served[mode]["state"] for mode in modes}
+
+
+def _all_states(document: dict[str, Any]) -> dict[str, str]:
+    return {mode["mode"]: mode["state"] for mode in document["modes"]}
 
 
 def _progress(states: dict[str, str]) -> str:

@@ -16,6 +16,9 @@ from service.cli.options import EXIT_FAILED, bad_input, flags, settings_from, sp
 
 app = typer.Typer()
 
+READY_SECONDS = 3600.0
+"""All rungs of `small` take a quarter of an hour to compile on one core."""
+
 
 def _changes() -> Callable[[str], None]:
     """Prints a line of state where it says something new, whatever the seconds before it."""
@@ -78,7 +81,7 @@ def peers(
                 one_thread = {"LAUNCHBOUND_THREADS": "1"}
                 url = stack.enter_context(launched(flags(served), folder / "service.log", one_thread))
             target = Target(url, os.environ.get("LAUNCHBOUND_API_KEY"))
-            await_modes(target, (), _changes(), settled=True)
+            await_modes(target, (), _changes(), READY_SECONDS, settled=True)
             run = run_peers(target, model, plan, folder, typer.echo)
         except (LaunchError, PeersError, ReferenceFailed, TargetError) as error:
             bad_input(error)

@@ -14,7 +14,8 @@ class RequestTiming:
 
     CUDA (where `sync_wait_seconds` is measured): total = queue + dispatch + sync_wait + other, kernels run
     beside it. CPU: total = queue + dispatch + kernel + other. `other` closes the sum; `border_seconds` (the
-    way to the engine and back) and `tokenise_seconds` are pieces of it, measured apart. None: this device
+    way to the engine and back), `front_seconds` (from the parsed body until the job is sent, and from the
+    outcome's arrival to the end) and `tokenise_seconds` are pieces of it, measured apart. None: this device
     cannot measure it, or it is not known yet.
     """
 
@@ -59,6 +60,7 @@ def add_up(
         sync_wait_seconds=sync_wait,
         other_seconds=total - timings.queue_seconds - (dispatch or 0.0) - (beside or 0.0),
         border_seconds=to_engine + (outcome_ns - timings.done_ns) / 1e9,
+        front_seconds=(job.sent_ns - received_ns + handed_over_ns - outcome_ns) / 1e9,
         tokenise_seconds=timings.tokenise_seconds,
         total_seconds=total,
         time_to_first_token_seconds=None if first_ns is None else (first_ns - received_ns) / 1e9,

@@ -14,6 +14,7 @@ ENGINE_CHECKS: dict[str, str] = {
     "host": "added host work moves dispatch alone",
     "own-work": "the engine's own work per decode step",
     "instrumentation": "measuring adds at most 1 % to a request",
+    "minimal-loop": "the service's code costs at most 3 % over a minimal loop",
     "cuda": "kernel time, twin and graph launches on a GPU",
 }
 """Run in a worker process, on the engine's cores, without a service."""
@@ -21,6 +22,7 @@ ENGINE_CHECKS: dict[str, str] = {
 SERVICE_CHECKS: dict[str, str] = {
     "parts": "the parts of a request",
     "added": "what the service adds to a model call",
+    "saturation": "a saturated engine spends its time in model steps",
     "scrape": "time of a scrape under load",
     "concurrency": "step time under load",
     "eager-eager": "no difference between eager and eager",

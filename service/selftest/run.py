@@ -24,6 +24,7 @@ from service.selftest.report import new_folder, new_report, write
 from service.selftest.request_parts import parts_check
 from service.selftest.results import CheckResult, broken
 from service.selftest.running_service import ServiceFailed, running_service
+from service.selftest.saturation import SATURATION
 from service.selftest.terminal import ProgressPrinter, print_table
 
 EXIT_FAILED = 1
@@ -34,6 +35,7 @@ def service_checks(engine_seconds: dict[str, float]) -> dict[str, AnyCheck]:
     return {
         "parts": parts_check(engine_seconds),
         "added": ADDED,
+        "saturation": SATURATION,
         "scrape": SCRAPE,
         "concurrency": CONCURRENCY_CHECK,
         "eager-eager": ITSELF,

@@ -33,6 +33,7 @@ from service.selftest.events import (
 from service.selftest.floors import LADDER, WIDTHS_CHECK
 from service.selftest.injected_work import HOST, KERNEL
 from service.selftest.instrumentation import INSTRUMENTATION
+from service.selftest.minimal_loop import MINIMAL_LOOP
 from service.selftest.own_work import OWN_WORK
 from service.selftest.plain_kernels import PLAIN_KERNELS
 from service.step.device import device_name
@@ -42,7 +43,7 @@ from service.step.process_state import prepare_process
 CHECKS: dict[str, AnyCheck] = {
     "ladder": LADDER, "widths": WIDTHS_CHECK, "intercept": INTERCEPT, "stacks": STACKS,
     "plain-kernels": PLAIN_KERNELS, "kernel": KERNEL, "host": HOST, "own-work": OWN_WORK,
-    "instrumentation": INSTRUMENTATION, "cuda": CUDA,
+    "instrumentation": INSTRUMENTATION, "minimal-loop": MINIMAL_LOOP, "cuda": CUDA,
 }  # fmt: skip
 
 

@@ -86,6 +86,11 @@ def test_border_seconds_are_the_way_there_less_the_queue_and_the_way_back() -> N
     assert timing.parts.border_seconds == pytest.approx(1_300e-9)
 
 
+def test_front_seconds_are_the_front_s_own_work_before_sending_and_after_receiving() -> None:
+    done = outcome(phase(0, 0, None), phase(0, 0, None))
+    assert add_up(JOB, done, 100, 4_700, 10_000).parts.front_seconds == pytest.approx(6_200e-9)
+
+
 def test_one_token_has_no_time_per_further_token() -> None:
     one = outcome(phase(0, 0, None), phase(None, None, None, steps=0), tokens=1)
     assert add_up(JOB, one, 0, 5_000, 10_000).time_per_output_token_seconds is None

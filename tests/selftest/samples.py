@@ -106,6 +106,20 @@ def added(seconds: float, bare: float = 1.0e-3) -> Found:
     return {"service": rounds(seconds, "service"), "bare": rounds(bare, "bare")}
 
 
+def minimal_loop(ratio: float) -> Found:
+    """Requests of 30 ms in a minimal loop, `ratio` times as long in the service's code."""
+    return {
+        (mode, arm): rounds(30e-3 * (ratio if arm == "service" else 1), (mode, arm))
+        for mode in MODES
+        for arm in ("service", "minimal")
+    }
+
+
+def saturation(share: float) -> Found:
+    """Bursts of a second, of which this share is steps."""
+    return {"elapsed": rounds(1.0, "elapsed"), "steps": rounds(share, "steps")}
+
+
 def concurrency(ratio: float) -> Found:
     found: Found = {("seconds", 1): rounds(1e-3), ("seconds", 8): rounds(1e-3 * ratio, 8)}
     return found | {(what, users): [1.0] * 24 for what in ("switches", "steps") for users in (1, 8)}
@@ -135,9 +149,11 @@ HONEST: dict[str, Found] = {
     "host": injected(kernel=0.0, dispatch=1.0),
     "own-work": {"own": rounds(25e-6)},
     "instrumentation": {"full": rounds(30.03e-3, "full"), "off": rounds(30e-3, "off")},
+    "minimal-loop": minimal_loop(1.01),
     "cuda": cuda(),
     "parts": parts(),
     "added": added(1.0e-3),
+    "saturation": saturation(0.98),
     "scrape": {"seconds": rounds(4e-3), "bytes": [200_000.0] * 24},
     "concurrency": concurrency(1.0),
     "eager-eager": itself(1.0),
@@ -183,6 +199,9 @@ FAILURES: dict[str, list[Failure]] = {
                 {"full": rounds(31e-3, "full"), "off": rounds(30e-3, "off")},
                 ("instrumentation full / off",)),
     ],
+    "minimal-loop": [
+        Failure("bookkeeping of 2 ms in a request of 30", minimal_loop(32 / 30), ("the service's code",)),
+    ],
     "cuda": [
         Failure("kernels missing in the trace", cuda(ours=0.9), ("kernel / profiler's own sum",)),
         Failure("a twin on another attention backend", cuda(twin=1.3), ("twin's floor",)),
@@ -200,6 +219,9 @@ FAILURES: dict[str, list[Failure]] = {
         Failure("a slow engine behind a fast front", added(1.3e-3, bare=1.2e-3), ("the service adds",)),
         Failure("a fast machine on which the service is slow", added(0.6e-3, bare=0.4e-3),
                 ("what the service adds",)),
+    ],
+    "saturation": [
+        Failure("an engine that waits for the front between two jobs", saturation(0.9), ("throughput at",)),
     ],
     "scrape": [
         Failure("text written anew per scrape", {"seconds": rounds(15e-3), "bytes": [200_000.0] * 24},

@@ -12,6 +12,7 @@ import torch
 from service.measure.cases import Bench
 from service.protocol.messages import EngineSettings
 from service.selftest.checks import NEW_TOKENS
+from service.selftest.minimal_loop import MinimalLoop
 from service.selftest.request_path import RequestPath
 
 MODE = "inference_mode"
@@ -77,3 +78,10 @@ def test_an_unmeasured_request_gives_the_same_answer_and_leaves_all_that_out(
     assert timing.engine.decode.wall_seconds is None
     assert exposed(path, OK) == 0
     assert timing.outcome.outputs == path.measured().outcome.outputs
+
+
+def test_the_minimal_loop_gives_the_text_of_a_measured_request(bench: Bench, tmp_path: Path) -> None:
+    path = RequestPath(bench, MODE, CountedCalibration(), tmp_path)  # type: ignore[arg-type]
+    text = MinimalLoop(bench, MODE).run()
+    assert text == path.measured().outcome.outputs[0].text
+    assert len(text) >= NEW_TOKENS / 2

@@ -10,12 +10,13 @@ import httpx
 import pytest
 
 from service.measure.rounds import Log
-from service.selftest import aa_test, added_latency, load
+from service.selftest import aa_test, added_latency, load, saturation
 from service.selftest.aa_test import differences, judge_twice, measure_itself, measure_twice
 from service.selftest.added_latency import measure_added
 from service.selftest.bare_route import bare_route
 from service.selftest.load import CONCURRENCY, judge_scrape, measure_concurrency, measure_scrape
 from service.selftest.running_service import Connection
+from service.selftest.saturation import measure_saturation
 
 MODES = ["eager", "compiled"]
 
@@ -72,6 +73,16 @@ def test_what_the_service_adds_is_its_latency_less_its_steps_beside_a_real_route
     assert found["service"] == pytest.approx([5e-3] * 3)
     assert len(found["bare"]) == 3
     assert all(seconds > 0 for seconds in found["bare"])
+
+
+def test_saturation_relates_the_steps_of_all_requests_to_the_time_of_the_burst(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(saturation, "ROUNDS", 2)
+    found = measure_saturation(MadeUpService(), quiet)  # type: ignore[arg-type]
+    requests = saturation.USERS * saturation.REQUESTS
+    assert found["steps"] == pytest.approx([requests * 35e-3] * 2)
+    assert all(0 < elapsed < requests * 35e-3 for elapsed in found["elapsed"])  # made-up answers take no time
 
 
 def test_the_bare_route_answers_with_the_same_json_and_refuses_what_is_no_generation(tmp_path: Path) -> None:

@@ -151,6 +151,7 @@ def timings(mode: str, batch: int, tokens: int) -> dict[str, Any]:
         "sync_wait_seconds": None,
         "other_seconds": 0.0003,
         "border_seconds": 0.0001,
+        "front_seconds": 0.00005,
         "tokenise_seconds": 0.0001,
         "total_seconds": total,
         "time_to_first_token_seconds": dispatch + kernel,

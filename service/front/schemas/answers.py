@@ -95,6 +95,7 @@ class TimingsBody:
     sync_wait_seconds: float | None
     other_seconds: float
     border_seconds: float
+    front_seconds: float
     tokenise_seconds: float
     total_seconds: float
     time_to_first_token_seconds: float | None
