@@ -1,0 +1,110 @@
+"""Reads what torch's profiler recorded: per step its operators, kernels, launch calls and device gaps.
+
+A replayed graph of 90 kernels is 90 kernels and one launch. A step of which kernels may be missing has none,
+rather than fewer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from service.step.kernel_matching import StepWork, busy_microseconds, match_work
+from service.step.operator_events import operator_calls, outermost
+from service.step.trace import (
+    GRAPH_LAUNCH_CALLS,
+    LAUNCH_CALLS,
+    Event,
+    Gaps,
+    ProfiledStep,
+    complete_events,
+    inside,
+    step_marks,
+)
+
+
+def read_steps(events: Iterable[Event], cuda: bool) -> list[ProfiledStep]:
+    """The marked steps of a trace, in order of time.
+
+    Steps with the same name of their mark are alike: those among them that have another number of kernels
+    than most are refused, that is, their kernels are unknown.
+    """
+    complete = complete_events(events)
+    marks = step_marks(complete)
+    every = operator_calls(complete)
+    operators = outermost(every)
+    copies = [event for event in every if event["name"] == "aten::copy_"]
+    steps = [ProfiledStep(len(inside(operators, mark)), len(inside(copies, mark))) for mark in marks]
+    if not cuda:
+        return steps
+    found = [_on_device(*pair) for pair in zip(steps, match_work(complete, marks), strict=True)]
+    return _refuse_unusual(found, [mark["name"] for mark in marks])
+
+
+def _on_device(step: ProfiledStep, found: StepWork) -> ProfiledStep:
+    names = [call["name"] for call in found.calls]
+    # Without any call in its trace a step's launches are as unknown as its kernels.
+    counted = replace(
+        step,
+        launches=sum(name in LAUNCH_CALLS for name in names) if names else None,
+        graph_launches=sum(name in GRAPH_LAUNCH_CALLS for name in names) if names else None,
+        unknown=found.unknown,
+    )
+    if found.matched is None:
+        return counted
+    kernels = [item for _, item in found.items if item["cat"] == "kernel"]
+    return replace(
+        counted,
+        kernels=len(kernels),
+        kernel_seconds=busy_microseconds(kernels) / 1e6,
+        kernel_sum_seconds=sum(item["dur"] for item in kernels) / 1e6,
+        gaps=_gaps(found.items),
+        matched=found.matched,
+    )
+
+
+def _refuse_unusual(steps: list[ProfiledStep], names: list[str]) -> list[ProfiledStep]:
+    """Steps whose kernels are not as many as those of most steps of their name lose their device part.
+
+    Of two numbers that are equally frequent the larger is usual: kernels get lost, and none is made up.
+    """
+    counts: dict[str, Counter[int]] = defaultdict(Counter)
+    for step, name in zip(steps, names, strict=True):
+        if step.kernels is not None:
+            counts[name][step.kernels] += 1
+    usual = {
+        name: max(found, key=lambda kernels: (found[kernels], kernels)) for name, found in counts.items()
+    }
+    return [
+        step if step.kernels in (None, usual.get(name)) else _refused(step, usual[name])
+        for step, name in zip(steps, names, strict=True)
+    ]
+
+
+def _refused(step: ProfiledStep, usual: int) -> ProfiledStep:
+    return replace(
+        step,
+        kernels=None,
+        kernel_seconds=None,
+        kernel_sum_seconds=None,
+        gaps=None,
+        matched=None,
+        unknown=f"{step.kernels} kernels, where {usual} are usual",
+    )
+
+
+def _gaps(items: Sequence[tuple[Event | None, Event]]) -> Gaps | None:
+    """None where the call that started some work is not known."""
+    host_wait = kernel_wait = 0.0
+    ended: float | None = None
+    for call, item in items:
+        if call is None:
+            return None
+        begin = item["ts"]
+        if ended is not None and begin > ended:
+            ready = min(max(call["ts"] + call["dur"], ended), begin)
+            host_wait += ready - ended
+            kernel_wait += begin - ready
+        ended = max(begin if ended is None else ended, begin + item["dur"])
+    return Gaps(host_wait / 1e6, kernel_wait / 1e6)
