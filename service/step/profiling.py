@@ -23,7 +23,7 @@ from service.step.marking import ProfilingMeter
 from service.step.meters import Meter
 from service.step.operator_events import operator_table
 from service.step.profiler_session import Separator, new_session
-from service.step.step_reading import read_steps
+from service.step.step_reading import KernelCounts, read_steps
 from service.step.trace import STEP_MARK, ProfiledStep, typical_step, without_lead
 
 STEPS_PER_TRACE = 16
@@ -46,20 +46,21 @@ class Profiler:
         self._device = device
         self._separator = Separator(device)
         self._folder = folder
+        self._counts: dict[tuple[str, int], KernelCounts] = defaultdict(KernelCounts)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def warm(self) -> None:
-        """Run the profiler once, before any request: its first use takes seconds, and loads code lazily."""
-        record_steps(self._device, lambda: torch.zeros(1, device=self._device).add_(1), steps=1)
+        """Run the profiler once, before any request: its first use takes seconds."""
+        warm_profiler(self._device)
 
     def run(
         self, identity: str, about: dict[str, Any], meter: Meter, action: Callable[[Meter], None]
     ) -> list[ProfiledStep]:
         """Call `action` with a profiling meter; returns its recorded steps and writes the trace.
 
-        `about` is kept beside the trace, with the operators' self times and with the reasons for which
-        kernels of steps are unknown, counted. Whatever `action` raises passes through, and then no trace is
-        written.
+        `about`, with at least mode and batch_size, is kept beside the trace, with the operators' self times
+        and with the reasons for which kernels of steps are unknown, counted. Whatever `action` raises passes
+        through, and then no trace is written.
         """
         identity = UNSAFE.sub("_", identity)
         session = new_session(self._device)
@@ -81,7 +82,8 @@ class Profiler:
         session.export_chrome_trace(str(trace))
         with gzip.open(trace, "rt") as file:
             events = json.load(file)["traceEvents"]
-        steps = read_steps(events, self._device.type == "cuda")
+        counts = self._counts[about["mode"], about["batch_size"]]
+        steps = read_steps(events, self._device.type == "cuda", counts)
         notes = {
             **about,
             "id": identity,
@@ -133,6 +135,14 @@ def profile_step(
     step(*arguments)
     events = record_steps(device, lambda: step(*arguments), steps)
     return typical_step(read_steps(events, device.type == "cuda"))
+
+
+def warm_profiler(device: torch.device) -> None:
+    """Run one session with work on `device`, and read it, so that libraries are loaded and attached.
+
+    It must be a process's first: see `profiler_session`.
+    """
+    record_steps(device, lambda: torch.zeros(1, device=device).add_(1), steps=1)
 
 
 def record_steps(device: torch.device, call: Callable[[], object], steps: int) -> list[dict[str, Any]]:

@@ -24,11 +24,31 @@ from service.step.trace import (
 )
 
 
-def read_steps(events: Iterable[Event], cuda: bool) -> list[ProfiledStep]:
+class KernelCounts:
+    """How often steps of one name had how many kernels, over the traces of one mode at one batch size."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, Counter[int]] = defaultdict(Counter)
+
+    def add(self, name: str, kernels: int) -> None:
+        """Count a step."""
+        self._found[name][kernels] += 1
+
+    def usual(self, name: str) -> int:
+        """The most frequent number. Raises ValueError where no step of this name was counted.
+
+        Of two numbers that are equally frequent it is the larger: kernels get lost, and none is made up.
+        """
+        found = self._found[name]
+        return max(found, key=lambda kernels: (found[kernels], kernels))
+
+
+def read_steps(events: Iterable[Event], cuda: bool, counts: KernelCounts | None = None) -> list[ProfiledStep]:
     """The marked steps of a trace, in order of time.
 
     Steps with the same name of their mark are alike: those among them that have another number of kernels
-    than most are refused, that is, their kernels are unknown.
+    than is usual are refused, that is, their kernels are unknown. `counts` has those of earlier traces of the
+    same mode and batch size, and takes this trace's: the only step of its name is then compared, too.
     """
     complete = complete_events(events)
     marks = step_marks(complete)
@@ -39,7 +59,8 @@ def read_steps(events: Iterable[Event], cuda: bool) -> list[ProfiledStep]:
     if not cuda:
         return steps
     found = [_on_device(*pair) for pair in zip(steps, match_work(complete, marks), strict=True)]
-    return _refuse_unusual(found, [mark["name"] for mark in marks])
+    names = [mark["name"] for mark in marks]
+    return _refuse_unusual(found, names, KernelCounts() if counts is None else counts)
 
 
 def _on_device(step: ProfiledStep, found: StepWork) -> ProfiledStep:
@@ -64,20 +85,14 @@ def _on_device(step: ProfiledStep, found: StepWork) -> ProfiledStep:
     )
 
 
-def _refuse_unusual(steps: list[ProfiledStep], names: list[str]) -> list[ProfiledStep]:
-    """Steps whose kernels are not as many as those of most steps of their name lose their device part.
-
-    Of two numbers that are equally frequent the larger is usual: kernels get lost, and none is made up.
-    """
-    counts: dict[str, Counter[int]] = defaultdict(Counter)
+def _refuse_unusual(steps: list[ProfiledStep], names: list[str], counts: KernelCounts) -> list[ProfiledStep]:
     for step, name in zip(steps, names, strict=True):
         if step.kernels is not None:
-            counts[name][step.kernels] += 1
-    usual = {
-        name: max(found, key=lambda kernels: (found[kernels], kernels)) for name, found in counts.items()
-    }
+            counts.add(name, step.kernels)
     return [
-        step if step.kernels in (None, usual.get(name)) else _refused(step, usual[name])
+        step
+        if step.kernels is None or step.kernels == counts.usual(name)
+        else _refused(step, counts.usual(name))
         for step, name in zip(steps, names, strict=True)
     ]
 

@@ -36,7 +36,8 @@ class Gaps:
     """Seconds in which the device had no work between the first and the last of a step, by cause.
 
     `host_wait`: the next work had not been launched when the last one ended. `kernel_wait`: it had been
-    launched and took this long to start.
+    launched and took this long to start. Their sum is by the device's clock alone; what is the one and what
+    the other compares it with the host's, from which it may differ by microseconds and more.
     """
 
     host_wait_seconds: float

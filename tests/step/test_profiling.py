@@ -21,6 +21,8 @@ from tests.step.test_marking import arguments, step
 
 CPU = torch.device("cpu")
 
+ABOUT = {"mode": "eager", "batch_size": 1, "created": 1.0}
+
 SEPARATING = "aten::digamma_"
 
 
@@ -64,7 +66,7 @@ def test_a_request_begins_behind_discarded_work_and_ends_with_a_wait(
 ) -> None:
     recorded: list[Event] = []
 
-    def noted(events: list[Event], cuda: bool) -> list[ProfiledStep]:
+    def noted(events: list[Event], *_: object) -> list[ProfiledStep]:
         recorded.extend(events)
         return []
 
@@ -75,7 +77,7 @@ def test_a_request_begins_behind_discarded_work_and_ends_with_a_wait(
         for _ in range(2):
             meter.run(step, arguments(1, 64), Readings())
 
-    Profiler(CPU, tmp_path).run("a", {}, HostMeter(), action)
+    Profiler(CPU, tmp_path).run("a", ABOUT, HostMeter(), action)
     assert order(recorded) == "swmmw"
     notes = json.loads((tmp_path / "a.json").read_text())
     named = {row["name"] for row in notes["operators"]}
@@ -134,16 +136,31 @@ def test_the_notes_of_a_trace_count_the_steps_whose_kernels_are_unknown_by_reaso
 ) -> None:
     events = without_device_work(replays(4), until=1500.0)
     profiler = Profiler(CPU, tmp_path)
-    monkeypatch.setattr(profiling, "read_steps", lambda _, cuda: read(events))
-    steps = profiler.run("a", {"created": 1.0}, HostMeter(), lambda _: None)
+    monkeypatch.setattr(profiling, "read_steps", lambda *_: read_steps(events, cuda=True))
+    steps = profiler.run("a", ABOUT, HostMeter(), lambda _: None)
     assert [found.kernels for found in steps] == [None, 90, 90, 90]
     notes = json.loads((tmp_path / "a.json").read_text())
     assert notes["kernels_unknown"] == {"1 of 1 launches have no kernel in the trace": 1}
     assert notes["steps"] == 4
 
 
-def read(events: list[Event]) -> list[ProfiledStep]:
-    return read_steps(events, cuda=True)
+def test_a_request_with_fewer_kernels_than_earlier_ones_of_its_mode_and_batch_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    traces = iter([replays(1), replays(1, kernels=lambda _: 70), replays(1, kernels=lambda _: 70)])
+    read = profiling.read_steps
+    monkeypatch.setattr(
+        profiling, "read_steps", lambda _, cuda, counts: read(next(traces), cuda=True, counts=counts)
+    )
+    profiler = Profiler(CPU, tmp_path)
+
+    def kernels(identity: str, **about: Any) -> list[int | None]:
+        steps = profiler.run(identity, ABOUT | about, HostMeter(), lambda _: None)
+        return [found.kernels for found in steps]
+
+    assert kernels("a") == [90]
+    assert kernels("b") == [None]
+    assert kernels("c", batch_size=4) == [70]
 
 
 def test_an_action_that_fails_leaves_no_trace_and_the_next_one_can_be_profiled(tmp_path: Path) -> None:
@@ -153,14 +170,14 @@ def test_an_action_that_fails_leaves_no_trace_and_the_next_one_can_be_profiled(t
 
     profiler = Profiler(CPU, tmp_path)
     with pytest.raises(RuntimeError, match="job"):
-        profiler.run("a", {}, HostMeter(), failing)
+        profiler.run("a", ABOUT, HostMeter(), failing)
     assert list(tmp_path.iterdir()) == []
 
     def longer(meter: Meter) -> None:
         for _ in range(STEPS_PER_TRACE + 3):
             meter.run(step, arguments(1, 64), Readings())
 
-    assert len(profiler.run("b", {}, HostMeter(), longer)) == STEPS_PER_TRACE
+    assert len(profiler.run("b", ABOUT, HostMeter(), longer)) == STEPS_PER_TRACE
 
 
 def test_kernel_times_leave_out_steps_whose_kernels_are_unknown() -> None:
