@@ -144,31 +144,33 @@ def _nothing_strays(
 
 
 def _by_id(calls: list[Event], ids: _Ids) -> StepWork:
-    launches = [call for call in calls if call["name"] in LAUNCH_CALLS]
-    if not launches:
-        return StepWork(calls, unknown=NO_LAUNCH)
+    launches = _launches(calls)
     lost = sum(_id(call) not in ids.started for call in launches)
     if lost:
         return StepWork(calls, unknown=f"{lost} of {len(launches)} launches have no kernel in the trace")
-    return StepWork(calls, ids.items(calls), "correlation")
+    return (
+        StepWork(calls, ids.items(calls), "correlation") if launches else StepWork(calls, unknown=NO_LAUNCH)
+    )
 
 
 def _by_window(
     calls: list[Event], window: tuple[float, float] | None, work: Sequence[Event], ids: _Ids
 ) -> StepWork:
-    if window is None:
-        return StepWork(calls, unknown=NOT_SEPARATED)
-    launches = [call for call in calls if call["name"] in LAUNCH_CALLS]
+    launches = _launches(calls)
+    if window is None or not launches:
+        return StepWork(calls, unknown=NO_LAUNCH if not launches else NOT_SEPARATED)
     graphs = [call for call in launches if call["name"] in GRAPH_LAUNCH_CALLS]
     own = {_id(call): call for call in calls if _id(call) in ids.plain}
     only = graphs[0] if len(graphs) == 1 else None
     items = [(own.get(_id(item), only), item) for item in work if window[0] < item["ts"] < window[1]]
     kernels = sum(item["cat"] == "kernel" for _, item in items)
-    if not launches:
-        return StepWork(calls, unknown=NO_LAUNCH)
     if kernels < len(launches):
         return StepWork(calls, unknown=f"{len(launches)} launches have only {kernels} kernels in the trace")
     return StepWork(calls, items, "window")
+
+
+def _launches(calls: Iterable[Event]) -> list[Event]:
+    return [call for call in calls if call["name"] in LAUNCH_CALLS]
 
 
 def _can_start(call: Event, item: Event) -> bool:

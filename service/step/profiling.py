@@ -64,6 +64,7 @@ class Profiler:
         """
         identity = UNSAFE.sub("_", identity)
         session = new_session(self._device)
+        self._separator.wait()  # what still runs would be work of which the trace has no call
         session.start()
         profiling = ProfilingMeter(meter, session.stop, STEPS_PER_TRACE)
         try:
