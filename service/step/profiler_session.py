@@ -16,7 +16,8 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from service.step.trace import LEAD_MARK
 
 LEAD_SECONDS = 0.005
-"""Of discarded work before the first mark of a session: dropped were milliseconds at most."""
+"""Of discarded work before the first mark of a session. How long is enough is not known: steps that lose
+kernels nevertheless have unknown ones."""
 
 
 class Separator:

@@ -18,6 +18,7 @@ from service.step.trace import (
     Event,
     Gaps,
     ProfiledStep,
+    clock_behind,
     complete_events,
     inside,
     step_marks,
@@ -112,13 +113,14 @@ def _refused(step: ProfiledStep, usual: int) -> ProfiledStep:
 def _gaps(items: Sequence[tuple[Event | None, Event]]) -> Gaps | None:
     """None where the call that started some work is not known."""
     host_wait = kernel_wait = 0.0
+    behind = clock_behind(items)
     ended: float | None = None
     for call, item in items:
         if call is None:
             return None
         begin = item["ts"]
         if ended is not None and begin > ended:
-            ready = min(max(call["ts"] + call["dur"], ended), begin)
+            ready = min(max(call["ts"] + call["dur"] - behind, ended), begin)
             host_wait += ready - ended
             kernel_wait += begin - ready
         ended = max(begin if ended is None else ended, begin + item["dur"])

@@ -37,7 +37,7 @@ class Gaps:
 
     `host_wait`: the next work had not been launched when the last one ended. `kernel_wait`: it had been
     launched and took this long to start. Their sum is by the device's clock alone; what is the one and what
-    the other compares it with the host's, from which it may differ by microseconds and more.
+    the other compares it with the host's, corrected by `clock_behind`.
     """
 
     host_wait_seconds: float
@@ -96,6 +96,15 @@ def inside(events: Iterable[Event], mark: Event) -> list[Event]:
     begin = mark["ts"]
     end = begin + mark["dur"]
     return [event for event in events if begin <= event["ts"] < end]
+
+
+def clock_behind(items: Iterable[tuple[Event | None, Event]]) -> float:
+    """By how many microseconds the device's clock lies behind the host's at least, from calls and their work.
+
+    No work begins before its call; where it does by the two clocks, they differ.
+    """
+    leads = (call["ts"] - item["ts"] for call, item in items if call is not None)
+    return max(0.0, max(leads, default=0.0))
 
 
 def typical_step(steps: Sequence[ProfiledStep]) -> ProfiledStep:

@@ -183,6 +183,15 @@ def test_kernels_that_are_matched_by_window_hang_on_the_replay_that_started_them
     assert all(block.launched_by is not None for block in device)
 
 
+def test_a_device_whose_clock_lies_behind_is_drawn_after_the_calls_that_launched_its_work() -> None:
+    step = read_step(replays(3, device_clock=-400.0), cuda=True)
+    for block in step.blocks:
+        if block.launched_by is not None:
+            assert block.begin_us >= step.blocks[block.launched_by].begin_us
+    first = next(block for block in step.blocks if block.lane == "device")
+    assert first.begin_us == 5.0  # with its launch call: more is not known
+
+
 def test_unknown_kernels_are_no_device_blocks_and_no_tax_rather_than_one_of_100_percent(
     monkeypatch: pytest.MonkeyPatch, finding: TimelineFinding
 ) -> None:

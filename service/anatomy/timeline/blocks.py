@@ -18,6 +18,7 @@ from service.step.trace import (
     RUNTIME,
     Event,
     ProfiledStep,
+    clock_behind,
     complete_events,
     inside,
     step_marks,
@@ -37,7 +38,7 @@ class TraceBlock(msgspec.Struct, frozen=True, kw_only=True):
 
     `row` is the host's thread or the device's stream; `launched_by` is the index of the host block whose call
     launched this device block, None on the host, and where that is not known. Device blocks are placed by the
-    device's clock, which may lie micro- to milliseconds behind the host's.
+    device's clock, later where the first of them would begin before its launch call.
     """
 
     name: str
@@ -69,10 +70,9 @@ def record_step(bench: Bench, case: Case) -> StepBlocks:
 
 
 def read_step(events: list[Event], cuda: bool, skip: int = 0) -> StepBlocks:
-    """The marked step of median length, after `skip` others; on CUDA of those whose kernels are known, if
-    any.
+    """The marked step of median length, after `skip` others, of those with known kernels if there are any.
 
-    Raises ValueError where there is none.
+    Raises ValueError where there is no step.
     """
     complete = complete_events(events)
     marks = step_marks(events)
@@ -107,9 +107,10 @@ def _blocks(events: list[Event], mark: Event, work: list[tuple[Event | None, Eve
     host = sorted(on_host, key=lambda event: (event["ts"], -event["dur"], event is not mark))
     blocks = [_block(event, begin, "host", depth) for event, depth in _nested(host)]
     places = {id(event): place for place, event in enumerate(host)}
+    behind = clock_behind(work)
     for call, item in work:
         launched_by = None if call is None else places[id(call)]
-        block = _block(item, begin, "device", 0)
+        block = _block(item, begin - behind, "device", 0)
         blocks.append(msgspec.structs.replace(block, launched_by=launched_by))
     return blocks
 
