@@ -6,23 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from service.step.buffers import Arguments
 from service.step.marking import FETCH_MARK, NvtxMeter, ProfilingMeter, step_name, with_nvtx
 from service.step.meters import HostMeter, Readings
 from service.step.trace import STEP_MARK, is_step_mark
+from tests.step.made_steps import arguments, step
 from tests.step.made_traces import event
 
 CPU = torch.device("cpu")
-
-
-def arguments(length: int, reach: int) -> Arguments:
-    cache = ((torch.zeros(2, reach, 1, 1), torch.zeros(2, reach, 1, 1)),)
-    row = torch.zeros(2, dtype=torch.int64)
-    return torch.zeros(2, length, dtype=torch.int64), row, row, cache
-
-
-def step(*_: object) -> tuple[Tensor, Tensor]:
-    return torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64)
 
 
 def failing_step(*_: object) -> tuple[Tensor, Tensor]:

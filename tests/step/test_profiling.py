@@ -16,8 +16,8 @@ from service.step.profiler_session import Separator
 from service.step.profiling import STEPS_PER_TRACE, KernelTimes, Profiler, profile_step, record_steps
 from service.step.step_reading import read_steps
 from service.step.trace import Event, ProfiledStep, is_step_mark
+from tests.step.made_steps import arguments, step
 from tests.step.made_traces import replays, without_device_work
-from tests.step.test_marking import arguments, step
 
 CPU = torch.device("cpu")
 
