@@ -17,7 +17,7 @@ import torch
 from torch.profiler import profile, record_function
 
 from service.protocol.messages import Phase
-from service.step.buffers import Buffers
+from service.step.buffers import Arguments, Buffers
 from service.step.callables import Step
 from service.step.marking import ProfilingMeter
 from service.step.meters import Meter
@@ -124,18 +124,20 @@ class KernelTimes:
         return median(samples) if samples else None
 
 
-def profile_step(
-    step: Step, buffers: Buffers, phase: Phase = "decode", steps: int = PROFILED_STEPS
-) -> ProfiledStep:
-    """Profile a warm step `steps` times in one session, without keeping the trace; returns the typical one.
+def profile_step(step: Step, buffers: Buffers, phase: Phase = "decode") -> ProfiledStep:
+    """Profile a warm step a few times, without keeping a trace; returns the typical one.
 
     That is the one with the median kernel time among those whose kernels are known.
     """
-    device = buffers.token.device
-    arguments = buffers.arguments(phase)
+    return typical_step(profile_steps(step, buffers.arguments(phase), PROFILED_STEPS))
+
+
+def profile_steps(step: Step, arguments: Arguments, count: int) -> list[ProfiledStep]:
+    """Profile a warm step `count` times in one session, each alone on the device; no trace is kept."""
+    device = arguments[0].device
     step(*arguments)
-    events = record_steps(device, lambda: step(*arguments), steps)
-    return typical_step(read_steps(events, device.type == "cuda"))
+    events = record_steps(device, lambda: step(*arguments), count)
+    return read_steps(events, device.type == "cuda")
 
 
 def warm_profiler(device: torch.device) -> None:

@@ -13,7 +13,14 @@ from service.step import profiler_session, profiling
 from service.step.buffers import Buffers
 from service.step.meters import HostMeter, Meter, Readings
 from service.step.profiler_session import Separator
-from service.step.profiling import STEPS_PER_TRACE, KernelTimes, Profiler, profile_step, record_steps
+from service.step.profiling import (
+    PROFILED_STEPS,
+    STEPS_PER_TRACE,
+    KernelTimes,
+    Profiler,
+    profile_step,
+    record_steps,
+)
 from service.step.step_reading import read_steps
 from service.step.trace import Event, ProfiledStep, is_step_mark
 from tests.step.made_steps import arguments, step
@@ -122,13 +129,15 @@ def test_a_profiled_step_is_the_typical_one_of_several(monkeypatch: pytest.Monke
         one=row,
         caches={64: cache},
     )
-    found = profile_step(counted, buffers, steps=4)
-    assert len(calls) == 1 + 4  # the first is not recorded
+    found = profile_step(counted, buffers)
+    assert len(calls) == 1 + PROFILED_STEPS  # the first is not recorded
     assert found.kernels is None
     assert found.unknown is None
     typical = ProfiledStep(operators=7, copies=0)
-    monkeypatch.setattr(profiling, "typical_step", lambda steps: typical if len(steps) == 4 else None)
-    assert profile_step(counted, buffers, steps=4) is typical
+    monkeypatch.setattr(
+        profiling, "typical_step", lambda steps: typical if len(steps) == PROFILED_STEPS else None
+    )
+    assert profile_step(counted, buffers) is typical
 
 
 def test_the_notes_of_a_trace_count_the_steps_whose_kernels_are_unknown_by_reason(
