@@ -157,9 +157,8 @@ def test_a_request_with_fewer_kernels_than_earlier_ones_of_its_mode_and_batch_is
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     traces = iter([replays(1), replays(1, kernels=lambda _: 70), replays(1, kernels=lambda _: 70)])
-    read = profiling.read_steps
     monkeypatch.setattr(
-        profiling, "read_steps", lambda _, cuda, counts: read(next(traces), cuda=True, counts=counts)
+        profiling, "read_steps", lambda _, cuda, counts: read_steps(next(traces), cuda=True, counts=counts)
     )
     profiler = Profiler(CPU, tmp_path)
 
