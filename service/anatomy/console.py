@@ -19,6 +19,7 @@ from service.measure.cases import Bench
 from service.protocol.messages import EngineSettings
 from service.protocol.placement import pin
 from service.step.process_state import prepare_process
+from service.step.profiling import warm_profiler
 
 PIPE_COLUMNS = 160
 
@@ -39,6 +40,8 @@ def main(settings: EngineSettings, name: str, arguments: dict[str, Any], as_json
             raise StudyError("invalid_request", str(error)) from error
         # The engine's cores, so that both measure the same ones.
         pin(bench.cpus)
+        if bench.device.type == "cuda":
+            warm_profiler(bench.device)
         found = studies.run(bench, name, msgspec.json.encode(given), report)
     if as_json:
         print(msgspec.json.encode(found).decode())

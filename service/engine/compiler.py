@@ -16,12 +16,14 @@ class CompileCounts:
     """torch's own counters at one moment, or their increase between two; all since the process began.
 
     `cache_misses` counts what was compiled and not found: graphs, those that no cache can hold (weights that
-    oneDNN has packed cannot be stored) among them, and packages.
+    oneDNN has packed cannot be stored) among them, and packages. `graph_skips` counts the compiled callables
+    for which torch gave up CUDA graphs.
     """
 
     cache_misses: int
     graphs: int
     graph_breaks: int
+    graph_skips: int
 
     def increase(self) -> CompileCounts:
         """How much has been added since this was read."""
@@ -30,6 +32,7 @@ class CompileCounts:
             now.cache_misses - self.cache_misses,
             now.graphs - self.graphs,
             now.graph_breaks - self.graph_breaks,
+            now.graph_skips - self.graph_skips,
         )
 
 
@@ -41,6 +44,7 @@ def read_compile_counts() -> CompileCounts:
         + counters["launchbound"][PACKAGES_MADE],
         graphs=counters["stats"]["unique_graphs"],
         graph_breaks=sum(counters["graph_break"].values()),
+        graph_skips=counters["inductor"]["cudagraph_skips"],
     )
 
 

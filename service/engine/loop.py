@@ -24,6 +24,7 @@ from service.protocol.messages import Calibrate, EngineSettings, Job, Phase
 from service.protocol.placement import pin
 from service.protocol.status import Floor
 from service.step.device import memory
+from service.step.marking import with_nvtx
 from service.step.meters import new_meter
 from service.step.recompilation import forbid_recompilation
 
@@ -40,6 +41,8 @@ class Engine:
         self._inbox = inbox
         self.parts = parts = build_parts(settings, inbox.send)
         meter = new_meter(parts.loaded.device, max(parts.buffers), settings.instrumentation)
+        if settings.nvtx:
+            meter = with_nvtx(meter, parts.loaded.device)
         generator = Generator(parts.tokenizer, parts.buffers, parts.loaded.model.config.context, inbox)
         traces_folder = Path(settings.cache_folder) / "traces"
         self._profiler = RequestProfiler(parts.loaded.device, settings.profile_every, traces_folder)

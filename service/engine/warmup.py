@@ -177,7 +177,7 @@ class Warmup:
         before = read_compile_counts()
         resident = resident_bytes()
         seconds = yield from self._capture(configured, self._callables(configured))
-        verify_graph_replay(configured, self._buffers, self._device)
+        verify_graph_replay(configured, self._buffers, self._device, before.increase().graph_skips)
         missed = before.increase().cache_misses > 0
         began = perf_counter()
         verdict = parity_check.run(configured)

@@ -55,6 +55,7 @@ class Settings(BaseSettings):
     cache_folder: Path = Field(default_factory=_default_cache_folder)
     instrumentation: Literal["off", "host", "full"] = "full"
     profile_every: int = Field(default=0, ge=0)
+    nvtx: bool = False
 
     # How it is served.
     host: str = Field(default="127.0.0.1", min_length=1)
@@ -130,6 +131,7 @@ class Settings(BaseSettings):
             cache_folder=str(self.cache_folder),
             instrumentation=self.instrumentation,
             profile_every=self.profile_every,
+            nvtx=self.nvtx,
         )
 
 

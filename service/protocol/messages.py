@@ -36,7 +36,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     `cpus` None: decided by the engine (the upper half of its cores; of two, the last). `threads` None: as
     many as `cpus`. `device` "auto": CUDA where there is one. `dtype` is float32, bfloat16 or
     autocast-bfloat16; None: float32 on a CPU, bfloat16 on CUDA. `linears` is how linear weights lie in
-    memory: aten, transposed, or auto for the faster one here.
+    memory: aten, transposed, or auto for the faster one here. `nvtx`: a range around each step, on CUDA.
     """
 
     address: str
@@ -53,6 +53,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     cache_folder: str
     instrumentation: Literal["off", "host", "full"] = "full"
     profile_every: int = 0
+    nvtx: bool = False
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, tag="job"):

@@ -14,7 +14,8 @@ from service.measure.variants import Variants
 from service.selftest.check import Check, NotMeasurableError
 from service.selftest.results import CheckResult, exact_result, interval_result, not_measurable
 from service.step.profiling import chrome_events, profile_step
-from service.step.trace import STEP_MARK, read_steps
+from service.step.step_reading import read_steps
+from service.step.trace import STEP_MARK
 
 ROUNDS = 30
 STEPS = 5
@@ -35,8 +36,8 @@ def measure_cuda(variants: Variants, log: Log) -> dict[tuple[str, str], list[flo
     found: dict[tuple[str, str], list[float]] = {}
     for mode in variants.modes:
         log(f"{mode}, profiling")
-        ours, profilers = kernel_seconds(variants.case(mode))
-        found |= {("ours", mode): [ours], ("profiler", mode): [profilers]}
+        if (sums := kernel_seconds(variants.case(mode))) is not None:
+            found |= {("ours", mode): [sums[0]], ("profiler", mode): [sums[1]]}
         found |= _dispatch(variants, mode, log)
     if REPLAYED in variants.modes:
         case = variants.case(REPLAYED)
@@ -48,24 +49,30 @@ def measure_cuda(variants: Variants, log: Log) -> dict[tuple[str, str], list[flo
 def judge_cuda(found: Mapping[tuple[str, str], list[float]]) -> list[CheckResult]:
     """Kernel time against the profiler's sum and twin against dispatch per mode; one launch per replay."""
     rows = []
-    for mode in [mode for what, mode in found if what == "ours"]:
-        rows.append(_kernels(mode, found["ours", mode], found["profiler", mode]))
+    for mode in [mode for what, mode in found if what == "twin"]:
+        rows.append(_kernels(mode, found.get(("ours", mode)), found.get(("profiler", mode))))
         rows.append(_twin(mode, found["twin", mode], found["real", mode]))
     launches = found.get(("graph_launches", REPLAYED))
     return [*rows, _graphs(launches)]
 
 
-def kernel_seconds(case: Case) -> tuple[float, float]:
-    """Of the same STEPS steps: the sum over the trace's kernels, and that of the profiler's own table."""
+def kernel_seconds(case: Case) -> tuple[float, float] | None:
+    """Of the same STEPS steps: the sum over the trace's kernels, and that of the profiler's own table.
+
+    Both are sums of durations. None where the kernels of a step are unknown.
+    """
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) as session:
         for _ in range(STEPS):
             with record_function(STEP_MARK):
                 case.call_seconds()
         torch.cuda.synchronize()
-    ours = sum(step.kernel_seconds or 0.0 for step in read_steps(chrome_events(session), cuda=True))
+    steps = read_steps(chrome_events(session), cuda=True)
+    sums = [step.kernel_sum_seconds for step in steps if step.kernel_sum_seconds is not None]
+    if len(sums) < len(steps):
+        return None
     on_device = [event for event in session.key_averages() if event.device_type == DeviceType.CUDA]
     kernels = [event for event in on_device if not event.key.startswith(("Mem", STEP_MARK))]
-    return ours, sum(event.self_device_time_total for event in kernels) / 1e6
+    return sum(sums), sum(event.self_device_time_total for event in kernels) / 1e6
 
 
 def _dispatch(variants: Variants, mode: str, log: Log) -> dict[tuple[str, str], list[float]]:
@@ -80,8 +87,11 @@ def _dispatch(variants: Variants, mode: str, log: Log) -> dict[tuple[str, str], 
         return in_rounds(arms, ROUNDS, f"cuda/{mode}", log)
 
 
-def _kernels(mode: str, ours: list[float], profilers: list[float]) -> CheckResult:
+def _kernels(mode: str, ours: list[float] | None, profilers: list[float] | None) -> CheckResult:
     """Exact: both are sums over the same kernels of the same trace. Shows the session farthest from 1."""
+    if ours is None or profilers is None:
+        reason = "the profiler lost kernels of a step, or recorded none"
+        return not_measurable(f"{KERNELS}: {mode}", KERNELS_BOUND, reason)
     ratios = [a / b for a, b in zip(ours, profilers, strict=True)]
     farthest = max(ratios, key=lambda ratio: abs(ratio - 1))
     holds = abs(farthest - 1) <= KERNELS_APART

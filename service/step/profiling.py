@@ -7,24 +7,30 @@ import json
 import os
 import re
 import tempfile
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.profiler import profile, record_function
 
 from service.protocol.messages import Phase
 from service.step.buffers import Arguments, Buffers
 from service.step.callables import Step
-from service.step.meters import Meter, Readings
-from service.step.trace import STEP_MARK, ProfiledStep, operator_table, read_steps
+from service.step.marking import ProfilingMeter
+from service.step.meters import Meter
+from service.step.operator_events import operator_table
+from service.step.profiler_session import Separator, new_session
+from service.step.step_reading import KernelCounts, read_steps
+from service.step.trace import STEP_MARK, ProfiledStep, typical_step, without_lead
 
 STEPS_PER_TRACE = 16
 """Steps of a request that are recorded; later ones run unprofiled, so that viewers can open the trace."""
+
+PROFILED_STEPS = 5
+"""Alike steps in one session: enough that most of them agree on the number of kernels where some are lost."""
 
 TRACES_KEPT = 20
 UNSAFE = re.compile(r"[^\w.-]")
@@ -33,60 +39,40 @@ UNSAFE = re.compile(r"[^\w.-]")
 SAMPLES_KEPT = 16
 
 
-class ProfilingMeter:
-    """Another meter, with a mark around each step and the profiler stopped after enough of them."""
-
-    def __init__(self, inner: Meter, session: profile) -> None:
-        self._inner = inner
-        self._session = session
-        self.steps = 0
-
-    def run(self, step: Step, arguments: Arguments, readings: Readings) -> tuple[Tensor, Tensor]:
-        """Call `step` once, marked."""
-        if self.steps == STEPS_PER_TRACE:
-            self._session.stop()
-        self.steps += 1
-        with record_function(STEP_MARK):
-            return self._inner.run(step, arguments, readings)
-
-    def fetch(self, tokens: Tensor, readings: Readings) -> list[int]:
-        """As the inner meter does."""
-        return self._inner.fetch(tokens, readings)
-
-
 class Profiler:
     """Profiles one job at a time and keeps the newest traces in `folder`."""
 
     def __init__(self, device: torch.device, folder: Path) -> None:
-        self._cuda = device.type == "cuda"
+        self._device = device
+        self._separator = Separator(device)
         self._folder = folder
-        self._activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._cuda else [])]
+        self._counts: dict[tuple[str, int], KernelCounts] = defaultdict(KernelCounts)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def warm(self) -> None:
         """Run the profiler once, before any request: its first use takes seconds."""
-        with self._session(), record_function(STEP_MARK):
-            torch.zeros(1).add_(1)
+        warm_profiler(self._device)
 
     def run(
         self, identity: str, about: dict[str, Any], meter: Meter, action: Callable[[Meter], None]
     ) -> list[ProfiledStep]:
         """Call `action` with a profiling meter; returns its recorded steps and writes the trace.
 
-        `about` is kept beside the trace, with the operators' self times. Whatever `action` raises passes
+        `about`, with at least mode and batch_size, is kept beside the trace, with the operators' self times
+        and with the reasons for which kernels of steps are unknown, counted. Whatever `action` raises passes
         through, and then no trace is written.
         """
         identity = UNSAFE.sub("_", identity)
-        session = self._session()
+        session = new_session(self._device)
+        self._separator.wait()  # what still runs would be work of which the trace has no call
         session.start()
-        profiling = ProfilingMeter(meter, session)
+        profiling = ProfilingMeter(meter, session.stop, STEPS_PER_TRACE)
         try:
+            self._separator.lead()
             action(profiling)
-            if self._cuda:
-                torch.cuda.synchronize()
+            self._separator.wait()
         finally:
-            if profiling.steps <= STEPS_PER_TRACE:
-                session.stop()
+            profiling.end()
         steps = self._write(session, identity, about)
         self._delete_old()
         return steps
@@ -97,16 +83,19 @@ class Profiler:
         session.export_chrome_trace(str(trace))
         with gzip.open(trace, "rt") as file:
             events = json.load(file)["traceEvents"]
-        steps = read_steps(events, self._cuda)
-        notes = {**about, "id": identity, "steps": len(steps), "operators": operator_table(events)[:50]}
+        counts = self._counts[about["mode"], about["batch_size"]]
+        steps = read_steps(events, self._device.type == "cuda", counts)
+        notes = {
+            **about,
+            "id": identity,
+            "steps": len(steps),
+            "kernels_unknown": Counter(step.unknown for step in steps if step.unknown is not None),
+            "operators": operator_table(without_lead(events))[:50],
+        }
         note = self._folder / f"{identity}.json"
         note.with_suffix(".part").write_text(json.dumps(notes))
         note.with_suffix(".part").replace(note)
         return steps
-
-    def _session(self) -> profile:
-        # One cycle, no schedule: acc_events is what a single start and stop amounts to.
-        return profile(activities=self._activities, acc_events=True)
 
     def _delete_old(self) -> None:
         notes = sorted(self._folder.glob("*.trace.json.gz"), key=os.path.getmtime, reverse=True)
@@ -136,18 +125,42 @@ class KernelTimes:
 
 
 def profile_step(step: Step, buffers: Buffers, phase: Phase = "decode") -> ProfiledStep:
-    """Profile one warm step without keeping a trace."""
-    cuda = buffers.token.is_cuda
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
-    step(*buffers.arguments(phase))
-    if cuda:
-        torch.cuda.synchronize()
-    with profile(activities=activities, acc_events=True) as session:
-        with record_function(STEP_MARK):
-            step(*buffers.arguments(phase))
-        if cuda:
-            torch.cuda.synchronize()
-    return read_steps(chrome_events(session), cuda)[0]
+    """Profile a warm step a few times, without keeping a trace; returns the typical one.
+
+    That is the one with the median kernel time among those whose kernels are known.
+    """
+    return typical_step(profile_steps(step, buffers.arguments(phase), PROFILED_STEPS))
+
+
+def profile_steps(step: Step, arguments: Arguments, count: int) -> list[ProfiledStep]:
+    """Profile a warm step `count` times in one session, each alone on the device; no trace is kept."""
+    device = arguments[0].device
+    step(*arguments)
+    events = record_steps(device, lambda: step(*arguments), count)
+    return read_steps(events, device.type == "cuda")
+
+
+def warm_profiler(device: torch.device) -> None:
+    """Run one session with work on `device`, and read it, so that libraries are loaded and attached.
+
+    It must be a process's first: see `profiler_session`.
+    """
+    record_steps(device, lambda: torch.zeros(1, device=device).add_(1), steps=1)
+
+
+def record_steps(device: torch.device, call: Callable[[], object], steps: int) -> list[dict[str, Any]]:
+    """The events of a session of `steps` marked calls of `call`, each fenced and followed by a separator."""
+    separator = Separator(device)
+    separator.launch()  # loads its kernel
+    separator.wait()
+    with new_session(device) as session:
+        separator.lead()
+        for _ in range(steps):
+            with record_function(STEP_MARK):
+                call()
+            separator.launch()
+            separator.wait()
+    return chrome_events(session)
 
 
 def chrome_events(session: profile) -> list[dict[str, Any]]:

@@ -1,17 +1,20 @@
-"""Reads what torch's profiler recorded: per step its operators, kernels, launch calls and device gaps.
+"""The words of a profiler's trace: its events, the marks of steps, and what is read of one step.
 
-The events are those of the Chrome trace format that Kineto writes (times in microseconds). A kernel belongs
-to the step in which its launch call was made, by its correlation id: a replayed graph of 90 kernels is 90
-kernels and one launch.
+The events are those of the Chrome trace format that Kineto writes (times in microseconds).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-STEP_MARK = "launchbound::step"
+Event = dict[str, Any]
+"""An event of the Chrome trace format as Kineto writes it; times in microseconds."""
+
+Matched = Literal["correlation", "window"]
+
+RUNTIME = frozenset({"cuda_runtime", "cuda_driver"})
 DEVICE_WORK = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 LAUNCH_CALLS = frozenset(
     {
@@ -21,7 +24,11 @@ LAUNCH_CALLS = frozenset(
 )  # fmt: skip
 GRAPH_LAUNCH_CALLS = frozenset({"cudaGraphLaunch", "cuGraphLaunch"})
 
-Event = dict[str, Any]
+STEP_MARK = "launchbound::step"
+"""The name of a step's mark, or what it begins with: see `is_step_mark`."""
+
+LEAD_MARK = "launchbound::lead"
+"""The name of the mark around discarded work at the begin of a session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +36,8 @@ class Gaps:
     """Seconds in which the device had no work between the first and the last of a step, by cause.
 
     `host_wait`: the next work had not been launched when the last one ended. `kernel_wait`: it had been
-    launched and took this long to start.
+    launched and took this long to start. Their sum is by the device's clock alone; what is the one and what
+    the other compares it with the host's, corrected by `clock_behind`.
     """
 
     host_wait_seconds: float
@@ -42,6 +50,10 @@ class ProfiledStep:
 
     `operators` counts the calls that the step made into the dispatcher, not those made by other operators;
     `copies` counts every `aten::copy_`, also those called by other operators.
+    `kernel_seconds` is the time in which the device ran any kernel of the step (the union of their
+    intervals); `kernel_sum_seconds` is the sum of their durations, which is more where streams overlap.
+    `matched` is how the device's work was found to be the step's. Where it is None on CUDA, `unknown` has the
+    reason, and kernels, their times and the gaps are None: a step has kernels, so their number is never 0.
     """
 
     operators: int
@@ -50,106 +62,55 @@ class ProfiledStep:
     launches: int | None = None
     graph_launches: int | None = None
     kernel_seconds: float | None = None
+    kernel_sum_seconds: float | None = None
     gaps: Gaps | None = None
+    matched: Matched | None = None
+    unknown: str | None = None
 
 
-def read_steps(events: Iterable[Event], cuda: bool) -> list[ProfiledStep]:
-    """The marked steps of a trace, in order of time."""
-    complete = [event for event in events if event.get("ph") == "X" and "dur" in event]
-    marks = sorted(_of(complete, {"user_annotation"}, STEP_MARK), key=lambda mark: mark["ts"])
-    every = _operators(complete)
-    operators = _outermost(every)
-    copies = [event for event in every if event["name"] == "aten::copy_"]
-    calls = [event for event in complete if event.get("cat") in {"cuda_runtime", "cuda_driver"}]
-    work = _by_correlation(_of(complete, DEVICE_WORK))
-    return [
-        _step(len(_inside(operators, m)), len(_inside(copies, m)), _inside(calls, m) if cuda else None, work)
-        for m in marks
-    ]
+def is_step_mark(event: Event) -> bool:
+    """Whether `event` marks a step: its name is STEP_MARK, or begins so and goes on with the step's shape."""
+    name: str = event["name"]
+    return event.get("cat") == "user_annotation" and (name == STEP_MARK or name.startswith(f"{STEP_MARK} "))
 
 
-def operator_table(events: Iterable[Event]) -> list[dict[str, Any]]:
-    """Self time per operator over a whole trace: name, calls, self_seconds; the largest first."""
-    totals: dict[str, tuple[int, float]] = {}
-    stack: list[tuple[Event, list[float]]] = []
-    for event in sorted(_operators(events), key=lambda event: (event["ts"], -event["dur"])):
-        while stack and event["ts"] >= stack[-1][0]["ts"] + stack[-1][0]["dur"]:
-            _settle(totals, *stack.pop())
-        if stack:
-            stack[-1][1].append(event["dur"])
-        stack.append((event, []))
-    while stack:
-        _settle(totals, *stack.pop())
-    rows = [{"name": n, "calls": calls, "self_seconds": micro / 1e6} for n, (calls, micro) in totals.items()]
-    return sorted(rows, key=lambda row: float(row["self_seconds"]), reverse=True)
+def step_marks(events: Iterable[Event]) -> list[Event]:
+    """The marks of steps, in order of time."""
+    return sorted(filter(is_step_mark, complete_events(events)), key=lambda mark: float(mark["ts"]))
 
 
-def _operators(events: Iterable[Event]) -> list[Event]:
-    """Calls into the dispatcher; compiled regions leave marks of the same category, without a namespace."""
-    return [e for e in events if e.get("cat") == "cpu_op" and e.get("ph") == "X" and "::" in e["name"]]
+def without_lead(events: Iterable[Event]) -> list[Event]:
+    """The complete events that do not begin within discarded work."""
+    complete = complete_events(events)
+    leads = [(event["ts"], event["ts"] + event["dur"]) for event in complete if event["name"] == LEAD_MARK]
+    return [e for e in complete if not any(begin <= e["ts"] < end for begin, end in leads)]
 
 
-def _settle(totals: dict[str, tuple[int, float]], event: Event, inner: list[float]) -> None:
-    calls, micro = totals.get(event["name"], (0, 0.0))
-    totals[event["name"]] = calls + 1, micro + max(0.0, event["dur"] - sum(inner))
+def complete_events(events: Iterable[Event]) -> list[Event]:
+    """Those with a begin and a length."""
+    return [event for event in events if event.get("ph") == "X" and "dur" in event]
 
 
-def _of(events: Iterable[Event], categories: Iterable[str], name: str | None = None) -> list[Event]:
-    chosen = set(categories)
-    return [e for e in events if e.get("cat") in chosen and (name is None or e["name"] == name)]
-
-
-def _inside(events: Sequence[Event], mark: Event) -> list[Event]:
+def inside(events: Iterable[Event], mark: Event) -> list[Event]:
+    """The events that begin within `mark`, by the host's clock."""
     begin = mark["ts"]
     end = begin + mark["dur"]
     return [event for event in events if begin <= event["ts"] < end]
 
 
-def _outermost(operators: Sequence[Event]) -> list[Event]:
-    """Operators that were not called by another one on their thread."""
-    until: dict[Any, float] = {}
-    found = []
-    for event in sorted(operators, key=lambda event: (event["ts"], -event["dur"])):
-        if event["ts"] >= until.get(event.get("tid"), -1.0):
-            found.append(event)
-            until[event.get("tid")] = event["ts"] + event["dur"]
-    return found
+def clock_behind(items: Iterable[tuple[Event | None, Event]]) -> float:
+    """By how many microseconds the device's clock lies behind the host's at least, from calls and their work.
+
+    No work begins before its call; where it does by the two clocks, they differ.
+    """
+    leads = (call["ts"] - item["ts"] for call, item in items if call is not None)
+    return max(0.0, max(leads, default=0.0))
 
 
-def _by_correlation(work: Iterable[Event]) -> dict[int, list[Event]]:
-    grouped: dict[int, list[Event]] = {}
-    for event in work:
-        grouped.setdefault(event["args"]["correlation"], []).append(event)
-    return grouped
-
-
-def _step(
-    operators: int, copies: int, calls: list[Event] | None, work: dict[int, list[Event]]
-) -> ProfiledStep:
-    if calls is None:
-        return ProfiledStep(operators=operators, copies=copies)
-    launched = [(call, item) for call in calls for item in work.get(call["args"]["correlation"], [])]
-    kernels = [item for _, item in launched if item["cat"] == "kernel"]
-    names = [call["name"] for call in calls]
-    return ProfiledStep(
-        operators=operators,
-        copies=copies,
-        kernels=len(kernels),
-        launches=sum(name in LAUNCH_CALLS for name in names),
-        graph_launches=sum(name in GRAPH_LAUNCH_CALLS for name in names),
-        kernel_seconds=sum(item["dur"] for item in kernels) / 1e6,
-        gaps=_gaps(launched),
+def typical_step(steps: Sequence[ProfiledStep]) -> ProfiledStep:
+    """Of steps that are alike the one with the median kernel time; the first where none is known."""
+    known = sorted(
+        (step for step in steps if step.kernel_seconds is not None),
+        key=lambda step: step.kernel_seconds or 0.0,
     )
-
-
-def _gaps(launched: list[tuple[Event, Event]]) -> Gaps:
-    host_wait = kernel_wait = 0.0
-    ended: float | None = None
-    for call, item in sorted(launched, key=lambda pair: pair[1]["ts"]):
-        begin = item["ts"]
-        if ended is not None and begin > ended:
-            ready = min(max(call["ts"] + call["dur"], ended), begin)
-            host_wait += ready - ended
-            kernel_wait += begin - ready
-        ended = max(ended or begin, begin + item["dur"])
-    return Gaps(host_wait / 1e6, kernel_wait / 1e6)
+    return known[(len(known) - 1) // 2] if known else steps[0]

@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from io import StringIO
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
+import torch
 from rich.console import Console
 
 from models.served import NoTwin
@@ -25,12 +27,14 @@ from service.anatomy.timeline.files import PAGE_FILE, TRACE_FILE, trace
 from service.anatomy.timeline.page import page
 from service.anatomy.timeline.show import paint, show
 from service.anatomy.timeline.study import TimelineArguments, draw_timeline
-from service.anatomy.timeline.tax import OF_DECODE, Tax, tax_by_floor, tax_by_kernels
+from service.anatomy.timeline.tax import OF_DECODE, Tax, Timed, tax_by_floor, tax_by_kernels
 from service.anatomy.timeline.tracks import TimelineFinding, tax_source_text
 from service.measure.cases import Bench
 from service.protocol.messages import Phase
 from service.statistics.intervals import Interval
+from service.step.kernel_matching import NOTHING_RECORDED
 from service.step.trace import STEP_MARK
+from tests.step.made_traces import KERNELS, replays, without_device_work
 from tests.support.anatomy_bench import quiet, small_bench
 
 pytestmark = pytest.mark.compiles
@@ -74,8 +78,12 @@ ON_CUDA = [
     event("cpu_op", "aten::elsewhere", 1060, 10, tid=2),
     event("kernel", "gemm", 1035, 50, correlation=7, stream=20),
     event("gpu_memcpy", "Memcpy", 1110, 30, correlation=8, stream=20),
-    event("kernel", "of another step", 1120, 5, correlation=5, stream=20),
+    event("cuda_runtime", "cudaLaunchKernel", 1130, 5, correlation=5),
+    event("kernel", "of another step", 1160, 5, correlation=5, stream=20),
 ]
+
+REPLAYS = replays(3, kernel_id=lambda step: 9000 + step)
+"""The correlation ids of kernels are of no launch in this trace."""
 
 
 def wall(median: float, low: float, high: float) -> Interval:
@@ -163,6 +171,47 @@ def test_device_work_hangs_on_the_call_that_launched_it_and_may_end_after_the_ca
     assert "aten::elsewhere" not in {block.name for block in step.blocks}
     assert step.profiled_seconds == pytest.approx(140e-6)
     assert step.counted.kernel_seconds == pytest.approx(50e-6)
+
+
+def test_kernels_that_are_matched_by_window_hang_on_the_replay_that_started_them() -> None:
+    step = read_step(REPLAYS, cuda=True)
+    device = [block for block in step.blocks if block.lane == "device"]
+    assert (len(device), step.counted.matched) == (KERNELS, "window")
+    assert {step.blocks[b.launched_by].name for b in device if b.launched_by is not None} == {
+        "cudaGraphLaunch"
+    }
+    assert all(block.launched_by is not None for block in device)
+
+
+def test_a_device_whose_clock_lies_behind_is_drawn_after_the_calls_that_launched_its_work() -> None:
+    step = read_step(replays(3, device_clock=-400.0), cuda=True)
+    for block in step.blocks:
+        if block.launched_by is not None:
+            assert block.begin_us >= step.blocks[block.launched_by].begin_us
+    first = next(block for block in step.blocks if block.lane == "device")
+    assert first.begin_us == 5.0  # with its launch call: more is not known
+
+
+def test_unknown_kernels_are_no_device_blocks_and_no_tax_rather_than_one_of_100_percent(
+    monkeypatch: pytest.MonkeyPatch, finding: TimelineFinding
+) -> None:
+    unknown = read_step(without_device_work(REPLAYS), cuda=True)
+    assert {block.lane for block in unknown.blocks} == {"host"}
+    assert unknown.counted.kernels is None
+    monkeypatch.setattr(timeline, "record_step", lambda *_: unknown)
+    bench = cast("Any", SimpleNamespace(device=torch.device("cuda")))
+    case = cast("Any", SimpleNamespace(mode="reduce-overhead", phase="decode"))
+    track = timeline._track(bench, Timed(case, [1e-3] * 9), None)
+    assert (track.kernels, track.kernel_seconds, track.tax) == (None, None, None)
+    assert track.launches == 1
+    shown = msgspec.structs.replace(finding, device="cuda", tracks=[track])
+    assert tax_source_text(shown) == f"not known: {NOTHING_RECORDED}"
+    assert "100 %" not in page(shown).split("<script", 1)[0]
+
+
+def test_the_step_that_is_shown_is_one_whose_kernels_are_known() -> None:
+    events = replays(5, kernels=lambda step: 20 if step in (1, 2) else KERNELS)
+    assert read_step(events, cuda=True).counted.kernels == KERNELS
 
 
 def test_launches_and_what_they_started_are_joined_by_an_arrow_in_the_trace(finding: TimelineFinding) -> None:

@@ -78,3 +78,10 @@ def test_the_engine_gets_what_concerns_it(tmp_path: Path) -> None:
     engine = settings.engine_settings("ipc:///x")
     assert (engine.address, engine.modes, engine.batch_sizes) == ("ipc:///x", ["eager"], [2])
     assert (engine.cache_folder, engine.threads, engine.device) == (str(tmp_path), 1, "cpu")
+
+
+@pytest.mark.parametrize(("value", "asked_for"), [(None, False), ("1", True), ("0", False)])
+def test_nvtx_ranges_are_opt_in(monkeypatch: pytest.MonkeyPatch, value: str | None, asked_for: bool) -> None:
+    if value is not None:
+        monkeypatch.setenv("LAUNCHBOUND_NVTX", value)
+    assert Settings().engine_settings("here").nvtx == asked_for

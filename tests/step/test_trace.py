@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch.profiler import record_function
 
-from service.step.trace import STEP_MARK, operator_table, read_steps
-
-
-def event(
-    category: str, name: str, begin: float, length: float, correlation: int | None = None
-) -> dict[str, Any]:
-    arguments = {} if correlation is None else {"correlation": correlation}
-    return {"ph": "X", "cat": category, "name": name, "ts": begin, "dur": length, "tid": 1, "args": arguments}
-
+from service.step.operator_events import operator_table
+from service.step.step_reading import read_steps
+from service.step.trace import STEP_MARK
+from tests.step.made_traces import event
 
 TWO_STEPS = [
-    event("user_annotation", STEP_MARK, 0, 100),
+    event("user_annotation", f"{STEP_MARK} prefill 16/64", 0, 100),
     event("cpu_op", "aten::linear", 1, 20),
     event("cpu_op", "aten::mm", 2, 15),
     event("cpu_op", "aten::copy_", 3, 2),
@@ -30,7 +24,7 @@ TWO_STEPS = [
     event("cuda_runtime", "cudaLaunchKernel", 60, 10, 8),
     event("kernel", "gemm", 12, 20, 7),
     event("kernel", "add", 75, 5, 8),
-    event("user_annotation", STEP_MARK, 200, 50),
+    event("user_annotation", f"{STEP_MARK} decode 1/64", 200, 50),
     event("cpu_op", "Torch-Compiled Region: 0/0", 201, 40),
     event("cuda_runtime", "cudaGraphLaunch", 205, 10, 9),
     *(event("kernel", f"k{n}", 220 + 10 * n, 6, 9) for n in range(3)),
@@ -69,7 +63,7 @@ def test_idle_gaps_are_split_into_waiting_for_the_host_and_waiting_to_start() ->
 
 def test_without_a_device_there_are_no_kernels_rather_than_none_of_them() -> None:
     step = read_steps(TWO_STEPS, cuda=False)[0]
-    assert step.kernels is step.launches is step.kernel_seconds is step.gaps is None
+    assert step.kernels is step.launches is step.kernel_seconds is step.gaps is step.unknown is None
 
 
 def test_self_time_leaves_out_what_an_operator_called() -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from models.served import NoTwin
 from service.anatomy.errors import StudyError
-from service.anatomy.operators.device_work import device_work
+from service.anatomy.operators.device_work import NO_DEVICE, device_work
 from service.anatomy.progress import Report
 from service.anatomy.resolve import resolve_case
 from service.measure.cases import Bench, Case
@@ -145,7 +145,7 @@ def _floors(bench: Bench, mode: str, batches: list[int], report: Report) -> dict
 
 def _on_cuda(bench: Bench, case: Case, hosts: list[float]) -> DispatchSplit:
     work = device_work(bench, case)
-    seconds = work.kernel_seconds if work is not None else None
-    if seconds is None:
-        raise StudyError("unsupported_here", "the profiler saw no kernels: is CUPTI allowed here?")
-    return measured_split(median_interval(hosts), seconds)
+    if work is None or work.kernel_seconds is None:
+        reason = work.unknown if work is not None else NO_DEVICE
+        raise StudyError("unsupported_here", f"kernel time is unknown: {reason}")
+    return measured_split(median_interval(hosts), work.kernel_seconds)

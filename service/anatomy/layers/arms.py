@@ -77,8 +77,7 @@ class Arm:
             return quickest / times
 
     def _loop(self, device: torch.device, times: int) -> float:
-        if device.type == "cuda":
-            torch.cuda.synchronize()
+        _wait(device)
         return self.run(times)
 
 
@@ -139,9 +138,15 @@ def calls_per_loop(arm: Arm, device: torch.device) -> int:
 
 def _wall_seconds(arm: Arm, device: torch.device, times: int) -> float:
     with arm.state.entered(device):
+        _wait(device)
         began = perf_counter()
         arm.run(times)
         return perf_counter() - began
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
 
 
 def time_arms(

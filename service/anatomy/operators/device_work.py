@@ -11,7 +11,9 @@ from service.measure.cases import Bench, Case
 from service.step.profiling import profile_step
 from service.step.trace import ProfiledStep
 
-STEPS = 5
+REPORTED = "called a synchronizing CUDA operation"
+"""torch's own text for a wait. When the mode is set it also warns that this is a prototype."""
+
 NO_DEVICE = "on a CPU operators run where they are called: there are no launches and no kernels to count"
 
 
@@ -19,14 +21,15 @@ def device_work(bench: Bench, case: Case) -> ProfiledStep | None:
     """The profiled step with the median kernel time of a few; None on a CPU."""
     if bench.device.type != "cuda":
         return None
-    steps = [profile_step(case.step, case.buffers, case.phase) for _ in range(STEPS)]
-    return sorted(steps, key=lambda step: step.kernel_seconds or 0.0)[STEPS // 2]
+    bench.synchronise()
+    return profile_step(case.step, case.buffers, case.phase)
 
 
 def reported_waits(bench: Bench, case: Case) -> list[str]:
     """The lines of one step that CUDA's sync debug mode reports; empty on a CPU."""
     if bench.device.type != "cuda":
         return []
+    bench.synchronise()
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -35,4 +38,4 @@ def reported_waits(bench: Bench, case: Case) -> list[str]:
             case.call()
         finally:
             torch.cuda.set_sync_debug_mode(before)
-    return [str(SourceLine.in_file(w.filename, w.lineno)) for w in caught if "synchroniz" in str(w.message)]
+    return [str(SourceLine.in_file(w.filename, w.lineno)) for w in caught if REPORTED in str(w.message)]

@@ -53,7 +53,8 @@ class DispatchShare(msgspec.Struct, frozen=True, kw_only=True):
 class OperatorsFinding(msgspec.Struct, frozen=True, kw_only=True):
     """One step. `step_seconds` is the whole step on a CPU; on CUDA it is the time until the call returns.
 
-    `kernels` and `launches` are None on a CPU, with the reason in `no_device`. The fields from `graphs` to
+    `kernels` and `launches` are None on a CPU, and `kernels` where the profiler lost some, with the reason in
+    `no_device`. The fields from `graphs` to
     `generated_code` are None for modes that are not compiled.
     `operators_seconds`, which is `operators_share` of `step_seconds`, are spent in the listed calls: as
     profiled, less `event_seconds` per inner event. The rest is Python, binding and composite operators (in

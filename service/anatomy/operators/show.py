@@ -52,10 +52,16 @@ def _head(finding: OperatorsFinding, console: Console) -> None:
         f"  profiler            {finding.profiled_seconds.median_seconds * MICRO:.1f} µs per step under it, "
         f"{finding.event_seconds * MICRO:.2f} µs per event taken off; all parts {finding.accounted_share:.0%}"
     )
-    if finding.no_device:
-        console.print(f"  launches            none: {finding.no_device}")
-    else:
-        console.print(f"  launches            {finding.launches}, kernels {finding.kernels}")
+    console.print(f"  launches            {_launches(finding)}")
+
+
+def _launches(finding: OperatorsFinding) -> str:
+    if finding.no_device is None:
+        return f"{finding.launches}, kernels {finding.kernels}"
+    if finding.device == "cpu":
+        return f"none: {finding.no_device}"
+    seen = "unknown" if finding.launches is None else finding.launches
+    return f"{seen}, kernels unknown: {finding.no_device}"
 
 
 def _step_label(finding: OperatorsFinding) -> str:

@@ -141,7 +141,7 @@ def _finding(
         syncs=syncs(operators, listed.records) + waits,
         kernels=work.kernels if work else None,
         launches=work.launches if work else None,
-        no_device=None if work else NO_DEVICE,
+        no_device=work.unknown if work else NO_DEVICE,
         native=native,
         prepare_seconds=prepared,
         notes=notes,
@@ -151,7 +151,8 @@ def _finding(
 
 def _dispatch(bench: Bench, case: Case, step: Interval, work: ProfiledStep | None) -> DispatchShare | None:
     if work is not None:
-        return DispatchShare.of(measured_split(step, work.kernel_seconds or 0.0))
+        kernels = work.kernel_seconds
+        return None if kernels is None else DispatchShare.of(measured_split(step, kernels))
     bucket = case.buffers.bucket
     found = floors(bench, case.mode, [bucket]).get(bucket)
     return None if found is None else DispatchShare.of(split_by_floor(found, step))

@@ -81,6 +81,7 @@ def time_operators(
     while len(plain) < LEAST_STEPS or (len(plain) < MOST_STEPS and clock() - began < BUDGET_SECONDS):
         for _ in range(size.lead):
             case.call_seconds()
+        bench.synchronise()
         for _ in range(size.steps):
             plain.append(case.call_seconds())
             bench.synchronise()

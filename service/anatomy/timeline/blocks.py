@@ -7,17 +7,27 @@ from statistics import median_low
 from typing import Any, Literal
 
 import msgspec
-from torch.profiler import ProfilerActivity, profile, record_function
 
 from service.measure.cases import Bench, Case
-from service.step.profiling import chrome_events
-from service.step.trace import DEVICE_WORK, LAUNCH_CALLS, STEP_MARK, Event, ProfiledStep, read_steps
+from service.step.kernel_matching import StepWork, match_work
+from service.step.profiling import record_steps
+from service.step.step_reading import read_steps
+from service.step.trace import (
+    DEVICE_WORK,
+    LAUNCH_CALLS,
+    RUNTIME,
+    Event,
+    ProfiledStep,
+    clock_behind,
+    complete_events,
+    inside,
+    step_marks,
+)
 from service.step.untimed import LEAD_STEPS_UNDER_PROFILER
 
 STEPS = 9
 
 OF_AUTOGRAD = frozenset({"detach", "detach_"})
-RUNTIME = frozenset({"cuda_runtime", "cuda_driver"})
 
 Lane = Literal["host", "device"]
 BlockKind = Literal["operator", "compiled", "launch", "runtime", "mark", "kernel", "copy"]
@@ -27,7 +37,8 @@ class TraceBlock(msgspec.Struct, frozen=True, kw_only=True):
     """An event of the trace, `begin_us` after the step began. `depth` counts enclosing blocks of its lane.
 
     `row` is the host's thread or the device's stream; `launched_by` is the index of the host block whose call
-    launched this device block, None on the host.
+    launched this device block, None on the host, and where that is not known. Device blocks are placed by the
+    device's clock, later where the first of them would begin before its launch call.
     """
 
     name: str
@@ -44,6 +55,7 @@ class StepBlocks(msgspec.Struct, frozen=True, kw_only=True):
     """The step of median length among those recorded; `profiled_seconds` lasts until its last block's end.
 
     The profiler lengthens a step, the more so the more blocks it has. `counted` are the sums of its trace.
+    Where its kernels are unknown, with the reason in `counted.unknown`, there are no device blocks.
     """
 
     blocks: list[TraceBlock]
@@ -53,26 +65,26 @@ class StepBlocks(msgspec.Struct, frozen=True, kw_only=True):
 
 def record_step(bench: Bench, case: Case) -> StepBlocks:
     """Profile a few steps of `case` and take the one of median length."""
-    activities = [ProfilerActivity.CPU]
-    if bench.device.type == "cuda":
-        activities.append(ProfilerActivity.CUDA)
-    with profile(activities=activities, acc_events=True) as session:
-        for _ in range(LEAD_STEPS_UNDER_PROFILER + STEPS):
-            with record_function(STEP_MARK):
-                case.call()
-            bench.synchronise()
-    return read_step(chrome_events(session), bench.device.type == "cuda", LEAD_STEPS_UNDER_PROFILER)
+    events = record_steps(bench.device, case.call, LEAD_STEPS_UNDER_PROFILER + STEPS)
+    return read_step(events, bench.device.type == "cuda", LEAD_STEPS_UNDER_PROFILER)
 
 
 def read_step(events: list[Event], cuda: bool, skip: int = 0) -> StepBlocks:
-    """The marked step of median length, after `skip` others. Raises ValueError where there is none."""
-    complete = [event for event in events if event.get("ph") == "X" and "dur" in event]
-    marks = [e for e in complete if e["name"] == STEP_MARK and e.get("cat") == "user_annotation"]
-    marks.sort(key=lambda mark: mark["ts"])
-    counted = read_steps(events, cuda)
-    found = [(_blocks(complete, mark, cuda), step) for mark, step in zip(marks, counted, strict=True)][skip:]
-    if not found:
+    """The marked step of median length, after `skip` others, of those with known kernels if there are any.
+
+    Raises ValueError where there is no step.
+    """
+    complete = complete_events(events)
+    marks = step_marks(events)
+    work = match_work(complete, marks) if cuda else [StepWork([])] * len(marks)
+    recorded = list(zip(marks, work, read_steps(events, cuda), strict=True))[skip:]
+    known = [one for one in recorded if one[2].matched is not None] or recorded
+    if not known:
         raise ValueError("no marked step in this trace")
+    found = [
+        (_blocks(complete, mark, own.items if step.matched is not None else []), step)
+        for mark, own, step in known
+    ]
     ends = [max(_end(block) for block in blocks) for blocks, _ in found]
     middle = ends.index(median_low(ends))
     blocks, step = found[middle]
@@ -89,23 +101,17 @@ def outermost(blocks: Iterable[TraceBlock], kinds: set[BlockKind]) -> Iterator[T
             yield block
 
 
-def _blocks(events: list[Event], mark: Event, cuda: bool) -> list[TraceBlock]:
-    begin, end = mark["ts"], mark["ts"] + mark["dur"]
-    inside = [event for event in events if begin <= event["ts"] < end]
-    on_host = [e for e in inside if e["tid"] == mark["tid"] or e.get("cat") in RUNTIME]
+def _blocks(events: list[Event], mark: Event, work: list[tuple[Event | None, Event]]) -> list[TraceBlock]:
+    begin = mark["ts"]
+    on_host = [e for e in inside(events, mark) if e["tid"] == mark["tid"] or e.get("cat") in RUNTIME]
     host = sorted(on_host, key=lambda event: (event["ts"], -event["dur"], event is not mark))
     blocks = [_block(event, begin, "host", depth) for event, depth in _nested(host)]
-    if not cuda:
-        return blocks
-    calls = {
-        event["args"]["correlation"]: index
-        for index, event in enumerate(host)
-        if "correlation" in event.get("args", {}) and event.get("cat") in RUNTIME
-    }
-    work = [e for e in events if e.get("cat") in DEVICE_WORK and e["args"].get("correlation") in calls]
-    for event in sorted(work, key=lambda event: event["ts"]):
-        block = _block(event, begin, "device", 0)
-        blocks.append(msgspec.structs.replace(block, launched_by=calls[event["args"]["correlation"]]))
+    places = {id(event): place for place, event in enumerate(host)}
+    behind = clock_behind(work)
+    for call, item in work:
+        launched_by = None if call is None else places[id(call)]
+        block = _block(item, begin - behind, "device", 0)
+        blocks.append(msgspec.structs.replace(block, launched_by=launched_by))
     return blocks
 
 

@@ -85,7 +85,7 @@ def _track(bench: Bench, timed: Timed, missing: str | None) -> Track:
         reason=effect.reason,
         wall=wall,
         tax=tax,
-        no_tax=missing,
+        no_tax=missing or counted.unknown,
         profiled_seconds=recorded.profiled_seconds,
         stretch=recorded.profiled_seconds / wall.value,
         operators=counted.operators,

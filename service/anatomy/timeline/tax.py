@@ -27,13 +27,15 @@ HOW_ON_CPU = (
     "The profiler's own nesting is not used: it adds to every operator that it records"
 )
 OF_DECODE = "This step is a prefill, and the floor is nevertheless that of a decode step"
-HOW_ON_CUDA = "1 − kernel durations, by the device's clock, over the step's wall time without a profiler"
+HOW_ON_CUDA = (
+    "1 − the time in which a kernel ran, by the device's clock, over the step's wall time without a profiler"
+)
 
 
 class Tax(msgspec.Struct, frozen=True, kw_only=True):
     """Share of a step's wall time in which no kernel ran.
 
-    `floor`: a lower estimate, from a decode step's dispatch floor. `kernels`: from their summed durations.
+    `floor`: a lower estimate, from a decode step's dispatch floor. `kernels`: from the time in which any ran.
     `how` explains that in a sentence.
     """
 

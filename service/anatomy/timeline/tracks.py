@@ -16,8 +16,8 @@ class Track(msgspec.Struct, frozen=True, kw_only=True):
     """One mode's step. Blocks are timed from its begin under the profiler, `profiled_seconds` in all.
 
     `wall` is the step's seconds without a profiler, and `stretch` the profiled step over it: blocks give the
-    order of events, `wall` and `tax` their length. `kernels` and `launches` are None on a CPU. Where `tax` is
-    None, `no_tax` has the reason.
+    order of events, `wall` and `tax` their length. `kernels` and `launches` are None on a CPU, and `kernels`
+    where the profiler lost some. Where `tax` is None, `no_tax` has the reason.
     """
 
     mode: str
@@ -59,6 +59,8 @@ def tax_text(track: Track) -> str:
 
 
 def tax_source_text(finding: TimelineFinding) -> str:
-    """How the tax was obtained, or why it is unknown."""
-    first = finding.tracks[0]
-    return first.tax.how if first.tax is not None else f"not known: {first.no_tax}"
+    """How the tax was obtained, or why it is unknown; both where the tracks differ."""
+    hows = dict.fromkeys(
+        track.tax.how if track.tax is not None else f"not known: {track.no_tax}" for track in finding.tracks
+    )
+    return "; ".join(hows)

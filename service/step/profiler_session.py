@@ -1,0 +1,57 @@
+"""Sessions of torch's profiler: what runs in them beside the steps, so that their kernels can be found.
+
+On CUDA every session contains work on the device that is no step's. Reported of Kineto and CUPTI: the first
+kernels of a session are dropped, because the device's clock still lies behind (pytorch issue 192021), and a
+first session without device work left later ones without kernels. And the plain launch between two steps is
+what separates them in a trace whose correlation ids are wrong: see `kernel_matching`.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from service.step.trace import LEAD_MARK
+
+LEAD_SECONDS = 0.005
+"""Of discarded work before the first mark of a session. How long is enough is not known: steps that lose
+kernels nevertheless have unknown ones."""
+
+
+class Separator:
+    """A plain launch of a small kernel, outside of every mark; does nothing on a CPU.
+
+    Its memory is allocated here, so that a session contains nothing else of it.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._value = torch.zeros(1, device=device) if device.type == "cuda" else None
+
+    def launch(self) -> None:
+        """Launch it once."""
+        if self._value is not None:
+            self._value.add_(1)
+
+    def lead(self) -> None:
+        """Launch it for LEAD_SECONDS, then wait for the device: the begin of a session, before any mark."""
+        if self._value is None:
+            return
+        with record_function(LEAD_MARK):
+            began = perf_counter()  # behind the mark: a session's first takes milliseconds
+            while perf_counter() - began < LEAD_SECONDS:
+                self.launch()
+                self.wait()
+
+    def wait(self) -> None:
+        """Wait for the device."""
+        if self._value is not None:
+            torch.cuda.synchronize()
+
+
+def new_session(device: torch.device) -> profile:
+    """A session that has not begun, of the host and, on CUDA, the device."""
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
+    # One cycle, no schedule: acc_events is what a single start and stop amounts to.
+    return profile(activities=activities, acc_events=True)

@@ -1,0 +1,77 @@
+"""Kernel numbers on a real device: the same in every session of a process, by id or by window."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.autograd.profiler import profile as host_profile
+
+from service.measure.cases import Bench, Case
+from service.protocol.messages import EngineSettings
+from service.step.marking import NvtxMeter
+from service.step.meters import Readings, new_meter
+from service.step.profiling import profile_step, warm_profiler
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+SESSIONS = 4
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    cache = str(tmp_path_factory.mktemp("cache"))
+    made = Bench(
+        EngineSettings(
+            address="", modes=["inference_mode", "reduce-overhead"], batch_sizes=[4], cache_folder=cache
+        )
+    )
+    warm_profiler(made.device)
+    return made
+
+
+@pytest.fixture(params=["inference_mode", "reduce-overhead"])
+def case(request: pytest.FixtureRequest, bench: Bench) -> Case:
+    return bench.case(request.param, 4)
+
+
+def test_every_session_finds_the_same_kernels_and_says_how(case: Case) -> None:
+    found = [profile_step(case.step, case.buffers, case.phase) for _ in range(SESSIONS)]
+    assert [step.unknown for step in found] == [None] * SESSIONS
+    assert {step.matched for step in found} <= {"correlation", "window"}
+    assert len({step.kernels for step in found}) == 1
+    assert len({step.launches for step in found}) == 1
+
+
+def test_plain_launches_are_as_many_as_kernels_and_a_replay_is_one(bench: Bench) -> None:
+    plain, replayed = (
+        profile_step(bench.case(mode, 4).step, bench.buffers[4])
+        for mode in ("inference_mode", "reduce-overhead")
+    )
+    assert plain.launches == plain.kernels
+    assert (replayed.launches, replayed.graph_launches) == (1, 1)
+    assert replayed.kernels is not None
+    assert replayed.kernels > 1
+
+
+def test_the_union_of_kernels_is_at_most_their_sum(case: Case) -> None:
+    step = profile_step(case.step, case.buffers, case.phase)
+    assert step.kernel_seconds is not None
+    assert step.kernel_sum_seconds is not None
+    assert 0 < step.kernel_seconds <= step.kernel_sum_seconds
+
+
+def test_a_session_of_the_host_alone_does_not_blind_later_ones(case: Case) -> None:
+    with host_profile():
+        case.call()
+    assert profile_step(case.step, case.buffers, case.phase).kernels is not None
+
+
+def test_steps_run_inside_nvtx_ranges(bench: Bench, case: Case) -> None:
+    meter, readings = NvtxMeter(new_meter(bench.device, 4)), Readings()
+    with torch.no_grad():
+        _, greedy = meter.run(case.step, case.arguments, readings)
+        assert len(meter.fetch(greedy, readings)) == 4
+    assert readings.steps == 1

@@ -1,0 +1,199 @@
+"""A session's work beside its steps, what a profiled step is, and the notes of a trace."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from service.step import profiler_session, profiling
+from service.step.buffers import Buffers
+from service.step.meters import HostMeter, Meter, Readings
+from service.step.profiler_session import Separator
+from service.step.profiling import (
+    PROFILED_STEPS,
+    STEPS_PER_TRACE,
+    KernelTimes,
+    Profiler,
+    profile_step,
+    record_steps,
+)
+from service.step.step_reading import read_steps
+from service.step.trace import Event, ProfiledStep, is_step_mark
+from tests.step.made_steps import arguments, step
+from tests.step.made_traces import replays, without_device_work
+
+CPU = torch.device("cpu")
+
+ABOUT = {"mode": "eager", "batch_size": 1, "created": 1.0}
+
+SEPARATING = "aten::digamma_"
+
+
+class VisibleSeparator(Separator):
+    """Its operator runs on the CPU, under a name that no step uses; each wait is another operator."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        self._value = torch.ones(1)
+
+    def launch(self) -> None:
+        assert self._value is not None
+        self._value.digamma_()
+
+    def wait(self) -> None:
+        torch.zeros(1).erfinv_()
+
+
+def order(events: list[Event]) -> str:
+    """The session in order of time: m a mark, s a separator, w a wait; equal neighbours once."""
+    letters = {SEPARATING: "s", "aten::erfinv_": "w"}
+    found = ""
+    for one in sorted((e for e in events if e.get("ph") == "X"), key=lambda e: (e["ts"], -e["dur"])):
+        letter = "m" if is_step_mark(one) else letters.get(one["name"], "")
+        found += letter
+    while "swsw" in found:
+        found = found.replace("swsw", "sw")
+    return found
+
+
+def test_before_the_first_mark_of_a_session_the_device_works_and_is_waited_for_and_between_marks_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(profiling, "Separator", VisibleSeparator)
+    events = record_steps(CPU, lambda: torch.zeros(1).neg_(), steps=3)
+    assert order(events) == "sw" + "msw" * 3
+
+
+def test_a_request_begins_behind_discarded_work_and_ends_with_a_wait(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    recorded: list[Event] = []
+
+    def noted(events: list[Event], *_: object) -> list[ProfiledStep]:
+        recorded.extend(events)
+        return []
+
+    monkeypatch.setattr(profiling, "Separator", VisibleSeparator)
+    monkeypatch.setattr(profiling, "read_steps", noted)
+
+    def action(meter: Meter) -> None:
+        for _ in range(2):
+            meter.run(step, arguments(1, 64), Readings())
+
+    Profiler(CPU, tmp_path).run("a", ABOUT, HostMeter(), action)
+    assert order(recorded) == "swmmw"
+    notes = json.loads((tmp_path / "a.json").read_text())
+    named = {row["name"] for row in notes["operators"]}
+    assert "aten::zeros" in named
+    assert SEPARATING not in named
+
+
+def test_discarded_work_lasts_as_long_as_what_may_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, *(seconds / 1000 for seconds in (1, 2, 3, 4, 5, 6))])
+    monkeypatch.setattr(profiler_session, "perf_counter", lambda: next(clock))
+    launches: list[int] = []
+    monkeypatch.setattr(VisibleSeparator, "launch", lambda _: launches.append(1))
+    VisibleSeparator(CPU).lead()
+    assert len(launches) == 4
+    assert next(clock) == 0.006
+
+
+def test_on_a_cpu_nothing_separates_and_nothing_is_discarded() -> None:
+    events = record_steps(CPU, lambda: torch.zeros(1).neg_(), steps=2)
+    names = [e["name"] for e in events if e.get("cat") == "cpu_op"]
+    assert names.count("aten::neg_") == 2
+    assert "aten::add_" not in names
+    assert order(events) == "mm"
+
+
+def test_a_profiled_step_is_the_typical_one_of_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def counted(*_: object) -> Any:
+        calls.append(1)
+        return step()
+
+    row = torch.zeros(2, dtype=torch.int64)
+    tokens, _, _, cache = arguments(1, 64)
+    buffers = Buffers(
+        bucket=2,
+        chunks={16: tokens},
+        token=tokens,
+        token_row=row,
+        positions=row,
+        last=row,
+        one=row,
+        caches={64: cache},
+    )
+    found = profile_step(counted, buffers)
+    assert len(calls) == 1 + PROFILED_STEPS  # the first is not recorded
+    assert found.kernels is None
+    assert found.unknown is None
+    typical = ProfiledStep(operators=7, copies=0)
+    monkeypatch.setattr(
+        profiling, "typical_step", lambda steps: typical if len(steps) == PROFILED_STEPS else None
+    )
+    assert profile_step(counted, buffers) is typical
+
+
+def test_the_notes_of_a_trace_count_the_steps_whose_kernels_are_unknown_by_reason(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    events = without_device_work(replays(4), until=1500.0)
+    profiler = Profiler(CPU, tmp_path)
+    monkeypatch.setattr(profiling, "read_steps", lambda *_: read_steps(events, cuda=True))
+    steps = profiler.run("a", ABOUT, HostMeter(), lambda _: None)
+    assert [found.kernels for found in steps] == [None, 90, 90, 90]
+    notes = json.loads((tmp_path / "a.json").read_text())
+    assert notes["kernels_unknown"] == {"1 of 1 launches have no kernel in the trace": 1}
+    assert notes["steps"] == 4
+
+
+def test_a_request_with_fewer_kernels_than_earlier_ones_of_its_mode_and_batch_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    traces = iter([replays(1), replays(1, kernels=lambda _: 70), replays(1, kernels=lambda _: 70)])
+    monkeypatch.setattr(
+        profiling, "read_steps", lambda _, cuda, counts: read_steps(next(traces), cuda=True, counts=counts)
+    )
+    profiler = Profiler(CPU, tmp_path)
+
+    def kernels(identity: str, **about: Any) -> list[int | None]:
+        steps = profiler.run(identity, ABOUT | about, HostMeter(), lambda _: None)
+        return [found.kernels for found in steps]
+
+    assert kernels("a") == [90]
+    assert kernels("b") == [None]
+    assert kernels("c", batch_size=4) == [70]
+
+
+def test_an_action_that_fails_leaves_no_trace_and_the_next_one_can_be_profiled(tmp_path: Path) -> None:
+    def failing(meter: Meter) -> None:
+        meter.run(step, arguments(1, 64), Readings())
+        raise RuntimeError("job")
+
+    profiler = Profiler(CPU, tmp_path)
+    with pytest.raises(RuntimeError, match="job"):
+        profiler.run("a", ABOUT, HostMeter(), failing)
+    assert list(tmp_path.iterdir()) == []
+
+    def longer(meter: Meter) -> None:
+        for _ in range(STEPS_PER_TRACE + 3):
+            meter.run(step, arguments(1, 64), Readings())
+
+    assert len(profiler.run("b", ABOUT, HostMeter(), longer)) == STEPS_PER_TRACE
+
+
+def test_kernel_times_leave_out_steps_whose_kernels_are_unknown() -> None:
+    def seconds(value: float | None) -> ProfiledStep:
+        return ProfiledStep(operators=0, copies=0, kernel_seconds=value)
+
+    times = KernelTimes()
+    times.add("eager", "decode", 1, [seconds(None), seconds(3.0), seconds(None)])
+    times.add("eager", "prefill", 1, [seconds(None)])
+    assert times.per_step("eager", "decode", 1) == 3.0
+    assert times.per_step("eager", "prefill", 1) is None
