@@ -7,10 +7,8 @@ import json
 import os
 import re
 import tempfile
-from collections import defaultdict, deque
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
@@ -22,6 +20,7 @@ from service.step.buffers import Arguments, Buffers
 from service.step.callables import Step
 from service.step.meters import Meter, Readings
 from service.step.trace import STEP_MARK, ProfiledStep, operator_table, read_steps
+from service.step.untimed import LEAD_STEPS_UNDER_PROFILER
 
 STEPS_PER_TRACE = 16
 """Steps of a request that are recorded; later ones run unprofiled, so that viewers can open the trace."""
@@ -29,8 +28,6 @@ STEPS_PER_TRACE = 16
 TRACES_KEPT = 20
 UNSAFE = re.compile(r"[^\w.-]")
 """Characters of an id, which a client may choose, that are replaced in a file's name."""
-
-SAMPLES_KEPT = 16
 
 
 class ProfilingMeter:
@@ -115,26 +112,6 @@ class Profiler:
             (self._folder / old.name.replace(".trace.json.gz", ".json")).unlink(missing_ok=True)
 
 
-class KernelTimes:
-    """Kernel seconds per step by (mode, phase, bucket), from profiled steps on CUDA."""
-
-    def __init__(self) -> None:
-        self._seconds: dict[tuple[str, Phase, int], deque[float]] = defaultdict(
-            lambda: deque(maxlen=SAMPLES_KEPT)
-        )
-
-    def add(self, mode: str, phase: Phase, bucket: int, steps: list[ProfiledStep]) -> None:
-        """Add the median of one request's steps of one phase; none where there is no device part."""
-        seconds = [step.kernel_seconds for step in steps if step.kernel_seconds is not None]
-        if seconds:
-            self._seconds[mode, phase, bucket].append(median(seconds))
-
-    def per_step(self, mode: str, phase: Phase, bucket: int) -> float | None:
-        """The median over the newest samples; None where none has been taken."""
-        samples = self._seconds.get((mode, phase, bucket))
-        return median(samples) if samples else None
-
-
 def profile_step(step: Step, buffers: Buffers, phase: Phase = "decode") -> ProfiledStep:
     """Profile one warm step without keeping a trace."""
     cuda = buffers.token.is_cuda
@@ -148,6 +125,19 @@ def profile_step(step: Step, buffers: Buffers, phase: Phase = "decode") -> Profi
         if cuda:
             torch.cuda.synchronize()
     return read_steps(chrome_events(session), cuda)[0]
+
+
+def profile_steps(step: Step, arguments: Arguments, count: int) -> list[ProfiledStep]:
+    """Profile `count` warm steps in one session on CUDA, each alone on the device; no trace is kept."""
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) as session:
+        for _ in range(LEAD_STEPS_UNDER_PROFILER):
+            step(*arguments)
+        torch.cuda.synchronize()
+        for _ in range(count):
+            with record_function(STEP_MARK):
+                step(*arguments)
+            torch.cuda.synchronize()
+    return read_steps(chrome_events(session), cuda=True)
 
 
 def chrome_events(session: profile) -> list[dict[str, Any]]:

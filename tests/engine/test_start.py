@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from service.engine import warmup
+from service.engine import capture, warmup
 from service.engine.local_inbox import LocalInbox, local_job
 from service.engine.loop import Engine
 from service.engine.stack_shares import StackShares
@@ -92,7 +92,8 @@ def test_a_mode_that_compiles_is_ready_before_it_has_floors_and_a_plain_one_has_
     positions = [inbox.position(wanted) for wanted in first]
     assert positions == sorted(set(positions))
     floors = inbox.modes[COMPILED].floors
-    assert {(floor.phase, floor.batch) for floor in floors} == {(p, b) for p in warmup.PHASES for b in (1, 2)}
+    expected = {(phase, batch) for phase in capture.PHASES for batch in (1, 2)}
+    assert {(floor.phase, floor.batch) for floor in floors} == expected
 
 
 @pytest.mark.usefixtures("one_compiles")
@@ -142,14 +143,14 @@ def test_modes_serve_while_the_first_floors_are_taken(
 def test_a_twin_that_cannot_be_built_fails_its_mode_with_the_reason_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = warmup.Warmup._twins
+    original = capture.Capture._twins
 
-    def failing(self: warmup.Warmup, configured: warmup.ConfiguredMode) -> object:
+    def failing(self: capture.Capture, configured: capture.ConfiguredMode) -> object:
         if configured.mode.name == COMPILED:
             raise RuntimeError("no twin today")
         return original(self, configured)
 
-    monkeypatch.setattr(warmup.Warmup, "_twins", failing)
+    monkeypatch.setattr(capture.Capture, "_twins", failing)
     inbox = run(tmp_path, EarlyInbox([], ready))
     assert inbox.modes[COMPILED].state == "failed"
     assert "no twin today" in (inbox.modes[COMPILED].detail or "")
