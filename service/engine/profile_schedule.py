@@ -13,8 +13,8 @@ clocks or of the prompts, and a quantile of latency up to the 99th hardly meets 
 front."""
 
 MOST_SHARE = 0.01
-"""At most this share of the engine's time goes into profiling by default: a profiled request takes a tenth of
-a second longer, which is much where requests take milliseconds."""
+"""At most this share of the engine's time goes into profiling by default: reading a trace takes as long as
+some twenty requests, and whatever arrives meanwhile waits."""
 
 
 class ProfileSchedule:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from time import perf_counter
 
 import msgspec
@@ -12,7 +13,7 @@ from torch._dynamo.exc import Unsupported
 from models.served import Served
 from service.engine.capture import PHASES, BuildStep, Capture
 from service.engine.cold_starts import ColdStarts
-from service.engine.compiler import load_compiler, read_compile_counts
+from service.engine.compiler import load_compiler, not_one_graph, read_compile_counts
 from service.engine.configured_mode import ConfiguredMode
 from service.engine.mode_checks import ParityCheck, verify_graph_replay
 from service.engine.stack_shares import StackShares
@@ -48,6 +49,7 @@ class Warmup:
         self._device = next(model.parameters()).device
         self.modes = {name: self._cold(MODES[name]) for name in modes}
         self.stacks = stacks
+        self._proofs: list[tuple[ConfiguredMode, Callable[[], None]]] = []
 
     def _cold(self, mode: Mode) -> ConfiguredMode:
         effect = mode.effect(self._device.type)
@@ -128,16 +130,15 @@ class Warmup:
                 yield from self._or_fail(configured, self._calibrate(configured))
 
     def finish(self) -> Iterator[None]:
-        """Prove graph replay, under the profiler, then give all other modes their floors.
+        """Prove graph replay, under the profiler, then give floors to the modes that serve without them yet.
 
-        A mode needs no twin to serve: one that takes seconds to compile waits until all modes are ready, and
-        until then its mode has no floors.
+        No mode needs a twin to serve, so one that takes seconds to compile waits until all modes are ready.
         """
-        for configured in self.modes.values():
-            if configured.status.state == "warming":
-                yield from self._or_fail(configured, self._prove(configured))
+        for configured, proof in self._proofs:
+            yield from self._or_fail(configured, self._prove(configured, proof))
         for configured in self.ready().values():
-            if self._compiles(configured):
+            effect = self._capture.effect(configured)
+            if effect.compiles or effect.graph_replay:
                 yield from self._or_fail(configured, self._calibrate(configured))
 
     def _or_fail(self, configured: ConfiguredMode, work: Iterator[None]) -> Iterator[None]:
@@ -145,20 +146,15 @@ class Warmup:
         try:
             yield from work
         except torch.AcceleratorError:
-            # The device's context is lost for every mode: the front starts a new engine.
-            raise
+            raise  # the device's context is lost for every mode: the front starts a new engine
         except Unsupported as error:
-            self._fail(configured, self._not_one_graph(error))
+            plain = [name for name, other in self.modes.items() if not self._compiles(other)]
+            self._fail(configured, not_one_graph(error, plain))
         except Exception as error:  # noqa: BLE001 - whatever a backend raises fails this mode, not the engine
             self._fail(configured, f"{type(error).__name__}: {error}"[:2000])
 
     def _compiles(self, configured: ConfiguredMode) -> bool:
         return self._capture.effect(configured).compiles
-
-    def _not_one_graph(self, error: Unsupported) -> str:
-        plain = [name for name, configured in self.modes.items() if not self._compiles(configured)]
-        remain = f"what remains: {', '.join(plain)}" if plain else "no configured mode remains: add eager"
-        return f"this model cannot be compiled as one graph; {remain}. {error}"[:2000]
 
     def _fail(self, configured: ConfiguredMode, detail: str) -> None:
         configured.steps.clear()
@@ -183,11 +179,14 @@ class Warmup:
         self._capture.count_graphs(configured, before, compiled_before=0)
         if not verdict.passed:
             self._fail(configured, "out of parity with eager: see `parity`")
-        elif not self._capture.effect(configured).graph_replay:
+        elif self._capture.effect(configured).graph_replay:
+            proof = partial(verify_graph_replay, configured, self._buffers, self._device)
+            self._proofs.append((configured, proof))
+        else:
             self.update(configured, state="ready")
 
-    def _prove(self, configured: ConfiguredMode) -> Iterator[None]:
-        verify_graph_replay(configured, self._buffers, self._device)
+    def _prove(self, configured: ConfiguredMode, proof: Callable[[], None]) -> Iterator[None]:
+        proof()
         self.update(configured, state="ready")
         yield
 
