@@ -18,7 +18,8 @@ class PhaseTimings(msgspec.Struct, frozen=True, kw_only=True):
     `wall` and `dispatch` include the operators that the engine issues beside the step: sampling after it, and
     on CUDA the copies that feed it. `period` is the whole time of the phase: from the beginning of its first
     call to that of the next phase's first call, or, for the last phase, to the end of its last fetch and of
-    the bookkeeping after it. So period less wall is what the engine does between steps.
+    the bookkeeping after it. So period less wall is what the engine does between steps. `device_span` is the
+    device's clock from before each call to its last work, idle time included: see `step.meters.Readings`.
     Where dispatch is estimated, `dispatch_low_seconds` and `dispatch_high_seconds` are its interval, and
     `clipped` says that the estimate was longer than the wall time, and was cut to it. `minor_faults` are page
     faults of the engine's thread. `dispatch_steps_seconds` holds one value per step where each step's
