@@ -57,7 +57,7 @@ def _floor() -> Panel:
 
 def _steps() -> list[Panel]:
     shown = {
-        "Decode step": ("wall", DECODE),
+        "Decode step": ("period", DECODE),
         "Dispatch of a decode step": ("dispatch", DECODE),
         "Kernel of a decode step": ("kernel", DECODE),
         "Prefill step": ("wall", PREFILL),
@@ -89,6 +89,28 @@ def _device() -> list[Panel]:
         graph(
             PanelStyle("Sync wait", "s", empty="no GPU"), Query(mean("request_sync_wait_seconds"), "{{mode}}")
         ),
+        graph(
+            PanelStyle("Decode step p95", "s", empty="no GPU"),
+            Query(quantile(0.95, "step_period_seconds", labels=decode), "{{mode}}"),
+        ),
+        *_by_its_own_witnesses(decode),
+    ]
+
+
+def _by_its_own_witnesses(decode: str) -> list[Panel]:
+    """What the engine found at warm-up: calls queued back to back, profiled steps, the profiler's cost."""
+    shown = {"Decode step on the device": "step_device_seconds", "Profiled kernels": "step_kernel_seconds"}
+    by_batch = [
+        bars_by_batch(
+            PanelStyle(title, "s", empty="no GPU"),
+            Query(f"avg by (mode, batch) ({series(name, decode)})", "{{mode}}"),
+        )
+        for title, name in shown.items()
+    ]
+    cost = Query(f"avg by (mode) ({series('profiler_dispatch_ratio')})", "ratio")
+    return [
+        *by_batch,
+        bars_by_mode(PanelStyle("Dispatch after the profiler", "suffix:×", width=24, empty="no GPU"), cost),
     ]
 
 

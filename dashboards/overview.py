@@ -66,7 +66,7 @@ def _table() -> Panel:
     columns = [
         Query(f"sum by (mode) (increase({series('requests_total')}[{SHOWN}])) > 0", "requests"),
         Query(speedup_over_eager(by_batch=False), "speed-up"),
-        seconds("step_batch_wall_seconds", "decode step", OF_MODE + DECODE),
+        seconds("step_batch_period_seconds", "decode step", OF_MODE + DECODE),
         seconds("request_duration_seconds", "request mean"),
         Query(quantile(0.95, "request_duration_seconds", window=SHOWN), "request p95"),
         seconds("time_to_first_token_seconds", "first token"),

@@ -66,8 +66,8 @@ def speedup_over_eager(by_batch: bool, window: str = SHOWN) -> str:
     With `by_batch` one series per (mode, batch); else their geometric mean per mode, so that a mode which
     got the larger batches does not appear slower. Eager is read whatever `$mode` is.
     """
-    eager = mean("step_batch_wall_seconds", "batch", OF_EAGER + DECODE, window)
-    each = mean("step_batch_wall_seconds", "mode, batch", OF_MODE + DECODE, window)
+    eager = mean("step_batch_period_seconds", "batch", OF_EAGER + DECODE, window)
+    each = mean("step_batch_period_seconds", "mode, batch", OF_MODE + DECODE, window)
     # The empty brackets keep the right side from being read as a list of labels.
     ratio = f"({eager}) / on (batch) group_right () ({each})"
     return ratio if by_batch else f"exp(avg by (mode) (ln({ratio})))"

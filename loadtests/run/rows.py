@@ -19,7 +19,8 @@ class RowPhase(msgspec.Struct, frozen=True, kw_only=True):
     Keys and values are those of `timings.prefill` and `timings.decode` in the response, as far as reports
     use them; None where the device does not measure a part. `dispatch_low_seconds` and
     `dispatch_high_seconds` are the interval of an estimated dispatch. `clipped`: the estimate was longer than
-    the phase, and was cut to it. `minor_faults` are page faults of the engine's thread.
+    the phase, and was cut to it. `minor_faults` are page faults of the engine's thread. `period_seconds` is
+    all the time of the phase, the engine's own work between steps included.
     """
 
     steps: int = 0
@@ -32,6 +33,7 @@ class RowPhase(msgspec.Struct, frozen=True, kw_only=True):
     dispatch_high_seconds: float | None = None
     clipped: bool = False
     minor_faults: int | None = None
+    period_seconds: float | None = None
 
 
 class RowSources(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,9 +24,10 @@ from rich.table import Table
 
 from service.engine.local_inbox import LocalInbox, local_job
 from service.engine.loop import Engine
-from service.protocol.messages import EngineSettings, Job, Outcome, PhaseTimings, ToFront
+from service.protocol.messages import EngineSettings, Job, Outcome, ToFront
 from service.protocol.modes import default_modes
 from service.protocol.status import ModeStatus
+from service.protocol.timings import PhaseTimings
 from service.statistics.intervals import paired_ratio
 from service.step.process_state import prepare_process
 from service.step.profiling import profile_step

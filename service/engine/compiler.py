@@ -1,11 +1,13 @@
-"""The compiler's counters of this process, and its start."""
+"""The compiler's counters of this process, its start, and what it cannot compile."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch._dynamo.exc import Unsupported
 from torch._dynamo.utils import counters
 
 from service.step.package import PACKAGES_MADE
@@ -55,3 +57,9 @@ def load_compiler(device: torch.device) -> None:
 
 def _trivial(x: Tensor) -> Tensor:
     return x + 1
+
+
+def not_one_graph(error: Unsupported, plain: Sequence[str]) -> str:
+    """Why a mode that compiles has failed, and which of the configured modes, `plain`, compile nothing."""
+    remain = f"what remains: {', '.join(plain)}" if plain else "no configured mode remains: add eager"
+    return f"this model cannot be compiled as one graph; {remain}. {error}"[:2000]

@@ -1,65 +1,95 @@
-"""Feeds a decode step: its tokens and positions, written into the static buffers between two steps."""
+"""Feeds a step: its tokens and positions, written into the static buffers between two steps."""
 
 from __future__ import annotations
 
 from ctypes import c_int64
+from time import perf_counter_ns
 from typing import Protocol
 
 from torch import Tensor
 
 from service.step.buffers import Buffers
+from service.step.meters import Readings
 
 
 class Feed(Protocol):
-    """Writes into the buffers of one bucket."""
+    """Writes into the buffers of one bucket; what that takes on CUDA goes to `readings.feed`."""
 
-    def put(self, tokens: Tensor, values: list[int]) -> None:
-        """Set the next step's tokens: `tokens`, int64 [bucket], whose values on the host are `values`."""
+    def put_chunk(self, chunk: Tensor, begin: int, last: Tensor, readings: Readings) -> None:
+        """Set a prefill step's inputs.
 
-    def advance(self) -> None:
-        """Move every row on by one position."""
+        `chunk`, int64 [bucket, length] on the host, has its tokens, `last`, int64 [bucket] there too, the
+        place of each row's last one in it; `begin` is the position of its first token.
+        """
+
+    def put(self, tokens: Tensor, values: list[int], readings: Readings) -> None:
+        """Set a decode step's tokens: `tokens`, int64 [bucket], whose values on the host are `values`."""
+
+    def advance(self, readings: Readings) -> None:
+        """Move every row on by one position, after a step."""
 
 
 class DeviceFeed:
-    """By operators on the device."""
+    """By operators on the device, which the host has to issue as it does the step's: they are dispatch."""
 
     def __init__(self, buffers: Buffers) -> None:
+        self._buffers = buffers
         self._token_row = buffers.token_row
         self._positions = buffers.positions
         self._one = buffers.one
 
-    def put(self, tokens: Tensor, values: list[int]) -> None:
-        """On the device, without a wait."""
-        self._token_row.copy_(tokens)
+    def put_chunk(self, chunk: Tensor, begin: int, last: Tensor, readings: Readings) -> None:
+        """Three operators, without a wait."""
+        began = perf_counter_ns()
+        _write_chunk(self._buffers, chunk, begin, last)
+        readings.feed.append(perf_counter_ns() - began)
 
-    def advance(self) -> None:
-        """One operator."""
+    def put(self, tokens: Tensor, values: list[int], readings: Readings) -> None:
+        """One operator on the device, without a wait."""
+        began = perf_counter_ns()
+        self._token_row.copy_(tokens)
+        readings.feed.append(perf_counter_ns() - began)
+
+    def advance(self, readings: Readings) -> None:
+        """One operator. It runs behind the step that `put` was called for, whose entry it is added to."""
+        began = perf_counter_ns()
         self._positions.add_(self._one)
+        readings.feed[-1] += perf_counter_ns() - began
 
 
 class HostFeed:
-    """Word by word in the same memory.
+    """Word by word in the same memory; on no clock, because it is microseconds of a step's milliseconds.
 
     After a step, whose weights have passed through the caches, an operator of torch costs more than the whole
     loop, and one of NumPy twice that: their dispatchers' code has to be fetched again.
     """
 
     def __init__(self, buffers: Buffers) -> None:
-        self._buffers = buffers  # keeps the memory alive
+        self._buffers = buffers
         self._tokens = _words(buffers.token_row)
         self._positions = _words(buffers.positions)
 
-    def put(self, tokens: Tensor, values: list[int]) -> None:
+    def put_chunk(self, chunk: Tensor, begin: int, last: Tensor, readings: Readings) -> None:
+        """By operators: once per chunk."""
+        _write_chunk(self._buffers, chunk, begin, last)
+
+    def put(self, tokens: Tensor, values: list[int], readings: Readings) -> None:
         """The tokens are on the host already."""
         row = self._tokens
         for index, value in enumerate(values):
             row[index] = value
 
-    def advance(self) -> None:
+    def advance(self, readings: Readings) -> None:
         """In place."""
         positions = self._positions
         for index in range(len(positions)):
             positions[index] += 1
+
+
+def _write_chunk(buffers: Buffers, chunk: Tensor, begin: int, last: Tensor) -> None:
+    buffers.chunks[chunk.shape[1]].copy_(chunk, non_blocking=True)
+    buffers.positions.fill_(begin)
+    buffers.last.copy_(last, non_blocking=True)
 
 
 def _words(tensor: Tensor) -> memoryview:

@@ -91,6 +91,7 @@ class Generator:
         except _StopGeneration as stop:
             result.kind = stop.kind
         finally:
+            result.ended_ns = perf_counter_ns()
             after = resource.getrusage(resource.RUSAGE_THREAD)
             result.involuntary_switches = after.ru_nivcsw - before.ru_nivcsw
             result.decode.minor_faults = after.ru_minflt - before.ru_minflt - result.prefill.minor_faults
@@ -135,9 +136,7 @@ class Generator:
             self._check(context.job, perf_counter_ns())
             length = chunk.shape[1]
             arguments = buffers.arguments("prefill", length, buffers.reach(begin + length))
-            arguments[0].copy_(chunk, non_blocking=True)
-            buffers.positions.fill_(begin)
-            buffers.last.copy_(layout.last[index], non_blocking=True)
+            context.feed.put_chunk(chunk, begin, layout.last[index], readings)
             new_logits, new_greedy = context.meter.run(step, arguments, readings)
             begin += length
             if logits is None or greedy is None:
@@ -181,9 +180,9 @@ class Generator:
             if used > reach:
                 result.attended_tokens = reach = buffers.reach(used)
                 arguments = buffers.arguments("decode", reach=reach)
-            feed.put(tokens, values)
+            feed.put(tokens, values, readings)
             logits, greedy = meter.run(step, arguments, readings)
-            feed.advance()
+            feed.advance(readings)
             tokens = sampler.choose(logits, greedy, readings)
 
     def _stream(self, job: Job, examined: list[tuple[int, Completion]]) -> None:

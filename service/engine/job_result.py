@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from service.engine.text import Completions
-from service.protocol.messages import OutcomeKind, Problem, StepProfile
+from service.protocol.messages import OutcomeKind, Problem
+from service.protocol.timings import StepProfile
 from service.step.meters import Readings
 
 
@@ -21,7 +22,8 @@ class JobError(Exception):
 class JobResult:
     """Filled in while the job runs, so that a job that ends early keeps what was measured until then.
 
-    `taken_ns` and `first_token_ns` are instants of `perf_counter_ns`, `queue_ns` and `tokenise_ns` durations.
+    `taken_ns`, `first_token_ns` and `ended_ns` (its last step's bookkeeping is done) are instants of
+    `perf_counter_ns`, `queue_ns` and `tokenise_ns` durations.
     `bucket` is 0 for a job that did not start. `profile` is there only for a job that ran to its end under
     the profiler. `padded_prompt_tokens` are the tokens per row that prefill computed, `attended_tokens` the
     positions that attention read in the last decode step.
@@ -41,6 +43,7 @@ class JobResult:
     decode: Readings = field(default_factory=Readings)
     tokenise_ns: int = 0
     first_token_ns: int | None = None
+    ended_ns: int = 0
     involuntary_switches: int = 0
 
     def fail(self, problem: Problem, kind: OutcomeKind = "error") -> None:

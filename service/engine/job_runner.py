@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
+from itertools import product
+from typing import Any
 
 import torch
 
 from service.engine.configured_mode import ConfiguredMode
 from service.engine.generation import Generator
 from service.engine.job_result import JobError, JobResult
+from service.engine.local_inbox import NO_DEADLINE_NS
 from service.engine.request_profiler import RequestProfiler
 from service.engine.warmup import Warmup
 from service.protocol.messages import Job, Problem
 from service.step.meters import Meter
 from service.step.recompilation import is_recompile_error
+
+_SAMPLING: tuple[dict[str, Any], ...] = (
+    {"temperature": 1.0, "top_k": 2, "seed": 1, "min_tokens": 2},
+    {"temperature": 1.0, "top_p": 0.5},
+)
+"""Between them they need every operator that sampling has."""
 
 
 class JobRunner:
@@ -24,6 +34,22 @@ class JobRunner:
         self._profiler = profiler
         self._meter = meter
         self._warmup = warmup
+
+    def warm(self, ready: Mapping[str, ConfiguredMode], buckets: Iterable[int]) -> None:
+        """Run sampled jobs at every batch bucket, unanswered: on CUDA the first use of a kernel loads it.
+
+        In one mode, because what runs beside the step is the same in all of them. One that fails is no reason
+        not to serve: a client that sends the like is answered with the reason.
+        """
+        for configured in list(ready.values())[:1]:
+            for bucket, options in product(buckets, _SAMPLING):
+                job = _warming_job(configured.mode.name, bucket, options)
+                try:
+                    self._generator.run(job, configured.steps, JobResult(), self._meter)
+                except torch.AcceleratorError:
+                    raise
+                except Exception as error:  # noqa: BLE001 - see above
+                    print(f"launchbound engine: a request of the warm-up failed: {error}", file=sys.stderr)
 
     def run(self, job: Job, configured: ConfiguredMode, result: JobResult) -> None:
         """Run `job` with the steps of `configured`; everything, a failure too, is recorded in `result`.
@@ -52,6 +78,20 @@ class JobRunner:
         result.profile = self._profiler.profile(
             job, result, self._meter, lambda meter: self._generator.run(job, configured.steps, result, meter)
         )
+        if kernel_times := self._profiler.kernel_times.of_mode(job.mode):
+            self._warmup.update(configured, kernel_times=kernel_times)
+
+
+def _warming_job(mode: str, rows: int, options: dict[str, Any]) -> Job:
+    return Job(
+        id="warm-up",
+        mode=mode,
+        prompts=[[0]] * rows,
+        max_new_tokens=3,
+        sent_ns=0,
+        deadline_ns=NO_DEADLINE_NS,
+        **options,
+    )
 
 
 def not_ready(name: str, modes: Mapping[str, ConfiguredMode]) -> Problem:

@@ -11,6 +11,7 @@ from time import perf_counter_ns
 import msgspec
 import torch
 
+from service.engine.device_witnesses import new_device_witnesses
 from service.engine.floor_keeper import FloorKeeper
 from service.engine.generation import Generator
 from service.engine.inbox import Inbox
@@ -47,6 +48,9 @@ class Engine:
         traces_folder = Path(settings.cache_folder) / "traces"
         self._profiler = RequestProfiler(parts.loaded.device, settings.profile_every, traces_folder)
         self._runner = JobRunner(generator, self._profiler, meter, parts.warmup)
+        self._witnesses = new_device_witnesses(
+            parts.loaded.device, parts.warmup, parts.buffers, self._profiler
+        )
         self._floors = FloorKeeper(parts.warmup, parts.calibration.refresh)
         self._known_floors: dict[tuple[str, int], dict[Phase, Floor | None]] = {}
         self._busy_until_ns = self._memory_ns = perf_counter_ns()
@@ -57,7 +61,7 @@ class Engine:
     def run(self) -> None:
         """Serve until a Stop arrives; modes become ready one after another meanwhile."""
         self._inbox.send(self._status)
-        for _ in chain(self.parts.warmup.run(), self._settle()):
+        for _ in self._start():
             self._known_floors.clear()
             self._busy_until_ns = perf_counter_ns()
             self._serve_waiting()
@@ -74,6 +78,11 @@ class Engine:
             if self._inbox.idle:
                 self._inbox.receive(IDLE_WAIT_MILLISECONDS)
 
+    def _start(self) -> Iterator[None]:
+        """Make modes ready; the profiler is not attached before all have been measured without it."""
+        warmup = self.parts.warmup
+        return chain(warmup.run(), self._witnesses.attach(), warmup.finish(), self._settle())
+
     def _settle(self) -> Iterator[None]:
         """Freeze all that must not change any more (compiled entries, long-lived objects, cores).
 
@@ -81,13 +90,19 @@ class Engine:
         """
         self._profiler.warm()
         forbid_recompilation()
+        self._runner.warm(self.parts.warmup.ready(), list(self.parts.buffers))
         gc.collect()
         gc.freeze()
         pin(self.parts.loaded.cpus)
+        yield from self._witnesses.learn()
         # Floors were taken beside compilers so far, and on any core.
         yield from self._floors.take()
         self._known_floors.clear()
-        self._status = self.parts.status(warm=True)
+        self._status = msgspec.structs.replace(
+            self.parts.status(warm=True),
+            profiler_note=self._witnesses.profiler_note,
+            no_device_times=self._witnesses.missing,
+        )
         self._inbox.send(self._status)
         for request in self._early_requests:
             self._inbox.send(self._floors.answer(request))

@@ -9,9 +9,10 @@ from service.engine.configured_mode import ConfiguredMode
 from service.engine.job_result import JobResult
 from service.engine.request_profiler import totals
 from service.engine.timings import StepEstimates, timings
-from service.protocol.messages import Job, Outcome, StepProfile
+from service.protocol.messages import Job, Outcome
 from service.protocol.modes import Mode
 from service.protocol.status import ModeStatus
+from service.protocol.timings import StepProfile
 
 
 def build_outcome(

@@ -5,55 +5,68 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from time import time
+from time import perf_counter_ns, time
 
 import torch
 
 from service.engine.job_result import JobResult
+from service.engine.kernel_times import KernelTimes
+from service.engine.profile_schedule import ProfileSchedule
 from service.engine.timings import StepEstimates
-from service.protocol.messages import Job, Phase, StepProfile
+from service.protocol.messages import Job, Phase
 from service.protocol.status import Floor
+from service.protocol.timings import StepProfile
 from service.step.meters import Meter
-from service.step.profiling import STEPS_PER_TRACE, KernelTimes, Profiler
+from service.step.profiling import STEPS_PER_TRACE, Profiler
 from service.step.trace import ProfiledStep
 
 PHASES: tuple[Phase, ...] = ("prefill", "decode")
 
 
 class RequestProfiler:
-    """Profiles one request in `every` (none where 0), and any that requests it."""
+    """Profiles requests whose turn it is (`ProfileSchedule`), and any that requests it.
 
-    def __init__(self, device: torch.device, every: int, traces_folder: Path) -> None:
+    `used` says whether the profiler has run, which on CUDA may slow all that follows. On CUDA no turn comes
+    before that, so that every mode can be measured without it first.
+    """
+
+    def __init__(self, device: torch.device, every: int | None, traces_folder: Path) -> None:
         self._cuda = device.type == "cuda"
-        self._every = every
+        self._schedule = ProfileSchedule(every, self._cuda)
         self._profiler = Profiler(device, traces_folder)
-        self._kernel_times = KernelTimes()
-        self._jobs = 0
+        self.kernel_times = KernelTimes()
+        self.used = False
 
     def warm(self) -> None:
-        """Run the profiler once: its first use takes seconds."""
-        self._profiler.warm()
+        """Run the profiler, unless it has run already: its first use takes seconds."""
+        if not self.used:
+            self.used = True
+            self._profiler.warm()
 
     def is_due(self, job: Job) -> bool:
         """Whether `job` is to be profiled. Counts jobs: call it once for each."""
-        self._jobs += 1
-        return job.profile or (self._every > 0 and self._jobs % self._every == 0)
+        turn = self._schedule.is_due()
+        return job.profile or (turn and (self.used or not self._cuda))
 
     def profile(
         self, job: Job, result: JobResult, meter: Meter, action: Callable[[Meter], None]
     ) -> list[StepProfile]:
         """Run `action` under the profiler and keep its kernel times; returns a profile per phase that ran."""
         about = {"mode": job.mode, "batch_size": len(job.prompts), "created": time()}
+        self.used = True
+        began = perf_counter_ns()
         steps = self._profiler.run(job.id, about, meter, action)
+        self._schedule.took((perf_counter_ns() - began) / 1e9)
         by_phase = dict(zip(PHASES, _split(steps, result.prefill.steps), strict=True))
         for phase, recorded in by_phase.items():
-            self._kernel_times.add(job.mode, phase, result.bucket, recorded)
+            seen = [step.kernel_seconds for step in recorded if step.kernel_seconds is not None]
+            self.kernel_times.add(job.mode, phase, result.bucket, [median(seen)] if seen else [])
         return [summary(phase, recorded) for phase, recorded in by_phase.items() if recorded]
 
     def estimates(self, job: Job, result: JobResult, floors: Mapping[Phase, Floor | None]) -> StepEstimates:
         """Costs per step of `job`: from its own profile, else from those of earlier requests."""
         per_step: dict[Phase, float | None] = {
-            phase: self._kernel_times.per_step(job.mode, phase, result.bucket) for phase in PHASES
+            phase: self.kernel_times.per_step(job.mode, phase, result.bucket) for phase in PHASES
         }
         complete = result.profile is not None and covered(result)
         if result.profile is not None and complete:

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from service.engine.job_result import JobResult
-from service.protocol.messages import Phase, PhaseTimings, Source, Timings
+from service.protocol.messages import Phase
 from service.protocol.status import Floor
+from service.protocol.timings import PhaseTimings, Source, Timings
 from service.step.meters import Readings
 
 
@@ -26,9 +27,10 @@ class StepEstimates:
 
 
 def timings(result: JobResult, estimates: StepEstimates, done_ns: int) -> Timings:
-    """What the job took, in seconds, by the definitions of `service.protocol.messages.Timings`."""
-    prefill = _phase(result.prefill, "prefill", estimates)
-    decode = _phase(result.decode, "decode", estimates)
+    """What the job took, in seconds, by the definitions of `service.protocol.timings.Timings`."""
+    decode_begins_ns = result.decode.begin[0] if result.decode.begin else result.ended_ns
+    prefill = _phase(result.prefill, "prefill", estimates, decode_begins_ns)
+    decode = _phase(result.decode, "decode", estimates, result.ended_ns)
     dispatch_source: Source = "measured" if estimates.cuda else _estimated(estimates)
     kernel_source: Source = estimates.kernel_source if estimates.cuda else "residual"
     return Timings(
@@ -47,7 +49,7 @@ def timings(result: JobResult, estimates: StepEstimates, done_ns: int) -> Timing
     )
 
 
-def _phase(readings: Readings, phase: Phase, estimates: StepEstimates) -> PhaseTimings:
+def _phase(readings: Readings, phase: Phase, estimates: StepEstimates, until_ns: int) -> PhaseTimings:
     if readings.unmeasured:
         # Instrumentation is off: only the number of steps is known.
         return PhaseTimings(
@@ -60,8 +62,8 @@ def _phase(readings: Readings, phase: Phase, estimates: StepEstimates) -> PhaseT
             minor_faults=readings.minor_faults,
         )
     if estimates.cuda:
-        return _cuda_phase(readings, estimates.kernel_per_step_seconds.get(phase))
-    return _cpu_phase(readings, estimates.floors.get(phase))
+        return _cuda_phase(readings, estimates.kernel_per_step_seconds.get(phase), until_ns)
+    return _cpu_phase(readings, estimates.floors.get(phase), until_ns)
 
 
 def _estimated(estimates: StepEstimates) -> Source:
@@ -70,7 +72,7 @@ def _estimated(estimates: StepEstimates) -> Source:
     return "sampled" if floors and all(floor.stacks for floor in floors) else "calibrated"
 
 
-def _cpu_phase(readings: Readings, floor: Floor | None) -> PhaseTimings:
+def _cpu_phase(readings: Readings, floor: Floor | None, until_ns: int) -> PhaseTimings:
     """Dispatch is `min(steps × a step's dispatch, wall)`, and kernel what remains of the wall."""
     sampling = sum(readings.sampling) / 1e9
     step_wall = sum(readings.call) / 1e9
@@ -91,6 +93,7 @@ def _cpu_phase(readings: Readings, floor: Floor | None) -> PhaseTimings:
         dispatch_high_seconds=high,
         clipped=clipped,
         minor_faults=readings.minor_faults,
+        period_seconds=_period_seconds(readings, until_ns),
     )
 
 
@@ -107,9 +110,14 @@ def _dispatch(floor: Floor, steps: int, wall_seconds: float) -> tuple[float, flo
     return value, low, high
 
 
-def _cuda_phase(readings: Readings, kernel_per_step: float | None) -> PhaseTimings:
-    """Dispatch and wait by the host's clock, device span by events, kernel from the profiler."""
-    dispatch = (sum(readings.call) + sum(readings.sampling)) / 1e9
+def _period_seconds(readings: Readings, until_ns: int) -> float:
+    """All the time of a phase, from its first call to `until_ns`; 0 for a phase without steps."""
+    return (until_ns - readings.begin[0]) / 1e9 if readings.begin else 0.0
+
+
+def _cuda_phase(readings: Readings, kernel_per_step: float | None, until_ns: int) -> PhaseTimings:
+    """Dispatch, wait and period by the host's clock, device span by events, kernel from the profiler."""
+    dispatch = (sum(readings.call) + sum(readings.sampling) + sum(readings.feed)) / 1e9
     wait = sum(readings.wait) / 1e9
     spanned = len(readings.span) == readings.steps
     return PhaseTimings(
@@ -120,6 +128,11 @@ def _cuda_phase(readings: Readings, kernel_per_step: float | None) -> PhaseTimin
         kernel_seconds=None if kernel_per_step is None else readings.steps * kernel_per_step,
         sync_wait_seconds=wait,
         minor_faults=readings.minor_faults,
-        dispatch_steps_seconds=[value / 1e9 for value in readings.call],
+        period_seconds=_period_seconds(readings, until_ns),
+        # A step that failed has been fed and did not return: it is no step.
+        dispatch_steps_seconds=[
+            (call + feed) / 1e9 for call, feed in zip(readings.call, readings.feed, strict=False)
+        ],
         device_span_steps_seconds=[value / 1e9 for value in readings.span] if spanned else [],
+        period_steps_seconds=[value / 1e9 for value in readings.periods(until_ns)],
     )

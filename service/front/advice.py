@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from service.front.aligned_requests import WINDOW_SECONDS, ServedRequest, Work, aligned_rounds
 from service.front.errors import NotMeasured
 from service.front.request_timing import RequestTiming
-from service.protocol.messages import PhaseTimings
+from service.protocol.timings import PhaseTimings
 from service.statistics.boundedness import bound_in_words, bounds_within, crossover
 from service.statistics.choice import MINIMUM_ROUNDS, Choice, Rounds, choose, compare
 from service.statistics.estimates import Split, total

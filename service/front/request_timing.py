@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from service.front.schemas.answers import PhaseBody, TimingsBody
-from service.protocol.messages import Job, Outcome, PhaseTimings, Timings
+from service.protocol.messages import Job, Outcome
+from service.protocol.timings import PhaseTimings, Timings
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,7 @@ def _phase_body(phase: PhaseTimings) -> PhaseBody:
         dispatch_high_seconds=phase.dispatch_high_seconds,
         clipped=phase.clipped,
         minor_faults=phase.minor_faults,
+        period_seconds=phase.period_seconds,
     )
 
 

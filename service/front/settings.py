@@ -54,7 +54,7 @@ class Settings(BaseSettings):
     engine_cpus: Cores = None
     cache_folder: Path = Field(default_factory=_default_cache_folder)
     instrumentation: Literal["off", "host", "full"] = "full"
-    profile_every: int = Field(default=0, ge=0)
+    profile_every: int | None = Field(default=None, ge=0)
     nvtx: bool = False
 
     # How it is served.

@@ -12,11 +12,11 @@ from typing import Literal
 import msgspec
 
 from service.protocol.status import EngineStatus, Floor, ModeStatus
+from service.protocol.timings import StepProfile, Timings
 
 Phase = Literal["prefill", "decode"]
 OutcomeKind = Literal["ok", "error", "cancelled", "timeout", "oom"]
 FinishReason = Literal["length", "stop"]
-Source = Literal["measured", "calibrated", "sampled", "profiled", "residual"]
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +36,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     `cpus` None: decided by the engine (the upper half of its cores; of two, the last). `threads` None: as
     many as `cpus`. `device` "auto": CUDA where there is one. `dtype` is float32, bfloat16 or
     autocast-bfloat16; None: float32 on a CPU, bfloat16 on CUDA. `linears` is how linear weights lie in
-    memory: aten, transposed, or auto for the faster one here. `nvtx`: a range around each step, on CUDA.
+    memory: aten, transposed, or auto for the faster one here. `profile_every` None: a small share of the
+    requests on CUDA, none on a CPU. `nvtx`: a range around each step, on CUDA.
     """
 
     address: str
@@ -52,7 +53,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     cpus: list[int] | None = None
     cache_folder: str
     instrumentation: Literal["off", "host", "full"] = "full"
-    profile_every: int = 0
+    profile_every: int | None = None
     nvtx: bool = False
 
 
@@ -136,71 +137,6 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
     def completion_tokens(self) -> int:
         """Tokens generated, a final end-of-text token included."""
         return len(self.token_ids)
-
-
-class PhaseTimings(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums over the steps of one phase. None: not measurable on this device, or not known yet.
-
-    `wall` and `dispatch` include the sampling operators that run after the step. Where dispatch is estimated,
-    `dispatch_low_seconds` and `dispatch_high_seconds` are its interval, and `clipped` says that the estimate
-    was longer than the wall time, and was cut to it. `minor_faults` are page faults of the engine's thread.
-    `dispatch_steps_seconds` holds one value per step where each step's dispatch is measured (CUDA), else is
-    empty; `device_span_steps_seconds` likewise.
-    """
-
-    steps: int
-    wall_seconds: float | None
-    dispatch_seconds: float | None
-    device_span_seconds: float | None
-    kernel_seconds: float | None
-    sync_wait_seconds: float | None
-    dispatch_low_seconds: float | None = None
-    dispatch_high_seconds: float | None = None
-    clipped: bool = False
-    minor_faults: int = 0
-    dispatch_steps_seconds: list[float] = []
-    device_span_steps_seconds: list[float] = []
-
-
-class Timings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the engine measured of one job.
-
-    `queue_seconds` is the time the job waited while the engine was busy with something else; transport
-    between the processes is not queue, it is part of `other`. `padded_prompt_tokens` are the tokens per row
-    that prefill computed, `attended_tokens` the cache positions that attention read in the last decode step.
-    """
-
-    queue_seconds: float
-    prefill: PhaseTimings
-    decode: PhaseTimings
-    tokenise_seconds: float
-    involuntary_switches: int
-    padded_prompt_tokens: int = 0
-    attended_tokens: int = 0
-    dispatch_source: Source | None
-    kernel_source: Source | None
-    taken_ns: int
-    first_token_ns: int | None
-    done_ns: int
-
-
-class StepProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """Per step of one phase, over its profiled steps. None: there is no such thing on this device.
-
-    `operators` are the calls that a step makes into the dispatcher; `launches` are launch calls, of which a
-    graph replay is one. The two waits are idle gaps of the device by their cause.
-    """
-
-    phase: Phase
-    steps: int
-    operators: float
-    copies: float
-    kernels: float | None = None
-    launches: float | None = None
-    graph_launches: float | None = None
-    kernel_seconds: float | None = None
-    host_wait_seconds: float | None = None
-    kernel_wait_seconds: float | None = None
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):

@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from service.protocol.device_times import DeviceTime, KernelTime, ProfilerCost
+
 Readiness = Literal["cold", "warming", "ready", "failed"]
 Cache = Literal["cold", "warm"]
 
@@ -94,7 +96,8 @@ class ModeStatus(msgspec.Struct, frozen=True, kw_only=True, tag="mode"):
     """The state of one mode; sent at every change.
 
     `resident_bytes`: by how much the engine's process grew in memory while the mode was made ready. Weights
-    that a mode packs for itself are in it, and what its compiler has left behind.
+    that a mode packs for itself are in it, and what its compiler has left behind. On a CPU `device_times`,
+    `kernel_times` and `profiler_cost` stay empty; `profiler_cost` is None too where it is not known.
     """
 
     mode: str
@@ -113,6 +116,9 @@ class ModeStatus(msgspec.Struct, frozen=True, kw_only=True, tag="mode"):
     floors: list[Floor] = []
     resident_bytes: int | None = None
     parity: Parity | None = None
+    device_times: list[DeviceTime] = []
+    kernel_times: list[KernelTime] = []
+    profiler_cost: ProfilerCost | None = None
 
 
 class LinearLayout(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,6 +143,8 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
     `no_stacks` is the reason where native stacks are not sampled: floors then have one witness.
     `null_kernel_seconds` is what one operator without work costs the host on this machine (`alone`), and on
     CUDA one kernel inside a replayed graph (`in_graph`); None until measured.
+    `profiler_note` says where the profiler slows all later steps, or why that is not known; `no_device_times`
+    is the reason where a CUDA device's own times of a step could not be taken.
     """
 
     pid: int
@@ -162,4 +170,6 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
     peak_resident_bytes: int | None = None
     no_twin: str | None = None
     no_stacks: str | None = None
+    profiler_note: str | None = None
+    no_device_times: str | None = None
     warm: bool = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from time import perf_counter_ns
 from typing import Literal, Protocol
 
@@ -20,13 +21,19 @@ Instrumentation = Literal["off", "host", "full"]
 class Readings:
     """Raw readings of one phase, in nanoseconds; one entry per step unless said otherwise.
 
-    `call` is the host clock around the step's call. `sampling` is around the sampling operators, one entry
-    per sampled token. `wait` is the host blocked on the device, `span` the device's own clock from the first
-    to the last work of the step; both stay empty on a CPU. `unmeasured` counts steps run without a clock,
-    `minor_faults` the page faults of this thread over all steps.
+    `begin` is the instant of `perf_counter_ns` at which the step's call begins, `call` the host clock around
+    that call. `sampling` is around the sampling operators, one entry per sampled token. The others stay empty
+    on a CPU: `feed` is the host clock around the operators that write the step's inputs, `wait` the host
+    blocked on the device, `span` the device's own clock between two events around the call. The device
+    reaches the first of them once earlier work is done, as a rule before the call has issued anything: so
+    the span contains the time in which the device idles because the host is still issuing.
+    `unmeasured` counts steps run without a clock, `minor_faults` the page faults of this thread over all
+    steps.
     """
 
+    begin: list[int] = field(default_factory=list)
     call: list[int] = field(default_factory=list)
+    feed: list[int] = field(default_factory=list)
     sampling: list[int] = field(default_factory=list)
     wait: list[int] = field(default_factory=list)
     span: list[int] = field(default_factory=list)
@@ -37,6 +44,13 @@ class Readings:
     def steps(self) -> int:
         """How many steps ran."""
         return len(self.call) + self.unmeasured
+
+    def periods(self, until_ns: int) -> list[int]:
+        """Nanoseconds from the beginning of each step's call to that of the next; the last's to `until_ns`.
+
+        They add up to all the time from the first call on, whatever the engine does in it.
+        """
+        return [later - earlier for earlier, later in pairwise([*self.begin, until_ns])]
 
 
 class Meter(Protocol):
@@ -71,6 +85,7 @@ class HostMeter:
         began = perf_counter_ns()
         result = step(*arguments)
         readings.call.append(perf_counter_ns() - began)
+        readings.begin.append(began)
         return result
 
     def fetch(self, tokens: Tensor, readings: Readings) -> list[int]:
@@ -101,6 +116,7 @@ class CudaMeter:
         began = perf_counter_ns()
         result = step(*arguments)
         readings.call.append(perf_counter_ns() - began)
+        readings.begin.append(began)
         if pair:
             pair[1].record()
             self._running.append((*pair, readings))

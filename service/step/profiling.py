@@ -7,10 +7,9 @@ import json
 import os
 import re
 import tempfile
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
@@ -35,8 +34,6 @@ PROFILED_STEPS = 5
 TRACES_KEPT = 20
 UNSAFE = re.compile(r"[^\w.-]")
 """Characters of an id, which a client may choose, that are replaced in a file's name."""
-
-SAMPLES_KEPT = 16
 
 
 class Profiler:
@@ -102,26 +99,6 @@ class Profiler:
         for old in notes[TRACES_KEPT:]:
             old.unlink()
             (self._folder / old.name.replace(".trace.json.gz", ".json")).unlink(missing_ok=True)
-
-
-class KernelTimes:
-    """Kernel seconds per step by (mode, phase, bucket), from profiled steps on CUDA."""
-
-    def __init__(self) -> None:
-        self._seconds: dict[tuple[str, Phase, int], deque[float]] = defaultdict(
-            lambda: deque(maxlen=SAMPLES_KEPT)
-        )
-
-    def add(self, mode: str, phase: Phase, bucket: int, steps: list[ProfiledStep]) -> None:
-        """Add the median of one request's steps of one phase; none where there is no device part."""
-        seconds = [step.kernel_seconds for step in steps if step.kernel_seconds is not None]
-        if seconds:
-            self._seconds[mode, phase, bucket].append(median(seconds))
-
-    def per_step(self, mode: str, phase: Phase, bucket: int) -> float | None:
-        """The median over the newest samples; None where none has been taken."""
-        samples = self._seconds.get((mode, phase, bucket))
-        return median(samples) if samples else None
 
 
 def profile_step(step: Step, buffers: Buffers, phase: Phase = "decode") -> ProfiledStep:

@@ -9,8 +9,9 @@ import pytest
 from rich.console import Console
 
 from service.cli.gpu_check import BATCHES, ROUNDS, cell_rows, conclude, jobs
-from service.protocol.messages import Outcome, PhaseTimings, StepProfile, Timings
+from service.protocol.messages import Outcome
 from service.protocol.modes import default_modes
+from service.protocol.timings import PhaseTimings, StepProfile, Timings
 
 
 def outcome(mode: str, batch: int, step_seconds: float, profile: list[StepProfile] | None = None) -> Outcome:

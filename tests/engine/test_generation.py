@@ -89,6 +89,22 @@ def test_steps_are_one_prefill_per_chunk_and_one_decode_per_further_token(engine
     assert run.bucket == 1
 
 
+def test_periods_are_all_the_time_from_the_first_call_to_the_end_of_the_bookkeeping(engine: Engine) -> None:
+    run = engine(local_job("a", "inference_mode", [LONG], 5, ignore_eos=True), Client())
+    begins = [*run.prefill.begin, *run.decode.begin]
+    assert begins == sorted(begins)
+    assert (len(run.prefill.begin), len(run.decode.begin)) == (run.prefill.steps, run.decode.steps)
+    periods = run.prefill.periods(run.decode.begin[0]) + run.decode.periods(run.ended_ns)
+    assert sum(periods) == run.ended_ns - run.prefill.begin[0]
+    assert all(p > c for p, c in zip(periods, [*run.prefill.call, *run.decode.call], strict=True))
+
+
+def test_the_last_period_holds_the_bookkeeping_of_a_job_that_is_cut_short(engine: Engine) -> None:
+    run = engine(local_job("a", "inference_mode", [PROMPT], 60, ignore_eos=True), Client(patience=6))
+    assert run.kind == "cancelled"
+    assert run.ended_ns > run.decode.begin[-1] + run.decode.call[-1]
+
+
 def test_a_batch_runs_in_the_smallest_bucket_that_holds_it(engine: Engine) -> None:
     assert engine(local_job("a", "inference_mode", [PROMPT] * 2, 2), Client()).bucket == 4
 

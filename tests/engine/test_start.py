@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from service.engine import warmup
+from service.engine import capture, loop, warmup
+from service.engine.device_witnesses import NoDeviceWitnesses
+from service.engine.generation import Generator
 from service.engine.local_inbox import LocalInbox, local_job
 from service.engine.loop import Engine
 from service.engine.stack_shares import StackShares
 from service.protocol.messages import Calibrate, Calibrated, Job, Outcome, ToFront
+from service.protocol.modes import Effect
 from service.protocol.status import EngineStatus, ModeStatus
 from tests.engine.serving import MODE_NAMES, PROMPT, settings
 
@@ -92,7 +96,8 @@ def test_a_mode_that_compiles_is_ready_before_it_has_floors_and_a_plain_one_has_
     positions = [inbox.position(wanted) for wanted in first]
     assert positions == sorted(set(positions))
     floors = inbox.modes[COMPILED].floors
-    assert {(floor.phase, floor.batch) for floor in floors} == {(p, b) for p in warmup.PHASES for b in (1, 2)}
+    expected = {(phase, batch) for phase in capture.PHASES for batch in (1, 2)}
+    assert {(floor.phase, floor.batch) for floor in floors} == expected
 
 
 @pytest.mark.usefixtures("one_compiles")
@@ -142,14 +147,14 @@ def test_modes_serve_while_the_first_floors_are_taken(
 def test_a_twin_that_cannot_be_built_fails_its_mode_with_the_reason_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = warmup.Warmup._twins
+    original = capture.Capture._twins
 
-    def failing(self: warmup.Warmup, configured: warmup.ConfiguredMode) -> object:
+    def failing(self: capture.Capture, configured: capture.ConfiguredMode) -> object:
         if configured.mode.name == COMPILED:
             raise RuntimeError("no twin today")
         return original(self, configured)
 
-    monkeypatch.setattr(warmup.Warmup, "_twins", failing)
+    monkeypatch.setattr(capture.Capture, "_twins", failing)
     inbox = run(tmp_path, EarlyInbox([], ready))
     assert inbox.modes[COMPILED].state == "failed"
     assert "no twin today" in (inbox.modes[COMPILED].detail or "")
@@ -188,3 +193,74 @@ def test_a_pause_during_a_start_halts_it_until_the_pause_ends(tmp_path: Path) ->
     run(tmp_path, inbox)
     assert inbox.waits == 3
     assert any(map(is_warm, inbox.sent))
+
+
+class Noted(NoDeviceWitnesses):
+    """Notes when the profiler would be attached and when the device's times would be taken."""
+
+    def __init__(self, happened: list[str]) -> None:
+        self._happened = happened
+
+    def attach(self) -> Iterator[None]:
+        self._happened.append("attached")
+        yield
+
+    def learn(self) -> Iterator[None]:
+        self._happened.append("learnt")
+        yield
+
+
+def test_a_mode_that_replays_graphs_is_ready_only_when_it_is_proved_and_that_after_all_are_captured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened: list[str] = []
+    replaying, plain = MODE_NAMES
+    effect = capture.Capture.effect
+    serving = capture.Capture.serving
+
+    def of(self: capture.Capture, configured: capture.ConfiguredMode) -> Effect:
+        return replace(effect(self, configured), graph_replay=configured.mode.name == replaying)
+
+    def captured(self: capture.Capture, configured: capture.ConfiguredMode) -> Iterator[None]:
+        happened.append(f"{configured.mode.name} captured")
+        return serving(self, configured)
+
+    def watch(message: ToFront) -> None:
+        if isinstance(message, ModeStatus) and message.state == "ready" and not message.floors:
+            happened.append(f"{message.mode} ready")
+
+    monkeypatch.setattr(capture.Capture, "effect", of)
+    monkeypatch.setattr(capture.Capture, "serving", captured)
+    monkeypatch.setattr(loop, "new_device_witnesses", lambda *_: Noted(happened))
+    monkeypatch.setattr(warmup, "verify_graph_replay", lambda *_: happened.append("proved"))
+    Engine(settings(tmp_path, batch_sizes=[1]), LocalInbox([], watch)).run()
+    assert happened[:7] == [
+        f"{replaying} captured",
+        f"{plain} captured",
+        f"{plain} ready",
+        "attached",
+        "proved",
+        f"{replaying} ready",
+        "learnt",
+    ]
+
+
+def test_before_the_first_request_one_has_been_sampled_at_every_bucket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[Job] = []
+    run_job = Generator.run
+
+    def noted(self: Generator, job: Job, *rest: object) -> None:
+        ran.append(job)
+        run_job(self, job, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Generator, "run", noted)
+    inbox = run(tmp_path, EarlyInbox([local_job("client", PLAIN, [PROMPT], 2)], lambda inbox: inbox._warm))
+    *own, client = ran
+    assert client.id == "client"
+    assert {len(job.prompts) for job in own} == {1, 2}
+    assert all(job.temperature > 0 for job in own)
+    for option in ("top_k", "top_p", "seed", "min_tokens"):
+        assert any(getattr(job, option) for job in own), option
+    assert [outcome.id for outcome in inbox.outcomes] == ["client"]

@@ -7,8 +7,8 @@ import pytest
 
 from service.engine.job_result import JobResult
 from service.engine.timings import StepEstimates, timings
-from service.protocol.messages import PhaseTimings
 from service.protocol.status import Floor, StackShare
+from service.protocol.timings import PhaseTimings, Timings
 from service.step.meters import Readings
 
 STEP_NS = 1_000_000
@@ -60,6 +60,73 @@ def test_an_estimate_longer_than_the_steps_is_cut_to_them_and_said_to_be() -> No
     assert found.dispatch_seconds == found.wall_seconds == pytest.approx(1e-3)
     assert found.kernel_seconds == 0.0
     assert not decode(BOTH)[0].clipped
+
+
+def of_cuda(result: JobResult, kernel: float | None = None) -> Timings:
+    estimates = StepEstimates(True, {}, {"prefill": None, "decode": kernel}, "sampled")
+    return timings(result, estimates, done_ns=0)
+
+
+def on_cuda() -> JobResult:
+    """One prefill step and two of decode, in microseconds after an arbitrary instant of 500."""
+    us = 1_000
+    prefill = Readings(begin=[500 * us], call=[40 * us], feed=[6 * us], wait=[100 * us], span=[150 * us])
+    decode = Readings(
+        begin=[700 * us, 1_000 * us],
+        call=[30 * us, 34 * us],
+        feed=[8 * us, 10 * us],
+        sampling=[5 * us, 5 * us],
+        wait=[200 * us, 202 * us],
+        span=[210 * us, 214 * us],
+    )
+    return JobResult(prefill=prefill, decode=decode, ended_ns=1_310 * us)
+
+
+def test_periods_follow_each_other_without_a_gap_up_to_the_end_of_the_bookkeeping() -> None:
+    found = of_cuda(on_cuda())
+    assert found.prefill.period_steps_seconds == pytest.approx([200e-6])
+    assert found.decode.period_steps_seconds == pytest.approx([300e-6, 310e-6])
+    assert found.prefill.period_seconds == pytest.approx(200e-6)
+    assert found.decode.period_seconds == pytest.approx(610e-6)
+
+
+def test_on_cuda_what_feeds_a_step_and_samples_after_it_is_its_dispatch_and_the_copy_back_is_not() -> None:
+    decode = of_cuda(on_cuda()).decode
+    assert decode.dispatch_seconds == pytest.approx((30 + 34 + 8 + 10 + 5 + 5) * 1e-6)
+    assert decode.dispatch_steps_seconds == pytest.approx([38e-6, 44e-6])
+    assert decode.sync_wait_seconds == pytest.approx(402e-6)
+    assert decode.wall_seconds == pytest.approx(decode.dispatch_seconds + decode.sync_wait_seconds)
+    assert decode.wall_seconds < decode.period_seconds
+    assert decode.device_span_seconds == pytest.approx(424e-6)
+
+
+def test_a_step_that_failed_after_it_was_fed_is_no_step() -> None:
+    result = on_cuda()
+    result.decode.feed.append(7_000)
+    decode = of_cuda(result).decode
+    assert decode.steps == len(decode.dispatch_steps_seconds) == len(decode.period_steps_seconds) == 2
+
+
+def test_kernel_seconds_are_steps_times_what_was_learnt_and_sampled_or_unknown() -> None:
+    found = of_cuda(on_cuda(), kernel=150e-6)
+    assert found.decode.kernel_seconds == pytest.approx(300e-6)
+    assert found.prefill.kernel_seconds is None
+    assert of_cuda(on_cuda()).decode.kernel_seconds is None
+
+
+def test_a_cpu_has_the_sum_of_its_periods_and_no_single_ones() -> None:
+    readings = Readings(begin=[0, 1_500_000], call=[1_000_000] * 2)
+    estimates = StepEstimates(False, {"decode": TWIN}, {}, "sampled")
+    found = timings(JobResult(decode=readings, ended_ns=3_000_000), estimates, done_ns=0)
+    assert found.decode.period_seconds == pytest.approx(3e-3)
+    assert found.decode.wall_seconds == pytest.approx(2e-3)
+    assert found.decode.period_steps_seconds == found.decode.dispatch_steps_seconds == []
+    assert found.prefill.period_seconds == 0.0
+
+
+def test_without_instrumentation_there_is_no_period() -> None:
+    result = JobResult(decode=Readings(unmeasured=3), ended_ns=3_000_000)
+    assert of_cuda(result).decode.period_seconds is None
 
 
 def test_without_a_floor_nothing_is_claimed() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from service.engine import loop, warmup
+from service.engine import capture, loop
 from service.engine.local_inbox import LocalInbox, local_job
 from service.engine.loop import Engine
 from service.protocol.status import ModeStatus
@@ -21,14 +21,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("restored_globals")]
 def test_a_mode_whose_warm_up_raises_fails_alone_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ready = warmup.Warmup._callables
+    ready = capture.Capture._callables
 
-    def failing(self: warmup.Warmup, configured: warmup.ConfiguredMode) -> object:
+    def failing(self: capture.Capture, configured: capture.ConfiguredMode) -> object:
         if configured.mode.name == "inference_mode":
             raise RuntimeError("the backend gave up")
         return ready(self, configured)
 
-    monkeypatch.setattr(warmup.Warmup, "_callables", failing)
+    monkeypatch.setattr(capture.Capture, "_callables", failing)
     inbox = serve(tmp_path, [local_job(mode, mode, [PROMPT], 2) for mode in MODE_NAMES])
     assert inbox.modes["inference_mode"].state == "failed"
     assert "the backend gave up" in (inbox.modes["inference_mode"].detail or "")

@@ -14,7 +14,8 @@ from service.front.advice import WORKS_KEPT, ServedRequests
 from service.front.aligned_requests import WINDOW_SECONDS, ServedRequest, aligned_rounds
 from service.front.errors import NotMeasured
 from service.front.request_timing import add_up
-from service.protocol.messages import Job, Outcome, Output, PhaseTimings, StepProfile, Timings
+from service.protocol.messages import Job, Outcome, Output
+from service.protocol.timings import PhaseTimings, StepProfile, Timings
 from service.statistics.boundedness import bound, crossover, device_bound_index
 from service.statistics.choice import MINIMUM_ROUNDS
 from tests.support.serving import Front, until

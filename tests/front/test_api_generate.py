@@ -26,6 +26,7 @@ PHASE = {
     "device_span_seconds",
     "kernel_seconds",
     "sync_wait_seconds",
+    "period_seconds",
 }
 
 

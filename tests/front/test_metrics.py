@@ -22,6 +22,7 @@ SERIES_PER_MODE = 800
 
 ON_CUDA_ONLY = (
     "request_device_span_seconds", "request_sync_wait_seconds", "step_device_span_seconds",
+    "step_period_seconds",
     "memory_allocated_bytes", "memory_reserved_bytes", "memory_active_bytes", "memory_inactive_split_bytes",
     "memory_alloc_retries_total", "memory_ooms_total", "cudagraph_captures_total", "cudagraph_replays_total",
 )  # fmt: skip
@@ -249,7 +250,7 @@ def test_step_sums_are_exact_and_count_steps(own_front: Front) -> None:
     decode = own_front.generate(max_new_tokens=5).json()["timings"]["decode"]
     series = own_front.series()
     labels = '{batch="1",mode="eager",phase="decode"}'
-    for part in ("wall", "dispatch", "kernel"):
+    for part in ("wall", "dispatch", "kernel", "period"):
         assert series[f"step_batch_{part}_seconds_count{labels}"] == decode["steps"] == 4
         assert series[f"step_batch_{part}_seconds_sum{labels}"] == pytest.approx(decode[f"{part}_seconds"])
     assert series['step_dispatch_seconds_count{mode="eager",phase="decode"}'] == 4

@@ -12,8 +12,10 @@ from prometheus_client import CollectorRegistry, Gauge, make_wsgi_app
 
 from service.front.metrics.recorder import Metrics
 from service.front.request_timing import RequestTiming, add_up
-from service.protocol.messages import Job, Outcome, Output, Phase, PhaseTimings, StepProfile, Timings
+from service.protocol.device_times import DeviceTime, KernelTime, ProfilerCost
+from service.protocol.messages import Job, Outcome, Output, Phase
 from service.protocol.status import EngineStatus, ModeStatus, Parity
+from service.protocol.timings import PhaseTimings, StepProfile, Timings
 
 MODES = ("eager", "reduce-overhead")
 MEMORY = {
@@ -130,7 +132,29 @@ def _status(mode: str, compile_seconds: list[float]) -> ModeStatus:
         compile_seconds=compile_seconds,
         parity=parity,
         graph_captures=6 if mode == "reduce-overhead" else 0,
+        device_times=[_device_time(1, 95e-6), _device_time(4, 140e-6)],
+        kernel_times=[_kernel_time(1, 90e-6), _kernel_time(4, 130e-6)],
+        profiler_cost=ProfilerCost(
+            ratio=1.04, low=1.02, high=1.06, rounds=8, before_seconds=60e-6, after_seconds=62.4e-6
+        ),
     )
+
+
+def _device_time(batch: int, seconds: float) -> DeviceTime:
+    return DeviceTime(
+        phase="decode",
+        batch=batch,
+        seconds=seconds,
+        low=seconds,
+        high=seconds,
+        samples=11,
+        queued=16,
+        upper_bound=False,
+    )
+
+
+def _kernel_time(batch: int, seconds: float) -> KernelTime:
+    return KernelTime(phase="decode", batch=batch, seconds=seconds, low=seconds, high=seconds, samples=8)
 
 
 def _phase(steps: int, dispatch: float, span: float, kernel: float) -> PhaseTimings:
@@ -142,8 +166,10 @@ def _phase(steps: int, dispatch: float, span: float, kernel: float) -> PhaseTimi
         device_span_seconds=steps * span,
         kernel_seconds=steps * kernel,
         sync_wait_seconds=steps * wait,
+        period_seconds=steps * (dispatch + wait + 20e-6),
         dispatch_steps_seconds=[dispatch] * steps,
         device_span_steps_seconds=[span] * steps,
+        period_steps_seconds=[dispatch + wait + 20e-6] * steps,
     )
 
 

@@ -16,7 +16,6 @@ from service.step.profiler_session import Separator
 from service.step.profiling import (
     PROFILED_STEPS,
     STEPS_PER_TRACE,
-    KernelTimes,
     Profiler,
     profile_step,
     record_steps,
@@ -186,14 +185,3 @@ def test_an_action_that_fails_leaves_no_trace_and_the_next_one_can_be_profiled(t
             meter.run(step, arguments(1, 64), Readings())
 
     assert len(profiler.run("b", ABOUT, HostMeter(), longer)) == STEPS_PER_TRACE
-
-
-def test_kernel_times_leave_out_steps_whose_kernels_are_unknown() -> None:
-    def seconds(value: float | None) -> ProfiledStep:
-        return ProfiledStep(operators=0, copies=0, kernel_seconds=value)
-
-    times = KernelTimes()
-    times.add("eager", "decode", 1, [seconds(None), seconds(3.0), seconds(None)])
-    times.add("eager", "prefill", 1, [seconds(None)])
-    assert times.per_step("eager", "decode", 1) == 3.0
-    assert times.per_step("eager", "prefill", 1) is None

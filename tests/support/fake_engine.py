@@ -30,18 +30,16 @@ from service.protocol.messages import (
     Pause,
     Paused,
     Phase,
-    PhaseTimings,
     Problem,
     Resume,
-    StepProfile,
     Stop,
-    Timings,
     ToEngine,
     ToFront,
     Token,
 )
 from service.protocol.modes import MODES
 from service.protocol.status import EngineStatus, Floor, ModeStatus, Parity, Readiness
+from service.protocol.timings import PhaseTimings, StepProfile, Timings
 
 STEP_SECONDS = 40e-6
 WORK_SECONDS = 0.004
@@ -246,8 +244,10 @@ class FakeEngine:
                 device_span_seconds=total * 0.9,
                 kernel_seconds=None,
                 sync_wait_seconds=total * 0.25,
+                period_seconds=total * 1.1,
                 dispatch_steps_seconds=[STEP_SECONDS * 0.75] * steps,
                 device_span_steps_seconds=[STEP_SECONDS * 0.9] * steps,
+                period_steps_seconds=[STEP_SECONDS * 1.1] * steps,
             )
         known = "no_twin" not in self.options and not self.unsplit
         return PhaseTimings(
@@ -257,6 +257,7 @@ class FakeEngine:
             device_span_seconds=None,
             kernel_seconds=total * 0.4 if known else None,
             sync_wait_seconds=None,
+            period_seconds=total * 1.1,
         )
 
     def timings(self, job: Job, taken: int, done: int) -> Timings:

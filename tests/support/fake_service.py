@@ -140,6 +140,7 @@ def timings(mode: str, batch: int, tokens: int) -> dict[str, Any]:
             "device_span_seconds": None,
             "kernel_seconds": steps * kernel,
             "sync_wait_seconds": None,
+            "period_seconds": steps * (dispatch + kernel) * 1.02,
         }
 
     total = tokens * (dispatch + kernel) + 0.0004

@@ -64,4 +64,7 @@ def _mode_body(name: str, status: ModeStatus | None) -> ModeBody:
         "resident_bytes": status.resident_bytes if status else None,
         "dispatch_floors": msgspec.to_builtins(status.floors) if status else [],
         "parity": msgspec.to_builtins(status.parity) if status and status.parity else None,
+        "device_times": msgspec.to_builtins(status.device_times) if status else [],
+        "kernel_times": msgspec.to_builtins(status.kernel_times) if status else [],
+        "profiler_cost": msgspec.to_builtins(status.profiler_cost) if status else None,
     }

@@ -62,7 +62,8 @@ CATALOGUE: tuple[MetricSpec, ...] = (
     _request("request_queue_seconds", "always", "Waited while the engine was busy."),
     _request("request_dispatch_seconds", "dispatch", "Host time issuing steps." + _ESTIMATE),
     _request("request_device_span_seconds", "cuda",
-        "First to last work of each step on the device's stream, gaps included."),
+        "The device's clock around each step's call, the time included in which it idles while the host "
+        "issues."),
     _request("request_kernel_seconds", "cpu", "The device really ran kernels." + _ESTIMATE),
     _request("request_sync_wait_seconds", "cuda", "Host blocked on the device."),
     _request("request_other_seconds", "timings",
@@ -75,12 +76,26 @@ CATALOGUE: tuple[MetricSpec, ...] = (
         "Dispatch of one step. On a CPU single steps are not measured: each request's mean step, once per "
         "step."),
     _step("step_device_span_seconds", "histogram", "mode phase", "cuda", "Device span of one step."),
+    _step("step_period_seconds", "histogram", "mode phase", "cuda",
+        "From the beginning of one step's call to that of the next, the last one's to the end of its "
+        "bookkeeping: the time between two tokens in the engine."),
     _step("step_batch_dispatch_seconds", "summary", "mode phase batch", "dispatch",
         "Dispatch per step by batch bucket: exact sums for means." + _ESTIMATE),
     _step("step_batch_kernel_seconds", "summary", "mode phase batch", "cpu",
         "Kernel time per step by batch bucket." + _ESTIMATE),
     _step("step_batch_wall_seconds", "summary", "mode phase batch", "always",
-        "Wall time per step by batch bucket: exact sums for means."),
+        "Dispatch and kernel (or wait) per step by batch bucket: exact sums for means. What the engine does "
+        "between steps is left out."),
+    _step("step_batch_period_seconds", "summary", "mode phase batch", "always",
+        "All the time per step by batch bucket, from call to call: exact sums for means."),
+    _gauge("step_device_seconds", "mode phase batch", "once measured",
+        "One step on the device, by calls queued back to back at warm-up, without the profiler. Absent where "
+        "the host could not queue ahead."),
+    _gauge("step_kernel_seconds", "mode phase batch", "once measured",
+        "Kernel time of one step, by steps profiled at warm-up and by profiled requests."),
+    _gauge("profiler_dispatch_ratio", "mode", "once measured",
+        "Dispatch of a decode step since the profiler's first session over before it, at the smallest "
+        "batch."),
     _gauge("step_operators", "mode phase", "once measured",
         "Calls of a step into the dispatcher, those that an operator makes in turn left out, from the "
         "last profiled request."),

@@ -56,15 +56,16 @@ ABSENCE = """\
 ## When a metric is absent
 
 - *on a CPU*: it needs a GPU.
-- *on CUDA, until measured*: there kernel time is known from profiled requests only, so it is absent until the
-  first one (`LAUNCHBOUND_PROFILE_EVERY`, or `"profile": true` in a request).
+- *on CUDA, until measured*: there kernel time comes from the profiler, which warm-up runs in every mode. It
+  is absent until the first request after that, and where the profiler sees no kernels.
 - *on a CPU without a hollow twin*: some models of Hugging Face have none (`engine.no_twin` in `GET /v1/modes`
   has the reason), and nothing else separates dispatch from kernel there. Else it is there once the engine is.
 - *instrumentation turned down*: with `LAUNCHBOUND_INSTRUMENTATION` at `host` or `off` it is absent until
   something measured it; so are the rows of the kinds above.
 - *until measured*: what is known only after warm-up or after the first profiled request, and the memory of a
-  GPU, which the engine reports at its start and then at most once a second. `step_kernels`, `step_launches`
-  and the memory gauges stay absent on a CPU.
+  GPU, which the engine reports at its start and then at most once a second. `step_kernels`, `step_launches`,
+  `step_device_seconds`, `step_kernel_seconds`, `profiler_dispatch_ratio` and the memory gauges stay absent
+  on a CPU.
 - *until known*: informations, which have no zero.
 - *never*: there from the first scrape, at 0."""
 

@@ -11,10 +11,11 @@ from prometheus_client import CollectorRegistry
 from service.front.errors import Rejection
 from service.front.metrics.series import Labels, Series
 from service.front.metrics.spec import FALLBACK, FALLBACK_REASONS, Start
+from service.front.metrics.statuses import Statuses
 from service.front.request_timing import RequestTiming
-from service.protocol.messages import PhaseTimings, StepProfile
 from service.protocol.modes import MODES
 from service.protocol.status import EngineStatus, ModeStatus
+from service.protocol.timings import PhaseTimings, StepProfile
 
 
 class Metrics:
@@ -36,8 +37,7 @@ class Metrics:
         self._splits = False
         self._series = Series(registry, modes, batch_sizes)
         self._modes = modes
-        self._statuses: dict[str, ModeStatus] = {}
-        self._memory_events: dict[str, int] = {}
+        self._statuses = Statuses(self._series)
         self._bound: dict[Labels, tuple[float, float]] = {}
         self._series.start("always", *(["timings"] if instrumented else []))
 
@@ -86,35 +86,11 @@ class Metrics:
         write("build_info", 1, version, commit, status.torch, status.cuda or "none", status.device_name)
         layers, width = str(status.layers), str(status.width)
         write("model_info", 1, status.model, str(status.parameters), status.dtype, layers, width)
-        for name, value in (status.memory or {}).items():
-            kind, _, stat = name.rpartition("_")
-            if stat in ("current", "peak"):
-                write(f"memory_{kind}_bytes", value, stat)
-            else:
-                write(f"memory_{name}_total", value - self._memory_events.get(name, 0))
-                self._memory_events[name] = value
+        self._statuses.memory(status.memory or {})
 
     def mode(self, status: ModeStatus) -> None:
-        """A mode changed: counters grow by the difference to its last status, gauges are set."""
-        name = status.mode
-        write = self._series.write
-        before = self._statuses.get(name)
-        self._statuses[name] = status
-        for seconds in status.compile_seconds[len(before.compile_seconds) if before else 0 :]:
-            write("compile_seconds", seconds, name)
-        write("graph_breaks_total", status.graph_breaks - (before.graph_breaks if before else 0), name)
-        write("recompiles_total", status.recompiles - (before.recompiles if before else 0), name)
-        captured = status.graph_captures - (before.graph_captures if before else 0)
-        if captured:
-            write("cudagraph_captures_total", captured, name)
-        write("mode_ready", 1 if status.state == "ready" else 0, name)
-        self._declare(before, status)
-        if status.warmup_seconds is not None:
-            write("warmup_seconds", status.warmup_seconds, name, status.cache or "none")
-        if status.parity is not None:
-            write("mode_parity_max_abs_logit_difference", status.parity.max_abs_logit_difference, name)
-        for floor in (floor for floor in status.floors if floor.phase == "decode"):
-            write("dispatch_floor_seconds", floor.seconds, name, str(floor.batch))
+        """A mode changed."""
+        self._statuses.mode(status)
 
     def engine_lost(self) -> None:
         """The engine ended: no mode is ready, and the next engine counts from zero."""
@@ -122,10 +98,7 @@ class Metrics:
         self._series.write("engine_restarts_total", 1)
         for name in self._modes:
             self._series.write("mode_ready", 0, name)
-        for status in self._statuses.values():
-            self._series.remove("mode_effective_info", *_declaration(status))
-        self._statuses.clear()
-        self._memory_events.clear()
+        self._statuses.lost()
 
     def render(self, accept: str, in_progress: Tally[str], waiting: int) -> tuple[bytes, str]:
         """The exposition in the format that `accept` requests, and its content type.
@@ -140,8 +113,7 @@ class Metrics:
     def _observed_mode(self, timing: RequestTiming) -> str:
         """The requested mode, or 'fallback' where the request ran as another form than declared."""
         mode, outcome = timing.job.mode, timing.outcome
-        status = self._statuses.get(mode)
-        if status is None or outcome.effective == status.effective:
+        if self._statuses.effective(mode) in (None, outcome.effective):
             return mode
         reason = outcome.reason if outcome.reason in FALLBACK_REASONS else "other"
         self._series.write("fallbacks_total", 1, mode, reason)
@@ -177,7 +149,12 @@ class Metrics:
         steps, dispatch, kernel = phase.steps, phase.dispatch_seconds, phase.kernel_seconds
         if steps == 0:
             return
-        sums = {"wall": phase.wall_seconds, "dispatch": dispatch, "kernel": kernel}
+        sums = {
+            "wall": phase.wall_seconds,
+            "dispatch": dispatch,
+            "kernel": kernel,
+            "period": phase.period_seconds,
+        }
         for part, seconds in sums.items():
             if seconds is not None:
                 self._series.add_steps(f"step_batch_{part}_seconds", seconds, steps, mode, name, batch)
@@ -185,6 +162,7 @@ class Metrics:
             each = phase.dispatch_steps_seconds or [dispatch / steps] * steps
             self._observe_steps("step_dispatch_seconds", each, mode, name)
         self._observe_steps("step_device_span_seconds", phase.device_span_steps_seconds, mode, name)
+        self._observe_steps("step_period_seconds", phase.period_steps_seconds, mode, name)
         if name == "decode" and dispatch is not None and kernel is not None and dispatch + kernel > 0:
             kernels, dispatches = self._bound.get((mode, batch), (0.0, 0.0))
             self._bound[mode, batch] = kernels, dispatches = kernels + kernel, dispatches + dispatch
@@ -203,18 +181,9 @@ class Metrics:
             for seconds in values:
                 write(seconds)
 
-    def _declare(self, before: ModeStatus | None, status: ModeStatus) -> None:
-        if before is not None and _declaration(before) != _declaration(status):
-            self._series.remove("mode_effective_info", *_declaration(before))
-        self._series.write("mode_effective_info", 1, *_declaration(status))
-
 
 def _measurable(status: EngineStatus) -> tuple[Start, ...]:
     """What this engine can measure; on a CPU dispatch needs a hollow twin, and kernel is the rest."""
     if status.device.startswith("cuda"):
         return "dispatch", "cuda"
     return ("dispatch", "cpu") if status.no_twin is None else ()
-
-
-def _declaration(status: ModeStatus) -> Labels:
-    return status.mode, status.effective, status.reason or ""

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from typing_extensions import TypedDict
 
-from service.protocol.messages import FinishReason, Source
+from service.protocol.messages import FinishReason
+from service.protocol.timings import Source
 
 
 class ErrorDetail(TypedDict):
@@ -52,7 +53,9 @@ class PhaseBody:
     """Sums over the steps of one phase; null: this device cannot measure it.
 
     `dispatch_low_seconds` to `dispatch_high_seconds` is the interval of an estimated dispatch; `clipped`: the
-    estimate was longer than the phase, and was cut to it.
+    estimate was longer than the phase, and was cut to it. `period_seconds` is all the time from the phase's
+    first step to the next phase, or to the end of the last step's bookkeeping: what the engine does between
+    steps is in it, and in no other number of a phase.
     """
 
     steps: int
@@ -65,6 +68,7 @@ class PhaseBody:
     dispatch_high_seconds: float | None
     clipped: bool
     minor_faults: int
+    period_seconds: float | None
 
 
 class Sources(TypedDict):

@@ -70,8 +70,43 @@ class ParityBody(TypedDict):
     near_ties: int
 
 
+class DeviceTimeBody(TypedDict):
+    """Seconds per step of calls queued back to back on a GPU, without the profiler."""
+
+    phase: Literal["prefill", "decode"]
+    batch: int
+    seconds: float
+    low: float
+    high: float
+    samples: int
+    queued: int
+    upper_bound: bool
+
+
+class KernelTimeBody(TypedDict):
+    """Kernel seconds of one step on a GPU, by the profiler; no interval where the samples are too few."""
+
+    phase: Literal["prefill", "decode"]
+    batch: int
+    seconds: float
+    low: float | None
+    high: float | None
+    samples: int
+
+
+class ProfilerCostBody(TypedDict):
+    """Dispatch of a decode step after the profiler's first session over before it, on a GPU."""
+
+    ratio: float
+    low: float
+    high: float
+    rounds: int
+    before_seconds: float
+    after_seconds: float
+
+
 class ModeBody(TypedDict):
-    """One mode of this instance."""
+    """One mode of this instance. The last three are empty on a CPU; so is a cost that is not known."""
 
     mode: str
     removes: str
@@ -89,6 +124,9 @@ class ModeBody(TypedDict):
     resident_bytes: int | None
     dispatch_floors: list[FloorBody]
     parity: ParityBody | None
+    device_times: list[DeviceTimeBody]
+    kernel_times: list[KernelTimeBody]
+    profiler_cost: ProfilerCostBody | None
 
 
 class ModesAnswer(TypedDict):

@@ -1,0 +1,141 @@
+"""Calls each callable of a mode until it is in its final form, and records what compiling it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+import msgspec
+from torch import nn
+
+from models.served import Served
+from service.engine.cold_starts import ColdStarts
+from service.engine.compiler import CompileCounts, read_compile_counts
+from service.engine.configured_mode import ConfiguredMode
+from service.protocol.messages import Phase
+from service.protocol.modes import Effect, Mode
+from service.protocol.status import Compilation
+from service.step.buffers import Arguments, Buffers, prepare
+from service.step.calibration import Calibration
+from service.step.callables import Step
+from service.step.untimed import CALLS_TO_CAPTURE
+
+PHASES: tuple[Phase, ...] = ("decode", "prefill")
+
+BuildStep = Callable[[Mode, nn.Module], Step]
+
+
+@dataclass(frozen=True, slots=True)
+class _Callable:
+    """A step to be warmed, in each of `shapes`, largest first."""
+
+    step: Step
+    shapes: list[Arguments]
+    phase: Phase
+    bucket: int
+    twin: bool = False
+
+
+class Capture:
+    """Builds and captures the callables of one mode after another; yields between two callables."""
+
+    def __init__(
+        self,
+        model: Served,
+        buffers: Mapping[int, Buffers],
+        twin_inputs: Sequence[tuple[Phase, int, Arguments]],
+        calibration: Calibration,
+        build: BuildStep,
+        cold_starts: ColdStarts,
+    ) -> None:
+        self._model = model
+        self._buffers = buffers
+        self._twin_inputs = twin_inputs
+        self._calibration = calibration
+        self._build = build
+        self._cold_starts = cold_starts
+        self._device_type = next(model.parameters()).device.type
+
+    def effect(self, configured: ConfiguredMode) -> Effect:
+        """What a mode does on this device."""
+        return configured.mode.effect(self._device_type)
+
+    def serving(self, configured: ConfiguredMode) -> Generator[None, None, float]:
+        """Capture every callable that serves a mode; returns the seconds that took."""
+        return (yield from self._capture(configured, self._callables(configured)))
+
+    def twins(self, configured: ConfiguredMode) -> Generator[None, None, float]:
+        """Capture the callables of a mode's hollow twin; returns the seconds that took."""
+        return (yield from self._capture(configured, self._twins(configured)))
+
+    def count_graphs(self, configured: ConfiguredMode, before: CompileCounts, compiled_before: int) -> None:
+        """Add the graph breaks and recompilations since `before` to a mode's status, without sending it."""
+        status, increase = configured.status, before.increase()
+        compiled = len(status.compile_seconds) - compiled_before
+        configured.status = msgspec.structs.replace(
+            status,
+            graph_breaks=status.graph_breaks + increase.graph_breaks,
+            recompiles=status.recompiles + max(0, increase.graphs - compiled),
+        )
+
+    def _capture(
+        self, configured: ConfiguredMode, callables: Iterator[_Callable]
+    ) -> Generator[None, None, float]:
+        effect = self.effect(configured)
+        seconds = 0.0
+        for one in callables:
+            misses = read_compile_counts()
+            started = perf_counter()
+            one.step(*one.shapes[0])
+            first = perf_counter() - started
+            if effect.graph_replay:
+                for arguments in one.shapes:
+                    for _ in range(CALLS_TO_CAPTURE - 1):
+                        one.step(*arguments)
+            else:
+                # Its first call is final; another shape shows that one compilation serves all of them.
+                one.step(*one.shapes[-1])
+            if effect.compiles:
+                self._count(configured, one, first, cold=misses.increase().cache_misses > 0)
+            seconds += perf_counter() - started
+            yield
+        return seconds
+
+    def _count(self, configured: ConfiguredMode, one: _Callable, seconds: float, cold: bool) -> None:
+        """Record the first call of a compiled callable, and its graphs."""
+        status = configured.status
+        compilation = Compilation(
+            phase=one.phase,
+            batch=one.bucket,
+            twin=one.twin,
+            seconds=seconds,
+            cold=cold,
+            cold_seconds=self._cold_starts.recorded(
+                f"{configured.mode.name} {one.phase} {one.bucket}{' twin' * one.twin}",
+                seconds if cold else None,
+            ),
+        )
+        configured.status = msgspec.structs.replace(
+            status,
+            compilations=[*status.compilations, compilation],
+            compile_seconds=[*status.compile_seconds, seconds],
+            graph_captures=status.graph_captures + len(one.shapes) * self.effect(configured).graph_replay,
+        )
+
+    def _callables(self, configured: ConfiguredMode) -> Iterator[_Callable]:
+        """Every callable that serves a mode, largest bucket first so that graph pools are sized once."""
+        for bucket in sorted(self._buffers, reverse=True):
+            buffers = self._buffers[bucket]
+            for phase in PHASES:
+                step = self._build(configured.mode, self._model)
+                configured.steps[phase, bucket] = step
+                prepare(buffers)
+                yield _Callable(step, list(buffers.shapes(phase)), phase, bucket)
+
+    def _twins(self, configured: ConfiguredMode) -> Iterator[_Callable]:
+        """The hollow twin's callables of a mode; each joins the round of floors once it is captured."""
+        for phase, bucket, arguments in self._twin_inputs:
+            step = self._build(configured.mode, self._calibration.twin_of(configured.mode))
+            yield _Callable(step, [arguments], phase, bucket, twin=True)
+            self._calibration.add(configured.mode, phase, bucket, step, arguments)

@@ -1,0 +1,84 @@
+"""What the engine measured of one job, as it is sent to the front: durations in seconds.
+
+Instants (`*_ns`) are those of `service.protocol.messages`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Source = Literal["measured", "calibrated", "sampled", "profiled", "residual"]
+
+
+class PhaseTimings(msgspec.Struct, frozen=True, kw_only=True):
+    """Sums over the steps of one phase. None: not measurable on this device, or not known yet.
+
+    `wall` and `dispatch` include the operators that the engine issues beside the step: sampling after it, and
+    on CUDA the copies that feed it. `period` is the whole time of the phase: from the beginning of its first
+    call to that of the next phase's first call, or, for the last phase, to the end of its last fetch and of
+    the bookkeeping after it. So period less wall is what the engine does between steps. `device_span` is the
+    device's clock from before each call to its last work, idle time included: see `step.meters.Readings`.
+    Where dispatch is estimated, `dispatch_low_seconds` and `dispatch_high_seconds` are its interval, and
+    `clipped` says that the estimate was longer than the wall time, and was cut to it. `minor_faults` are page
+    faults of the engine's thread. `dispatch_steps_seconds` holds one value per step where each step's
+    dispatch is measured (CUDA), else is empty; `device_span_steps_seconds` and `period_steps_seconds`
+    likewise.
+    """
+
+    steps: int
+    wall_seconds: float | None
+    dispatch_seconds: float | None
+    device_span_seconds: float | None
+    kernel_seconds: float | None
+    sync_wait_seconds: float | None
+    dispatch_low_seconds: float | None = None
+    dispatch_high_seconds: float | None = None
+    clipped: bool = False
+    minor_faults: int = 0
+    period_seconds: float | None = None
+    dispatch_steps_seconds: list[float] = []
+    device_span_steps_seconds: list[float] = []
+    period_steps_seconds: list[float] = []
+
+
+class Timings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the engine measured of one job.
+
+    `queue_seconds` is the time the job waited while the engine was busy with something else; transport
+    between the processes is not queue, it is part of `other`. `padded_prompt_tokens` are the tokens per row
+    that prefill computed, `attended_tokens` the cache positions that attention read in the last decode step.
+    """
+
+    queue_seconds: float
+    prefill: PhaseTimings
+    decode: PhaseTimings
+    tokenise_seconds: float
+    involuntary_switches: int
+    padded_prompt_tokens: int = 0
+    attended_tokens: int = 0
+    dispatch_source: Source | None
+    kernel_source: Source | None
+    taken_ns: int
+    first_token_ns: int | None
+    done_ns: int
+
+
+class StepProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """Per step of one phase, over its profiled steps. None: there is no such thing on this device.
+
+    `operators` are the calls that a step makes into the dispatcher; `launches` are launch calls, of which a
+    graph replay is one. The two waits are idle gaps of the device by their cause.
+    """
+
+    phase: Literal["prefill", "decode"]
+    steps: int
+    operators: float
+    copies: float
+    kernels: float | None = None
+    launches: float | None = None
+    graph_launches: float | None = None
+    kernel_seconds: float | None = None
+    host_wait_seconds: float | None = None
+    kernel_wait_seconds: float | None = None

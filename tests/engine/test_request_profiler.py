@@ -1,0 +1,112 @@
+"""Which requests are profiled, and whose kernel times the others have, as on CUDA; no session is run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from service.engine import request_profiler
+from service.engine.job_result import JobResult
+from service.engine.local_inbox import local_job
+from service.engine.request_profiler import RequestProfiler
+from service.step.meters import Meter, Readings
+from service.step.trace import ProfiledStep
+
+PLAIN = local_job("plain", "eager", ["x"], 4)
+ASKED = local_job("asked", "eager", ["x"], 4, profile=True)
+
+
+class FakeProfiler:
+    """Finds one prefill step and three of decode, of which one lost its kernels; counts its warm-ups."""
+
+    def __init__(self) -> None:
+        self.warmed = 0
+
+    def warm(self) -> None:
+        self.warmed += 1
+
+    def run(
+        self, identity: str, about: Any, meter: Any, action: Callable[[Meter], None]
+    ) -> list[ProfiledStep]:
+        action(meter)
+        found = (9e-4, 2e-4, None, 3e-4)
+        return [ProfiledStep(operators=1, copies=0, kernel_seconds=seconds) for seconds in found]
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeProfiler:
+    made = FakeProfiler()
+    monkeypatch.setattr(request_profiler, "Profiler", lambda *_: made)
+    return made
+
+
+def on_cuda(every: int | None, folder: Path) -> RequestProfiler:
+    return RequestProfiler(torch.device("cuda"), every, folder)
+
+
+def finished() -> JobResult:
+    """What a job of one prefill step and three of decode left behind, at batch bucket 4."""
+    return JobResult(bucket=4, prefill=Readings(call=[1]), decode=Readings(call=[1] * 3))
+
+
+def profiled(profiler: RequestProfiler) -> JobResult:
+    result = finished()
+    meter: Any = None
+    result.profile = profiler.profile(ASKED, result, meter, lambda _: None)
+    return result
+
+
+def test_on_cuda_no_turn_comes_before_the_profiler_is_attached_and_a_wish_is_granted(
+    fake: FakeProfiler, tmp_path: Path
+) -> None:
+    profiler = on_cuda(1, tmp_path)
+    assert not profiler.is_due(PLAIN)
+    assert profiler.is_due(ASKED)
+    assert not profiler.used
+    profiler.warm()
+    assert profiler.is_due(PLAIN)
+
+
+def test_on_a_cpu_turns_come_from_the_start(fake: FakeProfiler, tmp_path: Path) -> None:
+    profiler = RequestProfiler(torch.device("cpu"), 2, tmp_path)
+    assert [profiler.is_due(PLAIN) for _ in range(4)] == [False, True, False, True]
+
+
+def test_the_profiler_is_warmed_once_and_not_after_a_request_that_used_it(
+    fake: FakeProfiler, tmp_path: Path
+) -> None:
+    profiler = on_cuda(None, tmp_path)
+    profiler.warm()
+    profiler.warm()
+    assert fake.warmed == 1
+    other = on_cuda(None, tmp_path)
+    profiled(other)
+    assert other.used
+    other.warm()
+    assert fake.warmed == 1
+
+
+def test_the_first_request_has_the_kernel_times_that_warm_up_learnt(
+    fake: FakeProfiler, tmp_path: Path
+) -> None:
+    profiler = on_cuda(None, tmp_path)
+    profiler.kernel_times.add("eager", "decode", 4, [1e-4] * 8)
+    estimates = profiler.estimates(PLAIN, finished(), {})
+    assert estimates.kernel_source == "sampled"
+    assert estimates.kernel_per_step_seconds == {"prefill": None, "decode": 1e-4}
+
+
+def test_a_profiled_request_adds_the_median_of_the_steps_whose_kernels_were_seen(
+    fake: FakeProfiler, tmp_path: Path
+) -> None:
+    profiler = on_cuda(None, tmp_path)
+    result = profiled(profiler)
+    assert profiler.kernel_times.per_step("eager", "decode", 4) == pytest.approx(2.5e-4)
+    assert profiler.kernel_times.per_step("eager", "prefill", 4) == pytest.approx(9e-4)
+    (decode,) = [one for one in profiler.kernel_times.of_mode("eager") if one.phase == "decode"]
+    assert decode.samples == 1
+    assert profiler.estimates(ASKED, result, {}).kernel_source == "profiled"

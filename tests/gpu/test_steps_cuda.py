@@ -1,0 +1,68 @@
+"""What a step costs on a real device: both witnesses of its device time, its period, the profiler's cost."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from service.engine.local_inbox import LocalInbox, local_job
+from service.engine.loop import Engine
+from service.protocol.messages import EngineSettings
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+MODES = ["eager", "inference_mode", "reduce-overhead"]
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> LocalInbox:
+    """Two requests per mode, of an engine of its own."""
+    cache: Path = tmp_path_factory.mktemp("cache")
+    prompts = ["import os"] * 4
+    jobs = [local_job(f"{m}-{n}", m, prompts, 16, ignore_eos=True) for m in MODES for n in range(2)]
+    inbox = LocalInbox(jobs)
+    settings = partial(EngineSettings, address="", device="cuda", batch_sizes=[1, 4], linears="aten")
+    Engine(settings(modes=MODES, cache_folder=str(cache)), inbox).run()
+    torch.compiler.set_stance("default")
+    return inbox
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_warm_up_has_learnt_both_witnesses_of_every_step(served: LocalInbox, mode: str) -> None:
+    status = served.modes[mode]
+    steps = {(phase, batch) for phase in ("decode", "prefill") for batch in (1, 4)}
+    assert {(one.phase, one.batch) for one in status.device_times} == steps
+    assert {(one.phase, one.batch) for one in status.kernel_times} == steps
+    assert not any(one.upper_bound for one in status.device_times)
+
+
+def test_the_kernels_of_a_replay_take_no_longer_than_the_replay(served: LocalInbox) -> None:
+    status = served.modes["reduce-overhead"]
+    kernels = {(one.phase, one.batch): one.seconds for one in status.kernel_times}
+    for device in status.device_times:
+        assert 0 < kernels[device.phase, device.batch] < 1.25 * device.seconds
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_the_profiler_costs_is_known(served: LocalInbox, mode: str) -> None:
+    cost = served.modes[mode].profiler_cost
+    assert cost is not None
+    assert 0 < cost.low <= cost.ratio <= cost.high
+
+
+def test_a_request_has_kernel_times_and_periods_that_hold_all_its_parts(served: LocalInbox) -> None:
+    for outcome in served.outcomes:
+        assert outcome.timings is not None
+        assert outcome.timings.kernel_source == "sampled"
+        for phase in (outcome.timings.prefill, outcome.timings.decode):
+            assert phase.kernel_seconds is not None
+            assert phase.period_seconds is not None
+            assert phase.wall_seconds is not None
+            assert phase.period_seconds == pytest.approx(sum(phase.period_steps_seconds))
+            assert len(phase.dispatch_steps_seconds) == len(phase.period_steps_seconds) == phase.steps
+        assert outcome.timings.decode.wall_seconds < outcome.timings.decode.period_seconds

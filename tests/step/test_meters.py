@@ -1,0 +1,94 @@
+"""Meters: what they record of each call, and that the periods of all steps are all the time there was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from service.step import meters
+from service.step.meters import CudaMeter, HostMeter, NullMeter, Readings
+from tests.support.fake_device import FakeDevice
+
+ARGUMENTS: Any = (None, None, None, ())
+
+
+class Clock:
+    """`perf_counter_ns` of a fake host; a step takes `step_ns` of it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1_000
+        monkeypatch.setattr(meters, "perf_counter_ns", lambda: self.now)
+
+    def step(self, *_: object) -> tuple[Tensor, Tensor]:
+        self.now += 300
+        return torch.zeros(1), torch.zeros(1, dtype=torch.int64)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def test_a_period_goes_from_call_to_call_and_the_last_one_to_where_the_bookkeeping_ends(clock: Clock) -> None:
+    readings, meter = Readings(), HostMeter()
+    for between in (20, 50):
+        meter.run(clock.step, ARGUMENTS, readings)
+        clock.now += between
+    meter.run(clock.step, ARGUMENTS, readings)
+    clock.now += 70
+    assert readings.begin == [1_000, 1_320, 1_670]
+    assert readings.call == [300, 300, 300]
+    assert readings.periods(clock.now) == [320, 350, 370]
+    assert sum(readings.periods(clock.now)) == clock.now - 1_000
+
+
+def test_a_step_that_raises_leaves_neither_a_call_nor_a_beginning(clock: Clock) -> None:
+    readings = Readings()
+
+    def failing(*_: object) -> tuple[Tensor, Tensor]:
+        raise RuntimeError("no memory")
+
+    with pytest.raises(RuntimeError, match="no memory"):
+        HostMeter().run(failing, ARGUMENTS, readings)
+    assert readings == Readings()
+
+
+def test_without_steps_and_without_instrumentation_there_are_no_periods(clock: Clock) -> None:
+    readings = Readings()
+    assert readings.periods(clock.now) == []
+    NullMeter().run(clock.step, ARGUMENTS, readings)
+    assert readings.periods(clock.now) == []
+    assert readings.steps == 1
+
+
+@pytest.fixture
+def device(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDevice]:
+    """A device on whose stream a step takes 900 ns, and whose clock and events the meter uses."""
+    fake = FakeDevice(issue_seconds=300e-9, step_seconds=900e-9, host_ns=1_000)
+    zeros = torch.zeros
+    monkeypatch.setattr(meters, "perf_counter_ns", fake.clock)
+    monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing=False: fake.event())
+    monkeypatch.setattr(torch, "zeros", lambda *size, pin_memory=False, **rest: zeros(*size, **rest))
+    return fake
+
+
+def test_on_cuda_the_span_begins_before_the_call_so_it_holds_the_wait_for_the_host(
+    device: FakeDevice,
+) -> None:
+    readings, meter = Readings(), CudaMeter(4)
+
+    def step(*_: object) -> tuple[Tensor, Tensor]:
+        device.call()
+        return torch.empty(1), torch.tensor([7])
+
+    for _ in range(2):
+        _, tokens = meter.run(step, ARGUMENTS, readings)
+        assert meter.fetch(tokens, readings) == [7]
+    assert readings.call == [300, 300]
+    assert readings.wait == [900, 900]
+    assert readings.span == [1_200, 1_200]
+    assert readings.periods(device.clock()) == [1_200, 1_200]

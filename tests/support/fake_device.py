@@ -1,0 +1,67 @@
+"""A host clock and a device beside it, which both move only by what is issued: no test waits for either."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+
+@dataclass
+class FakeDevice:
+    """A `DeviceQueue` whose calls take `issue_seconds` of the host and `step_seconds` of the device.
+
+    `launches` of each call stand in the driver's queue until the device has done the call; with more than
+    `most_launches` in it the host waits. `hiccups` makes the calls of these numbers take a second to issue.
+    """
+
+    issue_seconds: float
+    step_seconds: float
+    launches: int = 1
+    most_launches: int = 1000
+    hiccups: frozenset[int] = frozenset()
+    host_ns: float = 0.0
+    free_ns: float = 0.0
+    calls: int = 0
+    pending: deque[float] = field(default_factory=deque)
+
+    def clock(self) -> int:
+        return round(self.host_ns)
+
+    def call(self) -> None:
+        while self.pending and self.pending[0] <= self.host_ns:
+            self.pending.popleft()
+        if (len(self.pending) + 1) * self.launches > self.most_launches:
+            self.host_ns = max(self.host_ns, self.pending.popleft())
+        self.host_ns += (1.0 if self.calls in self.hiccups else self.issue_seconds) * 1e9
+        self.free_ns = max(self.free_ns, self.host_ns) + self.step_seconds * 1e9
+        self.pending.append(self.free_ns)
+        self.calls += 1
+
+    def hold(self, seconds: float) -> None:
+        self.free_ns = max(self.free_ns, self.host_ns) + seconds * 1e9
+
+    def synchronise(self) -> None:
+        self.host_ns = max(self.host_ns, self.free_ns)
+
+    def event(self) -> FakeEvent:
+        return FakeEvent(self)
+
+
+@dataclass
+class FakeEvent:
+    """Reached by the device when it has done all that was issued before."""
+
+    device: FakeDevice
+    reached_ns: float = 0.0
+
+    def record(self) -> None:
+        self.reached_ns = max(self.device.free_ns, self.device.host_ns)
+
+    def query(self) -> bool:
+        return self.device.host_ns >= self.reached_ns
+
+    def synchronize(self) -> None:
+        self.device.host_ns = max(self.device.host_ns, self.reached_ns)
+
+    def elapsed_time(self, end_event: FakeEvent) -> float:
+        return (end_event.reached_ns - self.reached_ns) / 1e6
