@@ -8,8 +8,9 @@ from torch import Tensor
 
 from models.served import Served
 from service.engine.configured_mode import ConfiguredMode
-from service.protocol.status import Parity
+from service.protocol.status import Attention, Parity
 from service.step import parity
+from service.step.attention import check_attention
 from service.step.buffers import Buffers, prepare
 from service.step.callables import Step
 from service.step.profiling import profile_step
@@ -32,6 +33,10 @@ class ParityCheck:
             verdicts.append(parity.compare(self._reference[bucket], logits, self._config.layers))
         return parity.worst(verdicts)
 
+    def attention(self, eager: Step) -> list[Attention]:
+        """What attention `eager` runs, and its logits beside those of the reference attention."""
+        return check_attention(eager, self._buffers, self._reference, self._config)
+
     def _logits(self, prefill: Step, decode: Step, buffers: Buffers) -> Tensor:
         return parity.forced_logits(prefill, decode, buffers, self._config.vocabulary)
 
@@ -48,5 +53,8 @@ def verify_graph_replay(
         if launches != 1:
             reason = f"CUDA graphs were skipped: {launches} graph launches per decode step at batch {bucket}"
             configured.status = msgspec.structs.replace(
-                configured.status, effective="compiled", reason=reason, graph_captures=0
+                configured.status,
+                effective=configured.mode.cuda.without_replay,
+                reason=reason,
+                graph_captures=0,
             )

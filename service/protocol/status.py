@@ -90,6 +90,21 @@ class Parity(msgspec.Struct, frozen=True, kw_only=True):
     near_ties: int
 
 
+class Attention(msgspec.Struct, frozen=True, kw_only=True):
+    """Eager's attention in one phase and batch, on the fixed prompts of `Parity`.
+
+    `backends` are those that torch chose for `scaled_dot_product_attention`, by name; none where the model
+    does not call it. `parity` compares with the backend `math`, which is written in plain operators: a kernel
+    that is wrong in all modes alike differs from it. Where it is None, `unchecked` is the reason.
+    """
+
+    phase: Literal["prefill", "decode"]
+    batch: int
+    backends: list[str]
+    parity: Parity | None = None
+    unchecked: str | None = None
+
+
 class ModeStatus(msgspec.Struct, frozen=True, kw_only=True, tag="mode"):
     """The state of one mode; sent at every change.
 
@@ -136,7 +151,9 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
     `no_twin` is the reason where there is no hollow twin: without it a CPU has no dispatch floors.
     `no_stacks` is the reason where native stacks are not sampled: floors then have one witness.
     `null_kernel_seconds` is what one operator without work costs the host on this machine (`alone`), and on
-    CUDA one kernel inside a replayed graph (`in_graph`); None until measured.
+    CUDA one kernel inside a replayed graph (`in_graph`); None until measured. `no_null_kernel_graph` is the
+    reason where the latter could not be.
+    `attention` has the backends of eager's attention, checked as the modes become ready.
     """
 
     pid: int
@@ -160,6 +177,8 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
     memory: dict[str, int] | None = None
     null_kernel_seconds: dict[str, float] | None = None
     peak_resident_bytes: int | None = None
+    no_null_kernel_graph: str | None = None
+    attention: list[Attention] = []
     no_twin: str | None = None
     no_stacks: str | None = None
     warm: bool = False
