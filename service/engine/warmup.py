@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from time import perf_counter
 
 import msgspec
-import torch
 from torch import nn
 from torch._dynamo.exc import Unsupported
 
@@ -19,10 +18,12 @@ from service.engine.mode_checks import ParityCheck, verify_graph_replay
 from service.engine.stack_shares import StackShares
 from service.protocol.messages import FloorSamples, Phase
 from service.protocol.modes import MODES, Mode
-from service.protocol.status import Compilation, Floor, ModeStatus
+from service.protocol.status import Attention, Compilation, Floor, ModeStatus
+from service.step.attention import wrong_attention
 from service.step.buffers import Arguments, Buffers, prepare
 from service.step.calibration import Calibration
 from service.step.callables import Step
+from service.step.device_errors import free_memory, is_device_lost
 from service.step.process_state import resident_bytes
 from service.step.untimed import CALLS_TO_CAPTURE
 
@@ -65,6 +66,7 @@ class Warmup:
         self._device = next(model.parameters()).device
         self.modes = {name: self._cold(MODES[name]) for name in modes}
         self.stacks = stacks
+        self.attention: list[Attention] = []
 
     def _cold(self, mode: Mode) -> ConfiguredMode:
         effect = mode.effect(self._device.type)
@@ -132,7 +134,9 @@ class Warmup:
         warm-up contains it. A mode needs no twin to serve: one that takes seconds to compile waits until all
         modes are ready, and until then its mode has no floors.
         """
-        parity_check = ParityCheck(self._model, self._buffers, self._build(MODES["eager"], self._model))
+        eager = self._build(MODES["eager"], self._model)
+        parity_check = ParityCheck(self._model, self._buffers, eager)
+        self.attention = parity_check.attention(eager)
         compiler_loaded = False
         for configured in self.modes.values():
             self.update(configured, state="warming")
@@ -144,20 +148,21 @@ class Warmup:
             if not compiles and configured.status.state == "ready":
                 yield from self._or_fail(configured, self._calibrate(configured))
         for configured in self._ready().values():
-            if self._compiles(configured):
+            if self._compiles(configured) and self._calibration.needs_twin(configured.mode):
                 yield from self._or_fail(configured, self._calibrate(configured))
 
     def _or_fail(self, configured: ConfiguredMode, work: Iterator[None]) -> Iterator[None]:
         """Do `work`, which fails its mode, and no other, by what it raises."""
         try:
             yield from work
-        except torch.AcceleratorError:
-            # The device's context is lost for every mode: the front starts a new engine.
-            raise
         except Unsupported as error:
             self._fail(configured, self._not_one_graph(error))
-        except Exception as error:  # noqa: BLE001 - whatever a backend raises fails this mode, not the engine
+        except Exception as error:
+            if is_device_lost(error):
+                # For every mode: the front starts a new engine.
+                raise
             self._fail(configured, f"{type(error).__name__}: {error}"[:2000])
+            free_memory(error)
 
     def _compiles(self, configured: ConfiguredMode) -> bool:
         return configured.mode.effect(self._device.type).compiles
@@ -189,10 +194,12 @@ class Warmup:
             resident_bytes=max(0, resident_bytes() - resident),
         )
         self._count_graphs(configured, before, compiled_before=0)
-        if verdict.passed:
-            self.update(configured, state="ready")
-        else:
+        if not verdict.passed:
             self._fail(configured, "out of parity with eager: see `parity`")
+        elif wrong := wrong_attention(self.attention):
+            self._fail(configured, wrong)
+        else:
+            self.update(configured, state="ready")
 
     def _calibrate(self, configured: ConfiguredMode) -> Iterator[None]:
         """Capture the hollow twins of a ready mode and take its first floors, of all phases at once."""
@@ -227,6 +234,7 @@ class Warmup:
                 for arguments in one.shapes:
                     for _ in range(CALLS_TO_CAPTURE - 1):
                         one.step(*arguments)
+                self._count_captures(configured, len(one.shapes))
             else:
                 # Its first call is final; another shape shows that one compilation serves all of them.
                 one.step(*one.shapes[-1])
@@ -237,7 +245,7 @@ class Warmup:
         return seconds
 
     def _count(self, configured: ConfiguredMode, one: _Callable, seconds: float, cold: bool) -> None:
-        """Record the first call of a compiled callable, and its graphs."""
+        """Record the first call of a compiled callable."""
         status = configured.status
         compilation = Compilation(
             phase=one.phase,
@@ -254,8 +262,11 @@ class Warmup:
             status,
             compilations=[*status.compilations, compilation],
             compile_seconds=[*status.compile_seconds, seconds],
-            graph_captures=status.graph_captures + len(one.shapes) * self._graphs(configured),
         )
+
+    def _count_captures(self, configured: ConfiguredMode, graphs: int) -> None:
+        status = configured.status
+        configured.status = msgspec.structs.replace(status, graph_captures=status.graph_captures + graphs)
 
     def _graphs(self, configured: ConfiguredMode) -> bool:
         return configured.mode.effect(self._device.type).graph_replay
