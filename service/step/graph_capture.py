@@ -79,7 +79,7 @@ def record_cuda_graph(run: Callable[[], Result]) -> tuple[Replay, Result]:
         ):
             result = run()
     except RuntimeError as error:
-        # Before torch 2.12 a capture that failed leaves its pool in use (pytorch #180395).
+        # Before torch 2.12 a capture that failed leaves its pool in use.
         _pool.cache_clear()
         if is_device_lost(error) or is_out_of_memory(error):
             raise
@@ -105,7 +105,7 @@ def _pool() -> _POOL_HANDLE:
 def _own_workspace() -> Iterator[None]:
     """Within: cuBLAS has no workspace yet, so that a graph captured here takes one from its own pool.
 
-    torch keeps one per stream, and frees it when another graph of that stream ends (pytorch #193402) and when
+    torch keeps one per stream, and frees it when another graph of that stream ends and when
     Inductor captures: graphs that had been captured with it would write into memory that belongs to others.
     """
     torch._C._cuda_clearCublasWorkspaces()
