@@ -11,6 +11,7 @@ MODE_COLOURS: Mapping[str, str] = {
     "inference_mode": "#2A9D8F",
     "compiled": "#E9A23B",
     "reduce-overhead": "#D1495B",
+    "cuda-graph": "#9C6B4E",
     "max-autotune": "#7B4B94",
     "aot-inductor": "#1F3A5F",
     "fallback": "#B5651D",
@@ -76,4 +77,4 @@ BOUND = Scale(BAD, ((0.2, WARN), (0.5, GOOD)))
 """Device-bound index: below 0.2 launch-bound, up to 0.5 balanced, from there kernel-bound."""
 
 PARITY = Scale(GOOD, ((1e-4, WARN),))
-"""Logit difference: float32's tolerance, which only narrower types may exceed."""
+"""Logit difference: float32's tolerance where the largest logit is 10; narrower types may exceed it."""

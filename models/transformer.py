@@ -73,7 +73,7 @@ class Attention(nn.Module):
         where: tuple[Tensor, Tensor],
         cache: tuple[Tensor, Tensor],
     ) -> Tensor:
-        """Write this step's keys and values at `where`, then attend where `mask` is true.
+        """Write this step's keys and values at `where`, then attend; `mask` is added to the scores.
 
         `x` and the result are [batch · tokens, width]. The heads of a group are laid out as extra query rows,
         so that keys and values are read in place: no copy per head, and no attention backend is excluded, as
@@ -168,8 +168,10 @@ class Transformer(Served):
         table = self.rotary[places]
         rotation = table[:, :, 0].unsqueeze(2), table[:, :, 1].unsqueeze(2)
         groups = self.config.heads // self.config.kv_heads
-        attended = self.columns[: cache[0][0].shape[1]]
-        mask = (attended <= places.unsqueeze(2)).unsqueeze(1).repeat(1, 1, groups, 1)
+        attended, dtype = self.columns[: cache[0][0].shape[1]], cache[0][0].dtype
+        unseen = (attended > places.unsqueeze(2)).unsqueeze(1).repeat(1, 1, groups, 1)
+        # A boolean mask would be turned into this one in every layer. Finite, because 0 · −∞ is no number.
+        mask = unseen.to(dtype) * torch.finfo(dtype).min
         where = self.rows[:batch], places
         # Two dimensions from here on: a product over [batch, 1, width] costs views around every call in eager
         # modes, and in compiled ones a copy, because Inductor gives the dimension of size 1 a stride of 0.

@@ -27,6 +27,7 @@ _RELATIVE_COST = {
     "inference_mode": 0.75,
     "compiled": 0.5,
     "reduce-overhead": 0.5,
+    "cuda-graph": 0.5,
     "max-autotune": 0.4,
     "aot-inductor": 0.4,
 }

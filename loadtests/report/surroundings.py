@@ -11,6 +11,7 @@ from loadtests.report.payback import REMEDY
 from loadtests.report.plotting import colour
 from loadtests.run.environment import cpu_model
 from loadtests.run.run_file import SweepRun
+from service.protocol.modes import doubles
 
 
 def subject(run: SweepRun) -> list[str]:
@@ -85,6 +86,10 @@ def environment(run: SweepRun) -> Iterator[tuple[str, str]]:
     yield "device", f"{engine.get('device_name') or engine.get('device')}, {engine.get('dtype')}"
     if linears := engine.get("linears"):
         yield "linear weights", f"{linears['layout']}: {linears['reason']}"
+    if attention := engine.get("attention"):
+        yield "attention", "; ".join(_attention(one) for one in attention)
+    for mode, status in _left_out(run).items():
+        yield "left out", f"{mode}, which runs as {status['effective']} here: {status['reason']}"
     if engine.get("no_twin") and engine.get("device") == "cpu":
         yield "dispatch", f"not measured, because there is no hollow twin: {engine['no_twin']}"
     threads = engine.get("threads")
@@ -108,6 +113,28 @@ def environment(run: SweepRun) -> Iterator[tuple[str, str]]:
     yield "run", f"{run.run}, {run.started} to {run.ended or 'unknown'}"
     yield "context", f"{formatting.whole(engine.get('context'))} cache positions per sequence"
     yield "batch buckets", f"{engine.get('batch_buckets')}, prefill chunk {engine.get('prefill_chunk')}"
+
+
+def _attention(one: dict[str, Any]) -> str:
+    """What eager's attention runs in one phase at one batch, and how far it is from the reference."""
+    parity = one["parity"]
+    backends = " and ".join(one["backends"]) or "not torch's"
+    checked = (
+        one["unchecked"]
+        if parity is None
+        else f"{parity['max_abs_logit_difference']:.1e} from the reference, {parity['tolerance']:.0e} allowed"
+    )
+    return f"{one['phase']} at batch {one['batch']}: {backends} ({checked})"
+
+
+def _left_out(run: SweepRun) -> dict[str, dict[str, Any]]:
+    """Modes that were served and not measured, because they run as another one that was."""
+    statuses = {status["mode"]: status for status in run.modes or run.modes_before}
+    doubled = doubles(statuses, str(run.engine.get("device", "cpu")))
+    measured = run.plan.modes
+    return {
+        mode: statuses[mode] for mode, other in doubled.items() if mode not in measured and other in measured
+    }
 
 
 def _memory(engine: dict[str, Any]) -> str:

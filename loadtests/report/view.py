@@ -11,6 +11,7 @@ from loadtests.report.cards import card
 from loadtests.report.crossing import crossing
 from loadtests.report.floor_changes import floor_changes
 from loadtests.report.formatting import level
+from loadtests.report.fusion_launch import fusion_launch
 from loadtests.report.ladder import ladder
 from loadtests.report.peers_section import peers_section
 from loadtests.report.proof import proof
@@ -25,6 +26,7 @@ def view(findings: Findings, peers: PeersRun | None = None) -> dict[str, Any]:
     results = findings.results
     run = results.run
     gates = results.gates
+    design = fusion_launch(findings)
     return {
         "headline": wording.headline(findings),
         "crossing": crossing(findings.crossover, findings.upper_estimate) + ".",
@@ -39,7 +41,8 @@ def view(findings: Findings, peers: PeersRun | None = None) -> dict[str, Any]:
         "cards": [card(verdict, findings) for verdict in findings.main],
         "other_cards": [card(verdict, findings) for verdict in findings.others],
         "tables": [table(verdict) for verdict in findings.verdicts],
-        "ladder": list(ladder(findings)),
+        "ladder": [*ladder(findings), *([design.absent] if design.absent else [])],
+        "designs": design.designs,
         "floor_changes": floor_changes(findings),
         "modes": [mode_status(run, mode) for mode in run.plan.modes],
         "environment": list(environment(run)),

@@ -45,6 +45,11 @@ class SweepProgress:
         self._began = monotonic()
         self._errors = 0
 
+    def replan(self, plan: Plan) -> None:
+        """Show another plan, before anything of it is measured."""
+        self._plan = plan
+        self._planned = plan.requests
+
     def __enter__(self) -> SweepProgress:
         if self._console.is_terminal:
             self._bar.start()

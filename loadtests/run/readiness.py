@@ -6,8 +6,11 @@ from collections.abc import Callable, Sequence
 from time import monotonic, sleep
 from typing import Any
 
+import msgspec
+
 from loadtests.plan.cells import Plan
 from loadtests.run.target import ModeFailed, Target, TargetError, Unreachable
+from service.protocol.modes import doubles
 
 CONNECT_GRACE_SECONDS = 60.0
 """How long the service may be unreachable: one that has just been started imports for some seconds."""
@@ -60,6 +63,18 @@ def await_modes(
                 f"not ready after {timeout_seconds:.0f} s: see {target.url}/health/ready for what is missing"
             )
         sleep(POLL_SECONDS)
+
+
+def without_doubles(document: dict[str, Any], plan: Plan, report: Callable[[str], None]) -> Plan:
+    """`plan` without the modes that run as another one of it on the device of the service.
+
+    They would be measured twice, and the rounds would try to tell one thing apart. `document` is that of GET
+    /v1/modes; a line per mode goes to `report`.
+    """
+    doubled = doubles(plan.modes, document["engine"]["device"])
+    for mode, other in doubled.items():
+        report(f"{mode} is left out: on this device it runs as {other}, which is measured")
+    return msgspec.structs.replace(plan, cells=tuple(c for c in plan.cells if c.mode not in doubled))
 
 
 def _is_up(engine: dict[str, Any] | None, settled: bool) -> bool:

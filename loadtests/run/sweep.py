@@ -28,7 +28,7 @@ from loadtests.run.load_generator_process import run_load_generator
 from loadtests.run.machine import weights_bytes
 from loadtests.run.placement import off_cores
 from loadtests.run.progress import SweepProgress
-from loadtests.run.readiness import wait_until_ready
+from loadtests.run.readiness import wait_until_ready, without_doubles
 from loadtests.run.rows import ROWS_FILE, read_rows
 from loadtests.run.run_file import Client, SweepRun, write_run
 from loadtests.run.scrapes import scrape, settled_scrape
@@ -114,6 +114,8 @@ class _Sweep:
         document = wait_until_ready(self._target, self._plan, self._progress.waiting, timeout_seconds)
         run.engine = document["engine"]
         run.modes_before = document["modes"]
+        self._plan = run.plan = without_doubles(document, self._plan, self._progress.print_line)
+        self._progress.replan(self._plan)
         run.floors_before = self._floors("before the sweep")
         write_run(self._folder, run)
         before = scrape(self._target, self._folder, "before", self._progress.print_line)

@@ -78,9 +78,6 @@ class HuggingFaceModel(Served):
         self.inner: Any = inner
         parameter = next(inner.parameters())
         device = parameter.device
-        # Where attention is not torch's SDPA, the mask is added to its scores.
-        self._added = inner.config._attn_implementation != "sdpa"
-        self._lowest = torch.finfo(parameter.dtype).min
         self.register_buffer("columns", torch.arange(context + 1, device=device), persistent=False)
         self.register_buffer("rows", torch.arange(rows, device=device).unsqueeze(1), persistent=False)
         self._widths, vocabulary = self._probe()
@@ -93,7 +90,7 @@ class HuggingFaceModel(Served):
         zero = self.columns[:1].unsqueeze(0)
         out = self.inner(
             input_ids=zero,
-            attention_mask=self._mask(zero, 1),
+            attention_mask=self._mask(zero, 1, next(self.inner.parameters()).dtype),
             position_ids=zero,
             past_key_values=cache,
             use_cache=True,
@@ -109,7 +106,7 @@ class HuggingFaceModel(Served):
         places = positions.unsqueeze(1) + self.columns[:count]
         out = self.inner(
             input_ids=tokens,
-            attention_mask=self._mask(places, cache[0][0].shape[1]),
+            attention_mask=self._mask(places, cache[0][0].shape[1], cache[0][0].dtype),
             position_ids=places,
             use_cache=True,
             past_key_values=StepCache(cache, self.rows[:batch], places),
@@ -118,14 +115,14 @@ class HuggingFaceModel(Served):
         logits = out.logits[:, 0]
         return logits, logits.argmax(dim=-1)
 
-    def _mask(self, places: Tensor, attended: int) -> Tensor:
-        """Which of the first positions each token at `places` [batch, tokens] attends to.
+    def _mask(self, places: Tensor, attended: int, dtype: torch.dtype) -> Tensor:
+        """What is added to the scores of the first positions, for each token at `places` [batch, tokens].
 
-        Bool [batch, 1, tokens, attended], or what is added to the scores. Four dimensions, so that the
-        library uses it unchanged.
+        [batch, 1, tokens, attended], 0 where it attends. Four dimensions, so that the library uses it
+        unchanged; additive, because torch turns a boolean mask into this in every layer.
         """
-        seen = (self.columns[:attended] <= places.unsqueeze(2)).unsqueeze(1)
-        return torch.where(seen, 0.0, self._lowest) if self._added else seen
+        unseen = (self.columns[:attended] > places.unsqueeze(2)).unsqueeze(1)
+        return unseen.to(dtype) * torch.finfo(dtype).min
 
     def new_cache(self, rows: int, dtype: torch.dtype) -> Cache:
         """A zeroed cache of `rows` rows, as `Served.new_cache`."""

@@ -93,6 +93,7 @@ class Capture:
                 for arguments in one.shapes:
                     for _ in range(CALLS_TO_CAPTURE - 1):
                         one.step(*arguments)
+                self._count_captures(configured, len(one.shapes))
             else:
                 # Its first call is final; another shape shows that one compilation serves all of them.
                 one.step(*one.shapes[-1])
@@ -103,7 +104,7 @@ class Capture:
         return seconds
 
     def _count(self, configured: ConfiguredMode, one: _Callable, seconds: float, cold: bool) -> None:
-        """Record the first call of a compiled callable, and its graphs."""
+        """Record the first call of a compiled callable."""
         status = configured.status
         compilation = Compilation(
             phase=one.phase,
@@ -120,8 +121,11 @@ class Capture:
             status,
             compilations=[*status.compilations, compilation],
             compile_seconds=[*status.compile_seconds, seconds],
-            graph_captures=status.graph_captures + len(one.shapes) * self.effect(configured).graph_replay,
         )
+
+    def _count_captures(self, configured: ConfiguredMode, graphs: int) -> None:
+        status = configured.status
+        configured.status = msgspec.structs.replace(status, graph_captures=status.graph_captures + graphs)
 
     def _callables(self, configured: ConfiguredMode) -> Iterator[_Callable]:
         """Every callable that serves a mode, largest bucket first so that graph pools are sized once."""

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping
 from itertools import product
 from typing import Any
 
-import torch
-
 from service.engine.configured_mode import ConfiguredMode
 from service.engine.generation import Generator
 from service.engine.job_result import JobError, JobResult
@@ -16,6 +14,7 @@ from service.engine.local_inbox import NO_DEADLINE_NS
 from service.engine.request_profiler import RequestProfiler
 from service.engine.warmup import Warmup
 from service.protocol.messages import Job, Problem
+from service.step.device_errors import free_memory, is_device_lost, is_out_of_memory
 from service.step.meters import Meter
 from service.step.recompilation import is_recompile_error
 
@@ -46,27 +45,28 @@ class JobRunner:
                 job = _warming_job(configured.mode.name, bucket, options)
                 try:
                     self._generator.run(job, configured.steps, JobResult(), self._meter)
-                except torch.AcceleratorError:
-                    raise
-                except Exception as error:  # noqa: BLE001 - see above
+                except Exception as error:
+                    if is_device_lost(error):
+                        raise
                     print(f"launchbound engine: a request of the warm-up failed: {error}", file=sys.stderr)
 
     def run(self, job: Job, configured: ConfiguredMode, result: JobResult) -> None:
         """Run `job` with the steps of `configured`; everything, a failure too, is recorded in `result`.
 
-        Raises torch.AcceleratorError: the device's context is lost, and the front starts a new engine.
+        Raises what loses the device's context: the front then starts a new engine.
         """
         try:
             self._generate(job, configured, result)
         except JobError as error:
             result.fail(error.problem)
-        except torch.OutOfMemoryError as error:
-            torch.cuda.empty_cache()
-            message = f"the device is out of memory: send fewer prompts or tokens ({error})"
-            result.fail(Problem(type="out_of_memory", message=message), "oom")
-        except torch.AcceleratorError:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever a job raises, the engine outlives it
+        except Exception as error:
+            if is_device_lost(error):
+                raise
+            if is_out_of_memory(error):
+                message = f"the device is out of memory: send fewer prompts or tokens ({error})"
+                result.fail(Problem(type="out_of_memory", message=message), "oom")
+                free_memory(error)
+                return
             if is_recompile_error(error):
                 self._warmup.update(configured, recompiles=configured.status.recompiles + 1)
             result.fail(Problem(type="internal", message=f"{type(error).__name__}: {error}"[:2000]))

@@ -9,8 +9,9 @@ from torch import Tensor
 from models.served import Served
 from service.engine.configured_mode import ConfiguredMode
 from service.protocol.messages import Phase
-from service.protocol.status import Parity
+from service.protocol.status import Attention, Parity
 from service.step import parity
+from service.step.attention import check_attention
 from service.step.buffers import Buffers, prepare
 from service.step.callables import Step
 from service.step.profiling import profile_step
@@ -35,6 +36,10 @@ class ParityCheck:
             logits = self._logits(prefill, decode, buffers)
             verdicts.append(parity.compare(self._reference[bucket], logits, self._config.layers))
         return parity.worst(verdicts)
+
+    def attention(self, eager: Step) -> list[Attention]:
+        """What attention `eager` runs, and its logits beside those of the reference attention."""
+        return check_attention(eager, self._buffers, self._reference, self._config)
 
     def _logits(self, prefill: Step, decode: Step, buffers: Buffers) -> Tensor:
         return parity.forced_logits(prefill, decode, buffers, self._config.vocabulary)
@@ -77,10 +82,9 @@ def _recorded(seen: ProfiledStep) -> bool:
 
 
 def _skipped(configured: ConfiguredMode, detail: str) -> None:
-    mode = configured.mode
     configured.status = msgspec.structs.replace(
         configured.status,
-        effective="compiled" if mode.cuda.compiles else mode.grad_mode,
+        effective=configured.mode.cuda.without_replay,
         reason=f"CUDA graphs were skipped: {detail}",
         graph_captures=0,
     )

@@ -52,5 +52,5 @@ def ran_as(mode: Mode, status: ModeStatus, profile: Sequence[StepProfile] | None
         return status.effective, status.reason
     decode = [entry.graph_launches for entry in profile or () if entry.phase == "decode"]
     if any(launches is not None and launches != 1 for launches in decode):
-        return "compiled", "graph_skipped"
+        return mode.cuda.without_replay, "graph_skipped"
     return status.effective, status.reason

@@ -23,7 +23,7 @@ from service.step.calibration import Calibration, twin_inputs
 from service.step.callables import build_step
 from service.step.device import device_name, memory
 from service.step.loaded_model import LoadedModel, load_model
-from service.step.null_kernel import null_kernel_seconds
+from service.step.null_kernel import measure_null_kernel
 from service.step.precision import Precision
 from service.step.process_state import compile_cache
 
@@ -45,6 +45,7 @@ class EngineParts:
         loaded = self.loaded
         config = loaded.model.config
         settings = self.settings
+        null_kernel = measure_null_kernel(loaded.device) if warm else None
         return EngineStatus(
             pid=os.getpid(),
             model=settings.model,
@@ -66,7 +67,9 @@ class EngineParts:
             modes=list(self.warmup.modes),
             memory=memory(loaded.device),
             peak_resident_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-            null_kernel_seconds=null_kernel_seconds(loaded.device) if warm else None,
+            null_kernel_seconds=null_kernel.seconds if null_kernel else None,
+            no_null_kernel_graph=null_kernel.no_graph if null_kernel else None,
+            attention=self.warmup.attention,
             no_twin=self.no_twin,
             no_stacks=self.warmup.stacks.missing,
             warm=warm,

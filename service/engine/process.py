@@ -6,6 +6,7 @@ Started by the front as `python -m service.engine.process SETTINGS`, with `Engin
 from __future__ import annotations
 
 import sys
+import traceback
 
 import msgspec
 
@@ -13,11 +14,15 @@ from service.engine.inbox import Inbox
 from service.engine.loop import Engine
 from service.protocol.messages import EngineSettings
 from service.protocol.parent_death import die_with_parent
+from service.step.device_errors import is_device_lost
 from service.step.process_state import prepare_process
 
 
 def main(arguments: list[str]) -> int:
-    """Run one engine life; returns the exit code: 0 after a Stop, 2 for settings that cannot work."""
+    """Run one engine life; returns the exit code.
+
+    0 after a Stop, 2 for settings that cannot work, 4 where the device's context is lost.
+    """
     settings = msgspec.json.decode(arguments[0], type=EngineSettings)
     die_with_parent()
     prepare_process(settings.cache_folder)
@@ -28,7 +33,13 @@ def main(arguments: list[str]) -> int:
         except ValueError as error:
             print(f"launchbound engine: {error}", file=sys.stderr)
             return 2
-        engine.run()
+        try:
+            engine.run()
+        except RuntimeError as error:
+            if not is_device_lost(error):
+                raise
+            traceback.print_exception(error)
+            return 4
     finally:
         inbox.close()
     return 0

@@ -7,7 +7,6 @@ from functools import partial
 from time import perf_counter
 
 import msgspec
-import torch
 from torch._dynamo.exc import Unsupported
 
 from models.served import Served
@@ -19,9 +18,11 @@ from service.engine.mode_checks import ParityCheck, verify_graph_replay
 from service.engine.stack_shares import StackShares
 from service.protocol.messages import FloorSamples, Phase
 from service.protocol.modes import MODES, Mode
-from service.protocol.status import Floor, ModeStatus
+from service.protocol.status import Attention, Floor, ModeStatus
+from service.step.attention import wrong_attention
 from service.step.buffers import Arguments, Buffers
 from service.step.calibration import Calibration
+from service.step.device_errors import free_memory, is_device_lost
 from service.step.process_state import resident_bytes
 
 
@@ -49,6 +50,7 @@ class Warmup:
         self._device = next(model.parameters()).device
         self.modes = {name: self._cold(MODES[name]) for name in modes}
         self.stacks = stacks
+        self.attention: list[Attention] = []
         self._proofs: list[tuple[ConfiguredMode, Callable[[], None]]] = []
 
     def _cold(self, mode: Mode) -> ConfiguredMode:
@@ -117,7 +119,9 @@ class Warmup:
         What is needed once for all modes is done before the mode that needs it first, so that no mode's
         warm-up contains it. A mode that promises graph replay is not ready until `finish` has proved it.
         """
-        parity_check = ParityCheck(self._model, self._buffers, self._build(MODES["eager"], self._model))
+        eager = self._build(MODES["eager"], self._model)
+        parity_check = ParityCheck(self._model, self._buffers, eager)
+        self.attention = parity_check.attention(eager)
         compiler_loaded = False
         for configured in self.modes.values():
             self.update(configured, state="warming")
@@ -138,20 +142,22 @@ class Warmup:
             yield from self._or_fail(configured, self._prove(configured, proof))
         for configured in self.ready().values():
             effect = self._capture.effect(configured)
-            if effect.compiles or effect.graph_replay:
+            late = effect.compiles or effect.graph_replay
+            if late and self._calibration.needs_twin(configured.mode):
                 yield from self._or_fail(configured, self._calibrate(configured))
 
     def _or_fail(self, configured: ConfiguredMode, work: Iterator[None]) -> Iterator[None]:
         """Do `work`, which fails its mode, and no other, by what it raises."""
         try:
             yield from work
-        except torch.AcceleratorError:
-            raise  # the device's context is lost for every mode: the front starts a new engine
         except Unsupported as error:
             plain = [name for name, other in self.modes.items() if not self._compiles(other)]
             self._fail(configured, not_one_graph(error, plain))
-        except Exception as error:  # noqa: BLE001 - whatever a backend raises fails this mode, not the engine
+        except Exception as error:
+            if is_device_lost(error):
+                raise  # for every mode: the front starts a new engine
             self._fail(configured, f"{type(error).__name__}: {error}"[:2000])
+            free_memory(error)
 
     def _compiles(self, configured: ConfiguredMode) -> bool:
         return self._capture.effect(configured).compiles
@@ -180,6 +186,8 @@ class Warmup:
         self._capture.count_graphs(configured, before, compiled_before=0)
         if not verdict.passed:
             self._fail(configured, "out of parity with eager: see `parity`")
+        elif wrong := wrong_attention(self.attention):
+            self._fail(configured, wrong)
         elif self._capture.effect(configured).graph_replay:
             proof = partial(verify_graph_replay, configured, self._buffers, self._device, skips)
             self._proofs.append((configured, proof))

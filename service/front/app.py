@@ -45,7 +45,7 @@ from service.front.server import Server
 from service.front.settings import Settings
 from service.front.study_runner import StudyLimits, StudyRunner
 from service.front.supervisor import ENGINE_COMMAND, Supervisor
-from service.protocol.placement import front_cpus
+from service.protocol.placement import front_cpus, share_cpus
 
 log = logging.getLogger("launchbound")
 
@@ -118,6 +118,7 @@ def serve(settings: Settings) -> int:
         listener = _listen(settings.host, settings.port)
     except OSError as error:
         return _bad_input(f"cannot listen on {settings.host}:{settings.port}: {error}; choose another --port")
+    os.sched_setaffinity(0, share_cpus(settings.cores))
     refusals: list[str] = []
 
     def refused(reason: str) -> None:

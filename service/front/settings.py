@@ -13,6 +13,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from service.protocol.messages import EngineSettings
 from service.protocol.modes import default_modes, named_modes
+from service.protocol.placement import Share
 
 PREFIX = "LAUNCHBOUND_"
 
@@ -51,6 +52,7 @@ class Settings(BaseSettings):
     prefill_chunk: int = Field(default=64, ge=1, le=4096)
     context: int | None = Field(default=None, ge=16, le=1_048_576)
     threads: int | None = Field(default=None, ge=1)
+    cores: Share = "all"
     engine_cpus: Cores = None
     cache_folder: Path = Field(default_factory=_default_cache_folder)
     instrumentation: Literal["off", "host", "full"] = "full"

@@ -19,7 +19,7 @@ from service.protocol.messages import EngineSettings
 log = logging.getLogger("launchbound.supervisor")
 
 ENGINE_COMMAND = module_command("service.engine.process")
-EXIT_BAD_SETTINGS = 2
+EXIT_BAD_SETTINGS, EXIT_DEVICE_LOST = 2, 4
 HEALTHY_SECONDS = 60.0
 """An engine that ended sooner counts as a failed start, and the next one is started later."""
 
@@ -122,6 +122,10 @@ class Supervisor:
             self._process = process = await spawn(self._command, settings, self._cores)
             self._client.attach(socket.send)
             reason = await watch("the engine", process, socket, self._client.stuck, "does not answer")
+            if process.returncode == EXIT_DEVICE_LOST:
+                reason += (
+                    ": an error of CUDA or its libraries has left its device unusable, see its message above"
+                )
             return reason, process.returncode
         except OSError as error:
             return f"the engine could not be started: {error}", None

@@ -23,6 +23,8 @@ class Effect:
     """What a mode really does on one kind of device: its effective name, and the reason where it differs.
 
     At most one of `compile` and `package` is given: what `torch.compile` or AOTInductor is called with.
+    `graph_replay`: a step is one replayed CUDA graph. Inductor captures it, or, `captured`, the service does,
+    of the operators as they are.
     `freezes`: the weights are constants of what is compiled, which keeps its own packed copy of them.
     """
 
@@ -30,13 +32,24 @@ class Effect:
     compile: CompileOptions | None = None
     reason: str | None = None
     graph_replay: bool = False
+    captured: bool = False
     freezes: bool = False
     package: InductorOptions | None = None
 
     @property
     def compiles(self) -> bool:
-        """Whether a compiler makes the step, so that the host does not issue it operator by operator."""
+        """Whether a compiler makes the step, so that its kernels are fused."""
         return self.compile is not None or self.package is not None
+
+    @property
+    def by_operator(self) -> bool:
+        """Whether the host issues the step operator by operator."""
+        return not self.compiles and not self.captured
+
+    @property
+    def without_replay(self) -> str:
+        """The effective name of a step whose graph was skipped: its kernels were launched one by one."""
+        return "compiled" if self.compiles else "inference_mode"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +97,14 @@ LADDER: tuple[Mode, ...] = (
         ),
     ),
     Mode(
+        "cuda-graph", "inference_mode", "launches: one replay of the operators of inference_mode, none fused",
+        cuda=Effect("cuda-graph", graph_replay=True, captured=True),
+        cpu=Effect(
+            "inference_mode", reason="a CPU has no CUDA graphs; the same operators run as in inference_mode"
+        ),
+        default=False,
+    ),
+    Mode(
         "max-autotune", "inference_mode", "untuned kernels: products are tuned when compiled, weights packed",
         cuda=Effect("max-autotune", {**_FULL, "mode": "max-autotune"}, graph_replay=True),
         cpu=Effect("max-autotune", {**_FULL, "options": {**_TUNED, "cpp_wrapper": True}}, freezes=True),
@@ -107,6 +128,15 @@ ALL_MODES = "all"
 def default_modes() -> list[str]:
     """The modes that are served and swept where none are named, in the ladder's order."""
     return [name for name, mode in MODES.items() if mode.default]
+
+
+def doubles(names: Iterable[str], device_type: str) -> dict[str, str]:
+    """Those of `names` that on `device_type` run as another one of them, with the name of that one.
+
+    By the ladder: a mode that fell back, because its graphs were skipped, is none.
+    """
+    effective = {name: MODES[name].effect(device_type).name for name in names if name in MODES}
+    return {name: other for name, other in effective.items() if name != other and other in effective}
 
 
 def named_modes(names: Iterable[str]) -> list[str]:

@@ -4,6 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from typing import Literal
+
+Share = Literal["all", "lower"]
+"""Of a machine's cores: all of them, or the lower half."""
+
+
+def share_cpus(share: Share, available: Iterable[int] | None = None) -> list[int]:
+    """The cores of a whole service: all that this process may use, or the `lower` half of them.
+
+    The engine of another service on this machine, placed by default, has the upper half. Of two cores the
+    lower half is the first; a single one is shared.
+    """
+    usable = sorted(os.sched_getaffinity(0) if available is None else available)
+    return usable if share == "all" else usable[: max(1, len(usable) // 2)]
 
 
 def engine_cpus(wanted: list[int] | None, available: Iterable[int] | None = None) -> list[int]:

@@ -92,6 +92,21 @@ class Parity(msgspec.Struct, frozen=True, kw_only=True):
     near_ties: int
 
 
+class Attention(msgspec.Struct, frozen=True, kw_only=True):
+    """Eager's attention in one phase and batch, on the fixed prompts of `Parity`.
+
+    `backends` are those that torch chose for `scaled_dot_product_attention`, by name; none where the model
+    does not call it. `parity` compares with the backend `math`, which is written in plain operators: a kernel
+    that is wrong in all modes alike differs from it. Where it is None, `unchecked` is the reason.
+    """
+
+    phase: Literal["prefill", "decode"]
+    batch: int
+    backends: list[str]
+    parity: Parity | None = None
+    unchecked: str | None = None
+
+
 class ModeStatus(msgspec.Struct, frozen=True, kw_only=True, tag="mode"):
     """The state of one mode; sent at every change.
 
@@ -142,9 +157,11 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
     `no_twin` is the reason where there is no hollow twin: without it a CPU has no dispatch floors.
     `no_stacks` is the reason where native stacks are not sampled: floors then have one witness.
     `null_kernel_seconds` is what one operator without work costs the host on this machine (`alone`), and on
-    CUDA one kernel inside a replayed graph (`in_graph`); None until measured.
+    CUDA one kernel inside a replayed graph (`in_graph`); None until measured. `no_null_kernel_graph` is the
+    reason where the latter could not be.
     `profiler_note` says where the profiler slows all later steps, or why that is not known; `no_device_times`
     is the reason where a CUDA device's own times of a step could not be taken.
+    `attention` has the backends of eager's attention, checked as the modes become ready.
     """
 
     pid: int
@@ -168,6 +185,8 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
     memory: dict[str, int] | None = None
     null_kernel_seconds: dict[str, float] | None = None
     peak_resident_bytes: int | None = None
+    no_null_kernel_graph: str | None = None
+    attention: list[Attention] = []
     no_twin: str | None = None
     no_stacks: str | None = None
     profiler_note: str | None = None

@@ -52,6 +52,13 @@ class Calibration:
             raise ValueError("this model has no hollow twin")
         return twin
 
+    def needs_twin(self, mode: Mode) -> bool:
+        """Whether the floor of `mode` is read: on CUDA, where dispatch is measured, no compiled one is.
+
+        Its twin would take as long to compile as the step. Those of other modes cost nothing and cross-check.
+        """
+        return self._device_type == "cpu" or not mode.effect(self._device_type).compiles
+
     def add(self, mode: Mode, phase: Phase, bucket: int, step: Step, arguments: Arguments) -> None:
         """Take a warmed twin step of `mode` into the round."""
         evict_before = not issued_by_operator(mode, self._device_type)

@@ -15,11 +15,14 @@ from torch._inductor import config as inductor_config
 
 from models.served import Cache
 from service.protocol.modes import GradMode, Mode
+from service.step.graph_capture import captured_step, record_cuda_graph
 from service.step.package import packaged_step
 from service.step.precision import Precision
 
 Step = Callable[[Tensor, Tensor, Tensor, Cache], tuple[Tensor, Tensor]]
-"""(tokens, positions, last, cache) → (logits, greedy token); shapes as in `Served.forward`."""
+"""(tokens, positions, last, cache) → (logits, greedy token); shapes as in `Served.forward`.
+
+Where a graph is replayed, the next call of any step may overwrite the result: copy what is to last."""
 
 _CONTEXTS: dict[GradMode, Callable[[], AbstractContextManager[Any]]] = {
     "no_grad": torch.no_grad,
@@ -55,12 +58,14 @@ def build_step(
         step = torch.compile(step, **effect.compile)
         if effect.freezes:
             step = _frozen(step)
+    if effect.captured:
+        step = captured_step(step, record_cuda_graph)
     if injected is not None:
         step = _with_injected_work(step, injected)
     step = _taped(step) if mode.grad_mode == "enabled" else _within(_CONTEXTS[mode.grad_mode](), step)
     if precision is not None and precision.autocast is not None:
         step = _within(torch.autocast(device_type, precision.autocast), step)
-    return _replayed(step) if effect.graph_replay else step
+    return _replayed(step) if effect.graph_replay and effect.compiles else step
 
 
 def _forward(model: nn.Module, name: str) -> Step:

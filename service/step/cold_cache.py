@@ -16,7 +16,7 @@ LARGEST_BYTES = 256 * 2**20
 
 def issued_by_operator(mode: Mode, device_type: str) -> bool:
     """Whether the host issues a step of `mode` operator by operator, so that every module's forward runs."""
-    return not mode.effect(device_type).compiles
+    return mode.effect(device_type).by_operator
 
 
 def weights_by_reader(model: nn.Module) -> dict[str, int]:

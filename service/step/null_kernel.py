@@ -3,29 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from statistics import median
 from time import perf_counter_ns
 
 import torch
 
+from service.step.device_errors import is_device_lost
+
 REPEATS = 201
 KERNELS_PER_GRAPH = 100
 
 
-def null_kernel_seconds(device: torch.device) -> dict[str, float]:
+@dataclass(frozen=True, slots=True)
+class NullKernel:
     """Median seconds per operator on one element, under inference mode.
 
-    `alone` is the host's time to issue one. On CUDA `in_graph` is the device's time per kernel inside one
-    replayed graph of 100: what is left of a launch once the host no longer makes it. On a CPU there is no
-    graph, and `alone` contains the (empty) kernel.
+    `seconds` has `alone`, the host's time to issue one. On CUDA it has `in_graph`, the device's time per
+    kernel inside one replayed graph of 100: what is left of a launch once the host no longer makes it; where
+    that could not be measured, `no_graph` is the reason. On a CPU there is no graph, and `alone` contains the
+    (empty) kernel.
     """
+
+    seconds: dict[str, float]
+    no_graph: str | None = None
+
+
+def measure_null_kernel(device: torch.device) -> NullKernel:
+    """Measure on `device`. Raises only what loses the device's context."""
     with torch.inference_mode():
         value = torch.zeros(1, device=device)
         one = torch.ones(1, device=device)
         alone = _median_seconds(lambda: value.add_(one))
     if device.type != "cuda":
-        return {"alone": alone}
-    return {"alone": alone, "in_graph": _in_graph(device)}
+        return NullKernel({"alone": alone})
+    try:
+        return NullKernel({"alone": alone, "in_graph": _in_graph(device)})
+    except RuntimeError as error:
+        if is_device_lost(error):
+            raise
+        return NullKernel({"alone": alone}, f"{type(error).__name__}: {error}"[:2000])
 
 
 def _median_seconds(operation: Callable[[], object]) -> float:

@@ -17,13 +17,14 @@ DECODE_STEPS = 8
 def tolerance(dtype: torch.dtype, layers: int, largest_logit: float) -> float:
     """Largest absolute logit difference that rounding can cause.
 
-    float32: 1e-4. bfloat16: rounding errors of one unit roundoff u = 2⁻⁸ each, taken as a random walk over
-    the four roundings per layer that touch the residual stream, `u · √(4 · layers) · max |logit|`: fused
-    kernels keep intermediates in float32 where eager rounds each of them.
+    Both grow with the logits, whose scale is at least 1 here. float32: 1e-5 of it, more than a hundred units
+    roundoff (2⁻²⁴), because products sum in another order, and their roundings add up over a row. bfloat16:
+    rounding errors of one unit roundoff u = 2⁻⁸ each, taken as a random walk over the four roundings per
+    layer that touch the residual stream, `u · √(4 · layers)`: fused kernels keep intermediates in float32
+    where eager rounds each of them, and products sum in float32.
     """
-    if dtype == torch.float32:
-        return 1e-4
-    return 2**-8 * math.sqrt(4 * layers) * max(largest_logit, 1.0)
+    scale = max(largest_logit, 1.0)
+    return scale * (1e-5 if dtype == torch.float32 else 2**-8 * math.sqrt(4 * layers))
 
 
 def forced_logits(prefill: Step, decode: Step, buffers: Buffers, vocabulary: int) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch._dynamo import eval_frame
 
 _RAISED_IN = "torch._dynamo.eval_frame"
 
@@ -10,6 +11,11 @@ _RAISED_IN = "torch._dynamo.eval_frame"
 def forbid_recompilation() -> None:
     """From now on a call whose guards all fail raises RuntimeError instead of compiling; process-wide."""
     torch.compiler.set_stance("fail_on_recompile")
+
+
+def recompilation_forbidden() -> bool:
+    """Whether `forbid_recompilation` holds. torch can set a stance, and only its own module can read it."""
+    return bool(eval_frame._stance.stance == "fail_on_recompile")
 
 
 def is_recompile_error(error: BaseException) -> bool:

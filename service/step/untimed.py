@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 CALLS_TO_CAPTURE = 4
-"""Calls after which every callable is in its final form: compile, CUDA-graph warm-up, capture, replay."""
+"""Calls after which every callable is in its final form: compile, CUDA-graph warm-up, capture, replay. One
+that is captured by hand is after the first."""
 
 LEAD_STEPS = 10
 """Before timed decode steps in a row. After other work a step takes up to twice as long, and at batch 1 it

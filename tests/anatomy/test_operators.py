@@ -175,10 +175,13 @@ def test_operators_pass_autograds_keys_in_eager_and_no_grad_and_none_in_inferenc
     assert "CPU" in keys
 
 
-def test_a_new_tensors_backend_is_chosen_by_its_options(findings: dict[str, OperatorsFinding]) -> None:
-    made = [row.keys for row in findings["no_grad"].operators if row.name == "aten::scalar_tensor"]
-    assert made
-    assert all(keys == ["BackendSelect", "CPU"] for keys in made)
+def test_a_new_tensors_backend_is_chosen_by_its_options(bench: Bench) -> None:
+    thread = thread_keys(MODES["no_grad"], bench.device, bench.precision)
+    with torch.no_grad(), OperatorRecorder(thread) as recorder:
+        torch.scalar_tensor(1.0)
+    assert [(one.schema_name, one.keys) for one in recorder.seen] == [
+        ("aten::scalar_tensor", ["BackendSelect", "CPU"])
+    ]
 
 
 def test_in_inference_mode_only_views_and_writes_of_ordinary_tensors_pass_adinplaceorview(
@@ -545,3 +548,13 @@ def test_a_package_is_refused_because_no_operator_of_it_can_be_listed(
     with pytest.raises(StudyError, match="lists no operators: try compiled") as refused:
         list_operators(bench, OperatorsArguments(mode="aot-inductor", batch_size=2), quiet)
     assert refused.value.param == "mode"
+
+
+def test_a_replay_lists_no_operators_and_says_which_mode_does(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = MODES["cuda-graph"]
+    monkeypatch.setitem(MODES, "cuda-graph", replace(row, cpu=row.cuda))
+    monkeypatch.setattr(bench, "modes", [*bench.modes, "cuda-graph"])
+    with pytest.raises(StudyError, match="try inference_mode, whose operators it replays"):
+        list_operators(bench, OperatorsArguments(mode="cuda-graph", batch_size=2), quiet)

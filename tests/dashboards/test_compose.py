@@ -143,6 +143,13 @@ def test_the_service_gets_only_variables_that_it_accepts() -> None:
     assert passed | set(re.findall(r"\b(LAUNCHBOUND_\w+)=", DOCKERFILE)) <= known
 
 
+def test_the_engines_of_both_services_have_cores_of_their_own() -> None:
+    first, second = (SERVICES[name]["environment"] for name in ("service", "service-gpu"))
+    assert "LAUNCHBOUND_CORES" not in first
+    assert second["LAUNCHBOUND_CORES"] == "lower"
+    assert first["LAUNCHBOUND_ENGINE_CPUS"] != second["LAUNCHBOUND_ENGINE_CPUS"]
+
+
 def test_a_stopping_service_has_longer_than_it_needs_to_drain() -> None:
     drain_seconds = Settings.model_fields["drain_seconds"].default
     for name in ("service", "service-gpu"):

@@ -10,7 +10,8 @@ import torch
 from service.engine import capture, loop
 from service.engine.local_inbox import LocalInbox, local_job
 from service.engine.loop import Engine
-from service.protocol.status import ModeStatus
+from service.protocol.messages import ToFront
+from service.protocol.status import EngineStatus, ModeStatus
 from service.step import parity
 from service.step.calibration import FIRST_SAMPLES, Calibration
 from tests.engine.serving import MODE_NAMES, PROMPT, serve, settings
@@ -101,3 +102,26 @@ def test_floors_are_sampled_again_once_the_engine_is_on_its_own_cores(
     inbox = serve(tmp_path, [])
     assert happened == ["pinned", "resampled"]
     assert all(floor.samples >= FIRST_SAMPLES for floor in inbox.modes["eager"].floors)
+
+
+def test_a_hand_captured_mode_serves_on_a_cpu_and_says_what_it_runs_as(tmp_path: Path) -> None:
+    modes = ["inference_mode", "cuda-graph"]
+    jobs = [local_job(mode, mode, [PROMPT], 4, ignore_eos=True) for mode in modes]
+    inbox = serve(tmp_path, jobs, modes=modes, batch_sizes=[1])
+    plain, captured = inbox.outcomes
+    assert (captured.kind, captured.mode, captured.effective) == ("ok", "cuda-graph", "inference_mode")
+    assert "no CUDA graphs" in (captured.reason or "")
+    assert captured.outputs == plain.outputs
+    assert inbox.modes["cuda-graph"].graph_captures == 0
+
+
+def test_the_engine_says_which_attention_it_runs_and_that_it_is_right(tmp_path: Path) -> None:
+    sent: list[ToFront] = []
+    Engine(settings(tmp_path, batch_sizes=[1]), LocalInbox([], sent.append)).run()
+    warm = next(one for one in sent if isinstance(one, EngineStatus) and one.warm)
+    assert [(one.phase, one.batch, one.backends) for one in warm.attention] == [
+        ("prefill", 1, ["flash_attention"]),
+        ("decode", 1, ["flash_attention"]),
+    ]
+    assert all(one.parity and one.parity.passed for one in warm.attention)
+    assert warm.no_null_kernel_graph is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.protocol.placement import engine_cpus, front_cpus
+from service.protocol.placement import engine_cpus, front_cpus, share_cpus
 
 
 @pytest.mark.parametrize("cores", [[0, 1], [0, 1, 2], [4, 5, 6, 7], list(range(16))])
@@ -25,3 +25,19 @@ def test_cores_set_for_the_front_are_taken_as_they_are() -> None:
 def test_where_the_engine_takes_all_cores_the_front_shares_them() -> None:
     assert front_cpus(None, None, [3]) == [3]
     assert front_cpus(None, [0, 1], [0, 1]) == [0, 1]
+
+
+@pytest.mark.parametrize("cores", [[0, 1], [0, 1, 2], [4, 5, 6, 7], list(range(16))])
+def test_the_engines_of_two_services_share_no_core_where_the_second_has_the_lower_half(
+    cores: list[int],
+) -> None:
+    lower = share_cpus("lower", cores)
+    second = engine_cpus(None, lower)
+    assert second
+    assert not set(second) & set(engine_cpus(None, share_cpus("all", cores)))
+    assert set(front_cpus(None, None, lower)) <= set(lower)
+    assert len(cores) < 4 or not set(front_cpus(None, None, lower)) & set(second)
+
+
+def test_a_single_core_is_shared_by_all() -> None:
+    assert share_cpus("lower", [3]) == share_cpus("all", [3]) == [3]

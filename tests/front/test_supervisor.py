@@ -97,6 +97,12 @@ def test_failed_starts_in_a_row_wait_longer_each_time() -> None:
         assert front.state.supervisor.retry_seconds() > waited
 
 
+def test_an_engine_that_lost_its_device_is_replaced_and_the_reason_says_so() -> None:
+    with running(exit=supervisor.EXIT_DEVICE_LOST) as front:
+        until(lambda: "left its device unusable" in front.state.client.down_reason, "the reason")
+        until(lambda: front.state.supervisor.starts > 1, "another start")
+
+
 def test_retries_slow_down_to_a_limit_and_never_stop() -> None:
     with running(silent=True) as front:
         front.state.supervisor.failed_starts = 500

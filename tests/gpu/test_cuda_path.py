@@ -59,16 +59,16 @@ def test_a_copied_result_survives_the_next_replay(model: Transformer, buffers: B
     assert not torch.equal(first, second)
 
 
-@pytest.mark.parametrize("mode", ["eager", "inference_mode", "reduce-overhead"])
+@pytest.mark.parametrize("mode", ["eager", "inference_mode", "reduce-overhead", "cuda-graph"])
 def test_a_step_waits_for_the_device_only_in_fetch(model: Transformer, buffers: Buffers, mode: str) -> None:
     step, meter, readings = build_step(MODES[mode], model), CudaMeter(4), Readings()
     with torch.no_grad():
         for _ in range(4):
             prepare(buffers)
-            meter.fetch(meter.run(step, buffers, buffers.token, readings)[1], readings)
+            meter.fetch(meter.run(step, buffers.arguments("decode"), readings)[1], readings)
         torch.cuda.set_sync_debug_mode("error")
         try:
-            _, greedy = meter.run(step, buffers, buffers.token, readings)
+            _, greedy = meter.run(step, buffers.arguments("decode"), readings)
         finally:
             torch.cuda.set_sync_debug_mode("default")
         tokens = meter.fetch(greedy, readings)

@@ -18,7 +18,7 @@ from tests.support.fake_service import STEP_SECONDS
 from tests.support.made_results import CLEAR, make_results
 
 ROOT = Path(__file__).parents[2]
-SIXTH = "cuda-graph"
+SIXTH = "sixth-mode"
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from service.measure.floors import DispatchSplit
 from service.protocol.modes import MODES
 from service.statistics.boundedness import Bound, bound, crossover, device_bound_index
 from service.statistics.intervals import Interval, median_interval
-from service.step.null_kernel import null_kernel_seconds
+from service.step.null_kernel import measure_null_kernel
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 
@@ -106,7 +106,7 @@ def draw_budget(bench: Bench, arguments: BudgetArguments, report: Report) -> Bud
     steps = time_steps(bench, cases, arguments.rounds, report) if cases else Steps({}, {}, {})
     notes += disturbed_note(steps)
     splits = split_steps(bench, cases, steps, report)
-    null = null_kernel_seconds(bench.device)["alone"]
+    null = measure_null_kernel(bench.device).seconds["alone"]
     budget, budget_notes = budget_of(
         bench, (mode, batch), _overrides(arguments), arguments.rounds, steps, splits, report
     )
@@ -128,7 +128,7 @@ def _overrides(arguments: BudgetArguments) -> Overrides:
 
 
 def _budgeted(bench: Bench, arguments: BudgetArguments) -> tuple[str, int]:
-    plain = [name for name in bench.modes if not MODES[name].effect(bench.device.type).compiles]
+    plain = [name for name in bench.modes if MODES[name].effect(bench.device.type).by_operator]
     if arguments.mode is None and not plain:
         raise StudyError("invalid_request", "a budget needs an uncompiled mode: serve eager as well", "mode")
     mode = resolve_modes(bench, arguments.mode or plain[0])[0]

@@ -51,8 +51,9 @@ def list_operators(bench: Bench, arguments: OperatorsArguments, report: Report) 
     resolve_modes(bench, arguments.mode)
     bucket = resolve_bucket(bench, arguments.batch_size)
     effect = MODES[arguments.mode].effect(bench.device.type)
-    if effect.package is not None:
-        message = f"{arguments.mode} is one native call, which lists no operators: try compiled"
+    if effect.package is not None or effect.captured:
+        instead = "compiled" if effect.compiles else "inference_mode, whose operators it replays"
+        message = f"{arguments.mode} is one native call, which lists no operators: try {instead}"
         raise StudyError("invalid_request", message, "mode")
     case = resolve_case(bench, arguments.mode, bucket, arguments.phase, report)
     compiled = effect.compiles

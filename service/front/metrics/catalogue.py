@@ -107,7 +107,8 @@ CATALOGUE: tuple[MetricSpec, ...] = (
         "Kernel / (kernel + dispatch) of decode, from the sums since the start: < 0.2 launch-bound, >= 0.5 "
         "kernel-bound."),
     _gauge("dispatch_floor_seconds", "mode batch", "once measured",
-        "Dispatch of one decode step of the hollow twin: a lower estimate of a real step's."),
+        "Dispatch of one decode step of the hollow twin: a lower estimate of a real step's. On CUDA, where "
+        "dispatch is measured, compiled modes have none."),
     _counter("tokens_total", "mode kind", "always",
         "Tokens taken in (prompt) and generated.", of_requests=True),
     MetricSpec("batch_size", "histogram", ("mode",), "Sequences per executed batch.", of_requests=True),

@@ -1,0 +1,126 @@
+"""Steps captured by hand as CUDA graphs: one graph per set of static inputs, each replayed by one launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from models.served import Cache
+from service.step.buffers import Arguments
+from service.step.device_errors import is_device_lost, is_out_of_memory, root_cause
+from service.step.recompilation import recompilation_forbidden
+
+if TYPE_CHECKING:
+    from torch.cuda import _POOL_HANDLE
+
+Result = tuple[Tensor, Tensor]
+Run = Callable[[Tensor, Tensor, Tensor, Cache], Result]
+Replay = Callable[[], object]
+
+WARM_UP_CALLS = 2
+"""Before a capture: what is set up at a first call (handles, workspaces, modules) cannot be captured."""
+
+
+class CaptureError(RuntimeError):
+    """A step that cannot be captured; the message says why, and what to serve instead."""
+
+
+def captured_step(run: Run, record: Callable[[Callable[[], Result]], tuple[Replay, Result]]) -> Run:
+    """`run` as graphs: its first call with a set of arguments records one, later ones replay that.
+
+    A graph reads and writes the addresses that it was recorded with. So arguments are told apart by identity,
+    not by shape, and kept, so that no other tensor can come to have the identity of one. Results are static
+    too: graphs share their memory, and the next replay of any may overwrite them. Copy what is to last.
+
+    `record` calls what it is given as often as it needs to; it returns what replays the last call, and the
+    results that this writes. Raises CaptureError, also for new arguments once recompilation is forbidden.
+    """
+    graphs: dict[tuple[int, int, int, int], tuple[Replay, Result, Arguments]] = {}
+
+    def captured(tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> Result:
+        key = id(tokens), id(positions), id(last), id(cache)
+        known = graphs.get(key)
+        if known is None:
+            if recompilation_forbidden():
+                raise CaptureError(
+                    f"no graph was captured for tokens {tuple(tokens.shape)} and {cache[0][0].shape[1]} "
+                    "positions at warm-up: call the step with the buffers that it was warmed with"
+                )
+            arguments = tokens, positions, last, cache
+            known = graphs[key] = (*record(lambda: run(*arguments)), arguments)
+        known[0]()
+        return known[1]
+
+    return captured
+
+
+def record_cuda_graph(run: Callable[[], Result]) -> tuple[Replay, Result]:
+    """Capture a call of `run` on the current device, in memory that all captured steps share.
+
+    Raises CaptureError where an operator of it cannot be captured: one that waits for the device, say.
+    """
+    stream = _stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream), _uncached_casts():
+        for _ in range(WARM_UP_CALLS):
+            run()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with (
+            _uncached_casts(),
+            _own_workspace(),
+            torch.cuda.graph(graph, pool=_pool(), stream=stream, capture_error_mode="thread_local"),
+        ):
+            result = run()
+    except RuntimeError as error:
+        # Before torch 2.12 a capture that failed leaves its pool in use.
+        _pool.cache_clear()
+        if is_device_lost(error) or is_out_of_memory(error):
+            raise
+        raise CaptureError(
+            f"this model's step cannot be captured as a CUDA graph: {root_cause(error)}; "
+            "what remains: inference_mode, reduce-overhead"
+        ) from error
+    return graph.replay, result
+
+
+@cache
+def _stream() -> torch.cuda.Stream:
+    """Of warm-up and capture both; one for all graphs."""
+    return torch.cuda.Stream()
+
+
+@cache
+def _pool() -> _POOL_HANDLE:
+    return torch.cuda.graph_pool_handle()
+
+
+@contextmanager
+def _own_workspace() -> Iterator[None]:
+    """Within: cuBLAS has no workspace yet, so that a graph captured here takes one from its own pool.
+
+    torch keeps one per stream, and frees it when another graph of that stream ends and when
+    Inductor captures: graphs that had been captured with it would write into memory that belongs to others.
+    """
+    torch._C._cuda_clearCublasWorkspaces()
+    try:
+        yield
+    finally:
+        torch._C._cuda_clearCublasWorkspaces()
+
+
+@contextmanager
+def _uncached_casts() -> Iterator[None]:
+    """Within: autocast casts anew. A cached cast is freed when autocast ends, and a graph would read it."""
+    before = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)

@@ -1,0 +1,141 @@
+"""What an error of the device ends: a request, a mode, or the engine; and what it leaves allocated."""
+
+from __future__ import annotations
+
+import weakref
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from service.engine import process, warmup
+from service.engine.generation import Generator
+from service.engine.local_inbox import LocalInbox, local_job
+from service.engine.loop import Engine
+from service.front.supervisor import EXIT_DEVICE_LOST
+from service.step.calibration import Calibration
+from tests.engine.serving import PROMPT, serve, settings
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("restored_globals")]
+
+LOST = [
+    torch.AcceleratorError("CUDA error: an illegal memory access was encountered"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx(...)`"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"),
+]
+
+
+@pytest.mark.parametrize("error", LOST, ids=str)
+def test_a_job_that_loses_the_device_ends_the_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(Generator, "run", fail)
+    inbox = LocalInbox([local_job("a", "inference_mode", [PROMPT], 2)])
+    with pytest.raises(type(error), match=r"illegal|CUBLAS|CUDNN"):
+        Engine(settings(tmp_path, modes=["inference_mode"], batch_sizes=[1]), inbox).run()
+    assert inbox.outcomes == []
+
+
+def test_a_job_without_memory_is_answered_its_tensors_freed_and_the_next_one_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[weakref.ref[torch.Tensor]] = []
+    freed: list[bool] = []
+    original = Generator.run
+
+    def fail_once(self: Generator, *arguments: object) -> None:
+        if held:
+            original(self, *arguments)  # type: ignore[arg-type]
+            return
+        tensor = torch.zeros(8)
+        held.append(weakref.ref(tensor))
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+
+    monkeypatch.setattr(Generator, "run", fail_once)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: freed.append(held[0]() is None))
+    jobs = [local_job(name, "inference_mode", [PROMPT], 2, ignore_eos=True) for name in ("a", "b")]
+    inbox = serve(tmp_path, jobs, modes=["inference_mode"], batch_sizes=[1])
+    assert [outcome.kind for outcome in inbox.outcomes] == ["oom", "ok"]
+    problem = inbox.outcomes[0].problem
+    assert problem is not None
+    assert problem.type == "out_of_memory"
+    assert freed == [True]
+
+
+def test_the_process_of_a_lost_device_ends_with_an_exit_code_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Failing:
+        def __init__(self, *_: object) -> None: ...
+
+        def run(self) -> None:
+            raise error
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(process, "Engine", Failing)
+    monkeypatch.setattr(process, "Inbox", Failing)
+    for nothing in ("die_with_parent", "prepare_process"):
+        monkeypatch.setattr(process, nothing, lambda *_: None)
+    arguments = [msgspec.json.encode(settings(tmp_path)).decode()]
+    error: Exception = LOST[0]
+    assert process.main(arguments) == EXIT_DEVICE_LOST
+    assert "an illegal memory access" in capsys.readouterr().err
+    error = RuntimeError("something else")
+    with pytest.raises(RuntimeError, match="something else"):
+        process.main(arguments)
+
+
+@pytest.mark.parametrize("error", LOST, ids=str)
+def test_a_warm_up_that_loses_the_device_ends_the_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*_: object) -> object:
+        raise error
+
+    monkeypatch.setattr(warmup.Warmup, "_callables", fail)
+    with pytest.raises(type(error), match=r"illegal|CUBLAS|CUDNN"):
+        serve(tmp_path, [], modes=["inference_mode"], batch_sizes=[1])
+
+
+def test_a_warm_up_without_memory_fails_its_mode_and_frees_what_it_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    freed: list[bool] = []
+
+    def fail(*_: object) -> object:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(warmup.Warmup, "_callables", fail)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: freed.append(True))
+    inbox = serve(tmp_path, [], modes=["inference_mode"], batch_sizes=[1])
+    assert inbox.modes["inference_mode"].state == "failed"
+    assert "out of memory" in (inbox.modes["inference_mode"].detail or "")
+    assert freed == [True]
+
+
+def test_a_compiled_mode_that_needs_no_twin_is_ready_without_floors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warmup, "load_compiler", lambda device: None)
+    monkeypatch.setattr(
+        warmup.Warmup, "_compiles", lambda self, configured: configured.mode.name == "no_grad"
+    )
+    monkeypatch.setattr(Calibration, "needs_twin", lambda self, mode: mode.name != "no_grad")
+    inbox = serve(tmp_path, [], modes=["inference_mode", "no_grad"], batch_sizes=[1])
+    assert inbox.modes["no_grad"].state == "ready"
+    assert inbox.modes["no_grad"].floors == []
+    assert inbox.modes["inference_mode"].floors
+
+
+def test_attention_that_is_wrong_in_every_mode_fails_every_mode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warmup, "wrong_attention", lambda found: f"{len(found)} attentions are wrong")
+    inbox = serve(tmp_path, [])
+    assert {status.state for status in inbox.modes.values()} == {"failed"}
+    assert {status.detail for status in inbox.modes.values()} == {"4 attentions are wrong"}

@@ -1,0 +1,50 @@
+"""A mode that on this device runs as another one is not measured twice, and the report says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from loadtests.plan.presets import make_plan
+from loadtests.report.surroundings import environment
+from loadtests.run.readiness import without_doubles
+from loadtests.run.run_file import read_run
+from tests.support.fake_service import STEP_SECONDS, engine_status, mode_status
+from tests.support.made_evidence import edit_run
+from tests.support.made_results import make_results
+
+MODES = ["eager", "inference_mode", "cuda-graph"]
+
+
+def document(device: str) -> dict[str, object]:
+    return {"engine": engine_status() | {"device": device}, "modes": []}
+
+
+def test_a_double_leaves_the_plan_with_a_line() -> None:
+    lines: list[str] = []
+    plan = make_plan("quick", 1, modes=MODES)
+    left = without_doubles(document("cpu"), plan, lines.append)
+    assert left.modes == ["eager", "inference_mode"]
+    assert [cell for cell in plan.cells if cell.mode != "cuda-graph"] == list(left.cells)
+    assert lines == ["cuda-graph is left out: on this device it runs as inference_mode, which is measured"]
+
+
+@pytest.mark.parametrize(
+    ("device", "modes"),
+    [("cuda", MODES), ("cpu", ["eager", "cuda-graph"]), ("cpu", ["eager", "inference_mode"])],
+)
+def test_where_nothing_would_be_measured_twice_the_plan_stays(device: str, modes: list[str]) -> None:
+    lines: list[str] = []
+    plan = make_plan("quick", 1, modes=modes)
+    assert without_doubles(document(device), plan, lines.append) == plan
+    assert lines == []
+
+
+def test_the_report_names_what_was_served_and_left_out_with_the_reason(tmp_path: Path) -> None:
+    make_results(tmp_path, dict.fromkeys(STEP_SECONDS, 1.0))
+    names = {"mode": "cuda-graph", "effective": "inference_mode", "reason": "a CPU has none"}
+    doubled = mode_status("inference_mode", "ready") | names
+    edit_run(tmp_path, lambda run: run.modes.append(doubled))
+    rows = [text for label, text in environment(read_run(tmp_path)) if label == "left out"]
+    assert rows == ["cuda-graph, which runs as inference_mode here: a CPU has none"]

@@ -1,0 +1,200 @@
+"""Hand-captured steps, on a fake graph that replays recorded operators in the memory that they had."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from models.config import Config
+from models.transformer import Transformer
+from service.protocol.modes import MODES, Effect, Mode
+from service.step import callables, graph_capture
+from service.step.buffers import Arguments, Buffers, allocate, prepare
+from service.step.callables import InjectedWork, Step, build_step
+from service.step.graph_capture import CaptureError
+from service.step.parity import forced_logits
+from service.step.precision import PRECISIONS
+from service.step.recompilation import forbid_recompilation
+from tests.support.fake_graph import FakeGraphs
+
+CONFIG = Config(layers=2, width=32, heads=4, kv_heads=2, head_width=8, hidden=64, vocabulary=64, context=128)
+CAPTURED = Effect("cuda-graph", graph_replay=True, captured=True)
+ROW = Mode("cuda-graph", "inference_mode", "launches", cuda=CAPTURED, cpu=CAPTURED)
+
+
+@pytest.fixture(scope="module")
+def model() -> Transformer:
+    return Transformer(CONFIG, max_batch=2, seed=3).eval()
+
+
+@pytest.fixture(scope="module")
+def buffers(model: Transformer) -> Buffers:
+    return allocate(model, [2], prefill_chunk=32)[2]
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> FakeGraphs:
+    fake = FakeGraphs()
+    monkeypatch.setattr(callables, "record_cuda_graph", fake.record)
+    return fake
+
+
+@pytest.fixture
+def default_stance() -> Iterator[None]:
+    yield
+    torch.compiler.set_stance("default")
+
+
+def decode(step: Step, buffers: Buffers, token: int, position: int) -> Tensor:
+    prepare(buffers, position)
+    buffers.token.fill_(token)
+    return step(*buffers.arguments("decode"))[0]
+
+
+def test_a_replayed_step_computes_what_inference_mode_does_whatever_the_buffers_hold(
+    model: Transformer, buffers: Buffers, graphs: FakeGraphs
+) -> None:
+    plain, step = (build_step(row, model) for row in (MODES["inference_mode"], ROW))
+    expected = forced_logits(plain, plain, buffers, CONFIG.vocabulary)
+    assert torch.equal(forced_logits(step, step, buffers, CONFIG.vocabulary), expected)
+    assert graphs.recorded == 2
+    assert graphs.replayed == len(expected)
+
+
+def test_each_shape_is_recorded_once(model: Transformer, buffers: Buffers, graphs: FakeGraphs) -> None:
+    step = build_step(ROW, model)
+    shapes = list(buffers.shapes("prefill"))
+    prepare(buffers)
+    for _ in range(3):
+        for arguments in shapes:
+            step(*arguments)
+    assert len(shapes) > 2
+    assert graphs.recorded == len(shapes)
+    assert graphs.replayed == 3 * len(shapes)
+
+
+def test_a_result_is_static_and_the_next_replay_overwrites_it(
+    model: Transformer, buffers: Buffers, graphs: FakeGraphs
+) -> None:
+    step = build_step(ROW, model)
+    first = decode(step, buffers, token=5, position=1)
+    kept = first.clone()
+    second = decode(step, buffers, token=9, position=1)
+    assert second.data_ptr() == first.data_ptr()
+    assert not torch.equal(first, kept)
+
+
+def copied(arguments: Arguments) -> Arguments:
+    tokens, positions, last, cache = arguments
+    return tokens.clone(), positions.clone(), last.clone(), tuple((k.clone(), v.clone()) for k, v in cache)
+
+
+def test_other_tensors_of_the_same_shapes_are_never_answered_with_what_the_first_ones_hold(
+    model: Transformer, buffers: Buffers, graphs: FakeGraphs
+) -> None:
+    step = build_step(ROW, model)
+    decode(step, buffers, token=5, position=1)
+    others = copied(buffers.arguments("decode"))
+    others[0].fill_(9)
+    expected = build_step(MODES["inference_mode"], model)(*others)[0].clone()
+    assert torch.equal(step(*others)[0], expected)
+    assert graphs.recorded == 2
+
+
+def test_arguments_that_their_owner_drops_live_on_so_that_none_can_take_their_identity(
+    model: Transformer, buffers: Buffers, graphs: FakeGraphs
+) -> None:
+    step = build_step(ROW, model)
+    prepare(buffers)
+    for number in range(1, 4):
+        step(*copied(buffers.arguments("decode")))
+        assert graphs.recorded == number
+
+
+@pytest.mark.usefixtures("graphs", "default_stance")
+def test_after_warm_up_nothing_is_captured_and_what_was_is_still_replayed(
+    model: Transformer, buffers: Buffers
+) -> None:
+    step = build_step(ROW, model)
+    before = decode(step, buffers, token=5, position=1).clone()
+    forbid_recompilation()
+    assert torch.equal(decode(step, buffers, token=5, position=1), before)
+    with pytest.raises(CaptureError, match=r"tokens \(2, 16\) .* call the step with the buffers"):
+        step(*buffers.arguments("prefill", 16))
+
+
+def test_injected_work_is_done_at_every_replay(
+    model: Transformer, buffers: Buffers, graphs: FakeGraphs
+) -> None:
+    done: list[int] = []
+    step = build_step(ROW, model, InjectedWork(kernel=lambda: done.append(graphs.replayed)))
+    for position in range(3):
+        decode(step, buffers, token=5, position=position)
+    assert done == [1, 2, 3]
+
+
+def test_casts_of_autocast_are_not_cached_while_a_step_is_recorded() -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.is_autocast_cache_enabled()
+        with graph_capture._uncached_casts():
+            assert not torch.is_autocast_cache_enabled()
+        assert torch.is_autocast_cache_enabled()
+
+
+def test_under_autocast_a_replay_casts_the_weights_again(buffers: Buffers, graphs: FakeGraphs) -> None:
+    own = Transformer(CONFIG, max_batch=2, seed=5).eval()
+    precision = PRECISIONS["autocast-bfloat16"]
+    own.rotary = own.rotary.to(precision.cache)
+    mixed = allocate(own, [2], prefill_chunk=32, cache_dtype=precision.cache)[2]
+    with graph_capture._uncached_casts():
+        step = build_step(ROW, own, precision=precision)
+        before = decode(step, mixed, token=5, position=1).clone()
+        with torch.no_grad():
+            own.blocks[0].feed_forward.down.weight.mul_(3.0)
+        assert not torch.equal(decode(step, mixed, token=5, position=1), before)
+
+
+def test_a_step_that_cannot_be_captured_says_why_and_what_remains(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing:
+        """As torch's own: what made a capture invalid is the context of what ending it raises."""
+
+        def __init__(self, *_: object, **__: object) -> None: ...
+
+        def __enter__(self) -> None: ...
+
+        def __exit__(self, *_: object) -> None:
+            error = torch.AcceleratorError(
+                "CUDA error: operation failed due to a previous error during capture"
+            )
+            error.error_code = 901
+            raise error
+
+    class Stream:
+        def wait_stream(self, other: object) -> None: ...
+
+        def __enter__(self) -> None: ...
+
+        def __exit__(self, *_: object) -> None: ...
+
+    def run() -> tuple[Tensor, Tensor]:
+        calls.append(1)
+        if len(calls) > graph_capture.WARM_UP_CALLS:
+            raise RuntimeError("this operator waits for the device")
+        return torch.zeros(1), torch.zeros(1)
+
+    calls: list[int] = []
+    stream = Stream()
+    monkeypatch.setattr(graph_capture, "_stream", lambda: stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda _: stream)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
+    monkeypatch.setattr(torch.cuda, "graph", Failing)
+    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None, raising=False)
+    with pytest.raises(
+        CaptureError, match=r"this operator waits for the device; what remains: inference_mode"
+    ):
+        graph_capture.record_cuda_graph(run)

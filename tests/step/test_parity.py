@@ -1,0 +1,34 @@
+"""The tolerance of parity, which grows with the logits, and the verdicts that it gives."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from service.step.parity import compare, tolerance
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_tolerance_grows_with_the_logits_and_never_falls_below_that_of_logits_of_one(
+    dtype: torch.dtype,
+) -> None:
+    at_ten = tolerance(dtype, 6, 10.0)
+    assert tolerance(dtype, 6, 100.0) == pytest.approx(10 * at_ten)
+    assert tolerance(dtype, 6, 0.01) == tolerance(dtype, 6, 1.0) == pytest.approx(at_ten / 10)
+
+
+def test_float32_is_held_to_a_hundred_thousandth_of_the_largest_logit() -> None:
+    assert tolerance(torch.float32, 6, 20.0) == pytest.approx(2e-4)
+    assert tolerance(torch.float32, 60, 20.0) == tolerance(torch.float32, 6, 20.0)
+
+
+@pytest.mark.parametrize("scale", [1.0, 30.0, 1000.0])
+def test_the_same_relative_error_has_the_same_verdict_at_every_scale(scale: float) -> None:
+    reference = torch.linspace(-1, 1, 64).view(1, 1, 64) * scale
+    assert compare(reference, reference * (1 + 5e-6), layers=6).passed
+    assert not compare(reference, reference * (1 + 5e-5), layers=6).passed
+
+
+def test_a_mode_that_computes_no_number_is_out_of_parity() -> None:
+    reference = torch.linspace(-1, 1, 64).view(1, 1, 64)
+    assert not compare(reference, reference * float("nan"), layers=6).passed
