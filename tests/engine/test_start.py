@@ -9,15 +9,20 @@ from pathlib import Path
 import pytest
 
 from service.engine import capture, loop, warmup
-from service.engine.device_witnesses import NoDeviceWitnesses
+from service.engine.device_witnesses import DeviceWitnesses, NoDeviceWitnesses
 from service.engine.generation import Generator
 from service.engine.local_inbox import LocalInbox, local_job
 from service.engine.loop import Engine
+from service.engine.profiler_cost import ROUNDS
+from service.engine.request_profiler import RequestProfiler
 from service.engine.stack_shares import StackShares
 from service.protocol.messages import Calibrate, Calibrated, Job, Outcome, ToFront
 from service.protocol.modes import Effect
 from service.protocol.status import EngineStatus, ModeStatus
+from service.step.buffers import Buffers
+from service.step.trace import ProfiledStep
 from tests.engine.serving import MODE_NAMES, PROMPT, settings
+from tests.support.fake_device import FakeDevice
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("restored_globals")]
 
@@ -264,3 +269,26 @@ def test_before_the_first_request_one_has_been_sampled_at_every_bucket(
     for option in ("top_k", "top_p", "seed", "min_tokens"):
         assert any(getattr(job, option) for job in own), option
     assert [outcome.id for outcome in inbox.outcomes] == ["client"]
+
+
+def test_what_the_device_and_the_profiler_are_found_to_take_is_in_every_modes_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def profile(step: object, arguments: object, count: int) -> list[ProfiledStep]:
+        return [ProfiledStep(operators=1, copies=0, kernel_seconds=1e-4)] * count
+
+    def witnesses(
+        _: object, made: warmup.Warmup, buffers: dict[int, Buffers], profiler: RequestProfiler
+    ) -> DeviceWitnesses:
+        return DeviceWitnesses(made, buffers, profiler, FakeDevice(0.0, 0.0), profile)
+
+    monkeypatch.setattr(loop, "new_device_witnesses", witnesses)
+    inbox = LocalInbox([])
+    Engine(settings(tmp_path, batch_sizes=[1]), inbox).run()
+    for mode in MODE_NAMES:
+        status = inbox.modes[mode]
+        assert status.profiler_cost is not None
+        assert status.profiler_cost.rounds == ROUNDS
+        assert status.profiler_cost.low <= status.profiler_cost.ratio <= status.profiler_cost.high
+        assert [(one.phase, one.batch) for one in status.device_times] == [("decode", 1), ("prefill", 1)]
+        assert [one.seconds for one in status.kernel_times] == [1e-4, 1e-4]

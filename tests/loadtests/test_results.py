@@ -198,3 +198,16 @@ def _late(row: RequestRow) -> RequestRow:
     """The same request, started later than intended, and the more so the later it was."""
     delay = 0.5 * (row.intended_start - 1_700_000_000.0)
     return msgspec.structs.replace(row, start=row.intended_start + delay)
+
+
+def test_the_period_of_a_phase_is_read_back_and_absent_in_folders_of_before(tmp_path: Path) -> None:
+    make_results(tmp_path)
+    path = tmp_path / "requests.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in rows[1:]:
+        del row["decode"]["period_seconds"]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    newer, *older = read_rows(tmp_path)
+    assert newer.decode is not None
+    assert newer.decode.period_seconds == rows[0]["decode"]["period_seconds"] > 0
+    assert all(one.decode is not None and one.decode.period_seconds is None for one in older)
