@@ -9,7 +9,6 @@ from typing import Any
 from loadtests.report import formatting
 from loadtests.report.payback import REMEDY
 from loadtests.report.plotting import colour
-from loadtests.run.environment import cpu_model
 from loadtests.run.run_file import SweepRun
 
 
@@ -21,7 +20,7 @@ def subject(run: SweepRun) -> list[str]:
     phrases = [
         f"model {engine.get('model', 'unknown')}",
         str(engine.get("dtype", "")),
-        str(device or cpu_model()),
+        str(device or "unknown processor"),
         f"{threads} thread{'s' if threads != 1 else ''}" if engine.get("device") == "cpu" else "",
         f"torch {engine.get('torch', 'unknown')}",
         run.started[:10],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -131,16 +132,38 @@ def _conclude(folder: Path, console: Console, failed: Sequence[str] = (), peers:
 
 @app.command()
 def report(
-    folder: Annotated[Path, typer.Argument(help="A results folder of `sweep`.")],
+    folders: Annotated[list[Path], typer.Argument(help="A results folder of `sweep`, or several.")],
     peers: Annotated[
         Path | None, typer.Option(help="A folder of `peers`: adds what leaving PyTorch would buy.")
     ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Of several folders: where the picture goes; default results/<UTC>-runs."),
+    ] = None,
 ) -> None:
-    """Write report.html and report.md again from a folder's rows."""
+    """Write a folder's report again from its rows; of several folders, one page with all of them."""
     from loadtests.peers.results import PeersError
     from loadtests.run.rows import RowsError
 
+    if len(folders) > 1 and peers:
+        bad_input("--peers belongs to the report of one folder: name one")
+    if len(folders) == 1 and out:
+        bad_input("--out belongs to several folders: the report of one is written into it")
     try:
-        _conclude(folder, Console(), peers=peers)
+        if len(folders) > 1:
+            _picture(folders, out)
+        else:
+            _conclude(folders[0], Console(), peers=peers)
     except (PeersError, RowsError, FileNotFoundError) as error:
         bad_input(error)
+
+
+def _picture(folders: Sequence[Path], out: Path | None) -> None:
+    """Several runs on one page. Prints its headline, its path, and one JSON line last."""
+    from loadtests.side_by_side.files import PAGE_FILE, make_picture
+
+    folder = out or Path("results") / f"{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ')}-runs"
+    found = make_picture(folders, folder)
+    typer.echo(found["headline"])
+    typer.echo(f"page: {folder / PAGE_FILE}")
+    typer.echo(json.dumps({"path": str(folder), **found}))

@@ -18,8 +18,9 @@ from rich.console import Console
 from loadtests.plan.cells import Cell
 from loadtests.plan.presets import make_plan
 from loadtests.report.formatting import significant
+from loadtests.report.page import PLOTLY_BUNDLE, embedded
 from loadtests.report.proof import SPLIT_ROWS
-from loadtests.report.report_files import PLOTLY_BUNDLE, embedded, make_report, plots
+from loadtests.report.report_files import make_report, plots
 from loadtests.report.results import read_results
 from loadtests.report.terminal import print_table
 from loadtests.report.verdict import Findings

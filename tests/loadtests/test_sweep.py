@@ -30,7 +30,8 @@ from loadtests.run.run_file import read_run
 from loadtests.run.sweep import SweepResult, run_sweep
 from loadtests.run.target import Target, TargetError
 from service.cli.options import EXIT_BAD_INPUT, EXIT_FAILED
-from tests.support.fake_service import Script, fake_service, settled_floor
+from service.statistics.method import METHOD
+from tests.support.fake_service import Script, fake_service, service_itself, settled_floor
 
 pytestmark = pytest.mark.slow
 
@@ -129,7 +130,7 @@ def test_the_run_is_described_well_enough_to_repeat_it(good: tuple[SweepResult, 
     assert run.seed == 5
     assert run.engine["model_hash"] == "0123456789ab"
     assert run.mode("compiled")["parity"]["passed"] is True
-    assert {"cpu", "cores", "load_average", "gpus", "python", "commit", "dirty"} <= run.environment.keys()
+    assert (run.method, run.environment) == (METHOD, service_itself())
     assert run.client.cpu_share is not None
     assert run.client.warmup_passes >= 2
 
