@@ -21,20 +21,24 @@ BASELINE, OTHER = "eager", "compiled"
 DRIFT_ROUNDS = 7.0
 """A drift comes back after so many rounds; it goes on within a round as well."""
 
+GROUPS = len(make_plan("standard").batch_sizes)
+"""A round of the standard plan has so many groups, one after the other; only one of them is simulated."""
+
 
 @dataclass(frozen=True, slots=True)
 class World:
     """A machine. Scatters are standard deviations of logarithms, `drift` is an amplitude.
 
     `visit` is what all requests of one visit of a cell share and no other visit has: what a paired comparison
-    has to average out. `request` is each request's own. A share `spikes` of the requests and as large a share
-    of the visits take 40 % longer.
+    has to average out. `request` is each request's own. A share `spikes` of the requests takes 40 % longer,
+    and so does a share `bursts` of the visits, all of it.
     """
 
     visit: float
     request: float = 0.03
     drift: float = 0.0
     spikes: float = 0.0
+    bursts: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +78,19 @@ def swept(plan: Plan, world: World, ratio: float, seed: int) -> tuple[Comparison
     for number, cells in rounds(plan, latencies, lambda _: None):
         last = number
         for place, cell in enumerate(cells):
-            phase = 2 * math.pi * (number + place / len(cells)) / DRIFT_ROUNDS
+            phase = 2 * math.pi * (number + place / len(cells) / GROUPS) / DRIFT_ROUNDS
             shared = world.drift * math.sin(phase + seed) + random.gauss(0, world.visit)
-            level = math.log(ratio if cell.mode == BASELINE else 1.0) + shared + _spike(world, random)
+            level = math.log(ratio if cell.mode == BASELINE else 1.0) + shared + _slower(world.bursts, random)
             for _ in range(cell.requests):
-                own = random.gauss(0, world.request) + _spike(world, random)
+                own = random.gauss(0, world.request) + _slower(world.spikes, random)
                 latencies.add(cell.name, number, math.exp(level + own))
     first, second = (latencies.medians(names[mode]) for mode in (BASELINE, OTHER))
     return compare(first, second, plan.confidence), last
 
 
-def _spike(world: World, random: Random) -> float:
-    return math.log(1.4) if random.random() < world.spikes else 0.0
+def _slower(share: float, random: Random) -> float:
+    """40 % slower, as a logarithm, with the chance `share`."""
+    return math.log(1.4) if random.random() < share else 0.0
 
 
 def rates(plan: Plan, world: World, ratio: float, seeds: int) -> Rates:
@@ -104,10 +109,11 @@ def rates(plan: Plan, world: World, ratio: float, seeds: int) -> Rates:
 
 WORLDS: Mapping[str, World] = {
     "visits scatter by 2 %": World(visit=0.02),
-    "3 %, with drift": World(visit=0.03, drift=0.2),
-    "3 %, with drift and spikes": World(visit=0.03, drift=0.2, spikes=0.03),
-    "4 %": World(visit=0.04),
-    "9 %": World(visit=0.09),
+    "3 %, drift": World(visit=0.03, drift=0.2),
+    "3 %, drift, spikes": World(visit=0.03, drift=0.2, spikes=0.05),
+    "4 %, drift, spikes": World(visit=0.04, drift=0.2, spikes=0.05),
+    "3 %, drift, spikes, bursts": World(visit=0.03, drift=0.2, spikes=0.05, bursts=0.03),
+    "9 %, drift, spikes": World(visit=0.09, drift=0.2, spikes=0.05),
 }
 """9 %: the reference machine with busy neighbours, where two modes' log ratios scatter by 13 % per round."""
 

@@ -47,6 +47,11 @@ def _gpus(field: str) -> Reading:
     return names
 
 
+def _device(run: SweepRun) -> str | None:
+    """A GPU's name; of a CPU just that, because its name is a fact of its own."""
+    return run.engine.get("device_name" if run.engine.get("device") == "cuda" else "device")
+
+
 def _commit(run: SweepRun) -> str | None:
     commit = run.environment.get("commit")
     return f"{commit}+" if commit and run.environment.get("dirty") else commit
@@ -68,7 +73,7 @@ NEEDED: Mapping[str, Reading] = {
     "the service's processor": _environment("cpu"),
     "its cores": _environment("cores"),
     "its GPU": _gpus("name"),
-    "device": _engine("device_name"),
+    "device": _device,
     "threads": _engine("threads"),
     "model hash": _engine("model_hash"),
     "dtype": _engine("dtype"),

@@ -16,7 +16,7 @@ from loadtests.compare.wording import change, headline, percent, sentences, why
 from loadtests.plan.cells import BASELINE
 from loadtests.report.formatting import milliseconds
 
-WIDTH = 140
+WIDTH = 150
 """Character columns of a table that is printed to a file or a pipe."""
 
 STYLE = {"faster": "green", "slower": "red", "no detectable difference": "dim"}
@@ -101,11 +101,12 @@ def print_comparison(found: Comparison, console: Console) -> None:
         console = Console(file=console.file, width=WIDTH)
     console.print(Text(headline(found), style="bold"), soft_wrap=True)
     table = Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
-    for head in HEADS:
-        left = head in ("cell", "verdict", "", "where it went")
-        table.add_column(head, justify="left" if left else "right")
+    shown = [place for place, head in enumerate(HEADS) if head]
+    for place in shown:
+        left = HEADS[place] in ("cell", "verdict", "where it went")
+        table.add_column(HEADS[place], justify="left" if left else "right", no_wrap=place < len(shown) - 1)
     for row in _rows(found):
-        table.add_row(*(Text(text, style=STYLE.get(text, "")) for text in row))
+        table.add_row(*(Text(row[place], style=STYLE.get(row[place], "")) for place in shown))
     console.print(table)
     for sentence in sentences(found):
         console.print(Text(sentence), soft_wrap=True)

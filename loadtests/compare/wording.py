@@ -71,7 +71,7 @@ def sentences(found: Comparison) -> Iterator[str]:
     yield _unit(found)
     smallest = [one.latency.smallest_detectable(found.confidence) for one in found.changes]
     yield (
-        f"The smallest slow-down that a cell could have shown in {POWER:.0%} of comparisons: "
+        f"The smallest slow-down that a cell could have shown in {100 * POWER:.0f} % of comparisons: "
         f"{percent(min(smallest))} to {percent(max(smallest))}. Each interval is at "
         f"{level(found.confidence)}, so that all {len(found.changes)} hold together in 95 % (Bonferroni)."
     )

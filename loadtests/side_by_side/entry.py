@@ -16,7 +16,13 @@ from loadtests.run.rows import RowsError
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 FACTS = {"model": lambda run: run.engine.get("model"), **NEEDED, **SAID}
-"""Of a run, in the order in which they name it."""
+"""Of a run, in the order of the table."""
+
+NAMING = (
+    "model", "dtype", "device", "the service's processor", "threads", "torch", "commit", "context",
+    "layout of linear weights",
+)  # fmt: skip
+"""Which of them name a run, the first that tell runs apart."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +66,11 @@ def read_entries(folders: Sequence[Path]) -> list[Entry]:
         raise RowsError(f"{len(folders)} runs: one picture takes {len(LETTERS)}, name fewer")
     found = [Findings(read_results(folder)) for folder in folders]
     facts = [_facts(one) for one in found]
-    differing = [fact for fact in FACTS if len({one[fact] for one in facts}) > 1]
+    naming = _naming(facts)
     return [
         Entry(
             letter=LETTERS[place],
-            label=_label(own, differing, one.results.folder),
+            label=", ".join(own[fact] for fact in naming) or one.results.folder.name,
             colour=PALETTE[place % len(PALETTE)],
             facts=own,
             findings=one,
@@ -83,7 +89,14 @@ def _facts(findings: Findings) -> dict[str, str]:
     return {fact: UNKNOWN if (v := read(run)) is None else str(v) for fact, read in FACTS.items()}
 
 
-def _label(facts: dict[str, str], differing: Sequence[str], folder: Path) -> str:
-    """The first two differing facts; the folder's name where nothing differs."""
-    shown = [facts[fact] for fact in differing if facts[fact] != UNKNOWN and fact != "model hash"]
-    return ", ".join(shown[:2]) or folder.name
+def _naming(facts: Sequence[dict[str, str]]) -> list[str]:
+    """As few of NAMING as tell the runs apart, as far as they do."""
+    chosen: list[str] = []
+    for fact in NAMING:
+        if _apart(facts, [*chosen, fact]) > max(1, _apart(facts, chosen)):
+            chosen.append(fact)
+    return chosen
+
+
+def _apart(facts: Sequence[dict[str, str]], names: Sequence[str]) -> int:
+    return len({tuple(one[name] for name in names) for one in facts})

@@ -46,7 +46,8 @@ def headline(entries: Sequence[Entry], shared: Sequence[Group]) -> str:
         return "These runs have no cells in common: nothing stands side by side."
     at: dict[str, list[str]] = {}
     for group in shared:
-        at.setdefault(_winner(entries, group), []).append(_place(group, shared))
+        winner = ranked(entries, group)[0][0]
+        at.setdefault(winner.name, []).append(_place(group, shared) + _near(entries, group))
     parts = [f"{who} at {formatting.listed(places)}" for who, places in at.items()]
     return f"Lowest latency: {'; '.join(parts)}."
 
@@ -64,13 +65,17 @@ def ranked(entries: Sequence[Entry], group: Group) -> list[tuple[Entry, Summary]
     return sorted(found, key=lambda one: one[1].latency.value)
 
 
+def _near(entries: Sequence[Entry], group: Group) -> str:
+    """The runs whose intervals reach into that of the lowest one."""
+    (_, lowest), *others = ranked(entries, group)
+    near = sorted(entry.letter for entry, one in others if one.latency.low <= lowest.latency.high)
+    return f" (not apart from {formatting.listed(near)})" if near else ""
+
+
 def _winner(entries: Sequence[Entry], group: Group) -> str:
-    """The run with the lowest latency, and those whose intervals reach into its own."""
-    (first, lowest), *others = ranked(entries, group)
-    near = [entry.letter for entry, one in others if one.latency.low <= lowest.latency.high]
-    return f"{first.name} with {wording.short_name(lowest)}" + (
-        f", not apart from {formatting.listed(near)}," if near else ""
-    )
+    """The run with the lowest latency and its mode, and those that it is not apart from."""
+    first, lowest = ranked(entries, group)[0]
+    return f"{first.name} with {wording.short_name(lowest)}{_near(entries, group)}"
 
 
 def _run(entry: Entry) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from loadtests.plan.cells import Plan
 from loadtests.simulation import World, fixed, rates, standard, swept
 
 SEEDS = 200
-ROUGH = World(visit=0.03, drift=0.2, spikes=0.03)
+ROUGH = World(visit=0.03, drift=0.2, spikes=0.05)
 PLANS = [fixed(8), fixed(20), standard()]
 
 
@@ -25,6 +25,12 @@ def test_a_difference_of_five_percent_is_seen_at_the_standard_plans_size() -> No
     assert found.faster >= 0.8
     assert found.slower == 0
     assert found.covered >= 0.90
+
+
+def test_bursts_that_slow_whole_visits_cost_power_and_turn_no_verdict_round() -> None:
+    plain, bursts = (rates(standard(), World(visit=0.03, bursts=share), 1.05, 100) for share in (0.0, 0.05))
+    assert bursts.faster < plain.faster
+    assert bursts.slower == 0
 
 
 def test_a_machine_that_scatters_more_takes_more_rounds_and_sees_less() -> None:
