@@ -13,14 +13,14 @@ from loadtests.report.page import TEMPLATES, embedded, template, written_page
 from loadtests.report.peers_section import comparable
 from loadtests.report.plotting import Plot
 from loadtests.report.results import read_results
-from loadtests.report.terminal import print_table
+from loadtests.report.terminal import print_findings, print_table
 from loadtests.report.verdict import Findings
 from loadtests.report.view import view
 
 REPORT_FILE = "report.html"
 MARKDOWN_FILE = "report.md"
 
-__all__ = ["headline", "make_report", "print_table"]
+__all__ = ["headline", "make_report", "print_findings", "print_table", "write_report"]
 
 
 def make_report(folder: Path | str, peers: Path | None = None) -> dict[str, Any]:
@@ -30,7 +30,11 @@ def make_report(folder: Path | str, peers: Path | None = None) -> dict[str, Any]
     Raises RowsError where the folder holds no results, or none that succeeded, and PeersError where `peers`
     cannot be read or is of another model or processor.
     """
-    findings = Findings(read_results(folder))
+    return write_report(Findings(read_results(folder)), peers)
+
+
+def write_report(findings: Findings, peers: Path | None = None) -> dict[str, Any]:
+    """As `make_report`, of results that have been read already."""
     compared = None if peers is None else comparable(peers, findings.results.run)
     write_tables(findings)
     context = view(findings, compared)

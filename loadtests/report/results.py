@@ -51,10 +51,10 @@ class Results:
         """`cpu` or `cuda`."""
         return str(self.run.engine.get("device", "cpu"))
 
-    @cached_property
-    def measured(self) -> pl.DataFrame:
-        """The rows that count."""
-        return measured(self.rows)
+    @property
+    def measured(self) -> pl.LazyFrame:
+        """The rows that count. Lazy: a copy of a long sweep's rows would be as large as they are."""
+        return measured(self.rows.lazy())
 
     @cached_property
     def rounds(self) -> pl.DataFrame:
@@ -96,12 +96,14 @@ class Results:
                 pl.col("involuntary_switches", "steps").sum(),
             )
             .sort("round", maintain_order=True)
+            .with_columns(pl.col(pl.Categorical).cast(pl.String))
+            .collect()
         )
 
     @cached_property
     def cells(self) -> pl.DataFrame:
         """One row per cell, over its successful requests: exact sums and means, and the 95th percentile."""
-        return self.measured.group_by("cell", maintain_order=True).agg(
+        sums = self.measured.group_by("cell", maintain_order=True).agg(
             pl.len().alias("requests"),
             _LATENCY.quantile(0.95, "linear").alias("latency_p95_seconds"),
             _LATENCY.mean().alias("latency_mean_seconds"),
@@ -112,6 +114,7 @@ class Results:
             pl.col("involuntary_switches", "steps").sum(),
             (pl.col("kernel_source") == "residual").any().alias("kernel_residual"),
         )
+        return sums.with_columns(pl.col("cell").cast(pl.String)).collect()
 
     def medians(self, cell: str, column: str = "latency_seconds") -> dict[int, float]:
         """`column` of `rounds` by round."""
@@ -124,6 +127,6 @@ def read_results(folder: Path | str) -> Results:
     folder = Path(folder)
     run = read_run(folder)
     results = Results(folder, run, tuple(read_validation(folder)), read_frame(folder))
-    if results.measured.is_empty():
+    if not results.measured.select(pl.len()).collect().item():
         raise ResultsError(f"{folder} holds no measured request that succeeded: run the sweep again")
     return results

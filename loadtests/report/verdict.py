@@ -27,7 +27,6 @@ class Findings:
 
     def __init__(self, results: Results) -> None:
         self.results = results
-        self._rows = results.measured
         known = set(results.rounds["cell"].to_list())
         self._cells = [cell for cell in results.run.plan.cells if cell.name in known]
 
@@ -92,7 +91,7 @@ class Findings:
 
     def _summary(self, cell: Cell) -> Summary:
         means = self.results.cells.row(by_predicate=pl.col("cell") == cell.name, named=True)
-        rows = self._rows.filter(pl.col("cell") == cell.name)
+        rows = self.results.measured.filter(pl.col("cell") == cell.name).collect()
         group = cell.group
         first_tokens = self.results.medians(cell.name, "time_to_first_token_seconds")
         return Summary(

@@ -115,7 +115,9 @@ def _conclude(folder: Path, console: Console, failed: Sequence[str] = (), peers:
     headline: dict[str, Any] | None = None
     valid = not failed
     try:
-        from loadtests.report.report_files import make_report, print_table
+        from loadtests.report.report_files import print_findings, write_report
+        from loadtests.report.results import read_results
+        from loadtests.report.verdict import Findings
     except ImportError as error:
         for line in failed:
             console.print(line, soft_wrap=True)
@@ -123,9 +125,10 @@ def _conclude(folder: Path, console: Console, failed: Sequence[str] = (), peers:
             f"{error.name} is not installed here: the report is made later by `launchbound report {folder}`"
         )
     else:
-        headline = make_report(folder, peers)
+        findings = Findings(read_results(folder))
+        headline = write_report(findings, peers)
         valid = bool(headline["valid"])
-        print_table(folder, console)
+        print_findings(findings, console)
         console.print(f"report: {folder / 'report.html'}", soft_wrap=True)
     _last_line(folder, headline, valid)
 
