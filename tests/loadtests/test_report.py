@@ -17,6 +17,7 @@ from rich.console import Console
 
 from loadtests.plan.cells import Cell
 from loadtests.plan.presets import make_plan
+from loadtests.report import plots_time
 from loadtests.report.formatting import significant
 from loadtests.report.page import PLOTLY_BUNDLE, embedded
 from loadtests.report.proof import SPLIT_ROWS
@@ -473,6 +474,21 @@ def test_the_terminal_prints_failed_gates_first(tmp_path: Path) -> None:
 )
 def test_figures_have_three_significant_digits_and_no_exponent(value: float, text: str) -> None:
     assert significant(value) == text
+
+
+def test_of_very_many_requests_only_some_are_drawn_and_the_caption_says_so(
+    clear: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    findings = Findings(read_results(clear))
+    count = findings.results.rows.height
+    monkeypatch.setattr(plots_time, "MOST_POINTS", 100)
+    plot = plots_time.timeline(findings)
+    assert plot is not None
+    drawn = sum(len(trace.x) for trace in plot.figure.data)
+    assert 50 < drawn <= 100
+    every = -(-count // 100)
+    assert plot.facts["which"] == f"One in {every} of {count:,} closed-loop requests"
+    assert "Every closed-loop request in the order" in page(clear)
 
 
 @pytest.mark.browser
