@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from loadtests.compare.verdict import Comparison
+from loadtests.compare.verdict import BuildComparison
 from loadtests.compare.wording import change, headline, percent, sentences, why
 from loadtests.plan.cells import BASELINE
 from loadtests.report.formatting import milliseconds
@@ -28,7 +28,7 @@ HEADS = (
 """`at most`: the one-sided 95 % bound. `could show`: the smallest detectable slow-down."""
 
 
-def document(found: Comparison) -> dict[str, Any]:
+def document(found: BuildComparison) -> dict[str, Any]:
     """Everything in plain values: ratios are after / before, seconds are seconds."""
     return {
         "headline": headline(found),
@@ -50,7 +50,7 @@ def _side(path: object, sweeps: int) -> dict[str, Any]:
     return {"path": str(path), "sweeps": sweeps}
 
 
-def _cells(found: Comparison) -> Iterator[dict[str, Any]]:
+def _cells(found: BuildComparison) -> Iterator[dict[str, Any]]:
     for one in found.changes:
         relative = found.relative(one)
         yield {
@@ -70,7 +70,7 @@ def _cells(found: Comparison) -> Iterator[dict[str, Any]]:
         }
 
 
-def _rows(found: Comparison) -> Iterator[tuple[str, ...]]:
+def _rows(found: BuildComparison) -> Iterator[tuple[str, ...]]:
     """The table's cells as text, in the order of HEADS."""
     for one in found.changes:
         yield (
@@ -87,7 +87,7 @@ def _rows(found: Comparison) -> Iterator[tuple[str, ...]]:
         )
 
 
-def markdown(found: Comparison) -> str:
+def markdown(found: BuildComparison) -> str:
     """The verdict, the table and the sentences, for a pull request."""
     lines = [f"**{headline(found)}**", "", f"| {' | '.join(HEADS)} |", f"|{'---|' * len(HEADS)}"]
     lines += [f"| {' | '.join(row)} |" for row in _rows(found)]
@@ -95,7 +95,7 @@ def markdown(found: Comparison) -> str:
     return "\n".join(lines)
 
 
-def print_comparison(found: Comparison, console: Console) -> None:
+def print_comparison(found: BuildComparison, console: Console) -> None:
     """The verdict, the table and the sentences on a terminal."""
     if not console.is_terminal and console.width < WIDTH:
         console = Console(file=console.file, width=WIDTH)

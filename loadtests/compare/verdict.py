@@ -21,7 +21,7 @@ EXIT_CODES: dict[Decision | None, int] = {None: 0, "not slower": 0, "slower": 1,
 
 
 @dataclass(frozen=True)
-class Comparison:
+class BuildComparison:
     """`after` against `before`. `allowed` is the slow-down, as a share, that is still accepted."""
 
     before: Side
@@ -99,7 +99,7 @@ def compare_builds(
     allowed: float | None = None,
     scatter: float | None = None,
     force: bool = False,
-) -> Comparison:
+) -> BuildComparison:
     """Compare the sweep or sweeps in `after` with those in `before`.
 
     `allowed` is a slow-down as a share (0.05: 5 %). `scatter`, a share too, replaces the project's own figure
@@ -119,4 +119,4 @@ def compare_builds(
         )
     runs = [sweep.run for side in sides for sweep in side.sweeps]
     said = contrasts(runs, SAID)
-    return Comparison(*sides, found.changes, found.left_out, forced, said, stated, allowed)
+    return BuildComparison(*sides, found.changes, found.left_out, forced, said, stated, allowed)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from loadtests.compare.cells import CellChange
 from loadtests.compare.likeness import Contrast
 from loadtests.compare.side import Side
-from loadtests.compare.verdict import Comparison
+from loadtests.compare.verdict import BuildComparison
 from loadtests.plan.cells import BASELINE
 from loadtests.report.formatting import level, listed, significant
 from service.statistics.builds import LATENCY_SCATTER, POWER, RATIO_SCATTER
@@ -30,7 +30,7 @@ def change(interval: Interval | None) -> str:
     return f"{percent(interval.value)} [{low}, {high}]"
 
 
-def headline(found: Comparison) -> str:
+def headline(found: BuildComparison) -> str:
     """The verdict first, then the cells that it rests on."""
     parts = [_decided(found)] if found.decision else []
     named = [
@@ -38,12 +38,12 @@ def headline(found: Comparison) -> str:
         for word in ("slower", "faster")
         if (cells := found.with_word(word))
     ]
-    parts += named or [f"no detectable difference in any of {len(found.changes)} cells"]
+    parts += named or [f"no detectable difference in any of {len(found.changes)} cells ({_could(found)})"]
     text = "; ".join(parts)
     return f"{text[0].upper()}{text[1:]}."
 
 
-def _decided(found: Comparison) -> str:
+def _decided(found: BuildComparison) -> str:
     limit = f"{significant(100 * (found.allowed or 0.0))} %"
     return {
         "slower": f"slower by more than {limit}, beyond doubt",
@@ -52,14 +52,21 @@ def _decided(found: Comparison) -> str:
     }[found.decision or "undecided"]
 
 
-def _named(found: Comparison, cells: list[CellChange]) -> str:
+def _could(found: BuildComparison) -> str:
+    """The smallest slow-downs that cells could have shown: 'could have shown +4.1 to +9.8 %'."""
+    smallest = [one.latency.smallest_detectable(found.confidence) for one in found.changes]
+    low, high = percent(min(smallest)), percent(max(smallest))
+    return f"could have shown {low.removesuffix(' %')} to {high}"
+
+
+def _named(found: BuildComparison, cells: list[CellChange]) -> str:
     worst = sorted(cells, key=lambda one: -abs(one.latency.log_ratio))
     names = [f"{one.cell.name} {change(found.change(one))}" for one in worst[:SHOWN]]
     more = len(cells) - SHOWN
     return "; ".join(names) + (f"; and {more} more" if more > 0 else "")
 
 
-def sentences(found: Comparison) -> Iterator[str]:
+def sentences(found: BuildComparison) -> Iterator[str]:
     """What a reader has to know of the numbers: how they were made and what they could not have shown."""
     if found.forced:
         yield f"FORCED: these are not alike, and what follows mixes it all: {_told(found.forced)}."
@@ -69,11 +76,9 @@ def sentences(found: Comparison) -> Iterator[str]:
     )
     yield from _shared(found)
     yield _unit(found)
-    smallest = [one.latency.smallest_detectable(found.confidence) for one in found.changes]
     yield (
-        f"The smallest slow-down that a cell could have shown in {100 * POWER:.0f} % of comparisons: "
-        f"{percent(min(smallest))} to {percent(max(smallest))}. Each interval is at "
-        f"{level(found.confidence)}, so that all {len(found.changes)} hold together in 95 % (Bonferroni)."
+        f"The smallest slow-down that is found in {100 * POWER:.0f} % of such comparisons stands in each row: "
+        f"{_could(found)}. Each interval is at {level(found.confidence)}, so that all {len(found.changes)} hold together in 95 % (Bonferroni)."
     )
     if found.decision == "undecided":
         yield "To decide it, sweep both builds in turn, several times each; see docs/ci.md."
@@ -91,7 +96,7 @@ def _side(side: Side) -> str:
     return f"{side.path} ({count} sweep{'s' if count > 1 else ''})"
 
 
-def _shared(found: Comparison) -> Iterator[str]:
+def _shared(found: BuildComparison) -> Iterator[str]:
     """Where all modes moved alike: it is the machine, or code that they share."""
     moved = [one for one in found.changes if found.word(one) != "no detectable difference"]
     others = [one for one in moved if one.relative is not None]
@@ -102,7 +107,7 @@ def _shared(found: Comparison) -> Iterator[str]:
         )
 
 
-def _unit(found: Comparison) -> str:
+def _unit(found: BuildComparison) -> str:
     if found.unit == "pairs of sweeps":
         count = len(found.before.sweeps)
         return f"Intervals rest on {count} pairs of sweeps in turn: Student's t on their differences."
@@ -123,7 +128,7 @@ def _unit(found: Comparison) -> str:
     )
 
 
-def why(found: Comparison, one: CellChange) -> str:
+def why(found: BuildComparison, one: CellChange) -> str:
     """Where a cell's change went, largest first: 'dispatch +0.31 ms, kernel −0.05 ms'; parts are means."""
     known = {part: value for part, value in one.parts.items() if value is not None}
     ranked = sorted(known.items(), key=lambda item: -abs(item[1]))

@@ -58,10 +58,11 @@ class SweepResult:
         return 1 if self.failed else 0
 
 
-def new_folder(root: Path | str = "results") -> Path:
-    """A new folder `<root>/<UTC>-<commit>`."""
+def new_folder(root: Path | str = "results", *, remote: bool = False) -> Path:
+    """A new folder `<root>/<UTC>-<commit>`; `<UTC>-remote` for a service whose commit is not ours."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    folder = Path(root) / f"{stamp}-{(git_state()['commit'] or 'nocommit')[:8]}"
+    commit = "remote" if remote else git_state()["commit"] or "nocommit"
+    folder = Path(root) / f"{stamp}-{commit[:8]}"
     folder.mkdir(parents=True)
     return folder
 

@@ -55,7 +55,7 @@ def sweep(
         return
     if url and (model or device or dtype):
         bad_input("--model, --device and --dtype belong to the service: leave them out where --url names one")
-    folder = out or new_folder()
+    folder = out or new_folder(remote=url is not None)
     folder.mkdir(parents=True, exist_ok=True)
     options = {"model": model, "device": device, "dtype": dtype}
     raise typer.Exit(_sweep(url, plan, folder, options))

@@ -476,6 +476,16 @@ def test_figures_have_three_significant_digits_and_no_exponent(value: float, tex
     assert significant(value) == text
 
 
+def test_the_machine_of_a_service_that_does_not_say_it_is_unknown(tmp_path: Path) -> None:
+    make_results(tmp_path)
+    edit_run(tmp_path, lambda run: run.environment.clear())
+    make_report(tmp_path)
+    text = page(tmp_path)
+    assert "unknown: the service is of a version that does not say" in text
+    assert "unknown processor" in text
+    assert "None" not in (tmp_path / "report.md").read_text()
+
+
 def test_of_very_many_requests_only_some_are_drawn_and_the_caption_says_so(
     clear: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
