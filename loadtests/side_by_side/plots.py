@@ -15,8 +15,8 @@ def plots(entries: Sequence[Entry], groups: Sequence[Group]) -> Iterator[Plot]:
     """All plots that have data, of the first conditions that the runs share."""
     main = [group for group in groups if group[1:] == groups[0][1:]]
     if len(main) > 1:
-        yield _lines(entries, main, "latency", "latency of the mode to ship, ms", 1e3)
-        yield _lines(entries, main, "throughput", "its tokens per second", 1.0)
+        yield _lines(entries, main, "latency", "latency, ms", 1e3)
+        yield _lines(entries, main, "throughput", "tokens per second", 1.0)
     if main:
         yield _speedups(entries, main)
 
@@ -53,7 +53,7 @@ def _lines(entries: Sequence[Entry], groups: Sequence[Group], name: str, title: 
 
 def _speedups(entries: Sequence[Entry], groups: Sequence[Group]) -> Plot:
     """One place per batch size and run; a marker per mode would be crowded, so: the mode to ship."""
-    figure = base("batch size", f"speed-up over {BASELINE} in its own run, ×", height=340)
+    figure = base("batch size", f"speed-up over {BASELINE}, ×", height=340)
     for number, entry in enumerate(entries):
         offset = (number - (len(entries) - 1) / 2) * 0.7 / max(1, len(entries))
         shown = [
