@@ -77,8 +77,9 @@ def sentences(found: BuildComparison) -> Iterator[str]:
     yield from _shared(found)
     yield _unit(found)
     yield (
-        f"“Could show” is the smallest slow-down that {100 * POWER:.0f} % of such comparisons find. Each interval "
-        f"is at {level(found.confidence)}, so that all {len(found.changes)} hold together in 95 % (Bonferroni)."
+        f"“Could show” is the smallest slow-down that {100 * POWER:.0f} % of such comparisons find. Each "
+        f"interval is at {level(found.confidence)}, so that all {len(found.changes)} hold together in 95 % "
+        "(Bonferroni)."
     )
     if found.decision == "undecided":
         yield "To decide it, sweep both builds in turn, several times each; see docs/ci.md."
