@@ -27,7 +27,7 @@ from loadtests.run.decisions import group_name
 from loadtests.run.placement import off_cores
 from loadtests.run.rows import read_rows
 from loadtests.run.run_file import read_run
-from loadtests.run.sweep import SweepResult, run_sweep
+from loadtests.run.sweep import SweepResult, new_folder, run_sweep
 from loadtests.run.target import Target, TargetError
 from service.cli.options import EXIT_BAD_INPUT, EXIT_FAILED
 from service.statistics.method import METHOD
@@ -133,6 +133,11 @@ def test_the_run_is_described_well_enough_to_repeat_it(good: tuple[SweepResult, 
     assert (run.method, run.environment) == (METHOD, service_itself())
     assert run.client.cpu_share is not None
     assert run.client.warmup_passes >= 2
+
+
+def test_the_folder_of_a_remote_service_is_not_named_by_our_commit(tmp_path: Path) -> None:
+    assert new_folder(tmp_path, remote=True).name.endswith("-remote")
+    assert not new_folder(tmp_path).name.endswith("-remote")
 
 
 def test_what_the_machine_did_in_each_round_is_kept(good: tuple[SweepResult, Script, str]) -> None:
