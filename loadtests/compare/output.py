@@ -101,11 +101,12 @@ def print_comparison(found: BuildComparison, console: Console) -> None:
         console = Console(file=console.file, width=WIDTH)
     console.print(Text(headline(found), style="bold"), soft_wrap=True)
     table = Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
-    shown = [place for place, head in enumerate(HEADS) if head]
+    rows = list(_rows(found))
+    shown = [place for place, head in enumerate(HEADS) if head and any(row[place] for row in rows)]
     for place in shown:
         left = HEADS[place] in ("cell", "verdict", "where it went")
-        table.add_column(HEADS[place], justify="left" if left else "right", no_wrap=place < len(shown) - 1)
-    for row in _rows(found):
+        table.add_column(HEADS[place], justify="left" if left else "right", no_wrap=HEADS[place] != HEADS[-1])
+    for row in rows:
         table.add_row(*(Text(row[place], style=STYLE.get(row[place], "")) for place in shown))
     console.print(table)
     for sentence in sentences(found):
