@@ -44,7 +44,7 @@ lint: $(READY) ## ruff, mypy --strict, and the linters of the compose stack
 	@.venv/bin/ruff format --check .
 	@.venv/bin/mypy
 	@.venv/bin/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
-	@.venv/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/ci.yml
+	@.venv/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/ci.yml docs/ci/performance.yml
 	@.venv/bin/hadolint Dockerfile
 	@.venv/bin/python -m dashboards.build --check
 	@.venv/bin/python -m service.front.metrics.page --check

@@ -20,7 +20,6 @@ from loadtests.peers.results import Contestant, PeersError, PeersRun, write_peer
 from loadtests.peers.rounds import Listener, run_rounds, warm_up
 from loadtests.peers.service_part import Server, run_service_rounds
 from loadtests.peers.table import MARKDOWN_FILE, markdown
-from loadtests.run.environment import environment
 from loadtests.run.placement import off_cores
 from loadtests.run.target import Target
 
@@ -89,7 +88,7 @@ def run_peers(
         requests=plan.requests,
         seed=plan.seed,
         cpus=engine["cpus"],
-        environment=environment(),
+        environment=document.get("service") or {},
         engine=engine,
     )
     with ExitStack() as stack:

@@ -52,7 +52,9 @@ class Phase:
 
 def phase_of(rows: pl.DataFrame, name: PhaseName, later: LaterFloor | None = None) -> Phase:
     """The phase `name` of the measured `rows` of one cell; `later` is what its floor was after the sweep."""
-    means = {field: rows.select(pl.col(f"{name}_{field}").mean()).item() for field in (*_MEANS, *_MORE_MEANS)}
+    fields = (*_MEANS, *_MORE_MEANS)
+    averages = rows.select(pl.col(f"{name}_{field}").mean() for field in fields).row(0)
+    means = dict(zip(fields, averages, strict=True))
     parts = [means[f"{part}_seconds"] for part in ("dispatch", "kernel", "dispatch_low", "dispatch_high")]
     if later is not None and None not in parts:
         widened = later.widened(Split(*parts), means["steps"])
@@ -70,7 +72,7 @@ def splits_by_round(rows: pl.DataFrame, name: PhaseName, later: LaterFloor | Non
     """Per round the sums of dispatch, kernel and dispatch's ends, over the rows that have all of them."""
     columns = [f"{name}_{part}_seconds" for part in ("dispatch", "kernel", "dispatch_low", "dispatch_high")]
     columns.append(f"{name}_steps")
-    complete = rows.drop_nulls(columns)
-    sums = complete.group_by("round").agg(pl.col(columns).sum()).sort("round")
-    splits = [(Split(*values), steps) for *values, steps in sums.select(columns).rows()]
+    complete = rows.lazy().select("round", *columns).drop_nulls()
+    sums = complete.group_by("round").agg(pl.col(columns).sum()).sort("round").select(columns).collect()
+    splits = [(Split(*values), steps) for *values, steps in sums.rows()]
     return [later.widened(split, steps) if later else split for split, steps in splits]

@@ -9,10 +9,15 @@ from loadtests.report.plotting import SYMBOLS, Plot, base, colour, log_axis, tra
 from loadtests.report.verdict import Findings
 from loadtests.run.machine import marked_rounds
 
+MOST_POINTS = 20_000
+"""Of more requests only one in several is drawn: neither browser nor reader takes in a million points."""
+
 
 def timeline(findings: Findings) -> Plot | None:
-    """Every request's latency in the order of measuring, warm-up shaded."""
-    rows = findings.results.rows.filter(pl.col("ok") & pl.col("load").is_null()).sort("start")
+    """Latencies of requests in the order of measuring, at most MOST_POINTS of them, warm-up shaded."""
+    shown = ("start", "stage", "round", "batch_size", "mode", "cell", "latency_seconds")
+    closed = findings.results.rows.lazy().filter(pl.col("ok") & pl.col("load").is_null())
+    rows = closed.select(shown).sort("start").collect()
     if rows.is_empty():
         return None
     began = rows["start"].min()
@@ -31,6 +36,9 @@ def timeline(findings: Findings) -> Plot | None:
         )
     _shade_marked(figure, rows, findings)
     sizes = sorted(rows["batch_size"].unique().to_list())
+    every = -(-rows.height // MOST_POINTS)
+    requests = rows.height
+    rows = rows.gather_every(every)
     for mode in findings.results.run.plan.modes:
         mine = rows.filter(pl.col("mode") == mode)
         figure.add_scatter(
@@ -49,7 +57,10 @@ def timeline(findings: Findings) -> Plot | None:
         )
     figure.update_yaxes(**log_axis((1e3 * rows["latency_seconds"]).to_list()))
     shapes = ", ".join(f"{SYMBOLS[n % len(SYMBOLS)]} = batch {size}" for n, size in enumerate(sizes))
-    return Plot("timeline", figure, {"shapes": shapes})
+    which = (
+        "Every closed-loop request" if every == 1 else f"One in {every} of {requests:,} closed-loop requests"
+    )
+    return Plot("timeline", figure, {"shapes": shapes, "which": which})
 
 
 def _shade_marked(figure: go.Figure, rows: pl.DataFrame, findings: Findings) -> None:

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import plotly.io
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from loadtests.report import plots_index, plots_load, plots_modes, plots_parts, plots_time
 from loadtests.report.csv_tables import write_tables
 from loadtests.report.headline import headline
+from loadtests.report.page import TEMPLATES, embedded, template, written_page
 from loadtests.report.peers_section import comparable
 from loadtests.report.plotting import Plot
 from loadtests.report.results import read_results
-from loadtests.report.terminal import print_table
+from loadtests.report.terminal import print_findings, print_table
 from loadtests.report.verdict import Findings
 from loadtests.report.view import view
 
 REPORT_FILE = "report.html"
 MARKDOWN_FILE = "report.md"
-TEMPLATES = Path(__file__).with_name("templates")
-PLOTLY_BUNDLE = Path(__file__).with_name("vendor") / "plotly-basic.min.js"
-"""Scatter, bar and pie traces only: a quarter of all of plotly.js. See vendor/README.md."""
 
-__all__ = ["headline", "make_report", "print_table"]
+__all__ = ["headline", "make_report", "print_findings", "print_table", "write_report"]
 
 
 def make_report(folder: Path | str, peers: Path | None = None) -> dict[str, Any]:
@@ -36,7 +30,11 @@ def make_report(folder: Path | str, peers: Path | None = None) -> dict[str, Any]
     Raises RowsError where the folder holds no results, or none that succeeded, and PeersError where `peers`
     cannot be read or is of another model or processor.
     """
-    findings = Findings(read_results(folder))
+    return write_report(Findings(read_results(folder)), peers)
+
+
+def write_report(findings: Findings, peers: Path | None = None) -> dict[str, Any]:
+    """As `make_report`, of results that have been read already."""
     compared = None if peers is None else comparable(peers, findings.results.run)
     write_tables(findings)
     context = view(findings, compared)
@@ -44,11 +42,9 @@ def make_report(folder: Path | str, peers: Path | None = None) -> dict[str, Any]
         {"id": plot.id, "facts": plot.facts, "height": plot.figure.layout.height, "json": embedded(plot)}
         for plot in plots(findings)
     ]
-    page = _template(REPORT_FILE).render(
-        **context, plots=drawn, plotly_js=PLOTLY_BUNDLE.read_text(encoding="utf-8")
-    )
+    page = written_page(TEMPLATES, REPORT_FILE, context, drawn)
     (findings.results.folder / REPORT_FILE).write_text(page, encoding="utf-8")
-    text = _template(MARKDOWN_FILE).render(**context)
+    text = template(TEMPLATES, MARKDOWN_FILE).render(**context)
     (findings.results.folder / MARKDOWN_FILE).write_text(text, encoding="utf-8")
     return headline(findings)
 
@@ -68,21 +64,3 @@ def plots(findings: Findings) -> Iterator[Plot]:
     ):
         if made := plot(findings):
             yield made
-
-
-def embedded(plot: Plot) -> str:
-    """A figure as JSON that is safe inside a script element."""
-    figure = json.loads(plotly.io.to_json(plot.figure, validate=False))
-    return json.dumps({"data": figure["data"], "layout": figure["layout"]}).replace("</", "<\\/")
-
-
-def _template(name: str) -> Any:  # noqa: ANN401 - jinja2's templates are untyped
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=name.endswith(".html"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    return environment.get_template(name)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import polars as pl
 
-from loadtests.report.frame import PARTS, PHASES, frame_of, measured
-from loadtests.run.rows import RowsError, read_rows
+from loadtests.report.frame import PARTS, PHASES, measured, read_frame
+from loadtests.run.rows import RowsError
 from loadtests.run.run_file import SweepRun, read_run
 from loadtests.run.validation import Gate, read_validation
 
@@ -51,6 +51,11 @@ class Results:
         """`cpu` or `cuda`."""
         return str(self.run.engine.get("device", "cpu"))
 
+    @property
+    def measured(self) -> pl.LazyFrame:
+        """The rows that count. Lazy: a copy of a long sweep's rows would be as large as they are."""
+        return measured(self.rows.lazy())
+
     @cached_property
     def rounds(self) -> pl.DataFrame:
         """One row per cell and round: medians, throughput and means of parts, over successful requests.
@@ -59,7 +64,7 @@ class Results:
         closed loop, concurrency × tokens / summed latency (Little's law); in an open loop tokens over the
         time from the first intended start to the last answer.
         """
-        good = measured(self.rows)
+        good = self.measured
         end = (pl.col("start") + pl.col("latency_seconds")).max()
         tokens = pl.col("completion_tokens").sum()
         closed = pl.col("concurrency").first() * tokens / pl.col("latency_seconds").sum()
@@ -91,13 +96,14 @@ class Results:
                 pl.col("involuntary_switches", "steps").sum(),
             )
             .sort("round", maintain_order=True)
+            .with_columns(pl.col(pl.Categorical).cast(pl.String))
+            .collect()
         )
 
     @cached_property
     def cells(self) -> pl.DataFrame:
         """One row per cell, over its successful requests: exact sums and means, and the 95th percentile."""
-        good = measured(self.rows)
-        return good.group_by("cell", maintain_order=True).agg(
+        sums = self.measured.group_by("cell", maintain_order=True).agg(
             pl.len().alias("requests"),
             _LATENCY.quantile(0.95, "linear").alias("latency_p95_seconds"),
             _LATENCY.mean().alias("latency_mean_seconds"),
@@ -108,6 +114,7 @@ class Results:
             pl.col("involuntary_switches", "steps").sum(),
             (pl.col("kernel_source") == "residual").any().alias("kernel_residual"),
         )
+        return sums.with_columns(pl.col("cell").cast(pl.String)).collect()
 
     def medians(self, cell: str, column: str = "latency_seconds") -> dict[int, float]:
         """`column` of `rounds` by round."""
@@ -119,7 +126,7 @@ def read_results(folder: Path | str) -> Results:
     """Everything in a results folder. Raises RunError, RowsError or ResultsError."""
     folder = Path(folder)
     run = read_run(folder)
-    frame = frame_of(read_rows(folder))
-    if measured(frame).is_empty():
+    results = Results(folder, run, tuple(read_validation(folder)), read_frame(folder))
+    if not results.measured.select(pl.len()).collect().item():
         raise ResultsError(f"{folder} holds no measured request that succeeded: run the sweep again")
-    return Results(folder, run, tuple(read_validation(folder)), frame)
+    return results

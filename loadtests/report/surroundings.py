@@ -9,7 +9,6 @@ from typing import Any
 from loadtests.report import formatting
 from loadtests.report.payback import REMEDY
 from loadtests.report.plotting import colour
-from loadtests.run.environment import cpu_model
 from loadtests.run.run_file import SweepRun
 from service.protocol.modes import doubles
 
@@ -22,7 +21,7 @@ def subject(run: SweepRun) -> list[str]:
     phrases = [
         f"model {engine.get('model', 'unknown')}",
         str(engine.get("dtype", "")),
-        str(device or cpu_model()),
+        str(device or "unknown processor"),
         f"{threads} thread{'s' if threads != 1 else ''}" if engine.get("device") == "cpu" else "",
         f"torch {engine.get('torch', 'unknown')}",
         run.started[:10],
@@ -98,6 +97,22 @@ def environment(run: SweepRun) -> Iterator[tuple[str, str]]:
     used = "" if share is None else f", {share:.0%} of one used"
     yield "load generator", f"on {_cores(run.client.cpus)}{used}"
     yield "torch", f"{engine.get('torch')}" + (f", CUDA {engine['cuda']}" if engine.get("cuda") else "")
+    yield from _machine(here)
+    yield "memory", _memory(engine)
+    load = ", ".join(f"{load:.2f}" for load in here.get("load_average") or [])
+    yield "load average", load or "unknown"
+    dirty = {True: " with uncommitted changes", False: ", clean", None: ""}[here.get("dirty")]
+    yield "commit", f"{here.get('commit') or 'unknown'}{dirty}"
+    yield "run", f"{run.run}, {run.started} to {run.ended or 'unknown'}"
+    yield "context", f"{formatting.whole(engine.get('context'))} cache positions per sequence"
+    yield "batch buckets", f"{engine.get('batch_buckets')}, prefill chunk {engine.get('prefill_chunk')}"
+
+
+def _machine(here: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The service's machine; an older service does not say it, and ours would be the load generator's."""
+    if not here:
+        yield "machine", "unknown: the service is of a version that does not say"
+        return
     yield "CPU", f"{here.get('cpu')}, {here.get('cores')} cores"
     for gpu in here.get("gpus") or []:
         yield "GPU", ", ".join(f"{name} {value}" for name, value in gpu.items())
@@ -106,13 +121,6 @@ def environment(run: SweepRun) -> Iterator[tuple[str, str]]:
         "clock",
         f"{here.get('cpu_megahertz') or 'unknown'} MHz, governor {here.get('governor') or 'not readable'}",
     )
-    yield "memory", _memory(engine)
-    yield "load average", ", ".join(f"{load:.2f}" for load in here.get("load_average") or [])
-    dirty = {True: " with uncommitted changes", False: ", clean", None: ""}[here.get("dirty")]
-    yield "commit", f"{here.get('commit') or 'unknown'}{dirty}"
-    yield "run", f"{run.run}, {run.started} to {run.ended or 'unknown'}"
-    yield "context", f"{formatting.whole(engine.get('context'))} cache positions per sequence"
-    yield "batch buckets", f"{engine.get('batch_buckets')}, prefill chunk {engine.get('prefill_chunk')}"
 
 
 def _attention(one: dict[str, Any]) -> str:

@@ -26,8 +26,11 @@ _COLUMNS = ("mode", "ms", "tokens/s", "dispatch", "kernel", "index", "speed-up (
 
 def print_table(folder: Path | str, console: Console | None = None) -> None:
     """Print the tables and the answer of a results folder. Raises RowsError where it has no results."""
-    findings = Findings(read_results(folder))
-    console = console or Console()
+    print_findings(Findings(read_results(folder)), console or Console())
+
+
+def print_findings(findings: Findings, console: Console) -> None:
+    """As `print_table`, of results that have been read already."""
     if not console.is_terminal and console.width < WIDTH:
         console = Console(file=console.file, width=WIDTH)
     for gate in findings.results.failed_gates:

@@ -8,7 +8,7 @@ import polars as pl
 
 from loadtests.plan.cells import BASELINE, Cell, Group
 from loadtests.report.comparison import typical
-from loadtests.report.frame import PARTS, PhaseName, measured
+from loadtests.report.frame import PARTS, PhaseName
 from loadtests.report.later_floors import LaterFloor, later_floor
 from loadtests.report.payback import NOTHING, Payback, bucket_of, cost_of, is_compiled, pay_back
 from loadtests.report.phases import phase_of
@@ -27,7 +27,6 @@ class Findings:
 
     def __init__(self, results: Results) -> None:
         self.results = results
-        self._rows = measured(results.rows)
         known = set(results.rounds["cell"].to_list())
         self._cells = [cell for cell in results.run.plan.cells if cell.name in known]
 
@@ -92,7 +91,7 @@ class Findings:
 
     def _summary(self, cell: Cell) -> Summary:
         means = self.results.cells.row(by_predicate=pl.col("cell") == cell.name, named=True)
-        rows = self._rows.filter(pl.col("cell") == cell.name)
+        rows = self.results.measured.filter(pl.col("cell") == cell.name).collect()
         group = cell.group
         first_tokens = self.results.medians(cell.name, "time_to_first_token_seconds")
         return Summary(

@@ -1,55 +1,13 @@
-"""The environment of a measurement: the machine, its load, the commit."""
+"""Where the load tests' own code lies, and its commit. The service says its own (GET /v1/modes)."""
 
 from __future__ import annotations
 
 import os
-import platform
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 REPOSITORY = Path(__file__).resolve().parents[2]
-_NVIDIA_FIELDS = "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.limit,persistence_mode"
-
-
-def environment() -> dict[str, Any]:
-    """This machine as it is now; what cannot be read is None."""
-    return {
-        "machine": platform.machine(),
-        "system": f"{platform.system()} {platform.release()}",
-        "distribution": _distribution(),
-        "cpu": cpu_model(),
-        "cores": os.cpu_count(),
-        "cores_usable": sorted(os.sched_getaffinity(0)),
-        "memory_bytes": psutil.virtual_memory().total,
-        "governor": _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
-        "cpu_megahertz": round(frequency.current) if (frequency := psutil.cpu_freq()) else None,
-        "load_average": list(os.getloadavg()),
-        "gpus": gpus(),
-        "python": sys.version.split()[0],
-        **git_state(),
-    }
-
-
-def cpu_model() -> str:
-    """The processor's name."""
-    for line in (_read("/proc/cpuinfo") or "").splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor() or "unknown"
-
-
-def gpus() -> list[dict[str, str]]:
-    """Name, driver, clocks and limits of each NVIDIA GPU, from nvidia-smi; empty without it."""
-    output = _run("nvidia-smi", f"--query-gpu={_NVIDIA_FIELDS}", "--format=csv,noheader")
-    names = _NVIDIA_FIELDS.split(",")
-    return [
-        dict(zip(names, map(str.strip, line.split(",")), strict=False))
-        for line in (output or "").splitlines()
-    ]
 
 
 def git_state(folder: Path = REPOSITORY) -> dict[str, Any]:
@@ -59,20 +17,6 @@ def git_state(folder: Path = REPOSITORY) -> dict[str, Any]:
         return {"commit": os.environ.get("LAUNCHBOUND_COMMIT"), "dirty": None}
     changed = _run("git", "-C", str(folder), "status", "--porcelain", "--untracked-files=no")
     return {"commit": commit, "dirty": bool(changed)}
-
-
-def _distribution() -> str | None:
-    try:
-        return platform.freedesktop_os_release().get("PRETTY_NAME")
-    except OSError:
-        return None
-
-
-def _read(path: str) -> str | None:
-    try:
-        return Path(path).read_text(encoding="utf-8").strip()
-    except OSError:
-        return None
 
 
 def _run(*command: str) -> str | None:

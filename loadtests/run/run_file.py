@@ -55,9 +55,13 @@ class SweepRun(msgspec.Struct, kw_only=True):
     `looks` are the looks taken so far. `ended` None: the sweep did not finish.
     `floors_before` and `floors_after` are the floors of POST /v1/floors with all samples, settled, before the
     first and after the last request; empty where the service has none.
+    `environment` is the machine and commit of the service, as it says itself; empty where it does not say.
+    `method` is that of the load generator, None in folders of before it was recorded; the service's own is in
+    `environment`.
     """
 
     format_version: int = FORMAT_VERSION
+    method: int | None = None
     run: str
     url: str
     plan: Plan

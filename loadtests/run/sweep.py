@@ -21,7 +21,7 @@ from loadtests.run.assignment import (
     LookEnded,
     RoundEnded,
 )
-from loadtests.run.environment import environment, git_state
+from loadtests.run.environment import git_state
 from loadtests.run.exporter import PORT
 from loadtests.run.floors import read_floors
 from loadtests.run.load_generator_process import run_load_generator
@@ -34,6 +34,7 @@ from loadtests.run.run_file import Client, SweepRun, write_run
 from loadtests.run.scrapes import scrape, settled_scrape
 from loadtests.run.target import Target, TargetError
 from loadtests.run.validation import Gate, validate, write_validation
+from service.statistics.method import METHOD
 
 LOAD_GENERATOR_LOG = "load_generator.log"
 
@@ -57,10 +58,11 @@ class SweepResult:
         return 1 if self.failed else 0
 
 
-def new_folder(root: Path | str = "results") -> Path:
-    """A new folder `<root>/<UTC>-<commit>`."""
+def new_folder(root: Path | str = "results", *, remote: bool = False) -> Path:
+    """A new folder `<root>/<UTC>-<commit>`; `<UTC>-remote` for a service whose commit is not ours."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    folder = Path(root) / f"{stamp}-{(git_state()['commit'] or 'nocommit')[:8]}"
+    commit = "remote" if remote else git_state()["commit"] or "nocommit"
+    folder = Path(root) / f"{stamp}-{commit[:8]}"
     folder.mkdir(parents=True)
     return folder
 
@@ -100,7 +102,12 @@ class _Sweep:
         self._folder = folder
         self._progress = progress
         self._run = SweepRun(
-            run=f"{_now()}-{os.urandom(3).hex()}", url=target.url, plan=plan, seed=plan.seed, started=_now()
+            method=METHOD,
+            run=f"{_now()}-{os.urandom(3).hex()}",
+            url=target.url,
+            plan=plan,
+            seed=plan.seed,
+            started=_now(),
         )
 
     def run(
@@ -109,10 +116,10 @@ class _Sweep:
         """Wait for the service, measure, and validate."""
         run = self._run
         run.settings = {**settings, "prompt_file": prompt_file.name, "exporter_port": exporter_port}
-        run.environment = environment()
         write_run(self._folder, run)
         document = wait_until_ready(self._target, self._plan, self._progress.waiting, timeout_seconds)
         run.engine = document["engine"]
+        run.environment = document.get("service") or {}
         run.modes_before = document["modes"]
         self._plan = run.plan = without_doubles(document, self._plan, self._progress.print_line)
         self._progress.replan(self._plan)

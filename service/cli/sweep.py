@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -54,7 +55,7 @@ def sweep(
         return
     if url and (model or device or dtype):
         bad_input("--model, --device and --dtype belong to the service: leave them out where --url names one")
-    folder = out or new_folder()
+    folder = out or new_folder(remote=url is not None)
     folder.mkdir(parents=True, exist_ok=True)
     options = {"model": model, "device": device, "dtype": dtype}
     raise typer.Exit(_sweep(url, plan, folder, options))
@@ -114,7 +115,9 @@ def _conclude(folder: Path, console: Console, failed: Sequence[str] = (), peers:
     headline: dict[str, Any] | None = None
     valid = not failed
     try:
-        from loadtests.report.report_files import make_report, print_table
+        from loadtests.report.report_files import print_findings, write_report
+        from loadtests.report.results import read_results
+        from loadtests.report.verdict import Findings
     except ImportError as error:
         for line in failed:
             console.print(line, soft_wrap=True)
@@ -122,25 +125,48 @@ def _conclude(folder: Path, console: Console, failed: Sequence[str] = (), peers:
             f"{error.name} is not installed here: the report is made later by `launchbound report {folder}`"
         )
     else:
-        headline = make_report(folder, peers)
+        findings = Findings(read_results(folder))
+        headline = write_report(findings, peers)
         valid = bool(headline["valid"])
-        print_table(folder, console)
+        print_findings(findings, console)
         console.print(f"report: {folder / 'report.html'}", soft_wrap=True)
     _last_line(folder, headline, valid)
 
 
 @app.command()
 def report(
-    folder: Annotated[Path, typer.Argument(help="A results folder of `sweep`.")],
+    folders: Annotated[list[Path], typer.Argument(help="A results folder of `sweep`, or several.")],
     peers: Annotated[
         Path | None, typer.Option(help="A folder of `peers`: adds what leaving PyTorch would buy.")
     ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Of several folders: where the picture goes; default results/<UTC>-runs."),
+    ] = None,
 ) -> None:
-    """Write report.html and report.md again from a folder's rows."""
+    """Write a folder's report again from its rows; of several folders, one page with all of them."""
     from loadtests.peers.results import PeersError
     from loadtests.run.rows import RowsError
 
+    if len(folders) > 1 and peers:
+        bad_input("--peers belongs to the report of one folder: name one")
+    if len(folders) == 1 and out:
+        bad_input("--out belongs to several folders: the report of one is written into it")
     try:
-        _conclude(folder, Console(), peers=peers)
+        if len(folders) > 1:
+            _picture(folders, out)
+        else:
+            _conclude(folders[0], Console(), peers=peers)
     except (PeersError, RowsError, FileNotFoundError) as error:
         bad_input(error)
+
+
+def _picture(folders: Sequence[Path], out: Path | None) -> None:
+    """Several runs on one page. Prints its headline, its path, and one JSON line last."""
+    from loadtests.side_by_side.files import PAGE_FILE, make_picture
+
+    folder = out or Path("results") / f"{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ')}-runs"
+    found = make_picture(folders, folder)
+    typer.echo(found["headline"])
+    typer.echo(f"page: {folder / PAGE_FILE}")
+    typer.echo(json.dumps({"path": str(folder), **found}))

@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from loadtests.run.environment import cpu_model, git_state
+from loadtests.run.environment import git_state
+from service.front.machine import cpu_model
 from service.front.settings import Settings
 from service.selftest.accounting import Outcome, Tally, tally, why_incomplete
 from service.selftest.results import CheckResult

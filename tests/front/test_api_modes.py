@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
+from service.front.machine import cpu_model, machine
 from service.protocol.modes import default_modes
+from service.statistics.method import METHOD
 from tests.front.test_api_bad_input import refused
 from tests.support.serving import Front, running, until
 
@@ -31,6 +35,21 @@ def test_the_engine_is_described(front: Front) -> None:
     engine = front.http.get("/v1/modes").json()["engine"]
     assert engine["batch_buckets"] == [1, 4]
     assert engine["context"] == 64
+
+
+def test_the_service_says_its_own_machine_commit_and_method(front: Front) -> None:
+    service = front.http.get("/v1/modes").json()["service"]
+    assert service["cores"] == os.cpu_count()
+    assert service["cpu"] == cpu_model()
+    assert service["method"] == METHOD
+    assert {"commit", "dirty", "gpus", "python", "system", "load_average"} <= service.keys()
+
+
+def test_the_commit_of_an_image_is_the_one_that_was_stated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")  # no git, no nvidia-smi
+    assert machine("0123456789ab")["commit"] == "0123456789ab"
+    assert machine("0123456789ab")["dirty"] is None
+    assert machine("0123456789ab")["gpus"] == []
 
 
 def test_before_the_first_status_modes_are_cold_and_nothing_is_ready() -> None:

@@ -17,9 +17,11 @@ from rich.console import Console
 
 from loadtests.plan.cells import Cell
 from loadtests.plan.presets import make_plan
+from loadtests.report import plots_time
 from loadtests.report.formatting import significant
+from loadtests.report.page import PLOTLY_BUNDLE, embedded
 from loadtests.report.proof import SPLIT_ROWS
-from loadtests.report.report_files import PLOTLY_BUNDLE, embedded, make_report, plots
+from loadtests.report.report_files import make_report, plots
 from loadtests.report.results import read_results
 from loadtests.report.terminal import print_table
 from loadtests.report.verdict import Findings
@@ -472,6 +474,31 @@ def test_the_terminal_prints_failed_gates_first(tmp_path: Path) -> None:
 )
 def test_figures_have_three_significant_digits_and_no_exponent(value: float, text: str) -> None:
     assert significant(value) == text
+
+
+def test_the_machine_of_a_service_that_does_not_say_it_is_unknown(tmp_path: Path) -> None:
+    make_results(tmp_path)
+    edit_run(tmp_path, lambda run: run.environment.clear())
+    make_report(tmp_path)
+    text = page(tmp_path)
+    assert "unknown: the service is of a version that does not say" in text
+    assert "unknown processor" in text
+    assert "None" not in (tmp_path / "report.md").read_text()
+
+
+def test_of_very_many_requests_only_some_are_drawn_and_the_caption_says_so(
+    clear: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    findings = Findings(read_results(clear))
+    count = findings.results.rows.height
+    monkeypatch.setattr(plots_time, "MOST_POINTS", 100)
+    plot = plots_time.timeline(findings)
+    assert plot is not None
+    drawn = sum(len(trace.x) for trace in plot.figure.data)
+    assert 50 < drawn <= 100
+    every = -(-count // 100)
+    assert plot.facts["which"] == f"One in {every} of {count:,} closed-loop requests"
+    assert "Every closed-loop request in the order" in page(clear)
 
 
 @pytest.mark.browser

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from loadtests.plan.cells import Cell, Plan
+from loadtests.report import frame
 from loadtests.report.csv_tables import write_tables
 from loadtests.report.results import read_results
 from loadtests.report.verdict import Findings
@@ -112,6 +114,43 @@ def test_a_line_cut_off_by_a_kill_is_left_out_and_any_other_broken_line_is_named
     path.write_text('{"run": 3}\n' + whole)
     with pytest.raises(RowsError, match="line 1"):
         read_rows(tmp_path)
+
+
+def test_rows_are_the_same_whatever_the_size_of_the_blocks_they_are_read_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_results(tmp_path)
+    whole = frame.read_frame(tmp_path)
+    path = tmp_path / "requests.jsonl"
+    path.write_text(path.read_text() + '{"run": "a-r')
+    monkeypatch.setattr(frame, "BLOCK_BYTES", 3000)
+    assert frame.read_frame(tmp_path).equals(whole)
+    assert whole.height == len(read_rows(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        '{"run": 3}',
+        "no JSON",
+        '"latency_seconds": "slow"',
+        '"batch_size": "many"',
+        '"cell": null',
+        '"decode": 3',
+    ],
+)
+def test_a_line_that_is_no_row_is_named_by_the_table_too(tmp_path: Path, broken: str) -> None:
+    make_results(tmp_path)
+    path = tmp_path / "requests.jsonl"
+    lines = path.read_text().splitlines()
+    if broken.startswith('"'):
+        field = broken.partition(":")[0]
+        broken = re.sub(rf'{field}: ?("[^"]*"|\{{[^}}]*\}}|[^,}}]+)', broken, lines[6])
+    assert broken != lines[6]
+    lines[6] = broken
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(RowsError, match="line 7"):
+        frame.read_frame(tmp_path)
 
 
 @pytest.mark.parametrize("spoil", ["missing", "later format", "not json", "no rows"])

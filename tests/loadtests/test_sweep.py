@@ -27,10 +27,11 @@ from loadtests.run.decisions import group_name
 from loadtests.run.placement import off_cores
 from loadtests.run.rows import read_rows
 from loadtests.run.run_file import read_run
-from loadtests.run.sweep import SweepResult, run_sweep
+from loadtests.run.sweep import SweepResult, new_folder, run_sweep
 from loadtests.run.target import Target, TargetError
 from service.cli.options import EXIT_BAD_INPUT, EXIT_FAILED
-from tests.support.fake_service import Script, fake_service, settled_floor
+from service.statistics.method import METHOD
+from tests.support.fake_service import Script, fake_service, service_itself, settled_floor
 
 pytestmark = pytest.mark.slow
 
@@ -129,9 +130,14 @@ def test_the_run_is_described_well_enough_to_repeat_it(good: tuple[SweepResult, 
     assert run.seed == 5
     assert run.engine["model_hash"] == "0123456789ab"
     assert run.mode("compiled")["parity"]["passed"] is True
-    assert {"cpu", "cores", "load_average", "gpus", "python", "commit", "dirty"} <= run.environment.keys()
+    assert (run.method, run.environment) == (METHOD, service_itself())
     assert run.client.cpu_share is not None
     assert run.client.warmup_passes >= 2
+
+
+def test_the_folder_of_a_remote_service_is_not_named_by_our_commit(tmp_path: Path) -> None:
+    assert new_folder(tmp_path, remote=True).name.endswith("-remote")
+    assert not new_folder(tmp_path).name.endswith("-remote")
 
 
 def test_what_the_machine_did_in_each_round_is_kept(good: tuple[SweepResult, Script, str]) -> None:

@@ -11,6 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Lock, Thread
 from typing import Any
 
+from service.statistics.method import METHOD
+
 STEP_SECONDS = {
     "eager": (0.0016, 0.0005), "no_grad": (0.0013, 0.0005), "inference_mode": (0.0011, 0.0005),
     "compiled": (0.0003, 0.0004), "reduce-overhead": (0.00026, 0.0004),
@@ -129,6 +131,16 @@ def engine_status(largest_bucket: int = 16) -> dict[str, Any]:
     }
 
 
+def service_itself() -> dict[str, Any]:
+    """What the service says of itself: another machine and commit than those of the tests."""
+    return {
+        "version": "0.1.0", "commit": "fedcba987654", "dirty": False, "method": METHOD, "machine": "x86_64",
+        "system": "Linux 6", "distribution": "a distribution", "cpu": "the service's CPU", "cores": 2,
+        "memory_bytes": 2**33, "governor": None, "cpu_megahertz": None, "gpus": [], "python": "3.11.7",
+        "load_average": [0.1, 0.1, 0.1],
+    }  # fmt: skip
+
+
 def timings(mode: str, batch: int, tokens: int) -> dict[str, Any]:
     dispatch, kernel = STEP_SECONDS[mode][0], STEP_SECONDS[mode][1] * batch
 
@@ -206,7 +218,7 @@ class _Handler(BaseHTTPRequestHandler):
             engine = (
                 engine_status(script.largest_bucket) | {"device": script.device} if state == "ready" else None
             )
-            return self._reply(200, {"modes": modes, "engine": engine})
+            return self._reply(200, {"modes": modes, "engine": engine, "service": service_itself()})
         return self._reply(404, {"error": {"type": "not_found", "message": self.path, "param": None}})
 
     def do_POST(self) -> None:

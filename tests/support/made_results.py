@@ -12,12 +12,17 @@ from loadtests.plan.presets import make_plan
 from loadtests.run.rows import RowWriter, read_rows
 from loadtests.run.run_file import Client, SweepRun, write_run
 from loadtests.run.validation import validate, write_validation
+from service.statistics.method import METHOD
 from tests.support.fake_service import STEP_SECONDS, engine_status, mode_status, timings
 
 CLEAR = {"eager": 1.0, "no_grad": 0.8, "inference_mode": 0.7, "compiled": 0.4, "reduce-overhead": 0.6}
 """Relative latency of each mode: `compiled` wins everywhere."""
 
 ALIKE = dict.fromkeys(CLEAR, 1.0)
+
+
+HERE = {"cpu": "a CPU", "cores": 2, "commit": "0123456789ab", "dirty": False, "method": METHOD}
+"""What the service says of itself."""
 
 
 def make_results(
@@ -30,12 +35,14 @@ def make_results(
     fail: int = 0,
     switches: int = 0,
     complete: bool = True,
+    seed: int = 11,
+    started: str = "2026-01-01T00:00:00Z",
 ) -> Path:
     """Write a sweep whose modes take 20 ms × batch × `relative`, with `scatter` per request and per round.
 
     The first `fail` measured requests failed; every request saw so many involuntary `switches`.
     """
-    plan, random, now, sequence = plan or make_plan("quick", 1), Random(11), 1_700_000_000.0, 0
+    plan, random, now, sequence = plan or make_plan("quick", 1), Random(seed), 1_700_000_000.0, 0
     orders = []
     with RowWriter(folder) as rows:
         for number in range(plan.rounds + 1):
@@ -52,16 +59,17 @@ def make_results(
                     now, sequence = now + seconds, sequence + 1
     engine = engine_status() | {"device": device}
     run = SweepRun(
+        method=METHOD,
         run="a-run",
         url="http://127.0.0.1:1",
         plan=plan,
         seed=plan.seed,
-        started="2026-01-01T00:00:00Z",
-        ended="2026-01-01T00:01:00Z",
+        started=started,
+        ended=started,
         complete=complete,
         stopped_because=None if complete else "interrupted",
         order=orders[1:],
-        environment={"cpu": "a CPU", "cores": 2, "commit": "0123456789ab", "dirty": False},
+        environment=HERE,
         engine=engine,
         modes=[mode_status(mode, "ready") for mode in STEP_SECONDS],
         client=Client(cpus=[0], cpu_share=0.05, warmup_passes=2, warmup_settled=True, warmup_reason="flat"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -9,6 +11,7 @@ from starlette.responses import Response
 from service.front.api.answers import reply
 from service.front.api.openapi import GENERATION_ERRORS
 from service.front.api.state import state_of
+from service.front.machine import machine
 from service.front.schemas.modes import FloorSamplesBody, FloorsAnswer, ModeBody, ModesAnswer
 from service.protocol.modes import MODES
 from service.protocol.status import ModeStatus
@@ -19,10 +22,13 @@ router = APIRouter(tags=["modes"])
 @router.get("/modes", responses={200: {"model": ModesAnswer}})
 async def modes(request: Request) -> Response:
     """State, requested and effective form with the reason, warm-up, dispatch floors, parity."""
-    client = state_of(request).client
+    state = state_of(request)
+    client = state.client
     answer: ModesAnswer = {
         "modes": [_mode_body(name, client.modes.get(name)) for name in client.configured],
         "engine": None if client.engine is None else msgspec.to_builtins(client.engine),
+        # In a thread: the first call starts programs, and the event loop serves requests.
+        "service": await asyncio.to_thread(machine, state.settings.commit),
     }
     return reply(answer)
 

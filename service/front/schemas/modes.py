@@ -130,7 +130,8 @@ class ModeBody(TypedDict):
 
 
 class ModesAnswer(TypedDict):
-    """Answer of GET /v1/modes; `engine` is null while it starts."""
+    """Answer of GET /v1/modes; `engine` is null while it starts. `service`: its build, machine and load."""
 
     modes: list[ModeBody]
     engine: dict[str, Any] | None
+    service: dict[str, Any]

@@ -1,0 +1,57 @@
+"""Results folders as polars tables: what programs and notebooks of one's own may import (docs/library.md)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+
+from loadtests.compare.output import document
+from loadtests.compare.verdict import compare_builds
+from loadtests.report.csv_tables import summary_records
+from loadtests.report.results import read_results
+from loadtests.report.verdict import Findings
+from loadtests.run.run_file import SweepRun, read_run
+
+__all__ = ["cells", "comparison", "requests", "rounds", "run"]
+
+
+def run(folder: Path | str) -> SweepRun:
+    """`run.json`: plan, order, machine, engine and modes. Raises RunError where it cannot be read."""
+    return read_run(Path(folder))
+
+
+def requests(folder: Path | str) -> pl.DataFrame:
+    """One row per request, those of warm-up and failed ones too; seconds are seconds, null is not measured.
+
+    Statistics are over `stage == "measure"`, `ok` and not `profiled`. A phase's fields are in columns
+    `prefill_…` and `decode_…`. Raises RowsError where the folder holds no results.
+    """
+    return read_results(folder).rows
+
+
+def rounds(folder: Path | str) -> pl.DataFrame:
+    """One row per cell and round, the unit of replication: median latency, tokens per second, mean parts.
+
+    As `cells.csv`. Raises as `requests`.
+    """
+    return read_results(folder).rounds
+
+
+def cells(folder: Path | str) -> pl.DataFrame:
+    """One row per cell: latency, throughput, parts, speed-ups and verdicts with their intervals.
+
+    As `summary.csv`. Raises as `requests`.
+    """
+    records = list(summary_records(Findings(read_results(folder))))
+    return pl.DataFrame(records, infer_schema_length=None)
+
+
+def comparison(before: Path | str, after: Path | str, *, force: bool = False) -> pl.DataFrame:
+    """One row per cell that both have, as `launchbound compare`: `ratio` is after / before, with its ends.
+
+    Each side is a results folder or a folder of several. Raises Unlike, a RowsError, for runs that are not
+    alike, unless `force`, and RowsError where one cannot be read.
+    """
+    found = document(compare_builds(before, after, force=force))["cells"]
+    return pl.DataFrame(found, infer_schema_length=None).unnest("ratio").rename({"value": "ratio"})

@@ -1,0 +1,1 @@
+"""Several runs as one picture: devices, dtypes, models or versions side by side, never paired."""

@@ -1,0 +1,158 @@
+"""The contents of the picture as plain values: who wins where, the runs, and their modes side by side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from loadtests.plan.cells import BASELINE, Group
+from loadtests.report import formatting, wording
+from loadtests.report.plotting import colour
+from loadtests.report.summaries import Summary
+from loadtests.side_by_side.entry import FACTS, Entry, best, differing
+from service.statistics.intervals import Interval
+
+
+def groups(entries: Sequence[Entry]) -> list[Group]:
+    """The closed-loop groups that two runs or more have, by their other conditions and batch size."""
+    counts: dict[Group, int] = {}
+    for entry in entries:
+        for verdict in entry.findings.verdicts:
+            counts[verdict.group] = counts.get(verdict.group, 0) + 1
+    return sorted((group for group, count in counts.items() if count > 1), key=lambda one: (one[1:4], one[0]))
+
+
+def view(entries: Sequence[Entry]) -> dict[str, Any]:
+    """Everything the templates need, save the plots."""
+    shared = groups(entries)
+    apart = differing(entries)
+    return {
+        "headline": headline(entries, shared),
+        "differing": apart,
+        "alike": {fact: entries[0].facts[fact] for fact in FACTS if fact not in apart},
+        "runs": [_run(entry) for entry in entries],
+        "cards": [_card(entries, group) for group in shared],
+        "speedups": [_speedups(entries, group) for group in shared],
+        "baseline": BASELINE,
+    }
+
+
+def headline(entries: Sequence[Entry], shared: Sequence[Group]) -> str:
+    """Which run is fastest at which batch, in a sentence."""
+    if not shared:
+        return "These runs have no cells in common: nothing stands side by side."
+    at: dict[str, list[str]] = {}
+    for group in shared:
+        winner = ranked(entries, group)[0][0]
+        at.setdefault(winner.name, []).append(_place(group, shared) + _near(entries, group))
+    parts = [f"{who} at {formatting.listed(places)}" for who, places in at.items()]
+    return f"Lowest latency: {'; '.join(parts)}."
+
+
+def _place(group: Group, shared: Sequence[Group]) -> str:
+    """'batch 4', with its other conditions where the runs have several."""
+    batch, prompts, tokens, concurrency, _ = group
+    several = len({one[1:] for one in shared}) > 1
+    return f"batch {batch}" + (f" ({prompts}, {tokens} tokens, c={concurrency})" if several else "")
+
+
+def ranked(entries: Sequence[Entry], group: Group) -> list[tuple[Entry, Summary]]:
+    """The runs that have `group` with their best mode there, the lowest latency first."""
+    found = [(entry, best(verdict)) for entry in entries if (verdict := entry.verdict(group))]
+    return sorted(found, key=lambda one: one[1].latency.value)
+
+
+def _near(entries: Sequence[Entry], group: Group) -> str:
+    """The runs whose intervals reach into that of the lowest one."""
+    (_, lowest), *others = ranked(entries, group)
+    near = sorted(entry.letter for entry, one in others if one.latency.low <= lowest.latency.high)
+    return f" (not apart from {formatting.listed(near)})" if near else ""
+
+
+def _winner(entries: Sequence[Entry], group: Group) -> str:
+    """The run with the lowest latency and its mode, and those that it is not apart from."""
+    first, lowest = ranked(entries, group)[0]
+    return f"{first.name} with {wording.short_name(lowest)}{_near(entries, group)}"
+
+
+def _run(entry: Entry) -> dict[str, Any]:
+    run = entry.findings.results.run
+    return {
+        "letter": entry.letter,
+        "label": entry.label,
+        "colour": entry.colour,
+        "facts": entry.facts,
+        "folder": entry.findings.results.folder.name,
+        "started": run.started,
+        "rounds": len(run.order),
+        "failed": [gate.name for gate in entry.findings.results.failed_gates],
+        "headline": wording.headline(entry.findings),
+    }
+
+
+def _card(entries: Sequence[Entry], group: Group) -> dict[str, Any]:
+    _, prompts, tokens, concurrency, _ = group
+    rows = ranked(entries, group)
+    slowest = max(summary.latency.value for _, summary in rows)
+    return {
+        "batch": group[0],
+        "conditions": f"{prompts} prompts, {tokens} new tokens, concurrency {concurrency}",
+        "winner": _winner(entries, group),
+        "rows": [_row(entry, summary, slowest) for entry, summary in rows],
+    }
+
+
+def _row(entry: Entry, summary: Summary, slowest: float) -> dict[str, Any]:
+    comparison = summary.comparison
+    return {
+        "letter": entry.letter,
+        "label": entry.label,
+        "colour": entry.colour,
+        "mode": wording.short_name(summary),
+        "share": 100 * summary.latency.value / slowest,
+        "latency": formatting.milliseconds(summary.latency.value),
+        "latency_span": formatting.span(summary.latency, 1e3),
+        "tokens": formatting.significant(summary.tokens_per_second.value),
+        "tokens_span": formatting.span(summary.tokens_per_second),
+        "speedup": wording.compared(comparison),
+        "bound": summary.decode.bound or formatting.UNKNOWN,
+        "numbers": {
+            "run": entry.letter,
+            "mode": summary.cell.mode,
+            "effective": summary.effective,
+            "latency_seconds": interval(summary.latency),
+            "tokens_per_second": interval(summary.tokens_per_second),
+            "speedup": interval(comparison.speedup) if comparison else None,
+        },
+    }
+
+
+def _speedups(entries: Sequence[Entry], group: Group) -> dict[str, Any]:
+    """Per mode its speed-up over the baseline in each run, paired within that run alone."""
+    verdicts = [entry.verdict(group) for entry in entries]
+    modes = dict.fromkeys(s.cell.mode for verdict in verdicts if verdict for s in verdict.modes)
+    return {
+        "batch": group[0],
+        "rows": [
+            {"mode": mode, "colour": colour(mode), "cells": list(_speedup_cells(verdicts, mode))}
+            for mode in modes
+            if mode != BASELINE
+        ],
+    }
+
+
+def _speedup_cells(verdicts: Sequence[Any], mode: str) -> Iterator[dict[str, str]]:
+    for verdict in verdicts:
+        found = None
+        if verdict is not None:
+            found = next((s.comparison for s in verdict.modes if s.cell.mode == mode), None)
+        yield {"text": wording.compared(found), "word": found.word if found else ""}
+
+
+def interval(found: Interval) -> dict[str, Any]:
+    """An interval for JSON, where an end that too few rounds leave open is null."""
+    values: dict[str, Any] = msgspec.to_builtins(found)
+    return {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in values.items()}

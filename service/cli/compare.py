@@ -1,0 +1,70 @@
+"""The command that compares two builds by their sweeps: `compare`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+
+from service.cli.options import bad_input
+
+app = typer.Typer()
+
+
+def _share(text: str | None, option: str) -> float | None:
+    """'5%' or '5' as 0.05; None for None. Ends the program for anything else."""
+    if text is None:
+        return None
+    try:
+        value = float(text.strip().removesuffix("%")) / 100
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 10:
+        bad_input(f"{option} {text} is no share: give it in percent, as 5%")
+    return value
+
+
+@app.command()
+def compare(
+    before: Annotated[Path, typer.Argument(help="A results folder of `sweep`, or a folder of several.")],
+    after: Annotated[Path, typer.Argument(help="The same, of the build to be judged.")],
+    fail_if_slower: Annotated[
+        str | None,
+        typer.Option(
+            metavar="P%", help="Exit with 1 where a cell is slower by more, 3 where it is undecided."
+        ),
+    ] = None,
+    scatter: Annotated[
+        str | None,
+        typer.Option(
+            metavar="P%", help="How much sweeps of one build scatter here; counts with one sweep each."
+        ),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Compare unlike runs too, and say what differs.")
+    ] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, for a pull request.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print nothing but the JSON document.")] = False,
+) -> None:
+    """Compare two builds cell by cell. Exit codes: 0 not slower, 1 slower, 2 bad input, 3 undecided."""
+    from loadtests.compare.output import document, print_comparison
+    from loadtests.compare.output import markdown as as_markdown
+    from loadtests.compare.verdict import compare_builds
+    from loadtests.run.rows import RowsError
+
+    allowed = _share(fail_if_slower, "--fail-if-slower")
+    stated = _share(scatter, "--scatter")
+    try:
+        found = compare_builds(before, after, allowed=allowed, scatter=stated, force=force)
+    except RowsError as error:
+        bad_input(error)
+    if markdown:
+        typer.echo(as_markdown(found))
+    elif not as_json:
+        print_comparison(found, Console())
+    if not markdown:
+        typer.echo(msgspec.json.encode(document(found)))
+    raise typer.Exit(found.exit_code)

@@ -1,0 +1,242 @@
+"""Two builds compared from their folders: matched, refused, judged and told."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+import launchbound
+from loadtests.compare.likeness import Unlike
+from loadtests.compare.verdict import BuildComparison, compare_builds
+from loadtests.plan.presets import make_plan
+from loadtests.run.rows import RowsError
+from loadtests.run.run_file import SweepRun
+from tests.support.made_evidence import edit_run
+from tests.support.made_results import CLEAR, make_results
+
+pytestmark = pytest.mark.slow
+
+PLAN = make_plan("quick", 1, ["eager", "inference_mode", "compiled"], [1, 4])
+CELLS = 6
+SLOWER = {mode: 1.2 * value if mode == "compiled" else value for mode, value in CLEAR.items()}
+
+
+def made(folder: Path, relative: dict[str, float] = CLEAR, commit: str = "a" * 12, **options: Any) -> Path:
+    """A sweep of the build `commit`."""
+    folder.mkdir(parents=True)
+    make_results(folder, relative, plan=PLAN, **options)
+    edit_run(folder, lambda run: run.environment.update(commit=commit))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three single sweeps (`old`, `same`, `slow`), and three builds in turn (`before`, `after`, `late`)."""
+    root = tmp_path_factory.mktemp("builds")
+    made(root / "old", seed=1)
+    made(root / "same", commit="b" * 12, seed=2)
+    made(root / "slow", SLOWER, "c" * 12, seed=3)
+    for n in range(4):
+        at = [f"2026-01-01T0{n}:{minute}:00Z" for minute in ("00", "10", "20")]
+        drifted = {mode: value * 1.15**n for mode, value in CLEAR.items()}
+        worse = {mode: value * (1.2 if mode == "compiled" else 1.0) for mode, value in drifted.items()}
+        made(root / "before" / f"{n}", drifted, seed=10 + n, started=at[0])
+        made(root / "after" / f"{n}", drifted, "b" * 12, seed=20 + n, started=at[1])
+        made(root / "late" / f"{n}", worse, "c" * 12, seed=30 + n, started=at[2])
+    return root
+
+
+def compared(root: Path, before: str, after: str, **options: Any) -> BuildComparison:
+    return compare_builds(root / before, root / after, **options)
+
+
+def run(root: Path, *arguments: str) -> Any:
+    found = CliRunner().invoke(launchbound.app, ["compare", *arguments], catch_exceptions=False)
+    return found
+
+
+def test_cells_are_matched_and_the_control_is_left_out(root: Path) -> None:
+    found = compared(root, "old", "same")
+    assert len(found.changes) == CELLS
+    assert {(one.cell.mode, one.cell.batch_size) for one in found.changes} == {
+        (mode, batch) for mode in ("eager", "inference_mode", "compiled") for batch in (1, 4)
+    }
+    assert all(one.rounds == (8, 8) for one in found.changes)
+    assert found.confidence == pytest.approx(1 - 0.05 / CELLS)
+
+
+def test_two_single_sweeps_of_equal_builds_do_not_differ(root: Path) -> None:
+    found = compared(root, "old", "same")
+    assert found.unit == "rounds"
+    assert {found.word(one) for one in found.changes} == {"no detectable difference"}
+
+
+def test_a_fifth_in_a_single_sweep_is_within_what_sweeps_scatter_unless_stated_otherwise(root: Path) -> None:
+    assert {w.cell.mode for w in compared(root, "old", "slow").with_word("slower")} == set()
+    stated = compared(root, "old", "slow", scatter=0.01)
+    assert {one.cell.mode for one in stated.with_word("slower")} == {"compiled"}
+
+
+def test_builds_that_were_swept_in_turn_are_paired_and_a_drift_cancels(root: Path) -> None:
+    alike = compared(root, "before", "after")
+    assert (alike.in_turn, alike.unit) == (True, "pairs of sweeps")
+    assert not alike.with_word("slower")
+    worse = compared(root, "before", "late")
+    assert {one.cell.mode for one in worse.with_word("slower")} == {"compiled"}
+    assert all(worse.relative_word(one) == "slower" for one in worse.with_word("slower"))
+
+
+def test_several_old_sweeps_and_a_new_one_rest_on_sweeps(root: Path) -> None:
+    found = compared(root, "before", "same")
+    assert (found.in_turn, found.unit) == (False, "sweeps")
+
+
+@pytest.mark.parametrize(
+    ("after", "allowed", "decision", "code"),
+    [("after", 0.05, "not slower", 0), ("late", 0.05, "slower", 1), ("late", 0.2, "undecided", 3)],
+)
+def test_the_decision_is_the_exit_code(
+    root: Path, after: str, allowed: float, decision: str, code: int
+) -> None:
+    found = compared(root, "before", after, allowed=allowed)
+    assert (found.decision, found.exit_code) == (decision, code)
+
+
+def test_without_a_limit_a_comparison_ends_well(root: Path) -> None:
+    found = compared(root, "before", "late")
+    assert (found.decision, found.exit_code) == (None, 0)
+
+
+def test_a_single_sweep_leaves_a_limit_of_five_percent_undecided(root: Path) -> None:
+    assert compared(root, "old", "same", allowed=0.05).decision == "undecided"
+
+
+UNLIKE: list[tuple[str, Callable[[SweepRun], None]]] = [
+    ("the service's processor", lambda run: run.environment.update(cpu="another")),
+    ("its cores", lambda run: run.environment.update(cores=64)),
+    ("its GPU", lambda run: run.environment.update(gpus=[{"name": "a GPU"}])),
+    ("model hash", lambda run: run.engine.update(model_hash="another")),
+    ("dtype", lambda run: run.engine.update(dtype="bfloat16")),
+    ("torch", lambda run: run.engine.update(torch="2.14.0")),
+    ("threads", lambda run: run.engine.update(threads=2)),
+    ("layout of linear weights", lambda run: run.engine.update(linears={"layout": "transposed"})),
+    ("method", lambda run: run.environment.update(method=99)),
+]
+
+
+@pytest.mark.parametrize(("fact", "change"), UNLIKE)
+def test_unlike_runs_are_refused_and_named_and_forced_ones_say_so(
+    root: Path, tmp_path: Path, fact: str, change: Callable[[SweepRun], None]
+) -> None:
+    other = shutil.copytree(root / "same", tmp_path / "other")
+    edit_run(other, change)
+    with pytest.raises(Unlike, match=f"{fact}: .*--force"):
+        compare_builds(root / "old", other)
+    forced = compare_builds(root / "old", other, force=True)
+    assert [one.fact for one in forced.forced] == [fact]
+    assert (
+        f"FORCED: these are not alike, and what follows mixes it all: {fact}"
+        in run(root, str(root / "old"), str(other), "--force").stdout
+    )
+
+
+def test_a_service_that_did_not_say_its_machine_is_refused(root: Path, tmp_path: Path) -> None:
+    sides = [shutil.copytree(root / name, tmp_path / name) for name in ("old", "same")]
+    for side in sides:
+        edit_run(side, lambda run: run.environment.clear())
+    with pytest.raises(Unlike, match="does not say on which machine"):
+        compare_builds(*sides)
+
+
+def test_folders_of_before_the_method_was_recorded_are_alike_of_one_commit_only(
+    root: Path, tmp_path: Path
+) -> None:
+    def forget(run: SweepRun) -> None:
+        run.method = None
+        run.environment.pop("method")
+
+    sides = [shutil.copytree(root / name, tmp_path / name) for name in ("old", "same")]
+    for side in sides:
+        edit_run(side, forget)
+    with pytest.raises(Unlike, match="method: not recorded"):
+        compare_builds(*sides)
+    edit_run(sides[1], lambda run: run.environment.update(commit="a" * 12))
+    assert compare_builds(*sides).forced == []
+
+
+def test_a_sweep_with_a_failed_gate_is_refused(root: Path, tmp_path: Path) -> None:
+    bad = made(tmp_path / "bad", fail=1)
+    with pytest.raises(Unlike, match=r"failed gates of .*no errors"):
+        compare_builds(root / "old", bad)
+
+
+def test_sweeps_of_two_builds_in_one_folder_are_refused(root: Path, tmp_path: Path) -> None:
+    mixed = shutil.copytree(root / "before", tmp_path / "mixed")
+    edit_run(mixed / "1", lambda run: run.environment.update(commit="d" * 12))
+    with pytest.raises(Unlike, match="not of one build"):
+        compare_builds(mixed, root / "after")
+
+
+def test_cells_that_only_one_side_has_are_named(root: Path, tmp_path: Path) -> None:
+    plan = make_plan("quick", 1, ["eager", "compiled"], [1])
+    few = tmp_path / "few"
+    few.mkdir()
+    make_results(few, plan=plan)
+    found = compare_builds(root / "old", few)
+    assert len(found.changes) == 2
+    assert set(found.left_out.values()) == {f"only in {root / 'old'}"}
+
+
+def test_too_few_rounds_in_a_single_sweep_are_left_out_with_the_reason(root: Path, tmp_path: Path) -> None:
+    short = tmp_path / "short"
+    short.mkdir()
+    make_results(short, plan=msgspec.structs.replace(PLAN, rounds=5, rounds_most=5))
+    with pytest.raises(Unlike, match="5 rounds, at least 8"):
+        compare_builds(root / "old", short)
+
+
+def test_a_folder_without_any_sweep_is_named(root: Path, tmp_path: Path) -> None:
+    with pytest.raises(RowsError, match="holds no sweep"):
+        compare_builds(root / "old", tmp_path)
+
+
+def test_the_verb_begins_with_the_verdict_and_ends_with_one_json_line(root: Path) -> None:
+    done = run(root, str(root / "before"), str(root / "late"), "--fail-if-slower", "5%")
+    lines = done.stdout.strip().splitlines()
+    assert done.exit_code == 1
+    assert lines[0].startswith("Slower by more than 5.00 %, beyond doubt; 2 of 6 cells slower: compiled b=")
+    found = json.loads(lines[-1])
+    assert (found["decision"], found["unit"], len(found["cells"])) == ("slower", "pairs of sweeps", CELLS)
+    worst = next(one for one in found["cells"] if one["mode"] == "compiled")
+    assert worst["ratio"]["low"] > 1.05
+    assert worst["ratio"]["value"] == pytest.approx(1.2, rel=0.05)
+    assert worst["after_seconds"] > worst["before_seconds"]
+    assert "4 pairs of sweeps" in done.stdout
+    assert "smallest slow-down that 80 % of such comparisons find" in done.stdout
+
+
+def test_the_table_for_a_pull_request_has_a_row_per_cell(root: Path) -> None:
+    done = run(root, str(root / "before"), str(root / "after"), "--markdown")
+    rows = [line for line in done.stdout.splitlines() if line.startswith("| ")]
+    assert done.exit_code == 0
+    assert done.stdout.startswith("**No detectable difference in any of 6 cells (could have shown +")
+    assert len(rows) == CELLS + 1
+    assert len({row.count("|") for row in rows}) == 1
+
+
+@pytest.mark.parametrize("limit", ["five", "-5%", "nan"])
+def test_a_limit_that_is_no_share_is_bad_input(root: Path, limit: str) -> None:
+    done = run(root, str(root / "old"), str(root / "same"), f"--fail-if-slower={limit}")
+    assert done.exit_code == 2
+    assert "give it in percent" in done.stderr
+
+
+def test_refused_runs_are_bad_input(root: Path, tmp_path: Path) -> None:
+    assert run(root, str(root / "old"), str(tmp_path)).exit_code == 2

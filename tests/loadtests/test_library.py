@@ -1,0 +1,68 @@
+"""The documented functions agree with the files, and the documented example runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from loadtests import library
+from loadtests.plan.presets import make_plan
+from loadtests.report.report_files import make_report
+from loadtests.run.rows import RowsError, read_rows
+from tests.support.made_results import make_results
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A reported sweep of two modes."""
+    folder = make_results(
+        tmp_path_factory.mktemp("swept"), plan=make_plan("quick", 1, ["eager", "compiled"], [1])
+    )
+    make_report(folder)
+    return folder
+
+
+def test_requests_are_the_rows(folder: Path) -> None:
+    frame, rows = library.requests(folder), read_rows(folder)
+    assert frame["latency_seconds"].to_list() == [row.latency_seconds for row in rows]
+    assert frame["steps"].to_list() == [row.steps for row in rows]
+    assert frame["ok"].all()
+    assert frame["decode_kernel_seconds"].to_list() == [r.decode.kernel_seconds for r in rows if r.decode]
+
+
+def test_rounds_and_cells_are_the_csv_files(folder: Path) -> None:
+    for table, name in ((library.rounds(folder), "cells.csv"), (library.cells(folder), "summary.csv")):
+        written = pl.read_csv(folder / name)
+        assert table.columns == written.columns
+        assert table["latency_seconds"].to_list() == pytest.approx(written["latency_seconds"].to_list())
+
+
+def test_a_comparison_has_a_row_per_cell_with_its_interval(folder: Path) -> None:
+    found = library.comparison(folder, folder)
+    assert found["mode"].to_list() == ["eager", "compiled"]
+    assert (
+        found.select((pl.col("low") < pl.col("ratio")) & (pl.col("ratio") < pl.col("high"))).to_series().all()
+    )
+    assert found["word"].unique().to_list() == ["no detectable difference"]
+
+
+def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
+    for read in (library.run, library.requests, library.rounds, library.cells):
+        with pytest.raises(RowsError, match="name"):
+            read(tmp_path)
+
+
+def test_the_documented_example_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    (code,) = EXAMPLE.findall((ROOT / "docs" / "library.md").read_text())
+    names: dict[str, object] = {}
+    exec(compile(code, "docs/library.md", "exec"), names)
+    assert "compiled was faster in 16 of 16 rounds: faster" in capsys.readouterr().out

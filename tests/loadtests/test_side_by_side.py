@@ -1,0 +1,175 @@
+"""Several runs on one page: what differs, who wins where, and that nothing pairs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import launchbound
+from loadtests.plan.presets import make_plan
+from loadtests.report.results import read_results
+from loadtests.report.verdict import Findings
+from loadtests.run.rows import RowsError
+from loadtests.side_by_side.files import make_picture
+from tests.support.made_evidence import edit_run
+from tests.support.made_results import CLEAR, make_results
+
+pytestmark = pytest.mark.slow
+
+PLAN = make_plan("quick", 1, ["eager", "inference_mode", "compiled"])
+FASTER = {mode: 0.5 * value for mode, value in CLEAR.items()}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two dtypes, and a third run of another dtype whose modes take half the time."""
+    root = tmp_path_factory.mktemp("runs")
+    found = []
+    for name, relative in (("float32", CLEAR), ("bfloat16", FASTER), ("autocast-bfloat16", CLEAR)):
+        (root / name).mkdir()
+        make_results(root / name, relative, plan=PLAN, seed=len(name))
+        edit_run(root / name, lambda run, name=name: run.engine.update(dtype=name))  # type: ignore[misc]
+        found.append(root / name)
+    return found
+
+
+@pytest.fixture(scope="module")
+def picture(folders: list[Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """The folder of the picture, and its document."""
+    out = tmp_path_factory.mktemp("picture") / "new"
+    return out, make_picture(folders, out)
+
+
+def test_the_lowest_run_is_named_and_the_others_are_not_apart_from_each_other(
+    picture: tuple[Path, dict[str, Any]], folders: list[Path]
+) -> None:
+    _, found = picture
+    assert found["headline"] == "Lowest latency: B (bfloat16) at batch 1, batch 4 and batch 16."
+    assert {group["winner"] for group in found["groups"]} == {"B (bfloat16) with compiled"}
+    alike = make_picture([folders[0], folders[2]], picture[0].parent / "alike")
+    assert "not apart from" in alike["headline"]
+
+
+def test_only_what_differs_names_the_runs(picture: tuple[Path, dict[str, Any]]) -> None:
+    _, found = picture
+    assert found["differing"] == ["dtype"]
+    assert [run["label"] for run in found["runs"]] == ["float32", "bfloat16", "autocast-bfloat16"]
+
+
+def test_each_number_is_that_of_its_own_run(
+    picture: tuple[Path, dict[str, Any]], folders: list[Path]
+) -> None:
+    _, found = picture
+    for letter, folder in zip("ABC", folders, strict=True):
+        for verdict in Findings(read_results(folder)).main:
+            group = next(one for one in found["groups"] if one["batch_size"] == verdict.batch_size)
+            own = next(one for one in group["runs"] if one["run"] == letter)
+            shipped = verdict.shipped
+            assert shipped is not None
+            assert shipped.comparison is not None
+            assert own["mode"] == shipped.cell.mode
+            assert own["latency_seconds"]["value"] == pytest.approx(shipped.latency.value)
+            assert own["speedup"]["low"] == pytest.approx(shipped.comparison.speedup.low)
+
+
+def test_the_page_needs_no_network_and_says_that_nothing_is_paired(
+    picture: tuple[Path, dict[str, Any]],
+) -> None:
+    out, found = picture
+    page = re.sub(r"<script>.*?</script>", "", (out / "runs.html").read_text(), flags=re.DOTALL)
+    assert f"<h1>{found['headline']}</h1>" in page
+    assert "Runs are not paired" in page
+    assert not re.search(r'(src|href)="(?!data:)', page)
+    assert page.count('data-plot="') == 3
+    assert f"# {found['headline']}" in (out / "runs.md").read_text()
+    assert json.loads((out / "runs.json").read_text()) == found
+
+
+def test_every_row_of_the_markdown_tables_has_all_columns(picture: tuple[Path, dict[str, Any]]) -> None:
+    tables: dict[int, set[int]] = {}
+    number = 0
+    for line in (picture[0] / "runs.md").read_text().splitlines():
+        if line.startswith("|"):
+            tables.setdefault(number, set()).add(line.count("|"))
+        else:
+            number += 1
+    assert len(tables) == 1 + 3 + 3
+    assert all(len(widths) == 1 for widths in tables.values())
+
+
+def test_a_run_that_is_not_valid_is_said_first(folders: list[Path], tmp_path: Path) -> None:
+    bad = tmp_path / "bad"
+    bad.mkdir()
+    make_results(bad, plan=PLAN, fail=1)
+    found = make_picture([folders[0], bad], tmp_path / "out")
+    page = (tmp_path / "out" / "runs.html").read_text()
+    assert [run["valid"] for run in found["runs"]] == [True, False]
+    assert page.index("B is not valid") < page.index("<h1>")
+
+
+def test_runs_without_a_common_cell_say_so(folders: list[Path], tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    make_results(other, plan=make_plan("quick", 1, ["eager", "compiled"], [2]))
+    found = make_picture([folders[0], other], tmp_path / "out")
+    assert "no cells in common" in found["headline"]
+    assert found["groups"] == []
+
+
+def test_the_same_folder_twice_is_refused(folders: list[Path], tmp_path: Path) -> None:
+    with pytest.raises(RowsError, match="named twice"):
+        make_picture([folders[0], folders[0]], tmp_path)
+
+
+def test_the_verb_makes_a_picture_of_several_folders_and_ends_with_one_json_line(
+    folders: list[Path], tmp_path: Path
+) -> None:
+    arguments = ["report", *map(str, folders), "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(launchbound.app, arguments, catch_exceptions=False)
+    last = json.loads(done.stdout.strip().splitlines()[-1])
+    assert done.exit_code == 0
+    assert last["path"] == str(tmp_path / "out")
+    assert (tmp_path / "out" / "runs.html").exists()
+
+
+@pytest.mark.parametrize("options", [["--out", "x"], ["--peers", "x"]])
+def test_options_that_do_not_fit_the_number_of_folders_are_bad_input(
+    folders: list[Path], options: list[str]
+) -> None:
+    several = folders if "--peers" in options else folders[:1]
+    done = CliRunner().invoke(launchbound.app, ["report", *map(str, several), *options])
+    assert done.exit_code == 2
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [1440, 390])
+def test_the_page_draws_and_does_not_scroll_sideways(
+    picture: tuple[Path, dict[str, Any]], width: int
+) -> None:
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None:
+        assert not os.environ.get("REQUIRE_ALL"), "chromium is missing: install it"
+        pytest.skip("no chromium")
+    from playwright.sync_api import sync_playwright
+
+    flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=flags)
+        tab = browser.new_page(viewport={"width": width, "height": 900})
+        problems: list[str] = []
+        tab.on("pageerror", lambda error: problems.append(str(error)))
+        tab.goto((picture[0] / "runs.html").as_uri())
+        tab.wait_for_selector("#speedup .main-svg")
+        drawn = tab.locator(".plot .main-svg").count()
+        reach = tab.evaluate("document.documentElement.scrollWidth")
+        browser.close()
+    assert problems == []
+    assert drawn >= 3
+    assert reach <= width
