@@ -15,6 +15,7 @@ from service.protocol.device_times import DeviceTime
 from service.protocol.messages import Phase
 from service.step.buffers import Arguments, Buffers
 from service.step.callables import Step
+from service.step.device_errors import free_memory, is_device_lost
 from service.step.device_time import CudaQueue, DeviceQueue, device_time
 from service.step.measured_inputs import measured_arguments, set_positions
 from service.step.profiling import profile_steps
@@ -66,10 +67,12 @@ class DeviceWitnesses:
         try:
             for configured in self._warmup.ready().values():
                 yield from self._learn_mode(configured)
-        except torch.AcceleratorError:
-            raise
-        except Exception as error:  # noqa: BLE001 - a profiler that fails costs its numbers, not the engine
+        except Exception as error:
+            if is_device_lost(error):
+                raise
+            # A profiler that fails costs its numbers, not the engine.
             self.missing = f"{type(error).__name__}: {error}"[:2000]
+            free_memory(error)
 
     def _learn_mode(self, configured: ConfiguredMode) -> Iterator[None]:
         name = configured.mode.name

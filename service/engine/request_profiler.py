@@ -64,13 +64,14 @@ class RequestProfiler:
         return [summary(phase, recorded) for phase, recorded in by_phase.items() if recorded]
 
     def estimates(self, job: Job, result: JobResult, floors: Mapping[Phase, Floor | None]) -> StepEstimates:
-        """Costs per step of `job`: from its own profile, else from those of earlier requests."""
+        """Costs per step of `job`: from its own profile if that has all kernels, else from earlier ones."""
         per_step: dict[Phase, float | None] = {
             phase: self.kernel_times.per_step(job.mode, phase, result.bucket) for phase in PHASES
         }
-        complete = result.profile is not None and covered(result)
-        if result.profile is not None and complete:
-            per_step |= {entry.phase: entry.kernel_seconds for entry in result.profile}
+        own = result.profile or []
+        complete = bool(own) and covered(result) and all(entry.kernel_seconds is not None for entry in own)
+        if complete:
+            per_step |= {entry.phase: entry.kernel_seconds for entry in own}
         return StepEstimates(self._cuda, floors, per_step, "profiled" if complete else "sampled")
 
 
