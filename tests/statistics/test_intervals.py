@@ -14,6 +14,7 @@ from service.statistics.intervals import (
     mean_interval,
     median_interval,
     paired_ratio,
+    unpaired_ratio,
 )
 
 DURATIONS = st.lists(st.floats(1e-6, 1e3), min_size=2, max_size=40)
@@ -63,10 +64,17 @@ def test_a_common_factor_between_pairs_is_found_exactly(values: list[float], fac
     assert found.excludes_one
 
 
+def test_independent_durations_that_overlap_do_not_exclude_one() -> None:
+    assert not unpaired_ratio([1.0, 2.0, 3.0], [1.5, 2.5, 2.0]).excludes_one
+    assert unpaired_ratio([10.0, 10.1, 9.9], [5.0, 5.1, 4.9]).excludes_one
+
+
 def test_what_has_no_interval_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one value"):
         mean_interval([])
     with pytest.raises(ValueError, match="at least one value"):
         median_interval([])
+    with pytest.raises(ValueError, match="at least two durations"):
+        unpaired_ratio([1.0], [1.0, 2.0])
     with pytest.raises(ValueError, match="zip"):
         paired_ratio([1.0, 2.0], [1.0])
