@@ -18,6 +18,7 @@ from service.engine.stack_shares import StackShares
 from service.engine.warmup import Warmup
 from service.protocol.messages import EngineSettings
 from service.protocol.status import EngineStatus, ModeStatus
+from service.step.bandwidth import memory_bandwidth, step_bytes
 from service.step.buffers import Buffers, allocate
 from service.step.calibration import Calibration, twin_inputs
 from service.step.callables import build_step
@@ -41,10 +42,11 @@ class EngineParts:
     no_twin: str | None
 
     def status(self, warm: bool) -> EngineStatus:
-        """The engine's and its machine's status; the null kernel is measured only once it is warm."""
+        """The engine's and its machine's status; what is measured of it only once it is warm."""
         loaded = self.loaded
         config = loaded.model.config
         settings = self.settings
+        moved = step_bytes(loaded.model, self.buffers[max(self.buffers)])
         return EngineStatus(
             pid=os.getpid(),
             model=settings.model,
@@ -67,6 +69,8 @@ class EngineParts:
             memory=memory(loaded.device),
             peak_resident_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             null_kernel_seconds=null_kernel_seconds(loaded.device) if warm else None,
+            memory_bandwidth=memory_bandwidth(loaded.device, moved.weights) if warm else None,
+            step_bytes=moved,
             no_twin=self.no_twin,
             no_stacks=self.warmup.stacks.missing,
             warm=warm,
