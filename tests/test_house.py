@@ -36,6 +36,14 @@ ALLOWED: dict[str, set[str]] = {
         "models",
         "loadtests",
     },
+    "service.gpu_check": {
+        "service.engine",
+        "service.measure",
+        "service.protocol",
+        "service.statistics",
+        "service.step",
+        "loadtests.run.environment",
+    },
     "service.cli": {
         "service.anatomy",
         "service.engine",

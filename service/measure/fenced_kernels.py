@@ -15,7 +15,7 @@ from service.step.profiling import chrome_events
 from service.step.trace import STEP_MARK, Event
 
 LEAD_CALLS = 2
-"""Unmarked, at the beginning of a session: the first kernels that it records may be lost (pytorch #192021)."""
+"""Unmarked, when a session begins: the first kernels that it records may be lost (pytorch #192021)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ class KernelRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KernelTable(msgspec.Struct, frozen=True, kw_only=True):
-    """The kernels of one step, the longest in sum first, from `steps` profiled ones that agree in their number.
+    """The kernels of one step, the longest in sum first, from `steps` profiled ones with as many kernels.
 
     `left_out` steps had another number of kernels (some were lost). `busy_seconds` is the median step's, with
     kernels that overlap counted once. `null_kernel_seconds` is the device's time for a kernel without work

@@ -57,7 +57,10 @@ def step_bytes(model: nn.Module, buffers: Buffers) -> StepBytes:
 
 
 def _read(size: int) -> float:
-    """Bytes per second of the fastest read of `size` bytes by the threads that run the steps."""
+    """Bytes per second of the fastest read of `size` bytes by the threads that run the steps.
+
+    A sum is the fastest of torch's and numpy's readers of one buffer, within caches and beyond them.
+    """
     buffer = torch.ones(size // 4, dtype=torch.float32)
     return max(_rate(size, lambda: buffer.sum()) for _ in range(PASSES))
 
@@ -73,7 +76,7 @@ def _copied(device: torch.device, size: int) -> float:
     source = torch.ones(size // 2, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    rates = []
+    rates: list[float] = []
     for _ in range(PASSES):
         torch.cuda._sleep(QUEUE_CYCLES)
         start.record()

@@ -65,10 +65,10 @@ def test_a_step_waits_for_the_device_only_in_fetch(model: Transformer, buffers: 
     with torch.no_grad():
         for _ in range(4):
             prepare(buffers)
-            meter.fetch(meter.run(step, buffers, buffers.token, readings)[1], readings)
+            meter.fetch(meter.run(step, buffers.arguments("decode"), readings)[1], readings)
         torch.cuda.set_sync_debug_mode("error")
         try:
-            _, greedy = meter.run(step, buffers, buffers.token, readings)
+            _, greedy = meter.run(step, buffers.arguments("decode"), readings)
         finally:
             torch.cuda.set_sync_debug_mode("default")
         tokens = meter.fetch(greedy, readings)

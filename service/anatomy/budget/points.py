@@ -21,9 +21,9 @@ class BatchPoint(msgspec.Struct, frozen=True, kw_only=True):
     other dispatch, on CUDA by a graph. On a CPU `source` is `calibrated`: dispatch is a lower estimate and
     kernels are an upper one, so that this is a lower bound. It keeps this mode's kernels; compiling may also
     shorten those. `speedup` is measured, against the first mode. `disturbed`: more than one involuntary
-    context switch in 20 steps (`switches_per_step`), whose time counts as kernel on a CPU. `roofline` sets the
-    bytes that the step must move over its kernels, against the finding's `bandwidth`; a lower estimate where
-    kernels are an upper one, None without kernels.
+    context switch in 20 steps (`switches_per_step`), whose time counts as kernel on a CPU. `roofline` sets
+    the bytes that the step must move over its kernels, against the finding's `bandwidth`; a lower estimate
+    where kernels are an upper one, None without kernels.
     """
 
     mode: str

@@ -54,8 +54,8 @@ class DispatchShare(msgspec.Struct, frozen=True, kw_only=True):
 class OperatorsFinding(msgspec.Struct, frozen=True, kw_only=True):
     """One step. `step_seconds` is the whole step on a CPU; on CUDA it is the time until the call returns.
 
-    `kernels`, `launches` and `kernel_table` are None on a CPU, with the reason in `no_device`. The fields from `graphs` to
-    `generated_code` are None for modes that are not compiled.
+    `kernels`, `launches` and `kernel_table` are None on a CPU, with the reason in `no_device`.
+    The fields from `graphs` to `generated_code` are None for modes that are not compiled.
     `operators_seconds`, which is `operators_share` of `step_seconds`, are spent in the listed calls: as
     profiled, less `event_seconds` per inner event. The rest is Python, binding and composite operators (in
     compiled modes generated code, guards and wrappers); `tail_seconds` of it come after the last call, where
