@@ -31,10 +31,10 @@ def decode_bytes(step_bytes: Mapping[str, float], rows: float, positions: float)
 
     weights + rows · (positions · cache_per_position + activations_per_row), by the keys of `step_bytes`,
     which are the fields of `protocol.status.StepBytes`. Weights are read once for the whole batch, keys and
-    values once per sequence, and what enters and leaves a matrix product once per row: the memory term of Pope
-    et al., "Efficiently Scaling Transformer Inference" (arXiv:2211.05102, section 2), with activations added.
-    A lower bound: padding of batch and cache, and what is written only for the next kernel to read (norms,
-    rotations), are left out.
+    values once per sequence, and what enters and leaves a matrix product once per row: the memory term of
+    Pope et al., "Efficiently Scaling Transformer Inference" (arXiv:2211.05102, section 2), with activations
+    added. A lower bound: padding of batch and cache, and what is written only for the next kernel to read
+    (norms, rotations), are left out.
     """
     per_row = positions * step_bytes["cache_per_position"] + step_bytes["activations_per_row"]
     return step_bytes["weights"] + rows * per_row
