@@ -32,6 +32,8 @@ def memory_bandwidth(device: torch.device, weight_bytes: int) -> MemoryBandwidth
     """
     size = min(max(weight_bytes, LEAST_BYTES), MOST_BYTES)
     if device.type == "cuda":
+        # Of a device that is nearly full only a part, so that measuring ends no engine.
+        size = min(size, max(LEAST_BYTES, torch.cuda.mem_get_info(device)[0] // 4))
         return MemoryBandwidth(kind="copy", bytes_per_second=_copied(device, size), buffer_bytes=size)
     # Kept pages would stay with the process: see `keep_freed_memory`.
     with mapped_blocks():
@@ -85,4 +87,6 @@ def _copied(device: torch.device, size: int) -> float:
         end.record()
         end.synchronize()
         rates.append(2 * source.numel() * COPIES / (start.elapsed_time(end) / 1e3))
+    del source, target
+    torch.cuda.empty_cache()
     return max(rates)
