@@ -16,7 +16,8 @@ from rich.console import Console
 
 from loadtests.run.environment import git_state
 from service.gpu_check import gpu_watch, tables
-from service.gpu_check.goals import Goal, goals
+from service.gpu_check.goal import Goal
+from service.gpu_check.goals import goals
 from service.gpu_check.plan import Section
 from service.gpu_check.rows import read_rows
 from service.gpu_check.runner import Ended, not_begun, run_section
@@ -29,9 +30,13 @@ LEAST_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What was run: `started` in Unix seconds; `unwatched` is the reason where clocks were not sampled."""
+    """What was run: `started` is in Unix seconds, `seconds` is how long all of it took.
+
+    `cold`: there was no compiled code yet. `unwatched` is the reason where clocks were not sampled.
+    """
 
     started: float
+    seconds: float
     cold: bool
     ended: list[Ended]
     unwatched: str | None
@@ -61,7 +66,7 @@ def run_sections(
             one = run_section(section, folder, environment, min(section.seconds, left))
         ended.append(one)
         say(f"{section.name}: {one.how}, {one.rows} rows, {one.seconds:.0f} s {one.detail}".rstrip())
-    return Checked(started, cold, ended, unwatched)
+    return Checked(started, time.time() - started, cold, ended, unwatched)
 
 
 def conclude(checked: Checked, folder: Path, judge: bool, console: Console) -> int:
@@ -70,7 +75,7 @@ def conclude(checked: Checked, folder: Path, judge: bool, console: Console) -> i
     0 where every section ended well and, if `judge`, every deciding goal is met; else 1.
     """
     rows = {one.name: read_rows(folder / f"{one.name}.jsonl")[0] for one in checked.ended}
-    judged = goals(rows, checked.started) if judge else []
+    judged = goals(rows, checked.started, checked.seconds, checked.cold) if judge else []
     tables.show_cells(console, rows.get("ladder", []))
     tables.show_sizes(console, rows.get("sizes", []))
     tables.show_sections(console, checked.ended)
@@ -98,7 +103,7 @@ def _summary(checked: Checked, folder: Path, judged: Sequence[Goal], passed: boo
     return {
         "format_version": FORMAT_VERSION,
         "started": checked.started,
-        "seconds": time.time() - checked.started,
+        "seconds": checked.seconds,
         "compile_cache": "cold" if checked.cold else "warm",
         **git_state(),
         "passed": passed,

@@ -2,66 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from statistics import median
-from typing import Literal
-
+from service.gpu_check.goal import BySection, Goal, judged, rows_of
+from service.gpu_check.profiler_goals import attached, instrumentation, sessions
 from service.gpu_check.rows import Row
 
-BySection = Mapping[str, list[Row]]
-Verdict = Literal["met", "missed", "undecided", "unknown"]
-
 GRAPHS = "reduce-overhead"
-APART = 0.05
-MOST_OVERHEAD = 1.01
 FIRST_ROW_SECONDS = 60.0
+MOST_SECONDS_COLD, MOST_SECONDS_WARM = 600.0, 300.0
 MOST_MILLISECONDS = 0.35
 STRETCH_MILLISECONDS = 0.22
 LEAST_SHARE = 0.45
 STRETCH_SHARE = 0.60
 
 
-@dataclass(frozen=True, slots=True)
-class Goal:
-    """A line of the last table. `decides`: the exit code hangs on it; goals of speed only inform.
-
-    A deciding goal holds only where it is `met`: unknown and undecided are no success.
-    """
-
-    name: str
-    found: str
-    goal: str
-    verdict: Verdict
-    decides: bool = True
-
-    @property
-    def holds(self) -> bool:
-        """Whether the exit code may be 0 in spite of it."""
-        return self.verdict == "met" or not self.decides
-
-
-def goals(rows: BySection, started: float) -> list[Goal]:
-    """All of them; `started` is the check's first instant, in Unix seconds."""
+def goals(rows: BySection, started: float, seconds: float, cold: bool) -> list[Goal]:
+    """All of them, of a check of `seconds` from `started` (Unix seconds) on; `cold`: no code cached."""
     return [
         _first_row(rows, started),
+        _length(seconds, cold),
         *(_parity(rows, section) for section in ("ladder", "float32")),
         _tests(rows),
+        _jobs(rows),
         _graph_launches(rows),
         _other_launches(rows),
-        *_sessions(rows),
-        _instrumentation(rows),
+        *sessions(rows),
+        attached(rows),
+        instrumentation(rows),
         _small(rows),
         _base(rows),
     ]
-
-
-def _of(rows: BySection, section: str, kind: str) -> list[Row]:
-    return [row for row in rows.get(section, []) if row["kind"] == kind]
-
-
-def _judged(holds: bool) -> Verdict:
-    return "met" if holds else "missed"
 
 
 def _first_row(rows: BySection, started: float) -> Goal:
@@ -70,82 +39,71 @@ def _first_row(rows: BySection, started: float) -> Goal:
     if not instants:
         return Goal(name, "none", goal, "missed")
     seconds = min(instants) - started
-    return Goal(name, f"{seconds:.0f} s", goal, _judged(seconds <= FIRST_ROW_SECONDS))
+    return Goal(name, f"{seconds:.0f} s", goal, judged(seconds <= FIRST_ROW_SECONDS))
+
+
+def _length(seconds: float, cold: bool) -> Goal:
+    most = MOST_SECONDS_COLD if cold else MOST_SECONDS_WARM
+    name = f"all sections, compile cache {'cold' if cold else 'warm'}"
+    return Goal(name, f"{seconds:.0f} s", f"≤ {most:.0f} s", judged(seconds <= most), decides=False)
 
 
 def _parity(rows: BySection, section: str) -> Goal:
     dtype = "bfloat16" if section == "ladder" else section
     name, goal = f"parity with eager, {dtype}", "every mode ready"
-    states = {row["mode"]: row["state"] for row in _of(rows, section, "mode")}
-    if not states:
-        return Goal(name, "no mode was warmed up", goal, "unknown")
-    others = [f"{mode} is {state}" for mode, state in states.items() if state != "ready"]
+    planned = rows_of(rows, section, "plan")
+    if not planned:
+        return Goal(name, "not measured", goal, "unknown")
+    states = dict.fromkeys(planned[0]["modes"], "never warmed up")
+    states |= {row["mode"]: row["state"] for row in rows_of(rows, section, "mode")}
+    others = [f"{mode}: {state}" for mode, state in states.items() if state != "ready"]
     found = "; ".join(others) or f"{len(states)} of {len(states)} ready"
-    return Goal(name, found, goal, _judged(not others))
+    return Goal(name, found, goal, judged(not others))
 
 
 def _tests(rows: BySection) -> Goal:
-    outcomes = [row["outcome"] for row in _of(rows, "tests", "test")]
+    outcomes = [row["outcome"] for row in rows_of(rows, "tests", "test")]
     counts = {outcome: outcomes.count(outcome) for outcome in ("passed", "failed", "skipped")}
-    found = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count) or "none ran"
-    verdict = _judged(counts["passed"] == len(outcomes)) if outcomes else "unknown"
-    return Goal("tests/gpu", found, "all pass", verdict)
+    collected = rows_of(rows, "tests", "collected")
+    if not collected:
+        return Goal("tests/gpu", "not collected", "all pass", "unknown")
+    wanted = collected[0]["count"]
+    texts = [f"{count} {outcome}" for outcome, count in counts.items() if count]
+    found = f"of {wanted}: {', '.join(texts) or 'none ran'}"
+    return Goal("tests/gpu", found, "all pass", judged(0 < wanted == counts["passed"]))
+
+
+def _jobs(rows: BySection) -> Goal:
+    name, planned = "jobs of the ladder", rows_of(rows, "ladder", "plan")
+    if not planned:
+        return Goal(name, "not measured", "all well", "unknown")
+    outcomes = [row["outcome"] for row in rows_of(rows, "ladder", "job")]
+    good, wanted = outcomes.count("ok"), planned[0]["jobs"]
+    return Goal(name, f"{good} of {wanted} well", "all well", judged(0 < wanted == good))
 
 
 def _graph_launches(rows: BySection) -> Goal:
-    found = {row["batch"]: row["per_step"] for row in _of(rows, "ladder", "graph_launches")}
+    found: dict[int, float | None] = dict.fromkeys(_planned_batches(rows))
+    found |= {row["batch"]: row["per_step"] for row in rows_of(rows, "ladder", "graph_launches")}
     text = ", ".join(f"{_number(count)} at batch {batch}" for batch, count in found.items()) or "not measured"
     known = found and None not in found.values()
-    verdict = _judged(all(count == 1 for count in found.values())) if known else "unknown"
+    verdict = judged(all(count == 1 for count in found.values())) if known else "unknown"
     return Goal(f"{GRAPHS}: graph launches per decode step", text, "1", verdict)
 
 
 def _other_launches(rows: BySection) -> Goal:
     name, goal = f"{GRAPHS}: other launches per decode step", "≤ 1"
-    cells = [row for row in _of(rows, "ladder", "cell") if row["mode"] == GRAPHS]
+    cells = [row for row in rows_of(rows, "ladder", "cell") if row["mode"] == GRAPHS]
     counted = [row for row in cells if None not in (row["launches"], row["graph_launches"])]
-    if not counted:
-        return Goal(name, "not measured", goal, "unknown")
+    if not counted or len(counted) < len(_planned_batches(rows)):
+        return Goal(name, f"measured at {len(counted)} batches", goal, "unknown")
     most = max(row["launches"] - row["graph_launches"] for row in counted)
-    return Goal(name, f"at most {_number(most)}", goal, _judged(most <= 1))
+    return Goal(name, f"at most {_number(most)}", goal, judged(most <= 1))
 
 
-def _sessions(rows: BySection) -> Iterable[Goal]:
-    """Kernels by window against queued replays and against ids, which only inform: CUPTI has a defect."""
-    sessions = {row["session"]: row for row in _of(rows, "profiler", "session")}
-    windows = {number: _median(row["busy_seconds_by_window"]) for number, row in sessions.items()}
-    within = f"within {APART:.0%}"
-    yield _alike("kernels by window, sessions over the first", [windows.get(1)], windows.values(), within)
-    queued = [row["queued_seconds"] for row in _of(rows, "profiler", "unprofiled")][:1]
-    spans = [_median(row["span_seconds_by_window"]) for row in sessions.values()]
-    yield _alike("a step's span by window over queued replays", queued, spans, within)
-    for number, row in sessions.items():
-        by_id = [_median(row["busy_seconds_by_id"])]
-        name = f"kernels by id over those by window, session {number}"
-        yield _alike(name, [windows[number]], by_id, within, decides=False)
-
-
-def _alike(
-    name: str, below: list[float | None], above: Iterable[float | None], goal: str, decides: bool = True
-) -> Goal:
-    """Whether every one of `above` over the one of `below` is near 1; shows the farthest."""
-    values = list(above)
-    reference = below[0] if below else None
-    if not reference or not values or None in values:
-        return Goal(name, "not measured", goal, "unknown", decides)
-    ratios = [value / reference for value in values if value is not None]
-    farthest = max(ratios, key=lambda ratio: abs(ratio - 1))
-    return Goal(name, f"{farthest:.3f}", goal, _judged(abs(farthest - 1) <= APART), decides)
-
-
-def _instrumentation(rows: BySection) -> Goal:
-    name, goal = "instrumentation full / off, decode step", f"≤ {MOST_OVERHEAD}"
-    found = _of(rows, "profiler", "instrumentation")
-    if not found or None in (found[0]["low"], found[0]["high"]):
-        return Goal(name, "not measured", goal, "unknown")
-    value, low, high = (found[0][end] for end in ("value", "low", "high"))
-    verdict: Verdict = "met" if high <= MOST_OVERHEAD else "missed" if low > MOST_OVERHEAD else "undecided"
-    return Goal(name, f"{value:.3f} [{low:.3f}, {high:.3f}]", goal, verdict)
+def _planned_batches(rows: BySection) -> list[int]:
+    planned = rows_of(rows, "ladder", "plan")
+    return list(planned[0]["batches"]) if planned else []
 
 
 def _small(rows: BySection) -> Goal:
@@ -156,7 +114,7 @@ def _small(rows: BySection) -> Goal:
         return Goal(name, "not measured", goal, "unknown", decides=False)
     milliseconds = row["device_seconds"] * 1e3
     reached = "; stretch reached" if milliseconds <= STRETCH_MILLISECONDS else ""
-    met = _judged(milliseconds <= MOST_MILLISECONDS)
+    met = judged(milliseconds <= MOST_MILLISECONDS)
     return Goal(name, f"{milliseconds:.3f} ms{reached}", goal, met, decides=False)
 
 
@@ -168,19 +126,15 @@ def _base(rows: BySection) -> Goal:
         return Goal(name, "not measured", goal, "unknown", decides=False)
     share = row["device_roofline"]["share"]["value"]
     reached = "; stretch reached" if share >= STRETCH_SHARE else ""
-    return Goal(name, f"{share:.0%}{reached}", goal, _judged(share >= LEAST_SHARE), decides=False)
+    return Goal(name, f"{share:.0%}{reached}", goal, judged(share >= LEAST_SHARE), decides=False)
 
 
 def _size(rows: BySection, model: str) -> Row | None:
     wanted = (model, GRAPHS, 1)
-    found = (row for row in _of(rows, "sizes", "size") if (row["model"], row["mode"], row["batch"]) == wanted)
+    found = (
+        row for row in rows_of(rows, "sizes", "size") if (row["model"], row["mode"], row["batch"]) == wanted
+    )
     return next(found, None)
-
-
-def _median(values: list[float | None]) -> float | None:
-    """The median of a session's steps; None where one of them had no kernels."""
-    known = [value for value in values if value is not None]
-    return median(known) if known and len(known) == len(values) else None
 
 
 def _number(value: float | None) -> str:

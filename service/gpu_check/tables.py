@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from service.gpu_check.goals import Goal
+from service.gpu_check.goal import Goal
 from service.gpu_check.rows import Row
 from service.gpu_check.runner import Ended
 
@@ -38,7 +38,8 @@ def show_cells(console: Console, rows: Iterable[Row]) -> None:
         ends = (row["low"], row["high"])
         span = "" if None in ends else f" [{ends[0]:.2f}, {ends[1]:.2f}]"
         speedup = f"{row['speedup']:.2f}{span}".replace("[", "\\[")
-        table.add_row(row["mode"], str(row["batch"]), *micros, *counts, speedup)
+        name = row["mode"] if row["effective"] == row["mode"] else f"{row['mode']} (ran {row['effective']})"
+        table.add_row(name, str(row["batch"]), *micros, *counts, speedup)
     console.print(table)
 
 

@@ -167,9 +167,9 @@ def test_ladder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str) -> 
     found = rows_of(tmp_path, lambda rows: ladder.main(rows, dtype))
     assert {row["mode"] for row in found["mode"] if row["state"] == "ready"} == {"eager", "inference_mode"}
     if dtype == "float32":
-        assert list(found) == ["mode"]
+        assert list(found) == ["plan", "mode"]
         return
-    assert len(found["job"]) == 7 * 2 * 2
+    assert len(found["job"]) == found["plan"][0]["jobs"] == 7 * 2 * 2
     assert {row["outcome"] for row in found["job"]} == {"ok"}
     assert [(row["mode"], row["batch"]) for row in found["cell"]] == [
         ("eager", 1),

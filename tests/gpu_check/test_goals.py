@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from service.gpu_check.goals import Goal, goals
+from service.gpu_check.goal import Goal
+from service.gpu_check.goals import goals
 from service.gpu_check.tables import show_cells, show_goals, show_sizes
 
 Rows = dict[str, list[dict[str, Any]]]
@@ -53,6 +54,7 @@ def cell(batch: int) -> dict[str, Any]:
         "kind": "cell",
         "at": 1250.0,
         "mode": "reduce-overhead",
+        "effective": "reduce-overhead",
         "batch": batch,
         "step_seconds": 6e-4,
         "dispatch_seconds": 9e-5,
@@ -71,11 +73,17 @@ GOOD: Rows = {
     "device": [{"kind": "versions", "at": 1012.0}],
     "profiler": [
         {"kind": "unprofiled", "at": 1090.0, "queued_seconds": 5e-4, "dispatch_seconds": 9e-5},
+        {"kind": "unprofiled", "at": 1091.0, "queued_seconds": 5e-4, "dispatch_seconds": 9.1e-5},
         {"kind": "instrumentation", "at": 1095.0, "value": 1.004, "low": 1.001, "high": 1.008},
         *(session(number) for number in (1, 2, 3, 4)),
     ],
-    "tests": [{"kind": "test", "at": 1150.0, "outcome": "passed"}],
+    "tests": [
+        {"kind": "collected", "at": 1140.0, "count": 1},
+        {"kind": "test", "at": 1150.0, "outcome": "passed"},
+    ],
     "ladder": [
+        {"kind": "plan", "at": 1160.0, "modes": ["eager", "reduce-overhead"], "batches": [1], "jobs": 1},
+        {"kind": "job", "at": 1240.0, "outcome": "ok"},
         mode("eager", "warming"),
         mode("eager"),
         mode("reduce-overhead"),
@@ -83,14 +91,14 @@ GOOD: Rows = {
         {"kind": "graph_launches", "at": 1260.0, "batch": 1, "per_step": 1},
     ],
     "sizes": [size("small", 2e-4, 0.5), size("base", 9e-4, 0.62)],
-    "float32": [mode("eager")],
+    "float32": [{"kind": "plan", "at": 1400.0, "modes": ["eager"]}, mode("eager")],
 }
 
 
 def judged(change: Callable[[Rows], None] = lambda rows: None) -> dict[str, Goal]:
     rows = deepcopy(GOOD)
     change(rows)
-    return {goal.name: goal for goal in goals(rows, STARTED)}
+    return {goal.name: goal for goal in goals(rows, STARTED, seconds=500.0, cold=True)}
 
 
 def test_good_rows_meet_every_goal() -> None:
@@ -130,6 +138,14 @@ SPAN = "a step's span by window over queued replays"
         (replace("float32", "mode", state="failed"), "parity with eager, float32", "missed"),
         (replace("tests", "test", outcome="failed"), "tests/gpu", "missed"),
         (replace("tests", "test", outcome="skipped"), "tests/gpu", "missed"),
+        (replace("tests", "collected", count=2), "tests/gpu", "missed"),
+        (replace("ladder", "plan", modes=["eager", "compiled"]), "parity with eager, bfloat16", "missed"),
+        (replace("ladder", "plan", jobs=2), "jobs of the ladder", "missed"),
+        (replace("ladder", "job", outcome="error"), "jobs of the ladder", "missed"),
+        (replace("ladder", "plan", batches=[1, 8]), LAUNCHES, "unknown"),
+        (replace("ladder", "plan", batches=[1, 8]), OTHERS, "unknown"),
+        (lambda rows: rows["profiler"].pop(), WINDOWS, "unknown"),
+        (lambda rows: rows["profiler"].pop(), SPAN, "unknown"),
         (replace("ladder", "graph_launches", per_step=0), LAUNCHES, "missed"),
         (replace("ladder", "graph_launches", per_step=None), LAUNCHES, "unknown"),
         (replace("ladder", "cell", launches=3), OTHERS, "missed"),
@@ -154,6 +170,10 @@ def test_a_goal_that_is_not_met_decides(change: Callable[[Rows], None], name: st
         (replace("sizes", "size", device_seconds=5e-4), "small, bfloat16, batch 1"),
         (replace("sizes", "size", device_roofline={"share": {"value": 0.3}}), "base, bfloat16, batch 1"),
         (
+            lambda rows: rows["profiler"][1].update(dispatch_seconds=2e-4),
+            "dispatch after profiler sessions over before",
+        ),
+        (
             lambda rows: rows["profiler"].append(session(2, by_id=1e-5)),
             "kernels by id over those by window, s",
         ),
@@ -163,6 +183,14 @@ def test_speed_and_ids_are_judged_but_only_inform(change: Callable[[Rows], None]
     missed = [goal for goal in judged(change).values() if goal.verdict == "missed"]
     assert [goal.name.startswith(name) for goal in missed] == [True]
     assert missed[0].holds
+
+
+def test_a_warm_check_has_less_time_than_a_cold_one() -> None:
+    cold, warm = (
+        next(goal for goal in goals(GOOD, STARTED, 500.0, cold) if goal.name.startswith("all sections"))
+        for cold in (True, False)
+    )
+    assert (cold.verdict, warm.verdict) == ("met", "missed")
 
 
 def test_kernels_without_ids_are_unknown_and_not_a_ratio_of_nothing() -> None:
@@ -175,11 +203,13 @@ def test_tables_show_what_was_found_and_dashes_for_what_was_not() -> None:
     console = Console(file=out, width=150)
     rows = deepcopy(GOOD)
     replace("ladder", "cell", kernel_seconds=None, low=None, high=None)(rows)
-    show_cells(console, rows["ladder"])
+    fallen_back = cell(8) | {"effective": "compiled"}
+    show_cells(console, [*rows["ladder"], fallen_back])
     show_sizes(console, rows["sizes"])
     show_goals(console, list(judged().values()))
     text = out.getvalue()
     assert "–" in text
+    assert "reduce-overhead (ran compiled)" in text
     assert "62%" in text
     assert "stretch reached" in text
     assert "1.004 [1.001, 1.008]" in text

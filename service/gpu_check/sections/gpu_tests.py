@@ -18,6 +18,10 @@ class RowPerTest:
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
 
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """How many there are, so that tests which never ran are missed."""
+        self._rows.write("collected", count=len(session.items))
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """A row per test, of its call, or of whatever else failed or skipped it."""
         if report.when == "call" or not report.passed:

@@ -45,7 +45,9 @@ def main(rows: Rows, dtype: str) -> None:
         batch_sizes=BATCHES if timed else [BATCHES[1]],
         cache_folder=cache,
     )
-    inbox = LocalInbox(jobs() if timed else [], lambda message: _watch(rows, message))
+    work = list(jobs()) if timed else []
+    rows.write("plan", modes=settings.modes, batches=settings.batch_sizes, jobs=len(work))
+    inbox = LocalInbox(work, lambda message: _watch(rows, message))
     engine = Engine(settings, inbox)
     engine.run()
     if timed:
@@ -95,12 +97,13 @@ def cell_rows(outcomes: list[Outcome]) -> list[dict[str, Any]]:
     rows = []
     for mode in default_modes():
         for batch in BATCHES:
-            mine = [_decode(o) for o in clean if o.mode == mode and o.batch_size == batch]
+            own = [o for o in clean if o.mode == mode and o.batch_size == batch]
+            mine = [_decode(o) for o in own]
             eager = [_decode(o) for o in clean if o.mode == "eager" and o.batch_size == batch]
             if not mine or len(mine) != len(eager):
                 continue
-            profiled = _profiled(outcomes, mode, batch)
-            rows.append({"mode": mode, "batch": batch, **_timed(mine, eager), **profiled})
+            names = {"mode": mode, "effective": own[-1].effective, "batch": batch}
+            rows.append({**names, **_timed(mine, eager), **_profiled(outcomes, mode, batch)})
     return rows
 
 
