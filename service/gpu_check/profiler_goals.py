@@ -1,4 +1,4 @@
-"""Goals of the section `profiler`: ways to a step's device time agree, and measuring costs hardly anything."""
+"""Goals of the section `profiler`: all ways to a step's device time agree, and measuring costs little."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def test_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "BUFFER_BYTES", (2**20,))
     monkeypatch.setattr(device, "memory_bandwidth", partial(on_cpu, device.memory_bandwidth))
     found = rows_of(tmp_path, device.main)
-    assert list(found) == ["versions", "environment", "bandwidth", "attention"]
+    assert list(found) == ["versions", "environment", "gpu", "bandwidth", "attention"]
     assert found["versions"][0]["packages"]["torch"] == torch.__version__
     assert {"commit", "gpus"} <= found["environment"][0].keys()
     assert found["attention"][0]["backends"].keys() == {"prefill", "decode"}

@@ -21,20 +21,23 @@ BUFFER_BYTES = tuple(2**power for power in (21, 23, 25, 27, 28))
 
 
 def main(rows: Rows) -> None:
-    """Write what is known in seconds."""
-    properties = torch.cuda.get_device_properties(0)
+    """Write what is known in seconds; what needs no CUDA context first, lest making one fails."""
     rows.write(
         "versions",
         python=platform.python_version(),
         packages={name: _version(name) for name in PACKAGES},
         cuda=torch.version.cuda,
-        cudnn=torch.backends.cudnn.version(),
-        gpu=properties.name,
+    )
+    rows.write("environment", **environment())
+    properties = torch.cuda.get_device_properties(0)
+    rows.write(
+        "gpu",
+        name=properties.name,
         capability=[properties.major, properties.minor],
         processors=properties.multi_processor_count,
         memory_bytes=properties.total_memory,
+        cudnn=torch.backends.cudnn.version(),
     )
-    rows.write("environment", **environment())
     for size in BUFFER_BYTES:
         found = memory_bandwidth(torch.device("cuda"), size)
         rows.write("bandwidth", buffer_bytes=found.buffer_bytes, bytes_per_second=found.bytes_per_second)
