@@ -273,3 +273,5 @@ def test_the_table_shows_points_crossovers_and_the_verdict(finding: BudgetFindin
     for word in (*PLAIN, "will compile help me?", finding.budget.bound, "residual", "lower estimate", "≥"):
         assert word in out.getvalue()
     assert "at most" not in out.getvalue()
+    assert "GB/s, read over a buffer of" in out.getvalue()
+    assert "A lower estimate on a CPU" in out.getvalue()
