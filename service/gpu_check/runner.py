@@ -96,12 +96,15 @@ def _end_session(child: subprocess.Popen[bytes], grace_seconds: float) -> None:
     # Nobody is left where the child ended and took all with it.
     with suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
+    # Not for ever: a process that hangs inside a driver cannot be killed, and the next section can still run.
+    with suppress(subprocess.TimeoutExpired):
+        child.wait(grace_seconds)
 
 
-def _verdict(code: int, timed_out: bool, limit_seconds: float, log: Path) -> tuple[How, str]:
-    if timed_out:
-        return "timed out", f"still running after {limit_seconds:.0f} s{_last_line(log)}"
+def _verdict(code: int | None, timed_out: bool, limit_seconds: float, log: Path) -> tuple[How, str]:
+    if timed_out or code is None:
+        lives = "; it could not be killed" if code is None else ""
+        return "timed out", f"still running after {limit_seconds:.0f} s{lives}{_last_line(log)}"
     if code < 0:
         return "killed", f"by {signal.Signals(-code).name}{_last_line(log)}"
     if code:
