@@ -2,6 +2,7 @@
 PYTHON ?= .venv/bin/python
 SYSTEM_PYTHON ?= python3
 READY := .venv/.ready
+PART ?= 1
 # Two workers are what two cores take; tests/conftest.py shares the files among them. No test depends on time.
 IN_PARALLEL := --numprocesses=2 --no-loadscope-reorder
 QUICK := not (compiles or slow or end_to_end or stack or browser or gpu)
@@ -54,8 +55,9 @@ dashboards: $(READY) ## rebuild dashboards/grafana/*.json and docs/metrics.md
 	@.venv/bin/python -m service.front.metrics.page --write
 
 # Takes PYTHON as it is: `make gpu-check PYTHON=python3` installs nothing on a GPU machine that has torch.
-gpu-check: $(if $(filter .venv/bin/python,$(PYTHON)),$(READY)) ## check the CUDA path on a GPU (3 minutes)
-	@$(PYTHON) -m service.cli.gpu_check
+# PART=2, after it: the selftest's CUDA rows, the quick sweep and the studies.
+gpu-check: $(if $(filter .venv/bin/python,$(PYTHON)),$(READY)) ## check the CUDA path on a GPU (10 minutes; then PART=2)
+	@$(PYTHON) -m service.gpu_check --part $(PART)
 
 up: ## the compose stack: service, Prometheus, Grafana
 	docker compose up -d --build --wait

@@ -37,6 +37,14 @@ ALLOWED: dict[str, set[str]] = {
         "models",
         "loadtests",
     },
+    "service.gpu_check": {
+        "service.engine",
+        "service.measure",
+        "service.protocol",
+        "service.statistics",
+        "service.step",
+        "service.front.machine",
+    },
     "service.cli": {
         "service.anatomy",
         "service.engine",

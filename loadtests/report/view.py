@@ -15,6 +15,7 @@ from loadtests.report.fusion_launch import fusion_launch
 from loadtests.report.ladder import ladder
 from loadtests.report.peers_section import peers_section
 from loadtests.report.proof import proof
+from loadtests.report.roofline_section import roofline_section
 from loadtests.report.surroundings import environment, mode_status, reproduce, subject
 from loadtests.report.tables import table
 from loadtests.report.verdict import PLAIN, Findings
@@ -43,6 +44,7 @@ def view(findings: Findings, peers: PeersRun | None = None) -> dict[str, Any]:
         "tables": [table(verdict) for verdict in findings.verdicts],
         "ladder": [*ladder(findings), *([design.absent] if design.absent else [])],
         "designs": design.designs,
+        "roofline": roofline_section(findings),
         "floor_changes": floor_changes(findings),
         "modes": [mode_status(run, mode) for mode in run.plan.modes],
         "environment": list(environment(run)),

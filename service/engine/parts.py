@@ -18,6 +18,7 @@ from service.engine.stack_shares import StackShares
 from service.engine.warmup import Warmup
 from service.protocol.messages import EngineSettings
 from service.protocol.status import EngineStatus, ModeStatus
+from service.step.bandwidth import memory_bandwidth, step_bytes
 from service.step.buffers import Buffers, allocate
 from service.step.calibration import Calibration, twin_inputs
 from service.step.callables import build_step
@@ -41,11 +42,12 @@ class EngineParts:
     no_twin: str | None
 
     def status(self, warm: bool) -> EngineStatus:
-        """The engine's and its machine's status; the null kernel is measured only once it is warm."""
+        """The engine's and its machine's status; what is measured of it only once it is warm."""
         loaded = self.loaded
         config = loaded.model.config
         settings = self.settings
         null_kernel = measure_null_kernel(loaded.device) if warm else None
+        moved = step_bytes(loaded.model, self.buffers[max(self.buffers)])
         return EngineStatus(
             pid=os.getpid(),
             model=settings.model,
@@ -70,6 +72,8 @@ class EngineParts:
             null_kernel_seconds=null_kernel.seconds if null_kernel else None,
             no_null_kernel_graph=null_kernel.no_graph if null_kernel else None,
             attention=self.warmup.attention,
+            memory_bandwidth=memory_bandwidth(loaded.device, moved.weights) if warm else None,
+            step_bytes=moved,
             no_twin=self.no_twin,
             no_stacks=self.warmup.stacks.missing,
             warm=warm,

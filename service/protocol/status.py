@@ -148,6 +148,29 @@ class LinearLayout(msgspec.Struct, frozen=True, kw_only=True):
     step_seconds: dict[str, dict[int, float]] = {}
 
 
+class MemoryBandwidth(msgspec.Struct, frozen=True, kw_only=True):
+    """How fast the device moves memory, over `buffer_bytes`: as many as the weights, within bounds.
+
+    `read` by a CPU's threads; `copy` on CUDA, bytes read and bytes written together. A buffer that fits in
+    caches is moved at their speed, as weights of that size are.
+    """
+
+    kind: Literal["read", "copy"]
+    bytes_per_second: float
+    buffer_bytes: int
+
+
+class StepBytes(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes that a decode step must move: weights once, keys and values per sequence and attended position.
+
+    `activations_per_row` enter and leave the matrix products, per sequence.
+    """
+
+    weights: int
+    cache_per_position: int
+    activations_per_row: int
+
+
 class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
     """The engine and its machine; sent once at start and again whenever a value in it changed.
 
@@ -159,6 +182,7 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
     `null_kernel_seconds` is what one operator without work costs the host on this machine (`alone`), and on
     CUDA one kernel inside a replayed graph (`in_graph`); None until measured. `no_null_kernel_graph` is the
     reason where the latter could not be.
+    `memory_bandwidth` is None until measured. It and `step_bytes` make the roofline of a decode step.
     `profiler_note` says where the profiler slows all later steps, or why that is not known; `no_device_times`
     is the reason where a CUDA device's own times of a step could not be taken.
     `attention` has the backends of eager's attention, checked as the modes become ready.
@@ -184,6 +208,8 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
     linears: LinearLayout | None = None
     memory: dict[str, int] | None = None
     null_kernel_seconds: dict[str, float] | None = None
+    memory_bandwidth: MemoryBandwidth | None = None
+    step_bytes: StepBytes | None = None
     peak_resident_bytes: int | None = None
     no_null_kernel_graph: str | None = None
     attention: list[Attention] = []

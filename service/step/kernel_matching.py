@@ -43,6 +43,11 @@ class StepWork:
     matched: Matched | None = None
     unknown: str | None = None
 
+    @property
+    def kernels(self) -> list[Event]:
+        """The kernels among the items; none where they are not known."""
+        return [item for _, item in self.items if item["cat"] == "kernel"]
+
 
 @dataclass(frozen=True, slots=True)
 class _Ids:
@@ -87,8 +92,11 @@ class _Ids:
         return sorted(found, key=lambda pair: float(pair[1]["ts"]))
 
 
-def match_work(events: Sequence[Event], marks: Sequence[Event]) -> list[StepWork]:
-    """The work of each of `marks`, which are in order of time, from all complete events of their trace."""
+def match_work(events: Sequence[Event], marks: Sequence[Event], way: Matched | None = None) -> list[StepWork]:
+    """The work of each of `marks`, which are in order of time, from all complete events of their trace.
+
+    `way` is for probes that compare both; None: by ids while nothing contradicts them, else by windows.
+    """
     calls = [event for event in events if event.get("cat") in RUNTIME]
     work = sorted((e for e in events if e.get("cat") in DEVICE_WORK), key=lambda item: float(item["ts"]))
     within = [inside(calls, mark) for mark in marks]
@@ -96,7 +104,10 @@ def match_work(events: Sequence[Event], marks: Sequence[Event]) -> list[StepWork
         return [StepWork(own, unknown=NOTHING_RECORDED) for own in within]
     ids = _Ids.of(calls, work)
     windows = _windows(marks, ids)
-    if ids.consistent and _nothing_strays(within, windows, ids):
+    if way is None:
+        trusted = ids.consistent and _nothing_strays(within, windows, ids)
+        way = "correlation" if trusted else "window"
+    if way == "correlation":
         return [_by_id(own, ids) for own in within]
     return [_by_window(own, window, work, ids) for own, window in zip(within, windows, strict=True)]
 

@@ -75,7 +75,7 @@ def _on_device(step: ProfiledStep, found: StepWork) -> ProfiledStep:
     )
     if found.matched is None:
         return counted
-    kernels = [item for _, item in found.items if item["cat"] == "kernel"]
+    kernels = found.kernels
     return replace(
         counted,
         kernels=len(kernels),

@@ -136,6 +136,22 @@ def test_every_mode_is_measured_at_every_bucket_and_its_parts_add_up(finding: Bu
     assert [place.mode for place in finding.crossovers] == PLAIN
 
 
+def test_every_point_is_set_under_the_roof_of_memory(finding: BudgetFinding) -> None:
+    assert finding.bandwidth is not None
+    assert finding.bandwidth.kind == "read"
+    moved: dict[int, list[float]] = {point.batch_size: [] for point in finding.points}
+    for point in finding.points:
+        roof = point.roofline
+        assert (roof is None) == (point.kernel_seconds.value == 0)
+        if roof is not None:
+            attained = roof.bytes_per_step / point.kernel_seconds.value
+            assert roof.share.value == pytest.approx(attained / finding.bandwidth.bytes_per_second)
+            assert roof.share.low <= roof.share.value <= roof.share.high
+            moved[point.batch_size].append(roof.bytes_per_step)
+    # The same work in every mode, and more of it in a larger batch.
+    assert all(len(set(sizes)) <= 1 for sizes in moved.values())
+
+
 def test_the_first_mode_is_as_fast_as_itself(finding: BudgetFinding) -> None:
     assert {point.speedup.value for point in finding.points if point.mode == PLAIN[0]} == {1.0}
 
@@ -257,3 +273,5 @@ def test_the_table_shows_points_crossovers_and_the_verdict(finding: BudgetFindin
     for word in (*PLAIN, "will compile help me?", finding.budget.bound, "residual", "lower estimate", "≥"):
         assert word in out.getvalue()
     assert "at most" not in out.getvalue()
+    assert "GB/s, read over a buffer of" in out.getvalue()
+    assert "A lower estimate on a CPU" in out.getvalue()

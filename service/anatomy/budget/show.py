@@ -5,9 +5,13 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from service.anatomy.budget.study import BatchPoint, BudgetFinding, ModeCrossover
+from service.anatomy.budget.points import BatchPoint, ModeCrossover
+from service.anatomy.budget.study import BudgetFinding
 from service.anatomy.budget.verdict import Budget, Quantity
+from service.measure.roof import bandwidth_text
+from service.protocol.status import MemoryBandwidth
 from service.statistics.intervals import Interval
+from service.statistics.roofline import Roofline
 
 _STYLES = {"launch-bound": "red", "balanced": "yellow", "kernel-bound": "green"}
 
@@ -35,6 +39,8 @@ def show(finding: BudgetFinding, console: Console) -> None:
             f"dispatch: {about} so many times as fast, with this mode's kernels, if one empty operator "
             f"({finding.null_kernel_seconds * 1e6:.1f} µs) were all the host had to issue; {graphs}.[/]"
         )
+    if finding.bandwidth:
+        console.print(f"[dim]{_about_bandwidth(finding.bandwidth, finding.device)}[/]")
 
 
 def _points(points: list[BatchPoint], device: str) -> Table:
@@ -47,6 +53,7 @@ def _points(points: list[BatchPoint], device: str) -> Table:
         "dispatch per sequence",
         "bound",
         "without dispatch",
+        "of bandwidth",
         f"against {points[0].mode}",
         title=f"amortisation on {device}",
     )
@@ -65,9 +72,24 @@ def _points(points: list[BatchPoint], device: str) -> Table:
             f"{point.dispatch_seconds_per_sequence * 1e6:.0f}",
             f"[{_STYLES[point.bound]}]{point.bound}[/] {point.device_bound_index:.0%}",
             f"{least}{point.without_dispatch_speedup:.2f} ×",
+            _share(point.roofline, least),
             f"{point.speedup.value:.2f} × \\[{point.speedup.low:.2f}, {point.speedup.high:.2f}]",
         )
     return table
+
+
+def _share(found: Roofline | None, least: str) -> str:
+    return "–" if found is None else f"{least}{found.share.value:.0%}"
+
+
+def _about_bandwidth(bandwidth: MemoryBandwidth, device: str) -> str:
+    """What `of bandwidth` is a share of, and what caches make of it."""
+    estimate = " A lower estimate on a CPU, where kernel is an upper one." if device == "cpu" else ""
+    return (
+        "Of bandwidth: the bytes that a step must move (weights, keys and values in use, what enters and "
+        f"leaves matrix products) over its kernels, against {bandwidth_text(bandwidth)}. That buffer is as "
+        f"large as the weights: where they fit in caches, so does it.{estimate}"
+    )
 
 
 def _budget(budget: Budget, console: Console) -> None:

@@ -6,24 +6,17 @@ from typing import Annotated
 
 import msgspec
 
+from service.anatomy.budget.points import BatchPoint, ModeCrossover, crossovers, make_point
 from service.anatomy.budget.quantities import Overrides, budget_of
-from service.anatomy.budget.steps import (
-    Key,
-    Steps,
-    disturbed_note,
-    ready_cases,
-    split_steps,
-    time_steps,
-)
+from service.anatomy.budget.steps import Steps, disturbed_note, ready_cases, split_steps, time_steps
 from service.anatomy.budget.verdict import Budget
 from service.anatomy.errors import StudyError
 from service.anatomy.progress import Report
 from service.anatomy.resolve import resolve_bucket, resolve_modes
 from service.measure.cases import Bench
-from service.measure.floors import DispatchSplit
+from service.measure.roof import measure_roof
 from service.protocol.modes import MODES
-from service.statistics.boundedness import Bound, bound, crossover, device_bound_index
-from service.statistics.intervals import Interval, median_interval
+from service.protocol.status import MemoryBandwidth
 from service.step.null_kernel import measure_null_kernel
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]
@@ -47,47 +40,17 @@ class BudgetArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     rounds: Annotated[int, msgspec.Meta(ge=6, le=500)] = 11
 
 
-class BatchPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A decode step of one mode at one batch.
-
-    `without_dispatch_speedup` is the step over its kernels and one empty operator: the gain of removing all
-    other dispatch, on CUDA by a graph. On a CPU `source` is `calibrated`: dispatch is a lower estimate and
-    kernels are an upper one, so that this is a lower bound. It keeps this mode's kernels; compiling may also
-    shorten those. `speedup` is measured, against the first mode. `disturbed`: more than one involuntary
-    context switch in 20 steps (`switches_per_step`), whose time counts as kernel on a CPU.
-    """
-
-    mode: str
-    effective: str
-    batch_size: int
-    step: Interval
-    dispatch_seconds: Interval
-    kernel_seconds: Interval
-    dispatch_seconds_per_sequence: float
-    device_bound_index: float
-    bound: Bound
-    without_dispatch_speedup: float
-    speedup: Interval
-    source: str
-    switches_per_step: float
-    disturbed: bool
-
-
-class ModeCrossover(msgspec.Struct, frozen=True, kw_only=True):
-    """The batch at which kernels take as long as dispatch; `where`: `at`, `below` or `above` all of them."""
-
-    mode: str
-    where: str
-    batch_size: float | None
-
-
 class BudgetFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """Amortisation over batches, the crossover of each mode, and the budget of one step."""
+    """Amortisation over batches, the crossover of each mode, and the budget of one step.
+
+    `bandwidth` is the roof of the points, over a buffer as large as the weights; None without points.
+    """
 
     device: str
     threads: int | None
     rounds: int
     null_kernel_seconds: float
+    bandwidth: MemoryBandwidth | None
     points: list[BatchPoint]
     crossovers: list[ModeCrossover]
     budget: Budget
@@ -110,14 +73,16 @@ def draw_budget(bench: Bench, arguments: BudgetArguments, report: Report) -> Bud
     budget, budget_notes = budget_of(
         bench, (mode, batch), _overrides(arguments), arguments.rounds, steps, splits, report
     )
-    points = [_point(bench, key, steps, splits[key], null) for key in cases]
+    roof = measure_roof(bench) if cases else None
+    points = [make_point(bench, key, steps, splits[key], null, roof) for key in cases] if roof else []
     return BudgetFinding(
         device=bench.device.type,
         threads=bench.settings.threads,
         rounds=arguments.rounds,
         null_kernel_seconds=null,
+        bandwidth=roof.bandwidth if roof else None,
         points=points,
-        crossovers=_crossovers(points),
+        crossovers=crossovers(points),
         budget=budget,
         notes=notes + budget_notes,
     )
@@ -146,39 +111,3 @@ def _modes(bench: Bench, requested: list[str] | None) -> list[str]:
     if requested is None:
         return list(bench.modes)
     return [resolve_modes(bench, mode, "modes")[0] for mode in dict.fromkeys(requested)]
-
-
-def _point(bench: Bench, key: Key, steps: Steps, split: DispatchSplit, null: float) -> BatchPoint:
-    mode, batch = key
-    walls = steps.walls[key]
-    first = next(iter(steps.walls))[0]
-    ratios = [base / own for base, own in zip(steps.walls[first, batch], walls, strict=True)]
-    step = median_interval(walls)
-    dispatch = split.dispatch.value
-    kernel = split.kernel.value
-    index = device_bound_index(kernel, dispatch) or 0.0
-    return BatchPoint(
-        mode=mode,
-        effective=MODES[mode].effect(bench.device.type).name,
-        batch_size=batch,
-        step=step,
-        dispatch_seconds=split.dispatch,
-        kernel_seconds=split.kernel,
-        dispatch_seconds_per_sequence=dispatch / batch,
-        device_bound_index=index,
-        bound=bound(index) or "launch-bound",
-        speedup=median_interval(ratios),
-        source=split.source,
-        without_dispatch_speedup=max(1.0, step.value / (kernel + null)),
-        switches_per_step=steps.switches_per_step[key],
-        disturbed=steps.disturbed(key),
-    )
-
-
-def _crossovers(points: list[BatchPoint]) -> list[ModeCrossover]:
-    found = []
-    for mode in dict.fromkeys(point.mode for point in points):
-        index = {point.batch_size: point.device_bound_index for point in points if point.mode == mode}
-        place = crossover(index)
-        found.append(ModeCrossover(mode=mode, where=place.where, batch_size=place.batch))
-    return found

@@ -14,6 +14,7 @@ from service.anatomy.operators.rows import Copy, Operator, Sync
 from service.anatomy.operators.sources import FusedKernel
 from service.anatomy.operators.wrapper_times import WrapperTimes
 from service.measure.floors import DispatchSplit
+from service.measure.kernel_table import KernelTable
 from service.protocol.messages import Phase
 
 
@@ -53,9 +54,9 @@ class DispatchShare(msgspec.Struct, frozen=True, kw_only=True):
 class OperatorsFinding(msgspec.Struct, frozen=True, kw_only=True):
     """One step. `step_seconds` is the whole step on a CPU; on CUDA it is the time until the call returns.
 
-    `kernels` and `launches` are None on a CPU, and `kernels` where the profiler lost some, with the reason in
-    `no_device`. The fields from `graphs` to
-    `generated_code` are None for modes that are not compiled.
+    `kernels`, `launches` and `kernel_table` are None on a CPU, and `kernels` where the profiler lost some;
+    `no_device` has the reason. The fields from `graphs` to `generated_code` are None for modes that are not
+    compiled.
     `operators_seconds`, which is `operators_share` of `step_seconds`, are spent in the listed calls: as
     profiled, less `event_seconds` per inner event. The rest is Python, binding and composite operators (in
     compiled modes generated code, guards and wrappers); `tail_seconds` of it come after the last call, where
@@ -83,6 +84,7 @@ class OperatorsFinding(msgspec.Struct, frozen=True, kw_only=True):
     syncs: list[Sync]
     kernels: int | None
     launches: int | None
+    kernel_table: KernelTable | None = None
     no_device: str | None
     graphs: int | None = None
     graph_break_count: int | None = None

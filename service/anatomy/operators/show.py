@@ -8,12 +8,13 @@ from rich.table import Table
 from service.anatomy.median_seconds import MedianSeconds
 from service.anatomy.operators.finding import DispatchShare, OperatorsFinding
 from service.anatomy.operators.show_compiled import show_compiled
+from service.anatomy.operators.show_kernels import show_kernels
 
 MICRO = 1e6
 
 
 def show(finding: OperatorsFinding, console: Console) -> None:
-    """Print the step of `finding`, its operators, copies, sync points, compiled code and native functions."""
+    """Print the step of `finding`, its operators, copies, sync points, compiled code and kernels."""
     _head(finding, console)
     _operators(finding, console)
     _copies(finding, console)
@@ -21,6 +22,8 @@ def show(finding: OperatorsFinding, console: Console) -> None:
     if finding.graphs is not None:
         show_compiled(finding, console)
     _native(finding, console)
+    if finding.kernel_table is not None:
+        show_kernels(finding.kernel_table, console)
     for note in finding.notes:
         console.print(f"note: {note}")
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
+import msgspec
+
 from models.served import NoTwin
 from service.anatomy.errors import StudyError
 from service.anatomy.median_seconds import MedianSeconds
@@ -15,6 +17,7 @@ from service.anatomy.operators.device_work import NO_DEVICE, device_work, report
 from service.anatomy.operators.dispatch_keys import thread_keys
 from service.anatomy.operators.finding import DispatchShare, OperatorsArguments, OperatorsFinding
 from service.anatomy.operators.graph_breaks import trace
+from service.anatomy.operators.kernels import NO_KERNELS, kernels_of
 from service.anatomy.operators.native import (
     NativeSamples,
     late,
@@ -70,8 +73,12 @@ def list_operators(bench: Bench, arguments: OperatorsArguments, report: Report) 
     notes = _notes(bench, case, listed, no_floor)
     if native is not None and native.samples and (cut := note_of_cut(sampled)):
         notes.append(cut)
+    kernels = kernels_of(bench, case, report)
+    if kernels is None and bench.device.type == "cuda":
+        notes.append(NO_KERNELS)
     report("calibrating dispatch")
-    return _finding(bench, case, arguments, listed, compiler, native, prepared, notes)
+    found = _finding(bench, case, arguments, listed, compiler, native, prepared, notes)
+    return msgspec.structs.replace(found, kernel_table=kernels)
 
 
 def _native(

@@ -1,0 +1,108 @@
+"""How near decode comes to the bandwidth of memory: the bytes that a step must move, in its kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from loadtests.report.formatting import microseconds, significant, size
+from loadtests.report.plotting import colour
+from loadtests.report.summaries import Summary
+from loadtests.report.verdict import Findings
+from loadtests.report.wording import short_name
+from service.statistics.intervals import Interval
+from service.statistics.roofline import attended_positions, decode_bytes, roofline
+
+
+@dataclass(frozen=True, slots=True)
+class RooflineLine:
+    """One mode at one batch size, per decode step; `share` is of the bandwidth, `span` its interval."""
+
+    batch: int
+    mode: str
+    colour: str
+    moved: str
+    kernel: str
+    attained: str
+    share: str
+    span: str
+
+
+@dataclass(frozen=True, slots=True)
+class RooflineSection:
+    """A sentence on the bandwidth and one line per mode and batch; without lines `sentence` says why."""
+
+    sentence: str
+    lines: tuple[RooflineLine, ...]
+
+
+def roofline_section(findings: Findings) -> RooflineSection:
+    """The section of the main groups of `findings`."""
+    engine = findings.results.run.engine
+    bandwidth, sizes = engine.get("memory_bandwidth"), engine.get("step_bytes")
+    if not bandwidth or not sizes:
+        reason = "Unknown: the service of this run did not record its memory's bandwidth; sweep again."
+        return RooflineSection(reason, ())
+    summaries = [summary for verdict in findings.main for summary in verdict.modes]
+    rate = bandwidth["bytes_per_second"]
+    lines = tuple(line for one in summaries if (line := _line(one, sizes, rate)) is not None)
+    if not lines:
+        return RooflineSection("Unknown: kernel time is not measured here.", ())
+    return RooflineSection(_sentence(bandwidth, findings.upper_estimate), lines)
+
+
+def _line(summary: Summary, sizes: dict[str, Any], rate: float) -> RooflineLine | None:
+    """None where the cell's kernel time or prompt is not known."""
+    steps, kernel = summary.decode.steps, _kernel(summary)
+    if not steps or kernel is None or summary.prompt_tokens is None:
+        return None
+    rows = summary.cell.batch_size
+    moved = decode_bytes(sizes, rows, attended_positions(summary.prompt_tokens / rows, steps))
+    per_step = Interval(kernel.value / steps, kernel.low / steps, kernel.high / steps, kernel.samples)
+    found = roofline(moved, per_step, rate)
+    if found is None:
+        return None
+    return RooflineLine(
+        batch=rows,
+        mode=short_name(summary),
+        colour=colour(summary.cell.mode),
+        moved=size(moved),
+        kernel=microseconds(per_step.value),
+        attained=f"{significant(found.attained.value / 1e9)} GB/s",
+        share=f"{significant(100 * found.share.value)} %",
+        span=f"{significant(100 * found.share.low)}–{significant(100 * found.share.high)}",
+    )
+
+
+def _kernel(summary: Summary) -> Interval | None:
+    """Kernel seconds of decode per request; an estimated dispatch leaves it an interval."""
+    decode = summary.decode
+    if decode.kernel_seconds is None:
+        return None
+    low = high = decode.kernel_seconds
+    ends = (decode.wall_seconds, decode.dispatch_low_seconds, decode.dispatch_high_seconds)
+    if summary.upper_estimate and None not in ends:
+        wall, least, most = (end or 0.0 for end in ends)
+        low, high = max(0.0, wall - most), max(0.0, wall - least)
+    return Interval(decode.kernel_seconds, low, high, summary.requests)
+
+
+def _sentence(bandwidth: dict[str, Any], estimated: bool) -> str:
+    return " ".join(_sentences(bandwidth, estimated))
+
+
+def _sentences(bandwidth: dict[str, Any], estimated: bool) -> Iterator[str]:
+    how = "copied, bytes read and written," if bandwidth["kind"] == "copy" else "read by the engine's threads"
+    buffer, rate = size(bandwidth["buffer_bytes"]), significant(bandwidth["bytes_per_second"] / 1e9)
+    yield (
+        "The bytes that a decode step must move (weights once, keys and values in use, what enters and "
+        f"leaves matrix products) in its kernel time, against {rate} GB/s, {how} over a buffer of {buffer}."
+    )
+    yield "That is as large as the weights, within bounds: where they fit in caches, so does it."
+    if estimated:
+        yield (
+            "An estimate on a CPU: kernel time is what dispatch leaves of the step, an upper estimate, and "
+            "the shares are lower ones."
+        )
+    yield "A low share says that something else bounds the kernels: arithmetic, or their number."

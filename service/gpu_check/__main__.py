@@ -1,0 +1,77 @@
+"""`make gpu-check`: `python -m service.gpu_check [--part 2] [--only SECTION,…] [--seconds N]`.
+
+Results go to `$OUT` if that is set, else to `results/`; compiled code and traces to
+`$LAUNCHBOUND_CACHE_FOLDER` if that is set, else to `.cache/gpu-check`, where the next check finds them warm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from time import gmtime, strftime
+from types import FrameType
+
+NEEDED = ("torch", "msgspec", "rich", "numpy", "scipy", "psutil", "safetensors", "tokenizers")
+
+
+def main(arguments: list[str]) -> int:
+    """Check, write and print; the exit code: 0 good, 1 something failed or cannot be checked, 2 bad input."""
+    options = _options(arguments)
+    if why := _cannot_check():
+        print(f"gpu-check: {why}", file=sys.stderr)
+        return 1
+    # Only now: these imports need the packages just looked for.
+    from rich.console import Console
+
+    from service.gpu_check.check import conclude, run_sections
+    from service.gpu_check.plan import FIRST, second
+
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, _end)
+    base = Path(os.environ.get("OUT") or "results")
+    name = f"gpu-check-part-{options.part}-{strftime('%Y%m%dT%H%M%SZ', gmtime())}"
+    folder = (base / name).resolve()
+    folder.mkdir(parents=True)
+    sections = FIRST if options.part == 1 else second(str(folder))
+    if options.only:
+        known = [section.name for section in sections]
+        if unknown := [name for name in options.only.split(",") if name not in known]:
+            print(f"gpu-check: no section '{unknown[0]}': try some of {', '.join(known)}", file=sys.stderr)
+            return 2
+        sections = tuple(section for section in sections if section.name in options.only.split(","))
+    cache = Path(os.environ.get("LAUNCHBOUND_CACHE_FOLDER") or ".cache/gpu-check")
+    checked = run_sections(sections, folder, cache, options.seconds, lambda line: print(line, flush=True))
+    return conclude(checked, folder, options.part == 1 and not options.only, Console(width=150))
+
+
+def _options(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="gpu-check", description="Check the CUDA path on a GPU.")
+    parser.add_argument("--part", type=int, choices=(1, 2), default=1, help="2: selftest, sweep and studies")
+    parser.add_argument("--only", help="sections, with commas; their goals are then not judged")
+    parser.add_argument("--seconds", type=float, default=570.0, help="limit of all sections together")
+    return parser.parse_args(arguments)
+
+
+def _cannot_check() -> str | None:
+    """Why nothing can be checked here, in one sentence with its remedy; None where it can."""
+    if missing := [name for name in NEEDED if find_spec(name) is None]:
+        return f"{sys.executable} lacks {', '.join(missing)}: install them or give another one as PYTHON="
+    import torch
+
+    if not torch.cuda.is_available():
+        return "torch sees no CUDA device, so nothing can be checked here"
+    return None
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    """As an exception, so that the running section is ended on the way out."""
+    del frame
+    raise SystemExit(128 + number)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

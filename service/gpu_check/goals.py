@@ -1,0 +1,141 @@
+"""What a GPU must show, each with its goal and a verdict from the rows; what was not measured is unknown."""
+
+from __future__ import annotations
+
+from service.gpu_check.goal import BySection, Goal, judged, rows_of
+from service.gpu_check.profiler_goals import attached, instrumentation, sessions
+from service.gpu_check.rows import Row
+
+GRAPHS = "reduce-overhead"
+FIRST_ROW_SECONDS = 60.0
+MOST_SECONDS_COLD, MOST_SECONDS_WARM = 600.0, 300.0
+MOST_MILLISECONDS = 0.35
+STRETCH_MILLISECONDS = 0.22
+LEAST_SHARE = 0.45
+STRETCH_SHARE = 0.60
+
+
+def goals(rows: BySection, started: float, seconds: float, cold: bool) -> list[Goal]:
+    """All of them, of a check of `seconds` from `started` (Unix seconds) on; `cold`: no code cached."""
+    return [
+        _first_row(rows, started),
+        _length(seconds, cold),
+        *(_parity(rows, section) for section in ("ladder", "float32")),
+        _tests(rows),
+        _jobs(rows),
+        _graph_launches(rows),
+        _other_launches(rows),
+        *sessions(rows),
+        attached(rows),
+        instrumentation(rows),
+        _small(rows),
+        _base(rows),
+    ]
+
+
+def _first_row(rows: BySection, started: float) -> Goal:
+    name, goal = "first result on disk", f"≤ {FIRST_ROW_SECONDS:.0f} s"
+    instants = [row["at"] for found in rows.values() for row in found]
+    if not instants:
+        return Goal(name, "none", goal, "missed")
+    seconds = min(instants) - started
+    return Goal(name, f"{seconds:.0f} s", goal, judged(seconds <= FIRST_ROW_SECONDS))
+
+
+def _length(seconds: float, cold: bool) -> Goal:
+    most = MOST_SECONDS_COLD if cold else MOST_SECONDS_WARM
+    name = f"all sections, compile cache {'cold' if cold else 'warm'}"
+    return Goal(name, f"{seconds:.0f} s", f"≤ {most:.0f} s", judged(seconds <= most), decides=False)
+
+
+def _parity(rows: BySection, section: str) -> Goal:
+    dtype = "bfloat16" if section == "ladder" else section
+    name, goal = f"parity with eager, {dtype}", "every mode ready"
+    planned = rows_of(rows, section, "plan")
+    if not planned:
+        return Goal(name, "not measured", goal, "unknown")
+    states = dict.fromkeys(planned[0]["modes"], "never warmed up")
+    states |= {row["mode"]: row["state"] for row in rows_of(rows, section, "mode")}
+    others = [f"{mode}: {state}" for mode, state in states.items() if state != "ready"]
+    found = "; ".join(others) or f"{len(states)} of {len(states)} ready"
+    return Goal(name, found, goal, judged(not others))
+
+
+def _tests(rows: BySection) -> Goal:
+    outcomes = [row["outcome"] for row in rows_of(rows, "tests", "test")]
+    counts = {outcome: outcomes.count(outcome) for outcome in ("passed", "failed", "skipped")}
+    collected = rows_of(rows, "tests", "collected")
+    if not collected:
+        return Goal("tests/gpu", "not collected", "all pass", "unknown")
+    wanted = collected[0]["count"]
+    texts = [f"{count} {outcome}" for outcome, count in counts.items() if count]
+    found = f"of {wanted}: {', '.join(texts) or 'none ran'}"
+    return Goal("tests/gpu", found, "all pass", judged(0 < wanted == counts["passed"]))
+
+
+def _jobs(rows: BySection) -> Goal:
+    name, planned = "jobs of the ladder", rows_of(rows, "ladder", "plan")
+    if not planned:
+        return Goal(name, "not measured", "all well", "unknown")
+    outcomes = [row["outcome"] for row in rows_of(rows, "ladder", "job")]
+    good, wanted = outcomes.count("ok"), planned[0]["jobs"]
+    return Goal(name, f"{good} of {wanted} well", "all well", judged(0 < wanted == good))
+
+
+def _graph_launches(rows: BySection) -> Goal:
+    found: dict[int, float | None] = dict.fromkeys(_planned_batches(rows))
+    found |= {row["batch"]: row["per_step"] for row in rows_of(rows, "ladder", "graph_launches")}
+    text = ", ".join(f"{_number(count)} at batch {batch}" for batch, count in found.items()) or "not measured"
+    known = found and None not in found.values()
+    verdict = judged(all(count == 1 for count in found.values())) if known else "unknown"
+    return Goal(f"{GRAPHS}: graph launches per decode step", text, "1", verdict)
+
+
+def _other_launches(rows: BySection) -> Goal:
+    name, goal = f"{GRAPHS}: other launches per decode step", "≤ 1"
+    cells = [row for row in rows_of(rows, "ladder", "cell") if row["mode"] == GRAPHS]
+    counted = [row for row in cells if None not in (row["launches"], row["graph_launches"])]
+    if not counted or len(counted) < len(_planned_batches(rows)):
+        return Goal(name, f"measured at {len(counted)} batches", goal, "unknown")
+    most = max(row["launches"] - row["graph_launches"] for row in counted)
+    return Goal(name, f"at most {_number(most)}", goal, judged(most <= 1))
+
+
+def _planned_batches(rows: BySection) -> list[int]:
+    planned = rows_of(rows, "ladder", "plan")
+    return list(planned[0]["batches"]) if planned else []
+
+
+def _small(rows: BySection) -> Goal:
+    name = f"small, bfloat16, batch 1, {GRAPHS}: device time per token"
+    goal = f"≤ {MOST_MILLISECONDS} ms (stretch {STRETCH_MILLISECONDS})"
+    row = _size(rows, "small")
+    if row is None or row["device_seconds"] is None:
+        return Goal(name, "not measured", goal, "unknown", decides=False)
+    milliseconds = row["device_seconds"] * 1e3
+    reached = "; stretch reached" if milliseconds <= STRETCH_MILLISECONDS else ""
+    met = judged(milliseconds <= MOST_MILLISECONDS)
+    return Goal(name, f"{milliseconds:.3f} ms{reached}", goal, met, decides=False)
+
+
+def _base(rows: BySection) -> Goal:
+    name = f"base, bfloat16, batch 1, {GRAPHS}: share of copy bandwidth"
+    goal = f"≥ {LEAST_SHARE:.0%} (stretch {STRETCH_SHARE:.0%})"
+    row = _size(rows, "base")
+    if row is None or row["device_roofline"] is None:
+        return Goal(name, "not measured", goal, "unknown", decides=False)
+    share = row["device_roofline"]["share"]["value"]
+    reached = "; stretch reached" if share >= STRETCH_SHARE else ""
+    return Goal(name, f"{share:.0%}{reached}", goal, judged(share >= LEAST_SHARE), decides=False)
+
+
+def _size(rows: BySection, model: str) -> Row | None:
+    wanted = (model, GRAPHS, 1)
+    found = (
+        row for row in rows_of(rows, "sizes", "size") if (row["model"], row["mode"], row["batch"]) == wanted
+    )
+    return next(found, None)
+
+
+def _number(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:g}"

@@ -1,0 +1,102 @@
+"""The GPU's clocks, power and throttling while a section runs, sampled by nvidia-smi (NVML's own client)."""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+SAMPLE_MILLISECONDS = 500
+NUMBERS = ("clocks.sm", "clocks.mem", "power.draw", "temperature.gpu")
+REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
+"""The same field by its newer and its older name; a driver that lacks one refuses the whole query."""
+
+REASON_BITS = {
+    0x1: "idle",
+    0x2: "application clocks",
+    0x4: "software power cap",
+    0x8: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "hardware power brake",
+    0x100: "display clocks",
+}
+"""`nvmlClocksEventReason…` of NVML's header."""
+
+
+def query_of() -> tuple[list[str], str | None]:
+    """The nvidia-smi command that this driver understands, and why there is none where there is not."""
+    why = ""
+    for reason in REASONS:
+        fields = ",".join(("uuid", *NUMBERS, reason))
+        command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return [], f"nvidia-smi does not run here: {error}"
+        if done.returncode == 0:
+            return command, None
+        why = (done.stdout + done.stderr).strip()[-120:]
+    return [], f"nvidia-smi refuses the query: {why}"
+
+
+@contextmanager
+def watched(command: list[str], file: Path) -> Iterator[None]:
+    """Within: sampled into `file`; nothing where `command` is empty."""
+    if not command:
+        yield
+        return
+    with file.open("wb") as out:
+        process = subprocess.Popen(
+            [*command, f"--loop-ms={SAMPLE_MILLISECONDS}"], stdout=out, stderr=subprocess.DEVNULL
+        )
+        try:
+            yield
+        finally:
+            process.kill()
+            process.wait()
+
+
+def summary(file: Path) -> list[dict[str, Any]]:
+    """Per GPU in `file`: least, median and most of each number, and every throttle reason seen.
+
+    Empty where nothing was sampled. What the GPU does not report ([N/A]) is left out.
+    """
+    by_gpu: dict[str, list[list[str]]] = {}
+    if file.exists():
+        for line in csv.reader(file.read_text(errors="replace").splitlines(), skipinitialspace=True):
+            if len(line) == len(NUMBERS) + 2:
+                by_gpu.setdefault(line[0], []).append(line[1:])
+    return [{"gpu": gpu, "samples": len(lines), **_of(lines)} for gpu, lines in by_gpu.items()]
+
+
+def _of(lines: list[list[str]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for place, name in enumerate(NUMBERS):
+        values = [value for line in lines if (value := _number(line[place])) is not None]
+        if values:
+            found[name] = {"least": min(values), "median": median(values), "most": max(values)}
+    bits = 0
+    for line in lines:
+        bits |= _bits(line[-1])
+    found["reasons"] = [text for bit, text in REASON_BITS.items() if bits & bit]
+    return found
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _bits(text: str) -> int:
+    try:
+        return int(text, 16)
+    except ValueError:
+        return 0

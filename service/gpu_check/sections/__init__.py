@@ -1,0 +1,1 @@
+"""What `make gpu-check` examines, a module per section; each is run as a process and writes rows."""

@@ -1,0 +1,97 @@
+"""The kernels of a step by name: how many, how long, and which take no longer than a kernel without work."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from statistics import median
+
+import msgspec
+
+from service.measure.cases import Bench, Case
+from service.measure.rounds import Log
+from service.step.kernel_matching import busy_microseconds, match_work
+from service.step.profiling import record_steps
+from service.step.trace import Event, complete_events, step_marks
+
+STEPS = 7
+NAME_CHARACTERS = 160
+
+NEAR_NULL = 2.0
+"""A kernel that takes less than so many times the null kernel is called near it: it does hardly any work."""
+
+
+class KernelRow(msgspec.Struct, frozen=True, kw_only=True):
+    """All kernels of one name. `seconds` are per step, `share` is of all kernels' time.
+
+    `null_times`: how many times as long as the null kernel one of them takes; None where that is unknown.
+    """
+
+    name: str
+    per_step: float
+    seconds: float
+    share: float
+    null_times: float | None
+
+
+class KernelTable(msgspec.Struct, frozen=True, kw_only=True):
+    """The kernels of one step, the longest in sum first, from `steps` profiled ones with as many kernels.
+
+    `left_out` steps had another number of kernels, or unknown ones: some were lost. `busy_seconds` is the
+    median step's, with kernels that overlap counted once. `null_kernel_seconds` is the device's time for a
+    kernel without work inside a replayed graph; `near_null_share` the share of kernel time in kernels that
+    take less than twice that.
+    """
+
+    rows: list[KernelRow]
+    kernels: int
+    busy_seconds: float
+    steps: int
+    left_out: int
+    null_kernel_seconds: float | None
+    near_null_share: float | None
+
+
+def table_of(by_step: Sequence[Sequence[Event]], null_seconds: float | None) -> KernelTable | None:
+    """The table over profiled steps, each the list of its kernels; None where there are no kernels at all.
+
+    Of the steps, those with the most frequent number of kernels count (the larger number on a tie).
+    """
+    counts = Counter(len(kernels) for kernels in by_step if kernels)
+    if not counts:
+        return None
+    usual = max(counts, key=lambda count: (counts[count], count))
+    chosen = [kernels for kernels in by_step if len(kernels) == usual]
+    durations: dict[str, list[float]] = defaultdict(list)
+    for kernel in (kernel for kernels in chosen for kernel in kernels):
+        durations[kernel["name"][:NAME_CHARACTERS]].append(kernel["dur"] / 1e6)
+    total = sum(map(sum, durations.values()))
+    rows = [_row(name, found, len(chosen), total, null_seconds) for name, found in durations.items()]
+    near = sum(row.share for row in rows if row.null_times is not None and row.null_times < NEAR_NULL)
+    busy = [busy_microseconds(kernels) / 1e6 for kernels in chosen]
+    return KernelTable(
+        rows=sorted(rows, key=lambda row: row.seconds, reverse=True),
+        kernels=usual,
+        busy_seconds=median(busy),
+        steps=len(chosen),
+        left_out=len(by_step) - len(chosen),
+        null_kernel_seconds=null_seconds,
+        near_null_share=None if null_seconds is None else near,
+    )
+
+
+def kernel_table(bench: Bench, case: Case, null_seconds: float | None, report: Log) -> KernelTable | None:
+    """Profile a few steps of `case` on CUDA, one at a time; None where the profiler saw no kernels."""
+    report("profiling kernels")
+    events = complete_events(record_steps(bench.device, case.call, STEPS))
+    return table_of([work.kernels for work in match_work(events, step_marks(events))], null_seconds)
+
+
+def _row(name: str, found: list[float], steps: int, total: float, null_seconds: float | None) -> KernelRow:
+    return KernelRow(
+        name=name,
+        per_step=len(found) / steps,
+        seconds=sum(found) / steps,
+        share=sum(found) / total if total else 0.0,
+        null_times=sum(found) / len(found) / null_seconds if null_seconds else None,
+    )

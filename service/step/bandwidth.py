@@ -1,0 +1,92 @@
+"""The roof of a decode step: how fast this device moves memory, and how many bytes a step must move."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter_ns
+
+import torch
+from torch import nn
+
+from service.protocol.status import MemoryBandwidth, StepBytes
+from service.step.buffers import Buffers
+from service.step.cold_cache import weights_by_reader
+from service.step.process_state import mapped_blocks
+
+MOST_BYTES = 256 * 2**20
+"""No larger a buffer is moved: it is beyond every cache, so that larger ones move no slower."""
+
+LEAST_BYTES = 2**20
+PASSES = 12
+COPIES = 20
+"""Queued behind each other on CUDA, so that the host's launches are not part of the time."""
+
+QUEUE_CYCLES = 4_000_000
+"""Of the device's clock, about 2 ms: longer than the host takes to queue COPIES copies."""
+
+
+def memory_bandwidth(device: torch.device, weight_bytes: int) -> MemoryBandwidth:
+    """Bandwidth over a buffer as large as the weights, so that it lies in the caches as far as they do.
+
+    The fastest of PASSES passes: a roof that was measured too low would flatter every step under it.
+    """
+    size = min(max(weight_bytes, LEAST_BYTES), MOST_BYTES)
+    if device.type == "cuda":
+        # Of a device that is nearly full only a part, so that measuring ends no engine.
+        size = min(size, max(LEAST_BYTES, torch.cuda.mem_get_info(device)[0] // 4))
+        return MemoryBandwidth(kind="copy", bytes_per_second=_copied(device, size), buffer_bytes=size)
+    # Kept pages would stay with the process: see `keep_freed_memory`.
+    with mapped_blocks():
+        rate = _read(size)
+    return MemoryBandwidth(kind="read", bytes_per_second=rate, buffer_bytes=size)
+
+
+def step_bytes(model: nn.Module, buffers: Buffers) -> StepBytes:
+    """What a decode step of `model` must move, in bytes; see `statistics.roofline.decode_bytes`.
+
+    Weights are those of matrix products, each counted once; norms, a thousandth of them, and embeddings, of
+    which a step reads one row per token, are left out. `buffers` are those of any bucket.
+    """
+    cache = [tensor for pair in buffers.cache for tensor in pair]
+    linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    return StepBytes(
+        weights=sum(weights_by_reader(model).values()),
+        cache_per_position=sum(tensor[0, 0].numel() * tensor.element_size() for tensor in cache),
+        activations_per_row=sum(
+            (linear.in_features + linear.out_features) * linear.weight.element_size() for linear in linears
+        ),
+    )
+
+
+def _read(size: int) -> float:
+    """Bytes per second of the fastest read of `size` bytes by the threads that run the steps.
+
+    A sum is the fastest of torch's and numpy's readers of one buffer, within caches and beyond them.
+    """
+    buffer = torch.ones(size // 4, dtype=torch.float32)
+    return max(_rate(size, lambda: buffer.sum()) for _ in range(PASSES))
+
+
+def _rate(size: int, action: Callable[[], object]) -> float:
+    began = perf_counter_ns()
+    action()
+    return size * 1e9 / (perf_counter_ns() - began)
+
+
+def _copied(device: torch.device, size: int) -> float:
+    """Bytes per second, read and written, of the fastest queue of copies from one half to the other."""
+    source = torch.ones(size // 2, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    rates: list[float] = []
+    for _ in range(PASSES):
+        torch.cuda._sleep(QUEUE_CYCLES)
+        start.record()
+        for _ in range(COPIES):
+            target.copy_(source)
+        end.record()
+        end.synchronize()
+        rates.append(2 * source.numel() * COPIES / (start.elapsed_time(end) / 1e3))
+    del source, target
+    torch.cuda.empty_cache()
+    return max(rates)

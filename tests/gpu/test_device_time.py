@@ -1,0 +1,59 @@
+"""The device's own numbers: queued replays, the kernel table, and the bandwidth they are held against."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from service.measure.cases import Bench
+from service.measure.kernel_table import kernel_table
+from service.measure.roof import measure_roof
+from service.protocol.messages import EngineSettings
+from service.statistics.intervals import Interval
+from service.step.bandwidth import memory_bandwidth
+from service.step.device_time import CudaQueue, device_time
+from service.step.null_kernel import measure_null_kernel
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+MODE = "reduce-overhead"
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    cache = str(tmp_path_factory.mktemp("cache"))
+    settings = EngineSettings(
+        address="", device="cuda", modes=[MODE], batch_sizes=[4], linears="aten", cache_folder=cache
+    )
+    return Bench(settings)
+
+
+def test_a_small_buffer_is_copied_no_slower_than_a_large_one() -> None:
+    """Caches: else the roof over a small model would be too low. A quarter is left for the ramp."""
+    small, large = (memory_bandwidth(torch.device("cuda"), size) for size in (2**24, 2**28))
+    assert small.kind == large.kind == "copy"
+    assert small.bytes_per_second > 0.25 * large.bytes_per_second
+
+
+def test_kernels_of_a_replay_take_no_longer_than_the_replay(bench: Bench) -> None:
+    case = bench.case(MODE, 4)
+    queued = device_time(CudaQueue(), case.call, "decode", 4)
+    assert not queued.upper_bound
+    table = kernel_table(
+        bench, case, measure_null_kernel(bench.device).seconds["in_graph"], lambda line: None
+    )
+    assert table is not None
+    assert table.left_out <= table.steps
+    assert table.kernels > 1
+    assert 0 < table.busy_seconds < 1.25 * queued.seconds
+    assert sum(row.share for row in table.rows) == pytest.approx(1)
+
+
+def test_no_step_moves_its_bytes_many_times_faster_than_memory(bench: Bench) -> None:
+    case = bench.case(MODE, 4)
+    seconds = device_time(CudaQueue(), case.call, "decode", 4).seconds
+    found = measure_roof(bench).over(4, Interval(seconds, seconds, seconds, 1))
+    assert found is not None
+    assert 0 < found.share.value < 2

@@ -1,0 +1,181 @@
+"""Every section from its first row to its last, on a CPU that stands in for the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from service.gpu_check.rows import Row, Rows, read_rows
+from service.gpu_check.sections import device, ladder, profiler, sizes
+from service.protocol.messages import EngineSettings
+from service.step import profiling
+from service.step.trace import Event, step_marks
+from tests.step.made_traces import call, kernel
+
+pytestmark = pytest.mark.slow
+KERNELS = 3
+
+host_events = profiling.chrome_events
+
+
+class HostEvent:
+    """A CUDA event by the host's clock: here nothing runs beside it."""
+
+    def __init__(self, enable_timing: bool = False) -> None:
+        del enable_timing
+        self._at = 0.0
+
+    def record(self) -> None:
+        self._at = perf_counter()
+
+    def synchronize(self) -> None:
+        pass
+
+    def query(self) -> bool:
+        return False  # as if all calls had been queued before the device began with them
+
+    def elapsed_time(self, end: HostEvent) -> float:
+        return (end._at - self._at) * 1e3
+
+
+def with_kernels(session: Any) -> list[Event]:
+    """The session's events; in every mark some launches with kernels of 1 µs, before it one that separates."""
+    events = host_events(session)
+    for place, mark in enumerate(step_marks(events)):
+        begin, number = mark["ts"], 100 * (place + 1)
+        events += [call("cudaLaunchKernel", begin - 1e-3, number), kernel("put", begin - 5, number)]
+        for n in range(KERNELS):
+            events.append(call("cudaLaunchKernel", begin, number + 1 + n))
+            events.append(kernel(f"k{n}", begin + 2 * n, number + 1 + n, 1.0))
+    return events
+
+
+@pytest.fixture(autouse=True)
+def cpu_for_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    threads = torch.get_num_threads()
+    monkeypatch.setenv("LAUNCHBOUND_CACHE_FOLDER", str(tmp_path / "cache"))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr("service.step.loaded_model.choose_device", lambda requested: torch.device("cpu"))
+    monkeypatch.setattr(profiling, "chrome_events", with_kernels)
+    fakes: dict[str, object] = {
+        "Event": HostEvent,
+        "synchronize": lambda: None,
+        "_sleep": lambda cycles: None,
+        "empty_cache": lambda: None,
+        "mem_get_info": lambda device: (2**30, 2**30),
+        "get_device_properties": lambda number: SimpleNamespace(
+            name="a GPU", major=9, minor=0, multi_processor_count=132, total_memory=2**37
+        ),
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    yield
+    torch.compiler.set_stance("default")
+    torch.set_num_threads(threads)
+
+
+def rows_of(folder: Path, section: Callable[[Rows], object]) -> dict[str, list[Row]]:
+    rows = Rows(folder / "rows.jsonl")
+    section(rows)
+    found, garbage = read_rows(rows.path)
+    assert garbage == 0
+    kinds: dict[str, list[Row]] = {}
+    for row in found:
+        kinds.setdefault(row["kind"], []).append(row)
+    return kinds
+
+
+def on_cpu(function: Callable[..., Any], where: torch.device, *arguments: Any) -> Any:
+    """`function` of a CPU, in place of the device it was called for."""
+    del where
+    return function(torch.device("cpu"), *arguments)
+
+
+def plain(**fields: Any) -> EngineSettings:
+    """The settings of a section, of the smallest model and without a layout chosen by timing."""
+    return EngineSettings(**{**fields, "model": "tiny", "dtype": "float32", "linears": "aten"})
+
+
+def test_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "EngineSettings", plain)
+    monkeypatch.setattr(device, "BUFFER_BYTES", (2**20,))
+    monkeypatch.setattr(device, "memory_bandwidth", partial(on_cpu, device.memory_bandwidth))
+    found = rows_of(tmp_path, device.main)
+    assert list(found) == ["versions", "environment", "gpu", "bandwidth", "attention"]
+    assert found["versions"][0]["packages"]["torch"] == torch.__version__
+    assert {"commit", "gpus"} <= found["environment"][0].keys()
+    assert found["attention"][0]["backends"].keys() == {"prefill", "decode"}
+
+
+def test_profiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profiler, "EngineSettings", plain)
+    monkeypatch.setattr(profiler, "MODE", "inference_mode")
+    monkeypatch.setattr(profiler, "BATCH", 1)
+    monkeypatch.setattr(profiler, "CALLS", 5)
+    monkeypatch.setattr(profiler, "ROUNDS", 7)
+    monkeypatch.setattr(profiler, "STEPS_PER_ROUND", 2)
+    monkeypatch.setattr(profiler, "new_meter", partial(on_cpu, profiler.new_meter))
+    found = rows_of(tmp_path, profiler.main)
+    assert [row["when"] for row in found["unprofiled"]] == [
+        "before the first session",
+        "after session 1",
+        "after session 4",
+    ]
+    assert [row["kernels_by_window"] for row in found["session"]] == [[KERNELS] * profiler.STEPS] * 4
+    assert found["instrumentation"][0]["low"] is not None
+    assert len(list(tmp_path.glob("*.trace.json.gz"))) == 4
+    assert found["null_kernel"]
+
+
+def test_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sizes, "EngineSettings", plain)
+    monkeypatch.setattr(sizes, "MODES", ("inference_mode",))
+    monkeypatch.setattr(sizes, "BATCHES", [1, 2])
+    monkeypatch.setattr(sizes, "STEPS", 3)
+    found = rows_of(tmp_path, sizes.main)
+    assert [(row["model"], row["batch"]) for row in found["size"]] == [
+        ("small", 1),
+        ("base", 1),
+        ("small", 2),
+        ("base", 2),
+    ]
+    for row in found["size"]:
+        assert row["kernels"]["kernels"] == KERNELS
+        assert row["kernels"]["busy_seconds"] == pytest.approx(KERNELS * 1e-6)
+        assert row["device_roofline"]["share"]["low"] > 0
+        assert row["kernel_roofline"]["share"]["value"] > 0
+    moved = [row["device_roofline"]["bytes_per_step"] for row in found["size"]]
+    assert moved[0] < moved[2]
+    assert [row["model"] for row in found["roof"]] == ["small", "base"]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_ladder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
+    monkeypatch.setattr(ladder, "EngineSettings", plain)
+    monkeypatch.setattr(ladder, "default_modes", lambda: ["eager", "inference_mode"])
+    monkeypatch.setattr(ladder, "GRAPHS", "inference_mode")
+    monkeypatch.setattr(ladder, "BATCHES", [1, 2])
+    monkeypatch.setattr(ladder, "ROUNDS", 6)
+    monkeypatch.setattr(ladder, "NEW_TOKENS", 4)
+    found = rows_of(tmp_path, lambda rows: ladder.main(rows, dtype))
+    assert {row["mode"] for row in found["mode"] if row["state"] == "ready"} == {"eager", "inference_mode"}
+    if dtype == "float32":
+        assert list(found) == ["plan", "mode"]
+        return
+    assert len(found["job"]) == found["plan"][0]["jobs"] == 7 * 2 * 2
+    assert {row["outcome"] for row in found["job"]} == {"ok"}
+    assert [(row["mode"], row["batch"]) for row in found["cell"]] == [
+        ("eager", 1),
+        ("eager", 2),
+        ("inference_mode", 1),
+        ("inference_mode", 2),
+    ]
+    assert all(row["kernels"] is None for row in found["cell"])
+    assert {row["batch"] for row in found["graph_launches"]} == {1, 2}

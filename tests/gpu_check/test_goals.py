@@ -1,0 +1,216 @@
+"""Verdicts from rows as a GPU would write them: each goal can be met, missed, and unknown."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from service.gpu_check.goal import Goal
+from service.gpu_check.goals import goals
+from service.gpu_check.tables import show_cells, show_goals, show_sizes
+
+Rows = dict[str, list[dict[str, Any]]]
+STARTED = 1000.0
+
+
+def session(number: int, by_id: float | None = 4e-4, by_window: float = 4e-4) -> dict[str, Any]:
+    return {
+        "kind": "session",
+        "at": 1100.0,
+        "session": number,
+        "busy_seconds_by_id": [by_id] * 5,
+        "busy_seconds_by_window": [by_window] * 5,
+        "span_seconds_by_window": [5e-4] * 5,
+    }
+
+
+def size(model: str, seconds: float, share: float) -> dict[str, Any]:
+    interval = {"value": share, "low": share, "high": share}
+    return {
+        "kind": "size",
+        "at": 1300.0,
+        "model": model,
+        "mode": "reduce-overhead",
+        "batch": 1,
+        "wall_seconds": seconds * 1.1,
+        "dispatch_seconds": 5e-5,
+        "device_seconds": seconds,
+        "device_roofline": {"share": interval},
+        "kernels": {"kernels": 120},
+    }
+
+
+def mode(name: str, state: str = "ready") -> dict[str, Any]:
+    return {"kind": "mode", "at": 1200.0, "mode": name, "state": state}
+
+
+def cell(batch: int) -> dict[str, Any]:
+    return {
+        "kind": "cell",
+        "at": 1250.0,
+        "mode": "reduce-overhead",
+        "effective": "reduce-overhead",
+        "batch": batch,
+        "step_seconds": 6e-4,
+        "dispatch_seconds": 9e-5,
+        "span_seconds": 5e-4,
+        "kernel_seconds": 4e-4,
+        "kernels": 90,
+        "launches": 2,
+        "graph_launches": 1,
+        "speedup": 3.0,
+        "low": 2.9,
+        "high": 3.1,
+    }
+
+
+GOOD: Rows = {
+    "device": [{"kind": "versions", "at": 1012.0}],
+    "profiler": [
+        {"kind": "unprofiled", "at": 1090.0, "queued_seconds": 5e-4, "dispatch_seconds": 9e-5},
+        {"kind": "unprofiled", "at": 1091.0, "queued_seconds": 5e-4, "dispatch_seconds": 9.1e-5},
+        {"kind": "instrumentation", "at": 1095.0, "value": 1.004, "low": 1.001, "high": 1.008},
+        *(session(number) for number in (1, 2, 3, 4)),
+    ],
+    "tests": [
+        {"kind": "collected", "at": 1140.0, "count": 1},
+        {"kind": "test", "at": 1150.0, "outcome": "passed"},
+    ],
+    "ladder": [
+        {"kind": "plan", "at": 1160.0, "modes": ["eager", "reduce-overhead"], "batches": [1], "jobs": 1},
+        {"kind": "job", "at": 1240.0, "outcome": "ok"},
+        mode("eager", "warming"),
+        mode("eager"),
+        mode("reduce-overhead"),
+        cell(1),
+        {"kind": "graph_launches", "at": 1260.0, "batch": 1, "per_step": 1},
+    ],
+    "sizes": [size("small", 2e-4, 0.5), size("base", 9e-4, 0.62)],
+    "float32": [{"kind": "plan", "at": 1400.0, "modes": ["eager"]}, mode("eager")],
+}
+
+
+def judged(change: Callable[[Rows], None] = lambda rows: None) -> dict[str, Goal]:
+    rows = deepcopy(GOOD)
+    change(rows)
+    return {goal.name: goal for goal in goals(rows, STARTED, seconds=500.0, cold=True)}
+
+
+def test_good_rows_meet_every_goal() -> None:
+    assert {goal.verdict for goal in judged().values()} == {"met"}
+
+
+@pytest.mark.parametrize("section", GOOD)
+def test_what_a_section_did_not_measure_is_unknown_and_never_met(section: str) -> None:
+    found = judged(lambda rows: rows.pop(section))
+    lost = {name for name, goal in found.items() if goal.verdict != "met"}
+    missing = judged().keys() - found.keys()
+    assert lost or missing
+    assert not [goal for name, goal in found.items() if name in lost and goal.decides and goal.holds]
+
+
+def replace(section: str, kind: str, **fields: Any) -> Callable[[Rows], None]:
+    def change(rows: Rows) -> None:
+        for row in rows[section]:
+            if row["kind"] == kind:
+                row |= fields
+
+    return change
+
+
+LAUNCHES = "reduce-overhead: graph launches per decode step"
+OTHERS = "reduce-overhead: other launches per decode step"
+INSTRUMENTATION = "instrumentation full / off, decode step"
+WINDOWS = "kernels by window, sessions over the first"
+SPAN = "a step's span by window over queued replays"
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "verdict"),
+    [
+        (replace("device", "versions", at=1070.0), "first result on disk", "missed"),
+        (replace("ladder", "mode", state="failed"), "parity with eager, bfloat16", "missed"),
+        (replace("float32", "mode", state="failed"), "parity with eager, float32", "missed"),
+        (replace("tests", "test", outcome="failed"), "tests/gpu", "missed"),
+        (replace("tests", "test", outcome="skipped"), "tests/gpu", "missed"),
+        (replace("tests", "collected", count=2), "tests/gpu", "missed"),
+        (replace("ladder", "plan", modes=["eager", "compiled"]), "parity with eager, bfloat16", "missed"),
+        (replace("ladder", "plan", jobs=2), "jobs of the ladder", "missed"),
+        (replace("ladder", "job", outcome="error"), "jobs of the ladder", "missed"),
+        (replace("ladder", "plan", batches=[1, 8]), LAUNCHES, "unknown"),
+        (replace("ladder", "plan", batches=[1, 8]), OTHERS, "unknown"),
+        (lambda rows: rows["profiler"].pop(), WINDOWS, "unknown"),
+        (lambda rows: rows["profiler"].pop(), SPAN, "unknown"),
+        (replace("ladder", "graph_launches", per_step=0), LAUNCHES, "missed"),
+        (replace("ladder", "graph_launches", per_step=None), LAUNCHES, "unknown"),
+        (replace("ladder", "cell", launches=3), OTHERS, "missed"),
+        (replace("ladder", "cell", launches=None), OTHERS, "unknown"),
+        (replace("profiler", "instrumentation", low=1.02, high=1.05), INSTRUMENTATION, "missed"),
+        (replace("profiler", "instrumentation", high=1.03), INSTRUMENTATION, "undecided"),
+        (replace("profiler", "instrumentation", high=None), INSTRUMENTATION, "unknown"),
+        (replace("profiler", "unprofiled", queued_seconds=6e-4), SPAN, "missed"),
+        (replace("profiler", "session", span_seconds_by_window=[None] * 5), SPAN, "unknown"),
+        (lambda rows: rows["profiler"].append(session(4, by_window=3e-4)), WINDOWS, "missed"),
+    ],
+)
+def test_a_goal_that_is_not_met_decides(change: Callable[[Rows], None], name: str, verdict: str) -> None:
+    goal = judged(change)[name]
+    assert goal.verdict == verdict
+    assert not goal.holds
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (replace("sizes", "size", device_seconds=5e-4), "small, bfloat16, batch 1"),
+        (replace("sizes", "size", device_roofline={"share": {"value": 0.3}}), "base, bfloat16, batch 1"),
+        (
+            lambda rows: rows["profiler"][1].update(dispatch_seconds=2e-4),
+            "dispatch after profiler sessions over before",
+        ),
+        (
+            lambda rows: rows["profiler"].append(session(2, by_id=1e-5)),
+            "kernels by id over those by window, s",
+        ),
+    ],
+)
+def test_speed_and_ids_are_judged_but_only_inform(change: Callable[[Rows], None], name: str) -> None:
+    missed = [goal for goal in judged(change).values() if goal.verdict == "missed"]
+    assert [goal.name.startswith(name) for goal in missed] == [True]
+    assert missed[0].holds
+
+
+def test_a_warm_check_has_less_time_than_a_cold_one() -> None:
+    cold, warm = (
+        next(goal for goal in goals(GOOD, STARTED, 500.0, cold) if goal.name.startswith("all sections"))
+        for cold in (True, False)
+    )
+    assert (cold.verdict, warm.verdict) == ("met", "missed")
+
+
+def test_kernels_without_ids_are_unknown_and_not_a_ratio_of_nothing() -> None:
+    found = judged(lambda rows: rows["profiler"].append(session(3, by_id=None)))
+    assert found["kernels by id over those by window, session 3"].verdict == "unknown"
+
+
+def test_tables_show_what_was_found_and_dashes_for_what_was_not() -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=150)
+    rows = deepcopy(GOOD)
+    replace("ladder", "cell", kernel_seconds=None, low=None, high=None)(rows)
+    fallen_back = cell(8) | {"effective": "compiled"}
+    show_cells(console, [*rows["ladder"], fallen_back])
+    show_sizes(console, rows["sizes"])
+    show_goals(console, list(judged().values()))
+    text = out.getvalue()
+    assert "–" in text
+    assert "reduce-overhead (ran compiled)" in text
+    assert "62%" in text
+    assert "stretch reached" in text
+    assert "1.004 [1.001, 1.008]" in text
+    assert "met (informs)" in text

@@ -1,0 +1,80 @@
+"""Clocks and throttling while a section runs: what nvidia-smi says, and why nothing is known without it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from service.gpu_check.gpu_watch import query_of, summary, watched
+
+LINES = """\
+GPU-a, 1980, 2619, 310.50, 41, 0x0000000000000000
+GPU-a, 1200, 2619, 690.00, 71, 0x0000000000000024
+GPU-b, [N/A], 2619, [N/A], 30, [N/A]
+not a line
+GPU-a, 1755, 2619, 500.00, 60, 0x0000000000000004
+"""
+
+
+def fake_nvidia_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    path = folder / "nvidia-smi"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+
+
+def test_clocks_power_and_every_reason_are_summed_up_per_gpu(tmp_path: Path) -> None:
+    (tmp_path / "clocks.csv").write_text(LINES)
+    first, second = summary(tmp_path / "clocks.csv")
+    assert (first["gpu"], first["samples"]) == ("GPU-a", 3)
+    assert first["clocks.sm"] == {"least": 1200, "median": 1755, "most": 1980}
+    assert first["power.draw"]["most"] == 690
+    assert first["reasons"] == ["software power cap", "software thermal slowdown"]
+    assert "clocks.sm" not in second
+    assert second["reasons"] == []
+
+
+def test_without_samples_there_is_no_summary(tmp_path: Path) -> None:
+    assert summary(tmp_path / "none.csv") == []
+
+
+def test_without_nvidia_smi_the_reason_is_said_and_the_section_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    command, why = query_of()
+    assert command == []
+    assert why is not None
+    assert "nvidia-smi does not run here" in why
+    with watched(command, tmp_path / "clocks.csv"):
+        pass
+    assert not (tmp_path / "clocks.csv").exists()
+
+
+def test_an_older_driver_is_asked_by_the_older_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse = 'case "$1" in *clocks_event_reasons*) echo "not a valid field"; exit 2;; esac; exit 0'
+    fake_nvidia_smi(tmp_path, monkeypatch, refuse)
+    command, why = query_of()
+    assert why is None
+    assert "clocks_throttle_reasons.active" in command[1]
+
+
+def test_a_driver_that_refuses_both_names_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_nvidia_smi(tmp_path, monkeypatch, 'echo "driver mismatch"; exit 9')
+    assert query_of() == ([], "nvidia-smi refuses the query: driver mismatch")
+
+
+def test_samples_are_taken_for_as_long_as_the_section_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = tmp_path / "told"
+    os.mkfifo(told)
+    line = LINES.splitlines()[0]
+    loops = f'case "$*" in *--loop-ms*) echo "{line}"; echo x > "{told}"; read never < "{told}";; esac'
+    fake_nvidia_smi(tmp_path, monkeypatch, loops)
+    command, _ = query_of()
+    with watched(command, tmp_path / "clocks.csv"):
+        assert told.read_text() == "x\n"
+    assert summary(tmp_path / "clocks.csv")[0]["samples"] == 1

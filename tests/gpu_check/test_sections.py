@@ -1,0 +1,115 @@
+"""The sections' own arithmetic and plan, as far as it needs no GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+import service.gpu_check.__main__ as command
+from service.gpu_check.plan import FIRST, second
+from service.gpu_check.rows import PATH_VARIABLE, Rows, read_rows
+from service.gpu_check.sections.attention import attention_backends
+from service.gpu_check.sections.profiler import session_fields
+from tests.step.made_traces import KERNELS, graph_id, replays
+from tests.support.anatomy_bench import small_bench
+
+
+def test_the_order_is_that_of_information() -> None:
+    assert [section.name for section in FIRST] == [
+        "device",
+        "profiler",
+        "tests",
+        "ladder",
+        "sizes",
+        "float32",
+    ]
+
+
+def test_every_sections_module_exists() -> None:
+    modules = [section.command[1] for section in FIRST]
+    assert all(find_spec(module) for module in modules)
+
+
+@pytest.mark.slow
+def test_the_second_part_runs_verbs_that_exist() -> None:
+    for section in second("folder"):
+        arguments = [sys.executable, section.command[0], section.command[1], "--help"]
+        text = subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=60).stdout
+        options = [option for option in section.command if option.startswith("--")]
+        assert [option for option in options if option not in text] == []
+
+
+def test_a_session_counts_kernels_by_both_ways_and_launch_calls() -> None:
+    # The second replay's kernels carry the first one's id, as from a process's second session on.
+    events = replays(2, kernel_id=lambda step: graph_id(0))
+    fields = session_fields(events)
+    assert fields["kernels_by_window"] == [KERNELS, KERNELS]
+    assert fields["kernels_by_id"] == [2 * KERNELS, None]
+    assert fields["busy_seconds_by_window"] == pytest.approx([180e-6, 180e-6])
+    assert fields["span_seconds_by_window"] == pytest.approx([224.5e-6, 224.5e-6])
+    assert (fields["launches"], fields["graph_launches"]) == (4, 2)
+
+
+def test_rows_are_on_disk_as_soon_as_they_are_written_and_hold_no_infinity(tmp_path: Path) -> None:
+    rows = Rows(tmp_path / "rows.jsonl")
+    rows.write("one", high=float("inf"), share=float("nan"))
+    (row,), garbage = read_rows(rows.path)
+    assert (row["kind"], row["high"], row["share"], garbage) == ("one", None, None, 0)
+
+
+def test_attention_names_one_backend_per_phase() -> None:
+    with small_bench() as bench:
+        found = attention_backends(bench, 2)
+    assert found.keys() == {"prefill", "decode"}
+    assert all(len(names) == 1 for names in found.values())
+
+
+def test_without_a_gpu_one_sentence_says_so_and_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OUT", str(tmp_path / "out"))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert command.main([]) == 1
+    assert capsys.readouterr().err == "gpu-check: torch sees no CUDA device, so nothing can be checked here\n"
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_python_without_the_packages_is_told_which(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "NEEDED", ("torch", "no_such_package"))
+    assert command.main([]) == 1
+    assert "lacks no_such_package: install them or give another one as PYTHON=" in capsys.readouterr().err
+
+
+def test_an_unknown_section_is_bad_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OUT", str(tmp_path))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert command.main(["--only", "devise"]) == 2
+    assert "no section 'devise': try some of device, profiler" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_gpu_tests_write_a_row_each(tmp_path: Path) -> None:
+    path = tmp_path / "tests.jsonl"
+    done = subprocess.run(
+        [sys.executable, "-m", "service.gpu_check.sections.gpu_tests"],
+        env={**os.environ, PATH_VARIABLE: str(path), "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    collected, *rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert done.returncode == 0, done.stdout
+    assert collected["count"] == len(rows) > 0
+    assert {row["outcome"] for row in rows} == {"skipped"}
+    assert all(row["name"].startswith("tests/gpu/") for row in rows)

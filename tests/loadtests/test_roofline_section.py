@@ -1,0 +1,81 @@
+"""The report's roofline: bytes of a decode step in its kernel time, against the engine's bandwidth."""
+
+from __future__ import annotations
+
+import html
+from pathlib import Path
+
+import pytest
+
+from loadtests.report.formatting import microseconds, size
+from loadtests.report.report_files import make_report
+from loadtests.report.results import read_results
+from loadtests.report.roofline_section import roofline_section
+from loadtests.report.verdict import Findings
+from loadtests.run.run_file import SweepRun
+from service.statistics.roofline import decode_bytes
+from tests.support.made_evidence import edit_run, with_intervals
+from tests.support.made_results import make_results
+
+SIZES = {"weights": 12_000_000, "cache_per_position": 6_144, "activations_per_row": 70_000}
+RATE = 10e9
+
+
+def recorded(folder: Path, device: str = "cpu") -> Path:
+    """A sweep whose engine recorded what a step moves, and how fast memory is."""
+
+    def change(run: SweepRun) -> None:
+        kind = "copy" if device == "cuda" else "read"
+        bandwidth = {"kind": kind, "bytes_per_second": RATE, "buffer_bytes": 12_000_000}
+        run.engine |= {"memory_bandwidth": bandwidth, "step_bytes": SIZES}
+
+    edit_run(folder, change)
+    return folder
+
+
+def findings(folder: Path) -> Findings:
+    return Findings(read_results(folder))
+
+
+def test_each_mode_and_batch_has_its_bytes_over_its_kernels(tmp_path: Path) -> None:
+    found = findings(recorded(with_intervals(make_results(tmp_path))))
+    section = roofline_section(found)
+    summaries = [summary for verdict in found.main for summary in verdict.modes]
+    assert len(section.lines) == len(summaries)
+    for line, summary in zip(section.lines, summaries, strict=True):
+        rows, steps = summary.cell.batch_size, summary.decode.steps
+        assert steps is not None
+        assert summary.prompt_tokens is not None
+        assert summary.decode.kernel_seconds is not None
+        kernel = summary.decode.kernel_seconds / steps
+        moved = decode_bytes(SIZES, rows, summary.prompt_tokens / rows + (steps + 1) / 2)
+        assert (line.batch, line.moved, line.kernel) == (rows, size(moved), microseconds(kernel))
+        share = 100 * moved / kernel / RATE
+        assert float(line.share.split()[0].replace(",", "")) == pytest.approx(share, rel=0.006)
+        low, high = (float(end.replace(",", "")) for end in line.span.split("–"))
+        assert low < share < high
+
+
+def test_page_and_text_say_that_it_is_an_estimate_on_a_cpu(tmp_path: Path) -> None:
+    folder = recorded(with_intervals(make_results(tmp_path)))
+    make_report(folder)
+    line = roofline_section(findings(folder)).lines[0]
+    for file in ("report.md", "report.html"):
+        text = html.unescape((folder / file).read_text())
+        assert "Roofline of decode" in text
+        assert "An estimate on a CPU" in text
+        assert "10.0 GB/s, read by the engine's threads over a buffer of 11.4 MiB" in text
+        assert "where they fit in caches, so does it" in text
+        assert line.share in text
+
+
+def test_a_run_without_the_bandwidth_says_so(tmp_path: Path) -> None:
+    section = roofline_section(findings(make_results(tmp_path)))
+    assert section.lines == ()
+    assert section.sentence.startswith("Unknown: the service of this run did not record")
+
+
+def test_without_kernel_times_it_is_unknown(tmp_path: Path) -> None:
+    section = roofline_section(findings(recorded(make_results(tmp_path, device="cuda"), "cuda")))
+    assert section.lines == ()
+    assert section.sentence == "Unknown: kernel time is not measured here."

@@ -1,0 +1,73 @@
+"""The kernels of steps by name, on traces made by hand: lost kernels, short ones, none."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from service.anatomy.operators.show_kernels import show_kernels
+from service.measure.kernel_table import KernelTable, table_of
+from service.step.trace import Event
+from tests.step.made_traces import kernel
+
+NULL = 2e-6
+
+
+def step(*lengths: float, name: str = "a_kernel") -> list[Event]:
+    """The kernels of one step, 100 µs apart."""
+    return [kernel(name, 100.0 * place, 1, length) for place, length in enumerate(lengths)]
+
+
+MIXED = [*step(3, 3, name="small"), kernel("large", 500.0, 1, 30)]
+
+
+def test_no_kernels_are_unknown_and_not_zero() -> None:
+    assert table_of([[], []], NULL) is None
+
+
+def table(by_step: list[list[Event]], null: float | None = NULL) -> KernelTable:
+    found = table_of(by_step, null)
+    assert found is not None
+    return found
+
+
+def test_rows_are_per_step_and_the_longest_first() -> None:
+    found = table([MIXED, MIXED])
+    assert [(row.name, row.per_step) for row in found.rows] == [("large", 1), ("small", 2)]
+    assert [row.seconds for row in found.rows] == pytest.approx([30e-6, 6e-6])
+    assert sum(row.share for row in found.rows) == pytest.approx(1)
+    assert found.kernels == 3
+    assert found.busy_seconds == pytest.approx(36e-6)
+
+
+def test_the_share_near_the_null_kernel_is_that_of_short_kernels() -> None:
+    found = table([MIXED])
+    assert [row.null_times for row in found.rows] == pytest.approx([15, 1.5])
+    assert found.near_null_share == pytest.approx(6 / 36)
+
+
+def test_without_a_null_kernel_nothing_is_said_of_it() -> None:
+    found = table([step(3)], None)
+    assert found.near_null_share is None
+    assert found.rows[0].null_times is None
+
+
+def test_steps_that_lost_kernels_are_left_out_and_counted() -> None:
+    found = table([step(8, 8), step(8, 8, 8), step(8, 8, 8)])
+    assert (found.steps, found.left_out, found.kernels) == (2, 1, 3)
+
+
+def test_a_step_without_kernels_is_left_out_too() -> None:
+    assert table([[], step(8), step(8)]).left_out == 1
+
+
+def test_the_table_is_printed_with_its_floor_and_what_was_left_out() -> None:
+    out = io.StringIO()
+    show_kernels(table([step(8, 8), step(8, 8, 8), step(8, 8, 8)]), Console(file=out, width=140))
+    text = out.getvalue()
+    assert "3 kernels per step, 24.0 µs" in text
+    assert "a_kernel" in text
+    assert "null kernel (2.00 µs" in text
+    assert "1 of 3 profiled steps" in text
