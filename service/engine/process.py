@@ -1,6 +1,7 @@
 """The engine process: one life of the loop, from its settings to its exit code.
 
-Started by the front as `python -m service.engine.process SETTINGS`, with `EngineSettings` as JSON.
+Started by the front as `python -m service.engine.process SETTINGS`, with `EngineSettings` as JSON, and ends
+with it (`service.protocol.parent_death`).
 """
 
 from __future__ import annotations
@@ -12,14 +13,12 @@ import msgspec
 from service.engine.inbox import Inbox
 from service.engine.loop import Engine
 from service.protocol.messages import EngineSettings
-from service.protocol.parent_death import die_with_parent
 from service.step.process_state import prepare_process
 
 
 def main(arguments: list[str]) -> int:
     """Run one engine life; returns the exit code: 0 after a Stop, 2 for settings that cannot work."""
     settings = msgspec.json.decode(arguments[0], type=EngineSettings)
-    die_with_parent()
     prepare_process(settings.cache_folder)
     inbox = Inbox(settings.address)
     try:
