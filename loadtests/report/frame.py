@@ -16,10 +16,11 @@ PhaseName = Literal["prefill", "decode"]
 PHASES: tuple[PhaseName, ...] = ("prefill", "decode")
 
 _ROW = {
-    "cell": pl.String, "round": pl.Int64, "sequence": pl.Int64, "stage": pl.String, "mode": pl.String,
-    "effective_mode": pl.String, "control": pl.Boolean, "batch_size": pl.Int64, "prompt_set": pl.String,
-    "new_tokens": pl.Int64, "concurrency": pl.Int64, "load": pl.Float64, "intended_start": pl.Float64,
-    "start": pl.Float64, "latency_seconds": pl.Float64, "latency_from_intended_seconds": pl.Float64,
+    "cell": pl.String, "round": pl.Int64, "part": pl.Int64, "sequence": pl.Int64, "stage": pl.String,
+    "mode": pl.String, "effective_mode": pl.String, "control": pl.Boolean, "batch_size": pl.Int64,
+    "prompt_set": pl.String, "new_tokens": pl.Int64, "concurrency": pl.Int64, "load": pl.Float64,
+    "intended_start": pl.Float64, "start": pl.Float64, "latency_seconds": pl.Float64,
+    "latency_from_intended_seconds": pl.Float64,
     "ok": pl.Boolean, "profiled": pl.Boolean, "prompt_tokens": pl.Int64, "completion_tokens": pl.Int64,
     "padded_prompt_tokens": pl.Int64, "attended_tokens": pl.Int64, "steps": pl.Int64,
     "involuntary_switches": pl.Int64, "kernel_source": pl.String,

@@ -11,18 +11,20 @@ from loadtests.run.machine import marked_rounds
 
 
 def timeline(findings: Findings) -> Plot | None:
-    """Every request's latency in the order of measuring, warm-up shaded."""
+    """Every request's latency in the order of measuring, warm-up shaded; gaps between parts are left out."""
     rows = findings.results.rows.filter(pl.col("ok") & pl.col("load").is_null()).sort("start")
     if rows.is_empty():
         return None
-    began = rows["start"].min()
-    rows = rows.with_columns((pl.col("start") - pl.lit(began)).alias("at"))
+    # The gap before a part lies between its first request and the one before that.
+    gap = pl.when(pl.col("part") != pl.col("part").shift(1)).then(pl.col("start").diff()).otherwise(0.0)
+    gaps = gap.fill_null(0.0).cum_sum()
+    rows = rows.with_columns((pl.col("start") - pl.col("start").first() - gaps).alias("at"))
     figure = base("seconds since the first request", "latency, ms")
     warm = rows.filter(pl.col("stage") == "warmup")
-    if not warm.is_empty():
+    for (_,), of_part in warm.group_by("part", maintain_order=True):
         figure.add_vrect(
-            x0=0,
-            x1=warm["at"].max(),
+            x0=of_part["at"].min(),
+            x1=of_part["at"].max(),
             line={"width": 0},
             layer="below",
             fillcolor=translucent("#8A94A6", 0.2),

@@ -19,6 +19,7 @@ from loadtests.report.results import read_results
 from loadtests.report.terminal import print_table
 from loadtests.report.verdict import Findings
 from loadtests.report.view import view
+from loadtests.run.validation import write_validation
 
 REPORT_FILE = "report.html"
 MARKDOWN_FILE = "report.md"
@@ -33,12 +34,14 @@ def make_report(folder: Path | str, peers: Path | None = None) -> dict[str, Any]
     """Write `report.html`, `report.md`, `cells.csv` and `summary.csv` into `folder`; returns the headline.
 
     `peers` is a folder of `launchbound peers`, whose comparison with other runtimes the report then shows.
-    Raises RowsError where the folder holds no results, or none that succeeded, and PeersError where `peers`
-    cannot be read or is of another model or processor.
+    `validation.json` is written again too: its gates are checked anew, from rows and scrapes. Raises
+    RowsError where the folder holds no results, or none that succeeded, and PeersError where `peers` cannot
+    be read or is of another model or processor.
     """
     findings = Findings(read_results(folder))
     compared = None if peers is None else comparable(peers, findings.results.run)
     write_tables(findings)
+    write_validation(findings.results.folder, findings.results.gates)
     context = view(findings, compared)
     drawn = [
         {"id": plot.id, "facts": plot.facts, "height": plot.figure.layout.height, "json": embedded(plot)}

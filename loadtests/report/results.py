@@ -9,9 +9,10 @@ from pathlib import Path
 import polars as pl
 
 from loadtests.report.frame import PARTS, PHASES, frame_of, measured
+from loadtests.run.history import recover
 from loadtests.run.rows import RowsError, read_rows
 from loadtests.run.run_file import SweepRun, read_run
-from loadtests.run.validation import Gate, read_validation
+from loadtests.run.validation import Gate, validate_folder
 
 _LATENCY = (
     pl.when(pl.col("load").is_null()).then("latency_seconds").otherwise("latency_from_intended_seconds")
@@ -116,10 +117,12 @@ class Results:
 
 
 def read_results(folder: Path | str) -> Results:
-    """Everything in a results folder. Raises RunError, RowsError or ResultsError."""
+    """Everything in a results folder, its gates checked anew. Raises RunError, RowsError or ResultsError."""
     folder = Path(folder)
     run = read_run(folder)
-    frame = frame_of(read_rows(folder))
+    rows = read_rows(folder)
+    recover(folder, run, rows)
+    frame = frame_of(rows)
     if measured(frame).is_empty():
         raise ResultsError(f"{folder} holds no measured request that succeeded: run the sweep again")
-    return Results(folder, run, tuple(read_validation(folder)), frame)
+    return Results(folder, run, tuple(validate_folder(folder, run, rows)), frame)
