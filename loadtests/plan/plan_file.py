@@ -140,5 +140,6 @@ def toml_of(document: PlanDocument) -> str:
 def _assignments(table: Mapping[str, object]) -> Iterator[str]:
     for key, value in table.items():
         if value is not None:
-            # TOML's basic strings, numbers and arrays of them are written as JSON's.
-            yield f"{key} = {json.dumps(value, ensure_ascii=False)}\n"
+            # TOML's basic strings, numbers and arrays of them are written as JSON's, but for one character.
+            text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+            yield f"{key} = {text}\n"

@@ -29,6 +29,12 @@ def _phase_means() -> list[pl.Expr]:
     ]
 
 
+def _open_loop_seconds() -> pl.Expr:
+    """From the first intended start to the last answer of a visit within a part, spread over its requests."""
+    span = (pl.col("start") + pl.col("latency_seconds")).max() - pl.col("intended_start").min()
+    return (span / pl.len()).over("cell", "round", "part")
+
+
 class ResultsError(RowsError):
     """Results without anything to report; the message is the reason."""
 
@@ -58,13 +64,12 @@ class Results:
 
         `latency_seconds` is the median; from the intended start in an open loop. `tokens_per_second` is, in a
         closed loop, concurrency × tokens / summed latency (Little's law); in an open loop tokens over the
-        time from the first intended start to the last answer.
+        time from the first intended start to the last answer, the gap before a resumed part left out.
         """
-        good = measured(self.rows)
-        end = (pl.col("start") + pl.col("latency_seconds")).max()
+        good = measured(self.rows).with_columns(_open_loop_seconds().alias("open_loop_seconds"))
         tokens = pl.col("completion_tokens").sum()
         closed = pl.col("concurrency").first() * tokens / pl.col("latency_seconds").sum()
-        opened = tokens / (end - pl.col("intended_start").min())
+        opened = tokens / pl.col("open_loop_seconds").sum()
         return (
             good.group_by("cell", "round", maintain_order=True)
             .agg(

@@ -57,8 +57,8 @@ def counters(rows: Sequence[RequestRow], scrapes: Sequence[Scrapes], plan: Plan)
 
 
 def _most_in_flight(plan: Plan) -> int:
-    """So many requests can have been sent and not ended."""
-    return max(cell.concurrency if cell.load is None else cell.requests for cell in plan.cells)
+    """So many requests can have been sent and have no row: those in flight, and one that has just ended."""
+    return 1 + max(cell.concurrency if cell.load is None else cell.requests for cell in plan.cells)
 
 
 def _miscounts(sent: Counter[str], counted: Counter[str], in_flight: int) -> list[str]:
@@ -80,12 +80,12 @@ def _count_difference(before: str, after: str) -> Counter[str]:
 def rate(rows: Sequence[RequestRow]) -> Gate:
     """Open loop: requests left the client as scheduled. Span of intended over span of actual starts."""
     name = f"achieved/target rate ≥ {LEAST_RATE}"
-    visits: dict[tuple[str, int], list[RequestRow]] = defaultdict(list)
+    visits: dict[tuple[str, int, int], list[RequestRow]] = defaultdict(list)
     for row in rows:
         if row.load is not None and row.stage == "measure":
-            visits[row.cell, row.round].append(row)
+            visits[row.cell, row.round, row.part].append(row)
     spans: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
-    for (cell, _), visit in visits.items():
+    for (cell, *_), visit in visits.items():
         first = min(row.intended_start for row in visit)
         spans[cell][0] += max(row.intended_start for row in visit) - first
         spans[cell][1] += max(row.start for row in visit) - first
