@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from random import Random, SystemRandom
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -33,6 +33,7 @@ from tests.support.killed_sweeps import (
     start,
     survives_kills,
 )
+from tests.support.serving import until
 
 pytestmark = pytest.mark.slow
 
@@ -98,12 +99,35 @@ def test_a_resumed_sweep_says_so(stopped: tuple[str, Path]) -> None:
     assert [one.round for one in run.machine_by_round] == list(range(1, 9))
     assert [look.round for look in run.looks] == [8]
     gap = next(gate for gate in read_results(folder).gates if gate.name == "measured in one go")
-    assert (gate_of(gap), "1 gap: within round 3" in gap.detail) == ((False, True), True)
+    assert (gap.passed, gap.warning) == (False, True)
+    assert "1 gap: within round 3" in gap.detail
     assert (folder / "server_metrics" / "before-2.prom").exists()
 
 
-def gate_of(gate: Any) -> tuple[bool | None, bool]:
-    return gate.passed, gate.warning
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_a_signal_ends_a_sweep_in_order(number: signal.Signals, tmp_path: Path) -> None:
+    plan, folder = tmp_path / "plan.toml", tmp_path / "results"
+    plan.write_text(
+        'name = "own"\nmodes = ["eager"]\nbatch_sizes = [1]\nrounds = 8\n'
+        "[[closed_loop]]\nnew_tokens = 4\nrequests = 9\n"
+    )
+    program = [sys.executable, "launchbound.py", "sweep"]
+    with fake_service(Script()) as url:
+        command = [*program, "--url", url, "--plan", str(plan), "--out", str(folder)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            rows = folder / ROWS_FILE
+            until(lambda: rows.exists() and rows.stat().st_size > 20_000, "rows", seconds=60)
+            process.send_signal(number)
+            output, _ = process.communicate(timeout=120)
+        run = read_run(folder)
+        assert process.returncode == EXIT_FAILED
+        assert json.loads(output.splitlines()[-1])["valid"] is False
+        assert (run.complete, run.parts[0].stopped_because) == (False, "interrupted")
+        assert run.parts[0].ended == run.ended is not None
+        resume = [*program, "--resume", str(folder)]
+        finished = subprocess.run(resume, capture_output=True, text=True, check=False)
+    assert "going on: " in finished.stdout
+    assert failed(folder) == set()
 
 
 def test_a_torn_last_line_is_cut_off_and_its_request_sent_again(stopped: tuple[str, Path]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from itertools import pairwise
 
 from loadtests.plan.cells import MINIMUM_ROUNDS
@@ -38,17 +39,30 @@ def gaps(run: SweepRun, rows: Sequence[RequestRow]) -> Gate:
         return Gate(name=name, passed=True, detail="no gap", warning=True)
     shown = []
     for before, after in pairwise(run.parts):
-        mine = [row.round for row in rows if row.part == after.number and row.stage == "measure"]
-        split = any(row.round == min(mine, default=None) and row.part < after.number for row in rows)
-        where = f"{'within' if split else 'before'} round {mine[0]}" if mine else "after the last round"
         moved = moved_floors(run.floors_before, after.floors_before)
         shown.append(
-            f"{where}, from {before.ended or 'an unknown time'} to {after.started}"
-            + (f" ({len(moved)} floors moved since the start)" if moved else "")
+            f"{_place(after.number, rows)}, from {before.ended or _last_answer(before.number, rows)} to "
+            f"{after.started}" + (f" ({len(moved)} floors moved since the start)" if moved else "")
         )
     count = len(shown)
     detail = f"{count} gap{'s' if count > 1 else ''}: {'; '.join(shown)}. Each part warmed up anew"
     return Gate(name=name, passed=False, detail=detail, warning=True)
+
+
+def _place(part: int, rows: Sequence[RequestRow]) -> str:
+    """Where the gap before `part` lies among the rounds."""
+    measured = [row for row in rows if row.stage == "measure"]
+    first = min((row.round for row in measured if row.part == part), default=None)
+    if first is None:
+        return "after the last request"
+    split = any(row.round == first and row.part < part for row in measured)
+    return f"{'within' if split else 'before'} round {first}"
+
+
+def _last_answer(part: int, rows: Sequence[RequestRow]) -> str:
+    """When the last request of a part that was killed had ended."""
+    ends = [row.start + row.latency_seconds for row in rows if row.part == part]
+    return f"{datetime.fromtimestamp(max(ends), UTC):%Y-%m-%dT%H:%M:%SZ}" if ends else "an unknown time"
 
 
 def client_cpu(run: SweepRun) -> Gate:
