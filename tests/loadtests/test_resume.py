@@ -14,7 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 import launchbound
+from loadtests.report.report_files import make_report, plots
 from loadtests.report.results import read_results
+from loadtests.report.verdict import Findings
 from loadtests.run import scrapes
 from loadtests.run.events_file import EVENTS_FILE, read_events
 from loadtests.run.rows import ROWS_FILE, read_rows
@@ -102,6 +104,20 @@ def test_a_resumed_sweep_says_so(stopped: tuple[str, Path]) -> None:
     assert (gap.passed, gap.warning) == (False, True)
     assert "1 gap: within round 3" in gap.detail
     assert (folder / "server_metrics" / "before-2.prom").exists()
+
+
+def test_the_report_of_a_resumed_sweep_leaves_the_gap_out_and_names_it(stopped: tuple[str, Path]) -> None:
+    url, folder = stopped
+    resumed(url, folder)
+    make_report(folder)
+    assert "1 gap: within round 3" in (folder / "report.md").read_text()
+    (timeline,) = (plot for plot in plots(Findings(read_results(folder))) if plot.id == "timeline")
+    shaded = [note.text for note in timeline.figure.layout.annotations]
+    assert shaded.count("warm-up") == 2
+    rows = read_rows(folder)
+    at = [x for trace in timeline.figure.data for x in trace.x]
+    ended, began = (edge(r.start for r in rows if r.part == n) for edge, n in ((max, 1), (min, 2)))
+    assert max(at) <= max(r.start for r in rows) - min(r.start for r in rows) - (began - ended) + 1e-3
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)

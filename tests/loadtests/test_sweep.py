@@ -20,14 +20,17 @@ from typer.testing import CliRunner
 
 import launchbound
 from loadtests.plan.cells import Cell, Plan, order
+from loadtests.plan.document import plan_of
+from loadtests.plan.plan_file import read_plan_file
 from loadtests.plan.prompts import PromptError
+from loadtests.report.surroundings import environment, reproduce
 from loadtests.run import part, readiness, scrapes, sweep
 from loadtests.run.assignment import Assignment, GeneratorEvent, GeneratorStarted, RequestEnded
 from loadtests.run.decisions import group_name
 from loadtests.run.load_generator_process import run_load_generator
 from loadtests.run.placement import off_cores
 from loadtests.run.rows import read_rows
-from loadtests.run.run_file import read_run
+from loadtests.run.run_file import PLAN_FILE, read_run
 from loadtests.run.sweep import SweepResult, run_sweep
 from loadtests.run.target import Target, TargetError
 from service.cli.options import EXIT_BAD_INPUT, EXIT_FAILED
@@ -346,6 +349,19 @@ def test_a_mode_that_failed_is_a_failed_check_with_the_json_line_last(
     assert code == EXIT_FAILED
     assert json.loads(lines[-1]) == {"path": str(tmp_path), "headline": None, "valid": False}
     assert "compiled failed to become ready" in errors
+
+
+def test_options_over_a_plan_and_the_plan_itself_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    invoke_sweep(tmp_path, Script(), monkeypatch)
+    run = read_run(tmp_path)
+    assert run.overrides == {"modes": ["eager", "compiled"], "batch_sizes": [1]}
+    assert plan_of(read_plan_file(tmp_path / PLAN_FILE)) == run.plan
+    assert reproduce(run)[-1].startswith("launchbound sweep --preset quick --seed 0")
+    run.plan_from_file = True
+    assert f"--plan {PLAN_FILE} " in reproduce(run)[-1]
+    assert ("options over the plan", "modes ['eager', 'compiled'], batch_sizes [1]") in environment(run)
 
 
 def test_a_sweep_without_an_answer_fails_with_its_gates_and_the_json_line_last(
