@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from loadtests.plan.cells import Plan
 from loadtests.plan.document import PlanDocument, plan_of
 from loadtests.plan.plan_file import read_plan_file
@@ -42,4 +44,7 @@ def chosen_plan(
         for name in ("seed", "modes", "batch_sizes")
         if getattr(document, name) != getattr(written, name)
     }
-    return ChosenPlan(document, plan_of(document), overrides, file is not None)
+    plan = plan_of(document)
+    # The default modes by name: they may be others where the plan is read again.
+    document = msgspec.structs.replace(document, modes=plan.modes)
+    return ChosenPlan(document, plan, overrides, file is not None)
