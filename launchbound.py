@@ -1,19 +1,21 @@
-"""The command line. Exit codes: 0 good, 1 a gate or check failed, 2 bad input; `compare` has 3, undecided."""
+"""The command line. Its exit codes are `EXIT_CODES`."""
 
 from __future__ import annotations
 
 import typer
 
-from service.cli import check, compare, peers, serve, study, sweep
+from service.cli import check, compare, peers, report, serve, study, sweep
+from service.cli.options import EXIT_CODES
 
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    epilog=EXIT_CODES,
     help="Serve a transformer through PyTorch's inference modes, and measure where each request's time went.",
 )
 
-for commands in (serve, sweep, compare, check, study, peers):
+for commands in (serve, sweep, report, compare, check, study, peers):
     app.add_typer(commands.app)
 
 

@@ -44,6 +44,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.statistics",
         "service.step",
         "service.front.machine",
+        "loadtests.run.environment",
     },
     "service.cli": {
         "service.anatomy",

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Literal, get_args
 
-from loadtests.plan.cells import (
-    BASELINE,
-    Cell,
-    Plan,
-    PlanError,
-    check,
-    ladder_cells,
-    order,
-    saturation_cells,
-)
-from service.protocol.modes import default_modes, named_modes
+import msgspec
+
+from loadtests.plan.cells import BASELINE, Cell, Plan, PlanError, order
+from loadtests.plan.document import PlanDocument, plan_of
+from loadtests.plan.plan_file import read_plan_file
 
 Preset = Literal["quick", "standard", "full", "gpu"]
 PRESETS: tuple[Preset, ...] = get_args(Preset)
-LOADS = (0.3, 0.6, 0.8, 0.9)
+PRESET_FOLDER = Path(__file__).with_name("preset_files")
 
 _RELATIVE_COST = {
     "eager": 1.0,
@@ -36,6 +31,32 @@ _RELATIVE_COST = {
 _CHUNKS = {"short": 1, "any": 2, "long": 5}
 
 
+def preset_document(preset: str) -> PlanDocument:
+    """The plan file of a preset. Raises PlanError for a name that is none."""
+    if preset not in PRESETS:
+        raise PlanError(f"no preset '{preset}': try one of {', '.join(PRESETS)}")
+    return read_plan_file(PRESET_FOLDER / f"{preset}.toml")
+
+
+def overridden(
+    document: PlanDocument,
+    seed: int | None = None,
+    modes: Sequence[str] | None = None,
+    batch_sizes: Sequence[int] | None = None,
+) -> PlanDocument:
+    """`document` with another seed, other modes or batch sizes where given. Raises PlanError."""
+    if batch_sizes is not None and not all(size >= 1 for size in batch_sizes):
+        raise PlanError(f"batch sizes are at least 1, got {', '.join(map(str, batch_sizes))}")
+    changes: dict[str, object] = {
+        "seed": seed,
+        "modes": list(modes) if modes else None,
+        "batch_sizes": list(batch_sizes) if batch_sizes else None,
+    }
+    return msgspec.structs.replace(
+        document, **{name: value for name, value in changes.items() if value is not None}
+    )
+
+
 def make_plan(
     preset: Preset,
     seed: int = 0,
@@ -43,51 +64,7 @@ def make_plan(
     batch_sizes: Sequence[int] | None = None,
 ) -> Plan:
     """The plan called `preset`, with other modes or batch sizes where given. Raises PlanError."""
-    if preset not in PRESETS:
-        raise PlanError(f"no preset '{preset}': try one of {', '.join(PRESETS)}")
-    if batch_sizes is not None and not all(size >= 1 for size in batch_sizes):
-        raise PlanError(f"batch sizes are at least 1, got {', '.join(map(str, batch_sizes))}")
-    try:
-        chosen = tuple(named_modes(modes or default_modes()))
-    except ValueError as error:
-        raise PlanError(str(error)) from error
-    build = {"quick": _quick, "standard": _standard, "full": _full, "gpu": _gpu}[preset]
-    sizes = tuple(sorted(set(batch_sizes))) if batch_sizes else None
-    return check(build(seed, chosen, sizes))
-
-
-def _quick(seed: int, modes: tuple[str, ...], sizes: tuple[int, ...] | None) -> Plan:
-    cells = ladder_cells(modes, sizes or (1, 4, 16))
-    return Plan(preset="quick", seed=seed, rounds=8, rounds_most=16, cells=tuple(cells))
-
-
-def _standard(seed: int, modes: tuple[str, ...], sizes: tuple[int, ...] | None) -> Plan:
-    sizes = sizes or (1, 2, 4, 8, 16)
-    cells = [*ladder_cells(modes, sizes, requests=5), *saturation_cells(modes, sizes[0], LOADS)]
-    return Plan(preset="standard", seed=seed, rounds=10, rounds_most=20, cells=tuple(cells))
-
-
-def _full(seed: int, modes: tuple[str, ...], sizes: tuple[int, ...] | None) -> Plan:
-    sizes = sizes or (1, 2, 4, 8, 16, 32)
-    middle = sizes[len(sizes) // 2]
-    cells = [
-        *ladder_cells(modes, sizes, requests=5),
-        *ladder_cells(modes, sizes[:1], new_tokens=128, requests=5),
-        *ladder_cells(modes, (sizes[0], middle), prompt_set="long", requests=5),
-        *ladder_cells(modes, sizes[:1], concurrency=4, requests=8),
-        *saturation_cells(modes, sizes[0], LOADS, requests=20),
-        *saturation_cells(modes, middle, LOADS, requests=20),
-    ]
-    return Plan(preset="full", seed=seed, rounds=12, rounds_most=24, cells=tuple(cells), warmup_passes_most=8)
-
-
-def _gpu(seed: int, modes: tuple[str, ...], sizes: tuple[int, ...] | None) -> Plan:
-    sizes = sizes or (1, 8, 32)
-    cells = [
-        *ladder_cells(modes, sizes, new_tokens=64, requests=5),
-        *saturation_cells(modes, sizes[0], LOADS),
-    ]
-    return Plan(preset="gpu", seed=seed, rounds=10, rounds_most=20, cells=tuple(cells))
+    return plan_of(overridden(preset_document(preset), seed, modes, batch_sizes))
 
 
 def request_seconds(cell: Cell) -> float:

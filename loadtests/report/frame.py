@@ -28,7 +28,8 @@ _NEEDED = {
 """Fields that each row has."""
 
 _OPTIONAL = {
-    "effective_mode": pl.String, "load": pl.Float64, "error": pl.String, "profiled": pl.Boolean,
+    "effective_mode": pl.String, "part": pl.Int64, "load": pl.Float64, "error": pl.String,
+    "profiled": pl.Boolean,
     "prompt_tokens": pl.Int64, "completion_tokens": pl.Int64, "padded_prompt_tokens": pl.Int64,
     "attended_tokens": pl.Int64, "involuntary_switches": pl.Int64, "total_seconds": pl.Float64,
     "time_to_first_token_seconds": pl.Float64, **{f"{part}_seconds": pl.Float64 for part in PARTS},
@@ -98,9 +99,10 @@ def _flat(frame: pl.DataFrame) -> pl.DataFrame:
     """The columns of the table; texts that repeat in most rows are categories, a tenth of their size."""
     measured = pl.col("sources").struct["dispatch"] == "measured"
     flat = frame.select(
-        pl.col([*_NEEDED, *_OPTIONAL]).exclude("status", "error", "profiled"),
+        pl.col([*_NEEDED, *_OPTIONAL]).exclude("status", "error", "profiled", "part"),
         ((pl.col("status") == 200) & pl.col("error").is_null()).alias("ok"),
         pl.col("profiled").fill_null(False),
+        pl.col("part").fill_null(1),
         pl.sum_horizontal(pl.col(phase).struct["steps"] for phase in PHASES).alias("steps"),
         pl.col("sources").struct["kernel"].alias("kernel_source"),
         pl.col("sources").struct["dispatch"].alias("dispatch_source"),

@@ -14,20 +14,25 @@ MOST_POINTS = 20_000
 
 
 def timeline(findings: Findings) -> Plot | None:
-    """Latencies of requests in the order of measuring, at most MOST_POINTS of them, warm-up shaded."""
-    shown = ("start", "stage", "round", "batch_size", "mode", "cell", "latency_seconds")
+    """Latencies of requests in the order of measuring, at most MOST_POINTS of them, warm-up shaded.
+
+    Gaps between the parts of a resumed sweep are left out.
+    """
+    shown = ("start", "stage", "round", "part", "batch_size", "mode", "cell", "latency_seconds")
     closed = findings.results.rows.lazy().filter(pl.col("ok") & pl.col("load").is_null())
     rows = closed.select(shown).sort("start").collect()
     if rows.is_empty():
         return None
-    began = rows["start"].min()
-    rows = rows.with_columns((pl.col("start") - pl.lit(began)).alias("at"))
+    # The gap before a part lies between its first request and the one before that.
+    gap = pl.when(pl.col("part") != pl.col("part").shift(1)).then(pl.col("start").diff()).otherwise(0.0)
+    gaps = gap.fill_null(0.0).cum_sum()
+    rows = rows.with_columns((pl.col("start") - pl.col("start").first() - gaps).alias("at"))
     figure = base("seconds since the first request", "latency, ms")
     warm = rows.filter(pl.col("stage") == "warmup")
-    if not warm.is_empty():
+    for (_,), of_part in warm.group_by("part", maintain_order=True):
         figure.add_vrect(
-            x0=0,
-            x1=warm["at"].max(),
+            x0=of_part["at"].min(),
+            x1=of_part["at"].max(),
             line={"width": 0},
             layer="below",
             fillcolor=translucent("#8A94A6", 0.2),

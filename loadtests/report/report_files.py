@@ -16,6 +16,7 @@ from loadtests.report.results import read_results
 from loadtests.report.terminal import print_findings, print_table
 from loadtests.report.verdict import Findings
 from loadtests.report.view import view
+from loadtests.run.validation import write_validation
 
 REPORT_FILE = "report.html"
 MARKDOWN_FILE = "report.md"
@@ -27,8 +28,9 @@ def make_report(folder: Path | str, peers: Path | None = None) -> dict[str, Any]
     """Write `report.html`, `report.md`, `cells.csv` and `summary.csv` into `folder`; returns the headline.
 
     `peers` is a folder of `launchbound peers`, whose comparison with other runtimes the report then shows.
-    Raises RowsError where the folder holds no results, or none that succeeded, and PeersError where `peers`
-    cannot be read or is of another model or processor.
+    `validation.json` is written again too: its gates are checked anew, from rows and scrapes. Raises
+    RowsError where the folder holds no results, or none that succeeded, and PeersError where `peers` cannot
+    be read or is of another model or processor.
     """
     return write_report(Findings(read_results(folder)), peers)
 
@@ -37,6 +39,7 @@ def write_report(findings: Findings, peers: Path | None = None) -> dict[str, Any
     """As `make_report`, of results that have been read already."""
     compared = None if peers is None else comparable(peers, findings.results.run)
     write_tables(findings)
+    write_validation(findings.results.folder, findings.results.gates)
     context = view(findings, compared)
     drawn = [
         {"id": plot.id, "facts": plot.facts, "height": plot.figure.layout.height, "json": embedded(plot)}

@@ -9,9 +9,10 @@ from pathlib import Path
 import polars as pl
 
 from loadtests.report.frame import PARTS, PHASES, measured, read_frame
-from loadtests.run.rows import RowsError
+from loadtests.run.history import recover
+from loadtests.run.rows import RowsError, read_rows
 from loadtests.run.run_file import SweepRun, read_run
-from loadtests.run.validation import Gate, read_validation
+from loadtests.run.validation import Gate, validate_folder
 
 _LATENCY = (
     pl.when(pl.col("load").is_null()).then("latency_seconds").otherwise("latency_from_intended_seconds")
@@ -26,6 +27,12 @@ def _phase_means() -> list[pl.Expr]:
         for phase in PHASES
         for part in ("wall", "dispatch", "kernel")
     ]
+
+
+def _open_loop_seconds() -> pl.Expr:
+    """From the first intended start to the last answer of a visit within a part, spread over its requests."""
+    span = (pl.col("start") + pl.col("latency_seconds")).max() - pl.col("intended_start").min()
+    return (span / pl.len()).over("cell", "round", "part")
 
 
 class ResultsError(RowsError):
@@ -62,13 +69,12 @@ class Results:
 
         `latency_seconds` is the median; from the intended start in an open loop. `tokens_per_second` is, in a
         closed loop, concurrency × tokens / summed latency (Little's law); in an open loop tokens over the
-        time from the first intended start to the last answer.
+        time from the first intended start to the last answer, the gap before a resumed part left out.
         """
-        good = self.measured
-        end = (pl.col("start") + pl.col("latency_seconds")).max()
+        good = self.measured.with_columns(_open_loop_seconds().alias("open_loop_seconds"))
         tokens = pl.col("completion_tokens").sum()
         closed = pl.col("concurrency").first() * tokens / pl.col("latency_seconds").sum()
-        opened = tokens / (end - pl.col("intended_start").min())
+        opened = tokens / pl.col("open_loop_seconds").sum()
         return (
             good.group_by("cell", "round", maintain_order=True)
             .agg(
@@ -123,10 +129,14 @@ class Results:
 
 
 def read_results(folder: Path | str) -> Results:
-    """Everything in a results folder. Raises RunError, RowsError or ResultsError."""
+    """Everything in a results folder, its gates checked anew. Raises RunError, RowsError or ResultsError."""
     folder = Path(folder)
     run = read_run(folder)
-    results = Results(folder, run, tuple(read_validation(folder)), read_frame(folder))
+    rows = read_rows(folder)
+    recover(folder, run, rows)
+    gates = tuple(validate_folder(folder, run, rows))
+    del rows  # of a long sweep they are larger than the table of them
+    results = Results(folder, run, gates, read_frame(folder))
     if not results.measured.select(pl.len()).collect().item():
         raise ResultsError(f"{folder} holds no measured request that succeeded: run the sweep again")
     return results

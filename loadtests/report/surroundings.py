@@ -9,7 +9,7 @@ from typing import Any
 from loadtests.report import formatting
 from loadtests.report.payback import REMEDY
 from loadtests.report.plotting import colour
-from loadtests.run.run_file import SweepRun
+from loadtests.run.run_file import PLAN_FILE, SweepRun
 from service.protocol.modes import doubles
 
 
@@ -103,7 +103,11 @@ def environment(run: SweepRun) -> Iterator[tuple[str, str]]:
     yield "load average", load or "unknown"
     dirty = {True: " with uncommitted changes", False: ", clean", None: ""}[here.get("dirty")]
     yield "commit", f"{here.get('commit') or 'unknown'}{dirty}"
-    yield "run", f"{run.run}, {run.started} to {run.ended or 'unknown'}"
+    parts = f", in {len(run.parts)} parts" if len(run.parts) > 1 else ""
+    yield "run", f"{run.run}, {run.started} to {run.ended or 'unknown'}{parts}"
+    if run.overrides:
+        replaced = ", ".join(f"{name} {value}" for name, value in run.overrides.items())
+        yield "options over the plan", replaced
     yield "context", f"{formatting.whole(engine.get('context'))} cache positions per sequence"
     yield "batch buckets", f"{engine.get('batch_buckets')}, prefill chunk {engine.get('prefill_chunk')}"
 
@@ -164,7 +168,8 @@ def _cores(cpus: list[int] | None) -> str:
 
 def reproduce(run: SweepRun) -> list[str]:
     """Commands that measure the same again."""
-    command = ["launchbound", "sweep", "--preset", run.plan.preset, "--seed", str(run.plan.seed)]
+    plan = ["--plan", PLAN_FILE] if run.plan_from_file else ["--preset", run.plan.preset]
+    command = ["launchbound", "sweep", *plan, "--seed", str(run.plan.seed)]
     for name in ("model", "device", "dtype", "modes", "batch_sizes"):
         if value := run.settings.get(name):
             command += [f"--{name.replace('_', '-')}", str(value)]

@@ -14,7 +14,8 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
 
     `profile_first`: the first warm-up pass runs under the service's profiler, from which the service learns
     the kernel time of each cell's step where no clock measures it. `canary_bytes` is the size of the model's
-    weights; 0: not known, no canary.
+    weights; 0: not known, no canary. In a `part` after the first, requests that have a row in the folder are
+    not sent again, and open-loop cells keep the `rates` of the first (arrivals per second by cell).
     """
 
     run: str
@@ -26,6 +27,8 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     exporter_port: int = 0
     profile_first: bool = False
     canary_bytes: int = 0
+    part: int = 1
+    rates: dict[str, float] = {}
 
 
 class GeneratorStarted(msgspec.Struct, frozen=True, tag="started"):
@@ -54,6 +57,13 @@ class WarmupPassEnded(msgspec.Struct, frozen=True, tag="pass"):
     reason: str
 
 
+class MeasuringBegan(msgspec.Struct, frozen=True, tag="measuring"):
+    """Warm-up is over. `rates`: arrivals per second of open-loop cells; the canary as in RoundMachine."""
+
+    rates: dict[str, float]
+    canary_bytes_per_second: float | None
+
+
 class RoundEnded(msgspec.Struct, frozen=True, tag="round"):
     """One round has ended; `machine` is what the machine did in it."""
 
@@ -68,21 +78,17 @@ class LookEnded(msgspec.Struct, frozen=True, tag="look"):
 
 
 class GeneratorFinished(msgspec.Struct, frozen=True, tag="finished"):
-    """The plan was run, or `aborted` is the reason why not. `order` holds the cells' names by round.
+    """The plan was run, or `aborted` is the reason why not; `disk_full`: because no row could be written.
 
-    `rates` are the arrivals per second of open-loop cells; `cpu_share` is the load generator's share of
-    one core while it measured.
+    The canary is that after the last round.
     """
 
-    order: list[list[str]]
-    rates: dict[str, float]
-    cpu_share: float | None
-    warmup_passes: int
-    warmup_settled: bool
-    warmup_reason: str
+    canary_bytes_per_second: float | None
     aborted: str | None = None
+    disk_full: bool = False
 
 
-GeneratorEvent = (
-    GeneratorStarted | RequestEnded | WarmupPassEnded | RoundEnded | LookEnded | GeneratorFinished
-)
+KeptEvent = GeneratorStarted | WarmupPassEnded | MeasuringBegan | RoundEnded | LookEnded | GeneratorFinished
+"""What is kept of a part besides its rows."""
+
+GeneratorEvent = KeptEvent | RequestEnded

@@ -30,10 +30,14 @@ class Latencies:
     def of(cls, rows: Iterable[RequestRow]) -> Latencies:
         """Those of the rows that count."""
         found = cls()
+        found.add_rows(rows)
+        return found
+
+    def add_rows(self, rows: Iterable[RequestRow]) -> None:
+        """Take in those of `rows` that count."""
         for row in rows:
             if row.counts:
-                found.add(row.cell, row.round, row.latency_seconds)
-        return found
+                self.add(row.cell, row.round, row.latency_seconds)
 
     def add(self, cell: str, number: int, latency_seconds: float) -> None:
         """Take in one successful request of round `number`."""

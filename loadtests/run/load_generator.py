@@ -7,13 +7,9 @@ is measured. Rows go to `requests.jsonl`, events to standard output.
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import uuid
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
-from time import perf_counter, time
+from time import perf_counter
 
 import msgspec
 import psutil
@@ -25,34 +21,27 @@ from loadtests.run.locust_client import (
 )  # first: locust patches what the others import
 # isort: on
 
-from loadtests.plan.arrivals import poisson
 from loadtests.plan.cells import Cell, order
-from loadtests.plan.prompts import read_prompts
 from loadtests.run.assignment import (
     Assignment,
     GeneratorEvent,
     GeneratorFinished,
     GeneratorStarted,
-    RequestEnded,
+    MeasuringBegan,
     RoundEnded,
     WarmupPassEnded,
 )
 from loadtests.run.decisions import Latencies, rounds
+from loadtests.run.disk import is_full
 from loadtests.run.exporter import Exporter
+from loadtests.run.finished import Finished, first_missing
 from loadtests.run.machine import Canary, cpu_times, steal_share
 from loadtests.run.placement import off_cores
-from loadtests.run.requests import LoadRequest, LoadResponse, body, row
-from loadtests.run.rows import RowWriter, Stage
+from loadtests.run.rows import RequestRow, RowWriter, read_rows
 from loadtests.run.run_file import RoundMachine
 from loadtests.run.target import Target, compile_counters
+from loadtests.run.visits import Abort, Visits
 from loadtests.run.warmup import WarmUp
-
-FAILURES_IN_A_ROW = 10
-"""This many consecutive failures end the sweep: the service is assumed to be down."""
-
-
-class Abort(Exception):
-    """The sweep cannot continue; the message is the reason."""
 
 
 def emit(event: GeneratorEvent) -> None:
@@ -62,72 +51,59 @@ def emit(event: GeneratorEvent) -> None:
 
 
 class LoadGenerator:
-    """Warms the service up, then visits every cell in every round."""
+    """Warms the service up, then visits every cell in every round; leaves out what `rows` says was sent."""
 
     def __init__(
-        self,
-        assignment: Assignment,
-        client: LocustClient,
-        target: Target,
-        rows: RowWriter,
-        exporter: Exporter,
+        self, assignment: Assignment, visits: Visits, target: Target, rows: list[RequestRow]
     ) -> None:
         self._assignment = assignment
         self._plan = assignment.plan
-        self._client = client
+        self._visits = visits
         self._target = target
         self._rows = rows
-        self._exporter = exporter
-        self._texts = read_prompts(assignment.prompt_file)
+        self._finished = Finished(rows)
         self._warmup = WarmUp(self._plan.warmup_passes_least, self._plan.warmup_passes_most)
         self._canary = Canary(assignment.canary_bytes)
         self._latencies = Latencies()
-        self._clock_offset = time() - perf_counter()
-        self._sequence = 0
-        self._failures = 0
-        self._order: list[list[str]] = []
-        self._rates: dict[str, float] = {}
+        self._rates = dict(assignment.rates)
 
     def run(self) -> GeneratorFinished:
-        """Run the whole plan. Rows written before an abort are kept."""
-        aborted = None
-        cpu_share = None
+        """Run what the plan still owes. Rows written before an abort are kept."""
+        if first_missing(self._plan, self._rows) is None:
+            return GeneratorFinished(None)
+        aborted, disk_full = None, False
         try:
             self._warm_up()
-            began = perf_counter()
-            cpu_began = _cpu_seconds()
+            emit(MeasuringBegan(self._rates, self._canary.bytes_per_second()))
             for number, cells in rounds(self._plan, self._latencies, emit):
-                self._measured_round(number, cells)
-            cpu_share = (_cpu_seconds() - cpu_began) / (perf_counter() - began)
+                if any(self._finished.missing(number, cell) for cell in cells):
+                    self._measured_round(number, cells)
+                else:
+                    self._take_in(number, cells)
         except Abort as error:
             aborted = str(error)
-        warmup = self._warmup
-        return GeneratorFinished(
-            order=self._order,
-            rates=self._rates,
-            cpu_share=cpu_share,
-            warmup_passes=warmup.passes,
-            warmup_settled=warmup.settled,
-            warmup_reason=warmup.reason,
-            aborted=aborted,
-        )
+        except OSError as error:
+            if not is_full(error):
+                raise
+            aborted, disk_full = f"no row can be written: {error}", True
+        return GeneratorFinished(self._canary.bytes_per_second(), aborted, disk_full)
 
     def _warm_up(self) -> None:
         over = False
         while not over:
             number = -self._warmup.passes
             latencies = dict[str, float]()
-            profiled = self._profiled(number)
+            profiled = self._assignment.profile_first and number == 0
             for cell in order(self._plan, number):
-                request = self._request(cell, number, 0, "warmup")
-                for _, response in self._take(self._client.closed([request], 1)):
-                    if response.status == 200 and not profiled:
-                        latencies[cell.name] = response.latency_seconds
+                for row in self._visits.warmup(cell, number, profiled):
+                    if row["status"] == 200 and not profiled:
+                        latencies[cell.name] = row["latency_seconds"]
             over = self._warmup.add(latencies, compile_counters(self._target.metrics()))
             warmup = self._warmup
             emit(WarmupPassEnded(warmup.passes, warmup.settled, over, warmup.reason))
         for cell in self._plan.cells:
-            if cell.load is not None:
+            # A part that goes on keeps the rates of the first: the same cells, not those of another capacity.
+            if cell.load is not None and cell.name not in self._rates:
                 self._rates[cell.name] = cell.load * self._capacity(cell)
 
     def _capacity(self, cell: Cell) -> float:
@@ -147,55 +123,31 @@ class LoadGenerator:
         """One round, and what the machine did in it."""
         canary = self._canary.bytes_per_second()
         before = cpu_times()
-        self._round(number, cells)
-        stolen = steal_share(before, cpu_times())
-        emit(RoundEnded(RoundMachine(round=number, steal_share=stolen, canary_bytes_per_second=canary)))
-
-    def _round(self, number: int, cells: list[Cell]) -> None:
-        self._order.append([])
+        began, cpu_began = perf_counter(), _cpu_seconds()
         for cell in cells:
-            self._order[-1].append(cell.name)
-            requests = [self._request(cell, number, index, "measure") for index in range(cell.requests)]
-            if cell.load is None:
-                visit = self._client.closed(requests, cell.concurrency)
-            else:
-                visit = self._client.open(self._schedule(cell, number, requests))
-            for _ in self._take(visit):
-                continue
+            self._visit(number, cell)
+        machine = RoundMachine(
+            round=number,
+            steal_share=steal_share(before, cpu_times()),
+            canary_bytes_per_second=canary,
+            seconds=perf_counter() - began,
+            client_cpu_seconds=_cpu_seconds() - cpu_began,
+        )
+        emit(RoundEnded(machine))
 
-    def _schedule(self, cell: Cell, number: int, requests: list[LoadRequest]) -> list[LoadRequest]:
-        seed = f"{self._plan.seed}/{number}/{cell.name}"
-        due = poisson(self._rates[cell.name], len(requests), seed)
-        now = perf_counter()
-        return [replace(r, intended=now + offset) for r, offset in zip(requests, due, strict=True)]
+    def _visit(self, number: int, cell: Cell) -> None:
+        self._take_in(number, [cell])
+        missing = self._finished.missing(number, cell)
+        if not missing:
+            return
+        for row in self._visits.measured(cell, number, missing, self._rates.get(cell.name)):
+            if row["error"] is None and not row.get("profiled"):
+                self._latencies.add(cell.name, number, row["latency_seconds"])
 
-    def _profiled(self, number: int) -> bool:
-        # Round 0 is the first pass of warming up.
-        return self._assignment.profile_first and number == 0
-
-    def _request(self, cell: Cell, number: int, index: int, stage: Stage) -> LoadRequest:
-        content = body(self._plan, self._texts, cell, number, index, self._profiled(number))
-        return LoadRequest(cell, number, index, stage, uuid.uuid4().hex, content)
-
-    def _take(
-        self, visit: Iterator[tuple[LoadRequest, LoadResponse]]
-    ) -> Iterator[tuple[LoadRequest, LoadResponse]]:
-        """Write a row and emit an event as each request ends. Raises Abort after too many failures."""
-        for request, response in visit:
-            written = row(self._assignment.run, self._sequence, request, response, self._clock_offset)
-            self._rows.write(written)
-            self._sequence += 1
-            error = written["error"]
-            cell = request.cell
-            latency = response.latency_seconds
-            self._exporter.observe(cell.mode, cell.batch_size, latency, failed=error is not None)
-            emit(RequestEnded(request.stage, request.round, cell.name, latency, error))
-            if request.stage == "measure" and not error and not written.get("profiled"):
-                self._latencies.add(cell.name, request.round, latency)
-            self._failures = self._failures + 1 if error else 0
-            if self._failures >= FAILURES_IN_A_ROW:
-                raise Abort(f"{self._failures} requests in a row failed, the last with: {error}")
-            yield request, response
+    def _take_in(self, number: int, cells: list[Cell]) -> None:
+        """Have the looks know the rows of an earlier part."""
+        for cell in cells:
+            self._latencies.add_rows(self._finished.of(number, cell))
 
 
 def _cpu_seconds() -> float:
@@ -205,7 +157,6 @@ def _cpu_seconds() -> float:
 
 def main() -> int:
     """Run one assignment; returns 0, or 1 where it was aborted."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the sweep handles Ctrl-C and ends this process
     assignment = msgspec.json.decode(sys.stdin.buffer.read(), type=Assignment)
     with off_cores(assignment.avoid_cpus) as cpus:
         finished = _run(assignment, cpus)
@@ -222,9 +173,13 @@ def _run(assignment: Assignment, cpus: list[int]) -> GeneratorFinished:
     client = LocustClient(assignment.url, {**target.headers, "X-Launchbound-Run": assignment.run}, users)
     exporter.users.set_function(lambda: client.users)
     emit(GeneratorStarted(cpus, note))
+    folder = Path(assignment.folder)
+    earlier = read_rows(folder) if assignment.part > 1 else []
     try:
-        with RowWriter(Path(assignment.folder)) as rows:
-            return LoadGenerator(assignment, client, target, rows, exporter).run()
+        with RowWriter(folder) as rows:
+            first = 1 + max((row.sequence for row in earlier), default=-1)
+            visits = Visits(assignment, client, rows, exporter, emit, first)
+            return LoadGenerator(assignment, visits, target, earlier).run()
     finally:
         client.close()
 

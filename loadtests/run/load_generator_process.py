@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import queue
+import signal
 import subprocess
 import sys
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
 from threading import Thread
 
@@ -17,20 +18,28 @@ from loadtests.run.environment import REPOSITORY
 
 HEARTBEAT_SECONDS = 1.0
 
+STARTER = REPOSITORY / "service" / "protocol" / "parent_death.py"
+"""A program that becomes another one, which then ends when the process that started it does."""
 
-def run_load_generator(assignment: Assignment, log: Path) -> Generator[GeneratorEvent | None]:
+
+def run_load_generator(
+    assignment: Assignment, log: Path, inherited: Sequence[int] = ()
+) -> Generator[GeneratorEvent | None]:
     """Run the load generator on `assignment`; yields its events, and None after each second without one.
 
-    Closing this generator terminates the process. Its standard error goes to `log`.
+    Closing this generator terminates the process, and so does the end of this one. It has the descriptors
+    `inherited`. Its standard error goes to `log`.
     """
     path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
-    with log.open("wb") as errors:
+    owned = [sys.executable, "-I", "-S", str(STARTER), str(os.getpid()), str(int(signal.SIGKILL))]
+    with log.open("ab") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-m", "loadtests.run.load_generator"],
+            [*owned, sys.executable, "-m", "loadtests.run.load_generator"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
             env={**os.environ, "PYTHONPATH": path},
+            pass_fds=tuple(inherited),
         )
     assert process.stdin is not None
     assert process.stdout is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from time import monotonic
 from types import TracebackType
 
@@ -17,6 +18,7 @@ from loadtests.run.assignment import (
     RequestEnded,
     WarmupPassEnded,
 )
+from loadtests.run.rows import RequestRow
 
 LINE_SECONDS = 5.0
 """Without a terminal: at most one line per interval, and at least one per two intervals."""
@@ -41,6 +43,7 @@ class SweepProgress:
         self._task = self._bar.add_task("waiting", total=None, remaining="")
         self._printed_at = 0.0
         self._measured = 0
+        self._earlier = 0
         self._planned = plan.requests
         self._began = monotonic()
         self._errors = 0
@@ -59,6 +62,11 @@ class SweepProgress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._bar.stop()
+
+    def already_measured(self, rows: Sequence[RequestRow]) -> None:
+        """Count the measured requests of earlier parts as done."""
+        self._earlier = sum(row.stage == "measure" for row in rows)
+        self.print_line(f"going on: {self._earlier} requests were measured before")
 
     def print_line(self, text: str) -> None:
         """Print a line above the bar."""
@@ -88,7 +96,7 @@ class SweepProgress:
             case RequestEnded(stage="measure"):
                 self._measured += 1
                 self._errors += event.error is not None
-                self._update(self._line(event), self._measured, self._planned)
+                self._update(self._line(event), self._measured, self._planned - self._earlier)
             case LookEnded(look=look, requests=requests):
                 self._planned += requests
                 if requests:

@@ -58,7 +58,7 @@ def body(plan: Plan, texts: Sequence[str], cell: Cell, number: int, index: int, 
 
 
 def row(
-    run: str, sequence: int, request: LoadRequest, response: LoadResponse, clock_offset: float
+    run: str, part: int, sequence: int, request: LoadRequest, response: LoadResponse, clock_offset: float
 ) -> dict[str, Any]:
     """The row of `requests.jsonl`; `clock_offset` turns the client's clock into Unix seconds."""
     cell = request.cell
@@ -71,6 +71,7 @@ def row(
         "cell": cell.name,
         "control": cell.control,
         "round": request.round,
+        "part": part,
         "sequence": sequence,
         "index": request.index,
         "stage": request.stage,

@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from loadtests.run.lines import append_line
+
 ROWS_FILE = "requests.jsonl"
 
 Stage = Literal["warmup", "measure"]
@@ -51,7 +53,8 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
     the request failed. Files hold more fields than these: all others of `timings` are kept unchanged.
     `padded_prompt_tokens` are the tokens per row that prefill computed, padding included; `attended_tokens`
     the cache positions that attention read in the last step. `text_digest` identifies the completions' texts.
-    `profiled`: it ran under the profiler, which slows it down, and counts in no statistic.
+    `profiled`: it ran under the profiler, which slows it down, and counts in no statistic. `part` is the
+    start of the sweep that it belongs to: 1, or more after `--resume`.
     """
 
     run: str
@@ -75,6 +78,7 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
     status: int
     error: str | None
     index: int | None = None
+    part: int = 1
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
 
@@ -120,13 +124,15 @@ class RowWriter:
     """Appends rows to a folder's `requests.jsonl`; each is flushed before the next is written."""
 
     def __init__(self, folder: Path) -> None:
-        self._file = (folder / ROWS_FILE).open("ab")
+        self._file = (folder / ROWS_FILE).open("ab", buffering=0)
         self._encoder = msgspec.json.Encoder()
 
     def write(self, row: dict[str, Any]) -> None:
-        """Append `row`, which holds at least the fields of `RequestRow` that have no default."""
-        self._file.write(self._encoder.encode(row) + b"\n")
-        self._file.flush()
+        """Append `row`, which holds at least the fields of `RequestRow` that have no default.
+
+        Raises OSError where there is no space for it; `read_rows` leaves out a torn last line.
+        """
+        append_line(self._file, self._encoder.encode(row))
 
     def __enter__(self) -> RowWriter:
         return self

@@ -11,6 +11,9 @@ from loadtests.plan.cells import Plan
 from loadtests.run.rows import RowsError
 
 RUN_FILE = "run.json"
+PLAN_FILE = "plan.toml"
+"""The plan as a plan file, with the options that replaced some of it."""
+
 FORMAT_VERSION = 1
 
 
@@ -33,12 +36,15 @@ class RoundMachine(msgspec.Struct, frozen=True, kw_only=True):
     """The machine in one round: the share of time that its hypervisor gave to others, and the canary.
 
     `canary_bytes_per_second` is the rate of reading a buffer as large as the model's weights before the
-    round, on the load generator's core. None: cannot be read here.
+    round, on the load generator's core. None: cannot be read here. The round took `seconds`, in which the
+    load generator used `client_cpu_seconds`; None in runs of before these were kept.
     """
 
     round: int
     steal_share: float | None
     canary_bytes_per_second: float | None
+    seconds: float | None = None
+    client_cpu_seconds: float | None = None
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,16 +54,38 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     undecided: list[str]
 
 
+class Part(msgspec.Struct, kw_only=True):
+    """One start of a sweep: the first, or one of `--resume`. A gap lies between two parts.
+
+    `ended` None: it was killed, or still runs. `floors_before` are those of POST /v1/floors where the part is
+    not the first, whose are the run's own. The canary as in RoundMachine, after warm-up and after the last
+    round; None: not measured, as after a kill.
+    """
+
+    number: int
+    started: str
+    ended: str | None = None
+    stopped_because: str | None = None
+    warmup_passes: int = 0
+    warmup_settled: bool = False
+    warmup_reason: str = ""
+    canary_before: float | None = None
+    canary_after: float | None = None
+    floors_before: list[dict[str, Any]] = []
+
+
 class SweepRun(msgspec.Struct, kw_only=True):
     """A sweep. `engine` and `modes` are GET /v1/modes at the end, `modes_before` at the start.
 
     `order` is the order that was run, cell names by round, and `rounds` how many of them were finished.
-    `looks` are the looks taken so far. `ended` None: the sweep did not finish.
-    `floors_before` and `floors_after` are the floors of POST /v1/floors with all samples, settled, before the
-    first and after the last request; empty where the service has none.
+    `looks` are the looks taken so far. `ended` None: the sweep did not finish. `floors_before` and
+    `floors_after` are the floors of POST /v1/floors with all samples, settled, before the first and after the
+    last request; empty where the service has none. `service` is how the sweep started it (`options` of
+    `serve`, `LAUNCHBOUND_…` variables of the `environment`); None: it was given by its address. `overrides`
+    are the options that replaced what the preset or plan file says; `plan_from_file`: it was a file.
     `environment` is the machine and commit of the service, as it says itself; empty where it does not say.
-    `method` is that of the load generator, None in folders of before it was recorded; the service's own is in
-    `environment`.
+    `load_tests` is the commit of the load tests' own code, with a digest of its changes. `method` is that of
+    the load generator, None in folders of before it was recorded; the service's own is in `environment`.
     """
 
     format_version: int = FORMAT_VERSION
@@ -74,6 +102,7 @@ class SweepRun(msgspec.Struct, kw_only=True):
     rounds: int = 0
     looks: list[Look] = []
     environment: dict[str, Any] = {}
+    load_tests: dict[str, Any] = {}
     engine: dict[str, Any] = {}
     modes_before: list[dict[str, Any]] = []
     modes: list[dict[str, Any]] = []
@@ -82,6 +111,10 @@ class SweepRun(msgspec.Struct, kw_only=True):
     machine_by_round: list[RoundMachine] = []
     client: Client = msgspec.field(default_factory=Client)
     settings: dict[str, Any] = {}
+    service: dict[str, dict[str, str]] | None = None
+    overrides: dict[str, Any] = {}
+    plan_from_file: bool = False
+    parts: list[Part] = []
 
     def mode(self, name: str) -> dict[str, Any]:
         """The status of one mode; empty where it is unknown."""

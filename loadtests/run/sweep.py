@@ -1,10 +1,10 @@
-"""Runs a plan against a service: waits, warms up, measures in rounds, and leaves a results folder."""
+"""Runs a plan against a service, or goes on with one that ended early: the door to a results folder."""
 
 from __future__ import annotations
 
 import os
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,49 +13,20 @@ from rich.console import Console
 
 from loadtests.plan.cells import Plan, check
 from loadtests.plan.prompts import PROMPT_FILE, read_prompts
-from loadtests.run.assignment import (
-    Assignment,
-    GeneratorEvent,
-    GeneratorFinished,
-    GeneratorStarted,
-    LookEnded,
-    RoundEnded,
-)
+from loadtests.run.disk import disk_full_named
 from loadtests.run.environment import git_state
 from loadtests.run.exporter import PORT
-from loadtests.run.floors import read_floors
-from loadtests.run.load_generator_process import run_load_generator
-from loadtests.run.machine import weights_bytes
-from loadtests.run.placement import off_cores
+from loadtests.run.folder_lock import locked
+from loadtests.run.part import PartOptions, SweepPart, SweepResult, now
 from loadtests.run.progress import SweepProgress
-from loadtests.run.readiness import wait_until_ready, without_doubles
-from loadtests.run.rows import ROWS_FILE, read_rows
-from loadtests.run.run_file import Client, SweepRun, write_run
-from loadtests.run.scrapes import scrape, settled_scrape
+from loadtests.run.resumption import reopen
+from loadtests.run.rows import ROWS_FILE
+from loadtests.run.run_file import PLAN_FILE, SweepRun
 from loadtests.run.target import Target, TargetError
-from loadtests.run.validation import Gate, validate, write_validation
 from service.statistics.method import METHOD
 
-LOAD_GENERATOR_LOG = "load_generator.log"
-
-
-@dataclass(frozen=True, slots=True)
-class SweepResult:
-    """The results folder, the run and its gates."""
-
-    folder: Path
-    run: SweepRun
-    gates: tuple[Gate, ...]
-
-    @property
-    def failed(self) -> list[Gate]:
-        """Gates that make the sweep invalid."""
-        return [gate for gate in self.gates if gate.failed]
-
-    @property
-    def exit_code(self) -> int:
-        """0, or 1 where a gate failed."""
-        return 1 if self.failed else 0
+Service = str | AbstractContextManager[str]
+"""The address of a service, or a block that starts one, gives its address, and ends it."""
 
 
 def new_folder(root: Path | str = "results", *, remote: bool = False) -> Path:
@@ -68,7 +39,7 @@ def new_folder(root: Path | str = "results", *, remote: bool = False) -> Path:
 
 
 def run_sweep(
-    url: str,
+    service: Service,
     plan: Plan,
     folder: Path,
     *,
@@ -77,149 +48,80 @@ def run_sweep(
     exporter_port: int = PORT,
     ready_timeout_seconds: float = 900.0,
     settings: dict[str, Any] | None = None,
+    started_with: dict[str, dict[str, str]] | None = None,
+    overrides: dict[str, Any] | None = None,
+    plan_text: str | None = None,
+    plan_from_file: bool = False,
 ) -> SweepResult:
-    """Sweep the service at `url` by `plan` into `folder`, which is created where it is missing.
+    """Sweep `service` by `plan` into `folder`, which is created where it is missing.
 
-    `settings` (how the service was started) is kept in `run.json` unchanged. The API key is taken from
+    `settings` (how the service was started), `started_with`, `overrides` and `plan_from_file` are kept in
+    `run.json`, and `plan_text`, the plan as a file, in `plan.toml`. The API key is taken from
     LAUNCHBOUND_API_KEY. Ctrl-C stops the sweep: rows so far are kept and the result is marked incomplete.
-    Raises PlanError, PromptError or TargetError before anything is measured.
+    Raises PlanError, PromptError or TargetError before anything is measured, FolderInUse where another sweep
+    writes to the folder, and DiskFull.
     """
     check(plan)
     read_prompts(prompt_file)
     folder.mkdir(parents=True, exist_ok=True)
-    if (folder / ROWS_FILE).exists():
-        raise TargetError(f"{folder} holds a sweep already: name a new folder")
-    with SweepProgress(console or Console(), plan) as progress:
-        return _Sweep(Target(url, os.environ.get("LAUNCHBOUND_API_KEY")), plan, folder, progress).run(
-            prompt_file, exporter_port, ready_timeout_seconds, settings or {}
-        )
-
-
-class _Sweep:
-    def __init__(self, target: Target, plan: Plan, folder: Path, progress: SweepProgress) -> None:
-        self._target = target
-        self._plan = plan
-        self._folder = folder
-        self._progress = progress
-        self._run = SweepRun(
-            method=METHOD,
-            run=f"{_now()}-{os.urandom(3).hex()}",
-            url=target.url,
+    with _held(folder) as lock:
+        if (folder / ROWS_FILE).exists():
+            raise TargetError(
+                f"{folder} holds a sweep already: name a new folder, or go on with it by --resume {folder}"
+            )
+        kept = {**(settings or {}), "prompt_file": prompt_file.name, "exporter_port": exporter_port}
+        run = SweepRun(
+            run=f"{now()}-{os.urandom(3).hex()}",
+            url="",
             plan=plan,
             seed=plan.seed,
-            started=_now(),
+            started=now(),
+            load_tests=git_state(),
+            method=METHOD,
+            settings=kept,
+            service=started_with,
+            overrides=overrides or {},
+            plan_from_file=plan_from_file,
         )
-
-    def run(
-        self, prompt_file: Path, exporter_port: int, timeout_seconds: float, settings: dict[str, Any]
-    ) -> SweepResult:
-        """Wait for the service, measure, and validate."""
-        run = self._run
-        run.settings = {**settings, "prompt_file": prompt_file.name, "exporter_port": exporter_port}
-        write_run(self._folder, run)
-        document = wait_until_ready(self._target, self._plan, self._progress.waiting, timeout_seconds)
-        run.engine = document["engine"]
-        run.environment = document.get("service") or {}
-        run.modes_before = document["modes"]
-        self._plan = run.plan = without_doubles(document, self._plan, self._progress.print_line)
-        self._progress.replan(self._plan)
-        run.floors_before = self._floors("before the sweep")
-        write_run(self._folder, run)
-        before = scrape(self._target, self._folder, "before", self._progress.print_line)
-        assignment = Assignment(
-            run=run.run,
-            url=self._target.url,
-            folder=str(self._folder),
-            plan=self._plan,
-            prompt_file=str(prompt_file),
-            exporter_port=exporter_port,
-            avoid_cpus=run.engine.get("cpus") or [],
-            profile_first=run.engine.get("device") == "cuda",
-            canary_bytes=weights_bytes(run.engine),
-        )
-        self._measure(assignment)
-        return self._validate(before)
-
-    def _measure(self, assignment: Assignment) -> None:
-        run = self._run
-        finished = None
-        try:
-            with (
-                off_cores(assignment.avoid_cpus),
-                closing(run_load_generator(assignment, self._folder / LOAD_GENERATOR_LOG)) as events,
-            ):
-                for event in events:
-                    self._progress.show(event)
-                    if isinstance(event, GeneratorFinished):
-                        finished = event
-                    elif event is not None:
-                        self._keep(event)
-        except KeyboardInterrupt:
-            run.stopped_because = "interrupted"
-            self._progress.print_line("interrupted: rows measured so far are kept")
-            return
-        if finished is None:
-            last = (
-                (self._folder / LOAD_GENERATOR_LOG).read_text(encoding="utf-8").rstrip().rpartition("\n")[2]
-            )
-            run.stopped_because = f"the load generator ended early: {last or 'without a message'}"
-            return
-        run.order = finished.order
-        run.stopped_because = finished.aborted
-        run.complete = finished.aborted is None
-        run.client = Client(
-            cpus=run.client.cpus,
-            cpu_share=finished.cpu_share,
-            rates=finished.rates,
-            warmup_passes=finished.warmup_passes,
-            warmup_settled=finished.warmup_settled,
-            warmup_reason=finished.warmup_reason,
-        )
-
-    def _keep(self, event: GeneratorEvent) -> None:
-        """Record what an event says of the run, so that it is known of a run that stops early too."""
-        match event:
-            case GeneratorStarted(cpus=cpus):
-                self._run.client.cpus = cpus
-            case RoundEnded(machine=machine):
-                self._run.rounds = machine.round
-                self._run.machine_by_round.append(machine)
-            case LookEnded(look=look):
-                self._run.looks.append(look)
-
-    def _validate(self, before: str | None) -> SweepResult:
-        """Scrape once the server has counted all requests, read its modes again, and check all gates."""
-        run = self._run
-        folder = self._folder
-        rows = read_rows(folder) if (folder / ROWS_FILE).exists() else []
-        note = self._progress.print_line
-        after = settled_scrape(self._target, folder, before, len(rows), note)
-        if run.complete:
-            run.floors_after = self._floors("after the sweep")
-        try:
-            document = self._target.modes()
-            run.engine = document["engine"] or run.engine
-            run.modes = document["modes"]
-        except TargetError as error:
-            note(f"the service is unreachable after the sweep: {error}")
-        if not run.order:
-            measured = [row for row in rows if row.stage == "measure"]
-            rounds = sorted({row.round for row in measured})
-            run.order = [list(dict.fromkeys(r.cell for r in measured if r.round == n)) for n in rounds]
-        run.ended = _now()
-        write_run(folder, run)
-        gates = validate(run, rows, before, after)
-        write_validation(folder, gates)
-        return SweepResult(folder, run, tuple(gates))
-
-    def _floors(self, when: str) -> list[dict[str, Any]]:
-        """The service's floors as they are now; none, and a line that says why, where it gives none."""
-        try:
-            return read_floors(self._target)
-        except TargetError as error:
-            self._progress.print_line(f"no floors {when}: {error}")
-            return []
+        if plan_text is not None:
+            (folder / PLAN_FILE).write_text(plan_text, encoding="utf-8")
+        options = PartOptions(prompt_file, exporter_port, ready_timeout_seconds, lock)
+        return _run_part(service, run, folder, options, console)
 
 
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def resume_sweep(
+    service: Service,
+    folder: Path,
+    *,
+    console: Console | None = None,
+    prompt_file: Path = PROMPT_FILE,
+    exporter_port: int = PORT,
+    ready_timeout_seconds: float = 900.0,
+) -> SweepResult:
+    """Go on with the sweep of `folder`: what it owes is measured, and nothing that it has is measured again.
+
+    Raises CannotResume where it is complete, or where commit, machine, prompts or service are not those it
+    began with; else as `run_sweep`.
+    """
+    with _held(folder) as lock:
+        run = reopen(folder, git_state(), prompt_file)
+        options = PartOptions(prompt_file, exporter_port, ready_timeout_seconds, lock)
+        return _run_part(service, run, folder, options, console)
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[int]:
+    """Hold the folder's lock, and name a full disk."""
+    with disk_full_named(folder), locked(folder) as lock:
+        yield lock
+
+
+def _run_part(
+    service: Service, run: SweepRun, folder: Path, options: PartOptions, console: Console | None
+) -> SweepResult:
+    key = os.environ.get("LAUNCHBOUND_API_KEY")
+    if isinstance(service, str):
+        Target(service, key)  # refused before the folder is written to
+        service = nullcontext(service)
+    with service as url, SweepProgress(console or Console(), run.plan) as progress:
+        return SweepPart(Target(url, key), run, folder, progress, options).run()

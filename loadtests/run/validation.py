@@ -10,18 +10,29 @@ import msgspec
 from loadtests.run.gates import modes, requests
 from loadtests.run.gates import run as of_run
 from loadtests.run.gates.gate import Gate as Gate
+from loadtests.run.gates.requests import Scrapes
 from loadtests.run.rows import RequestRow
 from loadtests.run.run_file import SweepRun
+from loadtests.run.scrapes import read_scrapes
 
 VALIDATION_FILE = "validation.json"
 
 
-def validate(run: SweepRun, rows: Sequence[RequestRow], before: str | None, after: str | None) -> list[Gate]:
-    """All gates, then all warnings; `before` and `after` are scrapes of /metrics."""
+def validate(
+    run: SweepRun,
+    rows: Sequence[RequestRow],
+    before: str | None,
+    after: str | None,
+    earlier: Sequence[Scrapes] = (),
+) -> list[Gate]:
+    """All gates, then all warnings; `before` and `after` are scrapes of /metrics.
+
+    They are those of the last part where the sweep was resumed; the parts before it have theirs in `earlier`.
+    """
     gates = [
-        of_run.complete(run),
+        of_run.complete(run, rows),
         requests.errors(rows),
-        requests.counters(rows, before, after),
+        requests.counters(rows, [*earlier, (before, after)], run.plan),
         requests.rate(rows),
         of_run.client_cpu(run),
         modes.parity(run),
@@ -32,6 +43,7 @@ def validate(run: SweepRun, rows: Sequence[RequestRow], before: str | None, afte
         of_run.warmup(run),
         of_run.rounds_marked(run),
         of_run.floors(run),
+        of_run.gaps(run, rows),
         requests.disturbed(rows),
         requests.queue(rows),
         requests.clipped(rows),
@@ -49,10 +61,7 @@ def write_validation(folder: Path, gates: Iterable[Gate]) -> None:
     )
 
 
-def read_validation(folder: Path) -> list[Gate]:
-    """The gates of a results folder; a failed one where the sweep ended before it came to them."""
-    path = folder / VALIDATION_FILE
-    if not path.exists():
-        why = "the sweep ended before its gates were checked: run it again"
-        return [Gate(name="complete", passed=False, detail=why)]
-    return msgspec.convert(msgspec.json.decode(path.read_bytes())["gates"], list[Gate])
+def validate_folder(folder: Path, run: SweepRun, rows: Sequence[RequestRow]) -> list[Gate]:
+    """All gates of a results folder, from its rows and scrapes as they are now."""
+    *earlier, last = (read_scrapes(folder, number) for number in range(1, max(1, len(run.parts)) + 1))
+    return validate(run, rows, *last, earlier)

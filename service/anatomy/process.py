@@ -5,7 +5,6 @@ Started by the front as `python -m service.anatomy.process SETTINGS`, with `Engi
 
 from __future__ import annotations
 
-import signal
 import sys
 import traceback
 from collections import deque
@@ -17,7 +16,6 @@ from service.anatomy.errors import StudyError
 from service.measure.cases import Bench
 from service.protocol.frames import connect
 from service.protocol.messages import EngineSettings, Problem, Stop
-from service.protocol.parent_death import die_with_parent
 from service.protocol.placement import pin
 from service.protocol.studies import Finding, FromAnatomy, Ready, Refused, Study, StudyProgress, ToAnatomy
 from service.step.process_state import prepare_process
@@ -81,7 +79,6 @@ def _finding(front: FrontSocket, bench: Bench, study: Study) -> Finding:
 def main(arguments: list[str]) -> int:
     """Serve studies; returns the exit code: 0 after a Stop, 2 for bad settings, 3 for a failed study."""
     settings = msgspec.json.decode(arguments[0], type=EngineSettings)
-    die_with_parent(signal.SIGKILL)  # a suspended process does not handle SIGTERM
     prepare_process(settings.cache_folder)
     front = FrontSocket(settings.address)
     try:

@@ -17,6 +17,7 @@ from service.cli.options import (
     settings_from,
     split_list,
 )
+from service.cli.signals import ended_in_order
 
 app = typer.Typer()
 
@@ -57,6 +58,7 @@ def selftest(
     from service.selftest.run import main
 
     try:
-        raise typer.Exit(main(settings, split_list(only), out))
+        with ended_in_order():
+            raise typer.Exit(main(settings, split_list(only), out))
     except ValueError as error:
         bad_input(error)

@@ -9,6 +9,12 @@ from pydantic import ValidationError
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
+EXIT_DISK_FULL = 3
+
+EXIT_CODES = (
+    "Exit codes: 0 success; 1 a check or gate failed, or a sweep was stopped; 2 bad input; 3 disk full, go "
+    "on with sweep --resume (of compare: undecided); 130 ended by Ctrl-C, SIGTERM or SIGHUP."
+)
 
 
 def bad_input(message: object) -> NoReturn:

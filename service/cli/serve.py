@@ -25,6 +25,7 @@ from service.cli.options import (
     flags,
     settings_from,
 )
+from service.cli.signals import ended_in_order
 
 app = typer.Typer()
 
@@ -112,7 +113,7 @@ def generate(
     served = {"model": model, "device": device, "dtype": dtype, "modes": mode, "batch_sizes": "1"}
     request = GenerationRequest(prompt, mode, max_new_tokens, temperature, top_k, seed)
     try:
-        with _service(url, served) as at:
+        with ended_in_order(), _service(url, served) as at:
             key = os.environ.get("LAUNCHBOUND_API_KEY")
             show(at, key, request, Console(), Console(stderr=True), settled=url is None)
     except (GenerationFailed, ModeFailed) as error:

@@ -1,18 +1,17 @@
-"""The commands that measure a service under load: `sweep` and `report`."""
+"""The command that measures a service under load: `sweep`."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from service.cli.options import (
-    EXIT_FAILED,
+    EXIT_DISK_FULL,
     BatchSizes,
     Device,
     Dtype,
@@ -21,8 +20,13 @@ from service.cli.options import (
     bad_input,
     flags,
     settings_from,
-    split_list,
 )
+from service.cli.report import conclude, fail_without_rows, last_line
+from service.cli.signals import ended_in_order
+
+if TYPE_CHECKING:
+    from loadtests.run.part import SweepResult
+    from service.cli.sweep_plan import ChosenPlan
 
 app = typer.Typer()
 
@@ -30,143 +34,140 @@ app = typer.Typer()
 @app.command()
 def sweep(
     url: Annotated[str | None, typer.Option(help="A running service; without it one is started.")] = None,
-    preset: Annotated[str, typer.Option(help="quick, standard, full or gpu.")] = "quick",
+    plan: Annotated[Path | None, typer.Option(help="A plan file (docs/sweeps.md).")] = None,
+    preset: Annotated[str | None, typer.Option(help="quick (default), standard, full or gpu.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="A results folder whose sweep ended early: go on with it.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Results folder; default results/<UTC>-<commit>.")] = None,
-    seed: Annotated[int, typer.Option(help="Fixes orders, prompts and arrivals.")] = 0,
+    seed: Annotated[int | None, typer.Option(help="Fixes orders, prompts and arrivals; default 0.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and stop.")] = False,
+    toml: Annotated[bool, typer.Option("--toml", help="With --dry-run: show it as a plan file.")] = False,
     model: Model = None,
     device: Device = None,
     dtype: Dtype = None,
     modes: Modes = None,
     batch_sizes: BatchSizes = None,
 ) -> None:
-    """Measure modes against batch sizes in rounds, and write the report."""
-    from loadtests.plan.cells import PlanError
-    from loadtests.plan.presets import Preset, describe, make_plan
-    from loadtests.run.sweep import new_folder
+    """Measure modes against batch sizes in rounds, and write the report.
 
+    Options replace what the plan says. Exit codes: 0 valid, 1 a check failed or the sweep was stopped, 2 bad
+    input, 3 disk full.
+    """
+    from service.cli.sweep_plan import chosen_plan
+
+    if toml and not dry_run:
+        bad_input("--toml shows a plan: add --dry-run")
     try:
-        sizes = [int(size) for size in split_list(batch_sizes) or ()]
-        plan = make_plan(cast(Preset, preset), seed, split_list(modes), sizes or None)
-    except (PlanError, ValueError) as error:
+        chosen = chosen_plan(plan, preset, seed, modes, batch_sizes)
+    except ValueError as error:
         bad_input(error)
+    options = {"model": model, "device": device, "dtype": dtype}
+    if resume is not None:
+        if out or dry_run or any(options.values()):
+            bad_input(
+                "--resume goes on in its folder, with its service: leave out all but --url and the plan"
+            )
+        named = any(option is not None for option in (plan, preset, seed, modes, batch_sizes))
+        raise typer.Exit(_resume(resume, url, chosen if named else None))
     if dry_run:
-        typer.echo(describe(plan))
+        _show(chosen, toml)
         return
-    if url and (model or device or dtype):
+    if url and any(options.values()):
         bad_input("--model, --device and --dtype belong to the service: leave them out where --url names one")
+    raise typer.Exit(_begin(url, chosen, out, options))
+
+
+def _show(chosen: ChosenPlan, toml: bool) -> None:
+    from loadtests.plan.plan_file import toml_of
+    from loadtests.plan.presets import describe
+
+    typer.echo(toml_of(chosen.document) if toml else describe(chosen.plan), nl=not toml)
+
+
+def _begin(url: str | None, chosen: ChosenPlan, out: Path | None, options: dict[str, str | None]) -> int:
+    from loadtests.plan.plan_file import toml_of
+    from loadtests.run.resumption import service_environment
+    from loadtests.run.sweep import new_folder, run_sweep
+
+    plan = chosen.plan
+    sizes = ",".join(map(str, plan.batch_sizes))
+    given = {**options, "modes": ",".join(plan.modes), "batch_sizes": sizes}
+    served = {} if url else {name: value for name, value in given.items() if value is not None}
+    if not url:
+        settings_from(**served)
     folder = out or new_folder(remote=url is not None)
     folder.mkdir(parents=True, exist_ok=True)
-    options = {"model": model, "device": device, "dtype": dtype}
-    raise typer.Exit(_sweep(url, plan, folder, options))
+
+    def measure(console: Console) -> SweepResult:
+        return run_sweep(
+            url or _own(served, folder),
+            plan,
+            folder,
+            console=console,
+            settings=dict(served),
+            started_with=None if url else {"options": served, "environment": service_environment()},
+            overrides=chosen.overrides,
+            plan_text=toml_of(chosen.document),
+            plan_from_file=chosen.from_file,
+        )
+
+    return _measured(folder, measure)
 
 
-def _sweep(url: str | None, plan: Any, folder: Path, options: dict[str, str | None]) -> int:  # noqa: ANN401
-    from loadtests.plan.prompts import PromptError
+def _resume(folder: Path, url: str | None, chosen: ChosenPlan | None) -> int:
     from loadtests.run.rows import RowsError
-    from loadtests.run.sweep import SweepResult, run_sweep
+    from loadtests.run.run_file import read_run
+    from loadtests.run.sweep import resume_sweep
+
+    try:
+        run = read_run(folder)
+    except RowsError as error:
+        bad_input(error)
+    if chosen is not None and chosen.plan != run.plan:
+        bad_input(f"{folder} has another plan than these options name: leave them out to go on with its own")
+    if url and run.service is not None:
+        bad_input(f"the sweep of {folder} started its own service, and does so again: leave out --url")
+    service = (url or run.url) if run.service is None else _own(run.service["options"], folder)
+    return _measured(folder, lambda console: resume_sweep(service, folder, console=console))
+
+
+def _own(options: dict[str, str], folder: Path) -> AbstractContextManager[str]:
+    from service.front.launch import launched
+
+    return launched(flags(options), folder / "service.log")
+
+
+def _measured(folder: Path, measure: Callable[[Console], SweepResult]) -> int:
+    """Run `measure` and make the report; returns the exit code."""
+    from loadtests.plan.prompts import PromptError
+    from loadtests.run.disk import DiskFull, disk_full_named
+    from loadtests.run.rows import RowsError
     from loadtests.run.target import ModeFailed, TargetError
-    from service.front.launch import LaunchError, launched
+    from service.front.launch import LaunchError
 
     console = Console()
-
-    def run(at: str, settings: dict[str, Any]) -> SweepResult:
-        return run_sweep(at, plan, folder, console=console, settings=settings)
-
     try:
-        if url:
-            result = run(url, {})
-        else:
-            served = {
-                **options,
-                "modes": ",".join(plan.modes),
-                "batch_sizes": ",".join(map(str, plan.batch_sizes)),
-            }
-            settings_from(**served)
-            with launched(flags(served), folder / "service.log") as own:
-                result = run(own, {name: value for name, value in served.items() if value})
-    except ModeFailed as error:
-        return _fail_without_rows(folder, [], error)
-    except (LaunchError, PromptError, TargetError) as error:
-        bad_input(error)
-    failed = [f"FAILED  {gate.name}: {gate.detail}" for gate in result.failed]
-    try:
-        _conclude(folder, console, failed)
-    except RowsError as error:
-        return _fail_without_rows(folder, failed, error)
-    return result.exit_code
+        with ended_in_order(), disk_full_named(folder):
+            try:
+                result = measure(console)
+            except ModeFailed as error:
+                return fail_without_rows(folder, [], error)
+            except (LaunchError, PromptError, TargetError, RowsError) as error:
+                bad_input(error)
+            return _reported(folder, console, result)
+    except DiskFull as error:
+        typer.echo(f"launchbound: {error}", err=True)
+        last_line(folder, None, valid=False)
+        return EXIT_DISK_FULL
 
 
-def _fail_without_rows(folder: Path, failed: Sequence[str], why: Exception) -> int:
-    """A sweep that measured nothing: print failed gates, the reason, and the JSON line."""
-    for line in failed:
-        typer.echo(line)
-    typer.echo(f"launchbound: {why}", err=True)
-    _last_line(folder, None, valid=False)
-    return EXIT_FAILED
-
-
-def _last_line(folder: Path, headline: dict[str, Any] | None, valid: bool) -> None:
-    typer.echo(json.dumps({"path": str(folder), "headline": headline, "valid": valid}))
-
-
-def _conclude(folder: Path, console: Console, failed: Sequence[str] = (), peers: Path | None = None) -> None:
-    """Print the table, the path of the report, and one JSON line last. Raises RowsError without rows."""
-    headline: dict[str, Any] | None = None
-    valid = not failed
-    try:
-        from loadtests.report.report_files import print_findings, write_report
-        from loadtests.report.results import read_results
-        from loadtests.report.verdict import Findings
-    except ImportError as error:
-        for line in failed:
-            console.print(line, soft_wrap=True)
-        console.print(
-            f"{error.name} is not installed here: the report is made later by `launchbound report {folder}`"
-        )
-    else:
-        findings = Findings(read_results(folder))
-        headline = write_report(findings, peers)
-        valid = bool(headline["valid"])
-        print_findings(findings, console)
-        console.print(f"report: {folder / 'report.html'}", soft_wrap=True)
-    _last_line(folder, headline, valid)
-
-
-@app.command()
-def report(
-    folders: Annotated[list[Path], typer.Argument(help="A results folder of `sweep`, or several.")],
-    peers: Annotated[
-        Path | None, typer.Option(help="A folder of `peers`: adds what leaving PyTorch would buy.")
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Of several folders: where the picture goes; default results/<UTC>-runs."),
-    ] = None,
-) -> None:
-    """Write a folder's report again from its rows; of several folders, one page with all of them."""
-    from loadtests.peers.results import PeersError
+def _reported(folder: Path, console: Console, result: SweepResult) -> int:
     from loadtests.run.rows import RowsError
 
-    if len(folders) > 1 and peers:
-        bad_input("--peers belongs to the report of one folder: name one")
-    if len(folders) == 1 and out:
-        bad_input("--out belongs to several folders: the report of one is written into it")
+    failed = [f"FAILED  {gate.name}: {gate.detail}" for gate in result.failed]
     try:
-        if len(folders) > 1:
-            _picture(folders, out)
-        else:
-            _conclude(folders[0], Console(), peers=peers)
-    except (PeersError, RowsError, FileNotFoundError) as error:
-        bad_input(error)
-
-
-def _picture(folders: Sequence[Path], out: Path | None) -> None:
-    """Several runs on one page. Prints its headline, its path, and one JSON line last."""
-    from loadtests.side_by_side.files import PAGE_FILE, make_picture
-
-    folder = out or Path("results") / f"{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ')}-runs"
-    found = make_picture(folders, folder)
-    typer.echo(found["headline"])
-    typer.echo(f"page: {folder / PAGE_FILE}")
-    typer.echo(json.dumps({"path": str(folder), **found}))
+        conclude(folder, console, failed)
+    except RowsError as error:
+        return fail_without_rows(folder, failed, error)
+    return result.exit_code

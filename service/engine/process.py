@@ -1,6 +1,7 @@
 """The engine process: one life of the loop, from its settings to its exit code.
 
-Started by the front as `python -m service.engine.process SETTINGS`, with `EngineSettings` as JSON.
+Started by the front as `python -m service.engine.process SETTINGS`, with `EngineSettings` as JSON, and ends
+with it (`service.protocol.parent_death`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import msgspec
 from service.engine.inbox import Inbox
 from service.engine.loop import Engine
 from service.protocol.messages import EngineSettings
-from service.protocol.parent_death import die_with_parent
 from service.step.device_errors import is_device_lost
 from service.step.process_state import prepare_process
 
@@ -24,7 +24,6 @@ def main(arguments: list[str]) -> int:
     0 after a Stop, 2 for settings that cannot work, 4 where the device's context is lost.
     """
     settings = msgspec.json.decode(arguments[0], type=EngineSettings)
-    die_with_parent()
     prepare_process(settings.cache_folder)
     inbox = Inbox(settings.address)
     try:

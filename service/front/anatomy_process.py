@@ -105,7 +105,9 @@ class AnatomyProcess:
             address = f"{folder}/anatomy.sock"
             self._socket = socket = ChildSocket(address, self._received)
             try:
-                process = await spawn(self._command, self._settings_for(address), self._cores)
+                settings = self._settings_for(address)
+                # A suspended process does not handle SIGTERM.
+                process = await spawn(self._command, settings, self._cores, signal.SIGKILL)
                 self.pid = process.pid
                 why = "was no longer needed"
                 return await watch(NAME, process, socket, self._terminate, why)

@@ -16,6 +16,7 @@ import msgspec
 
 from service.front.child_socket import ChildSocket
 from service.protocol.messages import EngineSettings, Stop
+from service.protocol.parent_death import owned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,15 +34,24 @@ def module_command(module: str) -> tuple[str, ...]:
     return sys.executable, "-m", module
 
 
-async def spawn(command: Sequence[str], settings: EngineSettings, cores: set[int]) -> Process:
-    """Start a child in a session of its own, so that Ctrl-C reaches the front alone.
+async def spawn(
+    command: Sequence[str],
+    settings: EngineSettings,
+    cores: set[int],
+    by: signal.Signals = signal.SIGTERM,
+) -> Process:
+    """Start a child in a session of its own, so that Ctrl-C reaches the front alone; it ends with the front.
 
-    Its settings are appended as JSON, and its output goes to our stderr. It may use all of `cores`.
+    Its settings are appended as JSON, and its output goes to our stderr. It may use all of `cores`. `by` is
+    the signal that it gets where the front dies. Raises OSError where it cannot be started.
     """
     argument = msgspec.json.encode(settings).decode()
     with _on_cores(cores):
         return await asyncio.create_subprocess_exec(
-            *command, argument, stdin=asyncio.subprocess.DEVNULL, stdout=2, start_new_session=True
+            *owned((*command, argument), by),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=2,
+            start_new_session=True,
         )
 
 

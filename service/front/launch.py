@@ -1,4 +1,4 @@
-"""Starts a service as a child process, which ends with the block that uses it."""
+"""Starts a service as a child process, which ends with the block that uses it, or with this process."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+
+from service.protocol.parent_death import owned
 
 SERVING = "launchbound: serving on "
 ENGINE = "launchbound engine: "
@@ -26,7 +28,7 @@ def launched(
 
     Its output goes to `log`. Raises LaunchError where it ends before it listens.
     """
-    command = [sys.executable, "-m", "launchbound", "serve", "--port", "0", *options]
+    command = owned([sys.executable, "-m", "launchbound", "serve", "--port", "0", *options])
     with log.open("ab") as errors:
         process = subprocess.Popen(
             command,

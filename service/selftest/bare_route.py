@@ -19,6 +19,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 
 from service.front.launch import SERVING, LaunchError
+from service.protocol.parent_death import owned
 
 STOP_SECONDS = 10.0
 
@@ -50,7 +51,7 @@ def bare_route(answer: bytes, folder: Path) -> Iterator[str]:
     """
     file = folder / "answer.json"
     file.write_bytes(answer)
-    command = [sys.executable, "-m", "service.selftest.bare_route", str(file)]
+    command = owned([sys.executable, "-m", "service.selftest.bare_route", str(file)])
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from service.front.launch import LaunchError
 from service.front.settings import Settings
+from service.protocol.parent_death import owned
 from service.selftest.aa_test import ITSELF, TWICE
 from service.selftest.added_latency import ADDED
 from service.selftest.check import AnyCheck, run_check
@@ -58,7 +59,7 @@ class _Selftest:
     def in_worker(self, names: list[str]) -> None:
         """Run `names` in a worker process. Raises ValueError where its settings cannot work."""
         settings = msgspec.json.encode(self._settings.engine_settings("")).decode()
-        command = [sys.executable, "-m", "service.selftest.worker", settings, ",".join(names)]
+        command = owned([sys.executable, "-m", "service.selftest.worker", settings, ",".join(names)])
         decode = msgspec.json.Decoder(WorkerEvent).decode
         log_file = self._folder / "worker.log"
         with (

@@ -16,6 +16,7 @@ import httpx
 import psutil
 import pytest
 
+from tests.support.processes import gone
 from tests.support.serving import BODY, PATIENCE_SECONDS, fake_engine_command, until
 
 pytestmark = pytest.mark.slow
@@ -88,6 +89,16 @@ def test_a_signal_while_idle_ends_front_and_engine(number: signal.Signals) -> No
         process.send_signal(number)
         assert process.wait(PATIENCE_SECONDS) == 0
         assert not engine.is_running()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
+def test_the_engine_ends_with_a_front_that_is_killed_or_hung_up(number: signal.Signals) -> None:
+    with served() as (process, url):
+        await_ready(url)
+        engine = engine_of(process)
+        process.send_signal(number)
+        process.wait(PATIENCE_SECONDS)
+        until(lambda: gone(engine.pid), "the end of the engine")
 
 
 def test_a_second_signal_does_not_wait_for_what_runs() -> None:

@@ -79,7 +79,7 @@ def test_the_process_of_a_lost_device_ends_with_an_exit_code_of_its_own(
 
     monkeypatch.setattr(process, "Engine", Failing)
     monkeypatch.setattr(process, "Inbox", Failing)
-    for nothing in ("die_with_parent", "prepare_process"):
+    for nothing in ("prepare_process",):
         monkeypatch.setattr(process, nothing, lambda *_: None)
     arguments = [msgspec.json.encode(settings(tmp_path)).decode()]
     error: Exception = LOST[0]

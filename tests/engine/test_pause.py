@@ -139,15 +139,15 @@ def test_a_paused_engine_neither_serves_nor_calibrates_and_the_wait_is_queue(
 
 SUSPENDED_CHILD = """
 import os, signal
-from service.protocol.parent_death import die_with_parent
-die_with_parent(signal.SIGKILL)
 print(os.getpid(), flush=True)
 os.kill(os.getpid(), signal.SIGSTOP)
 """
 
 FRONT = f"""
-import subprocess, sys
-subprocess.run([sys.executable, "-c", {SUSPENDED_CHILD!r}], start_new_session=True)
+import signal, subprocess, sys
+from service.protocol.parent_death import owned
+child = owned([sys.executable, "-c", {SUSPENDED_CHILD!r}], signal.SIGKILL)
+subprocess.run(child, start_new_session=True)
 """
 
 

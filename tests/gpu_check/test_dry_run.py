@@ -46,7 +46,7 @@ class HostEvent:
 
 
 def with_kernels(session: Any) -> list[Event]:
-    """The session's events; in every mark some launches with kernels of 1 µs, before it one that separates."""
+    """The session's events; in every mark kernels of 1 µs, before it one that separates."""
     events = host_events(session)
     for place, mark in enumerate(step_marks(events)):
         begin, number = mark["ts"], 100 * (place + 1)

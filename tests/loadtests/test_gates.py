@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from loadtests.report.report_files import make_report
 from loadtests.report.results import read_results
 from loadtests.run.floors import moved_floors
 from loadtests.run.gates.gate import Gate, some
 from loadtests.run.rows import RequestRow, RowPhase, read_rows
 from loadtests.run.run_file import Look, RoundMachine, SweepRun, read_run
-from loadtests.run.validation import VALIDATION_FILE, read_validation, validate
+from loadtests.run.validation import VALIDATION_FILE, validate
 from tests.support.fake_service import settled_floor
 from tests.support.made_results import make_results
 
@@ -181,12 +183,17 @@ def test_an_incomplete_run_is_never_valid(made: Made, fields: dict[str, Any]) ->
     assert gate("complete", changed(run, **fields), rows).failed
 
 
-def test_a_folder_whose_gates_were_never_checked_is_not_valid(tmp_path: Path) -> None:
+def test_gates_are_checked_anew_from_rows_and_scrapes_and_not_read_from_their_file(tmp_path: Path) -> None:
     make_results(tmp_path)
+    (tmp_path / VALIDATION_FILE).write_text('{"passed": false, "gates": []}')
     assert not read_results(tmp_path).failed_gates
-    (tmp_path / VALIDATION_FILE).unlink()
-    assert [one.name for one in read_validation(tmp_path) if one.failed] == ["complete"]
-    assert read_results(tmp_path).failed_gates
+    make_report(tmp_path)
+    assert json.loads((tmp_path / VALIDATION_FILE).read_text())["passed"] is True
+    rows = (tmp_path / "requests.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "requests.jsonl").write_bytes(b"".join(rows[:-1]))
+    failed = {one.name: one.detail for one in read_results(tmp_path).failed_gates}
+    assert failed.keys() == {"complete", "client rows = server's count"}
+    assert "the first request without a row is in round 8" in failed["complete"]
 
 
 def test_a_long_list_is_cut() -> None:

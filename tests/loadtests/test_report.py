@@ -86,7 +86,7 @@ def test_a_slower_mode_is_called_slower(tmp_path: Path) -> None:
 def test_too_few_rounds_are_reported_as_undecided(tmp_path: Path) -> None:
     import msgspec
 
-    few = msgspec.structs.replace(make_plan("quick", 1), rounds=5)
+    few = msgspec.structs.replace(make_plan("quick", 1), rounds=5, rounds_most=None)
     headline = make_report(make_results(tmp_path, plan=few))
     assert headline["text"].startswith("Undecided: fewer than 8 rounds")
     assert [batch["ship"] for batch in headline["batches"]] == [None] * 3

@@ -20,13 +20,17 @@ from typer.testing import CliRunner
 
 import launchbound
 from loadtests.plan.cells import Cell, Plan, order
+from loadtests.plan.document import plan_of
+from loadtests.plan.plan_file import read_plan_file
 from loadtests.plan.prompts import PromptError
-from loadtests.run import readiness, scrapes, sweep
+from loadtests.report.surroundings import environment, reproduce
+from loadtests.run import part, readiness, scrapes, sweep
 from loadtests.run.assignment import Assignment, GeneratorEvent, GeneratorStarted, RequestEnded
 from loadtests.run.decisions import group_name
+from loadtests.run.load_generator_process import run_load_generator
 from loadtests.run.placement import off_cores
 from loadtests.run.rows import read_rows
-from loadtests.run.run_file import read_run
+from loadtests.run.run_file import PLAN_FILE, read_run
 from loadtests.run.sweep import SweepResult, new_folder, run_sweep
 from loadtests.run.target import Target, TargetError
 from service.cli.options import EXIT_BAD_INPUT, EXIT_FAILED
@@ -253,13 +257,12 @@ def test_a_service_that_only_fails_ends_the_sweep_early(tmp_path: Path) -> None:
 
 def test_requests_of_another_client_fail_the_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = Script()
-    real = sweep.run_load_generator
 
-    def with_another_client(assignment: Assignment, log: Path) -> Iterator[GeneratorEvent | None]:
-        yield from real(assignment, log)
+    def with_another_client(*arguments: Any) -> Iterator[GeneratorEvent | None]:
+        yield from run_load_generator(*arguments)
         script.ran["eager"] += 1
 
-    monkeypatch.setattr(sweep, "run_load_generator", with_another_client)
+    monkeypatch.setattr(part, "run_load_generator", with_another_client)
     result = swept(tmp_path, script)
     count = next(gate for gate in result.failed if gate.name == "client rows = server's count")
     sent = sum(row.mode == "eager" for row in read_rows(tmp_path))
@@ -273,15 +276,13 @@ def test_a_mode_out_of_parity_fails_the_sweep(tmp_path: Path) -> None:
 def test_ctrl_c_keeps_what_was_measured_and_marks_it_incomplete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = sweep.run_load_generator
-
-    def interrupted(assignment: Assignment, log: Path) -> Iterator[GeneratorEvent | None]:
-        for event in real(assignment, log):
+    def interrupted(*arguments: Any) -> Iterator[GeneratorEvent | None]:
+        for event in run_load_generator(*arguments):
             yield event
             if isinstance(event, RequestEnded) and event.round == 3:
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr(sweep, "run_load_generator", interrupted)
+    monkeypatch.setattr(part, "run_load_generator", interrupted)
     result = swept(tmp_path, Script())
     run = read_run(tmp_path)
     assert (run.complete, run.stopped_because) == (False, "interrupted")
@@ -356,6 +357,19 @@ def test_a_mode_that_failed_is_a_failed_check_with_the_json_line_last(
     assert "compiled failed to become ready" in errors
 
 
+def test_options_over_a_plan_and_the_plan_itself_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    invoke_sweep(tmp_path, Script(), monkeypatch)
+    run = read_run(tmp_path)
+    assert run.overrides == {"modes": ["eager", "compiled"], "batch_sizes": [1]}
+    assert plan_of(read_plan_file(tmp_path / PLAN_FILE)) == run.plan
+    assert reproduce(run)[-1].startswith("launchbound sweep --preset quick --seed 0")
+    run.plan_from_file = True
+    assert f"--plan {PLAN_FILE} " in reproduce(run)[-1]
+    assert ("options over the plan", "modes ['eager', 'compiled'], batch_sizes [1]") in environment(run)
+
+
 def test_a_sweep_without_an_answer_fails_with_its_gates_and_the_json_line_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -425,7 +439,7 @@ def test_the_load_generator_ends_with_the_sweep(tmp_path: Path) -> None:
         assignment = Assignment(
             run="a", url=url, folder=str(tmp_path), plan=SMALL, prompt_file=str(sweep.PROMPT_FILE)
         )
-        events = sweep.run_load_generator(assignment, tmp_path / "log")
+        events = run_load_generator(assignment, tmp_path / "log")
         assert isinstance(next(event for event in events if event is not None), GeneratorStarted)
         events.close()
         hold.set()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import time
 from pathlib import Path
@@ -19,14 +18,12 @@ import msgspec
 
 from service.protocol.frames import FrameStream, connect
 from service.protocol.messages import EngineSettings, Problem
-from service.protocol.parent_death import die_with_parent
 from service.protocol.studies import Finding, FromAnatomy, Ready, Refused, Study, StudyProgress, ToAnatomy
 
 
 def main() -> int:
     folder = Path(sys.argv[1])
     settings = msgspec.json.decode(sys.argv[2], type=EngineSettings)
-    die_with_parent(signal.SIGKILL)
     with (folder / "pids").open("a") as pids:
         pids.write(f"{os.getpid()}\n")
     name, _, code = command(folder).partition(" ")

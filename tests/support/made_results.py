@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from random import Random
 
 from loadtests.plan.cells import Cell, Plan, order
 from loadtests.plan.presets import make_plan
+from loadtests.run.decisions import Latencies, rounds
 from loadtests.run.rows import RowWriter, read_rows
 from loadtests.run.run_file import Client, SweepRun, write_run
-from loadtests.run.validation import validate, write_validation
+from loadtests.run.scrapes import SCRAPES_FOLDER
+from loadtests.run.validation import validate_folder, write_validation
 from service.statistics.method import METHOD
 from tests.support.fake_service import STEP_SECONDS, engine_status, mode_status, timings
 
@@ -44,10 +47,11 @@ def make_results(
     """
     plan, random, now, sequence = plan or make_plan("quick", 1), Random(seed), 1_700_000_000.0, 0
     orders = []
+    latencies = Latencies()
+    visits = chain([(0, order(plan, 0))], rounds(plan, latencies, lambda _: None))
     with RowWriter(folder) as rows:
-        for number in range(plan.rounds + 1):
+        for number, cells in visits:
             drift = random.gauss(0, scatter)
-            cells = order(plan, number)
             orders.append([cell.name for cell in cells])
             for cell in cells:
                 for _ in range(cell.requests if number else 1):
@@ -56,6 +60,8 @@ def make_results(
                     fail -= failed
                     seconds = 0.02 * cell.batch_size * relative[cell.mode] * factor
                     rows.write(_row(cell, number, sequence, now, seconds, failed, device, switches))
+                    if number and not failed:
+                        latencies.add(cell.name, number, seconds)
                     now, sequence = now + seconds, sequence + 1
     engine = engine_status() | {"device": device}
     run = SweepRun(
@@ -76,8 +82,10 @@ def make_results(
         settings={"model": "tiny"},
     )
     write_run(folder, run)
-    scrapes = _scrape({}), _scrape(_counts(folder))
-    write_validation(folder, validate(run, read_rows(folder), *scrapes))
+    (folder / SCRAPES_FOLDER).mkdir()
+    (folder / SCRAPES_FOLDER / "before.prom").write_text(_scrape({}))
+    (folder / SCRAPES_FOLDER / "after.prom").write_text(_scrape(_counts(folder)))
+    write_validation(folder, validate_folder(folder, run, read_rows(folder)))
     return folder
 
 

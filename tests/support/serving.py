@@ -25,9 +25,9 @@ Value = TypeVar("Value")
 BODY: dict[str, object] = {"prompts": ["def mean(values):"], "max_new_tokens": 4}
 
 
-def until(condition: Callable[[], Value], what: str) -> Value:
-    """Poll `condition` until it holds and return its value; fail, naming `what`, if that takes too long."""
-    end = time.monotonic() + PATIENCE_SECONDS
+def until(condition: Callable[[], Value], what: str, seconds: float = PATIENCE_SECONDS) -> Value:
+    """Poll `condition` until it holds and return its value; fail, naming `what`, after `seconds`."""
+    end = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < end, f"waited too long for {what}"
         time.sleep(0.005)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
+from loadtests.plan.cells import Plan
 from loadtests.run.gates.gate import Gate, some
 from loadtests.run.rows import RequestRow
 from loadtests.run.target import requests_by_mode
@@ -26,20 +27,46 @@ def errors(rows: Sequence[RequestRow]) -> Gate:
     return Gate(name="no errors", passed=bool(rows) and not failed, detail=detail)
 
 
-def counters(rows: Sequence[RequestRow], before: str | None, after: str | None) -> Gate:
-    """The server counted, per mode, exactly the requests with a row: no other client, no loss."""
+Scrapes = tuple[str | None, str | None]
+"""The texts of /metrics before and after one part of a sweep; None where there is none."""
+
+
+def counters(rows: Sequence[RequestRow], scrapes: Sequence[Scrapes], plan: Plan) -> Gate:
+    """The server counted, per mode, exactly the requests with a row: no other client, no loss.
+
+    `scrapes` by part. An earlier part ended while requests were in flight: the server may have counted so
+    many more. Where it was killed it has no scrape after it, its service may be gone too, and its rows stay
+    unchecked.
+    """
     name = "client rows = server's count"
-    if before is None or after is None:
+    if None in scrapes[-1]:
         return Gate(name=name, passed=False, detail="/metrics could not be read before and after")
-    sent = Counter(row.mode for row in rows)
-    counted = _count_difference(before, after)
-    wrong = [
-        f"{mode}: {sent[mode]} rows, {counted[mode]:.0f} counted"
-        for mode in sorted(sent.keys() | counted.keys())
-        if sent[mode] != counted[mode]
-    ]
-    detail = "; ".join(wrong) or f"{len(rows)} both, per mode"
+    wrong, unchecked, checked = [], [], 0
+    for part, (before, after) in enumerate(scrapes, start=1):
+        sent = Counter(row.mode for row in rows if row.part == part)
+        if before is None or after is None:
+            unchecked.append(
+                f"the {sent.total()} rows of part {part}, which was killed, could not be checked"
+            )
+            continue
+        checked += sent.total()
+        in_flight = 0 if part == len(scrapes) else _most_in_flight(plan)
+        wrong += _miscounts(sent, _count_difference(before, after), in_flight)
+    detail = "; ".join([*wrong, *unchecked] if wrong else [f"{checked} both, per mode", *unchecked])
     return Gate(name=name, passed=not wrong, detail=detail)
+
+
+def _most_in_flight(plan: Plan) -> int:
+    """So many requests can have been sent and have no row: those in flight, and one that has just ended."""
+    return 1 + max(cell.concurrency if cell.load is None else cell.requests for cell in plan.cells)
+
+
+def _miscounts(sent: Counter[str], counted: Counter[str], in_flight: int) -> list[str]:
+    """What the server counted wrongly; `in_flight` more than were sent are none, in all modes together."""
+    more = {mode: counted[mode] - sent[mode] for mode in sorted(sent.keys() | counted.keys())}
+    if min(more.values(), default=0) >= 0 and sum(more.values()) <= in_flight:
+        return []
+    return [f"{mode}: {sent[mode]} rows, {counted[mode]:.0f} counted" for mode in more if more[mode]]
 
 
 def _count_difference(before: str, after: str) -> Counter[str]:
@@ -53,12 +80,12 @@ def _count_difference(before: str, after: str) -> Counter[str]:
 def rate(rows: Sequence[RequestRow]) -> Gate:
     """Open loop: requests left the client as scheduled. Span of intended over span of actual starts."""
     name = f"achieved/target rate ≥ {LEAST_RATE}"
-    visits: dict[tuple[str, int], list[RequestRow]] = defaultdict(list)
+    visits: dict[tuple[str, int, int], list[RequestRow]] = defaultdict(list)
     for row in rows:
         if row.load is not None and row.stage == "measure":
-            visits[row.cell, row.round].append(row)
+            visits[row.cell, row.round, row.part].append(row)
     spans: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
-    for (cell, _), visit in visits.items():
+    for (cell, *_), visit in visits.items():
         first = min(row.intended_start for row in visit)
         spans[cell][0] += max(row.intended_start for row in visit) - first
         spans[cell][1] += max(row.start for row in visit) - first

@@ -2,20 +2,67 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from itertools import pairwise
+
 from loadtests.plan.cells import MINIMUM_ROUNDS
+from loadtests.run.finished import first_missing
 from loadtests.run.floors import moved_floors
 from loadtests.run.gates.gate import Gate, some
 from loadtests.run.machine import marked_rounds
+from loadtests.run.rows import RequestRow
 from loadtests.run.run_file import SweepRun
 
 MOST_CLIENT_CPU = 0.80
 
 
-def complete(run: SweepRun) -> Gate:
-    """The plan was run to its end; whatever stopped early is not valid."""
-    passed = run.complete and len(run.order) >= run.plan.rounds
-    stopped = f"stopped early: {run.stopped_because or f'{len(run.order)} of {run.plan.rounds} rounds'}"
-    return Gate(name="complete", passed=passed, detail=f"all {len(run.order)} rounds" if passed else stopped)
+def complete(run: SweepRun, rows: Sequence[RequestRow]) -> Gate:
+    """The plan was run to its end and every request that it has came to a row; else nothing is valid."""
+    missing = first_missing(run.plan, rows)
+    passed = run.complete and len(run.order) >= run.plan.rounds and missing is None
+    if passed:
+        return Gate(name="complete", passed=True, detail=f"all {len(run.order)} rounds")
+    reason = run.stopped_because or f"{len(run.order)} of {run.plan.rounds} rounds"
+    detail = f"stopped early: {reason}"
+    if missing is not None:
+        detail += f"; the first request without a row is in round {missing[0]}, cell '{missing[1].name}'"
+    if run.parts:
+        detail += "; go on with `launchbound sweep --resume` and this folder"
+    return Gate(name="complete", passed=False, detail=detail)
+
+
+def gaps(run: SweepRun, rows: Sequence[RequestRow]) -> Gate:
+    """The sweep ran in one go, in one service: no round has some of its cells before a gap and some after."""
+    name = "measured in one go"
+    if len(run.parts) < 2:
+        return Gate(name=name, passed=True, detail="no gap", warning=True)
+    shown = []
+    for before, after in pairwise(run.parts):
+        moved = moved_floors(run.floors_before, after.floors_before)
+        shown.append(
+            f"{_place(after.number, rows)}, from {before.ended or _last_answer(before.number, rows)} to "
+            f"{after.started}" + (f" ({len(moved)} floors moved since the start)" if moved else "")
+        )
+    count = len(shown)
+    detail = f"{count} gap{'s' if count > 1 else ''}: {'; '.join(shown)}. Each part warmed up anew"
+    return Gate(name=name, passed=False, detail=detail, warning=True)
+
+
+def _place(part: int, rows: Sequence[RequestRow]) -> str:
+    """Where the gap before `part` lies among the rounds."""
+    measured = [row for row in rows if row.stage == "measure"]
+    first = min((row.round for row in measured if row.part == part), default=None)
+    if first is None:
+        return "after the last request"
+    split = any(row.round == first and row.part < part for row in measured)
+    return f"{'within' if split else 'before'} round {first}"
+
+
+def _last_answer(part: int, rows: Sequence[RequestRow]) -> str:
+    """When the last request of a part that was killed had ended."""
+    ends = [row.start + row.latency_seconds for row in rows if row.part == part]
+    return f"{datetime.fromtimestamp(max(ends), UTC):%Y-%m-%dT%H:%M:%SZ}" if ends else "an unknown time"
 
 
 def client_cpu(run: SweepRun) -> Gate:

@@ -1,0 +1,92 @@
+"""What events and rows say of a run: kept as they come, and found again where a sweep ended early."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from loadtests.run.assignment import (
+    GeneratorFinished,
+    GeneratorStarted,
+    KeptEvent,
+    LookEnded,
+    MeasuringBegan,
+    RoundEnded,
+    WarmupPassEnded,
+)
+from loadtests.run.events_file import read_events
+from loadtests.run.rows import RequestRow
+from loadtests.run.run_file import Client, Part, SweepRun
+
+KILLED = "ended without a word: it was killed, or the machine went down"
+
+
+def record(run: SweepRun, part: Part, event: KeptEvent) -> None:
+    """Keep what an event of `part` says; a round or a look that was kept before is replaced."""
+    match event:
+        case GeneratorStarted(cpus=cpus):
+            run.client.cpus = cpus
+        case WarmupPassEnded(number=number, settled=settled, reason=reason):
+            part.warmup_passes, part.warmup_settled, part.warmup_reason = number, settled, reason
+            _warmed(run)
+        case MeasuringBegan(rates=rates, canary_bytes_per_second=canary):
+            run.client.rates = rates
+            part.canary_before = canary
+        case RoundEnded(machine=machine):
+            run.rounds = machine.round
+            others = [one for one in run.machine_by_round if one.round != machine.round]
+            run.machine_by_round = [*others, machine]
+            run.client.cpu_share = _cpu_share(run)
+        case LookEnded(look=look):
+            run.looks = [*(one for one in run.looks if one.round != look.round), look]
+        case GeneratorFinished(canary_bytes_per_second=canary, aborted=aborted):
+            part.canary_after = canary
+            part.stopped_because = aborted
+
+
+def _warmed(run: SweepRun) -> None:
+    """Warm-up of the run: the passes of its last part, settled where that of every part is."""
+    warmed = [part for part in run.parts if part.warmup_passes]
+    unsettled = next((part for part in warmed if not part.warmup_settled), warmed[-1])
+    run.client.warmup_passes = warmed[-1].warmup_passes
+    run.client.warmup_settled = all(part.warmup_settled for part in warmed)
+    run.client.warmup_reason = unsettled.warmup_reason
+
+
+def _cpu_share(run: SweepRun) -> float | None:
+    """The load generator's share of one core over all finished rounds."""
+    known = [
+        (one.client_cpu_seconds, one.seconds)
+        for one in run.machine_by_round
+        if one.client_cpu_seconds is not None and one.seconds
+    ]
+    return sum(cpu for cpu, _ in known) / sum(seconds for _, seconds in known) if known else None
+
+
+def order_run(rows: Sequence[RequestRow]) -> list[list[str]]:
+    """The names of the cells by round, in the order in which they were measured."""
+    rounds: dict[int, dict[str, None]] = {}
+    for row in rows:
+        if row.stage == "measure":
+            rounds.setdefault(row.round, {}).setdefault(row.cell)
+    return [list(rounds[number]) for number in sorted(rounds)]
+
+
+def recover(folder: Path, run: SweepRun, rows: Sequence[RequestRow]) -> None:
+    """Complete a `run.json` that a killed sweep left as it was at its start, from events and rows.
+
+    A run that ended in order is left as it is, and so is one of before there were parts. Raises RowsError for
+    a broken file of events.
+    """
+    if run.ended is not None or not run.parts:
+        return
+    parts = {part.number: part for part in run.parts}
+    run.client, run.machine_by_round, run.looks = Client(), [], []
+    for one in read_events(folder):
+        if one.part in parts:
+            record(run, parts[one.part], one.event)
+    for part in run.parts:
+        if part.ended is None and part.stopped_because is None:
+            part.stopped_because = KILLED
+    run.order = order_run(rows)
+    run.stopped_because = run.parts[-1].stopped_because

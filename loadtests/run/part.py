@@ -1,0 +1,187 @@
+"""One part of a sweep, from its start to its end or to what ends it early: waits, measures, and validates."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from loadtests.run.assignment import Assignment, GeneratorFinished, RequestEnded
+from loadtests.run.disk import DiskFull
+from loadtests.run.events_file import EventWriter
+from loadtests.run.finished import first_missing
+from loadtests.run.floors import read_floors
+from loadtests.run.history import order_run, record
+from loadtests.run.load_generator_process import run_load_generator
+from loadtests.run.machine import weights_bytes
+from loadtests.run.placement import off_cores
+from loadtests.run.progress import SweepProgress
+from loadtests.run.readiness import wait_until_ready, without_doubles
+from loadtests.run.resumption import refuse_other_service
+from loadtests.run.rows import ROWS_FILE, RequestRow, read_rows
+from loadtests.run.run_file import Part, SweepRun, write_run
+from loadtests.run.scrapes import scrape, settled_scrape
+from loadtests.run.target import Target, TargetError
+from loadtests.run.validation import Gate, validate_folder, write_validation
+
+LOAD_GENERATOR_LOG = "load_generator.log"
+
+
+@dataclass(frozen=True, slots=True)
+class SweepResult:
+    """The results folder, the run and its gates."""
+
+    folder: Path
+    run: SweepRun
+    gates: tuple[Gate, ...]
+
+    @property
+    def failed(self) -> list[Gate]:
+        """Gates that make the sweep invalid."""
+        return [gate for gate in self.gates if gate.failed]
+
+    @property
+    def exit_code(self) -> int:
+        """0, or 1 where a gate failed."""
+        return 1 if self.failed else 0
+
+
+@dataclass(frozen=True, slots=True)
+class PartOptions:
+    """What a part needs besides its run; `lock` is the descriptor of the folder's lock."""
+
+    prompt_file: Path
+    exporter_port: int
+    ready_timeout_seconds: float
+    lock: int
+
+
+class SweepPart:
+    """The next part of `run`, against the service at `target`."""
+
+    def __init__(
+        self, target: Target, run: SweepRun, folder: Path, progress: SweepProgress, options: PartOptions
+    ) -> None:
+        self._target = target
+        self._run = run
+        self._folder = folder
+        self._progress = progress
+        self._options = options
+        self._part = Part(number=len(run.parts) + 1, started=now())
+        self._disk_full = False
+
+    def run(self) -> SweepResult:
+        """Wait for the service, measure, and validate. Raises CannotResume (another service) and DiskFull."""
+        run, part = self._run, self._part
+        document = wait_until_ready(
+            self._target, run.plan, self._progress.waiting, self._options.ready_timeout_seconds
+        )
+        if part.number > 1:
+            refuse_other_service(self._folder, run, document, self._target.metrics())
+            self._progress.already_measured(self._rows())
+        else:
+            run.environment = document.get("service") or {}
+            run.plan = without_doubles(document, run.plan, self._progress.print_line)
+            self._progress.replan(run.plan)
+        self._begin(document)
+        before = scrape(self._target, self._folder, "before", part.number, self._progress.print_line)
+        self._measure()
+        self._finish(before)
+        if self._disk_full:
+            raise DiskFull(self._folder)
+        gates = validate_folder(self._folder, run, self._rows())
+        write_validation(self._folder, gates)
+        return SweepResult(self._folder, run, tuple(gates))
+
+    def _begin(self, document: dict[str, Any]) -> None:
+        """Say in `run.json` that a part has begun."""
+        run, part = self._run, self._part
+        run.url, run.engine = self._target.url, document["engine"]
+        run.parts.append(part)
+        run.ended, run.complete, run.stopped_because = None, False, None
+        floors = self._floors("before the sweep" if part.number == 1 else f"before part {part.number}")
+        if part.number == 1:
+            run.modes_before, run.floors_before = document["modes"], floors
+        else:
+            part.floors_before = floors
+        write_run(self._folder, run)
+
+    def _measure(self) -> None:
+        part = self._part
+        log = self._folder / LOAD_GENERATOR_LOG
+        finished = False
+        try:
+            with (
+                off_cores(self._run.engine.get("cpus") or []),
+                EventWriter(self._folder, part.number) as kept,
+                closing(run_load_generator(self._assignment(), log, [self._options.lock])) as events,
+            ):
+                for event in events:
+                    self._progress.show(event)
+                    if event is None or isinstance(event, RequestEnded):
+                        continue
+                    kept.write(event)
+                    record(self._run, part, event)
+                    if isinstance(event, GeneratorFinished):
+                        finished, self._disk_full = True, event.disk_full
+        except KeyboardInterrupt:
+            part.stopped_because = "interrupted"
+            self._progress.print_line("interrupted: rows measured so far are kept")
+            return
+        if not finished:
+            last = log.read_text(encoding="utf-8").rstrip().rpartition("\n")[2]
+            part.stopped_because = f"the load generator ended early: {last or 'without a message'}"
+
+    def _assignment(self) -> Assignment:
+        run = self._run
+        return Assignment(
+            run=run.run,
+            url=self._target.url,
+            folder=str(self._folder),
+            plan=run.plan,
+            prompt_file=str(self._options.prompt_file),
+            exporter_port=self._options.exporter_port,
+            avoid_cpus=run.engine.get("cpus") or [],
+            profile_first=run.engine.get("device") == "cuda",
+            canary_bytes=weights_bytes(run.engine),
+            part=self._part.number,
+            rates=run.client.rates,
+        )
+
+    def _finish(self, before: str | None) -> None:
+        """Scrape once the server has counted all requests, read its modes again, and write `run.json`."""
+        run, part, rows = self._run, self._part, self._rows()
+        note = self._progress.print_line
+        mine = sum(row.part == part.number for row in rows)
+        settled_scrape(self._target, self._folder, before, mine, part.number, note)
+        run.complete = part.stopped_because is None and first_missing(run.plan, rows) is None
+        run.stopped_because = part.stopped_because
+        if run.complete:
+            run.floors_after = self._floors("after the sweep")
+        try:
+            document = self._target.modes()
+            run.engine = document["engine"] or run.engine
+            run.modes = document["modes"]
+        except TargetError as error:
+            note(f"the service is unreachable after the sweep: {error}")
+        run.order = order_run(rows)
+        run.ended = part.ended = now()
+        write_run(self._folder, run)
+
+    def _rows(self) -> list[RequestRow]:
+        return read_rows(self._folder) if (self._folder / ROWS_FILE).exists() else []
+
+    def _floors(self, when: str) -> list[dict[str, Any]]:
+        """The service's floors as they are now; none, and a line that says why, where it gives none."""
+        try:
+            return read_floors(self._target)
+        except TargetError as error:
+            self._progress.print_line(f"no floors {when}: {error}")
+            return []
+
+
+def now() -> str:
+    """The time in UTC, to the second."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,119 @@
+"""Opens the folder of a sweep that ended early, and refuses to go on with it as something else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from loadtests.run.events_file import EVENTS_FILE
+from loadtests.run.finished import first_missing
+from loadtests.run.history import recover
+from loadtests.run.lines import cut_torn_line
+from loadtests.run.rows import ROWS_FILE, read_rows
+from loadtests.run.run_file import RunError, SweepRun, read_run
+from loadtests.run.scrapes import read_scrapes
+from loadtests.run.target import samples
+
+_CODE = ("commit", "changes")
+"""Of the load tests' own code: what makes rows incomparable where it differs."""
+
+_MACHINE = ("commit", "machine", "cpu", "cores")
+"""Of the service's machine: the same."""
+
+_SERVICE = (
+    "model", "model_hash", "parameters", "layers", "width", "context", "prefill_chunk", "batch_buckets",
+    "device", "device_name", "dtype", "torch", "cuda", "threads", "cpus", "modes",
+)  # fmt: skip
+"""Of the engine's status: the same."""
+
+_NOT_OF_THE_STEP = {"API_KEY", "CACHE_FOLDER", "HOST", "PORT", "RUN", "URL"}
+"""Variables that change no number, name a place on this machine, or are a secret."""
+
+_BUILD = "launchbound_build_info"
+
+
+class CannotResume(RunError):
+    """A folder that cannot be gone on with; the message has the reason and the remedy."""
+
+
+def service_environment() -> dict[str, str]:
+    """The `LAUNCHBOUND_…` variables that a service started now takes its settings from."""
+    prefix = "LAUNCHBOUND_"
+    return {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if name.startswith(prefix) and name.removeprefix(prefix) not in _NOT_OF_THE_STEP
+    }
+
+
+def reopen(folder: Path, load_tests: Mapping[str, Any], prompt_file: Path) -> SweepRun:
+    """The run of `folder` as its rows and events say it stands; torn last lines are cut off first.
+
+    `load_tests` is the commit of this code and a digest of its changes. Raises CannotResume where the run is
+    complete, or was begun with other code, other prompts or other variables, and RowsError where it cannot be
+    read.
+    """
+    run = read_run(folder)
+    for name in (ROWS_FILE, EVENTS_FILE):
+        cut_torn_line(folder / name)
+    rows = read_rows(folder) if (folder / ROWS_FILE).exists() else []
+    if not run.parts:
+        raise CannotResume(f"{folder} was written before sweeps could be resumed: run the sweep again")
+    recover(folder, run, rows)
+    if run.complete and first_missing(run.plan, rows) is None:
+        raise CannotResume(
+            f"{folder} is complete: nothing is left to measure, `launchbound report {folder}` reports it"
+        )
+    known = {**run.load_tests, "prompt file": run.settings.get("prompt_file")}
+    found = {**load_tests, "prompt file": prompt_file.name}
+    _refuse(folder, known, found, (*_CODE, "prompt file"))
+    if run.service is not None:
+        then, now = run.service["environment"], service_environment()
+        _refuse(folder, then, now, sorted(then.keys() | now.keys()))
+    return run
+
+
+def refuse_other_service(folder: Path, run: SweepRun, document: Mapping[str, Any], metrics_text: str) -> None:
+    """Raise CannotResume where the service is not the one that `run` began with: machine, status, build.
+
+    `document` is that of GET /v1/modes.
+    """
+    engine = document["engine"]
+    _refuse(folder, run.environment, document.get("service") or {}, _MACHINE)
+    _refuse(folder, run.engine, engine, _SERVICE)
+    layouts = [(one.get("linears") or {}).get("layout") for one in (run.engine, engine)]
+    _refuse(folder, {"LAUNCHBOUND_LINEARS": layouts[0]}, {"LAUNCHBOUND_LINEARS": layouts[1]})
+    earlier = read_scrapes(folder, 1)[0]
+    if earlier is not None:
+        then, now = ({"service build": _build(text)} for text in (earlier, metrics_text))
+        _refuse(folder, then, now)
+
+
+def _build(metrics_text: str) -> str:
+    labels = [sorted(labels) for _, labels in samples(metrics_text, _BUILD)]
+    return ", ".join(f"{name} {value}" for each in labels for name, value in each)
+
+
+def _refuse(
+    folder: Path, then: Mapping[str, Any], now: Mapping[str, Any], names: tuple[str, ...] | list[str] = ()
+) -> None:
+    differing = list(_differences(then, now, names or tuple(then)))
+    if differing:
+        raise CannotResume(
+            f"{folder} cannot be gone on with: {'; '.join(differing)}. Rows of before and after could not be "
+            "compared: restore what it was, or run a new sweep"
+        )
+
+
+def _differences(
+    then: Mapping[str, Any], now: Mapping[str, Any], names: tuple[str, ...] | list[str]
+) -> Iterator[str]:
+    for name in names:
+        if then.get(name) != now.get(name):
+            yield f"{name} was {_shown(then.get(name))}, and is {_shown(now.get(name))} now"
+
+
+def _shown(value: object) -> str:
+    return "not set" if value is None else str(value)

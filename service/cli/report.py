@@ -1,0 +1,105 @@
+"""The command that makes a sweep's report again, `report`, and what a sweep prints at its end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from service.cli.options import EXIT_DISK_FULL, EXIT_FAILED, bad_input
+
+app = typer.Typer()
+
+
+def fail_without_rows(folder: Path, failed: Sequence[str], why: Exception) -> int:
+    """A sweep that measured nothing: print failed gates, the reason, and the JSON line."""
+    for line in failed:
+        typer.echo(line)
+    typer.echo(f"launchbound: {why}", err=True)
+    last_line(folder, None, valid=False)
+    return EXIT_FAILED
+
+
+def last_line(folder: Path, headline: dict[str, Any] | None, valid: bool) -> None:
+    """The one JSON document that ends the output."""
+    typer.echo(json.dumps({"path": str(folder), "headline": headline, "valid": valid}))
+
+
+def conclude(folder: Path, console: Console, failed: Sequence[str] = (), peers: Path | None = None) -> bool:
+    """Print the table, the path of the report, and one JSON line last; returns whether the sweep is valid.
+
+    Raises RowsError without rows.
+    """
+    headline: dict[str, Any] | None = None
+    valid = not failed
+    try:
+        from loadtests.report.report_files import print_findings, write_report
+        from loadtests.report.results import read_results
+        from loadtests.report.verdict import Findings
+    except ImportError as error:
+        for line in failed:
+            console.print(line, soft_wrap=True)
+        console.print(
+            f"{error.name} is not installed here: the report is made later by `launchbound report {folder}`"
+        )
+    else:
+        findings = Findings(read_results(folder))
+        headline = write_report(findings, peers)
+        valid = bool(headline["valid"])
+        print_findings(findings, console)
+        console.print(f"report: {folder / 'report.html'}", soft_wrap=True)
+    last_line(folder, headline, valid)
+    return valid
+
+
+@app.command()
+def report(
+    folders: Annotated[list[Path], typer.Argument(help="A results folder of `sweep`, or several.")],
+    peers: Annotated[
+        Path | None, typer.Option(help="A folder of `peers`: adds what leaving PyTorch would buy.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Of several folders: where the picture goes; default results/<UTC>-runs."),
+    ] = None,
+) -> None:
+    """Write a folder's report again from its rows, its gates checked anew; of several folders, one page.
+
+    Exit codes: 0 valid, 1 a check failed or the sweep is incomplete, 2 bad input, 3 disk full.
+    """
+    from loadtests.peers.results import PeersError
+    from loadtests.run.disk import DiskFull, disk_full_named
+    from loadtests.run.rows import RowsError
+
+    if len(folders) > 1 and peers:
+        bad_input("--peers belongs to the report of one folder: name one")
+    if len(folders) == 1 and out:
+        bad_input("--out belongs to several folders: the report of one is written into it")
+    try:
+        if len(folders) > 1:
+            _picture(folders, out)
+            return
+        with disk_full_named(folders[0]):
+            valid = conclude(folders[0], Console(), peers=peers)
+    except (PeersError, RowsError, FileNotFoundError) as error:
+        bad_input(error)
+    except DiskFull as error:
+        typer.echo(f"launchbound: {error}", err=True)
+        raise typer.Exit(EXIT_DISK_FULL) from None
+    raise typer.Exit(0 if valid else EXIT_FAILED)
+
+
+def _picture(folders: Sequence[Path], out: Path | None) -> None:
+    """Several runs on one page. Prints its headline, its path, and one JSON line last."""
+    from loadtests.side_by_side.files import PAGE_FILE, make_picture
+
+    folder = out or Path("results") / f"{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ')}-runs"
+    found = make_picture(folders, folder)
+    typer.echo(found["headline"])
+    typer.echo(f"page: {folder / PAGE_FILE}")
+    typer.echo(json.dumps({"path": str(folder), **found}))

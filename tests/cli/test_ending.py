@@ -1,0 +1,114 @@
+"""Whatever a command starts ends with it, by whatever signal it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import descendants, gone
+from tests.support.serving import PATIENCE_SECONDS, fake_engine_command, until
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL)
+
+COMMANDS = {
+    "sweep": ["sweep", "--modes=eager", "--batch-sizes=1", "--out=results"],
+    "generate": ["generate", "x"],
+    "selftest": ["selftest", "--only=parts", "--modes=eager"],
+}
+
+SERVICE = """
+from service.front import app
+from service.front.settings import Settings
+app.ENGINE_COMMAND = {engine!r}
+raise SystemExit(app.serve(Settings(port=0, modes=["eager"], batch_sizes=[1])))
+"""
+
+
+@contextmanager
+def running(arguments: list[str], folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """The command line, whose services are fronts with an engine that says nothing, so that it waits."""
+    engine = fake_engine_command(silent=True)
+    # Services are started as `-m launchbound` in this folder: this module stands for the command line there.
+    (folder / "launchbound.py").write_text(SERVICE.format(engine=engine))
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / "launchbound.py"), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"},
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def whole_service(process: subprocess.Popen[str]) -> list[int]:
+    """Its front and engine, once both run."""
+    until(lambda: len(descendants(process.pid)) >= 2, "front and engine")
+    return descendants(process.pid)
+
+
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+@pytest.mark.parametrize("command", ["sweep", "generate"])
+def test_front_and_engine_end_with_the_command_that_started_them(
+    command: str, number: signal.Signals, tmp_path: Path
+) -> None:
+    with running(COMMANDS[command], tmp_path) as process:
+        started = whole_service(process)
+        process.send_signal(number)
+        process.wait(PATIENCE_SECONDS)
+        until(lambda: all(gone(pid) for pid in started), "the end of front and engine")
+    assert process.returncode == (-number if number == signal.SIGKILL else 130)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
+def test_the_processes_of_a_selftest_end_with_it(number: signal.Signals, tmp_path: Path) -> None:
+    with running(COMMANDS["selftest"], tmp_path) as process:
+        started = until(lambda: descendants(process.pid), "a process of the selftest")
+        process.send_signal(number)
+        process.wait(PATIENCE_SECONDS)
+        until(lambda: all(gone(pid) for pid in started), "the end of what it started")
+
+
+def test_a_command_that_is_killed_while_its_service_starts_leaves_nothing(tmp_path: Path) -> None:
+    with running(COMMANDS["generate"], tmp_path) as process:
+        started = until(lambda: descendants(process.pid), "the front's start")
+        process.kill()
+        until(lambda: all(gone(pid) for pid in started), "the end of the front")
+
+
+def test_an_ignored_signal_stays_ignored(tmp_path: Path) -> None:
+    """As `nohup` has it."""
+    code = (
+        "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+        "from service.cli.signals import ended_in_order\n"
+        "with ended_in_order():\n"
+        "    signal.raise_signal(signal.SIGHUP)\n"
+        "    try: signal.raise_signal(signal.SIGTERM)\n"
+        "    except KeyboardInterrupt: print('ended')\n"
+        "print(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.split() == ["ended", "True"]
+
+
+def test_exit_codes_stand_in_the_help_and_in_the_documentation() -> None:
+    command = [sys.executable, str(ROOT / "launchbound.py"), "--help"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    documented = (ROOT / "docs" / "sweeps.md").read_text()
+    for code in (0, 1, 2, 3, 130):
+        assert f"{code} " in shown.partition("Exit codes:")[2]
+        assert f"| {code} |" in documented

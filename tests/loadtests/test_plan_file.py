@@ -1,0 +1,178 @@
+"""Plan files: what they say comes back as the same plan; what they cannot say is refused with its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import launchbound
+from loadtests.plan.cells import PlanError
+from loadtests.plan.document import PlanDocument, chosen_sizes, plan_of
+from loadtests.plan.plan_file import line_of, parse_plan, read_plan_file, toml_of
+from loadtests.plan.presets import PRESET_FOLDER, PRESETS, make_plan, overridden, preset_document
+from service.cli.options import EXIT_BAD_INPUT
+from service.cli.sweep_plan import chosen_plan
+
+SMALL = """\
+name = "own"
+modes = ["eager", "compiled"]
+batch_sizes = [1, 4]
+rounds = 8
+
+# a block
+[[closed_loop]]
+new_tokens = [
+  4,
+  8,
+]
+concurrency = [1, 2]
+
+[[open_loop]]
+batch_sizes = 4
+loads = [0.5]
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "own.toml"
+    path.write_text(text)
+    return path
+
+
+def refusal(folder: Path, text: str) -> str:
+    with pytest.raises(PlanError) as refused:
+        read_plan_file(written(folder, text))
+    return str(refused.value)
+
+
+def sweep(*options: str) -> tuple[int, str, str]:
+    shown = CliRunner().invoke(launchbound.app, ["sweep", *options])
+    return shown.exit_code, shown.stdout, shown.stderr
+
+
+def test_every_preset_is_a_file_of_its_name_and_every_file_a_preset() -> None:
+    assert {path.stem for path in PRESET_FOLDER.glob("*.toml")} == set(PRESETS)
+    assert all(preset_document(preset).name == preset for preset in PRESETS)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("options", [[], ["--seed=7", "--modes=eager,no_grad", "--batch-sizes=2,8"]])
+def test_a_printed_preset_given_back_is_the_same_plan(
+    preset: str, options: list[str], tmp_path: Path
+) -> None:
+    code, text, _ = sweep("--preset", preset, *options, "--dry-run", "--toml")
+    assert code == 0
+    given = {} if not options else {"seed": 7, "modes": ["eager", "no_grad"], "batch_sizes": [2, 8]}
+    plan = make_plan(preset, **given)  # type: ignore[arg-type]
+    read = read_plan_file(written(tmp_path, text))
+    assert (plan_of(read), read.modes) == (plan, plan.modes)
+
+
+@given(
+    st.builds(
+        PlanDocument,
+        name=st.text(min_size=1),
+        batch_sizes=st.lists(st.integers(1, 64), min_size=1),
+        seed=st.integers(-(2**31), 2**31),
+        rounds=st.integers(1, 40),
+    )
+)
+def test_what_is_written_is_read_again(document: PlanDocument) -> None:
+    assert parse_plan(toml_of(document)) == document
+
+
+def test_lists_of_a_block_are_combined_and_each_closed_combination_has_its_control(tmp_path: Path) -> None:
+    plan = plan_of(read_plan_file(written(tmp_path, SMALL)))
+    closed = [cell for cell in plan.cells if cell.load is None]
+    assert len({cell.group for cell in closed}) == 2 * 2 * 2
+    assert len(closed) == 3 * 8
+    assert [cell.name for cell in plan.cells if cell.load] == [
+        "eager b=4 short n=32 load=0.5",
+        "compiled b=4 short n=32 load=0.5",
+    ]
+
+
+def test_a_block_names_batch_sizes_by_their_place_or_by_number() -> None:
+    assert chosen_sizes("all", [1, 2, 8]) == [1, 2, 8]
+    assert chosen_sizes(["middle", "smallest"], [1, 2, 8]) == [1, 2]
+    assert chosen_sizes(["smallest", "middle"], [4]) == [4]
+    assert chosen_sizes(8, [1, 2, 8]) == [8]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("rounds = 8", "rounds = ", "line 4: not TOML"),
+        ("rounds = 8", "ronds = 8", "line 4: unknown key `ronds`: did you mean `rounds`?"),
+        ("concurrency = [1, 2]", "concurency = 2", "line 12: unknown key `concurency`: did you mean"),
+        ("rounds = 8", "rounds = 0", "line 4: `rounds`: expected `int` >= 1: change the value"),
+        ("rounds = 8", 'rounds = "8"', "line 4: `rounds`: expected `int"),
+        ("rounds = 8", "rounds = 8\nrounds_most = 4", "line 5: rounds_most is 4, less than the 8"),
+        ("rounds = 8", "", "`rounds` is missing: add it"),
+        ("  8,\n", "  0,\n", "line 8: `new_tokens`: expected `int` >= 1"),
+        ("loads = [0.5]", "loads = [1.5]", "line 16: `loads`: expected `float` < 1.0"),
+        ("loads = [0.5]", "requests = 3", "`loads` is missing: add it"),
+        ("batch_sizes = 4", "batch_sizes = 16", "line 15: batch size 16 is not one of the plan's, 1, 4"),
+        ("batch_sizes = 4", 'batch_sizes = "large"', "write one of all, smallest, middle, numbers from 1 on"),
+        ('"compiled"]', '"fastest"]', "line 2: unknown mode fastest; try some of eager"),
+        ('["eager", "compiled"]', '["compiled"]', "line 2: 'eager' is missing"),
+        ("[[open_loop]]\nbatch_sizes = 4\nloads = [0.5]", "[[closed_loop]]\nnew_tokens = 4", "line 14: cell"),
+        (SMALL[SMALL.index("# a") :], "", "there is no [[closed_loop]]: add one"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named_with_its_file_its_line_and_a_remedy(
+    tmp_path: Path, old: str, new: str, expected: str
+) -> None:
+    assert old in SMALL
+    message = refusal(tmp_path, SMALL.replace(old, new))
+    assert message.startswith(f"{tmp_path / 'own.toml'}, line ")
+    assert expected in message
+
+
+def test_a_value_of_several_lines_is_found_where_its_statement_begins() -> None:
+    assert line_of(SMALL, ("closed_loop", 0, "new_tokens")) == 8
+    assert line_of(SMALL, ("closed_loop", 0, "concurrency")) == 12
+    assert line_of(SMALL, ("open_loop", 0)) == 14
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    code, _, errors = sweep("--plan", str(tmp_path / "missing.toml"))
+    assert code == EXIT_BAD_INPUT
+    assert "name a TOML file" in errors
+
+
+def test_options_replace_what_the_plan_says_and_are_kept(tmp_path: Path) -> None:
+    chosen = chosen_plan(written(tmp_path, SMALL), None, 3, None, "4,8")
+    assert (chosen.plan.seed, chosen.plan.batch_sizes, chosen.from_file) == (3, [4, 8], True)
+    assert chosen.overrides == {"seed": 3, "batch_sizes": [4, 8]}
+    assert chosen_plan(None, None, None, None, None).overrides == {}
+
+
+def test_an_option_that_takes_away_what_a_block_names_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="batch size 4 is not one of the plan's, 1"):
+        chosen_plan(written(tmp_path, SMALL), None, None, None, "1")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--preset=quick", "--plan=a.toml"], "leave one out"),
+        (["--toml"], "add --dry-run"),
+        (["--preset=huge"], "try one of quick"),
+        (["--batch-sizes=two"], "two"),
+    ],
+)
+def test_options_that_contradict_are_bad_input(options: list[str], message: str) -> None:
+    code, _, errors = sweep(*options)
+    assert code == EXIT_BAD_INPUT
+    assert message in errors
+
+
+def test_overriding_leaves_the_document_itself_alone() -> None:
+    document = preset_document("quick")
+    assert overridden(document, seed=9).seed == 9
+    assert document.seed == 0

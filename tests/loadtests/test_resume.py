@@ -1,0 +1,200 @@
+"""A sweep that ended early is gone on with: no row is lost, none is there twice, nothing else is accepted."""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from random import Random, SystemRandom
+
+import pytest
+from typer.testing import CliRunner
+
+import launchbound
+from loadtests.report.report_files import make_report, plots
+from loadtests.report.results import read_results
+from loadtests.report.verdict import Findings
+from loadtests.run import scrapes
+from loadtests.run.events_file import EVENTS_FILE, read_events
+from loadtests.run.rows import ROWS_FILE, read_rows
+from loadtests.run.run_file import read_run, write_run
+from service.cli.options import EXIT_DISK_FULL, EXIT_FAILED
+from tests.support.fake_service import Script, fake_service
+from tests.support.killed_sweeps import (
+    PLAN,
+    SIZE_BYTES,
+    every_request_of,
+    failed,
+    finish,
+    kill_at,
+    measured,
+    resumed,
+    start,
+    survives_kills,
+)
+from tests.support.serving import until
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scrapes, "COUNTED_WITHIN_SECONDS", 0.2)
+
+
+@pytest.fixture(scope="module")
+def unkilled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of the same plan that ran in one go."""
+    folder = tmp_path_factory.mktemp("unkilled")
+    with fake_service(Script()) as url:
+        finish(start(url, folder, "begin"))
+    return folder
+
+
+def test_a_sweep_that_is_killed_at_random_moments_ends_as_one_that_is_not(
+    tmp_path: Path, unkilled: Path
+) -> None:
+    seed = SystemRandom().randrange(2**32)
+    print(f"seed {seed}")
+    random = Random(seed)
+    survives_kills(tmp_path, unkilled, [random.randrange(2_000, SIZE_BYTES) for _ in range(2)])
+
+
+def test_a_killed_sweep_is_not_valid_and_says_how_to_go_on(tmp_path: Path) -> None:
+    with fake_service(Script()) as url:
+        assert kill_at(start(url, tmp_path, "begin"), tmp_path, SIZE_BYTES // 2)
+    results = read_results(tmp_path)
+    assert not results.run.complete
+    assert results.run.rounds == len(results.run.machine_by_round) > 0
+    complete = next(gate for gate in results.failed_gates if gate.name == "complete")
+    assert "--resume" in complete.detail
+    assert "killed" in complete.detail
+    shown = CliRunner().invoke(launchbound.app, ["report", str(tmp_path)])
+    assert shown.exit_code == EXIT_FAILED
+    assert json.loads(shown.stdout.splitlines()[-1])["valid"] is False
+
+
+def test_what_was_measured_stays_and_only_the_rest_is_sent(stopped: tuple[str, Path]) -> None:
+    url, folder = stopped
+    before = (folder / ROWS_FILE).read_bytes()
+    rates = read_run(folder).client.rates
+    result = resumed(url, folder)
+    assert (folder / ROWS_FILE).read_bytes().startswith(before)
+    assert measured(folder) == every_request_of(PLAN)
+    rows = read_rows(folder)
+    assert [row.sequence for row in rows] == list(range(len(rows)))
+    assert {row.part for row in rows} == {1, 2}
+    assert result.run.client.rates == rates != {}
+    assert failed(folder) == set()
+
+
+def test_a_resumed_sweep_says_so(stopped: tuple[str, Path]) -> None:
+    url, folder = stopped
+    run = resumed(url, folder).run
+    assert [one.number for one in run.parts] == [1, 2]
+    assert run.parts[0].stopped_because == "interrupted"
+    assert all(one.canary_before and one.warmup_passes >= 2 for one in run.parts)
+    assert run.parts[1].canary_after
+    assert [one.round for one in run.machine_by_round] == list(range(1, 9))
+    assert [look.round for look in run.looks] == [8]
+    gap = next(gate for gate in read_results(folder).gates if gate.name == "measured in one go")
+    assert (gap.passed, gap.warning) == (False, True)
+    assert "1 gap: within round 3" in gap.detail
+    assert (folder / "server_metrics" / "before-2.prom").exists()
+
+
+def test_the_report_of_a_resumed_sweep_leaves_the_gap_out_and_names_it(stopped: tuple[str, Path]) -> None:
+    url, folder = stopped
+    resumed(url, folder)
+    make_report(folder)
+    assert "1 gap: within round 3" in (folder / "report.md").read_text()
+    (timeline,) = (plot for plot in plots(Findings(read_results(folder))) if plot.id == "timeline")
+    shaded = [note.text for note in timeline.figure.layout.annotations]
+    assert shaded.count("warm-up") == 2
+    rows = read_rows(folder)
+    at = [x for trace in timeline.figure.data for x in trace.x]
+    ended, began = (edge(r.start for r in rows if r.part == n) for edge, n in ((max, 1), (min, 2)))
+    assert max(at) <= max(r.start for r in rows) - min(r.start for r in rows) - (began - ended) + 1e-3
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_a_signal_ends_a_sweep_in_order(number: signal.Signals, tmp_path: Path) -> None:
+    plan, folder = tmp_path / "plan.toml", tmp_path / "results"
+    plan.write_text(
+        'name = "own"\nmodes = ["eager"]\nbatch_sizes = [1]\nrounds = 8\n'
+        "[[closed_loop]]\nnew_tokens = 4\nrequests = 9\n"
+    )
+    program = [sys.executable, "launchbound.py", "sweep"]
+    with fake_service(Script()) as url:
+        command = [*program, "--url", url, "--plan", str(plan), "--out", str(folder)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            rows = folder / ROWS_FILE
+            until(lambda: rows.exists() and rows.stat().st_size > 20_000, "rows", seconds=60)
+            process.send_signal(number)
+            output, _ = process.communicate(timeout=120)
+        run = read_run(folder)
+        assert process.returncode == EXIT_FAILED
+        assert json.loads(output.splitlines()[-1])["valid"] is False
+        assert (run.complete, run.parts[0].stopped_because) == (False, "interrupted")
+        assert run.parts[0].ended == run.ended is not None
+        resume = [*program, "--resume", str(folder)]
+        finished = subprocess.run(resume, capture_output=True, text=True, check=False)
+    assert "going on: " in finished.stdout
+    assert failed(folder) == set()
+
+
+def test_a_torn_last_line_is_cut_off_and_its_request_sent_again(stopped: tuple[str, Path]) -> None:
+    url, folder = stopped
+    for name in (ROWS_FILE, EVENTS_FILE):
+        with (folder / name).open("ab") as file:
+            file.write(b'{"run":"half of a l')
+    resumed(url, folder)
+    assert measured(folder) == every_request_of(PLAN)
+    assert {one.part for one in read_events(folder)} == {1, 2}
+
+
+def test_a_sweep_that_was_killed_after_its_last_row_is_completed_without_another_request(
+    stopped: tuple[str, Path],
+) -> None:
+    url, folder = stopped
+    resumed(url, folder)
+    rows = (folder / ROWS_FILE).read_bytes()
+    run = read_run(folder)
+    run.complete, run.ended, run.parts[-1].ended = False, None, None
+    write_run(folder, run)
+    assert "complete" in failed(folder)
+    resumed(url, folder)
+    assert (folder / ROWS_FILE).read_bytes() == rows
+    assert failed(folder) == set()
+
+
+def test_a_full_disk_ends_with_3_keeps_the_rows_and_is_gone_on_from(tmp_path: Path) -> None:
+    """A limit on the size of files stands for the disk: the write fails in the same place."""
+    limit = 60_000
+    plan = tmp_path / "plan.toml"
+    plan.write_text(
+        'name = "own"\nmodes = ["eager", "compiled"]\nbatch_sizes = [1]\nrounds = 8\n'
+        "[[closed_loop]]\nnew_tokens = 4\nrequests = 3\n"
+    )
+    folder = tmp_path / "results"
+    program = [sys.executable, "launchbound.py", "sweep"]
+    with fake_service(Script()) as url:
+        command = [*program, "--url", url, "--plan", str(plan), "--out", str(folder)]
+        full = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+        )
+        assert full.returncode == EXIT_DISK_FULL, full.stderr
+        assert f"then go on with `launchbound sweep --resume {folder}`" in full.stderr
+        assert json.loads(full.stdout.splitlines()[-1])["valid"] is False
+        kept = {row.request_id for row in read_rows(folder)}
+        assert f"the {len(kept)} rows written so far are kept" in full.stderr
+        subprocess.run([*program, "--resume", str(folder)], capture_output=True, check=False)
+    assert kept < {row.request_id for row in read_rows(folder)}
+    assert failed(folder) == set()

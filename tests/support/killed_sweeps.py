@@ -1,0 +1,162 @@
+"""Sweeps in processes of their own, against the stand-in for the service, to be killed and gone on with.
+
+`python -m tests.support.killed_sweeps 20` kills 20 of them, each at another random moment, and one 20 times.
+"""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from random import Random, SystemRandom
+from tempfile import TemporaryDirectory
+
+from rich.console import Console
+
+from loadtests.plan.cells import Cell, Plan
+from loadtests.report.results import read_results
+from loadtests.run.finished import first_missing
+from loadtests.run.part import SweepResult
+from loadtests.run.rows import ROWS_FILE, read_rows
+from loadtests.run.run_file import RUN_FILE, SweepRun, read_run
+from loadtests.run.sweep import resume_sweep
+from tests.support.fake_service import Script, fake_service
+from tests.support.serving import PATIENCE_SECONDS, until
+
+PLAN = Plan(
+    preset="own",
+    seed=5,
+    rounds=8,
+    cells=(
+        Cell(mode="eager", batch_size=1, new_tokens=4, requests=2),
+        Cell(mode="eager", batch_size=1, new_tokens=4, requests=2, control=True),
+        Cell(mode="compiled", batch_size=1, new_tokens=4, requests=2),
+        Cell(mode="reduce-overhead", batch_size=4, new_tokens=4, requests=4, concurrency=2),
+        Cell(mode="eager", batch_size=1, new_tokens=4, requests=3, load=0.5),
+    ),
+)
+
+SIZE_BYTES = 150_000
+"""About the bytes of all its rows."""
+
+_PROCESS = """
+import io, sys
+from pathlib import Path
+from rich.console import Console
+from loadtests.run import scrapes
+from loadtests.run.sweep import resume_sweep, run_sweep
+from tests.support.killed_sweeps import PLAN
+scrapes.COUNTED_WITHIN_SECONDS = 0.2
+url, folder, verb = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
+options = {"console": Console(file=io.StringIO()), "exporter_port": 0}
+run_sweep(url, PLAN, folder, **options) if verb == "begin" else resume_sweep(url, folder, **options)
+"""
+
+
+def start(url: str, folder: Path, verb: str) -> subprocess.Popen[str]:
+    """A sweep of PLAN into `folder` by a process of its own; `verb`: begin or resume."""
+    command = [sys.executable, "-c", _PROCESS, url, str(folder), verb]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+def finish(process: subprocess.Popen[str]) -> None:
+    """Wait for the end of a sweep, which has to be a good one."""
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+
+
+def resumed(url: str, folder: Path) -> SweepResult:
+    """Go on with the sweep of `folder` in this process."""
+    return resume_sweep(url, folder, console=Console(file=io.StringIO()), exporter_port=0)
+
+
+def kill_at(process: subprocess.Popen[str], folder: Path, size_bytes: int) -> bool:
+    """SIGKILL the sweep once its rows have that many bytes; False where it ended before."""
+    path = folder / ROWS_FILE
+
+    def reached() -> bool:
+        return process.poll() is not None or (path.exists() and path.stat().st_size >= size_bytes)
+
+    until(reached, f"{size_bytes} bytes of rows", seconds=6 * PATIENCE_SECONDS)
+    ended = process.poll() is not None
+    process.kill()
+    process.communicate()
+    return not ended
+
+
+def measured(folder: Path) -> Counter[tuple[int, str, int | None]]:
+    """How often each measured request (round, cell, index) has a row."""
+    rows = [row for row in read_rows(folder) if row.stage == "measure"]
+    return Counter((row.round, row.cell, row.index) for row in rows)
+
+
+def every_request_of(plan: Plan) -> Counter[tuple[int, str, int | None]]:
+    """Each request of `plan` once."""
+    numbers = range(1, plan.rounds + 1)
+    return Counter(
+        (n, cell.name, index) for n in numbers for cell in plan.cells for index in range(cell.requests)
+    )
+
+
+def is_whole(folder: Path, run: SweepRun) -> bool:
+    """Whether nothing is owed any more, by rows and by `run.json`."""
+    return run.complete and first_missing(run.plan, read_rows(folder)) is None
+
+
+def failed(folder: Path) -> set[str]:
+    """The failed gates, but for those of time, which have no meaning against a stand-in."""
+    of_time = {"client CPU < 80%", "achieved/target rate ≥ 0.98"}
+    return {gate.name for gate in read_results(folder).failed_gates} - of_time
+
+
+def same_verdicts(folder: Path, other: Path) -> bool:
+    """Whether both have the same gates, cells and rounds to compare."""
+    one, two = read_results(folder), read_results(other)
+    alike = [sorted(gate.name for gate in each.gates) for each in (one, two)]
+    shapes = [each.rounds.select("cell", "round", "requests").sort("cell", "round") for each in (one, two)]
+    return alike[0] == alike[1] and shapes[0].equals(shapes[1])
+
+
+def survives_kills(folder: Path, unkilled: Path, moments: list[int]) -> None:
+    """Kill a sweep at `moments` (bytes of rows), going on in between: it ends as if never killed."""
+    kept = set[str]()
+    with fake_service(Script()) as url:
+        for number, moment in enumerate(sorted(moments)):
+            verb = "resume" if number and (folder / RUN_FILE).exists() else "begin"
+            if not kill_at(start(url, folder, verb), folder, moment):
+                break
+            before = read_rows(folder) if (folder / ROWS_FILE).exists() else []
+            kept |= {row.request_id for row in before}
+            assert not before or not measured(folder) or "complete" in failed(folder)
+        if not is_whole(folder, read_run(folder)):
+            finish(start(url, folder, "resume"))
+    assert kept <= {row.request_id for row in read_rows(folder)}
+    assert measured(folder) == every_request_of(PLAN)
+    assert is_whole(folder, read_run(folder))
+    assert failed(folder) == set()
+    assert same_verdicts(folder, unkilled)
+
+
+def main(count: int) -> None:
+    """Kill `count` sweeps once each, and one `count` times; AssertionError: one lost something."""
+    seed = SystemRandom().randrange(2**32)
+    print(f"seed {seed}", flush=True)
+    random = Random(seed)
+    with TemporaryDirectory() as root:
+        unkilled = Path(root, "unkilled")
+        with fake_service(Script()) as url:
+            finish(start(url, unkilled, "begin"))
+        for number in range(count):
+            moment = random.randrange(SIZE_BYTES)
+            survives_kills(Path(root, str(number)), unkilled, [moment])
+            print(f"{number + 1} of {count}: killed at {moment} bytes of rows, whole in the end", flush=True)
+        moments = [random.randrange(SIZE_BYTES) for _ in range(count)]
+        survives_kills(Path(root, "often"), unkilled, moments)
+        parts = len(read_run(Path(root, "often")).parts)
+        print(f"one sweep killed {count} times, in {parts} parts, whole in the end", flush=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
