@@ -45,6 +45,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.step",
         "service.front.machine",
         "loadtests.run.environment",
+        "loadtests.run.gpu_watch",
     },
     "service.cli": {
         "service.anatomy",

@@ -98,6 +98,9 @@ def environment(run: SweepRun) -> Iterator[tuple[str, str]]:
     yield "load generator", f"on {_cores(run.client.cpus)}{used}"
     yield "torch", f"{engine.get('torch')}" + (f", CUDA {engine['cuda']}" if engine.get("cuda") else "")
     yield from _machine(here)
+    for part in run.parts:
+        for gpu in part.gpus:
+            yield "GPU while measured", _clocks(gpu)
     yield "memory", _memory(engine)
     load = ", ".join(f"{load:.2f}" for load in here.get("load_average") or [])
     yield "load average", load or "unknown"
@@ -125,6 +128,18 @@ def _machine(here: dict[str, Any]) -> Iterator[tuple[str, str]]:
         "clock",
         f"{here.get('cpu_megahertz') or 'unknown'} MHz, governor {here.get('governor') or 'not readable'}",
     )
+
+
+def _clocks(gpu: dict[str, Any]) -> str:
+    """One GPU's samples over a part: median and range of each number, and what lowered its clocks."""
+    units = {"clocks.sm": "MHz SM", "clocks.mem": "MHz memory", "power.draw": "W", "temperature.gpu": "°C"}
+    shown = [
+        f"{found['median']:g} {unit} ({found['least']:g} to {found['most']:g})"
+        for name, unit in units.items()
+        if (found := gpu.get(name))
+    ]
+    lowered = f"lowered by {', '.join(gpu['reasons'])}" if gpu["reasons"] else "never lowered"
+    return f"{', '.join(shown) or 'no numbers'}; clocks {lowered}; {gpu['samples']} samples"
 
 
 def _attention(one: dict[str, Any]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import queue
-import signal
 import subprocess
 import sys
 from collections.abc import Generator, Iterable, Sequence
@@ -15,11 +14,9 @@ import msgspec
 
 from loadtests.run.assignment import Assignment, GeneratorEvent
 from loadtests.run.environment import REPOSITORY
+from loadtests.run.owned import owned
 
 HEARTBEAT_SECONDS = 1.0
-
-STARTER = REPOSITORY / "service" / "protocol" / "parent_death.py"
-"""A program that becomes another one, which then ends when the process that started it does."""
 
 
 def run_load_generator(
@@ -31,10 +28,9 @@ def run_load_generator(
     `inherited`. Its standard error goes to `log`.
     """
     path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
-    owned = [sys.executable, "-I", "-S", str(STARTER), str(os.getpid()), str(int(signal.SIGKILL))]
     with log.open("ab") as errors:
         process = subprocess.Popen(
-            [*owned, sys.executable, "-m", "loadtests.run.load_generator"],
+            owned([sys.executable, "-m", "loadtests.run.load_generator"]),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,

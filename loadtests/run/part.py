@@ -13,6 +13,7 @@ from loadtests.run.disk import DiskFull
 from loadtests.run.events_file import EventWriter
 from loadtests.run.finished import first_missing
 from loadtests.run.floors import read_floors
+from loadtests.run.gpu_watch import query_of, summary, watched
 from loadtests.run.history import order_run, record
 from loadtests.run.load_generator_process import run_load_generator
 from loadtests.run.machine import weights_bytes
@@ -112,8 +113,10 @@ class SweepPart:
         part = self._part
         log = self._folder / LOAD_GENERATOR_LOG
         finished = False
+        clocks = self._folder / f"gpu-clocks-{part.number}.csv"
         try:
             with (
+                watched(self._clocks_query(), clocks),
                 off_cores(self._run.engine.get("cpus") or []),
                 EventWriter(self._folder, part.number) as kept,
                 closing(run_load_generator(self._assignment(), log, [self._options.lock])) as events,
@@ -150,6 +153,15 @@ class SweepPart:
             rates=run.client.rates,
         )
 
+    def _clocks_query(self) -> list[str]:
+        """What samples the service's GPU; empty without one, and where it may be another machine's."""
+        if self._run.engine.get("device") != "cuda" or not self._target.is_local:
+            return []
+        command, why = query_of()
+        if why is not None:
+            self._progress.print_line(f"no clocks of the GPU during the sweep: {why}")
+        return command
+
     def _finish(self, before: str | None) -> None:
         """Scrape once the server has counted all requests, read its modes again, and write `run.json`."""
         run, part, rows = self._run, self._part, self._rows()
@@ -158,6 +170,7 @@ class SweepPart:
         settled_scrape(self._target, self._folder, before, mine, part.number, note)
         run.complete = part.stopped_because is None and first_missing(run.plan, rows) is None
         run.stopped_because = part.stopped_because
+        part.gpus = summary(self._folder / f"gpu-clocks-{part.number}.csv")
         if run.complete:
             run.floors_after = self._floors("after the sweep")
         try:

@@ -59,7 +59,8 @@ class Part(msgspec.Struct, kw_only=True):
 
     `ended` None: it was killed, or still runs. `floors_before` are those of POST /v1/floors where the part is
     not the first, whose are the run's own. The canary as in RoundMachine, after warm-up and after the last
-    round; None: not measured, as after a kill.
+    round; None: not measured, as after a kill. `gpus`: clocks, power and throttling of each GPU meanwhile
+    (`loadtests.run.gpu_watch.summary`); empty where they were not sampled.
     """
 
     number: int
@@ -72,6 +73,7 @@ class Part(msgspec.Struct, kw_only=True):
     canary_before: float | None = None
     canary_after: float | None = None
     floors_before: list[dict[str, Any]] = []
+    gpus: list[dict[str, Any]] = []
 
 
 class SweepRun(msgspec.Struct, kw_only=True):

@@ -51,6 +51,11 @@ class Target:
         # Measure the direct connection, never a proxy.
         self._opener = build_opener(ProxyHandler({}))
 
+    @property
+    def is_local(self) -> bool:
+        """Whether the service is on this machine, so that what this machine shows is true of it."""
+        return urlsplit(self.url).hostname in ("127.0.0.1", "localhost", "::1")
+
     def get(self, path: str) -> tuple[int, str]:
         """Status and body of GET `path`; an error status is returned, not raised. Raises Unreachable."""
         return self._answer(Request(self.url + path, headers=self.headers), self._timeout_seconds)

@@ -15,7 +15,8 @@ import msgspec
 from rich.console import Console
 
 from loadtests.run.environment import git_state
-from service.gpu_check import gpu_watch, tables
+from loadtests.run.gpu_watch import query_of, summary, watched
+from service.gpu_check import tables
 from service.gpu_check.goal import Goal
 from service.gpu_check.goals import goals
 from service.gpu_check.plan import Section
@@ -54,7 +55,7 @@ def run_sections(
     started, until = time.time(), monotonic() + total_seconds
     cold = not cache.exists() or not any(cache.iterdir())
     environment = _environment(cache)
-    command, unwatched = gpu_watch.query_of()
+    command, unwatched = query_of()
     ended = []
     for section in sections:
         left = until - monotonic()
@@ -62,7 +63,7 @@ def run_sections(
             ended.append(not_begun(section, f"the {total_seconds:.0f} s of all sections were over"))
             continue
         say(f"{section.name}: {section.about}")
-        with gpu_watch.watched(command, folder / f"{section.name}.clocks.csv"):
+        with watched(command, folder / f"{section.name}.clocks.csv"):
             one = run_section(section, folder, environment, min(section.seconds, left))
         ended.append(one)
         say(f"{section.name}: {one.how}, {one.rows} rows, {one.seconds:.0f} s {one.detail}".rstrip())
@@ -99,7 +100,7 @@ def archive(folder: Path) -> Path:
 
 
 def _summary(checked: Checked, folder: Path, judged: Sequence[Goal], passed: bool) -> dict[str, Any]:
-    clocks = {one.name: gpu_watch.summary(folder / f"{one.name}.clocks.csv") for one in checked.ended}
+    clocks = {one.name: summary(folder / f"{one.name}.clocks.csv") for one in checked.ended}
     return {
         "format_version": FORMAT_VERSION,
         "started": checked.started,

@@ -159,7 +159,7 @@ def test_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_ladder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
     monkeypatch.setattr(ladder, "EngineSettings", plain)
-    monkeypatch.setattr(ladder, "default_modes", lambda: ["eager", "inference_mode"])
+    monkeypatch.setattr(ladder, "modes", lambda: ["eager", "inference_mode"])
     monkeypatch.setattr(ladder, "GRAPHS", "inference_mode")
     monkeypatch.setattr(ladder, "BATCHES", [1, 2])
     monkeypatch.setattr(ladder, "ROUNDS", 6)

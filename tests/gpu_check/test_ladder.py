@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from service.gpu_check.rows import Rows, read_rows
-from service.gpu_check.sections.ladder import BATCHES, ROUNDS, _watch, cell_rows, jobs
+from service.gpu_check.sections.ladder import BATCHES, ROUNDS, _watch, cell_rows, jobs, modes
 from service.protocol.messages import Outcome, Output
-from service.protocol.modes import default_modes
 from service.protocol.status import ModeStatus
 from service.protocol.timings import PhaseTimings, StepProfile, Timings
 
@@ -19,7 +18,8 @@ from service.protocol.timings import PhaseTimings, StepProfile, Timings
 def outcome(mode: str, batch: int, step_seconds: float, profile: list[StepProfile] | None = None) -> Outcome:
     phase = PhaseTimings(
         steps=10,
-        wall_seconds=step_seconds * 10,
+        wall_seconds=step_seconds * 9,
+        period_seconds=step_seconds * 10,
         dispatch_seconds=step_seconds * 4,
         device_span_seconds=step_seconds * 9,
         kernel_seconds=None,
@@ -77,8 +77,8 @@ def test_without_a_profiled_job_kernels_are_unknown() -> None:
 
 def test_every_cell_is_visited_once_per_round_and_profiled_once() -> None:
     work = list(jobs())
-    assert len(work) == (ROUNDS + 1) * len(default_modes()) * len(BATCHES)
-    assert sum(job.profile for job in work) == len(default_modes()) * len(BATCHES)
+    assert len(work) == (ROUNDS + 1) * len(modes()) * len(BATCHES)
+    assert sum(job.profile for job in work) == len(modes()) * len(BATCHES)
     assert len({job.id for job in work}) == len(work)
 
 

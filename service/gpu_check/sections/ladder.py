@@ -1,4 +1,4 @@
-"""Sections `ladder` and `float32`: the default modes in one engine, their parity and in bfloat16 their speed.
+"""Sections `ladder` and `float32`: parity, in bfloat16 also speed, of the default modes and `cuda-graph`.
 
 Run as `python -m service.gpu_check.sections.ladder DTYPE`.
 """
@@ -19,7 +19,7 @@ from service.engine.local_inbox import LocalInbox, local_job
 from service.engine.loop import Engine
 from service.gpu_check.rows import Rows, own_rows
 from service.protocol.messages import EngineSettings, Job, Outcome, ToFront
-from service.protocol.modes import default_modes
+from service.protocol.modes import default_modes, named_modes
 from service.protocol.status import ModeStatus
 from service.protocol.timings import PhaseTimings
 from service.statistics.intervals import paired_ratio
@@ -31,6 +31,12 @@ ROUNDS = 8
 NEW_TOKENS = 64
 PROMPT = "def mean(values):\n"
 GRAPHS = "reduce-overhead"
+CAPTURED = "cuda-graph"
+
+
+def modes() -> list[str]:
+    """The default ones, and the captured rung: with it fusion and launches are told apart."""
+    return named_modes([*default_modes(), CAPTURED])
 
 
 def main(rows: Rows, dtype: str) -> None:
@@ -42,7 +48,7 @@ def main(rows: Rows, dtype: str) -> None:
         address="",
         device="cuda",
         dtype=dtype,
-        modes=default_modes(),
+        modes=modes(),
         batch_sizes=BATCHES if timed else [BATCHES[1]],
         cache_folder=cache,
     )
@@ -60,7 +66,7 @@ def main(rows: Rows, dtype: str) -> None:
 
 def jobs() -> Iterable[Job]:
     """Rounds over all cells in fresh order, and one profiled job per cell at the end."""
-    cells = [(mode, batch) for mode in default_modes() for batch in BATCHES]
+    cells = [(mode, batch) for mode in modes() for batch in BATCHES]
     for number in range(ROUNDS + 1):
         Random(number).shuffle(cells)
         for mode, batch in cells:
@@ -96,7 +102,7 @@ def cell_rows(outcomes: list[Outcome]) -> list[dict[str, Any]]:
     """Per mode and batch: medians per decode step in seconds, and the speed-up against eager."""
     clean = [o for o in outcomes if o.timings and o.kind == "ok" and o.profile is None]
     rows = []
-    for mode in default_modes():
+    for mode in modes():
         for batch in BATCHES:
             own = [o for o in clean if o.mode == mode and o.batch_size == batch]
             mine = [_decode(o) for o in own]
@@ -137,7 +143,8 @@ def _decode(outcome: Outcome) -> PhaseTimings:
 
 
 def _per_step(phase: PhaseTimings) -> float:
-    return (phase.wall_seconds or 0.0) / phase.steps
+    """The period: with what the engine does between two steps, which dispatch and wait leave out."""
+    return (phase.period_seconds or 0.0) / phase.steps
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Clocks and throttling while a section runs: what nvidia-smi says, and why nothing is known without it."""
+"""Clocks and throttling while a GPU is measured: what nvidia-smi says, and why nothing without it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from service.gpu_check.gpu_watch import query_of, summary, watched
+from loadtests.report.surroundings import environment
+from loadtests.run.gpu_watch import query_of, summary, watched
+from loadtests.run.run_file import Part, read_run
+from loadtests.run.target import Target
+from tests.support.made_results import make_results
 
 LINES = """\
 GPU-a, 1980, 2619, 310.50, 41, 0x0000000000000000
@@ -78,3 +82,20 @@ def test_samples_are_taken_for_as_long_as_the_section_runs(
     with watched(command, tmp_path / "clocks.csv"):
         assert told.read_text() == "x\n"
     assert summary(tmp_path / "clocks.csv")[0]["samples"] == 1
+
+
+def test_a_sweep_s_samples_stand_in_its_report_with_what_lowered_the_clocks(tmp_path: Path) -> None:
+    (tmp_path / "clocks.csv").write_text(LINES)
+    run = read_run(make_results(tmp_path))
+    run.parts = [Part(number=1, started="")]
+    run.parts[0].gpus = summary(tmp_path / "clocks.csv")
+    shown = [text for label, text in environment(run) if label == "GPU while measured"]
+    assert len(shown) == 2
+    assert "1755 MHz SM (1200 to 1980)" in shown[0]
+    assert "clocks lowered by software power cap, software thermal slowdown; 3 samples" in shown[0]
+    assert "clocks never lowered" in shown[1]
+
+
+@pytest.mark.parametrize(("url", "local"), [("http://127.0.0.1:8000", True), ("http://gpu-7:8000", False)])
+def test_only_a_service_on_this_machine_has_this_machine_s_gpus(url: str, local: bool) -> None:
+    assert Target(url).is_local is local

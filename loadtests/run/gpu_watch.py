@@ -1,14 +1,20 @@
-"""The GPU's clocks, power and throttling while a section runs, sampled by nvidia-smi (NVML's own client)."""
+"""The GPU's clocks, power and throttling while it is measured, sampled by nvidia-smi (NVML's own client).
+
+At rest a GPU lowers its clocks, so what is read before or after a run says nothing about it.
+"""
 
 from __future__ import annotations
 
 import csv
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from loadtests.run.owned import owned
 
 SAMPLE_MILLISECONDS = 500
 NUMBERS = ("clocks.sm", "clocks.mem", "power.draw", "temperature.gpu")
@@ -31,10 +37,13 @@ REASON_BITS = {
 
 def query_of() -> tuple[list[str], str | None]:
     """The nvidia-smi command that this driver understands, and why there is none where there is not."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return [], "nvidia-smi does not run here: there is no such program"
     why = ""
     for reason in REASONS:
         fields = ",".join(("uuid", *NUMBERS, reason))
-        command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
+        command = [program, f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
@@ -47,13 +56,13 @@ def query_of() -> tuple[list[str], str | None]:
 
 @contextmanager
 def watched(command: list[str], file: Path) -> Iterator[None]:
-    """Within: sampled into `file`; nothing where `command` is empty."""
+    """Within: sampled into `file`; nothing where `command` is empty. The sampling ends with this process."""
     if not command:
         yield
         return
     with file.open("wb") as out:
         process = subprocess.Popen(
-            [*command, f"--loop-ms={SAMPLE_MILLISECONDS}"], stdout=out, stderr=subprocess.DEVNULL
+            owned([*command, f"--loop-ms={SAMPLE_MILLISECONDS}"]), stdout=out, stderr=subprocess.DEVNULL
         )
         try:
             yield
