@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -155,14 +156,19 @@ def read_rows(folder: Path) -> list[RequestRow]:
     """
     path = folder / ROWS_FILE
     try:
-        lines = path.read_bytes().split(b"\n")
+        with path.open("rb") as file:
+            return list(_decoded(file, path))
     except OSError as error:
         raise RowsError(f"no rows in {folder}: {error}; name a folder that a sweep has written") from error
+
+
+def _decoded(file: Iterable[bytes], path: Path) -> Iterator[RequestRow]:
+    """Line by line: the lines of a long sweep are larger than its rows."""
     decoder = msgspec.json.Decoder(RequestRow)
-    rows = list[RequestRow]()
-    for number, line in enumerate(lines[:-1], start=1):
+    for number, line in enumerate(file, start=1):
+        if not line.endswith(b"\n"):
+            return
         try:
-            rows.append(decoder.decode(line))
+            yield decoder.decode(line)
         except msgspec.DecodeError as error:
             raise RowsError(f"{path}, line {number}: {error}") from error
-    return rows
