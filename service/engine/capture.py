@@ -93,7 +93,7 @@ class Capture:
                 for arguments in one.shapes:
                     for _ in range(CALLS_TO_CAPTURE - 1):
                         one.step(*arguments)
-                self._count_captures(configured, len(one.shapes))
+                configured.captures += len(one.shapes)
             else:
                 # Its first call is final; another shape shows that one compilation serves all of them.
                 one.step(*one.shapes[-1])
@@ -122,10 +122,6 @@ class Capture:
             compilations=[*status.compilations, compilation],
             compile_seconds=[*status.compile_seconds, seconds],
         )
-
-    def _count_captures(self, configured: ConfiguredMode, graphs: int) -> None:
-        status = configured.status
-        configured.status = msgspec.structs.replace(status, graph_captures=status.graph_captures + graphs)
 
     def _callables(self, configured: ConfiguredMode) -> Iterator[_Callable]:
         """Every callable that serves a mode, largest bucket first so that graph pools are sized once."""

@@ -58,7 +58,15 @@ class DeviceWitnesses:
     def attach(self) -> Iterator[None]:
         """Attach the profiler, with every captured mode measured before and after; yields between samples."""
         modes = self._warmup.modes
-        yield from self._attachment.attach(modes, self._profiler.warm, lambda: self._profiler.used)
+        try:
+            yield from self._attachment.attach(modes, self._profiler.warm, lambda: self._profiler.used)
+        except Exception as error:
+            if is_device_lost(error):
+                raise
+            self._attachment.note = f"what the profiler costs is not known: {type(error).__name__}: {error}"[
+                :2000
+            ]
+            free_memory(error)
         for name, cost in self._attachment.costs.items():
             self._warmup.update(modes[name], profiler_cost=cost)
 

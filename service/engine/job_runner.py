@@ -49,6 +49,7 @@ class JobRunner:
                     if is_device_lost(error):
                         raise
                     print(f"launchbound engine: a request of the warm-up failed: {error}", file=sys.stderr)
+                    free_memory(error)
 
     def run(self, job: Job, configured: ConfiguredMode, result: JobResult) -> None:
         """Run `job` with the steps of `configured`; everything, a failure too, is recorded in `result`.

@@ -86,7 +86,6 @@ def _skipped(configured: ConfiguredMode, detail: str) -> None:
         configured.status,
         effective=configured.mode.cuda.without_replay,
         reason=f"CUDA graphs were skipped: {detail}",
-        graph_captures=0,
     )
 
 

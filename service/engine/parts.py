@@ -17,12 +17,13 @@ from service.engine.cold_starts import ColdStarts
 from service.engine.stack_shares import StackShares
 from service.engine.warmup import Warmup
 from service.protocol.messages import EngineSettings
-from service.protocol.status import EngineStatus, ModeStatus
+from service.protocol.status import EngineStatus, MemoryBandwidth, ModeStatus
 from service.step.bandwidth import memory_bandwidth, step_bytes
 from service.step.buffers import Buffers, allocate
 from service.step.calibration import Calibration, twin_inputs
 from service.step.callables import build_step
 from service.step.device import device_name, memory
+from service.step.device_errors import free_memory, is_out_of_memory
 from service.step.loaded_model import LoadedModel, load_model
 from service.step.null_kernel import measure_null_kernel
 from service.step.precision import Precision
@@ -72,12 +73,22 @@ class EngineParts:
             null_kernel_seconds=null_kernel.seconds if null_kernel else None,
             no_null_kernel_graph=null_kernel.no_graph if null_kernel else None,
             attention=self.warmup.attention,
-            memory_bandwidth=memory_bandwidth(loaded.device, moved.weights) if warm else None,
+            memory_bandwidth=self._bandwidth(moved.weights) if warm else None,
             step_bytes=moved,
             no_twin=self.no_twin,
             no_stacks=self.warmup.stacks.missing,
             warm=warm,
         )
+
+    def _bandwidth(self, weight_bytes: int) -> MemoryBandwidth | None:
+        """None where a device is too full to measure: the roof is worth no engine."""
+        try:
+            return memory_bandwidth(self.loaded.device, weight_bytes)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            free_memory(error)
+            return None
 
 
 def build_parts(settings: EngineSettings, announce: Callable[[ModeStatus], None]) -> EngineParts:

@@ -69,7 +69,7 @@ class RequestProfiler:
             phase: self.kernel_times.per_step(job.mode, phase, result.bucket) for phase in PHASES
         }
         own = result.profile or []
-        complete = bool(own) and covered(result) and all(entry.kernel_seconds is not None for entry in own)
+        complete = bool(own) and covered(result) and all(entry.kernel_steps == entry.steps for entry in own)
         if complete:
             per_step |= {entry.phase: entry.kernel_seconds for entry in own}
         return StepEstimates(self._cuda, floors, per_step, "profiled" if complete else "sampled")
@@ -81,17 +81,20 @@ def covered(result: JobResult) -> bool:
 
 
 def totals(result: JobResult) -> tuple[int | None, int | None]:
-    """Kernels and launch calls of the whole request; None where not all of it was profiled, or on a CPU."""
+    """Kernels and launch calls of the whole request; None where not all of it is known, or on a CPU."""
     profile = result.profile
     if profile is None or not covered(result):
         return None, None
     counts = [entry.steps for entry in profile]
 
     def total(values: list[float | None]) -> int | None:
-        sums = [value * count for value, count in zip(values, counts, strict=True) if value is not None]
-        return round(sum(sums)) if sums else None
+        known = [value for value in values if value is not None]
+        if len(known) < len(values):
+            return None
+        return round(sum(value * count for value, count in zip(known, counts, strict=True)))
 
-    return total([entry.kernels for entry in profile]), total([entry.launches for entry in profile])
+    kernels = [entry.kernels if entry.kernel_steps == entry.steps else None for entry in profile]
+    return total(kernels), total([entry.launches for entry in profile])
 
 
 def summary(phase: Phase, steps: Sequence[ProfiledStep]) -> StepProfile:
@@ -107,6 +110,7 @@ def summary(phase: Phase, steps: Sequence[ProfiledStep]) -> StepProfile:
         operators=median(step.operators for step in steps),
         copies=median(step.copies for step in steps),
         kernels=mean([step.kernels for step in steps]),
+        kernel_steps=sum(step.kernel_seconds is not None for step in steps),
         launches=mean([step.launches for step in steps]),
         graph_launches=mean([step.graph_launches for step in steps]),
         kernel_seconds=mean([step.kernel_seconds for step in steps]),

@@ -141,8 +141,7 @@ class Warmup:
         for configured, proof in self._proofs:
             yield from self._or_fail(configured, self._prove(configured, proof))
         for configured in self.ready().values():
-            effect = self._capture.effect(configured)
-            late = effect.compiles or effect.graph_replay
+            late = self._compiles(configured) or self._capture.effect(configured).graph_replay
             if late and self._calibration.needs_twin(configured.mode):
                 yield from self._or_fail(configured, self._calibrate(configured))
 
@@ -196,8 +195,14 @@ class Warmup:
 
     def _prove(self, configured: ConfiguredMode, proof: Callable[[], None]) -> Iterator[None]:
         proof()
-        self.update(configured, state="ready")
+        self.update(configured, state="ready", graph_captures=self._captures(configured))
         yield
+
+    def _captures(self, configured: ConfiguredMode) -> int:
+        """The graphs of a mode that replays them; none of one whose graphs were skipped."""
+        effect = self._capture.effect(configured)
+        replays = effect.graph_replay and configured.status.effective == effect.name
+        return configured.captures if replays else 0
 
     def _calibrate(self, configured: ConfiguredMode) -> Iterator[None]:
         """Capture the hollow twins of a ready mode and take its first floors, of all phases at once."""
@@ -206,4 +211,5 @@ class Warmup:
         yield from self._capture.twins(configured)
         self._calibration.first_samples(configured.mode.name)
         self._capture.count_graphs(configured, before, compiled_before)
-        self.update(configured, floors=self._floors(configured))
+        captures = self._captures(configured)
+        self.update(configured, floors=self._floors(configured), graph_captures=captures)

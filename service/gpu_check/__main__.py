@@ -15,6 +15,8 @@ from pathlib import Path
 from time import gmtime, strftime
 from types import FrameType
 
+from service.gpu_check.plan import FIRST, TOTAL_SECONDS, second
+
 NEEDED = ("torch", "msgspec", "rich", "numpy", "scipy", "psutil", "safetensors", "tokenizers")
 
 
@@ -28,7 +30,6 @@ def main(arguments: list[str]) -> int:
     from rich.console import Console
 
     from service.gpu_check.check import conclude, run_sections
-    from service.gpu_check.plan import FIRST, second
 
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, _end)
@@ -52,7 +53,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="gpu-check", description="Check the CUDA path on a GPU.")
     parser.add_argument("--part", type=int, choices=(1, 2), default=1, help="2: selftest, sweep and studies")
     parser.add_argument("--only", help="sections, with commas; their goals are then not judged")
-    parser.add_argument("--seconds", type=float, default=570.0, help="limit of all sections together")
+    parser.add_argument("--seconds", type=float, default=TOTAL_SECONDS, help="limit of all sections together")
     return parser.parse_args(arguments)
 
 

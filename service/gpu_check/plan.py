@@ -34,7 +34,7 @@ FIRST: tuple[Section, ...] = (
     Section("device", 60, "versions, clocks, attention's backend, copy bandwidth", _module("device")),
     Section("profiler", 120, "kernels by id, by window and by queued replays", _module("profiler")),
     Section("tests", 150, "tests/gpu", _module("gpu_tests")),
-    Section("ladder", 220, "the default modes in bfloat16 at batch 1, 8, 32", _module("ladder", "bfloat16")),
+    Section("ladder", 220, "default modes and cuda-graph, bfloat16", _module("ladder", "bfloat16")),
     Section("sizes", 220, "small and base at batch 1, 32, 128", _module("sizes")),
     Section("float32", 120, "parity in float32", _module("ladder", "float32")),
 )

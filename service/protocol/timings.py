@@ -69,7 +69,8 @@ class StepProfile(msgspec.Struct, frozen=True, kw_only=True):
     """Per step of one phase, over its profiled steps. None: there is no such thing on this device.
 
     `operators` are the calls that a step makes into the dispatcher; `launches` are launch calls, of which a
-    graph replay is one. The two waits are idle gaps of the device by their cause.
+    graph replay is one. The two waits are idle gaps of the device by their cause. `kernel_steps` of the steps
+    have known kernels: what is given of kernels is the mean over these.
     """
 
     phase: Literal["prefill", "decode"]
@@ -77,6 +78,7 @@ class StepProfile(msgspec.Struct, frozen=True, kw_only=True):
     operators: float
     copies: float
     kernels: float | None = None
+    kernel_steps: int = 0
     launches: float | None = None
     graph_launches: float | None = None
     kernel_seconds: float | None = None

@@ -42,7 +42,9 @@ def measure_cuda(variants: Variants, log: Log) -> dict[tuple[str, str], list[flo
     if REPLAYED in variants.modes:
         case = variants.case(REPLAYED)
         launches = [profile_step(case.step, case.buffers).graph_launches for _ in range(STEPS)]
-        found["graph_launches", REPLAYED] = [count or 0.0 for count in launches]
+        # Without any, what is known of replay is nothing: no samples, which is not 0.
+        known = [float(count) for count in launches if count is not None]
+        found["graph_launches", REPLAYED] = known if len(known) == len(launches) else []
     return found
 
 
@@ -90,7 +92,7 @@ def _dispatch(variants: Variants, mode: str, log: Log) -> dict[tuple[str, str], 
 def _kernels(mode: str, ours: list[float] | None, profilers: list[float] | None) -> CheckResult:
     """Exact: both are sums over the same kernels of the same trace. Shows the session farthest from 1."""
     if ours is None or profilers is None:
-        reason = "the profiler lost kernels of a step, or recorded none"
+        reason = "which kernels are a step's is not known: the profiler lost some, or gave them wrong ids"
         return not_measurable(f"{KERNELS}: {mode}", KERNELS_BOUND, reason)
     ratios = [a / b for a, b in zip(ours, profilers, strict=True)]
     farthest = max(ratios, key=lambda ratio: abs(ratio - 1))
@@ -108,6 +110,8 @@ def _twin(mode: str, twin: list[float], real: list[float]) -> CheckResult:
 def _graphs(launches: list[float] | None) -> CheckResult:
     if launches is None:
         return not_measurable(GRAPHS, GRAPHS_BOUND, f"{REPLAYED} is not served")
+    if not launches:
+        return not_measurable(GRAPHS, GRAPHS_BOUND, "the profiler recorded no launch call of a step")
     ones = sum(count == 1 for count in launches)
     note = f"launches seen: {[round(count) for count in launches]}"
     return exact_result(GRAPHS, GRAPHS_BOUND, ones == len(launches), float(ones), f"of {len(launches)}", note)

@@ -71,6 +71,7 @@ def record_cuda_graph(run: Callable[[], Result]) -> tuple[Replay, Result]:
             run()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
+    before = torch.cuda.current_stream()
     try:
         with (
             _uncached_casts(),
@@ -79,6 +80,7 @@ def record_cuda_graph(run: Callable[[], Result]) -> tuple[Replay, Result]:
         ):
             result = run()
     except RuntimeError as error:
+        torch.cuda.set_stream(before)  # a capture that cannot be ended leaves its own stream current
         # Before torch 2.12 a capture that failed leaves its pool in use.
         _pool.cache_clear()
         if is_device_lost(error) or is_out_of_memory(error):

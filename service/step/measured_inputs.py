@@ -16,7 +16,11 @@ def measured_arguments(buffers: Buffers, phase: Phase) -> Arguments:
 
 
 def set_positions(buffers: Buffers, phase: Phase) -> None:
-    """Write the positions of a measured step: phases share them, and decode's are out of prefill's reach."""
+    """Write the positions of a measured step: phases share them, and decode's are out of prefill's reach.
+
+    A job that ended between two chunks has left indexes of the longer one in `last`.
+    """
+    buffers.last.zero_()
     if phase == "decode":
         buffers.positions.fill_(min(DECODE_POSITION, max(buffers.caches) - 1))
     else:

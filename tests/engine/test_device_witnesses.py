@@ -141,6 +141,23 @@ def test_the_profiler_is_attached_with_its_cost_in_every_modes_status(
     assert witnesses.profiler_note is None
 
 
+def test_a_profiler_that_cannot_be_attached_costs_what_it_would_have_told(
+    buffers: dict[int, Buffers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object) -> float:
+        raise RuntimeError("CUPTI_ERROR_NOT_INITIALIZED")
+
+    device = FakeDevice(issue_seconds=10e-6, step_seconds=100e-6)
+    warmup = FakeWarmup(device)
+    monkeypatch.setattr("service.engine.device_witnesses.decode_dispatch", failing)
+    witnesses = DeviceWitnesses(warmup, buffers, FakeProfiler(), device, steps_of())  # type: ignore[arg-type]
+    assert list(witnesses.attach()) == []
+    assert witnesses.profiler_note == (
+        "what the profiler costs is not known: RuntimeError: CUPTI_ERROR_NOT_INITIALIZED"
+    )
+    assert warmup.sent == []
+
+
 def test_on_a_cpu_there_is_nothing_to_learn_and_nothing_is_claimed(buffers: dict[int, Buffers]) -> None:
     made: Any = new_device_witnesses(torch.device("cpu"), None, buffers, None)  # type: ignore[arg-type]
     assert isinstance(made, NoDeviceWitnesses)

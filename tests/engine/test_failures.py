@@ -9,11 +9,12 @@ import msgspec
 import pytest
 import torch
 
-from service.engine import process, warmup
+from service.engine import capture, process, warmup
 from service.engine.generation import Generator
 from service.engine.local_inbox import LocalInbox, local_job
 from service.engine.loop import Engine
 from service.front.supervisor import EXIT_DEVICE_LOST
+from service.protocol.messages import Job
 from service.step.calibration import Calibration
 from tests.engine.serving import PROMPT, serve, settings
 
@@ -47,9 +48,9 @@ def test_a_job_without_memory_is_answered_its_tensors_freed_and_the_next_one_ser
     freed: list[bool] = []
     original = Generator.run
 
-    def fail_once(self: Generator, *arguments: object) -> None:
-        if held:
-            original(self, *arguments)  # type: ignore[arg-type]
+    def fail_once(self: Generator, job: Job, *arguments: object) -> None:
+        if held or job.id != "a":  # warm-up has jobs of its own
+            original(self, job, *arguments)  # type: ignore[arg-type]
             return
         tensor = torch.zeros(8)
         held.append(weakref.ref(tensor))
@@ -97,7 +98,7 @@ def test_a_warm_up_that_loses_the_device_ends_the_engine(
     def fail(*_: object) -> object:
         raise error
 
-    monkeypatch.setattr(warmup.Warmup, "_callables", fail)
+    monkeypatch.setattr(capture.Capture, "_callables", fail)
     with pytest.raises(type(error), match=r"illegal|CUBLAS|CUDNN"):
         serve(tmp_path, [], modes=["inference_mode"], batch_sizes=[1])
 
@@ -110,7 +111,7 @@ def test_a_warm_up_without_memory_fails_its_mode_and_frees_what_it_held(
     def fail(*_: object) -> object:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(warmup.Warmup, "_callables", fail)
+    monkeypatch.setattr(capture.Capture, "_callables", fail)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: freed.append(True))
     inbox = serve(tmp_path, [], modes=["inference_mode"], batch_sizes=[1])
     assert inbox.modes["inference_mode"].state == "failed"

@@ -12,7 +12,7 @@ import torch
 from service.engine import request_profiler
 from service.engine.job_result import JobResult
 from service.engine.local_inbox import local_job
-from service.engine.request_profiler import RequestProfiler
+from service.engine.request_profiler import RequestProfiler, totals
 from service.step.meters import Meter, Readings
 from service.step.trace import ProfiledStep
 
@@ -25,6 +25,7 @@ class FakeProfiler:
 
     def __init__(self) -> None:
         self.warmed = 0
+        self.found: tuple[float | None, ...] = (9e-4, 2e-4, None, 3e-4)
 
     def warm(self) -> None:
         self.warmed += 1
@@ -33,8 +34,10 @@ class FakeProfiler:
         self, identity: str, about: Any, meter: Any, action: Callable[[Meter], None]
     ) -> list[ProfiledStep]:
         action(meter)
-        found = (9e-4, 2e-4, None, 3e-4)
-        return [ProfiledStep(operators=1, copies=0, kernel_seconds=seconds) for seconds in found]
+        return [
+            ProfiledStep(1, 0, kernels=seconds and 90, launches=90, kernel_seconds=seconds)  # type: ignore[arg-type]
+            for seconds in self.found
+        ]
 
 
 @pytest.fixture
@@ -104,9 +107,30 @@ def test_a_profiled_request_adds_the_median_of_the_steps_whose_kernels_were_seen
     fake: FakeProfiler, tmp_path: Path
 ) -> None:
     profiler = on_cuda(None, tmp_path)
-    result = profiled(profiler)
+    profiled(profiler)
     assert profiler.kernel_times.per_step("eager", "decode", 4) == pytest.approx(2.5e-4)
     assert profiler.kernel_times.per_step("eager", "prefill", 4) == pytest.approx(9e-4)
     (decode,) = [one for one in profiler.kernel_times.of_mode("eager") if one.phase == "decode"]
     assert decode.samples == 1
-    assert profiler.estimates(ASKED, result, {}).kernel_source == "profiled"
+
+
+def test_a_trace_that_lost_kernels_is_not_called_exact_nor_counted(
+    fake: FakeProfiler, tmp_path: Path
+) -> None:
+    profiler = on_cuda(None, tmp_path)
+    profiler.kernel_times.add("eager", "decode", 4, [1e-4] * 8)
+    result = profiled(profiler)
+    estimates = profiler.estimates(ASKED, result, {})
+    assert estimates.kernel_source == "sampled"
+    assert estimates.kernel_per_step_seconds["decode"] == 1e-4
+    assert totals(result) == (None, 4 * 90)
+
+
+def test_a_trace_that_has_all_kernels_is_the_request_s_own(fake: FakeProfiler, tmp_path: Path) -> None:
+    fake.found = (9e-4, 2e-4, 2e-4, 3e-4)
+    profiler = on_cuda(None, tmp_path)
+    result = profiled(profiler)
+    estimates = profiler.estimates(ASKED, result, {})
+    assert estimates.kernel_source == "profiled"
+    assert estimates.kernel_per_step_seconds == {"prefill": 9e-4, "decode": pytest.approx(7e-4 / 3)}
+    assert totals(result) == (4 * 90, 4 * 90)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from service.engine import capture, loop, warmup
@@ -248,6 +249,41 @@ def test_a_mode_that_replays_graphs_is_ready_only_when_it_is_proved_and_that_aft
         f"{replaying} ready",
         "learnt",
     ]
+
+
+@pytest.mark.parametrize("skipped", [True, False])
+def test_captures_are_announced_once_they_are_proved_and_never_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skipped: bool
+) -> None:
+    replaying = MODE_NAMES[0]
+    effect = capture.Capture.effect
+    announced: list[int] = []
+    engines: list[Engine] = []
+
+    def of(self: capture.Capture, configured: capture.ConfiguredMode) -> Effect:
+        return replace(effect(self, configured), graph_replay=configured.mode.name == replaying)
+
+    def prove(configured: capture.ConfiguredMode, *_: object) -> None:
+        if skipped:
+            configured.status = msgspec.structs.replace(configured.status, effective="another")
+
+    class Announcing(Noted):
+        def attach(self) -> Iterator[None]:
+            modes = engines[0].parts.warmup
+            modes.update(modes.modes[replaying], profiler_cost=None)
+            yield
+
+    def watch(message: ToFront) -> None:
+        if isinstance(message, ModeStatus) and message.mode == replaying:
+            announced.append(message.graph_captures)
+
+    monkeypatch.setattr(capture.Capture, "effect", of)
+    monkeypatch.setattr(loop, "new_device_witnesses", lambda *_: Announcing([]))
+    monkeypatch.setattr(warmup, "verify_graph_replay", prove)
+    engines.append(Engine(settings(tmp_path, batch_sizes=[1]), LocalInbox([], watch)))
+    engines[0].run()
+    assert announced == sorted(announced)
+    assert (announced[-1] == 0) is skipped
 
 
 def test_before_the_first_request_one_has_been_sampled_at_every_bucket(

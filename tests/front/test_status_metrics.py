@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -55,3 +58,22 @@ def test_what_the_profiler_costs_is_a_gauge_where_it_is_known(known: bool) -> No
     found = registry(profiler_cost=cost if known else None)
     sample = found.get_sample_value("launchbound_profiler_dispatch_ratio", {"mode": "eager"})
     assert sample == (1.1 if known else None)
+
+
+@pytest.mark.parametrize(("device", "replays"), [("cpu", None), ("cuda", 4.0)])
+def test_replays_are_counted_by_what_a_mode_does_on_the_engines_device(
+    device: str, replays: float | None
+) -> None:
+    """`max-autotune` has one name on both; only on CUDA does it replay graphs."""
+    made = CollectorRegistry()
+    metrics = Metrics(made, ["max-autotune"], [1], {"version": "0", "commit": "0"})
+    metrics._device_type = device
+    steps = SimpleNamespace(prefill=SimpleNamespace(steps=1), decode=SimpleNamespace(steps=3))
+    timing: Any = SimpleNamespace(
+        job=SimpleNamespace(mode="max-autotune"),
+        engine=steps,
+        outcome=SimpleNamespace(effective="max-autotune"),
+    )
+    metrics._observe_replays(timing)
+    sample = made.get_sample_value("launchbound_cudagraph_replays_total", {"mode": "max-autotune"})
+    assert sample == replays

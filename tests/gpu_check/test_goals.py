@@ -46,7 +46,14 @@ def size(model: str, seconds: float, share: float) -> dict[str, Any]:
 
 
 def mode(name: str, state: str = "ready") -> dict[str, Any]:
-    return {"kind": "mode", "at": 1200.0, "mode": name, "state": state}
+    return {
+        "kind": "mode",
+        "at": 1200.0,
+        "mode": name,
+        "state": state,
+        "effective": name,
+        "reason": None,
+    }
 
 
 def cell(batch: int) -> dict[str, Any]:
@@ -123,6 +130,7 @@ def replace(section: str, kind: str, **fields: Any) -> Callable[[Rows], None]:
     return change
 
 
+REPLAYS = "modes that promise graph replay"
 LAUNCHES = "reduce-overhead: graph launches per decode step"
 OTHERS = "reduce-overhead: other launches per decode step"
 INSTRUMENTATION = "instrumentation full / off, decode step"
@@ -140,6 +148,9 @@ SPAN = "a step's span by window over queued replays"
         (replace("tests", "test", outcome="skipped"), "tests/gpu", "missed"),
         (replace("tests", "collected", count=2), "tests/gpu", "missed"),
         (replace("ladder", "plan", modes=["eager", "compiled"]), "parity with eager, bfloat16", "missed"),
+        (replace("ladder", "mode", effective="compiled", reason="skipped"), REPLAYS, "missed"),
+        (replace("ladder", "mode", reason="graph replay is not proved"), REPLAYS, "missed"),
+        (replace("ladder", "plan", modes=["eager", "cuda-graph"]), REPLAYS, "unknown"),
         (replace("ladder", "plan", jobs=2), "jobs of the ladder", "missed"),
         (replace("ladder", "job", outcome="error"), "jobs of the ladder", "missed"),
         (replace("ladder", "plan", batches=[1, 8]), LAUNCHES, "unknown"),

@@ -35,6 +35,7 @@ class Metrics:
         self._build = build
         self._instrumented = instrumented
         self._splits = False
+        self._device_type = "cpu"
         self._series = Series(registry, modes, batch_sizes)
         self._modes = modes
         self._statuses = Statuses(self._series)
@@ -76,6 +77,7 @@ class Metrics:
 
     def engine(self, status: EngineStatus) -> None:
         """The engine reported its status, and with it what can be measured here."""
+        self._device_type = status.device.partition(":")[0]
         if self._instrumented:
             measurable = _measurable(status)
             self._series.start(*measurable)
@@ -122,7 +124,8 @@ class Metrics:
     def _observe_replays(self, timing: RequestTiming) -> None:
         """Each step of a request that ran as a form of its mode that replays graphs was a replay."""
         mode, timings = timing.job.mode, timing.engine
-        if MODES[mode].cuda.graph_replay and timing.outcome.effective == MODES[mode].cuda.name:
+        effect = MODES[mode].effect(self._device_type)
+        if effect.graph_replay and timing.outcome.effective == effect.name:
             steps = timings.prefill.steps + timings.decode.steps
             self._series.write("cudagraph_replays_total", steps, mode)
 

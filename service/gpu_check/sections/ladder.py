@@ -23,6 +23,7 @@ from service.protocol.modes import default_modes, named_modes
 from service.protocol.status import ModeStatus
 from service.protocol.timings import PhaseTimings
 from service.statistics.intervals import paired_ratio
+from service.step.buffers import prepare
 from service.step.process_state import prepare_process
 from service.step.profiling import profile_step
 
@@ -91,11 +92,12 @@ def graph_launches(engine: Engine) -> dict[int, float | None]:
     steps = engine.parts.warmup.modes[GRAPHS].steps
     if not steps:
         return {}
+    found: dict[int, float | None] = {}
     with torch.no_grad():
-        return {
-            batch: profile_step(steps["decode", batch], buffers).graph_launches
-            for batch, buffers in engine.parts.buffers.items()
-        }
+        for batch, buffers in engine.parts.buffers.items():
+            prepare(buffers)  # a job has left positions beyond the least reach
+            found[batch] = profile_step(steps["decode", batch], buffers).graph_launches
+    return found
 
 
 def cell_rows(outcomes: list[Outcome]) -> list[dict[str, Any]]:
