@@ -47,11 +47,13 @@ class Matched:
 
 def matched(before: Side, after: Side, stated: Scatter | None = None) -> Matched:
     """Compare each cell of both sides. `stated` replaces the scatter assumed of sweeps of one build."""
+    sides = ((before, after), (after, before))
     left_out = {
         name: f"only in {side.path}"
-        for side, other in ((before, after), (after, before))
+        for side, other in sides
         for name in side.cells.keys() - other.cells.keys()
     }
+    left_out |= {name: f"not in every sweep of {side.path}" for side, _ in sides for name in side.partial}
     in_turn = swept_in_turn(before, after)
     changes = []
     for name in (name for name in before.cells if name in after.cells):

@@ -109,10 +109,10 @@ def contrasts(runs: Iterable[SweepRun], facts: Mapping[str, Reading]) -> list[Co
 
 
 def checked(before: Side, after: Side, force: bool) -> list[Contrast]:
-    """The needed facts in which the two sides differ, which only `force` allows to be any.
+    """The needed facts in which the two sides differ, and the failed gates of each sweep.
 
-    Raises Unlike where there are some, where a side's sweeps are not of one build or failed a gate, or where
-    the service did not say its machine; with `force` all that is a contrast as well.
+    Raises Unlike where there are any, and where a service did not say its machine; with `force` neither.
+    Raises it, whatever `force` says, where a side's sweeps are not of one build.
     """
     for side in (before, after):
         if mixed := contrasts((s.run for s in side.sweeps), {**NEEDED, "commit": _commit}):

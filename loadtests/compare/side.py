@@ -31,10 +31,22 @@ class Side:
 
         In an open loop each run's arrival rates follow its own capacity: such cells differ in load.
         """
-        measured = [set(sweep.rounds["cell"].to_list()) for sweep in self.sweeps]
-        shared = set.intersection(*measured)
-        planned = self.first.run.plan.cells
-        return {c.name: c for c in planned if c.load is None and not c.control and c.name in shared}
+        shared = set.intersection(*self._measured)
+        return {name: cell for name, cell in self._comparable.items() if name in shared}
+
+    @cached_property
+    def partial(self) -> set[str]:
+        """The names of cells of the same kind that some of its sweeps have measured and others have not."""
+        return self._comparable.keys() & set.union(*self._measured) - self.cells.keys()
+
+    @cached_property
+    def _measured(self) -> list[set[str]]:
+        return [set(sweep.rounds["cell"].to_list()) for sweep in self.sweeps]
+
+    @cached_property
+    def _comparable(self) -> dict[str, Cell]:
+        planned = (cell for sweep in self.sweeps for cell in sweep.run.plan.cells)
+        return {cell.name: cell for cell in planned if cell.load is None and not cell.control}
 
     def latencies(self, cell: Cell) -> list[Rounds]:
         """Per sweep the median latency of `cell` by round, in seconds."""

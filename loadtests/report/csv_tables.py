@@ -18,9 +18,10 @@ SUMMARY_FILE = "summary.csv"
 def write_tables(findings: Findings) -> None:
     """Write both files into the results folder."""
     results = findings.results
-    results.rounds.write_csv(results.folder / CELLS_FILE)
     summary = pl.DataFrame(list(summary_records(findings)), infer_schema_length=None)
-    summary.write_csv(results.folder / SUMMARY_FILE)
+    for name, table in ((CELLS_FILE, results.rounds), (SUMMARY_FILE, summary)):
+        # Written by Python: the OSError that polars raises on a full disk has no errno.
+        (results.folder / name).write_text(table.write_csv(), encoding="utf-8")
 
 
 def summary_records(findings: Findings) -> Iterator[dict[str, Any]]:

@@ -32,13 +32,15 @@ _OPTIONAL = {
     "profiled": pl.Boolean,
     "prompt_tokens": pl.Int64, "completion_tokens": pl.Int64, "padded_prompt_tokens": pl.Int64,
     "attended_tokens": pl.Int64, "involuntary_switches": pl.Int64, "total_seconds": pl.Float64,
-    "time_to_first_token_seconds": pl.Float64, **{f"{part}_seconds": pl.Float64 for part in PARTS},
+    "time_to_first_token_seconds": pl.Float64, "device_span_seconds": pl.Float64,
+    **{f"{part}_seconds": pl.Float64 for part in PARTS},
 }  # fmt: skip
 
 _PHASE = {
     "steps": pl.Int64, "wall_seconds": pl.Float64, "dispatch_seconds": pl.Float64,
     "dispatch_low_seconds": pl.Float64, "dispatch_high_seconds": pl.Float64, "kernel_seconds": pl.Float64,
     "sync_wait_seconds": pl.Float64, "clipped": pl.Boolean, "minor_faults": pl.Int64,
+    "device_span_seconds": pl.Float64, "period_seconds": pl.Float64,
 }  # fmt: skip
 
 _SOURCES = pl.Struct({"dispatch": pl.String, "kernel": pl.String})

@@ -139,7 +139,10 @@ def _clocks(gpu: dict[str, Any]) -> str:
         if (found := gpu.get(name))
     ]
     lowered = f"lowered by {', '.join(gpu['reasons'])}" if gpu["reasons"] else "never lowered"
-    return f"{', '.join(shown) or 'no numbers'}; clocks {lowered}; {gpu['samples']} samples"
+    idle = f", {gpu['idle']} more of an idle GPU left out" if gpu.get("idle") else ""
+    count = gpu["samples"] - gpu.get("idle", 0)
+    clocks = f"clocks {lowered}" if count else "never at work"
+    return f"{', '.join(shown) or 'no numbers'}; {clocks}; {count} samples{idle}"
 
 
 def _attention(one: dict[str, Any]) -> str:
@@ -182,11 +185,15 @@ def _cores(cpus: list[int] | None) -> str:
 
 
 def reproduce(run: SweepRun) -> list[str]:
-    """Commands that measure the same again."""
+    """Commands that measure the same again, with the variables that the service was started with."""
     plan = ["--plan", PLAN_FILE] if run.plan_from_file else ["--preset", run.plan.preset]
     command = ["launchbound", "sweep", *plan, "--seed", str(run.plan.seed)]
     for name in ("model", "device", "dtype", "modes", "batch_sizes"):
-        if value := run.settings.get(name):
-            command += [f"--{name.replace('_', '-')}", str(value)]
+        if value := run.settings.get(name) or run.overrides.get(name):
+            text = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+            command += [f"--{name.replace('_', '-')}", text]
+    variables = (run.service or {}).get("environment", {})
+    assigned = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
     commit = run.environment.get("commit")
-    return ([f"git checkout {commit}"] if commit else []) + [shlex.join(command)]
+    lines = [f"git checkout {commit}"] if commit else []
+    return [*lines, " ".join([*assigned, shlex.join(command)])]

@@ -1,4 +1,4 @@
-"""What a full disk means to a sweep: what is written so far is kept, and it can be gone on with."""
+"""What a full disk means to a command: what is written so far is kept, and what to do once there is space."""
 
 from __future__ import annotations
 
@@ -8,21 +8,31 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from loadtests.run.rows import ROWS_FILE
+from loadtests.run.run_file import RUN_FILE, read_run
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """No space left, quota exceeded, file-size limit exceeded."""
 
 
 class DiskFull(RuntimeError):
-    """Nothing more can be written to a results folder; the message says what is kept and how to go on."""
+    """Nothing more can be written to a folder; the message says what is kept and how to go on."""
 
     def __init__(self, folder: Path) -> None:
-        path = folder / ROWS_FILE
-        count = path.read_bytes().count(b"\n") if path.is_file() else 0
-        super().__init__(
-            f"no space left for {folder}: the {count} rows written so far are kept; free some space, "
-            f"then go on with `launchbound sweep --resume {folder}`"
-        )
+        super().__init__(f"no space left for {folder}: {_kept(folder)}")
+
+
+def _kept(folder: Path) -> str:
+    """What stands in `folder`, and the command that comes next: another one where the sweep is complete."""
+    rows = folder / ROWS_FILE
+    if not rows.is_file() or not (folder / RUN_FILE).is_file():
+        return "it holds no row yet; free some space, then run the same command again"
+    complete = read_run(folder).complete
+    command = f"report {folder}" if complete else f"sweep --resume {folder}"
+    count = rows.read_bytes().count(b"\n")
+    return (
+        f"the {count} rows written so far are kept; free some space, then "
+        f"{'make the report with' if complete else 'go on with'} `launchbound {command}`"
+    )
 
 
 def is_full(error: OSError) -> bool:

@@ -21,8 +21,10 @@ NUMBERS = ("clocks.sm", "clocks.mem", "power.draw", "temperature.gpu")
 REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
 """The same field by its newer and its older name; a driver that lacks one refuses the whole query."""
 
+IDLE = 0x1
+"""The reason of a GPU that has nothing to do, whose clocks say nothing of what was measured."""
+
 REASON_BITS = {
-    0x1: "idle",
     0x2: "application clocks",
     0x4: "software power cap",
     0x8: "hardware slowdown",
@@ -32,7 +34,12 @@ REASON_BITS = {
     0x80: "hardware power brake",
     0x100: "display clocks",
 }
-"""`nvmlClocksEventReason…` of NVML's header."""
+"""`nvmlClocksEventReason…` of NVML's header, but for IDLE."""
+
+
+def clocks_file(folder: Path, part: int) -> Path:
+    """Where the samples of a sweep's part are."""
+    return folder / f"gpu-clocks-{part}.csv"
 
 
 def query_of() -> tuple[list[str], str | None]:
@@ -74,7 +81,8 @@ def watched(command: list[str], file: Path) -> Iterator[None]:
 def summary(file: Path) -> list[dict[str, Any]]:
     """Per GPU in `file`: least, median and most of each number, and every throttle reason seen.
 
-    Empty where nothing was sampled. What the GPU does not report ([N/A]) is left out.
+    Samples of an idle GPU are counted (`idle`, of all `samples`) and in nothing else. Empty where nothing was
+    sampled. What the GPU does not report ([N/A]) is left out.
     """
     by_gpu: dict[str, list[list[str]]] = {}
     if file.exists():
@@ -85,13 +93,14 @@ def summary(file: Path) -> list[dict[str, Any]]:
 
 
 def _of(lines: list[list[str]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    busy = [line for line in lines if not _bits(line[-1]) & IDLE]
+    found: dict[str, Any] = {"idle": len(lines) - len(busy)}
     for place, name in enumerate(NUMBERS):
-        values = [value for line in lines if (value := _number(line[place])) is not None]
+        values = [value for line in busy if (value := _number(line[place])) is not None]
         if values:
             found[name] = {"least": min(values), "median": median(values), "most": max(values)}
     bits = 0
-    for line in lines:
+    for line in busy:
         bits |= _bits(line[-1])
     found["reasons"] = [text for bit, text in REASON_BITS.items() if bits & bit]
     return found

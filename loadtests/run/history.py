@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from pathlib import Path
 
 from loadtests.run.assignment import (
@@ -15,10 +15,11 @@ from loadtests.run.assignment import (
     WarmupPassEnded,
 )
 from loadtests.run.events_file import read_events
+from loadtests.run.gpu_watch import clocks_file, summary
 from loadtests.run.rows import RequestRow
 from loadtests.run.run_file import Client, Part, SweepRun
 
-KILLED = "ended without a word: it was killed, or the machine went down"
+KILLED = "no end is recorded: it is still running, was killed, or the machine went down"
 
 
 def record(run: SweepRun, part: Part, event: KeptEvent) -> None:
@@ -28,7 +29,6 @@ def record(run: SweepRun, part: Part, event: KeptEvent) -> None:
             run.client.cpus = cpus
         case WarmupPassEnded(number=number, settled=settled, reason=reason):
             part.warmup_passes, part.warmup_settled, part.warmup_reason = number, settled, reason
-            _warmed(run)
         case MeasuringBegan(rates=rates, canary_bytes_per_second=canary):
             run.client.rates = rates
             part.canary_before = canary
@@ -44,9 +44,22 @@ def record(run: SweepRun, part: Part, event: KeptEvent) -> None:
             part.stopped_because = aborted
 
 
-def _warmed(run: SweepRun) -> None:
-    """Warm-up of the run: the passes of its last part, settled where that of every part is."""
-    warmed = [part for part in run.parts if part.warmup_passes]
+def take_in_rows(run: SweepRun, rows: Sequence[RequestRow]) -> None:
+    """Set what follows from a run's rows: its order, and how warm-up ended."""
+    run.order = order_run(rows)
+    _warmed(run, {row.part for row in rows if row.stage == "measure"})
+
+
+def _warmed(run: SweepRun, measured: Set[int]) -> None:
+    """Warm-up of the run: the passes of its last part, settled where that of every part is.
+
+    Of the parts that `measured` something: where one was killed in its warm-up, no number comes from it. Of
+    all where none has.
+    """
+    begun = [part for part in run.parts if part.warmup_passes]
+    warmed = [part for part in begun if part.number in measured] or begun
+    if not warmed:
+        return
     unsettled = next((part for part in warmed if not part.warmup_settled), warmed[-1])
     run.client.warmup_passes = warmed[-1].warmup_passes
     run.client.warmup_settled = all(part.warmup_settled for part in warmed)
@@ -88,5 +101,6 @@ def recover(folder: Path, run: SweepRun, rows: Sequence[RequestRow]) -> None:
     for part in run.parts:
         if part.ended is None and part.stopped_because is None:
             part.stopped_because = KILLED
-    run.order = order_run(rows)
+            part.gpus = summary(clocks_file(folder, part.number))
+    take_in_rows(run, rows)
     run.stopped_because = run.parts[-1].stopped_because

@@ -13,8 +13,8 @@ from loadtests.run.disk import DiskFull
 from loadtests.run.events_file import EventWriter
 from loadtests.run.finished import first_missing
 from loadtests.run.floors import read_floors
-from loadtests.run.gpu_watch import query_of, summary, watched
-from loadtests.run.history import order_run, record
+from loadtests.run.gpu_watch import clocks_file, query_of, summary, watched
+from loadtests.run.history import record, take_in_rows
 from loadtests.run.load_generator_process import run_load_generator
 from loadtests.run.machine import weights_bytes
 from loadtests.run.placement import off_cores
@@ -86,7 +86,7 @@ class SweepPart:
             run.environment = document.get("service") or {}
             run.plan = without_doubles(document, run.plan, self._progress.print_line)
             self._progress.replan(run.plan)
-        self._begin(document)
+        self._begin()
         before = scrape(self._target, self._folder, "before", part.number, self._progress.print_line)
         self._measure()
         self._finish(before)
@@ -96,13 +96,15 @@ class SweepPart:
         write_validation(self._folder, gates)
         return SweepResult(self._folder, run, tuple(gates))
 
-    def _begin(self, document: dict[str, Any]) -> None:
+    def _begin(self) -> None:
         """Say in `run.json` that a part has begun."""
         run, part = self._run, self._part
+        floors = self._floors("before the sweep" if part.number == 1 else f"before part {part.number}")
+        # After the floors, for which the service warms up to the end: only then is it on its own cores.
+        document = self._target.modes()
         run.url, run.engine = self._target.url, document["engine"]
         run.parts.append(part)
         run.ended, run.complete, run.stopped_because = None, False, None
-        floors = self._floors("before the sweep" if part.number == 1 else f"before part {part.number}")
         if part.number == 1:
             run.modes_before, run.floors_before = document["modes"], floors
         else:
@@ -113,11 +115,10 @@ class SweepPart:
         part = self._part
         log = self._folder / LOAD_GENERATOR_LOG
         finished = False
-        clocks = self._folder / f"gpu-clocks-{part.number}.csv"
         try:
             with (
-                watched(self._clocks_query(), clocks),
                 off_cores(self._run.engine.get("cpus") or []),
+                watched(self._clocks_query(), clocks_file(self._folder, part.number)),  # off them as well
                 EventWriter(self._folder, part.number) as kept,
                 closing(run_load_generator(self._assignment(), log, [self._options.lock])) as events,
             ):
@@ -155,9 +156,8 @@ class SweepPart:
 
     def _clocks_query(self) -> list[str]:
         """What samples the service's GPU; empty without one, and where it may be another machine's."""
-        if self._run.engine.get("device") != "cuda" or not self._target.is_local:
-            return []
-        command, why = query_of()
+        local_gpu = self._run.engine.get("device") == "cuda" and self._target.is_local
+        command, why = query_of() if local_gpu else ([], None)
         if why is not None:
             self._progress.print_line(f"no clocks of the GPU during the sweep: {why}")
         return command
@@ -170,7 +170,7 @@ class SweepPart:
         settled_scrape(self._target, self._folder, before, mine, part.number, note)
         run.complete = part.stopped_because is None and first_missing(run.plan, rows) is None
         run.stopped_because = part.stopped_because
-        part.gpus = summary(self._folder / f"gpu-clocks-{part.number}.csv")
+        part.gpus = summary(clocks_file(self._folder, part.number))
         if run.complete:
             run.floors_after = self._floors("after the sweep")
         try:
@@ -179,7 +179,7 @@ class SweepPart:
             run.modes = document["modes"]
         except TargetError as error:
             note(f"the service is unreachable after the sweep: {error}")
-        run.order = order_run(rows)
+        take_in_rows(run, rows)
         run.ended = part.ended = now()
         write_run(self._folder, run)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from loadtests.run.target import samples
 _CODE = ("commit", "changes")
 """Of the load tests' own code: what makes rows incomparable where it differs."""
 
-_MACHINE = ("commit", "machine", "cpu", "cores")
+_MACHINE = ("commit", "dirty", "machine", "cpu", "cores")
 """Of the service's machine: the same."""
 
 _SERVICE = (
@@ -30,6 +30,9 @@ _SERVICE = (
 
 _NOT_OF_THE_STEP = {"API_KEY", "CACHE_FOLDER", "HOST", "PORT", "RUN", "URL"}
 """Variables that change no number, name a place on this machine, or are a secret."""
+
+_LINEARS = "LAUNCHBOUND_LINEARS"
+"""Not compared as set: the layout that the service has in the end is."""
 
 _BUILD = "launchbound_build_info"
 
@@ -52,8 +55,8 @@ def reopen(folder: Path, load_tests: Mapping[str, Any], prompt_file: Path) -> Sw
     """The run of `folder` as its rows and events say it stands; torn last lines are cut off first.
 
     `load_tests` is the commit of this code and a digest of its changes. Raises CannotResume where the run is
-    complete, or was begun with other code, other prompts or other variables, and RowsError where it cannot be
-    read.
+    complete, cannot become valid because a request failed, or was begun with other code, other prompts or
+    other variables, and RowsError where it cannot be read.
     """
     run = read_run(folder)
     for name in (ROWS_FILE, EVENTS_FILE):
@@ -66,12 +69,16 @@ def reopen(folder: Path, load_tests: Mapping[str, Any], prompt_file: Path) -> Sw
         raise CannotResume(
             f"{folder} is complete: nothing is left to measure, `launchbound report {folder}` reports it"
         )
+    if failed := sum(not row.ok for row in rows):
+        raise CannotResume(
+            f"{failed} requests of {folder} failed, so that it can never be valid: run the sweep again"
+        )
     known = {**run.load_tests, "prompt file": run.settings.get("prompt_file")}
     found = {**load_tests, "prompt file": prompt_file.name}
     _refuse(folder, known, found, (*_CODE, "prompt file"))
     if run.service is not None:
         then, now = run.service["environment"], service_environment()
-        _refuse(folder, then, now, sorted(then.keys() | now.keys()))
+        _refuse(folder, then, now, sorted((then.keys() | now.keys()) - {_LINEARS}))
     return run
 
 
@@ -84,7 +91,7 @@ def refuse_other_service(folder: Path, run: SweepRun, document: Mapping[str, Any
     _refuse(folder, run.environment, document.get("service") or {}, _MACHINE)
     _refuse(folder, run.engine, engine, _SERVICE)
     layouts = [(one.get("linears") or {}).get("layout") for one in (run.engine, engine)]
-    _refuse(folder, {"LAUNCHBOUND_LINEARS": layouts[0]}, {"LAUNCHBOUND_LINEARS": layouts[1]})
+    _refuse(folder, {_LINEARS: layouts[0]}, {_LINEARS: layouts[1]})
     earlier = read_scrapes(folder, 1)[0]
     if earlier is not None:
         then, now = ({"service build": _build(text)} for text in (earlier, metrics_text))
@@ -97,9 +104,9 @@ def _build(metrics_text: str) -> str:
 
 
 def _refuse(
-    folder: Path, then: Mapping[str, Any], now: Mapping[str, Any], names: tuple[str, ...] | list[str] = ()
+    folder: Path, then: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str] | None = None
 ) -> None:
-    differing = list(_differences(then, now, names or tuple(then)))
+    differing = list(_differences(then, now, then if names is None else names))
     if differing:
         raise CannotResume(
             f"{folder} cannot be gone on with: {'; '.join(differing)}. Rows of before and after could not be "
@@ -107,9 +114,7 @@ def _refuse(
         )
 
 
-def _differences(
-    then: Mapping[str, Any], now: Mapping[str, Any], names: tuple[str, ...] | list[str]
-) -> Iterator[str]:
+def _differences(then: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str]) -> Iterator[str]:
     for name in names:
         if then.get(name) != now.get(name):
             yield f"{name} was {_shown(then.get(name))}, and is {_shown(now.get(name))} now"

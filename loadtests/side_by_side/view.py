@@ -41,15 +41,17 @@ def view(entries: Sequence[Entry]) -> dict[str, Any]:
 
 
 def headline(entries: Sequence[Entry], shared: Sequence[Group]) -> str:
-    """Which run is fastest at which batch, in a sentence."""
+    """Which run is fastest at which batch, in a sentence; before it, the runs that are not valid."""
+    bad = [entry.name for entry in entries if not entry.valid]
+    mark = f"NOT VALID: {formatting.listed(bad)}. " if bad else ""
     if not shared:
-        return "These runs have no cells in common: nothing stands side by side."
+        return f"{mark}These runs have no cells in common: nothing stands side by side."
     at: dict[str, list[str]] = {}
     for group in shared:
         winner = ranked(entries, group)[0][0]
         at.setdefault(winner.name, []).append(_place(group, shared) + _near(entries, group))
     parts = [f"{who} at {formatting.listed(places)}" for who, places in at.items()]
-    return f"Lowest latency: {'; '.join(parts)}."
+    return f"{mark}Lowest latency: {'; '.join(parts)}."
 
 
 def _place(group: Group, shared: Sequence[Group]) -> str:

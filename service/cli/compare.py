@@ -9,7 +9,7 @@ import msgspec
 import typer
 from rich.console import Console
 
-from service.cli.options import bad_input
+from service.cli.options import bad_input, report_extra_needed
 
 app = typer.Typer()
 
@@ -50,9 +50,10 @@ def compare(
     as_json: Annotated[bool, typer.Option("--json", help="Print nothing but the JSON document.")] = False,
 ) -> None:
     """Compare two builds cell by cell. Exit codes: 0 not slower, 1 slower, 2 bad input, 3 undecided."""
-    from loadtests.compare.output import document, print_comparison
-    from loadtests.compare.output import markdown as as_markdown
-    from loadtests.compare.verdict import compare_builds
+    with report_extra_needed():
+        from loadtests.compare.output import document, print_comparison
+        from loadtests.compare.output import markdown as as_markdown
+        from loadtests.compare.verdict import compare_builds
     from loadtests.run.rows import RowsError
 
     allowed = _share(fail_if_slower, "--fail-if-slower")

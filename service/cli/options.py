@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -12,8 +14,9 @@ EXIT_BAD_INPUT = 2
 EXIT_DISK_FULL = 3
 
 EXIT_CODES = (
-    "Exit codes: 0 success; 1 a check or gate failed, or a sweep was stopped; 2 bad input; 3 disk full, go "
-    "on with sweep --resume (of compare: undecided); 130 ended by Ctrl-C, SIGTERM or SIGHUP."
+    "Exit codes: 0 success; 1 a check or gate failed, or a sweep was stopped; 2 bad input; 3 disk full, the "
+    "message says how to go on (of compare: undecided); 130 sweep before it measured, generate and selftest, "
+    "ended by Ctrl-C, SIGTERM or SIGHUP."
 )
 
 
@@ -21,6 +24,15 @@ def bad_input(message: object) -> NoReturn:
     """Print `message`, which states the fault and its remedy, and exit with code 2."""
     typer.echo(f"launchbound: {message}", err=True)
     raise typer.Exit(EXIT_BAD_INPUT)
+
+
+@contextmanager
+def report_extra_needed() -> Iterator[None]:
+    """Have a package that is not installed be bad input: the block needs what the extra `report` installs."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        bad_input(f"{error.name} is not installed here: install it with `pip install '.[report]'`")
 
 
 def settings_from(**options: Any) -> Any:  # noqa: ANN401 - Settings is imported late: it is heavy for `--help`

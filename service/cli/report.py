@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from service.cli.options import EXIT_DISK_FULL, EXIT_FAILED, bad_input
+from service.cli.options import EXIT_DISK_FULL, EXIT_FAILED, bad_input, report_extra_needed
 
 app = typer.Typer()
 
@@ -30,29 +30,31 @@ def last_line(folder: Path, headline: dict[str, Any] | None, valid: bool) -> Non
     typer.echo(json.dumps({"path": str(folder), "headline": headline, "valid": valid}))
 
 
-def conclude(folder: Path, console: Console, failed: Sequence[str] = (), peers: Path | None = None) -> bool:
+def conclude_later(folder: Path, failed: Sequence[str], missing: ModuleNotFoundError) -> None:
+    """A sweep where the report's packages are not: print failed gates, the remedy, and the JSON line."""
+    for line in failed:
+        typer.echo(line)
+    typer.echo(
+        f"{missing.name} is not installed here: the report is made later by `launchbound report {folder}`, "
+        "after `pip install '.[report]'`"
+    )
+    last_line(folder, None, valid=not failed)
+
+
+def conclude(folder: Path, console: Console, peers: Path | None = None) -> bool:
     """Print the table, the path of the report, and one JSON line last; returns whether the sweep is valid.
 
-    Raises RowsError without rows.
+    Raises RowsError without rows, and ModuleNotFoundError without the packages of the extra `report`.
     """
-    headline: dict[str, Any] | None = None
-    valid = not failed
-    try:
-        from loadtests.report.report_files import print_findings, write_report
-        from loadtests.report.results import read_results
-        from loadtests.report.verdict import Findings
-    except ImportError as error:
-        for line in failed:
-            console.print(line, soft_wrap=True)
-        console.print(
-            f"{error.name} is not installed here: the report is made later by `launchbound report {folder}`"
-        )
-    else:
-        findings = Findings(read_results(folder))
-        headline = write_report(findings, peers)
-        valid = bool(headline["valid"])
-        print_findings(findings, console)
-        console.print(f"report: {folder / 'report.html'}", soft_wrap=True)
+    from loadtests.report.report_files import print_findings, write_report
+    from loadtests.report.results import read_results
+    from loadtests.report.verdict import Findings
+
+    findings = Findings(read_results(folder))
+    headline = write_report(findings, peers)
+    valid = bool(headline["valid"])
+    print_findings(findings, console)
+    console.print(f"report: {folder / 'report.html'}", soft_wrap=True)
     last_line(folder, headline, valid)
     return valid
 
@@ -70,7 +72,7 @@ def report(
 ) -> None:
     """Write a folder's report again from its rows, its gates checked anew; of several folders, one page.
 
-    Exit codes: 0 valid, 1 a check failed or the sweep is incomplete, 2 bad input, 3 disk full.
+    Exit codes: 0 valid, 1 a check of one failed or a sweep is incomplete, 2 bad input, 3 disk full.
     """
     from loadtests.peers.results import PeersError
     from loadtests.run.disk import DiskFull, disk_full_named
@@ -80,12 +82,11 @@ def report(
         bad_input("--peers belongs to the report of one folder: name one")
     if len(folders) == 1 and out:
         bad_input("--out belongs to several folders: the report of one is written into it")
+    several = len(folders) > 1
+    written = (out or _new_folder()) if several else folders[0]
     try:
-        if len(folders) > 1:
-            _picture(folders, out)
-            return
-        with disk_full_named(folders[0]):
-            valid = conclude(folders[0], Console(), peers=peers)
+        with disk_full_named(written), report_extra_needed():
+            valid = _picture(folders, written) if several else conclude(written, Console(), peers)
     except (PeersError, RowsError, FileNotFoundError) as error:
         bad_input(error)
     except DiskFull as error:
@@ -94,12 +95,16 @@ def report(
     raise typer.Exit(0 if valid else EXIT_FAILED)
 
 
-def _picture(folders: Sequence[Path], out: Path | None) -> None:
-    """Several runs on one page. Prints its headline, its path, and one JSON line last."""
+def _new_folder() -> Path:
+    return Path("results") / f"{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ')}-runs"
+
+
+def _picture(folders: Sequence[Path], folder: Path) -> bool:
+    """Several runs on one page; headline, path and one JSON line are printed. Whether all are valid."""
     from loadtests.side_by_side.files import PAGE_FILE, make_picture
 
-    folder = out or Path("results") / f"{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ')}-runs"
     found = make_picture(folders, folder)
     typer.echo(found["headline"])
     typer.echo(f"page: {folder / PAGE_FILE}")
     typer.echo(json.dumps({"path": str(folder), **found}))
+    return all(run["valid"] for run in found["runs"])

@@ -21,7 +21,7 @@ from service.cli.options import (
     flags,
     settings_from,
 )
-from service.cli.report import conclude, fail_without_rows, last_line
+from service.cli.report import conclude, conclude_later, fail_without_rows, last_line
 from service.cli.signals import ended_in_order
 
 if TYPE_CHECKING:
@@ -116,6 +116,7 @@ def _begin(url: str | None, chosen: ChosenPlan, out: Path | None, options: dict[
 
 
 def _resume(folder: Path, url: str | None, chosen: ChosenPlan | None) -> int:
+    from loadtests.run.readiness import without_doubles
     from loadtests.run.rows import RowsError
     from loadtests.run.run_file import read_run
     from loadtests.run.sweep import resume_sweep
@@ -124,7 +125,8 @@ def _resume(folder: Path, url: str | None, chosen: ChosenPlan | None) -> int:
         run = read_run(folder)
     except RowsError as error:
         bad_input(error)
-    if chosen is not None and chosen.plan != run.plan:
+    engine = {"engine": run.engine}
+    if chosen is not None and without_doubles(engine, chosen.plan, lambda _: None) != run.plan:
         bad_input(f"{folder} has another plan than these options name: leave them out to go on with its own")
     if url and run.service is not None:
         bad_input(f"the sweep of {folder} started its own service, and does so again: leave out --url")
@@ -167,7 +169,9 @@ def _reported(folder: Path, console: Console, result: SweepResult) -> int:
 
     failed = [f"FAILED  {gate.name}: {gate.detail}" for gate in result.failed]
     try:
-        conclude(folder, console, failed)
+        conclude(folder, console)
+    except ModuleNotFoundError as error:
+        conclude_later(folder, failed, error)
     except RowsError as error:
         return fail_without_rows(folder, failed, error)
     return result.exit_code

@@ -112,3 +112,6 @@ def test_exit_codes_stand_in_the_help_and_in_the_documentation() -> None:
     for code in (0, 1, 2, 3, 130):
         assert f"{code} " in shown.partition("Exit codes:")[2]
         assert f"| {code} |" in documented
+    (documented_130,) = [line for line in documented.splitlines() if line.startswith("| 130 |")]
+    for text in (shown.partition("130 ")[2], documented_130):
+        assert all(verb in text.partition("ended")[0] for verb in ("sweep", "generate", "selftest"))

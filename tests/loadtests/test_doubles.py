@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
+from typer.testing import CliRunner
 
+import launchbound
+from loadtests.plan.plan_file import toml_of
 from loadtests.plan.presets import make_plan
 from loadtests.report.surroundings import environment
 from loadtests.run.readiness import without_doubles
 from loadtests.run.run_file import read_run
+from service.cli.sweep_plan import chosen_plan
 from tests.support.fake_service import STEP_SECONDS, engine_status, mode_status
 from tests.support.made_evidence import edit_run
 from tests.support.made_results import make_results
@@ -39,6 +44,17 @@ def test_where_nothing_would_be_measured_twice_the_plan_stays(device: str, modes
     plan = make_plan("quick", 1, modes=modes)
     assert without_doubles(document(device), plan, lines.append) == plan
     assert lines == []
+
+
+def test_a_sweep_without_its_doubles_is_gone_on_with_by_its_own_plan_file(tmp_path: Path) -> None:
+    chosen = chosen_plan(None, "quick", 1, ",".join(MODES), "1")
+    make_results(tmp_path, plan=without_doubles(document("cpu"), chosen.plan, lambda _: None))
+    for modes, refusal in ((MODES, "before sweeps could be resumed"), (MODES[:1], "has another plan")):
+        named = msgspec.structs.replace(chosen.document, modes=modes)
+        (tmp_path / "plan.toml").write_text(toml_of(named))
+        options = ["--resume", str(tmp_path), "--plan", str(tmp_path / "plan.toml")]
+        done = CliRunner().invoke(launchbound.app, ["sweep", *options])
+        assert refusal in done.stderr
 
 
 def test_the_report_names_what_was_served_and_left_out_with_the_reason(tmp_path: Path) -> None:

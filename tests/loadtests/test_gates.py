@@ -14,7 +14,7 @@ from loadtests.report.results import read_results
 from loadtests.run.floors import moved_floors
 from loadtests.run.gates.gate import Gate, some
 from loadtests.run.rows import RequestRow, RowPhase, read_rows
-from loadtests.run.run_file import Look, RoundMachine, SweepRun, read_run
+from loadtests.run.run_file import Look, Part, RoundMachine, SweepRun, read_run
 from loadtests.run.validation import VALIDATION_FILE, validate
 from tests.support.fake_service import settled_floor
 from tests.support.made_results import make_results
@@ -225,3 +225,11 @@ def test_stacks_that_moved_are_named_beside_twins_and_a_shared_twin_counts_once(
         "eager decode b=4 ×2.00 (stacks)",
         "eager decode b=1 ×1.50 (twin)",
     ]
+
+
+def test_a_part_that_measured_nothing_leaves_its_gap_where_the_next_one_goes_on(made: Made) -> None:
+    run, rows = made
+    parts = [Part(number=number, started="then", ended="then") for number in (1, 2, 3)]
+    later = [msgspec.structs.replace(row, part=3 if row.round >= 3 else 1) for row in rows]
+    detail = gate("measured in one go", changed(run, parts=parts), later).detail
+    assert detail.startswith("2 gaps: before round 3, from then to then; before round 3, ")

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from loadtests.report.surroundings import environment
-from loadtests.run.gpu_watch import query_of, summary, watched
+from loadtests.run.gpu_watch import clocks_file, query_of, summary, watched
+from loadtests.run.history import recover
 from loadtests.run.run_file import Part, read_run
 from loadtests.run.target import Target
 from tests.support.made_results import make_results
@@ -17,6 +18,8 @@ LINES = """\
 GPU-a, 1980, 2619, 310.50, 41, 0x0000000000000000
 GPU-a, 1200, 2619, 690.00, 71, 0x0000000000000024
 GPU-b, [N/A], 2619, [N/A], 30, [N/A]
+GPU-a, 210, 405, 70.10, 30, 0x0000000000000001
+GPU-c, 210, 405, 69.90, 30, 0x0000000000000001
 not a line
 GPU-a, 1755, 2619, 500.00, 60, 0x0000000000000004
 """
@@ -31,13 +34,26 @@ def fake_nvidia_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) 
 
 def test_clocks_power_and_every_reason_are_summed_up_per_gpu(tmp_path: Path) -> None:
     (tmp_path / "clocks.csv").write_text(LINES)
-    first, second = summary(tmp_path / "clocks.csv")
-    assert (first["gpu"], first["samples"]) == ("GPU-a", 3)
+    first, second, _ = summary(tmp_path / "clocks.csv")
+    assert (first["gpu"], first["samples"], first["idle"]) == ("GPU-a", 4, 1)
     assert first["clocks.sm"] == {"least": 1200, "median": 1755, "most": 1980}
     assert first["power.draw"]["most"] == 690
     assert first["reasons"] == ["software power cap", "software thermal slowdown"]
     assert "clocks.sm" not in second
     assert second["reasons"] == []
+
+
+def test_a_gpu_that_was_idle_all_the_time_has_no_numbers(tmp_path: Path) -> None:
+    (tmp_path / "clocks.csv").write_text(LINES)
+    assert summary(tmp_path / "clocks.csv")[2] == {"gpu": "GPU-c", "samples": 1, "idle": 1, "reasons": []}
+
+
+def test_a_part_that_was_killed_has_the_clocks_of_its_file(tmp_path: Path) -> None:
+    run = read_run(make_results(tmp_path))
+    run.ended, run.parts = None, [Part(number=1, started="", warmup_passes=2)]
+    clocks_file(tmp_path, 1).write_text(LINES)
+    recover(tmp_path, run, [])
+    assert [gpu["gpu"] for gpu in run.parts[0].gpus] == ["GPU-a", "GPU-b", "GPU-c"]
 
 
 def test_without_samples_there_is_no_summary(tmp_path: Path) -> None:
@@ -90,10 +106,14 @@ def test_a_sweep_s_samples_stand_in_its_report_with_what_lowered_the_clocks(tmp_
     run.parts = [Part(number=1, started="")]
     run.parts[0].gpus = summary(tmp_path / "clocks.csv")
     shown = [text for label, text in environment(run) if label == "GPU while measured"]
-    assert len(shown) == 2
+    assert len(shown) == 3
     assert "1755 MHz SM (1200 to 1980)" in shown[0]
-    assert "clocks lowered by software power cap, software thermal slowdown; 3 samples" in shown[0]
+    assert (
+        "clocks lowered by software power cap, software thermal slowdown; 3 samples, 1 more of an idle GPU"
+        in shown[0]
+    )
     assert "clocks never lowered" in shown[1]
+    assert shown[2] == "no numbers; never at work; 0 samples, 1 more of an idle GPU left out"
 
 
 @pytest.mark.parametrize(("url", "local"), [("http://127.0.0.1:8000", True), ("http://gpu-7:8000", False)])

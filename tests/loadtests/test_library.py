@@ -33,6 +33,9 @@ def test_requests_are_the_rows(folder: Path) -> None:
     assert frame["latency_seconds"].to_list() == [row.latency_seconds for row in rows]
     assert frame["steps"].to_list() == [row.steps for row in rows]
     assert frame["ok"].all()
+    periods = [row.decode.period_seconds for row in rows if row.decode]
+    assert frame["decode_period_seconds"].to_list() == periods != [None] * len(rows)
+    assert frame["decode_device_span_seconds"].null_count() == frame.height
     assert frame["decode_kernel_seconds"].to_list() == [r.decode.kernel_seconds for r in rows if r.decode]
 
 

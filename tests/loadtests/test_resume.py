@@ -71,7 +71,7 @@ def test_a_killed_sweep_is_not_valid_and_says_how_to_go_on(tmp_path: Path) -> No
     assert results.run.rounds == len(results.run.machine_by_round) > 0
     complete = next(gate for gate in results.failed_gates if gate.name == "complete")
     assert "--resume" in complete.detail
-    assert "killed" in complete.detail
+    assert "still running, was killed" in complete.detail
     shown = CliRunner().invoke(launchbound.app, ["report", str(tmp_path)])
     assert shown.exit_code == EXIT_FAILED
     assert json.loads(shown.stdout.splitlines()[-1])["valid"] is False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 import launchbound
+from loadtests.report.results import read_results
 from loadtests.run.folder_lock import FolderInUse, locked
 from loadtests.run.resumption import CannotResume
 from loadtests.run.rows import ROWS_FILE
@@ -36,6 +38,7 @@ def test_a_complete_sweep_is_not_gone_on_with(stopped: tuple[str, Path]) -> None
     [
         (lambda run: run.environment.update(commit="000000000000"), "commit was 000000000000, and is"),
         (lambda run: run.environment.update(cpu="another"), "cpu was another"),
+        (lambda run: run.environment.update(dirty=True), "dirty was True, and is False now"),
         (lambda run: run.engine.update(model_hash="ffff"), "model_hash was ffff, and is 0123456789ab now"),
         (lambda run: run.engine.update(threads=2), "threads was 2"),
         (lambda run: run.engine.update(linears={"layout": "aten"}), "LAUNCHBOUND_LINEARS was aten"),
@@ -58,6 +61,29 @@ def test_what_differs_from_the_beginning_is_refused_and_named(
     with pytest.raises(CannotResume, match=message):
         resumed(url, folder)
     assert (folder / ROWS_FILE).read_bytes() == rows
+
+
+def test_a_sweep_with_a_failed_request_is_not_gone_on_with(stopped: tuple[str, Path]) -> None:
+    url, folder = stopped
+    path = folder / ROWS_FILE
+    first, *others = path.read_text().splitlines(keepends=True)
+    failed = json.loads(first) | {"status": 503, "error": "the engine is restarting"}
+    path.write_text(json.dumps(failed) + "\n" + "".join(others))
+    with pytest.raises(CannotResume, match=r"1 requests of .* failed, .*: run the sweep again"):
+        resumed(url, folder)
+    complete = next(gate for gate in read_results(folder).failed_gates if gate.name == "complete")
+    assert "--resume" not in complete.detail
+    assert "run the sweep again" in complete.detail
+
+
+def test_linears_that_give_the_same_layout_by_another_name_are_no_difference(
+    stopped: tuple[str, Path],
+) -> None:
+    url, folder = stopped
+    run = read_run(folder)
+    run.service = {"options": {}, "environment": {"LAUNCHBOUND_LINEARS": "auto"}}
+    write_run(folder, run)
+    assert resumed(url, folder).run.complete
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,11 @@ def test_a_run_that_is_not_valid_is_said_first(folders: list[Path], tmp_path: Pa
     page = (tmp_path / "out" / "runs.html").read_text()
     assert [run["valid"] for run in found["runs"]] == [True, False]
     assert page.index("B is not valid") < page.index("<h1>")
+    assert found["headline"].startswith("NOT VALID: B (")
+    arguments = ["report", str(folders[0]), str(bad), "--out", str(tmp_path / "again")]
+    done = CliRunner().invoke(launchbound.app, arguments)
+    assert done.exit_code == 1
+    assert done.stdout.startswith("NOT VALID: B (")
 
 
 def test_runs_without_a_common_cell_say_so(folders: list[Path], tmp_path: Path) -> None:

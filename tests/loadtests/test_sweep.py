@@ -364,7 +364,11 @@ def test_options_over_a_plan_and_the_plan_itself_are_kept(
     run = read_run(tmp_path)
     assert run.overrides == {"modes": ["eager", "compiled"], "batch_sizes": [1]}
     assert plan_of(read_plan_file(tmp_path / PLAN_FILE)) == run.plan
-    assert reproduce(run)[-1].startswith("launchbound sweep --preset quick --seed 0")
+    assert reproduce(run)[-1] == (
+        "launchbound sweep --preset quick --seed 0 --modes eager,compiled --batch-sizes 1"
+    )
+    run.service = {"options": {}, "environment": {"LAUNCHBOUND_CONTEXT": "128", "LAUNCHBOUND_X": "a b"}}
+    assert reproduce(run)[-1].startswith("LAUNCHBOUND_CONTEXT=128 LAUNCHBOUND_X='a b' launchbound sweep ")
     run.plan_from_file = True
     assert f"--plan {PLAN_FILE} " in reproduce(run)[-1]
     assert ("options over the plan", "modes ['eager', 'compiled'], batch_sizes [1]") in environment(run)

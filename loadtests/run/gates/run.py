@@ -27,7 +27,9 @@ def complete(run: SweepRun, rows: Sequence[RequestRow]) -> Gate:
     detail = f"stopped early: {reason}"
     if missing is not None:
         detail += f"; the first request without a row is in round {missing[0]}, cell '{missing[1].name}'"
-    if run.parts:
+    if not all(row.ok for row in rows):
+        detail += "; requests failed, so that it cannot become valid: run the sweep again"
+    elif run.parts:
         detail += "; go on with `launchbound sweep --resume` and this folder"
     return Gate(name="complete", passed=False, detail=detail)
 
@@ -50,9 +52,9 @@ def gaps(run: SweepRun, rows: Sequence[RequestRow]) -> Gate:
 
 
 def _place(part: int, rows: Sequence[RequestRow]) -> str:
-    """Where the gap before `part` lies among the rounds."""
+    """Where the gap before `part` lies among the rounds; `part` itself may have measured nothing."""
     measured = [row for row in rows if row.stage == "measure"]
-    first = min((row.round for row in measured if row.part == part), default=None)
+    first = min((row.round for row in measured if row.part >= part), default=None)
     if first is None:
         return "after the last request"
     split = any(row.round == first and row.part < part for row in measured)
