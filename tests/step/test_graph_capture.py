@@ -189,6 +189,8 @@ def test_a_step_that_cannot_be_captured_says_why_and_what_remains(monkeypatch: p
     stream = Stream()
     monkeypatch.setattr(graph_capture, "_stream", lambda: stream)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    current: list[object] = []
+    monkeypatch.setattr(torch.cuda, "set_stream", current.append)
     monkeypatch.setattr(torch.cuda, "stream", lambda _: stream)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
@@ -198,3 +200,4 @@ def test_a_step_that_cannot_be_captured_says_why_and_what_remains(monkeypatch: p
         CaptureError, match=r"this operator waits for the device; what remains: inference_mode"
     ):
         graph_capture.record_cuda_graph(run)
+    assert current == [stream]  # that of before, which a capture that cannot be ended does not bring back
