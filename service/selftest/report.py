@@ -71,7 +71,8 @@ def new_report(
     reasons = why_incomplete(settings, facts, git, found.not_run)
     names = dict.fromkeys(str(facts.get(key, "unknown")) for key in ("cpu", "device"))
     return Report(
-        **git,
+        commit=git["commit"],
+        dirty=git["dirty"],
         machine=" + ".join(names),
         cpu=cpu_model(),
         device=str(facts.get("device", "unknown")),

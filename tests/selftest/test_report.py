@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from loadtests.run.environment import git_state
 from service.front.settings import Settings
 from service.selftest import report as report_module
 from service.selftest import run
@@ -115,3 +116,9 @@ def test_the_exit_code_is_1_for_a_failed_row_and_the_last_line_names_what_did_no
     assert last["undecided"] == [row.name for row in rows if row.verdict == "undecided"]
     assert last["failed"] == [row.name for row in rows if row.verdict == "fail"]
     assert last["path"] == str(tmp_path / FILE)
+
+
+def test_a_report_can_be_made_of_what_git_says_of_this_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report_module, "git_state", git_state)
+    report = report_module.new_report([], [], {}, Settings(), 1.0)
+    assert (report.commit, report.dirty) == (git_state()["commit"], git_state()["dirty"])
