@@ -30,6 +30,9 @@ from service.selftest.terminal import ProgressPrinter, print_table
 
 EXIT_FAILED = 1
 
+ROWS_FILE = "rows.jsonl"
+"""The rows of each check as soon as it has ended; `selftest.json` has all of them."""
+
 
 def service_checks(engine_seconds: dict[str, float]) -> dict[str, AnyCheck]:
     """The checks over HTTP; `engine_seconds` is an engine's time outside its steps by mode."""
@@ -104,6 +107,9 @@ class _Selftest:
             self.rows.append(broken("a running service", f"{error} (see {log_file})"))
 
     def _ended(self, name: str, rows: list[CheckResult]) -> None:
+        # On disk at once: what breaks later loses no row.
+        with (self._folder / ROWS_FILE).open("ab") as file:
+            file.writelines(msgspec.json.encode(row) + b"\n" for row in rows)
         self.rows += rows
         self.finished.add(name)
         self._progress.ended(name, ALL_CHECKS[name], rows)

@@ -34,7 +34,7 @@ from service.protocol.messages import Phase
 from service.statistics.intervals import Interval
 from service.step.kernel_matching import NOTHING_RECORDED
 from service.step.trace import STEP_MARK
-from tests.step.made_traces import KERNELS, replays, without_device_work
+from tests.step.made_traces import KERNELS, event, replays, without_device_work
 from tests.support.anatomy_bench import quiet, small_bench
 
 pytestmark = pytest.mark.compiles
@@ -55,19 +55,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def finding(bench: Bench, folder: Path) -> TimelineFinding:
     """Eager against compiled, written to `folder`."""
     return draw_timeline(bench, TimelineArguments(against="compiled", batch_size=2, out=str(folder)), quiet)
-
-
-def event(category: str, name: str, begin: float, length: float, **about: Any) -> dict[str, Any]:
-    arguments = {key: about[key] for key in ("correlation", "stream") if key in about}
-    return {
-        "ph": "X",
-        "cat": category,
-        "name": name,
-        "ts": begin,
-        "dur": length,
-        "tid": about.get("tid", 1),
-        "args": arguments,
-    }
 
 
 ON_CUDA = [

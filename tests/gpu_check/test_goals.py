@@ -79,8 +79,20 @@ def cell(batch: int) -> dict[str, Any]:
 GOOD: Rows = {
     "device": [{"kind": "versions", "at": 1012.0}],
     "profiler": [
-        {"kind": "unprofiled", "at": 1090.0, "queued_seconds": 5e-4, "dispatch_seconds": 9e-5},
-        {"kind": "unprofiled", "at": 1091.0, "queued_seconds": 5e-4, "dispatch_seconds": 9.1e-5},
+        {
+            "kind": "unprofiled",
+            "at": 1090.0,
+            "queued_seconds": 5e-4,
+            "dispatch_seconds": 9e-5,
+            "upper_bound": False,
+        },
+        {
+            "kind": "unprofiled",
+            "at": 1091.0,
+            "queued_seconds": 5e-4,
+            "dispatch_seconds": 9.1e-5,
+            "upper_bound": False,
+        },
         {"kind": "instrumentation", "at": 1095.0, "value": 1.004, "low": 1.001, "high": 1.008},
         *(session(number) for number in (1, 2, 3, 4)),
     ],
@@ -165,6 +177,7 @@ SPAN = "a step's span by window over queued replays"
         (replace("profiler", "instrumentation", high=1.03), INSTRUMENTATION, "undecided"),
         (replace("profiler", "instrumentation", high=None), INSTRUMENTATION, "unknown"),
         (replace("profiler", "unprofiled", queued_seconds=6e-4), SPAN, "missed"),
+        (replace("profiler", "unprofiled", upper_bound=True), SPAN, "unknown"),
         (replace("profiler", "session", span_seconds_by_window=[None] * 5), SPAN, "unknown"),
         (lambda rows: rows["profiler"].append(session(4, by_window=3e-4)), WINDOWS, "missed"),
     ],

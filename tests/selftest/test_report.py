@@ -122,3 +122,18 @@ def test_a_report_can_be_made_of_what_git_says_of_this_code(monkeypatch: pytest.
     monkeypatch.setattr(report_module, "git_state", git_state)
     report = report_module.new_report([], [], {}, Settings(), 1.0)
     assert (report.commit, report.dirty) == (git_state()["commit"], git_state()["dirty"])
+
+
+def test_rows_are_on_disk_before_the_report_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def in_worker(selftest: run._Selftest, names: list[str]) -> None:
+        selftest._take(CheckFinished("ladder", [GOOD, BAD]))
+
+    def breaks(*_: object) -> Report:
+        raise RuntimeError("no report")
+
+    monkeypatch.setattr(run._Selftest, "in_worker", in_worker)
+    monkeypatch.setattr(run, "new_report", breaks)
+    with pytest.raises(RuntimeError, match="no report"):
+        run.main(Settings(), ["ladder"], tmp_path)
+    kept = [json.loads(line)["name"] for line in (tmp_path / run.ROWS_FILE).read_text().splitlines()]
+    assert kept == [GOOD.name, BAD.name]
