@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import Cache as LibraryCache
 from transformers import PreTrainedModel
 
+from models.hf.masks import Masks
 from models.hf.twin import hollow
 from models.linears import lay_out, layout_of
 from models.served import TWIN_CONTEXT, Cache, NoTwin, Served
@@ -80,6 +81,7 @@ class HuggingFaceModel(Served):
         device = parameter.device
         self.register_buffer("columns", torch.arange(context + 1, device=device), persistent=False)
         self.register_buffer("rows", torch.arange(rows, device=device).unsqueeze(1), persistent=False)
+        self.masks = Masks(inner.config)
         self._widths, vocabulary = self._probe()
         self.config = Shape(len(self._widths), inner.config.hidden_size, vocabulary, context)
 
@@ -90,7 +92,7 @@ class HuggingFaceModel(Served):
         zero = self.columns[:1].unsqueeze(0)
         out = self.inner(
             input_ids=zero,
-            attention_mask=self._mask(zero, 1, next(self.inner.parameters()).dtype),
+            attention_mask=self.masks.of(zero, self.columns[:1], next(self.inner.parameters()).dtype),
             position_ids=zero,
             past_key_values=cache,
             use_cache=True,
@@ -104,9 +106,10 @@ class HuggingFaceModel(Served):
         """One step, as `Served.forward`."""
         batch, count = tokens.shape
         places = positions.unsqueeze(1) + self.columns[:count]
+        attended = self.columns[: cache[0][0].shape[1]]
         out = self.inner(
             input_ids=tokens,
-            attention_mask=self._mask(places, cache[0][0].shape[1], cache[0][0].dtype),
+            attention_mask=self.masks.of(places, attended, cache[0][0].dtype),
             position_ids=places,
             use_cache=True,
             past_key_values=StepCache(cache, self.rows[:batch], places),
@@ -114,15 +117,6 @@ class HuggingFaceModel(Served):
         )
         logits = out.logits[:, 0]
         return logits, logits.argmax(dim=-1)
-
-    def _mask(self, places: Tensor, attended: int, dtype: torch.dtype) -> Tensor:
-        """What is added to the scores of the first positions, for each token at `places` [batch, tokens].
-
-        [batch, 1, tokens, attended], 0 where it attends. Four dimensions, so that the library uses it
-        unchanged; additive, because torch turns a boolean mask into this in every layer.
-        """
-        unseen = (self.columns[:attended] > places.unsqueeze(2)).unsqueeze(1)
-        return unseen.to(dtype) * torch.finfo(dtype).min
 
     def new_cache(self, rows: int, dtype: torch.dtype) -> Cache:
         """A zeroed cache of `rows` rows, as `Served.new_cache`."""

@@ -10,6 +10,9 @@ from models.hf.adapter import HuggingFaceModel
 LENGTHS = (9, 4)
 """Tokens of the two rows; the last two of each are decoded one by one."""
 
+BEYOND = 5
+"""So many tokens more than a sliding window are stepped where the context is that long."""
+
 ALLOWED = {torch.float32: 1e-3}
 ALLOWED_BELOW = 0.1
 """Relative to the logits' norm: far above rounding in narrower types, far below a wrong mask's effect."""
@@ -17,25 +20,36 @@ ALLOWED_BELOW = 0.1
 
 @torch.no_grad()
 def check(model: HuggingFaceModel) -> None:
-    """Step a ragged batch by chunk and by token. Raises ValueError where the logits differ."""
+    """Step ragged batches by chunk and by token, beyond the window too.
+
+    Raises ValueError where the logits differ.
+    """
+    _compare(model, LENGTHS, "its logits by steps")
+    window = model.masks.window
+    if window is not None and model.config.context >= window + BEYOND and window + BEYOND > max(LENGTHS):
+        what = f"its logits by steps beyond its window of {window} tokens (LAUNCHBOUND_CONTEXT can be less)"
+        _compare(model, (window + BEYOND, window), what)
+
+
+def _compare(model: HuggingFaceModel, lengths: tuple[int, int], what: str) -> None:
     device = model.columns.device
-    rows = min(len(LENGTHS), len(model.rows))
-    lengths = torch.tensor(LENGTHS[:rows], device=device)
+    rows = min(len(lengths), len(model.rows))
+    ends = torch.tensor(lengths[:rows], device=device)
     generator = torch.Generator().manual_seed(0)
-    text = torch.randint(model.config.vocabulary, (rows, max(LENGTHS)), generator=generator).to(device)
+    text = torch.randint(model.config.vocabulary, (rows, max(lengths)), generator=generator).to(device)
     dtype = next(model.parameters()).dtype
     cache = model.new_cache(rows, dtype)
-    zeros = torch.zeros_like(lengths)
-    chunk = text[:, : max(LENGTHS) - 2]
-    stepped = [model(chunk, zeros, lengths - 3, cache)[0]]
-    for place in (lengths - 2, lengths - 1):
+    zeros = torch.zeros_like(ends)
+    chunk = text[:, : max(lengths) - 2]
+    stepped = [model(chunk, zeros, ends - 3, cache)[0]]
+    for place in (ends - 2, ends - 1):
         stepped.append(model(text.gather(1, place.unsqueeze(1)), place, zeros, cache)[0])
     found = torch.stack(stepped, dim=1).float()
-    expected = torch.stack([_own(model, row[:length]) for row, length in zip(text, LENGTHS, strict=False)])
+    expected = torch.stack([_own(model, row[:length]) for row, length in zip(text, lengths, strict=False)])
     allowed = ALLOWED.get(dtype, ALLOWED_BELOW)
     difference = float((found - expected).norm() / expected.norm())
     if not difference <= allowed:
-        raise ValueError(f"its logits by steps differ from its own by {difference:.1%} of their norm")
+        raise ValueError(f"{what} differ from its own by {difference:.1%} of their norm")
 
 
 def _own(model: HuggingFaceModel, tokens: Tensor) -> Tensor:

@@ -18,8 +18,8 @@ from models.hf.files import read_json, weight_files
 LONGEST_DEFAULT = 512
 """Default limit of the context in tokens: the cache is allocated, and attended to, in full."""
 
-_LIMITS = ("max_position_embeddings", "sliding_window", "attention_chunk_size")
-"""Limits within which every token attends to all before it. Longer contexts are not served."""
+_LIMITS = ("max_position_embeddings", "attention_chunk_size")
+"""A longer context is not served: there are no such positions, or attention is in chunks, not built."""
 
 
 def load(

@@ -21,7 +21,7 @@ from service.protocol.modes import MODES, default_modes
 from service.protocol.status import EngineStatus
 from tests.support.hf_folders import write_model
 
-KINDS = ("llama", "gpt2", "qwen3")
+KINDS = ("llama", "gpt2", "qwen3", "gemma2")
 WITH_TWIN = "llama"
 CHUNK, NEW = 16, 8
 PROMPTS = [

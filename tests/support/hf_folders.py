@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,14 @@ VOCABULARY = 4100
 """Three more than the tokenizer has: embeddings are often padded."""
 
 CONTEXT = 64
+WINDOW = 16
+"""Tokens that a sliding layer attends to: fewer than a prompt has, of several chunks."""
+
 BEGIN, END = 4096, 0
 
 
 def configuration(kind: str, **changes: Any) -> Any:
-    """A shape of `kind` (llama, gpt2, qwen3) with two layers; weights spread far enough to have a taste."""
+    """A shape of `kind` (see below) with two layers; weights spread far enough to have a taste."""
     common: dict[str, Any] = {
         "vocab_size": VOCABULARY,
         "hidden_size": 48,
@@ -36,10 +40,18 @@ def configuration(kind: str, **changes: Any) -> Any:
         "pad_token_id": None,
     }
     grouped = {"intermediate_size": 64, "num_key_value_heads": 2}
+    # Not tied: a model of random weights would repeat the last token, whatever it attends to.
+    gemma = {**grouped, "head_dim": 16, "sliding_window": WINDOW, "tie_word_embeddings": False}
     kinds: dict[str, tuple[Any, dict[str, Any]]] = {
         "llama": (transformers.LlamaConfig, grouped),
         "gpt2": (transformers.GPT2Config, {}),
         "qwen3": (transformers.Qwen3Config, {**grouped, "head_dim": 16}),
+        "gemma2": (transformers.Gemma2Config, gemma),
+        "gemma3": (
+            transformers.Gemma3TextConfig,
+            {**gemma, "layer_types": ["sliding_attention", "full_attention"]},
+        ),
+        "mistral": (transformers.MistralConfig, {**grouped, "sliding_window": WINDOW}),
     }
     build, own = kinds[kind]
     return build(**{**common, **own, **changes})
@@ -61,4 +73,8 @@ def write_model(folder: Path, kind: str, **changes: Any) -> Path:
         model = transformers.AutoModelForCausalLM.from_config(configuration(kind, **changes))
     model.save_pretrained(folder)
     write_tokenizer(folder)
+    if kind.startswith("gemma"):
+        # The library's own class for Gemma adds tokens, which are more than the model has.
+        plain = json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"})
+        (folder / "tokenizer_config.json").write_text(plain)
     return folder
