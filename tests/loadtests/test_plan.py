@@ -9,16 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtests.plan.arrivals import poisson
-from loadtests.plan.cells import Cell, Plan, PlanError, check, order
+from loadtests.plan.arrivals import Arrivals, constant, due_times, poisson
+from loadtests.plan.cells import Cell, Plan, PlanError, order
+from loadtests.plan.checks import check
 from loadtests.plan.presets import (
     PRESETS,
     describe,
     estimate_most_seconds,
     estimate_seconds,
     make_plan,
+    request_seconds,
 )
 from loadtests.plan.prompts import PROMPT_SETS, PromptError, draw, read_prompts, select
+from loadtests.plan.slo import Slo
+from loadtests.run.decisions import group_name
 from loadtests.run.requests import body
 
 
@@ -123,14 +127,79 @@ def test_a_plan_without_comparable_results_is_refused_with_the_remedy(arguments:
 @pytest.mark.parametrize(
     "cell",
     [
-        Cell(mode="compiled", batch_size=1, load=1.5),
+        Cell(mode="compiled", batch_size=1, load=3.5),
+        Cell(mode="compiled", batch_size=1, rate=-1.0),
+        Cell(mode="compiled", batch_size=1, rate=1.0, load=0.5),
+        Cell(mode="compiled", batch_size=1, load=0.5, share_of="search"),
         Cell(mode="compiled", batch_size=1, requests=0),
         Cell(mode="eager", batch_size=1),
     ],
 )
 def test_a_cell_that_makes_no_sense_is_refused(cell: Cell) -> None:
-    with pytest.raises(PlanError, match=r"twice|load|at least 1"):
+    with pytest.raises(PlanError, match=r"twice|load|at least 1|above 0"):
         check(Plan(preset="own", seed=0, rounds=8, cells=(Cell(mode="eager", batch_size=1), cell)))
+
+
+def test_an_slo_by_output_tokens_needs_two_of_them() -> None:
+    slo = Slo(tpot_seconds=0.01)
+    cells = (Cell(mode="eager", batch_size=1), Cell(mode="eager", batch_size=1, new_tokens=1, load=0.5))
+    with pytest.raises(PlanError, match="leave tpot out"):
+        check(Plan(preset="own", seed=0, rounds=8, cells=cells, slo=slo))
+
+
+def test_cells_of_before_keep_their_names_and_groups() -> None:
+    """Rows and orders of folders that exist hang on them."""
+    closed, opened = (
+        Cell(mode="eager", batch_size=4, concurrency=2),
+        Cell(mode="eager", batch_size=1, load=0.9),
+    )
+    assert (closed.name, closed.group) == ("eager b=4 short n=32 c=2", (4, "short", 32, 2, None))
+    assert (opened.name, opened.group) == ("eager b=1 short n=32 load=0.9", (1, "short", 32, 1, 0.9))
+    assert (closed.open_loop, opened.open_loop) == (False, True)
+
+
+def test_open_loop_cells_are_named_and_grouped_by_their_arrivals() -> None:
+    cells = {
+        "rate=40/s": {"rate": 40.0},
+        "rate=40/s constant": {"rate": 40.0, "arrivals": "constant"},
+        "load=1.1": {"load": 1.1},
+        "load=1.1 constant": {"load": 1.1, "arrivals": "constant"},
+        "load=0.9 of search": {"load": 0.9, "share_of": "search"},
+        "load=0.9 of search constant": {"load": 0.9, "share_of": "search", "arrivals": "constant"},
+    }
+    made = {name: Cell(mode="compiled", batch_size=1, **given) for name, given in cells.items()}  # type: ignore[arg-type]
+    assert {name: cell.name for name, cell in made.items()} == {
+        n: f"compiled b=1 short n=32 {n}" for n in cells
+    }
+    assert len({cell.group for cell in made.values()}) == len(cells)
+    assert [group_name(cell.group) for cell in made.values()] == [f"b=1 short n=32 {name}" for name in cells]
+
+
+def test_the_saturation_preset_is_a_ladder_and_a_search_within_fifteen_minutes() -> None:
+    plan = make_plan("saturation")
+    assert {cell.concurrency for cell in plan.cells if not cell.open_loop} == {1, 2, 4, 8}
+    assert {cell.load for cell in plan.cells if cell.open_loop} == {0.5, 0.7, 0.85, 1.0, 1.1, 1.2}
+    assert {cell.share_of for cell in plan.cells if cell.open_loop} == {"search"}
+    assert plan.slo == Slo(e2e_seconds=0.1)
+    assert [group[3] for group in plan.main_groups] == [1]
+    assert 300 < estimate_most_seconds(plan) < 15 * 60
+    assert "search: the highest rate that meets it, 5 times 7 probes of 60 requests" in describe(plan)
+    assert "the answer within 100 ms, for 95 % of the requests" in describe(plan)
+
+
+def test_an_estimate_knows_how_long_a_visit_at_each_rate_takes() -> None:
+    closed = Cell(mode="eager", batch_size=1, requests=1)
+
+    def seconds(**arrivals: float) -> float:
+        cell = Cell(mode="eager", batch_size=1, requests=1000, **arrivals)  # type: ignore[arg-type]
+        plan, alone = (Plan(preset="own", seed=0, rounds=1, cells=c) for c in ((closed, cell), (closed,)))
+        return estimate_seconds(plan) - estimate_seconds(alone)
+
+    service = 1000 * request_seconds(closed)
+    assert seconds(rate=1.0) == pytest.approx(1000, rel=0.01)
+    assert seconds(rate=1e6) == pytest.approx(service, rel=0.01)
+    assert seconds(load=0.5) == pytest.approx(2 * service, rel=0.01)
+    assert seconds(load=2.0) == pytest.approx(service, rel=0.01)
 
 
 def test_the_description_names_every_cell_and_the_order_and_the_time() -> None:
@@ -206,3 +275,25 @@ def test_arrivals_are_fixed_by_the_seed_and_never_go_back(rate: float, count: in
 def test_arrivals_keep_their_rate_on_average() -> None:
     due = poisson(5.0, 4001, "a seed")
     assert due[-1] / 4000 == pytest.approx(1 / 5, rel=0.1)
+
+
+@given(st.floats(0.01, 1000), st.integers(1, 50))
+def test_constant_arrivals_are_one_gap_apart(rate: float, count: int) -> None:
+    due = due_times("constant", rate, count, "any seed")
+    assert due == constant(rate, count)
+    assert due[0] == 0
+    assert due[-1] == pytest.approx((count - 1) / rate)
+
+
+@given(st.floats(0.01, 1000), st.floats(1.01, 10), st.integers(1, 50), st.text())
+def test_arrivals_of_one_seed_are_the_same_at_every_rate_but_for_their_scale(
+    rate: float, times: float, count: int, seed: str
+) -> None:
+    slow, fast = due_times("poisson", rate, count, seed), due_times("poisson", times * rate, count, seed)
+    assert slow == pytest.approx([times * due for due in fast])
+
+
+@pytest.mark.parametrize("arrivals", ["poisson", "constant"])
+def test_a_rate_that_is_not_positive_is_refused(arrivals: Arrivals) -> None:
+    with pytest.raises(ValueError, match="positive"):
+        due_times(arrivals, 0.0, 3, "a seed")
