@@ -9,8 +9,12 @@ import msgspec
 from loadtests.plan.cells import Cell, Plan
 from loadtests.plan.slo import Slo
 
-PROBES = 7
-"""Six halve the bracket to a fiftieth of the capacity; the last one narrows it, or tries its lower end."""
+PROBES = 8
+"""Six halve the bracket to a fiftieth of the capacity; two are left for what has to be probed again."""
+
+NEAR = 0.15
+"""A share this little below the wanted one is probed again before it counts: one stall of the machine makes so
+many requests miss, and a bisection does not come back from a wrong turn."""
 
 LOWEST, HIGHEST = 0.1, 1.3
 """The bracket, as shares of the capacity. A mode that misses its SLO at a tenth is too slow for it; above 1 a
@@ -22,11 +26,16 @@ MISSES_ALLOWED = 3
 
 
 class RateSearch:
-    """Bisects between the ends of the bracket around `capacity` (requests per second), PROBES times."""
+    """Bisects between the ends of the bracket around `capacity` (requests per second), by PROBES probes.
 
-    def __init__(self, capacity: float) -> None:
+    A probe meets the SLO where at least `share` of its requests do.
+    """
+
+    def __init__(self, capacity: float, share: float) -> None:
         self._low, self._high = LOWEST * capacity, HIGHEST * capacity
+        self._share = share
         self._probes = 0
+        self._again: float | None = None
         self.rate: float | None = None
         """The highest rate that was met; None: none was, not even the lower end."""
 
@@ -36,13 +45,16 @@ class RateSearch:
             return None
         if self.rate is None and self._probes == PROBES - 1:
             return self._low
-        return (self._low + self._high) / 2
+        return self._again or (self._low + self._high) / 2
 
-    def add(self, rate: float, met: bool) -> None:
-        """Take in whether the probe at `rate`, which `next_rate` gave, met the SLO."""
+    def add(self, rate: float, met_share: float, cut: bool) -> None:
+        """Take in a probe at the `next_rate`: the share that met the SLO, and whether its visit was cut."""
         self._probes += 1
-        if met:
+        again, self._again = self._again, None
+        if not cut and met_share >= self._share:
             self.rate = self._low = rate
+        elif again is None and not cut and met_share >= self._share - NEAR:
+            self._again = rate
         else:
             self._high = rate
 

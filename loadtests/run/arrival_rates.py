@@ -67,11 +67,11 @@ class ArrivalRates:
         return search.rate
 
     def _search(self, cell: Cell, slo: Slo) -> Search:
-        bisection = RateSearch(self._capacity(cell))
+        bisection = RateSearch(self._capacity(cell), slo.share)
         probes = []
         while (rate := bisection.next_rate()) is not None:
             probe = self._probe(probe_of(cell, rate, slo), rate, slo)
-            bisection.add(rate, met=not probe.cut and probe.met_share >= slo.share)
+            bisection.add(rate, probe.met_share, probe.cut)
             probes.append(probe)
         return Search(
             mode=cell.mode,

@@ -183,7 +183,7 @@ def test_the_saturation_preset_is_a_ladder_and_a_search_within_fifteen_minutes()
     assert plan.slo == Slo(e2e_seconds=0.1)
     assert [group[3] for group in plan.main_groups] == [1]
     assert 300 < estimate_most_seconds(plan) < 15 * 60
-    assert "search: the highest rate that meets it, 5 times 7 probes of 60 requests" in describe(plan)
+    assert "search: the highest rate that meets it, 5 times 8 probes of 60 requests" in describe(plan)
     assert "the answer within 100 ms, for 95 % of the requests" in describe(plan)
 
 

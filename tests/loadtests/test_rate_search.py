@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,12 +22,16 @@ from loadtests.plan.rate_search import (
 from loadtests.plan.slo import Slo
 
 
-def probed(capacity: float, knee: float) -> tuple[float | None, list[float]]:
-    """What is found where every rate up to `knee` meets the SLO, and the rates that were probed."""
-    search, rates = RateSearch(capacity), list[float]()
+def probed(capacity: float, knee: float, stalled: Collection[int] = ()) -> tuple[float | None, list[float]]:
+    """What is found where every rate up to `knee` meets the SLO, and the rates that were probed.
+
+    In the probes numbered `stalled`, from 0, a tenth of the requests misses it whatever the rate is.
+    """
+    search, rates = RateSearch(capacity, 0.95), list[float]()
     while (rate := search.next_rate()) is not None:
+        met_share = (1.0 if rate <= knee else 0.3) - 0.1 * (len(rates) in stalled)
         rates.append(rate)
-        search.add(rate, met=rate <= knee)
+        search.add(rate, met_share, cut=False)
     return search.rate, rates
 
 
@@ -35,6 +41,29 @@ def test_a_rate_within_the_bracket_is_found_from_below(capacity: float, share: f
     assert found is not None
     assert found <= share * capacity <= found + capacity * (HIGHEST - LOWEST) / 2 ** (PROBES - 1)
     assert len(rates) == PROBES
+
+
+@pytest.mark.parametrize("stalled", [0, 3])
+def test_one_stall_of_the_machine_does_not_lead_the_search_astray(stalled: int) -> None:
+    found, rates = probed(10.0, 8.0, [stalled])
+    assert found == pytest.approx(8.0, abs=0.2)
+    assert len(set(rates)) == PROBES - 1
+
+
+def test_a_rate_that_misses_narrowly_twice_is_missed() -> None:
+    found, rates = probed(10.0, 8.0, [0, 1])
+    assert rates[0] == rates[1]
+    assert found is not None
+    assert found < rates[0] < 8.0
+
+
+def test_a_probe_that_was_cut_is_missed_whatever_its_share_is() -> None:
+    search = RateSearch(10.0, 0.95)
+    first = search.next_rate()
+    assert first is not None
+    search.add(first, 1.0, cut=True)
+    assert search.rate is None
+    assert (search.next_rate() or 0) < first
 
 
 def test_a_mode_that_misses_its_slo_everywhere_is_tried_at_the_lowest_rate_last() -> None:
