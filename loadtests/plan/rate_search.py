@@ -13,8 +13,8 @@ PROBES = 8
 """Six halve the bracket to a fiftieth of the capacity; two are left for what has to be probed again."""
 
 NEAR = 0.15
-"""A share this little below the wanted one is probed again before it counts: one stall of the machine makes so
-many requests miss, and a bisection does not come back from a wrong turn."""
+"""A share this little below the wanted one is probed again before it counts: one stall of the machine makes
+so many requests miss, and a bisection does not come back from a wrong turn."""
 
 LOWEST, HIGHEST = 0.1, 1.3
 """The bracket, as shares of the capacity. A mode that misses its SLO at a tenth is too slow for it; above 1 a
