@@ -132,6 +132,7 @@ class LocustClient:
                 break
             self._work.put(request)
             in_flight += 1
+            sleep(0)  # sent now, also where the next one is late already and nothing is waited for
         for _ in range(in_flight):
             yield self._ended.get()
 
