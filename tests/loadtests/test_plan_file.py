@@ -15,6 +15,8 @@ from loadtests.plan.document import PlanDocument, chosen_sizes, plan_of
 from loadtests.plan.plan_file import line_of, parse_plan, read_plan_file, toml_of
 from loadtests.plan.presets import PRESET_FOLDER, PRESETS, make_plan, overridden, preset_document
 from loadtests.plan.slo import Slo, slo_table
+from loadtests.report.surroundings import reproduce
+from loadtests.run.run_file import SweepRun
 from service.cli.options import EXIT_BAD_INPUT
 from service.cli.sweep_plan import chosen_plan
 
@@ -130,6 +132,15 @@ def test_the_slo_of_the_command_line_replaces_that_of_the_plan_and_is_kept(tmp_p
     assert slo_table(chosen.overrides["slo"]).slo == chosen.plan.slo
     assert parse_plan(toml_of(chosen.document)) == chosen.document
     assert chosen_plan(path, None, None, None, None, "ttft=0.05,tpot=0.01,share=0.9").overrides == {}
+
+
+def test_an_slo_of_the_command_line_is_shown_and_reproduced(tmp_path: Path) -> None:
+    code, shown, _ = sweep("--preset", "saturation", "--slo", "ttft=0.02,share=0.9", "--dry-run")
+    assert code == 0
+    assert "SLO: TTFT within 20 ms, for 90 % of the requests" in shown
+    chosen = chosen_plan(None, "saturation", None, None, None, "ttft=0.02,share=0.9")
+    run = SweepRun(run="", url="", plan=chosen.plan, seed=0, started="", overrides=chosen.overrides)
+    assert "--preset saturation --seed 0 --slo ttft=0.02,share=0.9" in reproduce(run)[-1]
 
 
 def test_lists_of_a_block_are_combined_and_each_closed_combination_has_its_control(tmp_path: Path) -> None:
