@@ -43,13 +43,14 @@ class GeneratorStarted(msgspec.Struct, frozen=True, tag="started"):
 
 
 class RequestEnded(msgspec.Struct, frozen=True, tag="ended"):
-    """One request has ended and its row is written."""
+    """One request has ended and its row is written; `rejected` as in RequestRow."""
 
     stage: Stage
     round: int
     cell: str
     latency_seconds: float
     error: str | None
+    rejected: bool = False
 
 
 class WarmupPassEnded(msgspec.Struct, frozen=True, tag="pass"):

@@ -52,6 +52,7 @@ class SweepProgress:
         self._planned = plan.requests
         self._began = monotonic()
         self._errors = 0
+        self._rejected = 0
 
     def replan(self, plan: Plan) -> None:
         """Show another plan, before anything of it is measured."""
@@ -101,7 +102,8 @@ class SweepProgress:
                 self._began = monotonic()
             case RequestEnded(stage="measure"):
                 self._measured += 1
-                self._errors += event.error is not None
+                self._errors += event.error is not None and not event.rejected
+                self._rejected += event.rejected
                 self._update(self._line(event), self._measured, self._planned - self._earlier)
             case LookEnded(look=look, requests=requests):
                 self._planned += requests
@@ -123,8 +125,9 @@ class SweepProgress:
                 self.print_line(f"stopped: {reason}")
             case GeneratorFinished():
                 spent = monotonic() - self._began
+                refused = f", {self._rejected} refused past saturation" if self._rejected else ""
                 self.print_line(
-                    f"measured {self._measured} requests in {spent:.0f} s, {self._errors} of them failed"
+                    f"measured {self._measured} requests in {spent:.0f} s, {self._errors} failed{refused}"
                 )
 
     def _leave_out(self, cut_visits: Sequence[CutVisit] = (), searches: Sequence[Search] = ()) -> None:

@@ -133,8 +133,8 @@ class Visits:
             error = written["error"]
             latency = response.latency_seconds
             self._exporter.observe(cell.mode, cell.batch_size, latency, failed=error is not None)
-            self._emit(RequestEnded(request.stage, request.round, cell.name, latency, error))
             full = response.status == REJECTED and request.intended is not None
+            self._emit(RequestEnded(request.stage, request.round, cell.name, latency, error, full))
             self._failures = self._failures + 1 if error and not full else 0
             if self._failures >= FAILURES_IN_A_ROW:
                 raise Abort(f"{self._failures} requests in a row failed, the last with: {error}")

@@ -84,11 +84,13 @@ def test_constant_arrivals_are_due_one_gap_apart(tmp_path: Path) -> None:
 
 
 def test_what_a_full_service_refuses_is_kept_and_is_no_failure(tmp_path: Path) -> None:
-    result = swept(tmp_path, plan_of(PAST), room=3)
+    out = io.StringIO()
+    result = swept(tmp_path, plan_of(PAST), out, room=3)
     rows = [row for row in read_rows(tmp_path) if row.cell == PAST.name and row.stage == "measure"]
     refused = [row for row in rows if row.rejected]
     assert {row.status for row in rows} == {200, 429}
     assert refused
+    assert f"0 failed, {len(refused)} refused past saturation" in out.getvalue()
     assert not any(row.counts for row in refused)
     assert result.run.complete
 
