@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from random import Random
+from typing import Literal
 
 import msgspec
 
+from loadtests.plan.arrivals import Arrivals
+from loadtests.plan.errors import PlanError as PlanError
 from loadtests.plan.prompts import PromptSet
+from loadtests.plan.slo import Slo
 from service.protocol.modes import MODES
 from service.statistics.choice import MINIMUM_ROUNDS as MINIMUM_ROUNDS
 from service.statistics.looks import confidence_of, looks
@@ -16,8 +20,15 @@ BASELINE = next(iter(MODES))
 """The first mode of the ladder, `eager`: every speed-up is against it."""
 
 
-Group = tuple[int, str, int, int, float | None]
-"""Batch size, prompt set, new tokens, concurrency, load: what cells that are compared have in common."""
+Group = tuple[int, str, int, int, float | str | None]
+"""Batch size, prompt set, new tokens, concurrency, arrivals: what cells that are compared have in common.
+
+Arrivals are None in a closed loop, the load where they are Poisson's at a share of the capacity, else as in
+the cell's name.
+"""
+
+ShareOf = Literal["capacity", "search"]
+"""Of what a load is a share: 1 / latency of warm-up, or the rate, found by search, that meets the SLO."""
 
 
 def mode_names() -> list[str]:
@@ -25,16 +36,13 @@ def mode_names() -> list[str]:
     return list(MODES)
 
 
-class PlanError(ValueError):
-    """A plan that cannot be run; the message names the remedy."""
-
-
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
     """One point of a sweep.
 
-    `concurrency` requests are kept in flight (closed loop). With `load`, arrivals follow a Poisson schedule
-    instead (open loop) at that share of the mode's capacity, which is measured during warm-up. `requests` are
-    sent per visit. The control cell runs the baseline again: their difference is the noise floor.
+    `concurrency` requests are kept in flight (closed loop). With `load` or `rate`, they follow a schedule of
+    `arrivals` instead (open loop): at that share of what `share_of` says, each mode's own, or at that many
+    requests per second, the same for every mode. `requests` are sent per visit. The control cell runs the
+    baseline again: their difference is the noise floor.
     """
 
     mode: str
@@ -43,20 +51,37 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     new_tokens: int = 32
     concurrency: int = 1
     load: float | None = None
+    rate: float | None = None
+    arrivals: Arrivals = "poisson"
+    share_of: ShareOf = "capacity"
     control: bool = False
     requests: int = 3
 
     @property
+    def open_loop(self) -> bool:
+        """Whether requests are sent by a schedule, whatever the responses do."""
+        return self.load is not None or self.rate is not None
+
+    @property
     def name(self) -> str:
         """Name of the cell in rows and tables; unique within a plan."""
-        load_name = f"c={self.concurrency}" if self.load is None else f"load={self.load:g}"
-        name = f"{self.mode} b={self.batch_size} {self.prompt_set} n={self.new_tokens} {load_name}"
+        name = f"{self.mode} b={self.batch_size} {self.prompt_set} n={self.new_tokens} {self._arrivals_name}"
         return f"{name} control" if self.control else name
+
+    @property
+    def _arrivals_name(self) -> str:
+        if not self.open_loop:
+            return f"c={self.concurrency}"
+        name = f"load={self.load:g}" if self.rate is None else f"rate={self.rate:g}/s"
+        found = " of search" if self.share_of == "search" else ""
+        return name + found + (" constant" if self.arrivals == "constant" else "")
 
     @property
     def group(self) -> Group:
         """What it shares with the cells that it is compared with."""
-        return (self.batch_size, self.prompt_set, self.new_tokens, self.concurrency, self.load)
+        own = self.rate is not None or (self.arrivals, self.share_of) != ("poisson", "capacity")
+        arrivals = self._arrivals_name if self.open_loop and own else self.load
+        return (self.batch_size, self.prompt_set, self.new_tokens, self.concurrency, arrivals)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +89,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     Every cell is visited in `rounds` rounds. Main groups whose fastest mode is not told apart by then go on
     with all their cells, up to `rounds_most` (None: `rounds`); `looks` are the rounds after which to judge.
+    `slo` is what open-loop cells are judged by, and what a search looks for.
     """
 
     preset: str
@@ -73,6 +99,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     cells: tuple[Cell, ...]
     warmup_passes_least: int = 2
     warmup_passes_most: int = 6
+    slo: Slo | None = None
 
     @property
     def modes(self) -> list[str]:
@@ -97,7 +124,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def main_groups(self) -> list[Group]:
         """The closed-loop groups that differ in batch size only from that of the first closed-loop cell."""
-        closed = [cell.group for cell in self.cells if cell.load is None]
+        closed = [cell.group for cell in self.cells if not cell.open_loop]
         return list(dict.fromkeys(group for group in closed if group[1:] == closed[0][1:]))
 
     @property
@@ -128,25 +155,6 @@ def order(plan: Plan, number: int, groups: Collection[Group] | None = None) -> l
     return found
 
 
-def check(plan: Plan) -> Plan:
-    """The plan itself. Raises PlanError where its results could not be compared."""
-    if not plan.cells or plan.rounds < 1:
-        raise PlanError("the plan has no cell or no round: nothing would be measured")
-    if plan.rounds_most is not None and plan.rounds_most < plan.rounds:
-        raise PlanError(f"rounds_most is {plan.rounds_most}, less than the {plan.rounds} rounds: raise it")
-    names = [cell.name for cell in plan.cells]
-    if duplicates := sorted({name for name in names if names.count(name) > 1}):
-        raise PlanError(f"cell '{duplicates[0]}' is in the plan twice: remove one")
-    if not any(cell.mode == BASELINE and not cell.control for cell in plan.cells):
-        raise PlanError(f"mode '{BASELINE}' is missing: every speed-up is against it, add it to the modes")
-    for cell in plan.cells:
-        if min(cell.batch_size, cell.new_tokens, cell.concurrency, cell.requests) < 1:
-            raise PlanError(f"cell '{cell.name}': batch, tokens, concurrency and requests must be at least 1")
-        if cell.load is not None and not 0 < cell.load < 1:
-            raise PlanError(f"cell '{cell.name}': load is a share of the mode's capacity, between 0 and 1")
-    return plan
-
-
 def ladder_cells(
     modes: Iterable[str],
     batch_sizes: Iterable[int],
@@ -167,12 +175,3 @@ def ladder_cells(
                 control=control,
                 requests=requests,
             )
-
-
-def saturation_cells(
-    modes: Iterable[str], batch: int, loads: Iterable[float], new_tokens: int = 32, requests: int = 12
-) -> Iterator[Cell]:
-    """Open-loop cells: every mode at growing shares of its capacity."""
-    for load in loads:
-        for mode in modes:
-            yield Cell(mode=mode, batch_size=batch, new_tokens=new_tokens, load=load, requests=requests)

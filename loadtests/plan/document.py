@@ -3,70 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import product
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
-from loadtests.plan.cells import (
-    BASELINE,
-    Cell,
-    Plan,
-    PlanError,
-    check,
-    ladder_cells,
-    saturation_cells,
-)
-from loadtests.plan.prompts import PromptSet
+from loadtests.plan.blocks import ClosedLoop, Count, OpenLoop, chosen_sizes
+from loadtests.plan.cells import BASELINE, Cell, Plan, PlanError
+from loadtests.plan.checks import check
+from loadtests.plan.slo import Slo, SloTable
 from service.protocol.modes import default_modes, named_modes
-
-Count = Annotated[int, Meta(ge=1)]
-Share = Annotated[float, Meta(gt=0, lt=1)]
-Place = Literal["all", "smallest", "middle"]
-"""Batch sizes by their place among those of the plan; `middle` is the upper one of an even number."""
-
-BatchSizes = Place | Count | Annotated[list[Place | Count], Meta(min_length=1)]
-Counts = Count | Annotated[list[Count], Meta(min_length=1)]
-PromptSets = PromptSet | Annotated[list[PromptSet], Meta(min_length=1)]
-
-
-class ClosedLoop(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """Cells of all modes with `concurrency` requests in flight, `requests` per visit, and a control cell.
-
-    Where several values are given, every combination is a cell of its own.
-    """
-
-    batch_sizes: BatchSizes = "all"
-    prompts: PromptSets = "short"
-    new_tokens: Counts = 32
-    concurrency: Counts = 1
-    requests: Count = 3
-
-    def cells(self, modes: Sequence[str], sizes: Sequence[int]) -> Iterator[Cell]:
-        """Its cells at the batch sizes `sizes`."""
-        prompt_sets: list[PromptSet] = self.prompts if isinstance(self.prompts, list) else [self.prompts]
-        axes = product(prompt_sets, _counts(self.new_tokens), _counts(self.concurrency))
-        for prompts, tokens, concurrency in axes:
-            yield from ladder_cells(modes, sizes, tokens, self.requests, prompts, concurrency)
-
-
-class OpenLoop(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """Cells of all modes whose requests arrive at `loads`, shares of the mode's capacity."""
-
-    batch_sizes: BatchSizes = "all"
-    new_tokens: Counts = 32
-    loads: Annotated[list[Share], Meta(min_length=1)]
-    requests: Count = 12
-
-    def cells(self, modes: Sequence[str], sizes: Sequence[int]) -> Iterator[Cell]:
-        """Its cells at the batch sizes `sizes`."""
-        for batch, tokens in product(sizes, _counts(self.new_tokens)):
-            yield from saturation_cells(modes, batch, self.loads, tokens, self.requests)
 
 
 class PlanDocument(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """A plan file. `modes` None: the default ones. The rounds and warm-up passes as in `Plan`."""
+    """A plan file. `modes` None: the default ones. The rounds, warm-up passes and SLO as in `Plan`."""
 
     name: Annotated[str, Meta(min_length=1)]
     modes: Annotated[list[str], Meta(min_length=1)] | None = None
@@ -76,6 +26,7 @@ class PlanDocument(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
     rounds_most: Count | None = None
     warmup_passes_least: Annotated[int, Meta(ge=2)] = 2
     warmup_passes_most: Annotated[int, Meta(ge=2)] = 6
+    slo: SloTable | None = None
     closed_loop: list[ClosedLoop] = []
     open_loop: list[OpenLoop] = []
 
@@ -112,8 +63,16 @@ def plan_of(document: PlanDocument) -> Plan:
         cells=tuple(_cells(document, modes)),
         warmup_passes_least=document.warmup_passes_least,
         warmup_passes_most=document.warmup_passes_most,
+        slo=_slo(document),
     )
     return check(plan)
+
+
+def _slo(document: PlanDocument) -> Slo | None:
+    try:
+        return None if document.slo is None else document.slo.slo
+    except PlanError as error:
+        raise DocumentError(str(error), "slo") from error
 
 
 def _cells(document: PlanDocument, modes: Sequence[str]) -> Iterator[Cell]:
@@ -121,6 +80,8 @@ def _cells(document: PlanDocument, modes: Sequence[str]) -> Iterator[Cell]:
     sizes = sorted(set(document.batch_sizes))
     seen = set[str]()
     for name, index, block in _blocks(document):
+        if isinstance(block, OpenLoop):
+            _check_arrivals(document, index, block)
         try:
             chosen = chosen_sizes(block.batch_sizes, sizes)
         except PlanError as error:
@@ -141,21 +102,18 @@ def _blocks(document: PlanDocument) -> Iterator[tuple[str, int, ClosedLoop | Ope
         yield "open_loop", index, opened
 
 
-def chosen_sizes(choice: BatchSizes, sizes: Sequence[int]) -> list[int]:
-    """The batch sizes of a block, each once, ascending. Raises PlanError for one that the plan lacks."""
-    found = set[int]()
-    for one in choice if isinstance(choice, list) else [choice]:
-        if one == "all":
-            found |= set(sizes)
-        elif isinstance(one, str):
-            found.add(sizes[0] if one == "smallest" else sizes[len(sizes) // 2])
-        elif one in sizes:
-            found.add(one)
-        else:
-            have = ", ".join(map(str, sizes))
-            raise PlanError(f"batch size {one} is not one of the plan's, {have}: add it there")
-    return sorted(found)
-
-
-def _counts(value: Counts) -> list[int]:
-    return list(value) if isinstance(value, list) else [value]
+def _check_arrivals(document: PlanDocument, index: int, block: OpenLoop) -> None:
+    """Raise DocumentError where a block does not say at which rates its requests arrive."""
+    if (block.loads is None) == (block.rates is None):
+        raise DocumentError(
+            "give `loads`, shares of what each mode can do, or `rates`, in requests per second: one of them",
+            "open_loop",
+            index,
+        )
+    if block.share_of == "search" and (block.rates is not None or document.slo is None):
+        remedy = (
+            "rates of one's own are shares of nothing: leave it out"
+            if block.rates is not None
+            else "there is no SLO to search for: add a table [slo] with a limit, such as e2e = 0.1"
+        )
+        raise DocumentError(f"share_of is search, and {remedy}", "open_loop", index, "share_of")

@@ -12,16 +12,12 @@ from typing import Any, get_args
 
 import msgspec
 
-from loadtests.plan.cells import PlanError
-from loadtests.plan.document import (
-    ClosedLoop,
-    DocumentError,
-    OpenLoop,
-    Place,
-    PlanDocument,
-    plan_of,
-)
+from loadtests.plan.arrivals import Arrivals
+from loadtests.plan.blocks import ClosedLoop, OpenLoop, Place
+from loadtests.plan.cells import PlanError, ShareOf
+from loadtests.plan.document import DocumentError, PlanDocument, plan_of
 from loadtests.plan.prompts import PROMPT_SETS
+from loadtests.plan.slo import SloTable
 
 _PLACE = re.compile(r" - at `\$(?P<path>[^`]*)`$")
 _UNKNOWN = re.compile(r"^Object contains unknown field `(?P<name>[^`]*)`")
@@ -31,9 +27,19 @@ _STEP = re.compile(r"\.(?P<key>[\w-]+)|\[(?P<index>\d+)\]|(?P<any>\[\.\.\.\])")
 Steps = tuple[str | int, ...]
 """Keys of tables and indexes of arrays, from the document's top to a value."""
 
-_BLOCKS: dict[str, type[msgspec.Struct]] = {"closed_loop": ClosedLoop, "open_loop": OpenLoop}
+_BLOCKS = ("closed_loop", "open_loop")
+_TABLES: dict[str, type[msgspec.Struct]] = {
+    "slo": SloTable,
+    "closed_loop": ClosedLoop,
+    "open_loop": OpenLoop,
+}
 
-_VALUES = {"prompts": PROMPT_SETS, "batch_sizes": (*get_args(Place), "numbers from 1 on")}
+_VALUES = {
+    "prompts": PROMPT_SETS,
+    "batch_sizes": (*get_args(Place), "numbers from 1 on"),
+    "arrivals": get_args(Arrivals),
+    "share_of": get_args(ShareOf),
+}
 """What a key whose values are words may have."""
 
 
@@ -86,7 +92,7 @@ def _explained(message: str) -> tuple[Steps, str]:
 
 def _table(steps: Steps) -> type[msgspec.Struct]:
     """The type of the table that `steps` lead into."""
-    return _BLOCKS.get(str(steps[0]), PlanDocument) if len(steps) > 1 else PlanDocument
+    return _TABLES.get(str(steps[0]), PlanDocument) if steps else PlanDocument
 
 
 def _steps(path: str) -> Iterator[str | int]:
@@ -129,8 +135,10 @@ def _has(content: Any, steps: Steps) -> bool:  # noqa: ANN401 - any TOML value
 def toml_of(document: PlanDocument) -> str:
     """`document` as the text of a plan file, every key said; `parse_plan` gives the same document back."""
     content = msgspec.to_builtins(document)
-    blocks = {name: content.pop(name) for name in _BLOCKS}
+    slo, blocks = content.pop("slo"), {name: content.pop(name) for name in _BLOCKS}
     text = "".join(_assignments(content))
+    if slo is not None:
+        text += "\n[slo]\n" + "".join(_assignments(slo))
     for name, tables in blocks.items():
         for table in tables:
             text += f"\n[[{name}]]\n" + "".join(_assignments(table))

@@ -188,7 +188,7 @@ def reproduce(run: SweepRun) -> list[str]:
     """Commands that measure the same again, with the variables that the service was started with."""
     plan = ["--plan", PLAN_FILE] if run.plan_from_file else ["--preset", run.plan.preset]
     command = ["launchbound", "sweep", *plan, "--seed", str(run.plan.seed)]
-    for name in ("model", "device", "dtype", "modes", "batch_sizes"):
+    for name in ("model", "device", "dtype", "modes", "batch_sizes", "slo"):
         if value := run.settings.get(name) or run.overrides.get(name):
             text = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
             command += [f"--{name.replace('_', '-')}", text]

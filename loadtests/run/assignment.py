@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from loadtests.plan.cells import Plan
+from loadtests.run.open_loop import CutVisit, Search
 from loadtests.run.rows import Stage
 from loadtests.run.run_file import Look, RoundMachine
 
@@ -15,7 +16,8 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     `profile_first`: the first warm-up pass runs under the service's profiler, from which the service learns
     the kernel time of each cell's step where no clock measures it. `canary_bytes` is the size of the model's
     weights; 0: not known, no canary. In a `part` after the first, requests that have a row in the folder are
-    not sent again, and open-loop cells keep the `rates` of the first (arrivals per second by cell).
+    not sent again, and open-loop cells keep the `rates` of the first (arrivals per second by cell), what its
+    `searches` found, and the `cut_visits`.
     """
 
     run: str
@@ -29,6 +31,8 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     canary_bytes: int = 0
     part: int = 1
     rates: dict[str, float] = {}
+    searches: list[Search] = []
+    cut_visits: list[CutVisit] = []
 
 
 class GeneratorStarted(msgspec.Struct, frozen=True, tag="started"):
@@ -39,13 +43,14 @@ class GeneratorStarted(msgspec.Struct, frozen=True, tag="started"):
 
 
 class RequestEnded(msgspec.Struct, frozen=True, tag="ended"):
-    """One request has ended and its row is written."""
+    """One request has ended and its row is written; `rejected` as in RequestRow."""
 
     stage: Stage
     round: int
     cell: str
     latency_seconds: float
     error: str | None
+    rejected: bool = False
 
 
 class WarmupPassEnded(msgspec.Struct, frozen=True, tag="pass"):
@@ -62,6 +67,18 @@ class MeasuringBegan(msgspec.Struct, frozen=True, tag="measuring"):
 
     rates: dict[str, float]
     canary_bytes_per_second: float | None
+
+
+class SearchEnded(msgspec.Struct, frozen=True, tag="searched"):
+    """A search has ended, between warm-up and the first round."""
+
+    search: Search
+
+
+class VisitCut(msgspec.Struct, frozen=True, tag="cut"):
+    """No further request of a visit is sent; the rows of those in flight follow."""
+
+    visit: CutVisit
 
 
 class RoundEnded(msgspec.Struct, frozen=True, tag="round"):
@@ -88,7 +105,16 @@ class GeneratorFinished(msgspec.Struct, frozen=True, tag="finished"):
     disk_full: bool = False
 
 
-KeptEvent = GeneratorStarted | WarmupPassEnded | MeasuringBegan | RoundEnded | LookEnded | GeneratorFinished
+KeptEvent = (
+    GeneratorStarted
+    | WarmupPassEnded
+    | SearchEnded
+    | MeasuringBegan
+    | VisitCut
+    | RoundEnded
+    | LookEnded
+    | GeneratorFinished
+)
 """What is kept of a part besides its rows."""
 
 GeneratorEvent = KeptEvent | RequestEnded

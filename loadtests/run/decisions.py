@@ -16,8 +16,9 @@ from service.statistics.choice import decided
 
 def group_name(group: Group) -> str:
     """'b=4 short n=32 c=1': how messages and `run.json` name a group."""
-    batch, prompt_set, tokens, concurrency, load = group
-    return f"b={batch} {prompt_set} n={tokens} " + (f"c={concurrency}" if load is None else f"load={load:g}")
+    batch, prompt_set, tokens, concurrency, arrivals = group
+    name = f"c={concurrency}" if arrivals is None else arrivals
+    return f"b={batch} {prompt_set} n={tokens} " + (name if isinstance(name, str) else f"load={name:g}")
 
 
 class Latencies:

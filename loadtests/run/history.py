@@ -12,6 +12,8 @@ from loadtests.run.assignment import (
     LookEnded,
     MeasuringBegan,
     RoundEnded,
+    SearchEnded,
+    VisitCut,
     WarmupPassEnded,
 )
 from loadtests.run.events_file import read_events
@@ -23,7 +25,7 @@ KILLED = "no end is recorded: it is still running, was killed, or the machine we
 
 
 def record(run: SweepRun, part: Part, event: KeptEvent) -> None:
-    """Keep what an event of `part` says; a round or a look that was kept before is replaced."""
+    """Keep what an event of `part` says; a round, a look or a visit that was kept before is replaced."""
     match event:
         case GeneratorStarted(cpus=cpus):
             run.client.cpus = cpus
@@ -32,6 +34,11 @@ def record(run: SweepRun, part: Part, event: KeptEvent) -> None:
         case MeasuringBegan(rates=rates, canary_bytes_per_second=canary):
             run.client.rates = rates
             part.canary_before = canary
+        case SearchEnded(search=search):
+            run.searches = [*run.searches, search]
+        case VisitCut(visit=visit):
+            place = (visit.round, visit.cell)
+            run.cut_visits = [*(one for one in run.cut_visits if (one.round, one.cell) != place), visit]
         case RoundEnded(machine=machine):
             run.rounds = machine.round
             others = [one for one in run.machine_by_round if one.round != machine.round]
@@ -95,6 +102,7 @@ def recover(folder: Path, run: SweepRun, rows: Sequence[RequestRow]) -> None:
         return
     parts = {part.number: part for part in run.parts}
     run.client, run.machine_by_round, run.looks = Client(), [], []
+    run.searches, run.cut_visits = [], []
     for one in read_events(folder):
         if one.part in parts:
             record(run, parts[one.part], one.event)

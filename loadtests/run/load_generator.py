@@ -22,6 +22,7 @@ from loadtests.run.locust_client import (
 # isort: on
 
 from loadtests.plan.cells import Cell, order
+from loadtests.run.arrival_rates import ArrivalRates
 from loadtests.run.assignment import (
     Assignment,
     GeneratorEvent,
@@ -61,19 +62,22 @@ class LoadGenerator:
         self._visits = visits
         self._target = target
         self._rows = rows
-        self._finished = Finished(rows)
+        self._finished = Finished(rows, assignment.cut_visits, assignment.searches)
         self._warmup = WarmUp(self._plan.warmup_passes_least, self._plan.warmup_passes_most)
         self._canary = Canary(assignment.canary_bytes)
         self._latencies = Latencies()
-        self._rates = dict(assignment.rates)
+        self._arrival_rates = ArrivalRates(assignment, visits, self._capacity, emit)
+        self._rates: dict[str, float] = {}
 
     def run(self) -> GeneratorFinished:
         """Run what the plan still owes. Rows written before an abort are kept."""
-        if first_missing(self._plan, self._rows) is None:
+        cut, searches = self._assignment.cut_visits, self._assignment.searches
+        if first_missing(self._plan, self._rows, cut, searches) is None:
             return GeneratorFinished(None)
         aborted, disk_full = None, False
         try:
             self._warm_up()
+            self._rates = self._arrival_rates.settled()
             emit(MeasuringBegan(self._rates, self._canary.bytes_per_second()))
             for number, cells in rounds(self._plan, self._latencies, emit):
                 if any(self._finished.missing(number, cell) for cell in cells):
@@ -101,10 +105,6 @@ class LoadGenerator:
             over = self._warmup.add(latencies, compile_counters(self._target.metrics()))
             warmup = self._warmup
             emit(WarmupPassEnded(warmup.passes, warmup.settled, over, warmup.reason))
-        for cell in self._plan.cells:
-            # A part that goes on keeps the rates of the first: the same cells, not those of another capacity.
-            if cell.load is not None and cell.name not in self._rates:
-                self._rates[cell.name] = cell.load * self._capacity(cell)
 
     def _capacity(self, cell: Cell) -> float:
         """Capacity of the cell's mode in requests per second: 1 / its latency at the end of warm-up."""
@@ -137,10 +137,10 @@ class LoadGenerator:
 
     def _visit(self, number: int, cell: Cell) -> None:
         self._take_in(number, [cell])
-        missing = self._finished.missing(number, cell)
-        if not missing:
+        missing, rate = self._finished.missing(number, cell), self._rates.get(cell.name)
+        if not missing or (cell.open_loop and rate is None):  # None: its search found no rate
             return
-        for row in self._visits.measured(cell, number, missing, self._rates.get(cell.name)):
+        for row in self._visits.measured(cell, number, missing, rate):
             if row["error"] is None and not row.get("profiled"):
                 self._latencies.add(cell.name, number, row["latency_seconds"])
 
@@ -166,7 +166,7 @@ def main() -> int:
 
 def _run(assignment: Assignment, cpus: list[int]) -> GeneratorFinished:
     cells = assignment.plan.cells
-    users = max([cell.concurrency for cell in cells] + [OPEN_LOOP_USERS for cell in cells if cell.load])
+    users = max([cell.concurrency for cell in cells] + [OPEN_LOOP_USERS for cell in cells if cell.open_loop])
     target = Target(assignment.url, os.environ.get("LAUNCHBOUND_API_KEY"))
     exporter = Exporter({"run": assignment.run, "preset": assignment.plan.preset})
     note = exporter.serve(assignment.exporter_port)

@@ -7,7 +7,7 @@ it. The queues and `sleep` below are the patched ones, which yield to locust's u
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from queue import Empty, Queue
 from time import perf_counter
 from typing import Any, ClassVar
@@ -26,7 +26,7 @@ REQUEST_TIMEOUT_SECONDS = 600.0
 CONNECT_TIMEOUT_SECONDS = 10.0
 START_SECONDS = 30.0
 OPEN_LOOP_USERS = 64
-"""More in flight than an open loop below saturation needs; if not, the achieved-rate gate fails."""
+"""More in flight than an open loop below saturation needs; past it, a visit is cut before one has to wait."""
 
 
 class LocustError(RuntimeError):
@@ -111,8 +111,13 @@ class LocustClient:
                 sleep(0)
             yield ended
 
-    def open(self, requests: Sequence[LoadRequest]) -> Iterator[tuple[LoadRequest, LoadResponse]]:
-        """Send each of `requests` when it is due, without waiting for responses; yields each as it ends."""
+    def open(
+        self, requests: Sequence[LoadRequest], goes_on: Callable[[int], bool]
+    ) -> Iterator[tuple[LoadRequest, LoadResponse]]:
+        """Send each of `requests` when it is due, without waiting for responses; yields each as it ends.
+
+        Before each `goes_on` is given the number in flight; false: it and the later ones are not sent.
+        """
         in_flight = 0
         for request in requests:
             assert request.intended is not None
@@ -123,8 +128,11 @@ class LocustClient:
                     break
                 in_flight -= 1
                 yield ended
+            if not goes_on(in_flight - self._ended.qsize()):  # those that ended and are not yielded yet
+                break
             self._work.put(request)
             in_flight += 1
+            sleep(0)  # sent now, also where the next one is late already and nothing is waited for
         for _ in range(in_flight):
             yield self._ended.get()
 

@@ -11,7 +11,7 @@ from typing import Any
 from loadtests.run.assignment import Assignment, GeneratorFinished, RequestEnded
 from loadtests.run.disk import DiskFull
 from loadtests.run.events_file import EventWriter
-from loadtests.run.finished import first_missing
+from loadtests.run.finished import is_whole
 from loadtests.run.floors import read_floors
 from loadtests.run.gpu_watch import clocks_file, query_of, summary, watched
 from loadtests.run.history import record, take_in_rows
@@ -65,9 +65,7 @@ class SweepPart:
     def __init__(
         self, target: Target, run: SweepRun, folder: Path, progress: SweepProgress, options: PartOptions
     ) -> None:
-        self._target = target
-        self._run = run
-        self._folder = folder
+        self._target, self._run, self._folder = target, run, folder
         self._progress = progress
         self._options = options
         self._part = Part(number=len(run.parts) + 1, started=now())
@@ -81,7 +79,7 @@ class SweepPart:
         )
         if part.number > 1:
             refuse_other_service(self._folder, run, document, self._target.metrics())
-            self._progress.already_measured(self._rows())
+            self._progress.already_measured(run, self._rows())
         else:
             run.environment = document.get("service") or {}
             run.plan = without_doubles(document, run.plan, self._progress.print_line)
@@ -152,6 +150,8 @@ class SweepPart:
             canary_bytes=weights_bytes(run.engine),
             part=self._part.number,
             rates=run.client.rates,
+            searches=run.searches,
+            cut_visits=run.cut_visits,
         )
 
     def _clocks_query(self) -> list[str]:
@@ -168,7 +168,7 @@ class SweepPart:
         note = self._progress.print_line
         mine = sum(row.part == part.number for row in rows)
         settled_scrape(self._target, self._folder, before, mine, part.number, note)
-        run.complete = part.stopped_because is None and first_missing(run.plan, rows) is None
+        run.complete = part.stopped_because is None and is_whole(run, rows)
         run.stopped_because = part.stopped_because
         part.gpus = summary(clocks_file(self._folder, part.number))
         if run.complete:

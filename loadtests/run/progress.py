@@ -16,9 +16,14 @@ from loadtests.run.assignment import (
     GeneratorStarted,
     LookEnded,
     RequestEnded,
+    SearchEnded,
+    VisitCut,
     WarmupPassEnded,
 )
+from loadtests.run.finished import Finished
+from loadtests.run.open_loop import CutVisit, Search
 from loadtests.run.rows import RequestRow
+from loadtests.run.run_file import SweepRun
 
 LINE_SECONDS = 5.0
 """Without a terminal: at most one line per interval, and at least one per two intervals."""
@@ -47,6 +52,7 @@ class SweepProgress:
         self._planned = plan.requests
         self._began = monotonic()
         self._errors = 0
+        self._rejected = 0
 
     def replan(self, plan: Plan) -> None:
         """Show another plan, before anything of it is measured."""
@@ -63,9 +69,10 @@ class SweepProgress:
     ) -> None:
         self._bar.stop()
 
-    def already_measured(self, rows: Sequence[RequestRow]) -> None:
-        """Count the measured requests of earlier parts as done."""
+    def already_measured(self, run: SweepRun, rows: Sequence[RequestRow]) -> None:
+        """Count the measured requests of earlier parts as done, and leave out what is not owed."""
         self._earlier = sum(row.stage == "measure" for row in rows)
+        self._leave_out(run.cut_visits, run.searches)
         self.print_line(f"going on: {self._earlier} requests were measured before")
 
     def print_line(self, text: str) -> None:
@@ -95,7 +102,8 @@ class SweepProgress:
                 self._began = monotonic()
             case RequestEnded(stage="measure"):
                 self._measured += 1
-                self._errors += event.error is not None
+                self._errors += event.error is not None and not event.rejected
+                self._rejected += event.rejected
                 self._update(self._line(event), self._measured, self._planned - self._earlier)
             case LookEnded(look=look, requests=requests):
                 self._planned += requests
@@ -103,14 +111,31 @@ class SweepProgress:
                     groups = ", ".join(look.undecided)
                     self.print_line(f"after round {look.round} undecided, and measured further: {groups}")
             case RequestEnded():
-                self._update(f"warm-up · {event.cell} {event.latency_seconds * 1e3:.1f} ms")
+                stage = "search" if event.stage == "search" else "warm-up"
+                self._update(f"{stage} · {event.cell} {event.latency_seconds * 1e3:.1f} ms")
+            case SearchEnded(search=search):
+                self._leave_out(searches=[search])
+                self.print_line(search.text)
+                self._began = monotonic()
+            case VisitCut(visit=visit):
+                self._leave_out([visit])
+                where = f"round {visit.round}, {visit.cell}"
+                self.print_line(f"{where}: cut after {visit.sent} requests, {visit.reason}")
             case GeneratorFinished(aborted=str(reason)):
                 self.print_line(f"stopped: {reason}")
             case GeneratorFinished():
                 spent = monotonic() - self._began
+                refused = f", {self._rejected} refused past saturation" if self._rejected else ""
                 self.print_line(
-                    f"measured {self._measured} requests in {spent:.0f} s, {self._errors} of them failed"
+                    f"measured {self._measured} requests in {spent:.0f} s, {self._errors} failed{refused}"
                 )
+
+    def _leave_out(self, cut_visits: Sequence[CutVisit] = (), searches: Sequence[Search] = ()) -> None:
+        """Plan no request that these make the sweep not owe."""
+        finished = Finished((), cut_visits, searches)
+        rounds = range(1, self._plan.rounds + 1)
+        for cell in self._plan.cells:
+            self._planned -= sum(cell.requests - finished.owed(number, cell) for number in rounds)
 
     def _line(self, event: RequestEnded) -> str:
         errors = f", {self._errors} failed" if self._errors else ""

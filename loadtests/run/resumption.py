@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from loadtests.run.events_file import EVENTS_FILE
-from loadtests.run.finished import first_missing
+from loadtests.run.finished import is_whole
 from loadtests.run.history import recover
 from loadtests.run.lines import cut_torn_line
 from loadtests.run.rows import ROWS_FILE, read_rows
@@ -65,11 +65,11 @@ def reopen(folder: Path, load_tests: Mapping[str, Any], prompt_file: Path) -> Sw
     if not run.parts:
         raise CannotResume(f"{folder} was written before sweeps could be resumed: run the sweep again")
     recover(folder, run, rows)
-    if run.complete and first_missing(run.plan, rows) is None:
+    if run.complete and is_whole(run, rows):
         raise CannotResume(
             f"{folder} is complete: nothing is left to measure, `launchbound report {folder}` reports it"
         )
-    if failed := sum(not row.ok for row in rows):
+    if failed := sum(not (row.ok or row.rejected) for row in rows):
         raise CannotResume(
             f"{failed} requests of {folder} failed, so that it can never be valid: run the sweep again"
         )

@@ -13,7 +13,10 @@ from loadtests.run.lines import append_line
 
 ROWS_FILE = "requests.jsonl"
 
-Stage = Literal["warmup", "measure"]
+Stage = Literal["warmup", "search", "measure"]
+
+REJECTED = 429
+"""The status of a request that the service's queue has no place for."""
 
 
 class RowPhase(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,8 +53,9 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
     """One request. Instants are Unix seconds; `status` 0: there was no response.
 
     `index` counts the requests of one visit: requests of one round with the same index, batch size and prompt
-    set have the same prompts. The second block has the response's timings under their own names, absent where
-    the request failed. Files hold more fields than these: all others of `timings` are kept unchanged.
+    set have the same prompts. `load` and `rate` as in `Cell`, of open-loop cells. The second block has the
+    response's timings under their own names, absent where the request failed. Files hold more fields than
+    these: all others of `timings` are kept unchanged.
     `padded_prompt_tokens` are the tokens per row that prefill computed, padding included; `attended_tokens`
     the cache positions that attention read in the last step. `text_digest` identifies the completions' texts.
     `profiled`: it ran under the profiler, which slows it down, and counts in no statistic. `part` is the
@@ -78,6 +82,7 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
     latency_from_intended_seconds: float
     status: int
     error: str | None
+    rate: float | None = None
     index: int | None = None
     part: int = 1
     prompt_tokens: int | None = None
@@ -104,6 +109,15 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
     def ok(self) -> bool:
         """Whether the request succeeded."""
         return self.status == 200 and self.error is None
+
+    @property
+    def rejected(self) -> bool:
+        """Whether the service's bounded queue refused it: past saturation an answer, no error of the sweep.
+
+        Warm-up has one request in flight: what is refused then is an error.
+        """
+        open_loop = self.load is not None or self.rate is not None
+        return self.status == REJECTED and open_loop and self.stage != "warmup"
 
     @property
     def counts(self) -> bool:

@@ -8,6 +8,9 @@ from typing import Any
 import msgspec
 
 from loadtests.plan.cells import Plan
+from loadtests.run.open_loop import CutVisit as CutVisit
+from loadtests.run.open_loop import Search as Search
+from loadtests.run.open_loop import SearchProbe as SearchProbe
 from loadtests.run.rows import RowsError
 
 RUN_FILE = "run.json"
@@ -82,7 +85,8 @@ class SweepRun(msgspec.Struct, kw_only=True):
     `order` is the order that was run, cell names by round, and `rounds` how many of them were finished.
     `looks` are the looks taken so far. `ended` None: the sweep did not finish. `floors_before` and
     `floors_after` are the floors of POST /v1/floors with all samples, settled, before the first and after the
-    last request; empty where the service has none. `service` is how the sweep started it (`options` of
+    last request; empty where the service has none. `searches` and `cut_visits` are of open-loop cells, whose
+    rates `client` has. `service` is how the sweep started it (`options` of
     `serve`, `LAUNCHBOUND_…` variables of the `environment`); None: it was given by its address. `overrides`
     are the options that replaced what the preset or plan file says; `plan_from_file`: it was a file.
     `environment` is the machine and commit of the service, as it says itself; empty where it does not say.
@@ -111,6 +115,8 @@ class SweepRun(msgspec.Struct, kw_only=True):
     floors_before: list[dict[str, Any]] = []
     floors_after: list[dict[str, Any]] = []
     machine_by_round: list[RoundMachine] = []
+    searches: list[Search] = []
+    cut_visits: list[CutVisit] = []
     client: Client = msgspec.field(default_factory=Client)
     settings: dict[str, Any] = {}
     service: dict[str, dict[str, str]] | None = None

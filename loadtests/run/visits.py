@@ -8,16 +8,19 @@ from dataclasses import replace
 from time import perf_counter, time
 from typing import Any, Protocol
 
-from loadtests.plan.arrivals import poisson
+from loadtests.plan.arrivals import due_times
 from loadtests.plan.cells import Cell
 from loadtests.plan.prompts import read_prompts
-from loadtests.run.assignment import Assignment, RequestEnded
+from loadtests.run.assignment import Assignment, RequestEnded, VisitCut
 from loadtests.run.exporter import Exporter
+from loadtests.run.growing_queue import GrowingQueue
+from loadtests.run.open_loop import CutVisit
 from loadtests.run.requests import LoadRequest, LoadResponse, body, row
-from loadtests.run.rows import RowWriter, Stage
+from loadtests.run.rows import REJECTED, RowWriter, Stage
 
 FAILURES_IN_A_ROW = 10
-"""This many consecutive failures end the sweep: the service is assumed to be down."""
+"""This many consecutive failures end the sweep: the service is assumed to be down. A request of an open loop
+that is refused is none: the service is up, and full."""
 
 Ended = Iterator[tuple[LoadRequest, LoadResponse]]
 Rows = Iterator[dict[str, Any]]
@@ -30,11 +33,18 @@ class Abort(Exception):
 class Client(Protocol):
     """What sends the requests of a visit: locust's client, whose import patches the standard library."""
 
+    @property
+    def users(self) -> int:
+        """How many requests can be in flight."""
+
     def closed(self, requests: Sequence[LoadRequest], concurrency: int) -> Ended:
         """Keep `concurrency` of `requests` in flight."""
 
-    def open(self, requests: Sequence[LoadRequest]) -> Ended:
-        """Send each of `requests` when it is due."""
+    def open(self, requests: Sequence[LoadRequest], goes_on: Callable[[int], bool]) -> Ended:
+        """Send each of `requests` when it is due, up to the first at which `goes_on` is false.
+
+        It is asked before each, with the number in flight.
+        """
 
 
 class Visits:
@@ -46,7 +56,7 @@ class Visits:
         client: Client,
         rows: RowWriter,
         exporter: Exporter,
-        emit: Callable[[RequestEnded], None],
+        emit: Callable[[RequestEnded | VisitCut], None],
         first_sequence: int,
     ) -> None:
         self._assignment = assignment
@@ -55,6 +65,7 @@ class Visits:
         self._exporter = exporter
         self._emit = emit
         self._sequence = first_sequence
+        self._seed = assignment.plan.seed
         self._texts = read_prompts(assignment.prompt_file)
         self._clock_offset = time() - perf_counter()
         self._failures = 0
@@ -66,21 +77,44 @@ class Visits:
     def measured(self, cell: Cell, number: int, indexes: Sequence[int], rate: float | None) -> Rows:
         """The rows of the requests `indexes` of round `number`, each once it has ended.
 
-        `rate` is that of an open-loop cell, in arrivals per second. Raises Abort after too many failures, and
-        OSError where a row cannot be written.
+        `rate` is that of an open-loop cell, in arrivals per second; where its queue only grows, no more is
+        sent, and an event says so. Raises Abort after too many failures, and OSError where a row cannot be
+        written.
         """
         requests = [self._request(cell, number, index, "measure") for index in indexes]
         if rate is None:
             return self._take(self._client.closed(requests, cell.concurrency))
-        return self._take(self._client.open(self._schedule(cell, number, rate, requests)))
+        due = due_times(cell.arrivals, rate, cell.requests, f"{self._seed}/{number}/{cell.name}")
+        return self._open(requests, due, lambda cut: self._emit(VisitCut(cut)))
 
-    def _schedule(
-        self, cell: Cell, number: int, rate: float, requests: list[LoadRequest]
-    ) -> list[LoadRequest]:
-        """`requests` with their due times: those of the whole visit, from the first of them on."""
-        due = poisson(rate, cell.requests, f"{self._assignment.plan.seed}/{number}/{cell.name}")
+    def probe(self, cell: Cell, rate: float) -> tuple[list[dict[str, Any]], bool]:
+        """The rows of a visit of a search at `rate`, and whether it was cut because its queue only grew.
+
+        All probes of a plan have the same prompts and the same arrivals but for their scale: whether the SLO
+        is met then falls with the rate, as a bisection needs it, and all modes are asked the same.
+        """
+        requests = [self._request(cell, 0, index, "search") for index in range(cell.requests)]
+        cuts = list[CutVisit]()
+        due = due_times(cell.arrivals, rate, cell.requests, f"{self._seed}/search")
+        return list(self._open(requests, due, cuts.append)), bool(cuts)
+
+    def _open(
+        self, requests: Sequence[LoadRequest], due: Sequence[float], cut: Callable[[CutVisit], None]
+    ) -> Rows:
+        """Send `requests` at the times `due` of their visit, from the first of them on."""
+        queue = GrowingQueue(len(requests), self._client.users)
+
+        def goes_on(in_flight: int) -> bool:
+            reason = queue.arrival(in_flight)
+            if reason is not None:
+                unsent = requests[queue.accepted]
+                name = unsent.cell.name
+                cut(CutVisit(round=unsent.round, cell=name, sent=unsent.index, reason=reason))
+            return reason is None
+
         start = perf_counter() - due[requests[0].index]
-        return [replace(request, intended=start + due[request.index]) for request in requests]
+        scheduled = [replace(request, intended=start + due[request.index]) for request in requests]
+        return self._take(self._client.open(scheduled, goes_on))
 
     def _request(
         self, cell: Cell, number: int, index: int, stage: Stage, profiled: bool = False
@@ -99,8 +133,9 @@ class Visits:
             error = written["error"]
             latency = response.latency_seconds
             self._exporter.observe(cell.mode, cell.batch_size, latency, failed=error is not None)
-            self._emit(RequestEnded(request.stage, request.round, cell.name, latency, error))
-            self._failures = self._failures + 1 if error else 0
+            full = response.status == REJECTED and request.intended is not None
+            self._emit(RequestEnded(request.stage, request.round, cell.name, latency, error, full))
+            self._failures = self._failures + 1 if error and not full else 0
             if self._failures >= FAILURES_IN_A_ROW:
                 raise Abort(f"{self._failures} requests in a row failed, the last with: {error}")
             yield written

@@ -35,13 +35,19 @@ app = typer.Typer()
 def sweep(
     url: Annotated[str | None, typer.Option(help="A running service; without it one is started.")] = None,
     plan: Annotated[Path | None, typer.Option(help="A plan file (docs/sweeps.md).")] = None,
-    preset: Annotated[str | None, typer.Option(help="quick (default), standard, full or gpu.")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="quick (default), standard, full, gpu, saturation.")
+    ] = None,
     resume: Annotated[
         Path | None, typer.Option(help="A results folder whose sweep ended early: go on with it.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Results folder; default results/<UTC>-<commit>.")] = None,
     seed: Annotated[int | None, typer.Option(help="Fixes orders, prompts and arrivals; default 0.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and stop.")] = False,
+    slo: Annotated[
+        str | None,
+        typer.Option(help="Limits in seconds, such as ttft=0.05,tpot=0.01,e2e=0.1,share=0.99."),
+    ] = None,
     toml: Annotated[bool, typer.Option("--toml", help="With --dry-run: show it as a plan file.")] = False,
     model: Model = None,
     device: Device = None,
@@ -59,7 +65,7 @@ def sweep(
     if toml and not dry_run:
         bad_input("--toml shows a plan: add --dry-run")
     try:
-        chosen = chosen_plan(plan, preset, seed, modes, batch_sizes)
+        chosen = chosen_plan(plan, preset, seed, modes, batch_sizes, slo)
     except ValueError as error:
         bad_input(error)
     options = {"model": model, "device": device, "dtype": dtype}
@@ -68,7 +74,7 @@ def sweep(
             bad_input(
                 "--resume goes on in its folder, with its service: leave out all but --url and the plan"
             )
-        named = any(option is not None for option in (plan, preset, seed, modes, batch_sizes))
+        named = any(option is not None for option in (plan, preset, seed, modes, batch_sizes, slo))
         raise typer.Exit(_resume(resume, url, chosen if named else None))
     if dry_run:
         _show(chosen, toml)

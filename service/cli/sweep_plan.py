@@ -12,6 +12,7 @@ from loadtests.plan.cells import Plan
 from loadtests.plan.document import PlanDocument, plan_of
 from loadtests.plan.plan_file import read_plan_file
 from loadtests.plan.presets import overridden, preset_document
+from loadtests.plan.slo import slo_table
 from service.cli.options import split_list
 
 DEFAULT_PRESET = "quick"
@@ -28,7 +29,12 @@ class ChosenPlan:
 
 
 def chosen_plan(
-    file: Path | None, preset: str | None, seed: int | None, modes: str | None, batch_sizes: str | None
+    file: Path | None,
+    preset: str | None,
+    seed: int | None,
+    modes: str | None,
+    batch_sizes: str | None,
+    slo: str | None = None,
 ) -> ChosenPlan:
     """The plan of a file or preset with the options over it; by default, of the preset `quick`.
 
@@ -38,12 +44,15 @@ def chosen_plan(
         raise ValueError("--plan and --preset both name a plan: leave one out")
     written = read_plan_file(file) if file is not None else preset_document(preset or DEFAULT_PRESET)
     sizes = [int(size) for size in split_list(batch_sizes) or ()]
-    document = overridden(written, seed, split_list(modes), sizes or None)
+    limits = None if slo is None else slo_table(slo)
+    document = overridden(written, seed, split_list(modes), sizes or None, limits)
     overrides = {
         name: getattr(document, name)
         for name in ("seed", "modes", "batch_sizes")
         if getattr(document, name) != getattr(written, name)
     }
+    if document.slo is not None and document.slo != written.slo:
+        overrides["slo"] = document.slo.text
     plan = plan_of(document)
     # The default modes by name: they may be others where the plan is read again.
     document = msgspec.structs.replace(document, modes=plan.modes)

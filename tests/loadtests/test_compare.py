@@ -14,7 +14,9 @@ from typer.testing import CliRunner
 
 import launchbound
 from loadtests.compare.likeness import Unlike
+from loadtests.compare.side import read_side
 from loadtests.compare.verdict import BuildComparison, compare_builds
+from loadtests.plan.cells import Cell, Plan
 from loadtests.plan.presets import make_plan
 from loadtests.run.rows import RowsError
 from loadtests.run.run_file import SweepRun
@@ -70,6 +72,13 @@ def test_cells_are_matched_and_the_control_is_left_out(root: Path) -> None:
     }
     assert all(one.rounds == (8, 8) for one in found.changes)
     assert found.confidence == pytest.approx(1 - 0.05 / CELLS)
+
+
+def test_open_loops_are_not_compared_at_rates_of_ones_own_either(tmp_path: Path) -> None:
+    closed = Cell(mode="eager", batch_size=1)
+    opened = (Cell(mode="eager", batch_size=1, load=0.5), Cell(mode="eager", batch_size=1, rate=9.0))
+    make_results(tmp_path, plan=Plan(preset="own", seed=1, rounds=8, cells=(closed, *opened)))
+    assert list(read_side(tmp_path).cells) == [closed.name]
 
 
 def test_two_single_sweeps_of_equal_builds_do_not_differ(root: Path) -> None:

@@ -9,16 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtests.plan.arrivals import poisson
-from loadtests.plan.cells import Cell, Plan, PlanError, check, order
+from loadtests.plan.cells import Cell, Plan, PlanError, order
+from loadtests.plan.checks import check
 from loadtests.plan.presets import (
     PRESETS,
     describe,
     estimate_most_seconds,
     estimate_seconds,
     make_plan,
+    request_seconds,
 )
 from loadtests.plan.prompts import PROMPT_SETS, PromptError, draw, read_prompts, select
+from loadtests.plan.slo import Slo
 from loadtests.run.requests import body
 
 
@@ -123,14 +125,51 @@ def test_a_plan_without_comparable_results_is_refused_with_the_remedy(arguments:
 @pytest.mark.parametrize(
     "cell",
     [
-        Cell(mode="compiled", batch_size=1, load=1.5),
+        Cell(mode="compiled", batch_size=1, load=3.5),
+        Cell(mode="compiled", batch_size=1, rate=-1.0),
+        Cell(mode="compiled", batch_size=1, rate=1.0, load=0.5),
+        Cell(mode="compiled", batch_size=1, load=0.5, share_of="search"),
         Cell(mode="compiled", batch_size=1, requests=0),
         Cell(mode="eager", batch_size=1),
     ],
 )
 def test_a_cell_that_makes_no_sense_is_refused(cell: Cell) -> None:
-    with pytest.raises(PlanError, match=r"twice|load|at least 1"):
+    with pytest.raises(PlanError, match=r"twice|load|at least 1|above 0"):
         check(Plan(preset="own", seed=0, rounds=8, cells=(Cell(mode="eager", batch_size=1), cell)))
+
+
+def test_an_slo_by_output_tokens_needs_two_of_them() -> None:
+    slo = Slo(tpot_seconds=0.01)
+    cells = (Cell(mode="eager", batch_size=1), Cell(mode="eager", batch_size=1, new_tokens=1, load=0.5))
+    with pytest.raises(PlanError, match="leave tpot out"):
+        check(Plan(preset="own", seed=0, rounds=8, cells=cells, slo=slo))
+
+
+def test_the_saturation_preset_is_a_ladder_and_a_search_within_fifteen_minutes() -> None:
+    plan = make_plan("saturation")
+    assert {cell.concurrency for cell in plan.cells if not cell.open_loop} == {1, 2, 4, 8}
+    assert {cell.load for cell in plan.cells if cell.open_loop} == {0.5, 0.7, 0.85, 1.0, 1.1, 1.2}
+    assert {cell.share_of for cell in plan.cells if cell.open_loop} == {"search"}
+    assert plan.slo == Slo(e2e_seconds=0.1)
+    assert [group[3] for group in plan.main_groups] == [1]
+    assert 300 < estimate_most_seconds(plan) < 15 * 60
+    assert "search: the highest rate that meets it, 5 times 8 probes of 60 requests" in describe(plan)
+    assert "the answer within 100 ms, for 95 % of the requests" in describe(plan)
+
+
+def test_an_estimate_knows_how_long_a_visit_at_each_rate_takes() -> None:
+    closed = Cell(mode="eager", batch_size=1, requests=1)
+
+    def seconds(**arrivals: float) -> float:
+        cell = Cell(mode="eager", batch_size=1, requests=1000, **arrivals)  # type: ignore[arg-type]
+        plan, alone = (Plan(preset="own", seed=0, rounds=1, cells=c) for c in ((closed, cell), (closed,)))
+        return estimate_seconds(plan) - estimate_seconds(alone)
+
+    service = 1000 * request_seconds(closed)
+    assert seconds(rate=1.0) == pytest.approx(1000, rel=0.01)
+    assert seconds(rate=1e6) == pytest.approx(service, rel=0.01)
+    assert seconds(load=0.5) == pytest.approx(2 * service, rel=0.01)
+    assert seconds(load=2.0) == pytest.approx(service, rel=0.01)
 
 
 def test_the_description_names_every_cell_and_the_order_and_the_time() -> None:
@@ -193,16 +232,3 @@ def test_drawing_repeats_nothing_while_there_is_enough(texts: list[str], count: 
     assert len(drawn) == count
     assert drawn == draw(texts, count, seed)
     assert len(set(drawn)) == min(count, len(texts))
-
-
-@given(st.floats(0.01, 1000), st.integers(1, 50), st.text())
-def test_arrivals_are_fixed_by_the_seed_and_never_go_back(rate: float, count: int, seed: str) -> None:
-    due = poisson(rate, count, seed)
-    assert len(due) == count
-    assert due[0] == 0
-    assert due == sorted(due) == poisson(rate, count, seed)
-
-
-def test_arrivals_keep_their_rate_on_average() -> None:
-    due = poisson(5.0, 4001, "a seed")
-    assert due[-1] / 4000 == pytest.approx(1 / 5, rel=0.1)

@@ -14,6 +14,9 @@ from loadtests.plan.cells import PlanError
 from loadtests.plan.document import PlanDocument, chosen_sizes, plan_of
 from loadtests.plan.plan_file import line_of, parse_plan, read_plan_file, toml_of
 from loadtests.plan.presets import PRESET_FOLDER, PRESETS, make_plan, overridden, preset_document
+from loadtests.plan.slo import Slo, slo_table
+from loadtests.report.surroundings import reproduce
+from loadtests.run.run_file import SweepRun
 from service.cli.options import EXIT_BAD_INPUT
 from service.cli.sweep_plan import chosen_plan
 
@@ -85,6 +88,61 @@ def test_what_is_written_is_read_again(document: PlanDocument) -> None:
     assert parse_plan(toml_of(document)) == document
 
 
+LOADED = """\
+name = "own"
+modes = ["eager"]
+batch_sizes = [1]
+rounds = 8
+
+[slo]
+ttft = 0.05
+tpot = 0.01
+share = 0.9
+
+[[closed_loop]]
+
+[[open_loop]]
+rates = [5, 40.5]
+arrivals = "constant"
+
+[[open_loop]]
+loads = [0.9, 1.2]
+share_of = "search"
+"""
+
+
+def test_load_past_saturation_is_written_and_read_again(tmp_path: Path) -> None:
+    document = read_plan_file(written(tmp_path, LOADED))
+    assert parse_plan(toml_of(document)) == document
+    plan = plan_of(document)
+    assert [cell.name.removeprefix("eager b=1 short n=32 ") for cell in plan.cells if cell.open_loop] == [
+        "rate=5/s constant",
+        "rate=40.5/s constant",
+        "load=0.9 of search",
+        "load=1.2 of search",
+    ]
+    assert plan.slo == Slo(ttft_seconds=0.05, tpot_seconds=0.01, share=0.9)
+
+
+def test_the_slo_of_the_command_line_replaces_that_of_the_plan_and_is_kept(tmp_path: Path) -> None:
+    path = written(tmp_path, LOADED)
+    chosen = chosen_plan(path, None, None, None, None, "e2e=0.2")
+    assert chosen.plan.slo == Slo(e2e_seconds=0.2)
+    assert chosen.overrides == {"slo": "e2e=0.2,share=0.95"}
+    assert slo_table(chosen.overrides["slo"]).slo == chosen.plan.slo
+    assert parse_plan(toml_of(chosen.document)) == chosen.document
+    assert chosen_plan(path, None, None, None, None, "ttft=0.05,tpot=0.01,share=0.9").overrides == {}
+
+
+def test_an_slo_of_the_command_line_is_shown_and_reproduced(tmp_path: Path) -> None:
+    code, shown, _ = sweep("--preset", "saturation", "--slo", "ttft=0.02,share=0.9", "--dry-run")
+    assert code == 0
+    assert "SLO: TTFT within 20 ms, for 90 % of the requests" in shown
+    chosen = chosen_plan(None, "saturation", None, None, None, "ttft=0.02,share=0.9")
+    run = SweepRun(run="", url="", plan=chosen.plan, seed=0, started="", overrides=chosen.overrides)
+    assert "--preset saturation --seed 0 --slo ttft=0.02,share=0.9" in reproduce(run)[-1]
+
+
 def test_lists_of_a_block_are_combined_and_each_closed_combination_has_its_control(tmp_path: Path) -> None:
     plan = plan_of(read_plan_file(written(tmp_path, SMALL)))
     closed = [cell for cell in plan.cells if cell.load is None]
@@ -114,8 +172,18 @@ def test_a_block_names_batch_sizes_by_their_place_or_by_number() -> None:
         ("rounds = 8", "rounds = 8\nrounds_most = 4", "line 5: rounds_most is 4, less than the 8"),
         ("rounds = 8", "", "`rounds` is missing: add it"),
         ("  8,\n", "  0,\n", "line 8: `new_tokens`: expected `int` >= 1"),
-        ("loads = [0.5]", "loads = [1.5]", "line 16: `loads`: expected `float` < 1.0"),
-        ("loads = [0.5]", "requests = 3", "`loads` is missing: add it"),
+        ("loads = [0.5]", "loads = [3.5]", "line 16: `loads`: expected `float` <= 3.0"),
+        ("loads = [0.5]", "rates = [0]", "line 16: `rates`: expected `float` > 0.0"),
+        ("loads = [0.5]", "requests = 3", "line 14: give `loads`, shares of what"),
+        ("loads = [0.5]", "loads = [0.5]\nrates = [9]", "line 14: give `loads`"),
+        ("loads = [0.5]", 'loads = [0.5]\narrivals = "even"', "write one of poisson, constant"),
+        ("loads = [0.5]", 'loads = [0.5]\nshare_of = "best"', "write one of capacity, search"),
+        ("loads = [0.5]", 'loads = [0.5]\nshare_of = "search"', "line 17: share_of is search, and there"),
+        ("loads = [0.5]", 'rates = [9]\nshare_of = "search"', "line 17: share_of is search, and rates"),
+        ("# a block", "[slo]\nshare = 0.9", "line 6: an SLO without a limit is met by"),
+        ("# a block", "[slo]\ne2 = 0.9", "line 7: unknown key `e2`: did you mean `e2e`?"),
+        ("# a block", "[slo]\ne2e = 0", "line 7: `e2e`: expected `float` > 0.0"),
+        ("# a block", "[slo]\ne2e = 1\nshare = 2", "line 8: `share`: expected `float` <= 1.0"),
         ("batch_sizes = 4", "batch_sizes = 16", "line 15: batch size 16 is not one of the plan's, 1, 4"),
         ("batch_sizes = 4", 'batch_sizes = "large"', "write one of all, smallest, middle, numbers from 1 on"),
         ('"compiled"]', '"fastest"]', "line 2: unknown mode fastest; try some of eager"),
@@ -164,6 +232,8 @@ def test_an_option_that_takes_away_what_a_block_names_is_refused(tmp_path: Path)
         (["--toml"], "add --dry-run"),
         (["--preset=huge"], "try one of quick"),
         (["--batch-sizes=two"], "two"),
+        (["--slo=fast"], "write it as in ttft=0.05"),
+        (["--preset=saturation", "--slo=share=0.5"], "without a limit"),
     ],
 )
 def test_options_that_contradict_are_bad_input(options: list[str], message: str) -> None:

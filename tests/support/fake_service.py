@@ -25,7 +25,8 @@ class Script:
     """How this instance behaves. After `fail_after` requests all get 500; each POST waits for `hold`.
 
     `settled` answers POST /v1/floors, one after the other; without any there is no such call. `odd_mode`
-    writes other texts than the rest.
+    writes other texts than the rest. With `service_seconds` requests run one after another and take at least
+    so long; of those, at most `room` are taken at once, and more get 429.
     """
 
     states: list[str] = field(default_factory=lambda: ["ready"])
@@ -38,6 +39,10 @@ class Script:
     hold: Event | None = None
     settled: list[list[dict[str, Any]]] = field(default_factory=list)
     odd_mode: str | None = None
+    service_seconds: float = 0.0
+    room: int = 1_000_000
+    taken: int = 0
+    engine: Lock = field(default_factory=Lock)
     polls: int = 0
     ran: Counter[str] = field(default_factory=Counter)
     headers: list[dict[str, str]] = field(default_factory=list)
@@ -236,6 +241,18 @@ class _Handler(BaseHTTPRequestHandler):
             script.bodies.append((mode, body))
             script.ran[mode] += 1
             fails = script.fail_after is not None and sum(script.ran.values()) > script.fail_after
+            full = script.taken >= script.room
+            script.taken += not full
+        if full:
+            full_queue = {"type": "queue_full", "message": "too many", "param": None}
+            return self._reply(429, {"error": full_queue})
+        try:
+            if script.service_seconds:
+                with script.engine:
+                    Event().wait(script.service_seconds)
+        finally:
+            with script.lock:
+                script.taken -= 1
         if fails:
             return self._reply(
                 500, {"error": {"type": "internal", "message": "the engine broke", "param": None}}

@@ -19,7 +19,7 @@ MOST_CLIENT_CPU = 0.80
 
 def complete(run: SweepRun, rows: Sequence[RequestRow]) -> Gate:
     """The plan was run to its end and every request that it has came to a row; else nothing is valid."""
-    missing = first_missing(run.plan, rows)
+    missing = first_missing(run.plan, rows, run.cut_visits, run.searches)
     passed = run.complete and len(run.order) >= run.plan.rounds and missing is None
     if passed:
         return Gate(name="complete", passed=True, detail=f"all {len(run.order)} rounds")
@@ -27,7 +27,7 @@ def complete(run: SweepRun, rows: Sequence[RequestRow]) -> Gate:
     detail = f"stopped early: {reason}"
     if missing is not None:
         detail += f"; the first request without a row is in round {missing[0]}, cell '{missing[1].name}'"
-    if not all(row.ok for row in rows):
+    if not all(row.ok or row.rejected for row in rows):
         detail += "; requests failed, so that it cannot become valid: run the sweep again"
     elif run.parts:
         detail += "; go on with `launchbound sweep --resume` and this folder"

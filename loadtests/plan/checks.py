@@ -1,0 +1,42 @@
+"""What a plan must be for its results to be comparable."""
+
+from __future__ import annotations
+
+from loadtests.plan.cells import BASELINE, Cell, Plan, PlanError
+
+LOAD_MOST = 3.0
+"""Then the queue grows by two in the time that one is answered: more shows nothing else."""
+
+
+def check(plan: Plan) -> Plan:
+    """The plan itself. Raises PlanError where its results could not be compared."""
+    if not plan.cells or plan.rounds < 1:
+        raise PlanError("the plan has no cell or no round: nothing would be measured")
+    if plan.rounds_most is not None and plan.rounds_most < plan.rounds:
+        raise PlanError(f"rounds_most is {plan.rounds_most}, less than the {plan.rounds} rounds: raise it")
+    names = [cell.name for cell in plan.cells]
+    if duplicates := sorted({name for name in names if names.count(name) > 1}):
+        raise PlanError(f"cell '{duplicates[0]}' is in the plan twice: remove one")
+    if not any(cell.mode == BASELINE and not cell.control for cell in plan.cells):
+        raise PlanError(f"mode '{BASELINE}' is missing: every speed-up is against it, add it to the modes")
+    for cell in plan.cells:
+        if min(cell.batch_size, cell.new_tokens, cell.concurrency, cell.requests) < 1:
+            raise PlanError(f"cell '{cell.name}': batch, tokens, concurrency and requests must be at least 1")
+        if fault := _open_loop_fault(plan, cell):
+            raise PlanError(f"cell '{cell.name}': {fault}")
+    return plan
+
+
+def _open_loop_fault(plan: Plan, cell: Cell) -> str | None:
+    """What is wrong with its arrivals, and the remedy; None: nothing."""
+    if cell.load is not None and cell.rate is not None:
+        return "it has a load and a rate of its own: leave one out"
+    if cell.load is not None and not 0 < cell.load <= LOAD_MOST:
+        return f"load is a share of what the mode can do, above 0 and at most {LOAD_MOST:g}"
+    if cell.rate is not None and cell.rate <= 0:
+        return "rate is in requests per second, above 0"
+    if cell.share_of == "search" and (cell.load is None or plan.slo is None):
+        return "a search is for the rate that meets an SLO, of which a load is a share: give both"
+    if cell.open_loop and cell.new_tokens == 1 and plan.slo is not None and plan.slo.tpot_seconds is not None:
+        return "one token has no time per output token: leave tpot out of the SLO, or ask for more tokens"
+    return None

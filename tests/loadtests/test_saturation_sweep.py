@@ -1,0 +1,158 @@
+"""Whole sweeps past saturation, against the stand-in with a queue: what is cut, found, and gone on with."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from loadtests.plan.cells import Cell, Plan
+from loadtests.plan.rate_search import PROBES
+from loadtests.plan.slo import Slo
+from loadtests.run import part, readiness, scrapes
+from loadtests.run.assignment import GeneratorEvent, RequestEnded, SearchEnded, VisitCut
+from loadtests.run.events_file import read_events
+from loadtests.run.finished import Finished, is_whole
+from loadtests.run.load_generator_process import run_load_generator
+from loadtests.run.rows import RequestRow, read_rows
+from loadtests.run.run_file import read_run
+from loadtests.run.sweep import SweepResult, resume_sweep, run_sweep
+from tests.support.fake_service import Script, fake_service
+
+pytestmark = pytest.mark.slow
+
+SERVICE_SECONDS = 0.005
+CLOSED = Cell(mode="eager", batch_size=1, new_tokens=4, requests=1)
+PAST = Cell(mode="eager", batch_size=1, new_tokens=4, requests=150, rate=600.0)
+"""More requests than the load generator has users: on any machine it is cut, for one reason or the other."""
+CONSTANT = Cell(mode="eager", batch_size=1, new_tokens=4, requests=4, load=0.2, arrivals="constant")
+FOUND = Cell(mode="eager", batch_size=1, new_tokens=4, requests=4, load=0.5, share_of="search")
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readiness, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(scrapes, "COUNTED_WITHIN_SECONDS", 0.2)
+
+
+def plan_of(*cells: Cell, e2e: float | None = None) -> Plan:
+    slo = None if e2e is None else Slo(e2e_seconds=e2e)
+    return Plan(preset="own", seed=5, rounds=2, cells=(CLOSED, *cells), slo=slo)
+
+
+def swept(folder: Path, plan: Plan, out: io.StringIO | None = None, **script: Any) -> SweepResult:
+    script = {"service_seconds": SERVICE_SECONDS, **script}
+    with fake_service(Script(**script)) as url:
+        return run_sweep(url, plan, folder, console=Console(file=out or io.StringIO()), exporter_port=0)
+
+
+def failed(result: SweepResult) -> set[str]:
+    """The failed gates, but for those of time, which have no meaning against a stand-in."""
+    of_time = {"client CPU < 80%", "achieved/target rate ≥ 0.98"}
+    return {gate.name for gate in result.failed} - of_time
+
+
+def visits(rows: list[RequestRow]) -> Counter[tuple[int, str]]:
+    return Counter((row.round, row.cell) for row in rows if row.stage == "measure")
+
+
+def test_a_visit_far_past_saturation_is_cut_and_the_sweep_is_whole(tmp_path: Path) -> None:
+    out = io.StringIO()
+    result = swept(tmp_path, plan_of(PAST, CONSTANT), out)
+    run, rows = read_run(tmp_path), read_rows(tmp_path)
+    assert run.complete
+    assert failed(result) == set()
+    assert {(cut.round, cut.cell) for cut in run.cut_visits} == {(1, PAST.name), (2, PAST.name)}
+    assert all(visits(rows)[cut.round, cut.cell] == cut.sent < PAST.requests for cut in run.cut_visits)
+    assert visits(rows)[1, CONSTANT.name] == CONSTANT.requests
+    assert "cut after" in out.getvalue()
+    assert run.client.rates[PAST.name] == 600.0
+    assert {row.rate for row in rows if row.cell == PAST.name} == {600.0}
+
+
+def test_constant_arrivals_are_due_one_gap_apart(tmp_path: Path) -> None:
+    swept(tmp_path, plan_of(CONSTANT))
+    gap = 1 / read_run(tmp_path).client.rates[CONSTANT.name]
+    mine = [row for row in read_rows(tmp_path) if row.cell == CONSTANT.name and row.round == 1]
+    due = [row.intended_start for row in sorted(mine, key=lambda row: row.index or 0)]
+    assert [d - due[0] for d in due] == pytest.approx([n * gap for n in range(4)], abs=1e-4)
+
+
+def test_what_a_full_service_refuses_is_kept_and_is_no_failure(tmp_path: Path) -> None:
+    out = io.StringIO()
+    result = swept(tmp_path, plan_of(PAST), out, room=3)
+    rows = [row for row in read_rows(tmp_path) if row.cell == PAST.name and row.stage == "measure"]
+    refused = [row for row in rows if row.rejected]
+    assert {row.status for row in rows} == {200, 429}
+    assert refused
+    assert f"0 failed, {len(refused)} refused past saturation" in out.getvalue()
+    assert not any(row.counts for row in refused)
+    assert result.run.complete
+
+
+def test_a_search_finds_a_rate_and_its_rows_are_in_no_statistic(tmp_path: Path) -> None:
+    out = io.StringIO()
+    result = swept(tmp_path, plan_of(FOUND, e2e=30.0), out)
+    (search,) = result.run.searches
+    assert search.rate is not None
+    assert len(search.probes) == PROBES
+    assert result.run.client.rates[FOUND.name] == pytest.approx(0.5 * search.rate)
+    rows = [row for row in read_rows(tmp_path) if row.stage == "search"]
+    assert len(rows) == sum(probe.requests for probe in search.probes)
+    assert not any(row.counts for row in rows)
+    assert failed(result) == set()
+    assert "meets the SLO up to" in out.getvalue()
+
+
+def test_a_mode_that_misses_its_slo_unloaded_gets_no_cells_and_that_is_said(tmp_path: Path) -> None:
+    out = io.StringIO()
+    result = swept(tmp_path, plan_of(FOUND, e2e=1e-6), out, service_seconds=0.0)
+    assert result.run.searches[0].rate is None
+    assert FOUND.name not in result.run.client.rates
+    assert (1, FOUND.name) not in visits(read_rows(tmp_path))
+    assert result.run.complete
+    assert failed(result) == set()
+    assert "the SLO is missed even at" in out.getvalue()
+    assert "measured 2 requests" in out.getvalue()
+
+
+@pytest.mark.parametrize("until", [VisitCut, SearchEnded])
+def test_a_stopped_sweep_goes_on_with_its_rates_its_searches_and_its_cut_visits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: type[VisitCut] | type[SearchEnded]
+) -> None:
+    """Stopped at once after a visit was cut, while its requests are in flight, or after a search."""
+
+    def stopping(*arguments: Any) -> Iterator[GeneratorEvent | None]:
+        after = 0
+        for event in run_load_generator(*arguments):
+            yield event
+            after += isinstance(event, until) or (after > 0 and isinstance(event, RequestEnded))
+            if after > 2:
+                raise KeyboardInterrupt
+
+    plan = plan_of(PAST, FOUND, e2e=30.0)
+    with fake_service(Script(service_seconds=SERVICE_SECONDS)) as url:
+        with monkeypatch.context() as patched:
+            patched.setattr(part, "run_load_generator", stopping)
+            run_sweep(url, plan, tmp_path, console=Console(file=io.StringIO()), exporter_port=0)
+        before = read_run(tmp_path)
+        assert not before.complete
+        result = resume_sweep(url, tmp_path, console=Console(file=io.StringIO()), exporter_port=0)
+    run, rows = result.run, read_rows(tmp_path)
+    assert run.searches == before.searches
+    assert before.client.rates.items() <= run.client.rates.items()
+    assert set(before.cut_visits) <= set(run.cut_visits)
+    assert is_whole(run, rows)
+    assert run.complete
+    measured = Counter((r.round, r.cell, r.index) for r in rows if r.stage == "measure")
+    finished = Finished(rows, run.cut_visits, run.searches)
+    owed = {(n, c.name, i) for n in (1, 2) for c in plan.cells for i in range(finished.owed(n, c))}
+    assert owed <= measured.keys()
+    assert set(measured.values()) == {1}
+    kinds = Counter(type(one.event) for one in read_events(tmp_path))
+    assert kinds[SearchEnded] == 1

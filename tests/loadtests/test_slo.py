@@ -1,0 +1,99 @@
+"""SLOs: what they ask for, as text and of a row."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadtests.plan.cells import Cell, PlanError
+from loadtests.plan.slo import Slo, SloTable, parse_slo, slo_table
+from loadtests.run.requests import LoadRequest, LoadResponse, row
+from loadtests.run.rows import RequestRow
+from loadtests.run.slo_met import meets
+from tests.support.fake_service import timings
+
+LIMITS = st.none() | st.floats(1e-6, 3600)
+
+
+def answered(
+    late: float = 0.0, latency: float = 0.03, new_tokens: int = 9, status: int = 200, **parts: float
+) -> RequestRow:
+    """A row of a request that was sent so `late`; the stand-in's timings with `parts` over them."""
+    cell = Cell(mode="eager", batch_size=1, new_tokens=new_tokens, rate=9.0)
+    request = LoadRequest(cell, 1, 0, "measure", "an id", "{}", intended=5.0)
+    body = {"timings": timings("eager", 1, new_tokens) | parts, "outputs": []}
+    text = msgspec.json.encode(body).decode() if status == 200 else "{}"
+    response = LoadResponse(5.0 + late, latency, status, text, None if status == 200 else "refused")
+    return msgspec.convert(row("a run", 1, 0, request, response, 1e9), RequestRow)
+
+
+@given(LIMITS, LIMITS, LIMITS, st.floats(0.01, 1))
+def test_what_is_written_in_one_line_is_read_again(
+    ttft: float | None, tpot: float | None, e2e: float | None, share: float
+) -> None:
+    table = SloTable(ttft=ttft, tpot=tpot, e2e=e2e, share=share)
+    assert slo_table(table.text) == table
+
+
+def test_an_slo_is_read_in_seconds_with_a_usual_share() -> None:
+    assert parse_slo("ttft=0.05, tpot=0.01,e2e=0.1,share=0.99") == Slo(
+        ttft_seconds=0.05, tpot_seconds=0.01, e2e_seconds=0.1, share=0.99
+    )
+    assert parse_slo("e2e=1").share == 0.95
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "write it as in ttft="),
+        ("e2e", "write it as in ttft="),
+        ("e2e=0", "> 0.0"),
+        ("e2e=nan", "e2e"),
+        ("e2e=inf", "<= 3600"),
+        ("e2e=0.1,e2e=0.2", "e2e twice"),
+        ("latency=0.1", "unknown field `latency`"),
+        ("e2e=0.1,share=1.5", "<= 1.0"),
+        ("share=0.5", "give ttft, tpot or e2e"),
+    ],
+)
+def test_what_is_no_slo_is_refused_with_the_remedy(text: str, message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        parse_slo(text)
+
+
+def test_limits_count_from_the_intended_start() -> None:
+    on_time, late = answered(latency=0.03), answered(late=0.05, latency=0.03)
+    assert meets(Slo(e2e_seconds=0.04), on_time)
+    assert not meets(Slo(e2e_seconds=0.04), late)
+    assert meets(Slo(e2e_seconds=0.0801), late)
+    first = timings("eager", 1, 9)["time_to_first_token_seconds"]
+    assert meets(Slo(ttft_seconds=first + 0.001), on_time)
+    assert not meets(Slo(ttft_seconds=first + 0.049), late)
+    assert meets(Slo(ttft_seconds=first + 0.051), late)
+
+
+def test_time_per_output_token_is_what_follows_the_first_one() -> None:
+    measured = answered(total_seconds=0.9, time_to_first_token_seconds=0.1, new_tokens=9)
+    assert meets(Slo(tpot_seconds=0.1001), measured)
+    assert not meets(Slo(tpot_seconds=0.0999), measured)
+
+
+def test_all_limits_have_to_be_met() -> None:
+    assert not meets(Slo(e2e_seconds=9.0, ttft_seconds=1e-6), answered())
+    assert meets(Slo(e2e_seconds=9.0, ttft_seconds=9.0, tpot_seconds=9.0), answered())
+
+
+@pytest.mark.parametrize("status", [429, 500, 0])
+def test_what_was_not_answered_meets_no_slo(status: int) -> None:
+    missed = answered(status=status)
+    assert not meets(Slo(e2e_seconds=9.0), missed)
+    assert missed.rejected is (status == 429)
+
+
+def test_a_refusal_is_an_error_in_a_closed_loop_and_in_warm_up() -> None:
+    refused = answered(status=429)
+    assert not msgspec.structs.replace(refused, rate=None).rejected
+    assert not msgspec.structs.replace(refused, stage="warmup").rejected
+    assert msgspec.structs.replace(refused, rate=None, load=0.5).rejected

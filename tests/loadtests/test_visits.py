@@ -1,0 +1,219 @@
+"""Visits of open-loop cells: what is sent and when, what ends them, and the rates that they get."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from loadtests.plan.cells import Cell, Plan
+from loadtests.plan.prompts import PROMPT_FILE
+from loadtests.plan.rate_search import HIGHEST, LOWEST, PROBES
+from loadtests.plan.slo import Slo
+from loadtests.run.arrival_rates import ArrivalRates
+from loadtests.run.assignment import Assignment, GeneratorEvent, RequestEnded, SearchEnded, VisitCut
+from loadtests.run.exporter import Exporter
+from loadtests.run.requests import LoadRequest, LoadResponse
+from loadtests.run.rows import RowWriter, read_rows
+from loadtests.run.visits import FAILURES_IN_A_ROW, Abort, Ended, Visits
+from tests.support.fake_service import timings
+
+SLO = Slo(e2e_seconds=2.0)
+CAPACITY = 10.0
+
+
+@dataclass
+class SimulatedService:
+    """A client of a service that takes 1 / CAPACITY seconds per request, on a clock of its own."""
+
+    status: int = 200
+    users: int = 64
+    sent: list[LoadRequest] = field(default_factory=list)
+
+    def closed(self, requests: Sequence[LoadRequest], concurrency: int) -> Ended:
+        assert concurrency == 1
+        for request in requests:
+            yield request, self._response(0.0, 1 / CAPACITY)
+
+    def open(self, requests: Sequence[LoadRequest], goes_on: Callable[[int], bool]) -> Ended:
+        ends = list[float]()
+        for request in requests:
+            assert request.intended is not None
+            if not goes_on(sum(end > request.intended for end in ends)):
+                break
+            self.sent.append(request)
+            ends.append(max(request.intended, ends[-1] if ends else 0.0) + 1 / CAPACITY)
+        for request, end in zip(self.sent[-len(ends) :], ends, strict=True):
+            assert request.intended is not None
+            yield request, self._response(request.intended, end - request.intended)
+
+    def _response(self, started: float, seconds: float) -> LoadResponse:
+        body = {"timings": timings("eager", 1, 32)} if self.status == 200 else {}
+        failure = None if self.status == 200 else "refused"
+        return LoadResponse(started, seconds, self.status, json.dumps(body), failure)
+
+
+@dataclass
+class Bench:
+    """Visits of `cells` by a simulated service, with what they emit."""
+
+    visits: Visits
+    service: SimulatedService
+    assignment: Assignment
+    events: list[GeneratorEvent]
+
+    @property
+    def cuts(self) -> list[VisitCut]:
+        return [event for event in self.events if isinstance(event, VisitCut)]
+
+    def rates(self, searches: Sequence[SearchEnded] = ()) -> dict[str, float]:
+        kept = {"searches": [one.search for one in searches]}
+        assignment = Assignment(**{**_fields(self.assignment), **kept})  # type: ignore[arg-type]
+        emit = self.events.append
+        return ArrivalRates(assignment, self.visits, lambda _: CAPACITY, emit).settled()
+
+
+def _fields(assignment: Assignment) -> dict[str, object]:
+    return {name: getattr(assignment, name) for name in assignment.__struct_fields__}
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
+    with RowWriter(tmp_path) as rows:
+
+        def make(*cells: Cell, slo: Slo | None = SLO, **service: int) -> Bench:
+            plan = Plan(preset="own", seed=3, rounds=8, cells=cells, slo=slo)
+            assignment = Assignment(
+                run="a run", url="", folder=str(tmp_path), plan=plan, prompt_file=str(PROMPT_FILE)
+            )
+            simulated, events = SimulatedService(**service), list[GeneratorEvent]()
+            exporter = Exporter({"run": "a run", "preset": "own"})
+            visits = Visits(assignment, simulated, rows, exporter, events.append, 0)
+            return Bench(visits, simulated, assignment, events)
+
+        yield make
+
+
+def opened(load: float, requests: int = 100, **other: str) -> Cell:
+    return Cell(mode="eager", batch_size=1, load=load, requests=requests, **other)  # type: ignore[arg-type]
+
+
+def test_a_visit_past_saturation_is_cut_and_what_is_in_flight_has_its_rows(
+    bench: Callable[..., Bench], tmp_path: Path
+) -> None:
+    cell = opened(3.0)
+    made = bench(cell)
+    rows = list(made.visits.measured(cell, 4, range(100), 3 * CAPACITY))
+    (cut,) = made.cuts
+    assert len(rows) == len(read_rows(tmp_path)) == cut.visit.sent < 60
+    assert (cut.visit.round, cut.visit.cell) == (4, cell.name)
+    assert "only grows" in cut.visit.reason
+    assert made.events.index(cut) < made.events.index(next(e for e in made.events if e != cut))
+
+
+def test_a_visit_below_saturation_is_sent_to_its_end(bench: Callable[..., Bench]) -> None:
+    cell = opened(0.7)
+    made = bench(cell)
+    assert len(list(made.visits.measured(cell, 1, range(100), 0.7 * CAPACITY))) == 100
+    assert made.cuts == []
+
+
+def test_a_cut_visit_that_goes_on_says_up_to_which_index_it_was_sent(bench: Callable[..., Bench]) -> None:
+    cell = opened(3.0)
+    made = bench(cell)
+    indexes = [*range(3, 100)]
+    rows = list(made.visits.measured(cell, 1, indexes, 3 * CAPACITY))
+    assert [row["index"] for row in rows] == [*range(3, made.cuts[0].visit.sent)]
+
+
+def test_no_request_waits_for_a_user_of_the_load_generator(bench: Callable[..., Bench]) -> None:
+    cell = opened(3.0)
+    made = bench(cell, users=5)
+    rows = list(made.visits.measured(cell, 1, range(100), 3 * CAPACITY))
+    assert "5 requests are in flight, as many as" in made.cuts[0].visit.reason
+    assert len(rows) == made.cuts[0].visit.sent < 12
+
+
+def test_requests_that_a_full_queue_refuses_are_rows_and_do_not_end_the_sweep(
+    bench: Callable[..., Bench],
+) -> None:
+    cell = opened(0.5)
+    made = bench(cell, status=429)
+    rows = list(made.visits.measured(cell, 1, range(3 * FAILURES_IN_A_ROW), 1.0))
+    assert {row["status"] for row in rows} == {429}
+    assert len(rows) == 3 * FAILURES_IN_A_ROW
+
+
+@pytest.mark.parametrize("status", [429, 500])
+def test_what_fails_in_a_closed_loop_ends_it(bench: Callable[..., Bench], status: int) -> None:
+    cell = Cell(mode="eager", batch_size=1, requests=30)
+    with pytest.raises(Abort, match="10 requests in a row failed"):
+        list(bench(cell, status=status).visits.measured(cell, 1, range(30), None))
+
+
+def test_requests_that_fail_in_an_open_loop_end_it(bench: Callable[..., Bench]) -> None:
+    cell = opened(0.5)
+    with pytest.raises(Abort):
+        list(bench(cell, status=500).visits.measured(cell, 1, range(30), 1.0))
+
+
+def test_probes_of_all_rates_have_the_same_prompts_and_arrivals(bench: Callable[..., Bench]) -> None:
+    made = bench(opened(0.5))
+    sent = []
+    for mode, rate in (("eager", 2.0), ("compiled", 4.0)):
+        made.service.sent.clear()
+        cell = Cell(mode=mode, batch_size=1, rate=rate, requests=30)
+        rows, cut = made.visits.probe(cell, rate)
+        due = [request.intended or 0.0 for request in made.service.sent]
+        sent.append(([request.body for request in made.service.sent], [rate * (d - due[0]) for d in due]))
+        assert (len(rows), cut) == (30, False)
+        assert {(row["stage"], row["round"], row["rate"]) for row in rows} == {("search", 0, rate)}
+    assert sent[0][0] == sent[1][0]
+    assert sent[0][1] == pytest.approx(sent[1][1], abs=1e-6)
+
+
+def test_rates_are_shares_of_the_capacity_or_given(bench: Callable[..., Bench]) -> None:
+    cells = (
+        opened(0.5),
+        opened(1.5),
+        Cell(mode="eager", batch_size=1, rate=3.0),
+        Cell(mode="eager", batch_size=1),
+    )
+    rates = bench(*cells).rates()
+    assert rates == {cells[0].name: 5.0, cells[1].name: 15.0, cells[2].name: 3.0}
+
+
+def test_a_search_is_made_once_and_its_cells_are_shares_of_what_it_found(bench: Callable[..., Bench]) -> None:
+    cells = [opened(load, share_of="search") for load in (0.5, 1.2)]
+    made = bench(*cells)
+    rates = made.rates()
+    (ended,) = (event for event in made.events if isinstance(event, SearchEnded))
+    found, probes = ended.search.rate, ended.search.probes
+    assert found is not None
+    assert LOWEST * CAPACITY < found < HIGHEST * CAPACITY
+    assert rates == {cells[0].name: 0.5 * found, cells[1].name: 1.2 * found}
+    assert len(probes) == PROBES
+    met = [probe.rate for probe in probes if not probe.cut and probe.met_share >= SLO.share]
+    assert found == max(met) < min(probe.rate for probe in probes if probe.rate not in met)
+    assert {event.stage for event in made.events if isinstance(event, RequestEnded)} == {"search"}
+    assert made.cuts == []
+
+
+def test_a_search_of_an_earlier_part_is_not_made_again(bench: Callable[..., Bench]) -> None:
+    made = bench(opened(0.5, share_of="search"))
+    rates = made.rates()
+    searched = [event for event in made.events if isinstance(event, SearchEnded)]
+    made.events.clear()
+    assert made.rates(searched) == rates
+    assert made.events == []
+
+
+def test_a_mode_that_cannot_meet_the_slo_gets_no_rate(bench: Callable[..., Bench]) -> None:
+    made = bench(opened(0.5, share_of="search"), opened(0.5), slo=Slo(e2e_seconds=0.5 / CAPACITY))
+    assert list(made.rates()) == [opened(0.5).name]
+    (ended,) = (event for event in made.events if isinstance(event, SearchEnded))
+    assert ended.search.rate is None
+    assert "missed even at 1/s" in ended.search.text
