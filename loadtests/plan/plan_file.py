@@ -21,6 +21,7 @@ from loadtests.plan.document import (
     PlanDocument,
     plan_of,
 )
+from loadtests.plan.dtypes import DTYPES
 from loadtests.plan.prompts import PROMPT_SETS
 
 _PLACE = re.compile(r" - at `\$(?P<path>[^`]*)`$")
@@ -33,7 +34,11 @@ Steps = tuple[str | int, ...]
 
 _BLOCKS: dict[str, type[msgspec.Struct]] = {"closed_loop": ClosedLoop, "open_loop": OpenLoop}
 
-_VALUES = {"prompts": PROMPT_SETS, "batch_sizes": (*get_args(Place), "numbers from 1 on")}
+_VALUES = {
+    "prompts": PROMPT_SETS,
+    "batch_sizes": (*get_args(Place), "numbers from 1 on"),
+    "dtypes": DTYPES,
+}
 """What a key whose values are words may have."""
 
 
