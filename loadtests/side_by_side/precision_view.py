@@ -83,7 +83,9 @@ def _cell(bought: Bought | None, latency: str | None) -> dict[str, str]:
         return cell
     if bought.speedup is None or bought.over_rounds is None:
         return cell | {"ratio": "one round: no interval", "word": bought.word}
-    over = f"over rounds alone {formatting.span(bought.over_rounds)}"
+    over = ""  # of few rounds it is wider than the interval with the allowance, whose scatter is better known
+    if bought.over_rounds.samples >= MINIMUM_ROUNDS:
+        over = f"over rounds alone {formatting.span(bought.over_rounds)}"
     return cell | {"ratio": _ratio(bought.speedup), "over_rounds": over, "word": bought.word}
 
 

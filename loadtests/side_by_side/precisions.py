@@ -102,16 +102,19 @@ def _at(entries: Sequence[Entry], reference: Entry, group: Group) -> AtGroup:
         group=group,
         bought={mode: [_bought(base.get(mode), own.get(mode)) for own in places] for mode in modes},
         fastest=fastest,
-        near=tuple(place for place in everywhere if place is not fastest and not _apart(place, fastest)),
+        near=tuple(place for place in everywhere if place is not fastest and not told_apart(place, fastest)),
         noise=[verdict.noise if verdict else None for verdict in verdicts],
     )
 
 
 def _places(entry: Entry, group: Group) -> dict[str, Place]:
     verdict = entry.verdict(group)
-    medians = entry.findings.results.medians
-    modes = verdict.modes if verdict else []
-    return {one.cell.mode: Place(entry, one, medians(one.cell.name)) for one in modes}
+    return {one.cell.mode: place_of(entry, one) for one in (verdict.modes if verdict else [])}
+
+
+def place_of(entry: Entry, summary: Summary) -> Place:
+    """The mode of `summary` in the run `entry`."""
+    return Place(entry, summary, entry.findings.results.medians(summary.cell.name))
 
 
 def _bought(base: Place | None, own: Place | None) -> Bought | None:
@@ -133,7 +136,7 @@ def _word(base: Place, own: Place) -> Word:
     return word_of(difference(*sides, LATENCY_SCATTER).interval())
 
 
-def _apart(place: Place, fastest: Place) -> bool:
+def told_apart(place: Place, fastest: Place) -> bool:
     """Whether `fastest` is faster: paired within a run, unpaired between two."""
     if place.entry is fastest.entry:
         confidence = place.entry.findings.confidence

@@ -12,7 +12,7 @@ from loadtests.report.summaries import Summary
 from loadtests.side_by_side.entry import FACTS, Entry, best, differing
 from loadtests.side_by_side.numbers import interval
 from loadtests.side_by_side.precision_view import precision_view
-from loadtests.side_by_side.precisions import Precisions
+from loadtests.side_by_side.precisions import Precisions, place_of, reference_of, told_apart
 
 
 def groups(entries: Sequence[Entry]) -> list[Group]:
@@ -77,9 +77,13 @@ def ranked(entries: Sequence[Entry], group: Group) -> list[tuple[Entry, Summary]
 
 
 def _near(entries: Sequence[Entry], group: Group) -> str:
-    """The runs whose intervals reach into that of the lowest one."""
-    (_, lowest), *others = ranked(entries, group)
-    near = sorted(entry.letter for entry, one in others if one.latency.low <= lowest.latency.high)
+    """The runs whose intervals reach into that of the lowest one; of precisions, those not told apart."""
+    (first, lowest), *others = ranked(entries, group)
+    if reference_of(entries) is None:
+        near = sorted(entry.letter for entry, one in others if one.latency.low <= lowest.latency.high)
+    else:
+        fastest = place_of(first, lowest)
+        near = sorted(entry.letter for entry, one in others if not told_apart(place_of(entry, one), fastest))
     return f" (not apart from {formatting.listed(near)})" if near else ""
 
 

@@ -25,8 +25,8 @@ def described(chosen: ChosenPlan) -> str:
     """What the precisions add to a plan's description; nothing where it names none."""
     from loadtests.plan.presets import estimate_most_seconds, estimate_seconds
 
-    if not chosen.dtypes:
-        return ""
+    if len(chosen.dtypes) < 2:
+        return "".join(f"\n\nprecision\n  {dtype}" for dtype in chosen.dtypes)
     least, most = (estimate(chosen.plan) for estimate in (estimate_seconds, estimate_most_seconds))
     count = len(chosen.dtypes)
     lines = ["", "", "precisions, one after the other, with a service each"]

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from loadtests.peers import run as running
+from loadtests.peers import session
 from loadtests.peers.bandwidth import fastest_read
 from loadtests.peers.catalogue import Rival
 from loadtests.peers.contestants import call_seconds, steps_seconds
 from loadtests.peers.installation import NotInstalled
+from loadtests.peers.plan import PeersPlan
 from loadtests.peers.process import RivalError, RivalProcess
 from loadtests.peers.reference import Reference, ReferenceRow
 from loadtests.peers.results import (
@@ -24,7 +26,7 @@ from loadtests.peers.results import (
     write_peers,
 )  # fmt: skip
 from loadtests.peers.rounds import order
-from loadtests.peers.run import PeersPlan, run_peers
+from loadtests.peers.run import run_peers
 from loadtests.peers.summary import added, service_standings, summaries
 from loadtests.peers.table import leaving, markdown
 from loadtests.run.target import Target
@@ -152,13 +154,14 @@ def rivals(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
     status = fake_service.engine_status
     monkeypatch.setattr(fake_service, "engine_status", lambda bucket: status(bucket) | {"cpus": [core]})
-    monkeypatch.setattr(running, "RUNTIMES", tuple(Rival(name, name, "fake") for name in names))
-    monkeypatch.setattr(running, "OUTSIDE_PYTORCH", frozenset(names))
-    monkeypatch.setattr(running, "SERVERS", ())
-    monkeypatch.setattr(running, "peers_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr(session, "RUNTIMES", tuple(Rival(name, name, "fake") for name in names))
+    monkeypatch.setattr(session, "OUTSIDE_PYTORCH", frozenset(names))
+    monkeypatch.setattr(session, "SERVERS", ())
+    for module in (running, session):
+        monkeypatch.setattr(module, "peers_folder", lambda: tmp_path / "cache")
     monkeypatch.setattr(running, "make_reference", make_reference)
-    monkeypatch.setattr(running, "interpreter", interpreter)
-    monkeypatch.setattr(running, "RivalProcess", process)
+    monkeypatch.setattr(session, "interpreter", interpreter)
+    monkeypatch.setattr(session, "RivalProcess", process)
 
 
 @pytest.mark.usefixtures("rivals")
