@@ -22,11 +22,21 @@ SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL)
 
 COMMANDS = {
     "sweep": ["sweep", "--modes=eager", "--batch-sizes=1", "--out=results"],
+    "series": ["sweep", "--plan=plan.toml", "--out=results"],
     "generate": ["generate", "x"],
     "selftest": ["selftest", "--only=parts", "--modes=eager"],
     "peers": ["peers", "--modes=eager", "--batch-sizes=1", "--out=results"],
     "stack": ["stack", "--modes=eager", "--batch-sizes=1", "--port=0", "--prometheus-port=0"],
 }
+
+PLAN = """\
+name = "own"
+dtypes = ["float32", "bfloat16"]
+modes = ["eager"]
+batch_sizes = [1]
+rounds = 1
+[[closed_loop]]
+"""
 
 PROMETHEUS = """\
 #!{python}
@@ -51,6 +61,7 @@ def running(arguments: list[str], folder: Path) -> Iterator[subprocess.Popen[str
     engine = fake_engine_command(silent=True)
     # Services are started as `-m launchbound` in this folder: this module stands for the command line there.
     (folder / "launchbound.py").write_text(SERVICE.format(engine=engine))
+    (folder / "plan.toml").write_text(PLAN)
     (folder / "prometheus").write_text(PROMETHEUS.format(python=sys.executable))
     (folder / "prometheus").chmod(0o755)
     own = {
@@ -80,7 +91,7 @@ def whole_service(process: subprocess.Popen[str]) -> list[int]:
 
 
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
-@pytest.mark.parametrize("command", ["sweep", "generate", "peers"])
+@pytest.mark.parametrize("command", ["sweep", "series", "generate", "peers"])
 def test_front_and_engine_end_with_the_command_that_started_them(
     command: str, number: signal.Signals, tmp_path: Path
 ) -> None:
