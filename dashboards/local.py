@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,10 +98,16 @@ def configuration(targets: Mapping[str, Sequence[str]], interval: str) -> str:
 
 @contextmanager
 def local_prometheus(
-    binary: str, folder: Path, targets: Mapping[str, Sequence[str]], interval: str = "5s", port: int = 0
+    binary: str,
+    folder: Path,
+    targets: Mapping[str, Sequence[str]],
+    interval: str = "5s",
+    port: int = 0,
+    owned: Callable[[list[str]], list[str]] = list,
 ) -> Iterator[Prometheus]:
     """Run `binary` until the block ends, its data and configuration in `folder`; port 0 takes a free one.
 
+    `owned` makes of its command line one that also ends when this process does, however that ends.
     Raises PrometheusError with the end of its log where it does not start.
     """
     (folder / "prometheus.yml").write_text(configuration(targets, interval), encoding="utf-8")
@@ -113,7 +119,7 @@ def local_prometheus(
     ]
     log = folder / "prometheus.log"
     with log.open("w", encoding="utf-8") as output:
-        running = subprocess.Popen(command, stdout=output, stderr=output)
+        running = subprocess.Popen(owned(command), stdout=output, stderr=output)
     try:
         yield Prometheus(f"http://{_listening(running, log)}")
     finally:

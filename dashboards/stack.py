@@ -29,16 +29,17 @@ def watch(
     port: int,
     scrape_seconds: int,
     report: Callable[[str], None],
+    owned: Callable[[list[str]], list[str]] = list,
 ) -> int:
     """Run Prometheus at `binary` (None: there is none) beside the service at `service` until Ctrl-C.
 
     It scrapes every `scrape_seconds`. Its data and log stay in `folder`; `port` 0 takes a free one. `report`
-    is called with the lines to print.
+    is called with the lines to print, `owned` with Prometheus's command line, as `local_prometheus` has it.
     Returns the exit code: 0 after Ctrl-C, 1 where the service or Prometheus ended. Raises PrometheusError
     where Prometheus does not start.
     """
     try:
-        with _beside(service, binary, folder, port, scrape_seconds) as prometheus:
+        with _beside(service, binary, folder, port, scrape_seconds, owned) as prometheus:
             for line in _lines(service, prometheus, scrape_seconds):
                 report(line)
             addresses = {"the service": service} | ({"Prometheus": prometheus} if prometheus else {})
@@ -52,13 +53,18 @@ def watch(
 
 @contextmanager
 def _beside(
-    service: str, binary: str | None, folder: Path, port: int, scrape_seconds: int
+    service: str,
+    binary: str | None,
+    folder: Path,
+    port: int,
+    scrape_seconds: int,
+    owned: Callable[[list[str]], list[str]],
 ) -> Iterator[str | None]:
     if binary is None:
         yield None
         return
     targets = {"launchbound": [urlsplit(service).netloc], "locust": [LOAD_GENERATOR]}
-    with local_prometheus(binary, folder, targets, f"{scrape_seconds}s", port) as running:
+    with local_prometheus(binary, folder, targets, f"{scrape_seconds}s", port, owned) as running:
         yield running.url
 
 

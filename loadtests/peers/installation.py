@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from loadtests.peers.catalogue import REMOVED, Rival
+from loadtests.run.owned import owned
 
 INSTALL_SECONDS = 900.0
 _STAMP = ".installed"
@@ -53,7 +54,7 @@ def _digest(requirements: Path) -> str:
 
 
 def _pip(python: Path, *arguments: str) -> None:
-    command = [str(python), "-m", "pip", "--disable-pip-version-check", "--quiet", *arguments]
+    command = owned([str(python), "-m", "pip", "--disable-pip-version-check", "--quiet", *arguments])
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
     except subprocess.TimeoutExpired as error:

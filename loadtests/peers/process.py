@@ -7,6 +7,7 @@ import os
 import selectors
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,9 +15,15 @@ from time import monotonic
 from types import TracebackType
 from typing import IO, Any
 
+from loadtests.peers import group_keeper
+from loadtests.peers.group_keeper import DRIVER_ENDED
 from loadtests.run.environment import REPOSITORY
+from loadtests.run.owned import owned
 
 STOP_SECONDS = 10.0
+
+KEEPER = group_keeper.__file__
+"""The program that runs a rival and ends all of its group."""
 
 ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
@@ -40,11 +47,15 @@ class RivalProcess:
     def __init__(
         self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
     ) -> None:
-        """Start `command` in the repository; what it prints on standard error goes to `log`."""
+        """Start `command` in the repository; what it prints on standard error goes to `log`.
+
+        It ends, with all that it has started, when this process does. Start it from a thread that lives as
+        long as it may.
+        """
         self._log = log
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
-                command,
+                owned([sys.executable, "-I", "-S", KEEPER, *command], DRIVER_ENDED),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,

@@ -12,6 +12,7 @@ import msgspec
 
 from loadtests.plan.prompts import read_prompts
 from loadtests.run.environment import REPOSITORY
+from loadtests.run.owned import owned
 
 EXPORT_SECONDS = 600.0
 
@@ -53,7 +54,7 @@ def make_reference(model: str, folder: Path, count: int, prompt_tokens: int, new
         "new_tokens": new_tokens,
     }
     done = subprocess.run(
-        [sys.executable, "-m", "models.hf.reference", model, str(folder)],
+        owned([sys.executable, "-m", "models.hf.reference", model, str(folder)]),
         input=json.dumps(wanted),
         capture_output=True,
         text=True,

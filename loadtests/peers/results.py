@@ -82,11 +82,17 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PeersRun(msgspec.Struct, kw_only=True):
-    """A whole comparison. `engine` is that of GET /v1/modes; `cpus` are its cores, and the rivals'."""
+    """A whole comparison. `engine` is that of GET /v1/modes; `cpus` are its cores, and the rivals'.
+
+    `finished` counts the rounds that ended, of model calls and of services. `ended` None: it did not come to
+    its end, or still runs; `stopped_because` is why, None where it was killed.
+    """
 
     format_version: int = FORMAT_VERSION
     started: str
     ended: str | None = None
+    stopped_because: str | None = None
+    finished: dict[str, int] = {}
     model: str
     model_hash: str
     parameters: int
@@ -104,6 +110,15 @@ class PeersRun(msgspec.Struct, kw_only=True):
     limit: Limit | None = None
     rows: list[CallRow] = []
     service_rows: list[ServiceRow] = []
+
+    @property
+    def incomplete(self) -> str | None:
+        """What a reader has to know of a comparison that did not come to its end; None: it did."""
+        if self.ended is not None and self.stopped_because is None:
+            return None
+        parts = [f"{count} of {self.rounds} rounds of {what}" for what, count in self.finished.items()]
+        why = self.stopped_because or "no end is recorded: it still runs, or was killed"
+        return f"INCOMPLETE: {why}; {' and '.join(parts) or 'no round'} finished."
 
 
 def write_peers(folder: Path, run: PeersRun) -> None:

@@ -17,9 +17,10 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True, slots=True)
 class Listener(Generic[Row]):
-    """What is told as rounds go: that one began, each visit's row as it ends, who failed and why."""
+    """What is told as rounds go: that one began or ended, each visit's row as it ends, who failed and why."""
 
     began: Callable[[int], None]
+    ended: Callable[[int], None]
     keep: Callable[[Row], None]
     failed: Callable[[str, str], None]
 
@@ -99,3 +100,4 @@ def run_rounds(
             except RivalError as error:
                 del able[name]
                 listener.failed(name, f"from round {number} on: {error}")
+        listener.ended(number)

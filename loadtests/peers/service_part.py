@@ -79,3 +79,4 @@ def run_service_rounds(
             except RivalError as error:
                 del able[name]
                 listener.failed(name, f"from round {number} on: {error}")
+        listener.ended(number)

@@ -17,6 +17,7 @@ def markdown(run: PeersRun) -> str:
     found = summaries(run)
     parts = [
         f"# {run.model} beside other runtimes",
+        *([f"**{run.incomplete}**"] if run.incomplete else []),
         *([leaving(found)] if found else []),
         conditions(run),
         *calls_table(run, found),

@@ -11,14 +11,19 @@ from msgspec import Meta
 from loadtests.plan.blocks import ClosedLoop, Count, OpenLoop, chosen_sizes
 from loadtests.plan.cells import BASELINE, Cell, Plan, PlanError
 from loadtests.plan.checks import check
+from loadtests.plan.dtypes import Dtype
 from loadtests.plan.slo import Slo, SloTable
 from service.protocol.modes import default_modes, named_modes
 
 
 class PlanDocument(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """A plan file. `modes` None: the default ones. The rounds, warm-up passes and SLO as in `Plan`."""
+    """A plan file. `modes` None: the default ones. The rounds, warm-up passes and SLO as in `Plan`.
+
+    `dtypes`: precisions, each swept by the same plan with a service of its own; None: the service's default.
+    """
 
     name: Annotated[str, Meta(min_length=1)]
+    dtypes: Annotated[list[Dtype], Meta(min_length=1)] | None = None
     modes: Annotated[list[str], Meta(min_length=1)] | None = None
     batch_sizes: Annotated[list[Count], Meta(min_length=1)]
     seed: int = 0
@@ -49,6 +54,8 @@ def plan_of(document: PlanDocument) -> Plan:
         raise DocumentError(
             f"'{BASELINE}' is missing: every speed-up is against it, add it to the modes", "modes"
         )
+    if twice := {dtype for dtype in document.dtypes or () if (document.dtypes or []).count(dtype) > 1}:
+        raise DocumentError(f"{', '.join(sorted(twice))} is there twice: name each precision once", "dtypes")
     for least, most in (("rounds", "rounds_most"), ("warmup_passes_least", "warmup_passes_most")):
         low, high = getattr(document, least), getattr(document, most)
         if high is not None and high < low:

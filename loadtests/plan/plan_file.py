@@ -16,6 +16,7 @@ from loadtests.plan.arrivals import Arrivals
 from loadtests.plan.blocks import ClosedLoop, OpenLoop, Place
 from loadtests.plan.cells import PlanError, ShareOf
 from loadtests.plan.document import DocumentError, PlanDocument, plan_of
+from loadtests.plan.dtypes import DTYPES
 from loadtests.plan.prompts import PROMPT_SETS
 from loadtests.plan.slo import SloTable
 
@@ -39,6 +40,7 @@ _VALUES = {
     "batch_sizes": (*get_args(Place), "numbers from 1 on"),
     "arrivals": get_args(Arrivals),
     "share_of": get_args(ShareOf),
+    "dtypes": DTYPES,
 }
 """What a key whose values are words may have."""
 

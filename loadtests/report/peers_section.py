@@ -50,7 +50,7 @@ def peers_section(run: PeersRun) -> PeersSection:
     sentence = leaving(found)
     commit = str(run.environment.get("commit"))[:8]
     return PeersSection(
-        sentence=sentence[:1].upper() + sentence[1:],
+        sentence=" ".join(filter(None, [run.incomplete, sentence[:1].upper() + sentence[1:]])),
         lines=tuple(line for one in found if (line := _line(one)) is not None),
         source=f"measured {run.started}, commit {commit}, {run.prompt_tokens} prompt and {run.new_tokens} "
         f"new tokens, {run.rounds} rounds, on one core",

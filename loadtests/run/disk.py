@@ -9,6 +9,7 @@ from pathlib import Path
 
 from loadtests.run.rows import ROWS_FILE
 from loadtests.run.run_file import RUN_FILE, read_run
+from loadtests.run.series_file import is_series
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """No space left, quota exceeded, file-size limit exceeded."""
@@ -23,6 +24,11 @@ class DiskFull(RuntimeError):
 
 def _kept(folder: Path) -> str:
     """What stands in `folder`, and the command that comes next: another one where the sweep is complete."""
+    if is_series(folder):
+        return (
+            "what its runs have measured is kept; free some space, then go on with "
+            f"`launchbound sweep --resume {folder}`"
+        )
     rows = folder / ROWS_FILE
     if not rows.is_file() or not (folder / RUN_FILE).is_file():
         return "it holds no row yet; free some space, then run the same command again"

@@ -22,7 +22,7 @@ from loadtests.run.progress import SweepProgress
 from loadtests.run.readiness import wait_until_ready, without_doubles
 from loadtests.run.resumption import refuse_other_service
 from loadtests.run.rows import ROWS_FILE, RequestRow, read_rows
-from loadtests.run.run_file import Part, SweepRun, write_run
+from loadtests.run.run_file import INTERRUPTED, Part, SweepRun, write_run
 from loadtests.run.scrapes import scrape, settled_scrape
 from loadtests.run.target import Target, TargetError
 from loadtests.run.validation import Gate, validate_folder, write_validation
@@ -55,7 +55,7 @@ class PartOptions:
 
     prompt_file: Path
     exporter_port: int
-    ready_timeout_seconds: float
+    without_progress_seconds: float
     lock: int
 
 
@@ -75,7 +75,7 @@ class SweepPart:
         """Wait for the service, measure, and validate. Raises CannotResume (another service) and DiskFull."""
         run, part = self._run, self._part
         document = wait_until_ready(
-            self._target, run.plan, self._progress.waiting, self._options.ready_timeout_seconds
+            self._target, run.plan, self._progress.waiting, self._options.without_progress_seconds
         )
         if part.number > 1:
             refuse_other_service(self._folder, run, document, self._target.metrics())
@@ -129,7 +129,7 @@ class SweepPart:
                     if isinstance(event, GeneratorFinished):
                         finished, self._disk_full = True, event.disk_full
         except KeyboardInterrupt:
-            part.stopped_because = "interrupted"
+            part.stopped_because = INTERRUPTED
             self._progress.print_line("interrupted: rows measured so far are kept")
             return
         if not finished:

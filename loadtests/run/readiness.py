@@ -1,8 +1,8 @@
-"""Waits until every mode of a plan is ready; reports each poll, and raises on failure or timeout."""
+"""Waits until every mode of a plan is ready, as long as the service comes nearer; reports each poll."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from time import monotonic, sleep
 from typing import Any
 
@@ -15,14 +15,27 @@ from service.protocol.modes import doubles
 CONNECT_GRACE_SECONDS = 60.0
 """How long the service may be unreachable: one that has just been started imports for some seconds."""
 
+WITHOUT_PROGRESS_SECONDS = 1800.0
+"""How long nothing may change: the service tells of a mode when all its callables are compiled, minutes of
+a large model each."""
+
+QUIET_SECONDS = 30.0
+"""After so long without a change the line of state says how long."""
+
 POLL_SECONDS = 0.5
 
 
 def wait_until_ready(
-    target: Target, plan: Plan, report: Callable[[str], None], timeout_seconds: float = 900.0
+    target: Target,
+    plan: Plan,
+    report: Callable[[str], None],
+    without_progress_seconds: float = WITHOUT_PROGRESS_SECONDS,
 ) -> dict[str, Any]:
-    """The document of GET /v1/modes once all modes of `plan` are ready; raises what `await_modes` raises."""
-    document = await_modes(target, plan.modes, report, timeout_seconds)
+    """The document of GET /v1/modes once all modes of `plan` are ready and no other is warming up.
+
+    Raises what `await_modes` raises.
+    """
+    document = await_modes(target, plan.modes, report, without_progress_seconds, settled=True)
     _check_fits(document, plan)
     return document
 
@@ -31,38 +44,75 @@ def await_modes(
     target: Target,
     modes: Sequence[str],
     report: Callable[[str], None],
-    timeout_seconds: float = 900.0,
+    without_progress_seconds: float = WITHOUT_PROGRESS_SECONDS,
     settled: bool = False,
 ) -> dict[str, Any]:
     """The document of GET /v1/modes once all of `modes` are ready; `settled`: and the engine has
     finished warming up all its modes, of which then those may have failed that `modes` does not name.
 
     `report` is called with one line of state at every poll. Raises TargetError where the service does not
-    answer or does not serve a mode, or after `timeout_seconds`, and ModeFailed where a mode failed (out of
-    parity included).
+    answer or does not serve a mode, or after `without_progress_seconds` in which it did not come nearer, and
+    ModeFailed where a mode failed (out of parity included).
     """
     began = monotonic()
-    answered = False
+    progress = _Progress(began)
     while True:
         waited = monotonic() - began
         try:
             document = target.modes()
         except Unreachable:
-            if answered or waited > CONNECT_GRACE_SECONDS:
+            if progress.stages or waited > CONNECT_GRACE_SECONDS:
                 raise
             report(f"{waited:.0f} s: waiting for {target.url} to answer")
         else:
-            answered = True
             states = _states(document, modes)
             ready = all(state == "ready" for state in states.values())
             if ready and _is_up(document.get("engine"), settled):
                 return document
-            report(f"{waited:.0f} s: {_progress(states or _all_states(document))}")
-        if waited > timeout_seconds:
-            raise TargetError(
-                f"not ready after {timeout_seconds:.0f} s: see {target.url}/health/ready for what is missing"
-            )
+            quiet = progress.quiet_seconds(document)
+            doing = _doing(document, modes)
+            report(f"{waited:.0f} s{_quiet(quiet)}: {doing}")
+            if quiet > without_progress_seconds:
+                raise TargetError(
+                    f"not ready after {waited:.0f} s, of which the last {quiet:.0f} s brought nothing new "
+                    f"({doing}): see {target.url}/health/ready for what is missing, and the service's log"
+                )
         sleep(POLL_SECONDS)
+
+
+class _Progress:
+    """When the service was last at a stage of warming up that it had not been at before.
+
+    A change alone is none: an engine that dies and is replaced goes through the same stages for ever.
+    """
+
+    def __init__(self, began: float) -> None:
+        self.stages = set[Hashable]()
+        self._last = began
+
+    def quiet_seconds(self, document: dict[str, Any]) -> float:
+        """Seconds without a new stage; `document` is that of GET /v1/modes now."""
+        stage = _stage(document)
+        if stage not in self.stages:
+            self.stages.add(stage)
+            self._last = monotonic()
+        return monotonic() - self._last
+
+
+def _stage(document: dict[str, Any]) -> Hashable:
+    """What of warming up is done: the engine, and per mode its state, compilations, parity and floors."""
+    engine = document.get("engine") or {}
+    modes = tuple(
+        (
+            mode["mode"],
+            mode["state"],
+            len(mode.get("compile_seconds") or ()),
+            mode.get("parity") is not None,
+            len(mode.get("dispatch_floors") or ()),
+        )
+        for mode in document["modes"]
+    )
+    return (bool(engine), bool(engine.get("warm")), modes)
 
 
 def without_doubles(document: dict[str, Any], plan: Plan, report: Callable[[str], None]) -> Plan:
@@ -96,14 +146,16 @@ def _states(document: dict[str, Any], modes: Sequence[str]) -> dict[str, str]:
     return {mode: served[mode]["state"] for mode in modes}
 
 
-def _all_states(document: dict[str, Any]) -> dict[str, str]:
-    return {mode["mode"]: mode["state"] for mode in document["modes"]}
-
-
-def _progress(states: dict[str, str]) -> str:
+def _doing(document: dict[str, Any], modes: Sequence[str]) -> str:
+    """What is ready and what is not, of `modes` or, where none are named, of all."""
+    states = {m["mode"]: m["state"] for m in document["modes"] if not modes or m["mode"] in modes}
     waiting = [f"{mode} {state}" for mode, state in states.items() if state != "ready"]
-    ready = len(states) - len(waiting)
-    return f"{ready} of {len(states)} modes ready; {', '.join(waiting) or 'engine starting'}"
+    rest = "engine starting" if document.get("engine") is None else "taking floors"
+    return f"{len(states) - len(waiting)} of {len(states)} modes ready; {', '.join(waiting) or rest}"
+
+
+def _quiet(seconds: float) -> str:
+    return f", {seconds:.0f} s without a change" if seconds > QUIET_SECONDS else ""
 
 
 def _check_fits(document: dict[str, Any], plan: Plan) -> None:

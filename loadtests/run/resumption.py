@@ -77,9 +77,24 @@ def reopen(folder: Path, load_tests: Mapping[str, Any], prompt_file: Path) -> Sw
     found = {**load_tests, "prompt file": prompt_file.name}
     _refuse(folder, known, found, (*_CODE, "prompt file"))
     if run.service is not None:
-        then, now = run.service["environment"], service_environment()
-        _refuse(folder, then, now, sorted((then.keys() | now.keys()) - {_LINEARS}))
+        _refuse_other_environment(folder, run.service["environment"])
     return run
+
+
+def refuse_other_start(
+    folder: Path, then: Mapping[str, Any], now: Mapping[str, Any], environment: Mapping[str, str]
+) -> None:
+    """Raise CannotResume where the load tests' code was another one, or the `LAUNCHBOUND_…` variables.
+
+    `then` and `now` are commit and changes; `environment` holds the variables of then.
+    """
+    _refuse(folder, then, now, _CODE)
+    _refuse_other_environment(folder, environment)
+
+
+def _refuse_other_environment(folder: Path, then: Mapping[str, str]) -> None:
+    now = service_environment()
+    _refuse(folder, then, now, sorted((then.keys() | now.keys()) - {_LINEARS}))
 
 
 def refuse_other_service(folder: Path, run: SweepRun, document: Mapping[str, Any], metrics_text: str) -> None:

@@ -19,6 +19,9 @@ PLAN_FILE = "plan.toml"
 
 FORMAT_VERSION = 1
 
+INTERRUPTED = "interrupted"
+"""Why a part stopped that Ctrl-C, SIGTERM or SIGHUP has ended."""
+
 
 class RunError(RowsError):
     """A results folder that cannot be used; the message names the remedy."""

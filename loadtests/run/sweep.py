@@ -20,6 +20,7 @@ from loadtests.run.exporter import PORT
 from loadtests.run.folder_lock import locked
 from loadtests.run.part import PartOptions, SweepPart, SweepResult, now
 from loadtests.run.progress import SweepProgress
+from loadtests.run.readiness import WITHOUT_PROGRESS_SECONDS
 from loadtests.run.resumption import reopen
 from loadtests.run.rows import ROWS_FILE
 from loadtests.run.run_file import PLAN_FILE, SweepRun
@@ -47,7 +48,7 @@ def run_sweep(
     console: Console | None = None,
     prompt_file: Path = PROMPT_FILE,
     exporter_port: int = PORT,
-    ready_timeout_seconds: float = 900.0,
+    without_progress_seconds: float = WITHOUT_PROGRESS_SECONDS,
     settings: dict[str, Any] | None = None,
     started_with: dict[str, dict[str, str]] | None = None,
     overrides: dict[str, Any] | None = None,
@@ -58,7 +59,8 @@ def run_sweep(
 
     `settings` (how the service was started), `started_with`, `overrides` and `plan_from_file` are kept in
     `run.json`, and `plan_text`, the plan as a file, in `plan.toml`. The API key is taken from
-    LAUNCHBOUND_API_KEY. Ctrl-C stops the sweep: rows so far are kept and the result is marked incomplete.
+    LAUNCHBOUND_API_KEY. The service may take as long to be ready as something of it changes at least every
+    `without_progress_seconds`. Ctrl-C stops the sweep: rows so far are kept, the result marked incomplete.
     Raises PlanError, PromptError or TargetError before anything is measured, FolderInUse where another sweep
     writes to the folder, and DiskFull.
     """
@@ -86,7 +88,7 @@ def run_sweep(
         )
         if plan_text is not None:
             (folder / PLAN_FILE).write_text(plan_text, encoding="utf-8")
-        options = PartOptions(prompt_file, exporter_port, ready_timeout_seconds, lock)
+        options = PartOptions(prompt_file, exporter_port, without_progress_seconds, lock)
         return _run_part(service, run, folder, options, console)
 
 
@@ -97,7 +99,7 @@ def resume_sweep(
     console: Console | None = None,
     prompt_file: Path = PROMPT_FILE,
     exporter_port: int = PORT,
-    ready_timeout_seconds: float = 900.0,
+    without_progress_seconds: float = WITHOUT_PROGRESS_SECONDS,
 ) -> SweepResult:
     """Go on with the sweep of `folder`: what it owes is measured, and nothing that it has is measured again.
 
@@ -106,7 +108,7 @@ def resume_sweep(
     """
     with _held(folder) as lock:
         run = reopen(folder, git_state(), prompt_file)
-        options = PartOptions(prompt_file, exporter_port, ready_timeout_seconds, lock)
+        options = PartOptions(prompt_file, exporter_port, without_progress_seconds, lock)
         return _run_part(service, run, folder, options, console)
 
 

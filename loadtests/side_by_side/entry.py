@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dashboards.theme import PALETTE
 from loadtests.compare.likeness import NEEDED, SAID, UNKNOWN
-from loadtests.report.results import read_results
+from loadtests.report.results import Results, read_results
 from loadtests.report.summaries import Summary, Verdict
 from loadtests.report.verdict import Findings
 from loadtests.run.rows import RowsError
@@ -64,7 +64,12 @@ def read_entries(folders: Sequence[Path]) -> list[Entry]:
         raise RowsError("a folder is named twice: name each run once")
     if len(folders) > len(LETTERS):
         raise RowsError(f"{len(folders)} runs: one picture takes {len(LETTERS)}, name fewer")
-    found = [Findings(read_results(folder)) for folder in folders]
+    return entries_of([read_results(folder) for folder in folders])
+
+
+def entries_of(results: Sequence[Results]) -> list[Entry]:
+    """The runs of `results`, at most 26, lettered in this order."""
+    found = [Findings(one) for one in results]
     facts = [_facts(one) for one in found]
     naming = _naming(facts)
     return [

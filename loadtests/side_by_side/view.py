@@ -2,35 +2,43 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-
-import msgspec
 
 from loadtests.plan.cells import BASELINE, Group
 from loadtests.report import formatting, wording
 from loadtests.report.plotting import colour
 from loadtests.report.summaries import Summary
 from loadtests.side_by_side.entry import FACTS, Entry, best, differing
-from service.statistics.intervals import Interval
+from loadtests.side_by_side.numbers import interval
+from loadtests.side_by_side.precision_view import precision_view
+from loadtests.side_by_side.precisions import Precisions, place_of, reference_of, told_apart
 
 
 def groups(entries: Sequence[Entry]) -> list[Group]:
-    """The closed-loop groups that two runs or more have, by their other conditions and batch size."""
+    """The closed-loop groups that two runs or more have, by their other conditions and batch size.
+
+    Of a single run, which is what is left of several that failed, all of its groups.
+    """
     counts: dict[Group, int] = {}
     for entry in entries:
         for verdict in entry.findings.verdicts:
             counts[verdict.group] = counts.get(verdict.group, 0) + 1
-    return sorted((group for group, count in counts.items() if count > 1), key=lambda one: (one[1:4], one[0]))
+    least = min(2, len(entries))
+    shared = (group for group, count in counts.items() if count >= least)
+    return sorted(shared, key=lambda one: (one[1:4], one[0]))
 
 
-def view(entries: Sequence[Entry]) -> dict[str, Any]:
-    """Everything the templates need, save the plots."""
+def view(
+    entries: Sequence[Entry], precisions: Precisions | None, absent: Mapping[str, str]
+) -> dict[str, Any]:
+    """Everything the templates need, save the plots; `absent`: runs without results, and why."""
     shared = groups(entries)
     apart = differing(entries)
     return {
-        "headline": headline(entries, shared),
+        "headline": headline(entries, shared, absent),
+        "absent": absent,
+        "precision": precision_view(precisions),
         "differing": apart,
         "alike": {fact: entries[0].facts[fact] for fact in FACTS if fact not in apart},
         "runs": [_run(entry) for entry in entries],
@@ -40,10 +48,11 @@ def view(entries: Sequence[Entry]) -> dict[str, Any]:
     }
 
 
-def headline(entries: Sequence[Entry], shared: Sequence[Group]) -> str:
-    """Which run is fastest at which batch, in a sentence; before it, the runs that are not valid."""
+def headline(entries: Sequence[Entry], shared: Sequence[Group], absent: Mapping[str, str]) -> str:
+    """Which run is fastest at which batch, in a sentence; before it, what is not valid or not there."""
     bad = [entry.name for entry in entries if not entry.valid]
     mark = f"NOT VALID: {formatting.listed(bad)}. " if bad else ""
+    mark += f"NOT MEASURED: {formatting.listed(list(absent))}. " if absent else ""
     if not shared:
         return f"{mark}These runs have no cells in common: nothing stands side by side."
     at: dict[str, list[str]] = {}
@@ -68,9 +77,13 @@ def ranked(entries: Sequence[Entry], group: Group) -> list[tuple[Entry, Summary]
 
 
 def _near(entries: Sequence[Entry], group: Group) -> str:
-    """The runs whose intervals reach into that of the lowest one."""
-    (_, lowest), *others = ranked(entries, group)
-    near = sorted(entry.letter for entry, one in others if one.latency.low <= lowest.latency.high)
+    """The runs whose intervals reach into that of the lowest one; of precisions, those not told apart."""
+    (first, lowest), *others = ranked(entries, group)
+    if reference_of(entries) is None:
+        near = sorted(entry.letter for entry, one in others if one.latency.low <= lowest.latency.high)
+    else:
+        fastest = place_of(first, lowest)
+        near = sorted(entry.letter for entry, one in others if not told_apart(place_of(entry, one), fastest))
     return f" (not apart from {formatting.listed(near)})" if near else ""
 
 
@@ -152,9 +165,3 @@ def _speedup_cells(verdicts: Sequence[Any], mode: str) -> Iterator[dict[str, str
         if verdict is not None:
             found = next((s.comparison for s in verdict.modes if s.cell.mode == mode), None)
         yield {"text": wording.compared(found), "word": found.word if found else ""}
-
-
-def interval(found: Interval) -> dict[str, Any]:
-    """An interval for JSON, where an end that too few rounds leave open is null."""
-    values: dict[str, Any] = msgspec.to_builtins(found)
-    return {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in values.items()}

@@ -13,11 +13,9 @@ from typing import Annotated
 import typer
 
 from service.cli.options import EXIT_FAILED, bad_input, flags, settings_from, split_list
+from service.cli.signals import ended_in_order
 
 app = typer.Typer()
-
-READY_SECONDS = 3600.0
-"""All rungs of `small` take a quarter of an hour to compile on one core."""
 
 
 def _changes() -> Callable[[str], None]:
@@ -49,11 +47,16 @@ def peers(
     seed: Annotated[int, typer.Option(help="Fixes the orders.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder; default results/<UTC>-<commit>-peers.")] = None,
 ) -> None:
-    """Compare the modes with other runtimes, and the service with other servers, on the same weights."""
+    """Compare the modes with other runtimes, and the service with other servers, on the same weights.
+
+    What is measured is kept after every round. Exit codes: 0 complete, 1 a rival took no part or the
+    comparison was stopped, 2 bad input.
+    """
     from loadtests.peers.catalogue import RUNTIMES, SERVERS
+    from loadtests.peers.plan import PeersPlan
     from loadtests.peers.reference import ReferenceFailed
     from loadtests.peers.results import PeersError
-    from loadtests.peers.run import PeersPlan, run_peers
+    from loadtests.peers.run import run_peers
     from loadtests.peers.table import MARKDOWN_FILE
     from loadtests.run.environment import git_state
     from loadtests.run.readiness import await_modes
@@ -74,18 +77,19 @@ def peers(
     folder = out or Path("results") / f"{stamp}-{(git_state()['commit'] or 'nocommit')[:8]}-peers"
     folder.mkdir(parents=True, exist_ok=True)
     served = {"model": model, "modes": modes, "batch_sizes": ",".join(map(str, sizes))}
-    with ExitStack() as stack:
+    with ended_in_order(), ExitStack() as stack:
         try:
             if url is None:
                 settings_from(**served)
                 one_thread = {"LAUNCHBOUND_THREADS": "1"}
                 url = stack.enter_context(launched(flags(served), folder / "service.log", one_thread))
             target = Target(url, os.environ.get("LAUNCHBOUND_API_KEY"))
-            await_modes(target, (), _changes(), READY_SECONDS, settled=True)
+            await_modes(target, (), _changes(), settled=True)
             run = run_peers(target, model, plan, folder, typer.echo)
         except (LaunchError, PeersError, ReferenceFailed, TargetError) as error:
             bad_input(error)
     typer.echo((folder / MARKDOWN_FILE).read_text(encoding="utf-8"))
     absent = [one.name for one in run.contestants if one.unavailable is not None]
-    typer.echo(json.dumps({"path": str(folder), "left_out": absent}))
-    raise typer.Exit(EXIT_FAILED if absent else 0)
+    complete = run.incomplete is None
+    typer.echo(json.dumps({"path": str(folder), "left_out": absent, "complete": complete}))
+    raise typer.Exit(0 if complete and not absent else EXIT_FAILED)

@@ -42,21 +42,26 @@ def conclude_later(folder: Path, failed: Sequence[str], missing: ModuleNotFoundE
 
 
 def conclude(folder: Path, console: Console, peers: Path | None = None) -> bool:
-    """Print the table, the path of the report, and one JSON line last; returns whether the sweep is valid.
+    """Write and print the report, and one JSON line last; returns whether the sweep is valid.
 
     Raises RowsError without rows, and ModuleNotFoundError without the packages of the extra `report`.
     """
+    headline = reported(folder, console, peers)
+    last_line(folder, headline, bool(headline["valid"]))
+    return bool(headline["valid"])
+
+
+def reported(folder: Path, console: Console, peers: Path | None = None) -> dict[str, Any]:
+    """Write the report of one sweep, print its table and its path; returns the headline. Raises as above."""
     from loadtests.report.report_files import print_findings, write_report
     from loadtests.report.results import read_results
     from loadtests.report.verdict import Findings
 
     findings = Findings(read_results(folder))
     headline = write_report(findings, peers)
-    valid = bool(headline["valid"])
     print_findings(findings, console)
     console.print(f"report: {folder / 'report.html'}", soft_wrap=True)
-    last_line(folder, headline, valid)
-    return valid
+    return headline
 
 
 @app.command()
@@ -70,23 +75,28 @@ def report(
         typer.Option(help="Of several folders: where the picture goes; default results/<UTC>-runs."),
     ] = None,
 ) -> None:
-    """Write a folder's report again from its rows, its gates checked anew; of several folders, one page.
+    """Write a folder's report again from its rows, its gates checked anew; of several runs, one page.
 
     Exit codes: 0 valid, 1 a check of one failed or a sweep is incomplete, 2 bad input, 3 disk full.
     """
     from loadtests.peers.results import PeersError
     from loadtests.run.disk import DiskFull, disk_full_named
     from loadtests.run.rows import RowsError
+    from loadtests.run.series_file import is_series
 
-    if len(folders) > 1 and peers:
-        bad_input("--peers belongs to the report of one folder: name one")
+    series = len(folders) == 1 and is_series(folders[0])
+    if (len(folders) > 1 or series) and peers:
+        bad_input("--peers belongs to the report of one sweep: name its folder")
     if len(folders) == 1 and out:
         bad_input("--out belongs to several folders: the report of one is written into it")
     several = len(folders) > 1
     written = (out or _new_folder()) if several else folders[0]
     try:
         with disk_full_named(written), report_extra_needed():
-            valid = _picture(folders, written) if several else conclude(written, Console(), peers)
+            if series:
+                valid = picture_of_series(written)
+            else:
+                valid = _picture(folders, written) if several else conclude(written, Console(), peers)
     except (PeersError, RowsError, FileNotFoundError) as error:
         bad_input(error)
     except DiskFull as error:
@@ -101,10 +111,25 @@ def _new_folder() -> Path:
 
 def _picture(folders: Sequence[Path], folder: Path) -> bool:
     """Several runs on one page; headline, path and one JSON line are printed. Whether all are valid."""
-    from loadtests.side_by_side.files import PAGE_FILE, make_picture
+    from loadtests.side_by_side.files import make_picture
 
-    found = make_picture(folders, folder)
+    return _pictured(make_picture(folders, folder), folder)
+
+
+def picture_of_series(folder: Path) -> bool:
+    """The same of a sweep in several precisions; not valid where one of them has no results.
+
+    Raises RowsError where none has, and ModuleNotFoundError without the packages of the extra `report`.
+    """
+    from loadtests.side_by_side.series import make_series_picture
+
+    return _pictured(make_series_picture(folder), folder)
+
+
+def _pictured(found: dict[str, Any], folder: Path) -> bool:
+    from loadtests.side_by_side.files import PAGE_FILE
+
     typer.echo(found["headline"])
     typer.echo(f"page: {folder / PAGE_FILE}")
     typer.echo(json.dumps({"path": str(folder), **found}))
-    return all(run["valid"] for run in found["runs"])
+    return not found["absent"] and all(run["valid"] for run in found["runs"])

@@ -77,14 +77,14 @@ def stack(
     from dashboards.local import PrometheusError
     from dashboards.stack import watch
     from service.front.launch import LaunchError, launched
+    from service.protocol.parent_death import owned
 
     # A supervisor's SIGTERM ends both in order, as Ctrl-C does; a shell's background job ignores SIGINT.
-    for stop in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(stop, signal.default_int_handler)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        with launched(flags(served), folder / "service.log") as url:
+        with ended_in_order(), launched(flags(served), folder / "service.log") as url:
             binary = shutil.which("prometheus")
-            code = watch(url, binary, folder, prometheus_port, scrape_seconds, typer.echo)
+            code = watch(url, binary, folder, prometheus_port, scrape_seconds, typer.echo, owned)
     except (LaunchError, PrometheusError) as error:
         bad_input(error)
     raise typer.Exit(code)

@@ -23,6 +23,7 @@ from service.cli.options import (
 )
 from service.cli.report import conclude, conclude_later, fail_without_rows, last_line
 from service.cli.signals import ended_in_order
+from service.cli.sweep_series import begin, described, go_on
 
 if TYPE_CHECKING:
     from loadtests.run.part import SweepResult
@@ -65,7 +66,7 @@ def sweep(
     if toml and not dry_run:
         bad_input("--toml shows a plan: add --dry-run")
     try:
-        chosen = chosen_plan(plan, preset, seed, modes, batch_sizes, slo)
+        chosen = chosen_plan(plan, preset, seed, modes, batch_sizes, slo, dtype)
     except ValueError as error:
         bad_input(error)
     options = {"model": model, "device": device, "dtype": dtype}
@@ -79,16 +80,22 @@ def sweep(
     if dry_run:
         _show(chosen, toml)
         return
-    if url and any(options.values()):
-        bad_input("--model, --device and --dtype belong to the service: leave them out where --url names one")
-    raise typer.Exit(_begin(url, chosen, out, options))
+    if url and (any(options.values()) or chosen.dtypes):
+        bad_input(
+            "--model, --device, --dtype and a plan's `dtypes` belong to the service: leave them out where "
+            "--url names one; sweep one of each precision, and put them on one page by `report A B C`"
+        )
+    if len(chosen.dtypes) > 1:
+        raise typer.Exit(begin(chosen, out, options))
+    raise typer.Exit(_begin(url, chosen, out, options | {"dtype": next(iter(chosen.dtypes), dtype)}))
 
 
 def _show(chosen: ChosenPlan, toml: bool) -> None:
     from loadtests.plan.plan_file import toml_of
     from loadtests.plan.presets import describe
 
-    typer.echo(toml_of(chosen.document) if toml else describe(chosen.plan), nl=not toml)
+    text = toml_of(chosen.document) if toml else describe(chosen.plan) + described(chosen)
+    typer.echo(text, nl=not toml)
 
 
 def _begin(url: str | None, chosen: ChosenPlan, out: Path | None, options: dict[str, str | None]) -> int:
@@ -125,8 +132,11 @@ def _resume(folder: Path, url: str | None, chosen: ChosenPlan | None) -> int:
     from loadtests.run.readiness import without_doubles
     from loadtests.run.rows import RowsError
     from loadtests.run.run_file import read_run
+    from loadtests.run.series_file import is_series
     from loadtests.run.sweep import resume_sweep
 
+    if is_series(folder):
+        return go_on(folder, url, chosen)
     try:
         run = read_run(folder)
     except RowsError as error:

@@ -10,6 +10,7 @@ import msgspec
 
 from loadtests.plan.cells import Plan
 from loadtests.plan.document import PlanDocument, plan_of
+from loadtests.plan.dtypes import Dtype, named_dtype
 from loadtests.plan.plan_file import read_plan_file
 from loadtests.plan.presets import overridden, preset_document
 from loadtests.plan.slo import slo_table
@@ -20,12 +21,20 @@ DEFAULT_PRESET = "quick"
 
 @dataclass(frozen=True, slots=True)
 class ChosenPlan:
-    """A plan with the document that it is made of; `overrides` are options that replaced what that said."""
+    """A plan with the document that it is made of; `overrides` are options that replaced what that said.
+
+    `dtypes`: the precisions to sweep it in, one after the other; empty: the service's default.
+    """
 
     document: PlanDocument
     plan: Plan
     overrides: dict[str, Any]
     from_file: bool
+
+    @property
+    def dtypes(self) -> list[Dtype]:
+        """Those of the document."""
+        return self.document.dtypes or []
 
 
 def chosen_plan(
@@ -35,8 +44,11 @@ def chosen_plan(
     modes: str | None,
     batch_sizes: str | None,
     slo: str | None = None,
+    dtype: str | None = None,
 ) -> ChosenPlan:
     """The plan of a file or preset with the options over it; by default, of the preset `quick`.
+
+    `dtype` takes the place of all precisions that the plan names.
 
     Raises PlanError where it cannot be run, and ValueError where an option cannot be read.
     """
@@ -46,9 +58,11 @@ def chosen_plan(
     sizes = [int(size) for size in split_list(batch_sizes) or ()]
     limits = None if slo is None else slo_table(slo)
     document = overridden(written, seed, split_list(modes), sizes or None, limits)
+    if dtype is not None and document.dtypes:
+        document = msgspec.structs.replace(document, dtypes=[named_dtype(dtype)])
     overrides = {
         name: getattr(document, name)
-        for name in ("seed", "modes", "batch_sizes")
+        for name in ("seed", "modes", "batch_sizes", "dtypes")
         if getattr(document, name) != getattr(written, name)
     }
     if document.slo is not None and document.slo != written.slo:

@@ -22,9 +22,30 @@ SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL)
 
 COMMANDS = {
     "sweep": ["sweep", "--modes=eager", "--batch-sizes=1", "--out=results"],
+    "series": ["sweep", "--plan=plan.toml", "--out=results"],
     "generate": ["generate", "x"],
     "selftest": ["selftest", "--only=parts", "--modes=eager"],
+    "peers": ["peers", "--modes=eager", "--batch-sizes=1", "--out=results"],
+    "stack": ["stack", "--modes=eager", "--batch-sizes=1", "--port=0", "--prometheus-port=0"],
 }
+
+PLAN = """\
+name = "own"
+dtypes = ["float32", "bfloat16"]
+modes = ["eager"]
+batch_sizes = [1]
+rounds = 1
+[[closed_loop]]
+"""
+
+PROMETHEUS = """\
+#!{python}
+import socket, time
+listening = socket.create_server(("127.0.0.1", 0))
+print(f'msg="Listening on" address=127.0.0.1:{{listening.getsockname()[1]}}', "Server is ready", flush=True)
+time.sleep(600)
+"""
+"""What `stack` finds on the PATH here."""
 
 SERVICE = """
 from service.front import app
@@ -40,13 +61,21 @@ def running(arguments: list[str], folder: Path) -> Iterator[subprocess.Popen[str
     engine = fake_engine_command(silent=True)
     # Services are started as `-m launchbound` in this folder: this module stands for the command line there.
     (folder / "launchbound.py").write_text(SERVICE.format(engine=engine))
+    (folder / "plan.toml").write_text(PLAN)
+    (folder / "prometheus").write_text(PROMETHEUS.format(python=sys.executable))
+    (folder / "prometheus").chmod(0o755)
+    own = {
+        "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}",
+        "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}",
+        "LAUNCHBOUND_CACHE_FOLDER": str(folder / "cache"),
+    }
     process = subprocess.Popen(
         [sys.executable, str(ROOT / "launchbound.py"), *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"},
+        env={**os.environ, **own},
     )
     try:
         yield process
@@ -62,7 +91,7 @@ def whole_service(process: subprocess.Popen[str]) -> list[int]:
 
 
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
-@pytest.mark.parametrize("command", ["sweep", "generate"])
+@pytest.mark.parametrize("command", ["sweep", "series", "generate", "peers"])
 def test_front_and_engine_end_with_the_command_that_started_them(
     command: str, number: signal.Signals, tmp_path: Path
 ) -> None:
@@ -72,6 +101,19 @@ def test_front_and_engine_end_with_the_command_that_started_them(
         process.wait(PATIENCE_SECONDS)
         until(lambda: all(gone(pid) for pid in started), "the end of front and engine")
     assert process.returncode == (-number if number == signal.SIGKILL else 130)
+
+
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+def test_service_and_prometheus_end_with_the_stack(number: signal.Signals, tmp_path: Path) -> None:
+    with running(COMMANDS["stack"], tmp_path) as process:
+        assert process.stdout is not None
+        until(lambda: "Ctrl-C" in process.stdout.readline(), "a stack that runs")  # type: ignore[union-attr]
+        started = whole_service(process)
+        assert len(started) == 3
+        process.send_signal(number)
+        process.wait(PATIENCE_SECONDS)
+        until(lambda: all(gone(pid) for pid in started), "the end of front, engine and Prometheus")
+    assert process.returncode == (-number if number == signal.SIGKILL else 0)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)

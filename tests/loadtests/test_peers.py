@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from loadtests.peers import run as running
+from loadtests.peers import session
 from loadtests.peers.bandwidth import fastest_read
 from loadtests.peers.catalogue import Rival
 from loadtests.peers.contestants import call_seconds, steps_seconds
 from loadtests.peers.installation import NotInstalled
+from loadtests.peers.plan import PeersPlan
 from loadtests.peers.process import RivalError, RivalProcess
 from loadtests.peers.reference import Reference, ReferenceRow
 from loadtests.peers.results import (
@@ -24,9 +26,10 @@ from loadtests.peers.results import (
     write_peers,
 )  # fmt: skip
 from loadtests.peers.rounds import order
-from loadtests.peers.run import PeersPlan, run_peers
+from loadtests.peers.run import run_peers
 from loadtests.peers.summary import added, service_standings, summaries
 from loadtests.peers.table import leaving, markdown
+from loadtests.report.peers_section import peers_section
 from loadtests.run.target import Target
 from tests.support import fake_service
 from tests.support.fake_service import Script, timings
@@ -152,13 +155,14 @@ def rivals(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
     status = fake_service.engine_status
     monkeypatch.setattr(fake_service, "engine_status", lambda bucket: status(bucket) | {"cpus": [core]})
-    monkeypatch.setattr(running, "RUNTIMES", tuple(Rival(name, name, "fake") for name in names))
-    monkeypatch.setattr(running, "OUTSIDE_PYTORCH", frozenset(names))
-    monkeypatch.setattr(running, "SERVERS", ())
-    monkeypatch.setattr(running, "peers_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr(session, "RUNTIMES", tuple(Rival(name, name, "fake") for name in names))
+    monkeypatch.setattr(session, "OUTSIDE_PYTORCH", frozenset(names))
+    monkeypatch.setattr(session, "SERVERS", ())
+    for module in (running, session):
+        monkeypatch.setattr(module, "peers_folder", lambda: tmp_path / "cache")
     monkeypatch.setattr(running, "make_reference", make_reference)
-    monkeypatch.setattr(running, "interpreter", interpreter)
-    monkeypatch.setattr(running, "RivalProcess", process)
+    monkeypatch.setattr(session, "interpreter", interpreter)
+    monkeypatch.setattr(session, "RivalProcess", process)
 
 
 @pytest.mark.usefixtures("rivals")
@@ -179,6 +183,41 @@ def test_every_rival_is_a_row_or_a_reason(tmp_path: Path) -> None:
     page = (tmp_path / "peers.md").read_text()
     assert "- not installed: no wheel for this Python" in page
     assert len(run.service_rows) == PLAN.rounds
+
+
+@pytest.mark.usefixtures("rivals")
+def test_every_round_is_kept_as_it_ends_and_until_the_last_the_files_say_incomplete(tmp_path: Path) -> None:
+    kept = list[tuple[dict[str, int], str | None]]()
+
+    def look(line: str) -> None:
+        if ": round 2 of" in line:
+            run = read_peers(tmp_path)
+            assert {row.round for row in run.rows} >= {0}
+            assert "**INCOMPLETE: no end is recorded" in (tmp_path / "peers.md").read_text()
+            kept.append((run.finished, run.incomplete))
+
+    with fake_service.fake_service(Script()) as url:
+        run_peers(Target(url), "tiny", PLAN, tmp_path, look)
+    first, second = kept
+    assert first[0] == {"model calls": 1}
+    assert second[0] == {"model calls": 2, "services": 1}
+    assert read_peers(tmp_path).incomplete is None
+    assert "INCOMPLETE" not in (tmp_path / "peers.md").read_text()
+
+
+@pytest.mark.usefixtures("rivals")
+def test_an_interrupted_comparison_is_kept_and_says_so(tmp_path: Path) -> None:
+    def interrupt(line: str) -> None:
+        if line.startswith("model calls: round 2"):
+            raise KeyboardInterrupt
+
+    with fake_service.fake_service(Script()) as url:
+        run = run_peers(Target(url), "tiny", PLAN, tmp_path, interrupt)
+    assert read_peers(tmp_path) == run
+    assert {row.round for row in run.rows} == {0}
+    assert run.incomplete == "INCOMPLETE: interrupted; 1 of 2 rounds of model calls finished."
+    assert f"**{run.incomplete}**" in (tmp_path / "peers.md").read_text()
+    assert peers_section(run).sentence.startswith("INCOMPLETE: interrupted")
 
 
 @pytest.mark.usefixtures("rivals")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +17,8 @@ from loadtests.peers.contestants import RuntimeCaller
 from loadtests.peers.installation import NotInstalled, interpreter
 from loadtests.peers.process import RivalError, RivalProcess
 from loadtests.peers.reference import TIE, ReferenceRow, difference, text_difference
+from tests.support.processes import descendants, gone
+from tests.support.serving import PATIENCE_SECONDS, until
 
 NEW = 4
 
@@ -79,6 +83,33 @@ def test_a_closed_rival_has_ended(tmp_path: Path) -> None:
         process.ask({"folder": "f"}, 60.0)
         assert process._process.poll() is None
     assert process._process.returncode == 0
+
+
+DRIVER = """
+import sys
+from pathlib import Path
+from loadtests.peers.process import RivalProcess
+command = [sys.executable, "-m", "tests.support.fake_rival", "starts another"]
+process = RivalProcess(command, Path(sys.argv[1]))
+print(process.ask({"folder": "f"}, 60.0)["settings"]["started"], flush=True)
+process.ask({"tokens": [[1]], "new_tokens": 1}, 600.0)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda number: number.name)
+def test_a_rival_and_what_it_has_started_end_with_a_driver_that_is_killed(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-c", DRIVER, str(tmp_path / "log")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as driver:
+        assert driver.stdout is not None
+        other = int(driver.stdout.readline())
+        started = descendants(driver.pid)
+        assert other in started
+        assert len(started) == 3
+        driver.send_signal(number)
+        driver.wait(PATIENCE_SECONDS)
+        until(lambda: all(gone(pid) for pid in started), "the end of the rival and of what it has started")
 
 
 def test_tokens_may_differ_only_where_a_tie_of_logits_explains_it() -> None:

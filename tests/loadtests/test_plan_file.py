@@ -57,6 +57,20 @@ def sweep(*options: str) -> tuple[int, str, str]:
     return shown.exit_code, shown.stdout, shown.stderr
 
 
+def test_precisions_are_named_and_each_once(tmp_path: Path) -> None:
+    head, rest = 'name = "own"\nbatch_sizes = [1]\nrounds = 8\n', "\n[[closed_loop]]\n"
+    dtypes = ["bfloat16", "float32"]
+    read = read_plan_file(written(tmp_path, f'{head}dtypes = ["bfloat16", "float32"]{rest}'))
+    assert read.dtypes == dtypes
+    assert parse_plan(toml_of(read)) == read
+    assert read_plan_file(written(tmp_path, head + rest)).dtypes is None
+    twice = refusal(tmp_path, f'{head}dtypes = ["float32", "float32"]{rest}')
+    assert "line 4: float32 is there twice" in twice
+    unknown = refusal(tmp_path, f'{head}dtypes = ["float16"]{rest}')
+    assert "line 4: `dtypes`" in unknown
+    assert "write one of float32, bfloat16, autocast-bfloat16" in unknown
+
+
 def test_every_preset_is_a_file_of_its_name_and_every_file_a_preset() -> None:
     assert {path.stem for path in PRESET_FOLDER.glob("*.toml")} == set(PRESETS)
     assert all(preset_document(preset).name == preset for preset in PRESETS)

@@ -100,7 +100,7 @@ def test_every_row_of_the_markdown_tables_has_all_columns(picture: tuple[Path, d
             tables.setdefault(number, set()).add(line.count("|"))
         else:
             number += 1
-    assert len(tables) == 1 + 3 + 3
+    assert len(tables) == 1 + 3 + 3 + 1 + 3
     assert all(len(widths) == 1 for widths in tables.values())
 
 

@@ -410,7 +410,7 @@ def test_a_mode_that_is_not_served_is_named(tmp_path: Path) -> None:
 def test_waiting_is_bounded(tmp_path: Path) -> None:
     reported: list[str] = []
     with fake_service(Script(states=["warming"])) as url, pytest.raises(TargetError, match="not ready after"):
-        readiness.wait_until_ready(Target(url), SMALL, reported.append, timeout_seconds=0.1)
+        readiness.wait_until_ready(Target(url), SMALL, reported.append, 0.1)
     assert any("compiled warming" in line for line in reported)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 
 
@@ -16,13 +17,18 @@ def main() -> None:
             if behaviour == "cannot load":
                 print(json.dumps({"error": "ValueError: an unknown architecture"}), flush=True)
                 continue
-            print(json.dumps({"settings": {"threads": 1}, "versions": {"fake": "1.0"}}), flush=True)
+            settings: dict[str, int] = {"threads": 1}
+            if behaviour == "starts another":
+                # It does not read standard input: nothing but a signal ends it.
+                command = [sys.executable, "-c", "import time; time.sleep(600)"]
+                settings["started"] = subprocess.Popen(command, stdin=subprocess.DEVNULL).pid
+            print(json.dumps({"settings": settings, "versions": {"fake": "1.0"}}), flush=True)
             continue
         answers += 1
         if behaviour == "dies" and answers > 3:
             print("a last word", file=sys.stderr)
             os._exit(3)
-        if behaviour == "silent":
+        if behaviour in ("silent", "starts another"):
             continue
         if behaviour == "garbage":
             print("not JSON", flush=True)

@@ -36,6 +36,7 @@ class Script:
     fail_after: int | None = None
     largest_bucket: int = 16
     device: str = "cpu"
+    dtype: str = "float32"
     hold: Event | None = None
     settled: list[list[dict[str, Any]]] = field(default_factory=list)
     odd_mode: str | None = None
@@ -220,9 +221,8 @@ class _Handler(BaseHTTPRequestHandler):
                 mode_status(mode, "failed" if mode == script.failed_mode else state, script.in_parity)
                 for mode in STEP_SECONDS
             ]
-            engine = (
-                engine_status(script.largest_bucket) | {"device": script.device} if state == "ready" else None
-            )
+            own = {"device": script.device, "dtype": script.dtype}
+            engine = engine_status(script.largest_bucket) | own if state == "ready" else None
             return self._reply(200, {"modes": modes, "engine": engine, "service": service_itself()})
         return self._reply(404, {"error": {"type": "not_found", "message": self.path, "param": None}})
 
