@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from random import Random
+from typing import Literal
 
 import msgspec
 
+from loadtests.plan.arrivals import Arrivals
 from loadtests.plan.prompts import PromptSet
 from service.protocol.modes import MODES
 from service.statistics.choice import MINIMUM_ROUNDS as MINIMUM_ROUNDS
@@ -16,8 +18,14 @@ BASELINE = next(iter(MODES))
 """The first mode of the ladder, `eager`: every speed-up is against it."""
 
 
-Group = tuple[int, str, int, int, float | None]
-"""Batch size, prompt set, new tokens, concurrency, load: what cells that are compared have in common."""
+Group = tuple[int, str, int, int, float | str | None]
+"""Batch size, prompt set, new tokens, concurrency, arrivals: what cells that are compared have in common.
+
+Arrivals are None in a closed loop, the load where they are Poisson's at a share of the capacity, else a name.
+"""
+
+ShareOf = Literal["capacity", "search"]
+"""Of what a load is a share: 1 / latency of warm-up, or the rate found by search that meets the SLO."""
 
 
 def mode_names() -> list[str]:
@@ -32,9 +40,10 @@ class PlanError(ValueError):
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
     """One point of a sweep.
 
-    `concurrency` requests are kept in flight (closed loop). With `load`, arrivals follow a Poisson schedule
-    instead (open loop) at that share of the mode's capacity, which is measured during warm-up. `requests` are
-    sent per visit. The control cell runs the baseline again: their difference is the noise floor.
+    `concurrency` requests are kept in flight (closed loop). With `load` or `rate`, they follow a schedule of
+    `arrivals` instead (open loop): at that share of what `share_of` says, each mode's own, or at that many
+    requests per second, the same for every mode. `requests` are sent per visit. The control cell runs the
+    baseline again: their difference is the noise floor.
     """
 
     mode: str
@@ -43,20 +52,37 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     new_tokens: int = 32
     concurrency: int = 1
     load: float | None = None
+    rate: float | None = None
+    arrivals: Arrivals = "poisson"
+    share_of: ShareOf = "capacity"
     control: bool = False
     requests: int = 3
 
     @property
+    def open_loop(self) -> bool:
+        """Whether requests are sent by a schedule, whatever the responses do."""
+        return self.load is not None or self.rate is not None
+
+    @property
     def name(self) -> str:
         """Name of the cell in rows and tables; unique within a plan."""
-        load_name = f"c={self.concurrency}" if self.load is None else f"load={self.load:g}"
-        name = f"{self.mode} b={self.batch_size} {self.prompt_set} n={self.new_tokens} {load_name}"
+        name = f"{self.mode} b={self.batch_size} {self.prompt_set} n={self.new_tokens} {self._arrivals_name}"
         return f"{name} control" if self.control else name
+
+    @property
+    def _arrivals_name(self) -> str:
+        if not self.open_loop:
+            return f"c={self.concurrency}"
+        name = f"load={self.load:g}" if self.rate is None else f"rate={self.rate:g}/s"
+        found = " of search" if self.share_of == "search" else ""
+        return name + found + (" constant" if self.arrivals == "constant" else "")
 
     @property
     def group(self) -> Group:
         """What it shares with the cells that it is compared with."""
-        return (self.batch_size, self.prompt_set, self.new_tokens, self.concurrency, self.load)
+        named = self.rate is not None or (self.arrivals, self.share_of) != ("poisson", "capacity")
+        arrivals = self._arrivals_name if named else self.load
+        return (self.batch_size, self.prompt_set, self.new_tokens, self.concurrency, arrivals)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,7 +123,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def main_groups(self) -> list[Group]:
         """The closed-loop groups that differ in batch size only from that of the first closed-loop cell."""
-        closed = [cell.group for cell in self.cells if cell.load is None]
+        closed = [cell.group for cell in self.cells if not cell.open_loop]
         return list(dict.fromkeys(group for group in closed if group[1:] == closed[0][1:]))
 
     @property

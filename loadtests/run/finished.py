@@ -2,45 +2,95 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from array import array
+from collections.abc import Iterable
 
 from loadtests.plan.cells import Cell, Plan
 from loadtests.run.decisions import Latencies, rounds
 from loadtests.run.rows import RequestRow
 
 
+class _Visit:
+    """The indexes of a visit's requests that have a row, and the latencies of those that count."""
+
+    __slots__ = ("indexes", "latencies", "unnumbered")
+
+    def __init__(self) -> None:
+        self.indexes = array("q")
+        self.latencies = array("d")
+        self.unnumbered = 0
+
+
+_EMPTY = _Visit()
+
+
 class Finished:
-    """The measured requests that have a row, failed ones too, by round and cell."""
+    """The measured requests that have a row, failed ones too: by round and cell, some bytes for each."""
 
     def __init__(self, rows: Iterable[RequestRow] = ()) -> None:
-        self._visits: dict[tuple[int, str], list[RequestRow]] = defaultdict(list)
+        self._visits: dict[tuple[int, str], _Visit] = {}
+        self.parts = set[int]()
+        """The numbers of the parts that measured something."""
+        self.requests = 0
+        self.last_sequence = -1
+        """Of all rows, warm-up's too."""
         for row in rows:
-            if row.stage == "measure":
-                self._visits[row.round, row.cell].append(row)
+            self.add(row)
 
-    def of(self, number: int, cell: Cell) -> list[RequestRow]:
-        """The rows of `cell` in round `number`."""
-        return self._visits.get((number, cell.name), [])
+    def add(self, row: RequestRow) -> None:
+        """Take in `row`; of one that was not measured its sequence number only."""
+        self.last_sequence = max(self.last_sequence, row.sequence)
+        if row.stage != "measure":
+            return
+        self.requests += 1
+        key = (row.round, row.cell)
+        visit = self._visits.get(key)
+        if visit is None:
+            visit = self._visits[key] = _Visit()
+        self.parts.add(row.part)
+        if row.index is None:  # rows of before they had an index
+            visit.unnumbered += 1
+        else:
+            visit.indexes.append(row.index)
+        if row.counts:
+            visit.latencies.append(row.latency_seconds)
 
     def missing(self, number: int, cell: Cell) -> list[int]:
         """The indexes of the requests of `cell` in round `number` that have no row."""
-        indexes = [row.index for row in self.of(number, cell)]
-        if None in indexes:  # rows of before they had an index
-            return list(range(len(indexes), cell.requests))
-        return sorted(set(range(cell.requests)).difference(indexes))
+        visit = self._visits.get((number, cell.name), _EMPTY)
+        if visit.unnumbered:
+            return list(range(len(visit.indexes) + visit.unnumbered, cell.requests))
+        return sorted(set(range(cell.requests)).difference(visit.indexes))
+
+    def latencies(self, number: int, cell: Cell) -> array[float]:
+        """Latency in seconds of each request of `cell` in round `number` that counts."""
+        return self._visits.get((number, cell.name), _EMPTY).latencies
+
+    def all_latencies(self) -> Latencies:
+        """Those of every visit."""
+        found = Latencies()
+        for (number, cell), visit in self._visits.items():
+            found.add_all(cell, number, visit.latencies)
+        return found
+
+    @property
+    def order(self) -> list[list[str]]:
+        """The names of the cells by round, in the order in which they were measured."""
+        found: dict[int, list[str]] = {}
+        for number, cell in self._visits:
+            found.setdefault(number, []).append(cell)
+        return [found[number] for number in sorted(found)]
 
 
-def first_missing(plan: Plan, rows: Sequence[RequestRow]) -> tuple[int, Cell] | None:
+def first_missing(plan: Plan, finished: Finished) -> tuple[int, Cell] | None:
     """The first round and cell that the plan owes a request; None where it was run to its end.
 
     Which rounds the plan has depends on its looks: they are taken again, from the rows.
     """
-    finished = Finished(rows)
     latencies = Latencies()
     for number, cells in rounds(plan, latencies, lambda _: None):
         for cell in cells:
             if finished.missing(number, cell):
                 return number, cell
-            latencies.add_rows(finished.of(number, cell))
+            latencies.add_all(cell.name, number, finished.latencies(number, cell))
     return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from time import monotonic
 from types import TracebackType
 
@@ -18,7 +17,6 @@ from loadtests.run.assignment import (
     RequestEnded,
     WarmupPassEnded,
 )
-from loadtests.run.rows import RequestRow
 
 LINE_SECONDS = 5.0
 """Without a terminal: at most one line per interval, and at least one per two intervals."""
@@ -63,10 +61,10 @@ class SweepProgress:
     ) -> None:
         self._bar.stop()
 
-    def already_measured(self, rows: Sequence[RequestRow]) -> None:
-        """Count the measured requests of earlier parts as done."""
-        self._earlier = sum(row.stage == "measure" for row in rows)
-        self.print_line(f"going on: {self._earlier} requests were measured before")
+    def already_measured(self, requests: int) -> None:
+        """Count the measured `requests` of earlier parts as done."""
+        self._earlier = requests
+        self.print_line(f"going on: {requests} requests were measured before")
 
     def print_line(self, text: str) -> None:
         """Print a line above the bar."""

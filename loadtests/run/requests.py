@@ -82,6 +82,7 @@ def row(
         "new_tokens": cell.new_tokens,
         "concurrency": cell.concurrency,
         "load": cell.load,
+        "rate": cell.rate,
         "request_id": request.id,
         "intended_start": clock_offset + intended,
         "start": clock_offset + response.started,

@@ -57,7 +57,9 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
 class Part(msgspec.Struct, kw_only=True):
     """One start of a sweep: the first, or one of `--resume`. A gap lies between two parts.
 
-    `ended` None: it was killed, or still runs. `floors_before` are those of POST /v1/floors where the part is
+    `ended` None: it was killed, or still runs. `ready`: when the service could serve all modes, and
+    `floors_seconds`: what taking its floors then took, before and after, with what it had left to warm up;
+    None in runs of before these were kept. `floors_before` are those of POST /v1/floors where the part is
     not the first, whose are the run's own. The canary as in RoundMachine, after warm-up and after the last
     round; None: not measured, as after a kill. `gpus`: clocks, power and throttling of each GPU meanwhile
     (`loadtests.run.gpu_watch.summary`); empty where they were not sampled.
@@ -65,8 +67,10 @@ class Part(msgspec.Struct, kw_only=True):
 
     number: int
     started: str
+    ready: str | None = None
     ended: str | None = None
     stopped_because: str | None = None
+    floors_seconds: float | None = None
     warmup_passes: int = 0
     warmup_settled: bool = False
     warmup_reason: str = ""
@@ -74,6 +78,34 @@ class Part(msgspec.Struct, kw_only=True):
     canary_after: float | None = None
     floors_before: list[dict[str, Any]] = []
     gpus: list[dict[str, Any]] = []
+
+
+class CutVisit(msgspec.Struct, frozen=True, kw_only=True):
+    """A visit past saturation that ended after `sent` requests, because its queue only grew."""
+
+    round: int
+    cell: str
+    sent: int
+    reason: str
+
+
+class SearchProbe(msgspec.Struct, frozen=True, kw_only=True):
+    """One probe of a search: `requests` at `rate` per second, of which the share `met_share` met the SLO."""
+
+    rate: float
+    requests: int
+    met_share: float
+    cut: bool
+
+
+class Search(msgspec.Struct, frozen=True, kw_only=True):
+    """The search for the highest arrival rate (requests per second) that meets the plan's SLO."""
+
+    mode: str
+    batch_size: int
+    new_tokens: int
+    probes: list[SearchProbe]
+    rate: float
 
 
 class SweepRun(msgspec.Struct, kw_only=True):
@@ -88,6 +120,7 @@ class SweepRun(msgspec.Struct, kw_only=True):
     `environment` is the machine and commit of the service, as it says itself; empty where it does not say.
     `load_tests` is the commit of the load tests' own code, with a digest of its changes. `method` is that of
     the load generator, None in folders of before it was recorded; the service's own is in `environment`.
+    `cut_visits` are those that ended early past saturation, `searches` how arrival rates were found.
     """
 
     format_version: int = FORMAT_VERSION
@@ -117,6 +150,8 @@ class SweepRun(msgspec.Struct, kw_only=True):
     overrides: dict[str, Any] = {}
     plan_from_file: bool = False
     parts: list[Part] = []
+    cut_visits: list[CutVisit] = []
+    searches: list[Search] = []
 
     def mode(self, name: str) -> dict[str, Any]:
         """The status of one mode; empty where it is unknown."""

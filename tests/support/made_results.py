@@ -85,7 +85,7 @@ def make_results(
     (folder / SCRAPES_FOLDER).mkdir()
     (folder / SCRAPES_FOLDER / "before.prom").write_text(_scrape({}))
     (folder / SCRAPES_FOLDER / "after.prom").write_text(_scrape(_counts(folder)))
-    write_validation(folder, validate_folder(folder, run, read_rows(folder)))
+    write_validation(folder, validate_folder(folder, run))
     return folder
 
 
