@@ -39,7 +39,8 @@ class Finished:
 
     def add(self, row: RequestRow) -> None:
         """Take in `row`; of one that was not measured its sequence number only."""
-        self.last_sequence = max(self.last_sequence, row.sequence)
+        if row.sequence > self.last_sequence:
+            self.last_sequence = row.sequence
         if row.stage != "measure":
             return
         self.requests += 1
