@@ -59,7 +59,9 @@ class WallTime:
         shares = {name: seconds / self.total for name, seconds in named.items()}
         shown = [f"{name} {_share(share)}" for name, share in shares.items() if share >= LEAST_SHOWN]
         since = "from the first request to the last" if self.before is None else "with the service up"
-        text = f"{_share(self.measured_share)} of {_duration(self.total)} {since}; {', '.join(shown)}"
+        text = f"{_share(self.measured_share)} of {_duration(self.total)} {since}"
+        if shown:
+            text += f"; {', '.join(shown)}"
         if self.before is not None:
             text += f". Until the service was ready: {_duration(self.before)}"
         return text
