@@ -22,7 +22,6 @@ from loadtests.run.placement import off_cores
 from loadtests.run.progress import SweepProgress
 from loadtests.run.readiness import wait_until_ready, without_doubles
 from loadtests.run.resumption import refuse_other_service
-from loadtests.run.rows import ROWS_FILE
 from loadtests.run.run_file import Part, SweepRun, write_run
 from loadtests.run.scrapes import scrape, settled_scrape
 from loadtests.run.target import Target, TargetError
@@ -66,9 +65,7 @@ class SweepPart:
     def __init__(
         self, target: Target, run: SweepRun, folder: Path, progress: SweepProgress, options: PartOptions
     ) -> None:
-        self._target = target
-        self._run = run
-        self._folder = folder
+        self._target, self._run, self._folder = target, run, folder
         self._progress = progress
         self._options = options
         self._part = Part(number=len(run.parts) + 1, started=now())
@@ -83,7 +80,7 @@ class SweepPart:
         part.ready = now()
         if part.number > 1:
             refuse_other_service(self._folder, run, document, self._target.metrics())
-            self._progress.already_measured(self._rows().finished.requests)
+            self._progress.already_measured(check_rows(self._folder).finished.requests)
         else:
             run.environment = document.get("service") or {}
             run.plan = without_doubles(document, run.plan, self._progress.print_line)
@@ -91,7 +88,7 @@ class SweepPart:
         self._begin()
         before = scrape(self._target, self._folder, "before", part.number, self._progress.print_line)
         self._measure()
-        rows = self._rows()
+        rows = check_rows(self._folder)
         self._finish(before, rows)
         if self._disk_full:
             raise DiskFull(self._folder)
@@ -184,9 +181,6 @@ class SweepPart:
         take_in_rows(run, rows.finished)
         run.ended = part.ended = now()
         write_run(self._folder, run)
-
-    def _rows(self) -> CheckedRows:
-        return check_rows(self._folder) if (self._folder / ROWS_FILE).exists() else CheckedRows()
 
     def _floors(self, when: str) -> list[dict[str, Any]]:
         """The service's floors as they are now; none, and a line that says why, where it gives none."""

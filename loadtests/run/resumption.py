@@ -15,7 +15,7 @@ from loadtests.run.rows import ROWS_FILE
 from loadtests.run.run_file import RunError, SweepRun, read_run
 from loadtests.run.scrapes import read_scrapes
 from loadtests.run.target import samples
-from loadtests.run.validation import CheckedRows, check_rows
+from loadtests.run.validation import check_rows
 
 _CODE = ("commit", "changes")
 """Of the load tests' own code: what makes rows incomparable where it differs."""
@@ -62,7 +62,7 @@ def reopen(folder: Path, load_tests: Mapping[str, Any], prompt_file: Path) -> Sw
     run = read_run(folder)
     for name in (ROWS_FILE, EVENTS_FILE):
         cut_torn_line(folder / name)
-    rows = check_rows(folder) if (folder / ROWS_FILE).exists() else CheckedRows()
+    rows = check_rows(folder)
     if not run.parts:
         raise CannotResume(f"{folder} was written before sweeps could be resumed: run the sweep again")
     recover(folder, run, rows.finished)

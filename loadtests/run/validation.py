@@ -14,7 +14,7 @@ from loadtests.run.gates.counters import Counters, Scrapes
 from loadtests.run.gates.gate import Gate as Gate
 from loadtests.run.gates.requests import Clipped, Disturbed, Errors, Queue
 from loadtests.run.gates.texts import Texts
-from loadtests.run.rows import RequestRow, each_row
+from loadtests.run.rows import ROWS_FILE, RequestRow, each_row
 from loadtests.run.run_file import SweepRun
 from loadtests.run.scrapes import read_scrapes
 
@@ -106,8 +106,8 @@ class CheckedRows:
 
 
 def check_rows(folder: Path) -> CheckedRows:
-    """Read the rows of a results folder once. Raises RowsError as `each_row`."""
-    return _checked(each_row(folder))
+    """Read the rows of a results folder once: none where no request has ended yet. Raises as `each_row`."""
+    return _checked(each_row(folder) if (folder / ROWS_FILE).exists() else ())
 
 
 def _checked(rows: Iterable[RequestRow]) -> CheckedRows:
