@@ -140,19 +140,21 @@ def test_a_queue_past_saturation_is_no_delay_of_the_client() -> None:
 
 
 @pytest.mark.parametrize(("share", "passed"), [(0.9, True), (1.1, False)])
-def test_sends_later_than_a_share_of_the_latency_without_load_fail(share: float, passed: bool) -> None:
+def test_sends_later_than_a_share_of_the_latency_without_load_are_a_warning(
+    share: float, passed: bool
+) -> None:
     delay = share * MOST_DELAY * SERVICE_SECONDS
     found = gate("schedule delay", run_of(BELOW, PAST), [*arrivals(PAST), *arrivals(BELOW, delay)])
     assert found.passed is passed
     assert BELOW.name in found.detail
-    assert not found.warning
+    assert found.warning
 
 
 def test_one_late_send_in_a_hundred_is_allowed_and_two_are_not() -> None:
     rows = arrivals(BELOW, count=200)
     late = arrivals(BELOW, delay=1.0, count=200)
     assert gate("schedule delay", run_of(BELOW), [*late[:2], *rows[2:]]).passed
-    assert gate("schedule delay", run_of(BELOW), [*late[:3], *rows[3:]]).failed
+    assert gate("schedule delay", run_of(BELOW), [*late[:3], *rows[3:]]).passed is False
 
 
 def test_the_rate_of_own_arrivals_is_checked_and_a_cut_visit_by_what_it_sent() -> None:

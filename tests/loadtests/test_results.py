@@ -232,7 +232,6 @@ def test_client_cpu_parity_rate_and_count_have_gates_of_their_own(tmp_path: Path
         "client CPU < 80%",
         "parity",
         "achieved/target rate ≥ 0.98",
-        "schedule delay",
         "client rows = server's count",
     }
 

@@ -61,7 +61,7 @@ class ScheduleDelay:
     period: C(n) = max(A(n) + d(n), C(n-1)) + S(n). So with 99 % of the delays below a bound, quantiles of the
     latency from the intended start are too high by at most the bound, at a rank that is 1 % off. The bound
     is relative to the latency without load, below which no quantile lies: latency less queue, as the median
-    of the same cell's requests.
+    of the same cell's requests. A warning: what a sweep decides from is closed-loop, and has no such delay.
     """
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class ScheduleDelay:
         known = {cell: delays for cell, delays in self._delays.items() if cell in self._unloaded}
         if not known:
             absent = "no request with its queue time succeeded" if self._delays else ABSENT
-            return Gate(name=name, passed=None, detail=absent)
+            return Gate(name=name, passed=None, detail=absent, warning=True)
         late = {cell: float(np.quantile(found, 0.99, method="inverted_cdf")) for cell, found in known.items()}
         shares = {cell: late[cell] / float(np.median(self._unloaded[cell])) for cell in known}
         worst = max(shares, key=lambda cell: shares[cell])
@@ -88,7 +88,7 @@ class ScheduleDelay:
             f"99th percentile at most {late[worst] * 1e3:.2f} ms, {shares[worst]:.1%} of the latency without "
             f"load, {MOST_DELAY:.0%} allowed ({worst})"
         )
-        return Gate(name=name, passed=shares[worst] < MOST_DELAY, detail=detail)
+        return Gate(name=name, passed=shares[worst] < MOST_DELAY, detail=detail, warning=True)
 
 
 class Rejections:
