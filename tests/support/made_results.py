@@ -123,6 +123,7 @@ def _row(
         "new_tokens": tokens,
         "concurrency": cell.concurrency,
         "load": cell.load,
+        "rate": cell.rate,
         "request_id": str(sequence),
         "intended_start": now,
         "start": now,
