@@ -47,7 +47,8 @@ class Rate:
                 spans[cell][0] += last - first
                 spans[cell][1] += last_start - first
         if not spans:
-            return Gate(name=name, passed=None, detail=ABSENT)
+            absent = "no visit has more than one request" if self._visits else ABSENT
+            return Gate(name=name, passed=None, detail=absent)
         ratios = {cell: target / actual for cell, (target, actual) in spans.items()}
         worst = min(ratios, key=lambda cell: ratios[cell])
         detail = f"lowest {ratios[worst]:.3f} ({worst})"
