@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from operator import attrgetter
+from types import SimpleNamespace
 from typing import Literal
 
 import polars as pl
 
-from loadtests.run.rows import ROWS_FILE, RowsError, read_rows
+from loadtests.run.rows import RequestRow, RowSources
 
 PARTS = ("queue", "dispatch", "kernel", "sync_wait", "other")
 """In the order in which they are stacked."""
@@ -16,54 +18,42 @@ PARTS = ("queue", "dispatch", "kernel", "sync_wait", "other")
 PhaseName = Literal["prefill", "decode"]
 PHASES: tuple[PhaseName, ...] = ("prefill", "decode")
 
-BLOCK_BYTES = 32 * 2**20
-"""So much of a file is parsed at once: a long sweep's rows are larger than the memory for them should be."""
+BLOCK_ROWS = 1000
+"""So many rows are objects at a time: few enough to stay in the processor's cache."""
 
-_NEEDED = {
-    "cell": pl.String, "round": pl.Int64, "sequence": pl.Int64, "stage": pl.String, "mode": pl.String,
-    "control": pl.Boolean, "batch_size": pl.Int64, "prompt_set": pl.String, "new_tokens": pl.Int64,
-    "concurrency": pl.Int64, "intended_start": pl.Float64, "start": pl.Float64,
-    "latency_seconds": pl.Float64, "latency_from_intended_seconds": pl.Float64, "status": pl.Int64,
+_Type = type[pl.DataType]
+
+_FIELDS: dict[str, _Type] = {
+    "cell": pl.Categorical, "round": pl.Int32, "sequence": pl.Int32, "stage": pl.Categorical,
+    "mode": pl.Categorical, "control": pl.Boolean, "batch_size": pl.Int32, "prompt_set": pl.Categorical,
+    "new_tokens": pl.Int32, "concurrency": pl.Int32, "intended_start": pl.Float64, "start": pl.Float64,
+    "latency_seconds": pl.Float64, "latency_from_intended_seconds": pl.Float64,
+    "effective_mode": pl.Categorical, "load": pl.Float64, "rate": pl.Float64, "prompt_tokens": pl.Int32,
+    "completion_tokens": pl.Int32, "padded_prompt_tokens": pl.Int32, "attended_tokens": pl.Int32,
+    "involuntary_switches": pl.Int32, "total_seconds": pl.Float64, "time_to_first_token_seconds": pl.Float64,
+    "device_span_seconds": pl.Float64, **{f"{part}_seconds": pl.Float64 for part in PARTS},
+    "ok": pl.Boolean, "rejected": pl.Boolean, "profiled": pl.Boolean, "part": pl.Int32, "steps": pl.Int32,
 }  # fmt: skip
-"""Fields that each row has."""
+"""Fields and properties of a row. Texts that repeat in most rows are categories, a tenth of their size."""
 
-_OPTIONAL = {
-    "effective_mode": pl.String, "part": pl.Int64, "load": pl.Float64, "error": pl.String,
-    "profiled": pl.Boolean,
-    "prompt_tokens": pl.Int64, "completion_tokens": pl.Int64, "padded_prompt_tokens": pl.Int64,
-    "attended_tokens": pl.Int64, "involuntary_switches": pl.Int64, "total_seconds": pl.Float64,
-    "time_to_first_token_seconds": pl.Float64, "device_span_seconds": pl.Float64,
-    **{f"{part}_seconds": pl.Float64 for part in PARTS},
-}  # fmt: skip
-
-_PHASE = {
-    "steps": pl.Int64, "wall_seconds": pl.Float64, "dispatch_seconds": pl.Float64,
+_PHASE: dict[str, _Type] = {
+    "steps": pl.Int32, "wall_seconds": pl.Float64, "dispatch_seconds": pl.Float64,
     "dispatch_low_seconds": pl.Float64, "dispatch_high_seconds": pl.Float64, "kernel_seconds": pl.Float64,
-    "sync_wait_seconds": pl.Float64, "clipped": pl.Boolean, "minor_faults": pl.Int64,
+    "sync_wait_seconds": pl.Float64, "clipped": pl.Boolean, "minor_faults": pl.Int32,
     "device_span_seconds": pl.Float64, "period_seconds": pl.Float64,
 }  # fmt: skip
+"""Fields of a phase, in columns `prefill_…` and `decode_…`."""
+_NO_PHASE = SimpleNamespace(**dict.fromkeys(_PHASE))
+"""Of a request that failed: all its columns are null."""
 
-_SOURCES = pl.Struct({"dispatch": pl.String, "kernel": pl.String})
-
-_JSON: dict[str, pl.DataType | type[pl.DataType]] = {
-    **_NEEDED,
-    **_OPTIONAL,
-    **{phase: pl.Struct(_PHASE) for phase in PHASES},
-    "sources": _SOURCES,
-}
+_SOURCES: dict[str, _Type] = {"kernel": pl.Categorical, "dispatch": pl.Categorical}
+_NO_SOURCES = RowSources()
 
 
-def read_frame(folder: Path) -> pl.DataFrame:
-    """The rows of a results folder; a phase's fields are in columns `prefill_…` and `decode_…`.
-
-    A truncated last line, as a killed sweep leaves it, is left out. Raises RowsError for a missing file or
-    any other line that is not a row, which it names.
-    """
-    try:
-        blocks = [_parsed(block, folder) for block in _blocks(folder / ROWS_FILE)]
-    except OSError as error:
-        raise RowsError(f"no rows in {folder}: {error}; name a folder that a sweep has written") from error
-    return pl.concat(blocks) if blocks else _flat(pl.DataFrame(schema=_JSON))
+def frame_of(rows: Iterable[RequestRow]) -> pl.DataFrame:
+    """The table of `rows`, which are read once and not kept."""
+    tables = list(_tables(iter(rows)))
+    return pl.concat(tables or [_table([])]).with_columns(_interval_of_measured())
 
 
 def measured(rows: pl.LazyFrame) -> pl.LazyFrame:
@@ -71,52 +61,37 @@ def measured(rows: pl.LazyFrame) -> pl.LazyFrame:
     return rows.filter((pl.col("stage") == "measure") & pl.col("ok") & ~pl.col("profiled"))
 
 
-def _blocks(path: Path) -> Iterator[bytes]:
-    """The file's whole lines, some at a time."""
-    with path.open("rb") as file:
-        rest = b""
-        while read := file.read(BLOCK_BYTES):
-            lines, newline, rest = (rest + read).rpartition(b"\n")
-            if newline:
-                yield lines + newline
+def _tables(rows: Iterator[RequestRow]) -> Iterator[pl.DataFrame]:
+    while block := list(islice(rows, BLOCK_ROWS)):
+        yield _table(block)
 
 
-def _parsed(block: bytes, folder: Path) -> pl.DataFrame:
-    """The rows of one block. What does not fit is looked for line by line, which is slow and names it."""
-    try:
-        frame = pl.read_ndjson(block, schema=_JSON)
-        broken = frame.height != block.count(b"\n") or sum(
-            frame.select(pl.col(_NEEDED.keys()).null_count()).row(0)
-        )
-    except pl.exceptions.PolarsError as error:
-        read_rows(folder)
-        raise RowsError(f"{folder / ROWS_FILE} cannot be read: {error}") from error
-    if broken:
-        read_rows(folder)
-        raise RowsError(f"{folder / ROWS_FILE} has lines that are no rows: sweep again")
-    return _flat(frame)
+def _table(rows: Sequence[RequestRow]) -> pl.DataFrame:
+    sources = [row.sources or _NO_SOURCES for row in rows]
+    columns = _columns(rows, _FIELDS)
+    columns += _columns(sources, _SOURCES, suffix="_source")
+    for name in PHASES:
+        phases = [getattr(row, name) or _NO_PHASE for row in rows]
+        columns += _columns(phases, _PHASE, prefix=f"{name}_")
+    return pl.DataFrame(columns)
 
 
-def _flat(frame: pl.DataFrame) -> pl.DataFrame:
-    """The columns of the table; texts that repeat in most rows are categories, a tenth of their size."""
-    measured = pl.col("sources").struct["dispatch"] == "measured"
-    flat = frame.select(
-        pl.col([*_NEEDED, *_OPTIONAL]).exclude("status", "error", "profiled", "part"),
-        ((pl.col("status") == 200) & pl.col("error").is_null()).alias("ok"),
-        pl.col("profiled").fill_null(False),
-        pl.col("part").fill_null(1),
-        pl.sum_horizontal(pl.col(phase).struct["steps"] for phase in PHASES).alias("steps"),
-        pl.col("sources").struct["kernel"].alias("kernel_source"),
-        pl.col("sources").struct["dispatch"].alias("dispatch_source"),
-        *[_of_phase(phase, field, measured) for phase in PHASES for field in _PHASE],
-    )
-    return flat.with_columns(pl.col(pl.String).cast(pl.Categorical), pl.col(pl.Int64).cast(pl.Int32))
+def _columns(
+    objects: Sequence[object], kinds: dict[str, _Type], prefix: str = "", suffix: str = ""
+) -> list[pl.Series]:
+    """One column per attribute in `kinds`; all attributes of an object are got at once, which is fast."""
+    values = zip(*map(attrgetter(*kinds), objects), strict=True) if objects else [()] * len(kinds)
+    return [
+        pl.Series(f"{prefix}{name}{suffix}", found, kind)
+        for (name, kind), found in zip(kinds.items(), values, strict=True)
+    ]
 
 
-def _of_phase(phase: PhaseName, field: str, measured: pl.Expr) -> pl.Expr:
-    """One field of a phase; measured dispatch is its own interval, an estimated one has that of its row."""
-    values = pl.col(phase).struct
-    found = values[field]
-    if field in ("dispatch_low_seconds", "dispatch_high_seconds"):
-        found = pl.when(measured).then(values["dispatch_seconds"]).otherwise(found)
-    return found.alias(f"{phase}_{field}")
+def _interval_of_measured() -> list[pl.Expr]:
+    """Measured dispatch is its own interval; an estimated one has that of its row."""
+    measured = pl.col("dispatch_source") == "measured"
+    return [
+        pl.when(measured).then(f"{phase}_dispatch_seconds").otherwise(column).alias(column)
+        for phase in PHASES
+        for column in (f"{phase}_dispatch_low_seconds", f"{phase}_dispatch_high_seconds")
+    ]

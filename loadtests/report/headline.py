@@ -10,6 +10,7 @@ from loadtests.report import wording
 from loadtests.report.proof import proof
 from loadtests.report.summaries import Verdict
 from loadtests.report.verdict import Findings
+from loadtests.report.wall_time import wall_time
 
 
 def headline(findings: Findings) -> dict[str, Any]:
@@ -19,6 +20,7 @@ def headline(findings: Findings) -> dict[str, Any]:
         "text": wording.headline(findings),
         "valid": not findings.results.failed_gates,
         "failed_gates": [gate.name for gate in findings.results.failed_gates],
+        "measured_share": wall_time(findings.results).measured_share,
         "split_proved": proof(findings).proved,
         "crossover_batch": crossing.typical.batch if crossing.typical.where == "at" else None,
         "batches": [_batch(verdict) for verdict in findings.main],

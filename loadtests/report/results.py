@@ -8,11 +8,11 @@ from pathlib import Path
 
 import polars as pl
 
-from loadtests.report.frame import PARTS, PHASES, measured, read_frame
+from loadtests.report.frame import PARTS, PHASES, frame_of, measured
 from loadtests.run.history import recover
-from loadtests.run.rows import RowsError, read_rows
+from loadtests.run.rows import RowsError, each_row
 from loadtests.run.run_file import SweepRun, read_run
-from loadtests.run.validation import Gate, validate_folder
+from loadtests.run.validation import CheckedRows, Gate
 
 _LATENCY = (
     pl.when(pl.col("load").is_null()).then("latency_seconds").otherwise("latency_from_intended_seconds")
@@ -122,6 +122,12 @@ class Results:
         )
         return sums.with_columns(pl.col("cell").cast(pl.String)).collect()
 
+    def phases_by_cell(self) -> dict[str, pl.DataFrame]:
+        """By cell the rows that count, with the columns of both phases; a copy of these columns."""
+        phases = [pl.col(f"^{phase}_.*$") for phase in PHASES]
+        found = self.measured.select("cell", "round", "effective_mode", *phases).collect()
+        return {str(name): rows for (name,), rows in found.partition_by("cell", as_dict=True).items()}
+
     def medians(self, cell: str, column: str = "latency_seconds") -> dict[int, float]:
         """`column` of `rounds` by round."""
         mine = self.rounds.filter(pl.col("cell") == cell)
@@ -132,11 +138,10 @@ def read_results(folder: Path | str) -> Results:
     """Everything in a results folder, its gates checked anew. Raises RunError, RowsError or ResultsError."""
     folder = Path(folder)
     run = read_run(folder)
-    rows = read_rows(folder)
-    recover(folder, run, rows)
-    gates = tuple(validate_folder(folder, run, rows))
-    del rows  # of a long sweep they are larger than the table of them
-    results = Results(folder, run, gates, read_frame(folder))
+    rows = CheckedRows()
+    table = frame_of(rows.passing(each_row(folder)))
+    recover(folder, run, rows.finished)
+    results = Results(folder, run, tuple(rows.gates_of(folder, run)), table)
     if not results.measured.select(pl.len()).collect().item():
         raise ResultsError(f"{folder} holds no measured request that succeeded: run the sweep again")
     return results

@@ -33,7 +33,8 @@ class Findings:
     @cached_property
     def summaries(self) -> list[Summary]:
         """One per measured cell, in the plan's order."""
-        return [self._summary(cell) for cell in self._cells]
+        phases = self.results.phases_by_cell()
+        return [self._summary(cell, phases[cell.name]) for cell in self._cells]
 
     @cached_property
     def verdicts(self) -> list[Verdict]:
@@ -89,9 +90,8 @@ class Findings:
         medians = self.results.medians(reference.name), self.results.medians(cell.name)
         return compare(*medians, self.confidence) if medians[0].keys() & medians[1].keys() else None
 
-    def _summary(self, cell: Cell) -> Summary:
+    def _summary(self, cell: Cell, rows: pl.DataFrame) -> Summary:
         means = self.results.cells.row(by_predicate=pl.col("cell") == cell.name, named=True)
-        rows = self.results.measured.filter(pl.col("cell") == cell.name).collect()
         group = cell.group
         first_tokens = self.results.medians(cell.name, "time_to_first_token_seconds")
         return Summary(

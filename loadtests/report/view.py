@@ -19,6 +19,7 @@ from loadtests.report.roofline_section import roofline_section
 from loadtests.report.surroundings import environment, mode_status, reproduce, subject
 from loadtests.report.tables import table
 from loadtests.report.verdict import PLAIN, Findings
+from loadtests.report.wall_time import wall_time
 from service.statistics.choice import EQUIVALENT
 
 
@@ -47,7 +48,7 @@ def view(findings: Findings, peers: PeersRun | None = None) -> dict[str, Any]:
         "roofline": roofline_section(findings),
         "floor_changes": floor_changes(findings),
         "modes": [mode_status(run, mode) for mode in run.plan.modes],
-        "environment": list(environment(run)),
+        "environment": [*environment(run), ("measured requests", wall_time(results).text)],
         "reproduce": reproduce(run),
         "device": results.device,
         "upper_estimate": findings.upper_estimate,

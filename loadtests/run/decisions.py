@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import zip_longest
 from statistics import median
 
 from loadtests.plan.cells import Cell, Group, Plan, order
 from loadtests.run.assignment import LookEnded
-from loadtests.run.rows import RequestRow
 from loadtests.run.run_file import Look
 from service.statistics.choice import decided
 
@@ -25,24 +25,16 @@ class Latencies:
     """Latencies of measured requests, and their median by cell and round."""
 
     def __init__(self) -> None:
-        self._seconds: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+        self._seconds: dict[str, dict[int, array[float]]] = defaultdict(dict)
 
-    @classmethod
-    def of(cls, rows: Iterable[RequestRow]) -> Latencies:
-        """Those of the rows that count."""
-        found = cls()
-        found.add_rows(rows)
-        return found
-
-    def add_rows(self, rows: Iterable[RequestRow]) -> None:
-        """Take in those of `rows` that count."""
-        for row in rows:
-            if row.counts:
-                self.add(row.cell, row.round, row.latency_seconds)
+    def add_all(self, cell: str, number: int, latencies_seconds: Sequence[float]) -> None:
+        """Take in successful requests of round `number`; where there are none, the round stays absent."""
+        if latencies_seconds:
+            self._seconds[cell].setdefault(number, array("d")).extend(latencies_seconds)
 
     def add(self, cell: str, number: int, latency_seconds: float) -> None:
         """Take in one successful request of round `number`."""
-        self._seconds[cell][number].append(latency_seconds)
+        self._seconds[cell].setdefault(number, array("d")).append(latency_seconds)
 
     def medians(self, cell: str) -> dict[int, float]:
         """Median latency of `cell` by round."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Set
 from pathlib import Path
 
 from loadtests.run.assignment import (
@@ -17,8 +17,8 @@ from loadtests.run.assignment import (
     WarmupPassEnded,
 )
 from loadtests.run.events_file import read_events
+from loadtests.run.finished import Finished
 from loadtests.run.gpu_watch import clocks_file, summary
-from loadtests.run.rows import RequestRow
 from loadtests.run.run_file import Client, Part, SweepRun
 
 KILLED = "no end is recorded: it is still running, was killed, or the machine went down"
@@ -51,10 +51,10 @@ def record(run: SweepRun, part: Part, event: KeptEvent) -> None:
             part.stopped_because = aborted
 
 
-def take_in_rows(run: SweepRun, rows: Sequence[RequestRow]) -> None:
+def take_in_rows(run: SweepRun, finished: Finished) -> None:
     """Set what follows from a run's rows: its order, and how warm-up ended."""
-    run.order = order_run(rows)
-    _warmed(run, {row.part for row in rows if row.stage == "measure"})
+    run.order = finished.order
+    _warmed(run, finished.parts)
 
 
 def _warmed(run: SweepRun, measured: Set[int]) -> None:
@@ -83,16 +83,7 @@ def _cpu_share(run: SweepRun) -> float | None:
     return sum(cpu for cpu, _ in known) / sum(seconds for _, seconds in known) if known else None
 
 
-def order_run(rows: Sequence[RequestRow]) -> list[list[str]]:
-    """The names of the cells by round, in the order in which they were measured."""
-    rounds: dict[int, dict[str, None]] = {}
-    for row in rows:
-        if row.stage == "measure":
-            rounds.setdefault(row.round, {}).setdefault(row.cell)
-    return [list(rounds[number]) for number in sorted(rounds)]
-
-
-def recover(folder: Path, run: SweepRun, rows: Sequence[RequestRow]) -> None:
+def recover(folder: Path, run: SweepRun, finished: Finished) -> None:
     """Complete a `run.json` that a killed sweep left as it was at its start, from events and rows.
 
     A run that ended in order is left as it is, and so is one of before there were parts. Raises RowsError for
@@ -110,5 +101,5 @@ def recover(folder: Path, run: SweepRun, rows: Sequence[RequestRow]) -> None:
         if part.ended is None and part.stopped_because is None:
             part.stopped_because = KILLED
             part.gpus = summary(clocks_file(folder, part.number))
-    take_in_rows(run, rows)
+    take_in_rows(run, finished)
     run.stopped_because = run.parts[-1].stopped_because

@@ -35,10 +35,10 @@ from loadtests.run.assignment import (
 from loadtests.run.decisions import Latencies, rounds
 from loadtests.run.disk import is_full
 from loadtests.run.exporter import Exporter
-from loadtests.run.finished import Finished, first_missing
+from loadtests.run.finished import Finished, Owed, first_missing
 from loadtests.run.machine import Canary, cpu_times, steal_share
 from loadtests.run.placement import off_cores
-from loadtests.run.rows import RequestRow, RowWriter, read_rows
+from loadtests.run.rows import RowWriter, each_row
 from loadtests.run.run_file import RoundMachine
 from loadtests.run.target import Target, compile_counters
 from loadtests.run.visits import Abort, Visits
@@ -52,17 +52,15 @@ def emit(event: GeneratorEvent) -> None:
 
 
 class LoadGenerator:
-    """Warms the service up, then visits every cell in every round; leaves out what `rows` says was sent."""
+    """Warms the service up, then visits every cell in every round; leaves out what is `finished`."""
 
-    def __init__(
-        self, assignment: Assignment, visits: Visits, target: Target, rows: list[RequestRow]
-    ) -> None:
+    def __init__(self, assignment: Assignment, visits: Visits, target: Target, finished: Finished) -> None:
         self._assignment = assignment
         self._plan = assignment.plan
         self._visits = visits
         self._target = target
-        self._rows = rows
-        self._finished = Finished(rows, assignment.cut_visits, assignment.searches)
+        self._finished = finished
+        self._owed = Owed(assignment.cut_visits, assignment.searches)
         self._warmup = WarmUp(self._plan.warmup_passes_least, self._plan.warmup_passes_most)
         self._canary = Canary(assignment.canary_bytes)
         self._latencies = Latencies()
@@ -71,8 +69,7 @@ class LoadGenerator:
 
     def run(self) -> GeneratorFinished:
         """Run what the plan still owes. Rows written before an abort are kept."""
-        cut, searches = self._assignment.cut_visits, self._assignment.searches
-        if first_missing(self._plan, self._rows, cut, searches) is None:
+        if first_missing(self._plan, self._finished, self._owed) is None:
             return GeneratorFinished(None)
         aborted, disk_full = None, False
         try:
@@ -80,7 +77,7 @@ class LoadGenerator:
             self._rates = self._arrival_rates.settled()
             emit(MeasuringBegan(self._rates, self._canary.bytes_per_second()))
             for number, cells in rounds(self._plan, self._latencies, emit):
-                if any(self._finished.missing(number, cell) for cell in cells):
+                if any(self._missing(number, cell) for cell in cells):
                     self._measured_round(number, cells)
                 else:
                     self._take_in(number, cells)
@@ -137,17 +134,20 @@ class LoadGenerator:
 
     def _visit(self, number: int, cell: Cell) -> None:
         self._take_in(number, [cell])
-        missing, rate = self._finished.missing(number, cell), self._rates.get(cell.name)
+        missing, rate = self._missing(number, cell), self._rates.get(cell.name)
         if not missing or (cell.open_loop and rate is None):  # None: its search found no rate
             return
         for row in self._visits.measured(cell, number, missing, rate):
             if row["error"] is None and not row.get("profiled"):
                 self._latencies.add(cell.name, number, row["latency_seconds"])
 
+    def _missing(self, number: int, cell: Cell) -> list[int]:
+        return self._finished.missing(number, cell, self._owed.requests(number, cell))
+
     def _take_in(self, number: int, cells: list[Cell]) -> None:
         """Have the looks know the rows of an earlier part."""
         for cell in cells:
-            self._latencies.add_rows(self._finished.of(number, cell))
+            self._latencies.add_all(cell.name, number, self._finished.latencies(number, cell))
 
 
 def _cpu_seconds() -> float:
@@ -174,12 +174,11 @@ def _run(assignment: Assignment, cpus: list[int]) -> GeneratorFinished:
     exporter.users.set_function(lambda: client.users)
     emit(GeneratorStarted(cpus, note))
     folder = Path(assignment.folder)
-    earlier = read_rows(folder) if assignment.part > 1 else []
+    finished = Finished(each_row(folder) if assignment.part > 1 else ())
     try:
         with RowWriter(folder) as rows:
-            first = 1 + max((row.sequence for row in earlier), default=-1)
-            visits = Visits(assignment, client, rows, exporter, emit, first)
-            return LoadGenerator(assignment, visits, target, earlier).run()
+            visits = Visits(assignment, client, rows, exporter, emit, 1 + finished.last_sequence)
+            return LoadGenerator(assignment, visits, target, finished).run()
     finally:
         client.close()
 

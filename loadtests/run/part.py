@@ -6,6 +6,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from loadtests.run.assignment import Assignment, GeneratorFinished, RequestEnded
@@ -21,11 +22,10 @@ from loadtests.run.placement import off_cores
 from loadtests.run.progress import SweepProgress
 from loadtests.run.readiness import wait_until_ready, without_doubles
 from loadtests.run.resumption import refuse_other_service
-from loadtests.run.rows import ROWS_FILE, RequestRow, read_rows
 from loadtests.run.run_file import INTERRUPTED, Part, SweepRun, write_run
 from loadtests.run.scrapes import scrape, settled_scrape
 from loadtests.run.target import Target, TargetError
-from loadtests.run.validation import Gate, validate_folder, write_validation
+from loadtests.run.validation import CheckedRows, Gate, check_rows, write_validation
 
 LOAD_GENERATOR_LOG = "load_generator.log"
 
@@ -77,9 +77,10 @@ class SweepPart:
         document = wait_until_ready(
             self._target, run.plan, self._progress.waiting, self._options.without_progress_seconds
         )
+        part.ready = now()
         if part.number > 1:
             refuse_other_service(self._folder, run, document, self._target.metrics())
-            self._progress.already_measured(run, self._rows())
+            self._progress.already_measured(run, check_rows(self._folder).finished.requests)
         else:
             run.environment = document.get("service") or {}
             run.plan = without_doubles(document, run.plan, self._progress.print_line)
@@ -87,10 +88,11 @@ class SweepPart:
         self._begin()
         before = scrape(self._target, self._folder, "before", part.number, self._progress.print_line)
         self._measure()
-        self._finish(before)
+        rows = check_rows(self._folder)
+        self._finish(before, rows)
         if self._disk_full:
             raise DiskFull(self._folder)
-        gates = validate_folder(self._folder, run, self._rows())
+        gates = rows.gates_of(self._folder, run)
         write_validation(self._folder, gates)
         return SweepResult(self._folder, run, tuple(gates))
 
@@ -162,13 +164,12 @@ class SweepPart:
             self._progress.print_line(f"no clocks of the GPU during the sweep: {why}")
         return command
 
-    def _finish(self, before: str | None) -> None:
+    def _finish(self, before: str | None, rows: CheckedRows) -> None:
         """Scrape once the server has counted all requests, read its modes again, and write `run.json`."""
-        run, part, rows = self._run, self._part, self._rows()
+        run, part = self._run, self._part
         note = self._progress.print_line
-        mine = sum(row.part == part.number for row in rows)
-        settled_scrape(self._target, self._folder, before, mine, part.number, note)
-        run.complete = part.stopped_because is None and is_whole(run, rows)
+        settled_scrape(self._target, self._folder, before, rows.sent(part.number), part.number, note)
+        run.complete = part.stopped_because is None and is_whole(run, rows.finished)
         run.stopped_because = part.stopped_because
         part.gpus = summary(clocks_file(self._folder, part.number))
         if run.complete:
@@ -179,20 +180,20 @@ class SweepPart:
             run.modes = document["modes"]
         except TargetError as error:
             note(f"the service is unreachable after the sweep: {error}")
-        take_in_rows(run, rows)
+        take_in_rows(run, rows.finished)
         run.ended = part.ended = now()
         write_run(self._folder, run)
 
-    def _rows(self) -> list[RequestRow]:
-        return read_rows(self._folder) if (self._folder / ROWS_FILE).exists() else []
-
     def _floors(self, when: str) -> list[dict[str, Any]]:
         """The service's floors as they are now; none, and a line that says why, where it gives none."""
+        began = perf_counter()
         try:
             return read_floors(self._target)
         except TargetError as error:
             self._progress.print_line(f"no floors {when}: {error}")
             return []
+        finally:
+            self._part.floors_seconds = (self._part.floors_seconds or 0.0) + perf_counter() - began
 
 
 def now() -> str:

@@ -20,9 +20,8 @@ from loadtests.run.assignment import (
     VisitCut,
     WarmupPassEnded,
 )
-from loadtests.run.finished import Finished
+from loadtests.run.finished import Owed
 from loadtests.run.open_loop import CutVisit, Search
-from loadtests.run.rows import RequestRow
 from loadtests.run.run_file import SweepRun
 
 LINE_SECONDS = 5.0
@@ -69,11 +68,11 @@ class SweepProgress:
     ) -> None:
         self._bar.stop()
 
-    def already_measured(self, run: SweepRun, rows: Sequence[RequestRow]) -> None:
-        """Count the measured requests of earlier parts as done, and leave out what is not owed."""
-        self._earlier = sum(row.stage == "measure" for row in rows)
+    def already_measured(self, run: SweepRun, requests: int) -> None:
+        """Count the measured `requests` of earlier parts as done, and leave out what `run` does not owe."""
+        self._earlier = requests
         self._leave_out(run.cut_visits, run.searches)
-        self.print_line(f"going on: {self._earlier} requests were measured before")
+        self.print_line(f"going on: {requests} requests were measured before")
 
     def print_line(self, text: str) -> None:
         """Print a line above the bar."""
@@ -132,10 +131,10 @@ class SweepProgress:
 
     def _leave_out(self, cut_visits: Sequence[CutVisit] = (), searches: Sequence[Search] = ()) -> None:
         """Plan no request that these make the sweep not owe."""
-        finished = Finished((), cut_visits, searches)
+        owed = Owed(cut_visits, searches)
         rounds = range(1, self._plan.rounds + 1)
         for cell in self._plan.cells:
-            self._planned -= sum(cell.requests - finished.owed(number, cell) for number in rounds)
+            self._planned -= sum(cell.requests - owed.requests(number, cell) for number in rounds)
 
     def _line(self, event: RequestEnded) -> str:
         errors = f", {self._errors} failed" if self._errors else ""

@@ -11,10 +11,11 @@ from loadtests.run.events_file import EVENTS_FILE
 from loadtests.run.finished import is_whole
 from loadtests.run.history import recover
 from loadtests.run.lines import cut_torn_line
-from loadtests.run.rows import ROWS_FILE, read_rows
+from loadtests.run.rows import ROWS_FILE
 from loadtests.run.run_file import RunError, SweepRun, read_run
 from loadtests.run.scrapes import read_scrapes
 from loadtests.run.target import samples
+from loadtests.run.validation import check_rows
 
 _CODE = ("commit", "changes")
 """Of the load tests' own code: what makes rows incomparable where it differs."""
@@ -61,15 +62,15 @@ def reopen(folder: Path, load_tests: Mapping[str, Any], prompt_file: Path) -> Sw
     run = read_run(folder)
     for name in (ROWS_FILE, EVENTS_FILE):
         cut_torn_line(folder / name)
-    rows = read_rows(folder) if (folder / ROWS_FILE).exists() else []
+    rows = check_rows(folder)
     if not run.parts:
         raise CannotResume(f"{folder} was written before sweeps could be resumed: run the sweep again")
-    recover(folder, run, rows)
-    if run.complete and is_whole(run, rows):
+    recover(folder, run, rows.finished)
+    if run.complete and is_whole(run, rows.finished):
         raise CannotResume(
             f"{folder} is complete: nothing is left to measure, `launchbound report {folder}` reports it"
         )
-    if failed := sum(not (row.ok or row.rejected) for row in rows):
+    if failed := rows.errors.failed:
         raise CannotResume(
             f"{failed} requests of {folder} failed, so that it can never be valid: run the sweep again"
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -12,6 +12,8 @@ import msgspec
 from loadtests.run.lines import append_line
 
 ROWS_FILE = "requests.jsonl"
+READ_BYTES = 2**20
+"""Read at once: a line has about 2 KB, and the default buffer 8."""
 
 Stage = Literal["warmup", "search", "measure"]
 
@@ -19,14 +21,15 @@ REJECTED = 429
 """The status of a request that the service's queue has no place for."""
 
 
-class RowPhase(msgspec.Struct, frozen=True, kw_only=True):
+class RowPhase(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Timings of one phase of a request (its prefill or its decode), summed over the phase's steps.
 
     Keys and values are those of `timings.prefill` and `timings.decode` in the response, as far as reports
     use them; None where the device does not measure a part. `dispatch_low_seconds` and
     `dispatch_high_seconds` are the interval of an estimated dispatch. `clipped`: the estimate was longer than
-    the phase, and was cut to it. `minor_faults` are page faults of the engine's thread. `period_seconds` is
-    all the time of the phase, the engine's own work between steps included.
+    the phase, and was cut to it; None in folders of before it was recorded. `minor_faults` are page faults of
+    the engine's thread. `period_seconds` is all the time of the phase, the engine's own work between steps
+    included.
     """
 
     steps: int = 0
@@ -37,25 +40,25 @@ class RowPhase(msgspec.Struct, frozen=True, kw_only=True):
     sync_wait_seconds: float | None = None
     dispatch_low_seconds: float | None = None
     dispatch_high_seconds: float | None = None
-    clipped: bool = False
+    clipped: bool | None = None
     minor_faults: int | None = None
     period_seconds: float | None = None
 
 
-class RowSources(msgspec.Struct, frozen=True, kw_only=True):
+class RowSources(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How dispatch and kernel times were obtained: `measured`, `calibrated`, `residual`, …"""
 
     dispatch: str | None = None
     kernel: str | None = None
 
 
-class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
+class RequestRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One request. Instants are Unix seconds; `status` 0: there was no response.
 
     `index` counts the requests of one visit: requests of one round with the same index, batch size and prompt
-    set have the same prompts. `load` and `rate` as in `Cell`, of open-loop cells. The second block has the
-    response's timings under their own names, absent where the request failed. Files hold more fields than
-    these: all others of `timings` are kept unchanged.
+    set have the same prompts. `load` or `rate` is that of an open-loop cell; stage "search" was sent to find
+    a rate, and is in no statistic. The second block has the response's timings under their own names, absent
+    where the request failed. Files hold more fields than these: all others of `timings` are kept unchanged.
     `padded_prompt_tokens` are the tokens per row that prefill computed, padding included; `attended_tokens`
     the cache positions that attention read in the last step. `text_digest` identifies the completions' texts.
     `profiled`: it ran under the profiler, which slows it down, and counts in no statistic. `part` is the
@@ -111,28 +114,27 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
         return self.status == 200 and self.error is None
 
     @property
-    def rejected(self) -> bool:
-        """Whether the service's bounded queue refused it: past saturation an answer, no error of the sweep.
-
-        Warm-up has one request in flight: what is refused then is an error.
-        """
-        open_loop = self.load is not None or self.rate is not None
-        return self.status == REJECTED and open_loop and self.stage != "warmup"
-
-    @property
     def counts(self) -> bool:
         """Whether it counts in statistics: measured, successful, and not slowed down by the profiler."""
         return self.ok and self.stage == "measure" and not self.profiled
 
     @property
-    def kernel_source(self) -> str | None:
-        """How its kernel time was obtained."""
-        return self.sources.kernel if self.sources else None
+    def open_loop(self) -> bool:
+        """Whether its cell's requests are sent by a schedule, whatever the responses do."""
+        return self.load is not None or self.rate is not None
+
+    @property
+    def rejected(self) -> bool:
+        """Whether the service's bounded queue refused it (429) in an open loop, as it does past saturation.
+
+        During warm-up requests are sent one at a time: there a refusal is an error.
+        """
+        return self.status == REJECTED and self.open_loop and self.stage != "warmup"
 
     @property
     def steps(self) -> int:
         """Steps of both phases."""
-        return sum(phase.steps for phase in (self.prefill, self.decode) if phase)
+        return (self.prefill.steps if self.prefill else 0) + (self.decode.steps if self.decode else 0)
 
 
 class RowWriter:
@@ -163,26 +165,27 @@ class RowsError(ValueError):
 
 
 def read_rows(folder: Path) -> list[RequestRow]:
-    """All rows of a results folder, in the order in which the requests ended.
+    """All rows of a results folder, as `each_row`: of a long sweep they take gigabytes."""
+    return list(each_row(folder))
 
-    A truncated last line, as a killed sweep leaves it, is left out. Raises RowsError for a missing
-    file or any other line that is not a row.
+
+def each_row(folder: Path) -> Iterator[RequestRow]:
+    """The rows of a results folder one by one, in the order in which the requests ended.
+
+    A truncated last line, as a killed sweep leaves it, is left out. Raises RowsError, while it is iterated,
+    for a missing file or any other line that is not a row.
     """
     path = folder / ROWS_FILE
+    decode = msgspec.json.Decoder(RequestRow).decode
+    number = 1
     try:
-        with path.open("rb") as file:
-            return list(_decoded(file, path))
+        with path.open("rb", buffering=READ_BYTES) as file:
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return
+                yield decode(line)
+                number += 1
+    except msgspec.DecodeError as error:
+        raise RowsError(f"{path}, line {number}: {error}") from error
     except OSError as error:
         raise RowsError(f"no rows in {folder}: {error}; name a folder that a sweep has written") from error
-
-
-def _decoded(file: Iterable[bytes], path: Path) -> Iterator[RequestRow]:
-    """Line by line: the lines of a long sweep are larger than its rows."""
-    decoder = msgspec.json.Decoder(RequestRow)
-    for number, line in enumerate(file, start=1):
-        if not line.endswith(b"\n"):
-            return
-        try:
-            yield decoder.decode(line)
-        except msgspec.DecodeError as error:
-            raise RowsError(f"{path}, line {number}: {error}") from error

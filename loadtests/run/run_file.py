@@ -63,7 +63,9 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
 class Part(msgspec.Struct, kw_only=True):
     """One start of a sweep: the first, or one of `--resume`. A gap lies between two parts.
 
-    `ended` None: it was killed, or still runs. `floors_before` are those of POST /v1/floors where the part is
+    `ended` None: it was killed, or still runs. `ready`: when the service could serve all modes, and
+    `floors_seconds`: what taking its floors then took, before and after, with what it had left to warm up;
+    None in runs of before these were kept. `floors_before` are those of POST /v1/floors where the part is
     not the first, whose are the run's own. The canary as in RoundMachine, after warm-up and after the last
     round; None: not measured, as after a kill. `gpus`: clocks, power and throttling of each GPU meanwhile
     (`loadtests.run.gpu_watch.summary`); empty where they were not sampled.
@@ -71,8 +73,10 @@ class Part(msgspec.Struct, kw_only=True):
 
     number: int
     started: str
+    ready: str | None = None
     ended: str | None = None
     stopped_because: str | None = None
+    floors_seconds: float | None = None
     warmup_passes: int = 0
     warmup_settled: bool = False
     warmup_reason: str = ""

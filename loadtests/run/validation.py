@@ -2,54 +2,135 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
-from loadtests.run.gates import modes, requests
+from loadtests.run.finished import Finished
+from loadtests.run.gates import modes, open_loop
 from loadtests.run.gates import run as of_run
+from loadtests.run.gates.counters import Counters, Scrapes
 from loadtests.run.gates.gate import Gate as Gate
-from loadtests.run.gates.requests import Scrapes
-from loadtests.run.rows import RequestRow
+from loadtests.run.gates.requests import Clipped, Disturbed, Errors, Queue
+from loadtests.run.gates.texts import Texts
+from loadtests.run.rows import ROWS_FILE, RequestRow, each_row
 from loadtests.run.run_file import SweepRun
 from loadtests.run.scrapes import read_scrapes
 
 VALIDATION_FILE = "validation.json"
 
 
+class CheckedRows:
+    """What gates and the run's history keep of rows that pass by once: at most some 50 bytes of each."""
+
+    def __init__(self) -> None:
+        self.finished = Finished()
+        self.errors = Errors()
+        self._counters = Counters()
+        self._gaps = of_run.Gaps()
+        self._fallbacks = modes.Fallbacks()
+        self._rate = open_loop.Rate()
+        self._delay = open_loop.ScheduleDelay()
+        self._rejections = open_loop.Rejections()
+        self._texts = Texts()
+        self._disturbed = Disturbed()
+        self._queue = Queue()
+        self._clipped = Clipped()
+        of_all = (self.finished, self.errors, self._counters, self._gaps, self._fallbacks)
+        of_open_loop = (self._rate, self._delay, self._rejections)
+        of_counted = (self._texts, self._disturbed, self._queue, self._clipped)
+        self._add_any = [one.add for one in of_all]
+        self._add_open_loop = [one.add for one in of_open_loop]
+        self._add_counted = [one.add for one in of_counted]
+
+    def passing(self, rows: Iterable[RequestRow]) -> Iterator[RequestRow]:
+        """`rows` as they are, each taken in as it passes."""
+        for row in rows:
+            self.add(row)
+            yield row
+
+    def add(self, row: RequestRow) -> None:
+        """Take in one row."""
+        for add in self._add_any:
+            add(row)
+        if row.stage == "measure" and row.open_loop:
+            for add in self._add_open_loop:
+                add(row)
+        if row.counts:
+            for add in self._add_counted:
+                add(row)
+
+    def sent(self, part: int) -> int:
+        """Rows of `part` of the sweep, of whatever stage."""
+        return self._counters.sent(part)
+
+    def gates(
+        self, run: SweepRun, before: str | None, after: str | None, earlier: Sequence[Scrapes] = ()
+    ) -> list[Gate]:
+        """All gates, then all warnings; `before` and `after` are scrapes of /metrics.
+
+        They are those of the last part where the sweep was resumed; the parts before it have theirs in
+        `earlier`.
+        """
+        gates = [
+            of_run.complete(run, self.finished, self.errors.failed),
+            self.errors.gate(),
+            self._counters.gate(run, [*earlier, (before, after)]),
+            self._rate.gate(),
+            of_run.client_cpu(run),
+            modes.parity(run),
+            self._texts.gate(run),
+            modes.control(self.finished.all_latencies(), run),
+            of_run.verdicts(run),
+            of_run.rounds(run),
+            of_run.warmup(run),
+            of_run.rounds_marked(run),
+            of_run.floors(run),
+            self._gaps.gate(run),
+            self._disturbed.gate(),
+            self._queue.gate(),
+            self._clipped.gate(),
+            self._fallbacks.gate(run),
+            self._delay.gate(),
+            self._rejections.gate(run),
+            open_loop.cuts(run),
+            open_loop.searches(run),
+        ]
+        return sorted(gates, key=lambda gate: gate.warning)
+
+    def gates_of(self, folder: Path, run: SweepRun) -> list[Gate]:
+        """As `gates`, with the scrapes of the rows' `folder`."""
+        *earlier, last = (read_scrapes(folder, number) for number in range(1, max(1, len(run.parts)) + 1))
+        return self.gates(run, *last, earlier)
+
+
+def check_rows(folder: Path) -> CheckedRows:
+    """Read the rows of a results folder once: none where no request has ended yet. Raises as `each_row`."""
+    return _checked(each_row(folder) if (folder / ROWS_FILE).exists() else ())
+
+
+def _checked(rows: Iterable[RequestRow]) -> CheckedRows:
+    checked = CheckedRows()
+    for row in rows:
+        checked.add(row)
+    return checked
+
+
 def validate(
     run: SweepRun,
-    rows: Sequence[RequestRow],
+    rows: Iterable[RequestRow],
     before: str | None,
     after: str | None,
     earlier: Sequence[Scrapes] = (),
 ) -> list[Gate]:
-    """All gates, then all warnings; `before` and `after` are scrapes of /metrics.
+    """The gates of `run` and its `rows`, as `CheckedRows.gates`."""
+    return _checked(rows).gates(run, before, after, earlier)
 
-    They are those of the last part where the sweep was resumed; the parts before it have theirs in `earlier`.
-    """
-    gates = [
-        of_run.complete(run, rows),
-        requests.errors(rows),
-        requests.counters(rows, [*earlier, (before, after)], run.plan),
-        requests.rate(rows),
-        of_run.client_cpu(run),
-        modes.parity(run),
-        modes.texts(rows, run),
-        modes.control(rows, run),
-        of_run.verdicts(run),
-        of_run.rounds(run),
-        of_run.warmup(run),
-        of_run.rounds_marked(run),
-        of_run.floors(run),
-        of_run.gaps(run, rows),
-        requests.disturbed(rows),
-        requests.queue(rows),
-        requests.clipped(rows),
-        modes.fallbacks(rows, run),
-    ]
-    return sorted(gates, key=lambda gate: gate.warning)
+
+def validate_folder(folder: Path, run: SweepRun) -> list[Gate]:
+    """All gates of a results folder, from its rows and scrapes as they are now."""
+    return check_rows(folder).gates_of(folder, run)
 
 
 def write_validation(folder: Path, gates: Iterable[Gate]) -> None:
@@ -59,9 +140,3 @@ def write_validation(folder: Path, gates: Iterable[Gate]) -> None:
     (folder / VALIDATION_FILE).write_bytes(
         msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
     )
-
-
-def validate_folder(folder: Path, run: SweepRun, rows: Sequence[RequestRow]) -> list[Gate]:
-    """All gates of a results folder, from its rows and scrapes as they are now."""
-    *earlier, last = (read_scrapes(folder, number) for number in range(1, max(1, len(run.parts)) + 1))
-    return validate(run, rows, *last, earlier)

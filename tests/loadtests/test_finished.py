@@ -9,7 +9,7 @@ import msgspec
 from loadtests.plan.cells import Cell, Plan
 from loadtests.run.assignment import MeasuringBegan, SearchEnded, VisitCut
 from loadtests.run.events_file import EventWriter
-from loadtests.run.finished import Finished, first_missing, is_whole
+from loadtests.run.finished import Finished, Owed, first_missing, is_whole
 from loadtests.run.history import recover
 from loadtests.run.open_loop import CutVisit, Search, SearchProbe
 from loadtests.run.rows import RequestRow, read_rows
@@ -40,25 +40,25 @@ def rows(folder: Path, plan: Plan = PLAN) -> list[RequestRow]:
 
 def test_requests_that_a_cut_visit_did_not_send_are_not_owed(tmp_path: Path) -> None:
     have = [row for row in rows(tmp_path) if row.cell != PAST.name or row.round == 1 or (row.index or 0) < 4]
-    assert first_missing(PLAN, have) == (2, PAST)
-    assert first_missing(PLAN, have, [CUT]) is None
+    assert first_missing(PLAN, Finished(have), Owed()) == (2, PAST)
+    assert first_missing(PLAN, Finished(have), Owed([CUT])) is None
 
 
 def test_requests_that_were_in_flight_when_a_cut_visit_was_killed_are_owed(tmp_path: Path) -> None:
     have = [row for row in rows(tmp_path) if row.cell != PAST.name or row.round == 1 or (row.index or 0) < 2]
-    finished = Finished(have, [CUT])
-    assert finished.missing(2, PAST) == [2, 3]
-    assert (finished.owed(1, PAST), finished.owed(2, PAST)) == (10, 4)
-    assert first_missing(PLAN, have, [CUT]) == (2, PAST)
+    finished, owed = Finished(have), Owed([CUT])
+    assert (owed.requests(1, PAST), owed.requests(2, PAST)) == (10, 4)
+    assert finished.missing(2, PAST, 4) == [2, 3]
+    assert first_missing(PLAN, finished, owed) == (2, PAST)
 
 
 def test_cells_whose_search_found_no_rate_are_not_owed() -> None:
     other = msgspec.structs.replace(FOUND, mode="compiled")
     own = msgspec.structs.replace(FOUND, share_of="capacity")
-    finished = Finished((), searches=[FRUITLESS])
-    assert [finished.owed(1, cell) for cell in (FOUND, other, own, CLOSED)] == [0, 10, 10, 3]
+    owed = Owed(searches=[FRUITLESS])
+    assert [owed.requests(1, cell) for cell in (FOUND, other, own, CLOSED)] == [0, 10, 10, 3]
     served = msgspec.structs.replace(FRUITLESS, rate=5.0)
-    assert Finished((), searches=[served]).owed(1, FOUND) == 10
+    assert Owed(searches=[served]).requests(1, FOUND) == 10
 
 
 def test_a_killed_sweep_finds_its_rates_searches_and_cut_visits_again(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_killed_sweep_finds_its_rates_searches_and_cut_visits_again(tmp_path: 
         for event in (SearchEnded(FRUITLESS), MeasuringBegan({PAST.name: 99.0}, None), VisitCut(CUT)):
             kept.write(event)
         kept.write(VisitCut(later))
-    recover(tmp_path, run, have)
+    recover(tmp_path, run, Finished(have))
     assert (run.searches, run.cut_visits) == ([FRUITLESS], [later])
     assert run.client.rates == {PAST.name: 99.0}
 
@@ -84,6 +84,6 @@ def test_a_run_is_whole_by_what_it_owes(tmp_path: Path) -> None:
         if row.cell == CLOSED.name or (row.cell == PAST.name and row.round == 1)
     ]
     run = read_run(tmp_path)
-    assert not is_whole(run, have)
+    assert not is_whole(run, Finished(have))
     run.cut_visits, run.searches = [msgspec.structs.replace(CUT, sent=0)], [FRUITLESS]
-    assert is_whole(run, have)
+    assert is_whole(run, Finished(have))

@@ -15,8 +15,9 @@ from loadtests.plan.presets import make_plan
 from loadtests.run import part, scrapes
 from loadtests.run.assignment import MeasuringBegan, WarmupPassEnded
 from loadtests.run.events_file import EventWriter
+from loadtests.run.finished import Finished
 from loadtests.run.history import recover
-from loadtests.run.rows import read_rows
+from loadtests.run.rows import each_row, read_rows
 from loadtests.run.run_file import Part, read_run
 from loadtests.run.sweep import run_sweep
 from tests.support import fake_service as service
@@ -70,6 +71,6 @@ def test_a_part_that_was_killed_in_its_warm_up_does_not_unsettle_the_others(tmp_
     path = tmp_path / "requests.jsonl"
     text = path.read_text().splitlines()
     path.write_text("\n".join(text[:-3] + [line.replace("{", '{"part":3,', 1) for line in text[-3:]]) + "\n")
-    recover(tmp_path, run, read_rows(tmp_path))
+    recover(tmp_path, run, Finished(each_row(tmp_path)))
     assert (run.client.warmup_passes, run.client.warmup_settled) == (3, True)
     assert len(run.order) == len({row.round for row in rows})

@@ -13,9 +13,10 @@ import pytest
 from loadtests.plan.cells import Cell, Plan
 from loadtests.report import frame
 from loadtests.report.csv_tables import write_tables
+from loadtests.report.frame import frame_of
 from loadtests.report.results import read_results
 from loadtests.report.verdict import Findings
-from loadtests.run.rows import RequestRow, RowsError, RowWriter, read_rows
+from loadtests.run.rows import RequestRow, RowsError, RowWriter, each_row, read_rows
 from loadtests.run.run_file import read_run, write_run
 from loadtests.run.validation import VALIDATION_FILE, validate
 from tests.support.made_results import make_results
@@ -120,12 +121,12 @@ def test_rows_are_the_same_whatever_the_size_of_the_blocks_they_are_read_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_results(tmp_path)
-    whole = frame.read_frame(tmp_path)
+    whole = frame_of(each_row(tmp_path))
     path = tmp_path / "requests.jsonl"
     path.write_text(path.read_text() + '{"run": "a-r')
-    monkeypatch.setattr(frame, "BLOCK_BYTES", 3000)
-    assert frame.read_frame(tmp_path).equals(whole)
-    assert whole.height == len(read_rows(tmp_path))
+    monkeypatch.setattr(frame, "BLOCK_ROWS", 7)
+    assert frame_of(each_row(tmp_path)).equals(whole)
+    assert whole.height == len(read_rows(tmp_path)) > 7
 
 
 @pytest.mark.parametrize(
@@ -139,7 +140,7 @@ def test_rows_are_the_same_whatever_the_size_of_the_blocks_they_are_read_in(
         '"decode": 3',
     ],
 )
-def test_a_line_that_is_no_row_is_named_by_the_table_too(tmp_path: Path, broken: str) -> None:
+def test_a_line_that_is_no_row_is_named(tmp_path: Path, broken: str) -> None:
     make_results(tmp_path)
     path = tmp_path / "requests.jsonl"
     lines = path.read_text().splitlines()
@@ -150,7 +151,7 @@ def test_a_line_that_is_no_row_is_named_by_the_table_too(tmp_path: Path, broken:
     lines[6] = broken
     path.write_text("\n".join(lines) + "\n")
     with pytest.raises(RowsError, match="line 7"):
-        frame.read_frame(tmp_path)
+        read_results(tmp_path)
 
 
 @pytest.mark.parametrize("spoil", ["missing", "later format", "not json", "no rows"])

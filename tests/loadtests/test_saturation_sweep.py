@@ -17,7 +17,7 @@ from loadtests.plan.slo import Slo
 from loadtests.run import part, readiness, scrapes
 from loadtests.run.assignment import GeneratorEvent, RequestEnded, SearchEnded, VisitCut
 from loadtests.run.events_file import read_events
-from loadtests.run.finished import Finished, is_whole
+from loadtests.run.finished import Finished, Owed, is_whole
 from loadtests.run.load_generator_process import run_load_generator
 from loadtests.run.rows import RequestRow, read_rows
 from loadtests.run.run_file import read_run
@@ -147,11 +147,11 @@ def test_a_stopped_sweep_goes_on_with_its_rates_its_searches_and_its_cut_visits(
     assert run.searches == before.searches
     assert before.client.rates.items() <= run.client.rates.items()
     assert set(before.cut_visits) <= set(run.cut_visits)
-    assert is_whole(run, rows)
+    assert is_whole(run, Finished(rows))
     assert run.complete
     measured = Counter((r.round, r.cell, r.index) for r in rows if r.stage == "measure")
-    finished = Finished(rows, run.cut_visits, run.searches)
-    owed = {(n, c.name, i) for n in (1, 2) for c in plan.cells for i in range(finished.owed(n, c))}
+    requests = Owed(run.cut_visits, run.searches).requests
+    owed = {(n, c.name, i) for n in (1, 2) for c in plan.cells for i in range(requests(n, c))}
     assert owed <= measured.keys()
     assert set(measured.values()) == {1}
     kinds = Counter(type(one.event) for one in read_events(tmp_path))

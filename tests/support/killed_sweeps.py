@@ -17,9 +17,9 @@ from rich.console import Console
 
 from loadtests.plan.cells import Cell, Plan
 from loadtests.report.results import read_results
-from loadtests.run.finished import first_missing
+from loadtests.run.finished import Finished, Owed, first_missing
 from loadtests.run.part import SweepResult
-from loadtests.run.rows import ROWS_FILE, read_rows
+from loadtests.run.rows import ROWS_FILE, each_row, read_rows
 from loadtests.run.run_file import RUN_FILE, SweepRun, read_run
 from loadtests.run.sweep import resume_sweep
 from tests.support.fake_service import Script, fake_service
@@ -102,7 +102,7 @@ def every_request_of(plan: Plan) -> Counter[tuple[int, str, int | None]]:
 
 def is_whole(folder: Path, run: SweepRun) -> bool:
     """Whether nothing is owed any more, by rows and by `run.json`."""
-    return run.complete and first_missing(run.plan, read_rows(folder)) is None
+    return run.complete and first_missing(run.plan, Finished(each_row(folder)), Owed()) is None
 
 
 def failed(folder: Path) -> set[str]:

@@ -11,7 +11,7 @@ from random import Random
 from loadtests.plan.cells import Cell, Plan, order
 from loadtests.plan.presets import make_plan
 from loadtests.run.decisions import Latencies, rounds
-from loadtests.run.rows import RowWriter, read_rows
+from loadtests.run.rows import RowWriter, each_row
 from loadtests.run.run_file import Client, SweepRun, write_run
 from loadtests.run.scrapes import SCRAPES_FOLDER
 from loadtests.run.validation import validate_folder, write_validation
@@ -83,9 +83,9 @@ def make_results(
     )
     write_run(folder, run)
     (folder / SCRAPES_FOLDER).mkdir()
-    (folder / SCRAPES_FOLDER / "before.prom").write_text(_scrape({}))
-    (folder / SCRAPES_FOLDER / "after.prom").write_text(_scrape(_counts(folder)))
-    write_validation(folder, validate_folder(folder, run, read_rows(folder)))
+    (folder / SCRAPES_FOLDER / "before.prom").write_text(scrape_text({}))
+    (folder / SCRAPES_FOLDER / "after.prom").write_text(scrape_text(_counts(folder)))
+    write_validation(folder, validate_folder(folder, run))
     return folder
 
 
@@ -123,6 +123,7 @@ def _row(
         "new_tokens": tokens,
         "concurrency": cell.concurrency,
         "load": cell.load,
+        "rate": cell.rate,
         "request_id": str(sequence),
         "intended_start": now,
         "start": now,
@@ -138,12 +139,13 @@ def _row(
 
 def _counts(folder: Path) -> dict[str, int]:
     counts: dict[str, int] = {}
-    for row in read_rows(folder):
+    for row in each_row(folder):
         counts[row.mode] = counts.get(row.mode, 0) + 1
     return counts
 
 
-def _scrape(counts: Mapping[str, int]) -> str:
+def scrape_text(counts: Mapping[str, int]) -> str:
+    """A scrape of /metrics after so many requests by mode."""
     lines = [
         f'launchbound_requests_total{{mode="{m}",outcome="ok"}} {counts.get(m, 0)}' for m in STEP_SECONDS
     ]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 
 from loadtests.plan.cells import MINIMUM_ROUNDS
-from loadtests.run.finished import first_missing
+from loadtests.run.finished import Finished, Owed, first_missing
 from loadtests.run.floors import moved_floors
 from loadtests.run.gates.gate import Gate, some
 from loadtests.run.machine import marked_rounds
@@ -17,9 +16,9 @@ from loadtests.run.run_file import SweepRun
 MOST_CLIENT_CPU = 0.80
 
 
-def complete(run: SweepRun, rows: Sequence[RequestRow]) -> Gate:
+def complete(run: SweepRun, finished: Finished, failed: int) -> Gate:
     """The plan was run to its end and every request that it has came to a row; else nothing is valid."""
-    missing = first_missing(run.plan, rows, run.cut_visits, run.searches)
+    missing = first_missing(run.plan, finished, Owed(run.cut_visits, run.searches))
     passed = run.complete and len(run.order) >= run.plan.rounds and missing is None
     if passed:
         return Gate(name="complete", passed=True, detail=f"all {len(run.order)} rounds")
@@ -27,44 +26,56 @@ def complete(run: SweepRun, rows: Sequence[RequestRow]) -> Gate:
     detail = f"stopped early: {reason}"
     if missing is not None:
         detail += f"; the first request without a row is in round {missing[0]}, cell '{missing[1].name}'"
-    if not all(row.ok or row.rejected for row in rows):
+    if failed:
         detail += "; requests failed, so that it cannot become valid: run the sweep again"
     elif run.parts:
         detail += "; go on with `launchbound sweep --resume` and this folder"
     return Gate(name="complete", passed=False, detail=detail)
 
 
-def gaps(run: SweepRun, rows: Sequence[RequestRow]) -> Gate:
+class Gaps:
     """The sweep ran in one go, in one service: no round has some of its cells before a gap and some after."""
-    name = "measured in one go"
-    if len(run.parts) < 2:
-        return Gate(name=name, passed=True, detail="no gap", warning=True)
-    shown = []
-    for before, after in pairwise(run.parts):
-        moved = moved_floors(run.floors_before, after.floors_before)
-        shown.append(
-            f"{_place(after.number, rows)}, from {before.ended or _last_answer(before.number, rows)} to "
-            f"{after.started}" + (f" ({len(moved)} floors moved since the start)" if moved else "")
-        )
-    count = len(shown)
-    detail = f"{count} gap{'s' if count > 1 else ''}: {'; '.join(shown)}. Each part warmed up anew"
-    return Gate(name=name, passed=False, detail=detail, warning=True)
 
+    def __init__(self) -> None:
+        self._last_answer: dict[int, float] = {}
+        self._measured = set[tuple[int, int]]()
 
-def _place(part: int, rows: Sequence[RequestRow]) -> str:
-    """Where the gap before `part` lies among the rounds; `part` itself may have measured nothing."""
-    measured = [row for row in rows if row.stage == "measure"]
-    first = min((row.round for row in measured if row.part >= part), default=None)
-    if first is None:
-        return "after the last request"
-    split = any(row.round == first and row.part < part for row in measured)
-    return f"{'within' if split else 'before'} round {first}"
+    def add(self, row: RequestRow) -> None:
+        """Take in any row."""
+        end = row.start + row.latency_seconds
+        if end > self._last_answer.get(row.part, 0.0):
+            self._last_answer[row.part] = end
+        if row.stage == "measure":
+            self._measured.add((row.round, row.part))
 
+    def gate(self, run: SweepRun) -> Gate:
+        """Each gap, and where it lies."""
+        name = "measured in one go"
+        if len(run.parts) < 2:
+            return Gate(name=name, passed=True, detail="no gap", warning=True)
+        shown = []
+        for before, after in pairwise(run.parts):
+            moved = moved_floors(run.floors_before, after.floors_before)
+            shown.append(
+                f"{self._place(after.number)}, from {before.ended or self._end_of(before.number)} to "
+                f"{after.started}" + (f" ({len(moved)} floors moved since the start)" if moved else "")
+            )
+        count = len(shown)
+        detail = f"{count} gap{'s' if count > 1 else ''}: {'; '.join(shown)}. Each part warmed up anew"
+        return Gate(name=name, passed=False, detail=detail, warning=True)
 
-def _last_answer(part: int, rows: Sequence[RequestRow]) -> str:
-    """When the last request of a part that was killed had ended."""
-    ends = [row.start + row.latency_seconds for row in rows if row.part == part]
-    return f"{datetime.fromtimestamp(max(ends), UTC):%Y-%m-%dT%H:%M:%SZ}" if ends else "an unknown time"
+    def _place(self, part: int) -> str:
+        """Where the gap before `part` lies among the rounds; `part` itself may have measured nothing."""
+        first = min((number for number, of_part in self._measured if of_part >= part), default=None)
+        if first is None:
+            return "after the last request"
+        split = any(number == first and of_part < part for number, of_part in self._measured)
+        return f"{'within' if split else 'before'} round {first}"
+
+    def _end_of(self, part: int) -> str:
+        """When the last request of a part that was killed had ended."""
+        end = self._last_answer.get(part)
+        return "an unknown time" if end is None else f"{datetime.fromtimestamp(end, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def client_cpu(run: SweepRun) -> Gate:
