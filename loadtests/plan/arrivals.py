@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from itertools import accumulate
 from random import Random
+from typing import Literal
+
+Arrivals = Literal["poisson", "constant"]
+"""How the gaps between arrivals are drawn: exponential, or all equal."""
 
 
 def poisson(rate_per_second: float, count: int, seed: str) -> list[float]:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from random import Random
+from typing import Literal
 
 import msgspec
 
+from loadtests.plan.arrivals import Arrivals
+from loadtests.plan.errors import PlanError as PlanError
 from loadtests.plan.prompts import PromptSet
+from loadtests.plan.slo import Slo
 from service.protocol.modes import MODES
 from service.statistics.choice import MINIMUM_ROUNDS as MINIMUM_ROUNDS
 from service.statistics.looks import confidence_of, looks
@@ -16,8 +20,14 @@ BASELINE = next(iter(MODES))
 """The first mode of the ladder, `eager`: every speed-up is against it."""
 
 
-Group = tuple[int, str, int, int, float | None]
-"""Batch size, prompt set, new tokens, concurrency, load: what cells that are compared have in common."""
+ShareOf = Literal["capacity", "search"]
+"""What the load of an open-loop cell is a share of: the capacity in warm-up, or the rate a search found."""
+
+Group = tuple[int, str, int, int, float | str | None]
+"""Batch size, prompt set, new tokens, concurrency, load: what cells that are compared have in common.
+
+The load of cells with a rate of their own, other arrivals or another share is a text, as in their names.
+"""
 
 
 def mode_names() -> list[str]:
@@ -25,16 +35,13 @@ def mode_names() -> list[str]:
     return list(MODES)
 
 
-class PlanError(ValueError):
-    """A plan that cannot be run; the message names the remedy."""
-
-
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
     """One point of a sweep.
 
-    `concurrency` requests are kept in flight (closed loop). With `load`, arrivals follow a Poisson schedule
-    instead (open loop) at that share of the mode's capacity, which is measured during warm-up. `requests` are
-    sent per visit. The control cell runs the baseline again: their difference is the noise floor.
+    `concurrency` requests are kept in flight (closed loop). With `load` or `rate`, requests arrive by a
+    schedule instead (open loop): at `rate` per second, or at the share `load` of the mode's capacity, which
+    is measured during warm-up, or of the rate that a search found. `requests` are sent per visit. The control
+    cell runs the baseline again: their difference is the noise floor.
     """
 
     mode: str
@@ -43,20 +50,36 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     new_tokens: int = 32
     concurrency: int = 1
     load: float | None = None
+    rate: float | None = None
+    arrivals: Arrivals = "poisson"
+    share_of: ShareOf = "capacity"
     control: bool = False
     requests: int = 3
 
     @property
+    def open_loop(self) -> bool:
+        """Whether requests arrive by a schedule, whether or not earlier ones have ended."""
+        return self.load is not None or self.rate is not None
+
+    @property
     def name(self) -> str:
         """Name of the cell in rows and tables; unique within a plan."""
-        load_name = f"c={self.concurrency}" if self.load is None else f"load={self.load:g}"
+        load_name = self._load_name if self.open_loop else f"c={self.concurrency}"
         name = f"{self.mode} b={self.batch_size} {self.prompt_set} n={self.new_tokens} {load_name}"
         return f"{name} control" if self.control else name
 
     @property
+    def _load_name(self) -> str:
+        share = "" if self.share_of == "capacity" else " of search"
+        name = f"load={self.load:g}{share}" if self.rate is None else f"rate={self.rate:g}/s"
+        return name if self.arrivals == "poisson" else f"{name} {self.arrivals}"
+
+    @property
     def group(self) -> Group:
         """What it shares with the cells that it is compared with."""
-        return (self.batch_size, self.prompt_set, self.new_tokens, self.concurrency, self.load)
+        plain = self.rate is None and self.arrivals == "poisson" and self.share_of == "capacity"
+        load = self.load if plain or not self.open_loop else self._load_name
+        return (self.batch_size, self.prompt_set, self.new_tokens, self.concurrency, load)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +94,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int
     rounds_most: int | None = None
     cells: tuple[Cell, ...]
+    slo: Slo | None = None
     warmup_passes_least: int = 2
     warmup_passes_most: int = 6
 
@@ -97,7 +121,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def main_groups(self) -> list[Group]:
         """The closed-loop groups that differ in batch size only from that of the first closed-loop cell."""
-        closed = [cell.group for cell in self.cells if cell.load is None]
+        closed = [cell.group for cell in self.cells if not cell.open_loop]
         return list(dict.fromkeys(group for group in closed if group[1:] == closed[0][1:]))
 
     @property
@@ -142,8 +166,8 @@ def check(plan: Plan) -> Plan:
     for cell in plan.cells:
         if min(cell.batch_size, cell.new_tokens, cell.concurrency, cell.requests) < 1:
             raise PlanError(f"cell '{cell.name}': batch, tokens, concurrency and requests must be at least 1")
-        if cell.load is not None and not 0 < cell.load < 1:
-            raise PlanError(f"cell '{cell.name}': load is a share of the mode's capacity, between 0 and 1")
+        if cell.load is not None and not 0 < cell.load <= 3:
+            raise PlanError(f"cell '{cell.name}': load is a share of the mode's capacity, at most 3")
     return plan
 
 

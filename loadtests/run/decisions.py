@@ -17,7 +17,8 @@ from service.statistics.choice import decided
 def group_name(group: Group) -> str:
     """'b=4 short n=32 c=1': how messages and `run.json` name a group."""
     batch, prompt_set, tokens, concurrency, load = group
-    return f"b={batch} {prompt_set} n={tokens} " + (f"c={concurrency}" if load is None else f"load={load:g}")
+    share = f"load={load:g}" if isinstance(load, float) else load
+    return f"b={batch} {prompt_set} n={tokens} {f'c={concurrency}' if share is None else share}"
 
 
 class Latencies:

@@ -13,7 +13,7 @@ from loadtests.run.lines import append_line
 
 ROWS_FILE = "requests.jsonl"
 
-Stage = Literal["warmup", "measure"]
+Stage = Literal["warmup", "measure", "search"]
 
 
 class RowPhase(msgspec.Struct, frozen=True, kw_only=True):

@@ -76,6 +76,15 @@ class Part(msgspec.Struct, kw_only=True):
     gpus: list[dict[str, Any]] = []
 
 
+class CutVisit(msgspec.Struct, frozen=True, kw_only=True):
+    """A visit of an open-loop cell that ended early: after `sent` requests its queue only grew."""
+
+    round: int
+    cell: str
+    sent: int
+    reason: str
+
+
 class SweepRun(msgspec.Struct, kw_only=True):
     """A sweep. `engine` and `modes` are GET /v1/modes at the end, `modes_before` at the start.
 
@@ -117,6 +126,7 @@ class SweepRun(msgspec.Struct, kw_only=True):
     overrides: dict[str, Any] = {}
     plan_from_file: bool = False
     parts: list[Part] = []
+    cut_visits: list[CutVisit] = []
 
     def mode(self, name: str) -> dict[str, Any]:
         """The status of one mode; empty where it is unknown."""

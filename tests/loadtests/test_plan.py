@@ -123,7 +123,7 @@ def test_a_plan_without_comparable_results_is_refused_with_the_remedy(arguments:
 @pytest.mark.parametrize(
     "cell",
     [
-        Cell(mode="compiled", batch_size=1, load=1.5),
+        Cell(mode="compiled", batch_size=1, load=3.5),
         Cell(mode="compiled", batch_size=1, requests=0),
         Cell(mode="eager", batch_size=1),
     ],
