@@ -103,6 +103,7 @@ def _flat(frame: pl.DataFrame) -> pl.DataFrame:
     flat = frame.select(
         pl.col([*_NEEDED, *_OPTIONAL]).exclude("status", "error", "profiled", "part"),
         ((pl.col("status") == 200) & pl.col("error").is_null()).alias("ok"),
+        (pl.col("status") == 429).alias("rejected"),
         pl.col("profiled").fill_null(False),
         pl.col("part").fill_null(1),
         pl.sum_horizontal(pl.col(phase).struct["steps"] for phase in PHASES).alias("steps"),

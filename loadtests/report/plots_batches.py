@@ -1,14 +1,13 @@
-"""The report's plots of load: the knee of latency against throughput, and saturation."""
+"""The report's plot of latency against throughput along the batch sizes."""
 
 from __future__ import annotations
 
 from loadtests.plan.cells import BASELINE
-from loadtests.report.plotting import Plot, base, by_mode, colour, log_axis
-from loadtests.report.summaries import Summary
+from loadtests.report.plotting import Plot, base, by_mode, colour
 from loadtests.report.verdict import Findings
 
 
-def knee(findings: Findings) -> Plot | None:
+def trade_off(findings: Findings) -> Plot | None:
     """Latency against throughput along the batch sizes."""
     if len(findings.main) < 2:
         return None
@@ -31,43 +30,4 @@ def knee(findings: Findings) -> Plot | None:
         )
     figure.update_xaxes(rangemode="tozero")
     figure.update_yaxes(rangemode="tozero")
-    return Plot("knee", figure)
-
-
-def saturation(findings: Findings) -> Plot | None:
-    """Open loop: latency from the intended start against the arrival rate."""
-    opened = [s for s in findings.summaries if s.cell.load is not None]
-    if not opened:
-        return None
-    rates = findings.results.run.client.rates
-    figure = base("arrivals per second", "latency from the intended start, ms")
-    smallest = min(s.cell.batch_size for s in opened)
-    for (mode, batch), mine in _grouped(opened).items():
-        symbol = "circle" if batch == smallest else "square"
-        for name, dash, values in (
-            (f"{findings.label(mode)} b={batch}", "solid", [1e3 * s.latency.value for s in mine]),
-            ("95th percentile", "dot", [1e3 * s.latency_p95_seconds for s in mine]),
-        ):
-            figure.add_scatter(
-                x=[rates.get(s.cell.name) for s in mine],
-                y=values,
-                name=name,
-                legendgroup=f"{mode} {batch}",
-                mode="lines+markers",
-                showlegend=dash == "solid",
-                marker={"symbol": symbol, "size": 7},
-                line={"color": colour(mode), "width": 2.5 if dash == "solid" else 1.5, "dash": dash},
-                text=[f"{s.cell.load:.0%} of capacity" for s in mine],
-                hovertemplate=f"{mode}, {name}: %{{x:.3g}}/s, %{{y:.4g}} ms, %{{text}}<extra></extra>",
-            )
-    figure.update_xaxes(rangemode="tozero")
-    ends = [1e3 * value for s in opened for value in (s.latency.value, s.latency_p95_seconds)]
-    figure.update_yaxes(**log_axis(ends))
-    return Plot("saturation", figure)
-
-
-def _grouped(summaries: list[Summary]) -> dict[tuple[str, int], list[Summary]]:
-    groups: dict[tuple[str, int], list[Summary]] = {}
-    for summary in sorted(summaries, key=lambda s: s.cell.load or 0.0):
-        groups.setdefault((summary.cell.mode, summary.cell.batch_size), []).append(summary)
-    return groups
+    return Plot("trade-off", figure)

@@ -6,12 +6,15 @@ import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from service.cli.options import EXIT_DISK_FULL, EXIT_FAILED, bad_input, report_extra_needed
+
+if TYPE_CHECKING:
+    from loadtests.plan.slo import Slo
 
 app = typer.Typer()
 
@@ -41,16 +44,17 @@ def conclude_later(folder: Path, failed: Sequence[str], missing: ModuleNotFoundE
     last_line(folder, None, valid=not failed)
 
 
-def conclude(folder: Path, console: Console, peers: Path | None = None) -> bool:
+def conclude(folder: Path, console: Console, peers: Path | None = None, slo: Slo | None = None) -> bool:
     """Print the table, the path of the report, and one JSON line last; returns whether the sweep is valid.
 
-    Raises RowsError without rows, and ModuleNotFoundError without the packages of the extra `report`.
+    `slo` judges the open-loop cells in place of the plan's objectives. Raises RowsError without rows, and
+    ModuleNotFoundError without the packages of the extra `report`.
     """
     from loadtests.report.report_files import print_findings, write_report
     from loadtests.report.results import read_results
     from loadtests.report.verdict import Findings
 
-    findings = Findings(read_results(folder))
+    findings = Findings(read_results(folder), slo)
     headline = write_report(findings, peers)
     valid = bool(headline["valid"])
     print_findings(findings, console)
@@ -65,6 +69,13 @@ def report(
     peers: Annotated[
         Path | None, typer.Option(help="A folder of `peers`: adds what leaving PyTorch would buy.")
     ] = None,
+    slo: Annotated[
+        str | None,
+        typer.Option(
+            help="Judge open-loop cells by other objectives than the plan's: "
+            "ttft=0.05,tpot=0.01,e2e=0.1,share=0.99 (seconds)."
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Of several folders: where the picture goes; default results/<UTC>-runs."),
@@ -75,19 +86,24 @@ def report(
     Exit codes: 0 valid, 1 a check of one failed or a sweep is incomplete, 2 bad input, 3 disk full.
     """
     from loadtests.peers.results import PeersError
+    from loadtests.plan.cells import PlanError
+    from loadtests.plan.slo import parse_slo
     from loadtests.run.disk import DiskFull, disk_full_named
     from loadtests.run.rows import RowsError
 
     if len(folders) > 1 and peers:
         bad_input("--peers belongs to the report of one folder: name one")
+    if len(folders) > 1 and slo:
+        bad_input("--slo belongs to the report of one folder: name one")
     if len(folders) == 1 and out:
         bad_input("--out belongs to several folders: the report of one is written into it")
     several = len(folders) > 1
     written = (out or _new_folder()) if several else folders[0]
     try:
+        judged_by = parse_slo(slo) if slo else None
         with disk_full_named(written), report_extra_needed():
-            valid = _picture(folders, written) if several else conclude(written, Console(), peers)
-    except (PeersError, RowsError, FileNotFoundError) as error:
+            valid = _picture(folders, written) if several else conclude(written, Console(), peers, judged_by)
+    except (PeersError, PlanError, RowsError, FileNotFoundError) as error:
         bad_input(error)
     except DiskFull as error:
         typer.echo(f"launchbound: {error}", err=True)
