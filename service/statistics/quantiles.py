@@ -44,10 +44,15 @@ def quantile_interval(
 
 
 def _share_error(rounds: Sequence[Values], value: float) -> float:
-    """Standard error of the share of requests up to `value`, the rounds being the sampled units."""
+    """Standard error of the share of requests up to `value`, the rounds being the sampled units.
+
+    Of requests that are equal to it, half count.
+    """
     sizes = np.array([values.size for values in rounds], dtype=float)
-    below = np.array([np.count_nonzero(values <= value) for values in rounds], dtype=float)
-    apart = below - below.sum() / sizes.sum() * sizes
+    below = np.array(
+        [np.count_nonzero(values < value) + np.count_nonzero(values <= value) for values in rounds]
+    )
+    apart = below / 2 - below.sum() / 2 / sizes.sum() * sizes
     count = len(rounds)
     return float(math.sqrt(count / (count - 1) * float(apart @ apart)) / sizes.sum())
 

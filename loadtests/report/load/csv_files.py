@@ -78,7 +78,7 @@ def knee_records(findings: LoadFindings) -> Iterator[dict[str, Any]]:
 def _latencies(one: LoadCell) -> dict[str, float | None]:
     names = [(kind, share) for kind in SECONDS for share in QUANTILES]
     spreads = [
-        _spread(f"{kind}_p{100 * share:.0f}_seconds", one.quantile(kind, share)) for kind, share in names
+        _spread(f"{kind}_p{100 * share:.0f}_seconds", one.quantiles[kind][share]) for kind, share in names
     ]
     return {name: value for spread in spreads for name, value in spread.items()}
 

@@ -9,15 +9,7 @@ from loadtests.plan.arrivals import Arrivals
 from loadtests.plan.prompts import PromptSet
 from loadtests.report.load.cells import LoadCell
 from loadtests.report.load.objectives import Criterion
-from service.statistics.knee import (
-    BoundedEstimate,
-    RatePoint,
-    kept_up_point,
-    knee,
-    knee_ratio,
-    met_point,
-)
-from service.statistics.visits import settling
+from service.statistics.knee import BoundedEstimate, knee, knee_ratio
 
 Ladder = tuple[int, PromptSet, int, Arrivals]
 """Batch size, prompt set, new tokens and arrivals: what the rates of one knee have in common."""
@@ -73,7 +65,7 @@ def load_groups(cells: Sequence[LoadCell], criterion: Criterion) -> list[LoadGro
 
 def _knee(mode: str, cells: Sequence[LoadCell], criterion: Criterion) -> ModeKnee:
     ordered = tuple(sorted(cells, key=lambda one: one.rate))
-    points = [point for one in ordered if (point := _point(one, criterion)) is not None]
+    points = [point for one in ordered if (point := one.point) is not None]
     known = len(points) == len(ordered)
     return ModeKnee(
         mode,
@@ -81,15 +73,6 @@ def _knee(mode: str, cells: Sequence[LoadCell], criterion: Criterion) -> ModeKne
         knee(points, criterion.least_share) if known else None,
         _too_short(ordered, criterion),
     )
-
-
-def _point(one: LoadCell, criterion: Criterion) -> RatePoint | None:
-    """What was served of one rate; None where a visit cannot be judged."""
-    shares = [share for visit in one.visits if (share := visit.share(criterion)) is not None]
-    if len(shares) < len(one.visits):
-        return None
-    point = kept_up_point if criterion.slo is None else met_point
-    return point(one.rate, shares, one.cell.requests - settling(one.cell.requests))
 
 
 def _too_short(cells: Sequence[LoadCell], criterion: Criterion) -> int | None:

@@ -8,7 +8,7 @@ from typing import Literal
 import polars as pl
 
 from loadtests.plan.slo import Slo
-from loadtests.report.formatting import listed, significant
+from loadtests.report.formatting import listed
 from service.statistics.knee import SERVED_SHARE
 
 Kind = Literal["e2e", "ttft", "tpot"]
@@ -71,4 +71,4 @@ class Criterion:
 
 
 def _milliseconds(seconds: float) -> str:
-    return f"{significant(1e3 * seconds)} ms"
+    return f"{1e3 * seconds:.4g} ms"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from loadtests.report import formatting
@@ -74,7 +75,7 @@ def _knee(one: ModeKnee, group: LoadGroup, first: str, label: sentences.Label) -
         "ratio": sentences.times_text(ratio),
         "ratio_span": sentences.interval(ratio) if ratio else "",
         "rounds": one.rounds,
-        "rates": ", ".join(formatting.significant(cell.rate) for cell in one.cells),
+        "rates": ", ".join(f"{cell.rate:.4g}" for cell in one.cells),
     }
 
 
@@ -82,12 +83,12 @@ def _rate(one: LoadCell, label: sentences.Label) -> dict[str, Any]:
     return {
         "mode": label(one.cell.mode),
         "colour": colour(one.cell.mode),
-        "offered": formatting.significant(one.rate),
+        "offered": f"{one.rate:.4g}",
         "share": None if one.cell.load is None else f"{100 * one.cell.load:.4g} % of {one.cell.share_of}",
         "served": _value(one.served_rate),
         "goodput": _value(one.goodput),
         "attainment": _value(one.attainment, 100.0),
-        "latencies": [_value(one.quantile(kind, share), 1e3) for kind in SECONDS for share in QUANTILES],
+        "latencies": [_value(one.quantiles[kind][share], 1e3) for kind in SECONDS for share in QUANTILES],
         "sent": one.sent,
         "rounds": len(one.visits),
         "rejected": one.rejected,
@@ -103,7 +104,8 @@ def _waits(witness: Witness | None) -> list[tuple[str, str]]:
 
 
 def _value(interval: Interval | None, scale: float = 1.0) -> tuple[str, str]:
-    """A value and its interval; a dash where it is not known."""
+    """A value that is not negative, and its interval; a dash where it is not known."""
     if interval is None:
         return "–", ""
-    return formatting.significant(interval.value * scale), formatting.span(interval, scale)
+    known = replace(interval, low=max(0.0, interval.low))
+    return formatting.significant(known.value * scale), formatting.span(known, scale)

@@ -18,9 +18,10 @@ class Witness:
     """Mean waits in seconds, means over rounds.
 
     `replayed` follows from the instants at which the requests were sent and their own time in the service,
-    for any arrivals; it does not know the queue's clock. `steady` is Pollaczek and Khinchine's, for Poisson
-    arrivals below saturation after an infinite time: a visit, which starts empty, waits less. None where it
-    does not apply.
+    for any arrivals; it does not know the queue's clock. It takes all of that time as the engine's, although
+    the front works on one request while the engine serves another, and so reads a little high under load.
+    `steady` is Pollaczek and Khinchine's, for Poisson arrivals below saturation after an infinite time: a
+    visit, which starts empty, waits less. None where it does not apply.
     """
 
     measured: Interval
