@@ -25,7 +25,7 @@ from service.statistics.knee import (
     met_point,
 )
 from service.statistics.quantiles import quantile_interval
-from service.statistics.visits import served_share, settling
+from service.statistics.visits import KEEPING_UP_AFTER, served_share, settling
 
 ROUND_SCATTER = 0.02
 """Of the machine's speed, as a standard deviation of logarithms: what all visits of a round share."""
@@ -89,8 +89,9 @@ def _shares(visits: SimulatedVisits, limit: float | None) -> list[float]:
     if limit is not None:
         judged = visits.latencies[:, settling(visits.latencies.shape[1]) :]
         return [float(share) for share in np.mean(judged <= limit, axis=1)]
+    left_out = settling(visits.due.shape[1], KEEPING_UP_AFTER)
     return [
-        served_share(due.tolist(), [None if np.isnan(end) else float(end) for end in ended])
+        served_share(due.tolist(), [None if np.isnan(end) else float(end) for end in ended], left_out)
         for due, ended in zip(visits.due, visits.ended, strict=True)
     ]
 

@@ -46,7 +46,7 @@ class Side:
     @cached_property
     def _comparable(self) -> dict[str, Cell]:
         planned = (cell for sweep in self.sweeps for cell in sweep.run.plan.cells)
-        return {cell.name: cell for cell in planned if cell.load is None and not cell.control}
+        return {cell.name: cell for cell in planned if not cell.open_loop and not cell.control}
 
     def latencies(self, cell: Cell) -> list[Rounds]:
         """Per sweep the median latency of `cell` by round, in seconds."""

@@ -45,7 +45,8 @@ def print_findings(findings: Findings, console: Console) -> None:
     for verdict in findings.verdicts:
         console.print(table(verdict, narrow=console.width < WIDTH - 10))
         console.print(Text(f"  → {conclusion(verdict, findings)}\n", style="bold"), soft_wrap=True)
-    print_load(load_section(findings.load, findings.summaries, findings.label), console)
+    section = load_section(findings.load, findings.summaries, findings.label)
+    print_load(section, console, narrow=console.width < WIDTH - 10)
     console.print(Text(wording.headline(findings), style="bold"), soft_wrap=True)
     turn = crossing(findings.crossover, findings.upper_estimate)
     console.print(Text(f"{turn[0].upper()}{turn[1:]}."), soft_wrap=True)

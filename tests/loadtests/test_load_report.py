@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 import launchbound
@@ -24,6 +26,7 @@ from loadtests.report.load.knees import LoadGroup, ModeKnee
 from loadtests.report.load.sentences import sentence
 from loadtests.report.report_files import make_report, plots
 from loadtests.report.results import Results, read_results
+from loadtests.report.terminal import print_findings
 from loadtests.report.verdict import Findings
 from loadtests.simulated_queue import SimulatedQueue
 from service.statistics.knee import Bounds
@@ -271,3 +274,16 @@ def test_the_command_judges_by_other_objectives_and_refuses_what_is_none(loaded:
     assert "write it as ttft=" in refused.output
     two = runner.invoke(launchbound.app, ["report", str(loaded), str(loaded), "--slo", "e2e=1"])
     assert two.exit_code == 2
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_terminal_shows_rates_sentence_and_whose_objectives(loaded: Path, width: int) -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, width=width, force_terminal=True, color_system=None)
+    print_findings(Findings(results(loaded)), console)
+    lines = stream.getvalue().splitlines()
+    assert any(said(loaded) in line for line in lines)
+    assert any(line.endswith("The objectives are those of the plan.") for line in lines)
+    rates = [line.split() for line in lines if line.split()[-3:] == ["2", "of", "8"]]
+    assert [rate[:2] for rate in rates] == [["eager", "110"]]
+    assert ("in time/s" in stream.getvalue()) == (width == 120)

@@ -34,6 +34,7 @@ def load_section(
         "sentences": [sentences.sentence(group, findings, label) for group in findings.groups],
         "meaning": findings.criterion.meaning if findings.cells else None,
         "source": findings.source if findings.cells else None,
+        "least_share": f"{100 * findings.criterion.least_share:.4g} %",
         "objective": findings.criterion.slo is not None,
         "groups": [_group(group, label) for group in findings.groups],
         "least": formatting.listed([f"{least_requests(share)} (p{100 * share:.0f})" for share in QUANTILES]),

@@ -21,14 +21,21 @@ _COLUMNS = (
     "rejected",
     "cut",
 )
+_LEFT_OUT = ("in time/s", "p50, ms")
+"""Columns left out at a width of 80."""
 
 
-def print_load(section: dict[str, Any] | None, console: Console) -> None:
-    """Print what `load_section` made; nothing without load."""
+def print_load(section: dict[str, Any] | None, console: Console, narrow: bool = False) -> None:
+    """Print what `load_section` made; nothing without load. `narrow` leaves out _LEFT_OUT."""
     if section is None:
         return
+    columns = tuple(column for column in _COLUMNS if not (narrow and column in _LEFT_OUT))
     for group in section["groups"]:
-        console.print(_table(group["title"], _COLUMNS, _rates(group)))
+        rows = [dict(zip(_COLUMNS, row, strict=True)) for row in _rates(group)]
+        shown = [tuple(row[column] for column in columns) for row in rows]
+        console.print(_table(group["title"], columns, shown))
+        for caution in group["cautions"]:
+            console.print(Text(caution, style="yellow"), soft_wrap=True)
     for sentence in section["sentences"]:
         console.print(Text(f"  → {sentence}", style="bold"), soft_wrap=True)
     if section["meaning"]:

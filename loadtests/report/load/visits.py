@@ -12,7 +12,7 @@ from loadtests.plan.cells import Cell
 from loadtests.report.load.objectives import SECONDS, Criterion, Kind
 from loadtests.report.results import Results
 from service.statistics.queueing import replayed_waits
-from service.statistics.visits import served_share, settling
+from service.statistics.visits import KEEPING_UP_AFTER, served_share, settling
 
 Values = np.ndarray[tuple[int], np.dtype[np.float64]]
 
@@ -22,8 +22,9 @@ class Visit:
     """One visit of an open-loop cell. Its first requests, which fill the queue, are counted and not judged.
 
     `due_rate` are the arrivals per second that were due, `served_rate` the answers and `goodput` those in
-    time per second; `met_share` is the share of requests in time, rejected ones being late. None: not known,
-    or no objective. Latencies are of the judged answers. `queue_seconds` and `service_seconds` are of all
+    time per second; `kept_up_share` is the rate of answers over that of arrivals, in the second half;
+    `met_share` is the share of requests in time, rejected ones being late. None: not known, or no objective.
+    Latencies are of the judged answers. `queue_seconds` and `service_seconds` are of all
     answers in their order, `replayed_seconds` the waits that follow from arrivals and service alone.
     """
 
@@ -34,7 +35,7 @@ class Visit:
     cut: bool
     due_rate: float
     served_rate: float
-    served_share: float
+    kept_up_share: float
     met_share: float | None
     goodput: float | None
     latencies: dict[Kind, Values]
@@ -46,7 +47,7 @@ class Visit:
         """What decides whether its rate was served; where the queue only grew nobody is, in the end."""
         if self.cut:
             return 0.0
-        return self.served_share if criterion.slo is None else self.met_share
+        return self.kept_up_share if criterion.slo is None else self.met_share
 
 
 def visits(results: Results, cell: Cell, criterion: Criterion) -> list[Visit]:
@@ -83,8 +84,8 @@ def _sent(results: Results, cell: Cell) -> dict[int, int]:
 def _visit(number: int, rows: pl.DataFrame, cut: bool, limits: dict[Kind, float]) -> Visit:
     judged = rows[settling(rows.height) :]
     answered = judged.filter(pl.col("ok"))
-    due, share = rows["intended_start"].to_list(), _served_share(rows)
-    served_rate = share * judged.height / (due[-1] - due[-1 - judged.height])
+    due, first = rows["intended_start"].to_list(), rows.height - judged.height
+    served_rate = _served_share(rows, first) * judged.height / (due[-1] - due[first - 1])
     met = _met_share(judged, limits)
     good = rows.filter(pl.col("ok")).sort("start")
     service = (good["total_seconds"] - good["queue_seconds"]).to_numpy()
@@ -96,7 +97,7 @@ def _visit(number: int, rows: pl.DataFrame, cut: bool, limits: dict[Kind, float]
         cut=cut,
         due_rate=(rows.height - 1) / (due[-1] - due[0]),
         served_rate=served_rate,
-        served_share=share,
+        kept_up_share=_served_share(rows, settling(rows.height, KEEPING_UP_AFTER)),
         met_share=met,
         # The served rate counts answers, the share counts requests.
         goodput=None if met is None else met * served_rate * judged.height / max(1, answered.height),
@@ -107,11 +108,13 @@ def _visit(number: int, rows: pl.DataFrame, cut: bool, limits: dict[Kind, float]
     )
 
 
-def _served_share(rows: pl.DataFrame) -> float:
+def _served_share(rows: pl.DataFrame, left_out: int) -> float:
     ended = (rows["start"] + rows["latency_seconds"]).to_list()
     answered = rows["ok"].to_list()
     pairs = zip(ended, answered, strict=True)
-    return served_share(rows["intended_start"].to_list(), [end if ok else None for end, ok in pairs])
+    return served_share(
+        rows["intended_start"].to_list(), [end if ok else None for end, ok in pairs], left_out
+    )
 
 
 def _met_share(judged: pl.DataFrame, limits: dict[Kind, float]) -> float | None:
