@@ -78,8 +78,9 @@ def _knee(mode: str, cells: Sequence[LoadCell], criterion: Criterion) -> ModeKne
 def _too_short(cells: Sequence[LoadCell], criterion: Criterion) -> int | None:
     """A queue that starts empty takes about (limit / time in service)² arrivals to reach a limit."""
     service = [visit.service_seconds.mean() for one in cells for visit in one.visits if visit.answers]
-    limit = criterion.slo.e2e_seconds if criterion.slo else None
-    if limit is None or not service:
+    limits = criterion.limits(cells[0].cell.new_tokens)
+    waiting = [limits[kind] for kind in ("e2e", "ttft") if kind in limits]
+    if not waiting or not service:
         return None
-    needed = round((limit / (sum(service) / len(service))) ** 2)
+    needed = int(float(f"{(min(waiting) / (sum(service) / len(service))) ** 2:.1e}"))
     return needed if needed > min(one.cell.requests for one in cells) else None

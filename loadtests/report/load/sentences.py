@@ -26,7 +26,7 @@ def sentence(group: LoadGroup, findings: LoadFindings, label: Label) -> str:
     parts = [f"{label(first.mode)} serves {_estimate(first)} requests/s {findings.criterion.within}"]
     for other in others:
         ratio = group.ratio(first.mode, other.mode)
-        compared = f": {ratio_text(ratio)}" if ratio else ""
+        compared = f": {ratio_text(ratio)}" if ratio and bounds(ratio.value) != NO_BOUND else ""
         parts.append(f"{label(other.mode)} {_estimate(other)}{compared}")
     return f"{conditions(group)}: {'; '.join(parts)}."
 
@@ -51,7 +51,7 @@ def ratio_text(ratio: BoundedEstimate) -> str:
 
 def times_text(ratio: BoundedEstimate | None) -> str:
     """'1.93×', 'at least 1.9×', or a dash."""
-    if ratio is None:
+    if ratio is None or bounds(ratio.value) == NO_BOUND:
         return "–"
     return times(ratio.value.low) if ratio.value.known else f"{bounds(ratio.value)}×"
 
@@ -76,5 +76,13 @@ def interval(estimate: BoundedEstimate) -> str:
 
 
 def _estimate(one: ModeKnee) -> str:
+    """A bound that is its interval's end too is said once."""
     estimate = one.estimate
-    return "" if estimate is None else f"{bounds(estimate.value)} ({interval(estimate)})"
+    if estimate is None:
+        return "unknown"
+    value = bounds(estimate.value)
+    alike = not estimate.value.known and (estimate.low, estimate.high) == (
+        estimate.value.low,
+        estimate.value.high,
+    )
+    return value if alike else f"{value} ({interval(estimate)})"

@@ -31,8 +31,8 @@ def print_load(section: dict[str, Any] | None, console: Console, narrow: bool = 
         return
     columns = tuple(column for column in _COLUMNS if not (narrow and column in _LEFT_OUT))
     for group in section["groups"]:
-        rows = [dict(zip(_COLUMNS, row, strict=True)) for row in _rates(group)]
-        shown = [tuple(row[column] for column in columns) for row in rows]
+        rates = [dict(zip(_COLUMNS, row, strict=True)) for row in _rates(group)]
+        shown = [tuple(row[column] for column in columns) for row in rates]
         console.print(_table(group["title"], columns, shown))
         for caution in group["cautions"]:
             console.print(Text(caution, style="yellow"), soft_wrap=True)
