@@ -17,7 +17,6 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import launchbound
-from loadtests.load_simulation import LoadSweep, true_knee
 from loadtests.plan.cells import Cell
 from loadtests.plan.presets import make_plan
 from loadtests.plan.slo import Slo, parse_slo
@@ -29,6 +28,7 @@ from loadtests.report.results import Results, read_results
 from loadtests.report.terminal import print_findings
 from loadtests.report.verdict import Findings
 from loadtests.simulated_queue import SimulatedQueue
+from loadtests.simulated_sweeps import LoadSweep, true_knee
 from service.statistics.knee import Bounds
 from service.statistics.visits import settling
 from tests.support.made_evidence import edit_rows, edit_run

@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from loadtests.load_simulation import LoadSweep, knee_accuracy, quantile_accuracy, true_knee
+from loadtests.load_simulation import knee_accuracy, quantile_accuracy
 from loadtests.simulated_queue import SimulatedQueue, simulated_visits
+from loadtests.simulated_sweeps import LoadSweep, true_knee
 
 SWEEP = LoadSweep(rates=(0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2))
 

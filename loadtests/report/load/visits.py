@@ -21,11 +21,11 @@ Values = np.ndarray[tuple[int], np.dtype[np.float64]]
 class Visit:
     """One visit of an open-loop cell. Its first requests, which fill the queue, are counted and not judged.
 
-    `due_rate` are the arrivals per second that were due, `served_rate` the answers and `goodput` those in
-    time per second; `kept_up_share` is the rate of answers over that of arrivals, in the second half;
-    `met_share` is the share of requests in time, rejected ones being late. None: not known, or no objective.
-    Latencies are of the judged answers. `queue_seconds` and `service_seconds` are of all
-    answers in their order, `replayed_seconds` the waits that follow from arrivals and service alone.
+    `served_rate` are the answers per second and `goodput` those in time; `kept_up_share` is the rate of
+    answers over that of arrivals, in the second half; `met_share` is the share of requests in time, rejected
+    ones being late. None: not known, or no objective. Latencies are of the judged answers. `queue_seconds`
+    and `service_seconds` are of all answers in their order, `replayed_seconds` the waits that follow from
+    arrivals and service alone.
     """
 
     round: int
@@ -33,7 +33,6 @@ class Visit:
     answers: int
     rejected: int
     cut: bool
-    due_rate: float
     served_rate: float
     kept_up_share: float
     met_share: float | None
@@ -69,9 +68,11 @@ def _visits(
 ) -> Iterator[Visit]:
     sent = _sent(results, cell)
     for (number,), own in rows.sort("intended_start").group_by("round", maintain_order=True):
-        whole = sent.get(int(number), 0) >= cell.requests or number in cut
-        if whole and own["part"].n_unique() == 1 and own.height > 1:
-            yield _visit(int(number), own, number in cut, criterion.limits(cell.new_tokens))
+        ends_cut = number in cut
+        whole = sent.get(int(number), 0) >= cell.requests and own["part"].n_unique() == 1
+        last = own.filter(pl.col("part") == own["part"].max()) if ends_cut else own
+        if (whole or ends_cut) and last.height > 1:
+            yield _visit(int(number), last, ends_cut, criterion.limits(cell.new_tokens))
 
 
 def _sent(results: Results, cell: Cell) -> dict[int, int]:
@@ -95,7 +96,6 @@ def _visit(number: int, rows: pl.DataFrame, cut: bool, limits: dict[Kind, float]
         answers=good.height,
         rejected=int(rows["rejected"].sum()),
         cut=cut,
-        due_rate=(rows.height - 1) / (due[-1] - due[0]),
         served_rate=served_rate,
         kept_up_share=_served_share(rows, settling(rows.height, KEEPING_UP_AFTER)),
         met_share=met,
