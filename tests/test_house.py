@@ -95,6 +95,13 @@ ALLOWED: dict[str, set[str]] = {
     },
     "loadtests.library": {"loadtests.compare", "loadtests.report", "loadtests.run"},
     "loadtests.simulation": {"loadtests.plan", "loadtests.run", "service.statistics"},
+    "loadtests.simulated_queue": set(),
+    "loadtests.simulated_sweeps": {"loadtests.simulated_queue", "service.statistics"},
+    "loadtests.load_simulation": {
+        "loadtests.simulated_queue",
+        "loadtests.simulated_sweeps",
+        "service.statistics",
+    },
     "loadtests.locustfile": {"loadtests.plan", "loadtests.run", "service.protocol.modes"},
     "dashboards": set(),
 }

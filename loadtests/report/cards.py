@@ -15,7 +15,7 @@ from loadtests.report.verdict import PLAIN, Findings
 def card(verdict: Verdict, findings: Findings) -> dict[str, Any]:
     """The answer for one group: what to ship, its gain, why, and how the modes compare."""
     shipped = verdict.shipped
-    batch, prompts, tokens, concurrency, _ = verdict.group
+    batch, prompts, tokens, concurrency, *_ = verdict.group
     compared = shipped.comparison if shipped else None
     return {
         "batch": batch,

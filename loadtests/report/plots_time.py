@@ -19,7 +19,8 @@ def timeline(findings: Findings) -> Plot | None:
     Gaps between the parts of a resumed sweep are left out.
     """
     shown = ("start", "stage", "round", "part", "batch_size", "mode", "cell", "latency_seconds")
-    closed = findings.results.rows.lazy().filter(pl.col("ok") & pl.col("load").is_null())
+    opened = pl.col("cell").cast(pl.String).is_in(findings.results.open_loop_names)
+    closed = findings.results.rows.lazy().filter(pl.col("ok") & ~opened & (pl.col("stage") != "search"))
     rows = closed.select(shown).sort("start").collect()
     if rows.is_empty():
         return None

@@ -6,9 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from loadtests.report import plots_index, plots_load, plots_modes, plots_parts, plots_time
+from loadtests.plan.slo import Slo
+from loadtests.report import plots_batches, plots_index, plots_modes, plots_parts, plots_time
 from loadtests.report.csv_tables import write_tables
 from loadtests.report.headline import headline
+from loadtests.report.load import plots as plots_load
+from loadtests.report.load.csv_files import write_load
 from loadtests.report.page import TEMPLATES, embedded, template, written_page
 from loadtests.report.peers_section import comparable
 from loadtests.report.plotting import Plot
@@ -24,21 +27,23 @@ MARKDOWN_FILE = "report.md"
 __all__ = ["headline", "make_report", "print_findings", "print_table", "write_report"]
 
 
-def make_report(folder: Path | str, peers: Path | None = None) -> dict[str, Any]:
+def make_report(folder: Path | str, peers: Path | None = None, slo: Slo | None = None) -> dict[str, Any]:
     """Write `report.html`, `report.md`, `cells.csv` and `summary.csv` into `folder`; returns the headline.
 
-    `peers` is a folder of `launchbound peers`, whose comparison with other runtimes the report then shows.
+    With open-loop cells also `load.csv` and `knees.csv`, judged by `slo` in place of the plan's. `peers` is a
+    folder of `launchbound peers`, whose comparison with other runtimes the report then shows.
     `validation.json` is written again too: its gates are checked anew, from rows and scrapes. Raises
     RowsError where the folder holds no results, or none that succeeded, and PeersError where `peers` cannot
     be read or is of another model or processor.
     """
-    return write_report(Findings(read_results(folder)), peers)
+    return write_report(Findings(read_results(folder), slo), peers)
 
 
 def write_report(findings: Findings, peers: Path | None = None) -> dict[str, Any]:
     """As `make_report`, of results that have been read already."""
     compared = None if peers is None else comparable(peers, findings.results.run)
     write_tables(findings)
+    write_load(findings.load)
     write_validation(findings.results.folder, findings.results.gates)
     context = view(findings, compared)
     drawn = [
@@ -61,8 +66,10 @@ def plots(findings: Findings) -> Iterator[Plot]:
         plots_modes.throughput,
         plots_index.index_map,
         plots_parts.floors,
-        plots_load.knee,
+        plots_batches.trade_off,
+        plots_load.goodput,
         plots_load.saturation,
+        plots_load.concurrency,
         plots_time.timeline,
     ):
         if made := plot(findings):

@@ -14,10 +14,8 @@ from loadtests.run.rows import RowsError, each_row
 from loadtests.run.run_file import SweepRun, read_run
 from loadtests.run.validation import CheckedRows, Gate
 
-_LATENCY = (
-    pl.when(pl.col("load").is_null()).then("latency_seconds").otherwise("latency_from_intended_seconds")
-)
-"""Latency as reported: in an open loop from the intended start."""
+_LATENCY = pl.col("latency_from_intended_seconds")
+"""Latency as reported; in a closed loop every request is due when it is sent."""
 
 
 def _phase_means() -> list[pl.Expr]:
@@ -63,6 +61,11 @@ class Results:
         """The rows that count. Lazy: a copy of a long sweep's rows would be as large as they are."""
         return measured(self.rows.lazy())
 
+    @property
+    def open_loop_names(self) -> list[str]:
+        """The names of the open-loop cells, by load or by a rate of their own."""
+        return [cell.name for cell in self.run.plan.cells if cell.open_loop]
+
     @cached_property
     def rounds(self) -> pl.DataFrame:
         """One row per cell and round: medians, throughput and means of parts, over successful requests.
@@ -75,6 +78,7 @@ class Results:
         tokens = pl.col("completion_tokens").sum()
         closed = pl.col("concurrency").first() * tokens / pl.col("latency_seconds").sum()
         opened = tokens / pl.col("open_loop_seconds").sum()
+        in_open_loop = pl.col("cell").first().cast(pl.String).is_in(self.open_loop_names)
         return (
             good.group_by("cell", "round", maintain_order=True)
             .agg(
@@ -90,10 +94,7 @@ class Results:
                 ).first(),
                 pl.len().alias("requests"),
                 _LATENCY.median().alias("latency_seconds"),
-                pl.when(pl.col("load").first().is_null())
-                .then(closed)
-                .otherwise(opened)
-                .alias("tokens_per_second"),
+                pl.when(in_open_loop).then(opened).otherwise(closed).alias("tokens_per_second"),
                 *[pl.col(f"{part}_seconds").mean().alias(f"{part}_seconds_mean") for part in PARTS],
                 pl.col("total_seconds").mean().alias("total_seconds_mean"),
                 (pl.col("latency_seconds") - pl.col("total_seconds")).mean().alias("outside_seconds_mean"),

@@ -15,7 +15,7 @@ from service.statistics.choice import Comparison
 
 def table(verdict: Verdict) -> dict[str, Any]:
     """All cells of one group, one row each; `faults` and `clipped`: whether those columns hold anything."""
-    batch, prompts, tokens, concurrency, _ = verdict.group
+    batch, prompts, tokens, concurrency, *_ = verdict.group
     noise = verdict.noise
     counted = [faults(summary) or 0.0 for summary in verdict.summaries]
     return {

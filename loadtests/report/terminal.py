@@ -11,6 +11,8 @@ from rich.text import Text
 
 from loadtests.report import formatting, wording
 from loadtests.report.crossing import crossing
+from loadtests.report.load.section import load_section
+from loadtests.report.load.terminal import print_load
 from loadtests.report.proof import proof
 from loadtests.report.results import read_results
 from loadtests.report.summaries import Summary, Verdict
@@ -43,6 +45,8 @@ def print_findings(findings: Findings, console: Console) -> None:
     for verdict in findings.verdicts:
         console.print(table(verdict, narrow=console.width < WIDTH - 10))
         console.print(Text(f"  → {conclusion(verdict, findings)}\n", style="bold"), soft_wrap=True)
+    section = load_section(findings.load, findings.summaries, findings.label)
+    print_load(section, console, narrow=console.width < WIDTH - 10)
     console.print(Text(wording.headline(findings), style="bold"), soft_wrap=True)
     turn = crossing(findings.crossover, findings.upper_estimate)
     console.print(Text(f"{turn[0].upper()}{turn[1:]}."), soft_wrap=True)
@@ -63,7 +67,7 @@ def table(verdict: Verdict, narrow: bool = False) -> Table:
 
     `narrow` leaves out _LEFT_OUT, to fit into 80 characters.
     """
-    batch, prompts, tokens, concurrency, _ = verdict.group
+    batch, prompts, tokens, concurrency, *_ = verdict.group
     table = Table(
         title=f"batch {batch} · {prompts} prompts · {tokens} new tokens · concurrency {concurrency}",
         title_justify="left",

@@ -7,9 +7,11 @@ from functools import cached_property
 import polars as pl
 
 from loadtests.plan.cells import BASELINE, Cell, Group
+from loadtests.plan.slo import Slo
 from loadtests.report.comparison import typical
 from loadtests.report.frame import PARTS, PhaseName
 from loadtests.report.later_floors import LaterFloor, later_floor
+from loadtests.report.load.findings import LoadFindings
 from loadtests.report.payback import NOTHING, Payback, bucket_of, cost_of, is_compiled, pay_back
 from loadtests.report.phases import phase_of
 from loadtests.report.results import Results
@@ -23,10 +25,11 @@ PLAIN = "inference_mode"
 
 
 class Findings:
-    """The statistics of `results`, each computed on first use."""
+    """The statistics of `results`, each computed on first use; `slo` in place of the plan's objectives."""
 
-    def __init__(self, results: Results) -> None:
+    def __init__(self, results: Results, slo: Slo | None = None) -> None:
         self.results = results
+        self.load = LoadFindings(results, slo)
         known = set(results.rounds["cell"].to_list())
         self._cells = [cell for cell in results.run.plan.cells if cell.name in known]
 
@@ -39,7 +42,7 @@ class Findings:
     @cached_property
     def verdicts(self) -> list[Verdict]:
         """One per closed-loop group that has the baseline, by batch size."""
-        groups = dict.fromkeys(s.cell.group for s in self.summaries if s.cell.load is None)
+        groups = dict.fromkeys(s.cell.group for s in self.summaries if not s.cell.open_loop)
         verdicts = [self._verdict(group) for group in groups if self._find(group, BASELINE) is not None]
         return sorted(verdicts, key=lambda verdict: (verdict.group[1:4], verdict.batch_size))
 

@@ -13,6 +13,7 @@ from loadtests.report.floor_changes import floor_changes
 from loadtests.report.formatting import level
 from loadtests.report.fusion_launch import fusion_launch
 from loadtests.report.ladder import ladder
+from loadtests.report.load.section import load_section
 from loadtests.report.peers_section import peers_section
 from loadtests.report.proof import proof
 from loadtests.report.roofline_section import roofline_section
@@ -43,6 +44,7 @@ def view(findings: Findings, peers: PeersRun | None = None) -> dict[str, Any]:
         "cards": [card(verdict, findings) for verdict in findings.main],
         "other_cards": [card(verdict, findings) for verdict in findings.others],
         "tables": [table(verdict) for verdict in findings.verdicts],
+        "load": load_section(findings.load, findings.summaries, findings.label),
         "ladder": [*ladder(findings), *([design.absent] if design.absent else [])],
         "designs": design.designs,
         "roofline": roofline_section(findings),

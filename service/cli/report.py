@@ -6,12 +6,15 @@ import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from service.cli.options import EXIT_DISK_FULL, EXIT_FAILED, bad_input, report_extra_needed
+
+if TYPE_CHECKING:
+    from loadtests.plan.slo import Slo
 
 app = typer.Typer()
 
@@ -41,23 +44,26 @@ def conclude_later(folder: Path, failed: Sequence[str], missing: ModuleNotFoundE
     last_line(folder, None, valid=not failed)
 
 
-def conclude(folder: Path, console: Console, peers: Path | None = None) -> bool:
+def conclude(folder: Path, console: Console, peers: Path | None = None, slo: Slo | None = None) -> bool:
     """Write and print the report, and one JSON line last; returns whether the sweep is valid.
 
-    Raises RowsError without rows, and ModuleNotFoundError without the packages of the extra `report`.
+    `slo` judges the open-loop cells in place of the plan's objectives. Raises RowsError without rows, and
+    ModuleNotFoundError without the packages of the extra `report`.
     """
-    headline = reported(folder, console, peers)
+    headline = reported(folder, console, peers, slo)
     last_line(folder, headline, bool(headline["valid"]))
     return bool(headline["valid"])
 
 
-def reported(folder: Path, console: Console, peers: Path | None = None) -> dict[str, Any]:
+def reported(
+    folder: Path, console: Console, peers: Path | None = None, slo: Slo | None = None
+) -> dict[str, Any]:
     """Write the report of one sweep, print its table and its path; returns the headline. Raises as above."""
     from loadtests.report.report_files import print_findings, write_report
     from loadtests.report.results import read_results
     from loadtests.report.verdict import Findings
 
-    findings = Findings(read_results(folder))
+    findings = Findings(read_results(folder), slo)
     headline = write_report(findings, peers)
     print_findings(findings, console)
     console.print(f"report: {folder / 'report.html'}", soft_wrap=True)
@@ -70,6 +76,13 @@ def report(
     peers: Annotated[
         Path | None, typer.Option(help="A folder of `peers`: adds what leaving PyTorch would buy.")
     ] = None,
+    slo: Annotated[
+        str | None,
+        typer.Option(
+            help="Judge open-loop cells by other objectives than the plan's: "
+            "ttft=0.05,tpot=0.01,e2e=0.1,share=0.99 (seconds)."
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Of several folders: where the picture goes; default results/<UTC>-runs."),
@@ -80,24 +93,31 @@ def report(
     Exit codes: 0 valid, 1 a check of one failed or a sweep is incomplete, 2 bad input, 3 disk full.
     """
     from loadtests.peers.results import PeersError
+    from loadtests.plan.cells import PlanError
+    from loadtests.plan.slo import parse_slo
     from loadtests.run.disk import DiskFull, disk_full_named
     from loadtests.run.rows import RowsError
     from loadtests.run.series_file import is_series
 
     series = len(folders) == 1 and is_series(folders[0])
-    if (len(folders) > 1 or series) and peers:
+    several = len(folders) > 1
+    if (several or series) and peers:
         bad_input("--peers belongs to the report of one sweep: name its folder")
+    if (several or series) and slo:
+        bad_input("--slo belongs to the report of one sweep: name its folder")
     if len(folders) == 1 and out:
         bad_input("--out belongs to several folders: the report of one is written into it")
-    several = len(folders) > 1
     written = (out or _new_folder()) if several else folders[0]
     try:
+        judged_by = parse_slo(slo) if slo else None
         with disk_full_named(written), report_extra_needed():
             if series:
                 valid = picture_of_series(written)
             else:
-                valid = _picture(folders, written) if several else conclude(written, Console(), peers)
-    except (PeersError, RowsError, FileNotFoundError) as error:
+                valid = (
+                    _picture(folders, written) if several else conclude(written, Console(), peers, judged_by)
+                )
+    except (PeersError, PlanError, RowsError, FileNotFoundError) as error:
         bad_input(error)
     except DiskFull as error:
         typer.echo(f"launchbound: {error}", err=True)

@@ -208,7 +208,7 @@ def test_every_plot_has_its_title_and_caption_and_axis_units(clear: Path) -> Non
         "throughput",
         "index",
         "floors",
-        "knee",
+        "trade-off",
         "timeline",
     ]
     captions = re.findall(r"<figcaption>\s*<h3>(.+?)</h3>\s*(.+?)</figcaption>", page(clear), flags=re.DOTALL)

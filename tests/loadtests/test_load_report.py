@@ -1,0 +1,301 @@
+"""The report finds the knee of a simulated queue, bounds it where the ladder does, and says how it judged."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+import launchbound
+from loadtests.plan.cells import Cell
+from loadtests.plan.presets import make_plan
+from loadtests.plan.slo import Slo, parse_slo
+from loadtests.report.load.csv_files import KNEES_FILE, LOAD_FILE, load_records
+from loadtests.report.load.knees import LoadGroup, ModeKnee
+from loadtests.report.load.sentences import sentence
+from loadtests.report.report_files import make_report, plots
+from loadtests.report.results import Results, read_results
+from loadtests.report.terminal import print_findings
+from loadtests.report.verdict import Findings
+from loadtests.simulated_queue import SimulatedQueue
+from loadtests.simulated_sweeps import LoadSweep, true_knee
+from service.statistics.knee import Bounds
+from service.statistics.visits import settling
+from tests.support.made_evidence import edit_rows, edit_run
+from tests.support.made_load import SERVICE, make_load
+from tests.support.made_results import make_results
+
+pytestmark = pytest.mark.slow
+
+IN_TIME = Slo(e2e_seconds=0.12)
+"""Six times eager's time in service, twelve times inference_mode's."""
+
+NEAR = (20, 30, 40, 50, 60, 70, 80, 90, 100, 110)
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sweep with objectives of its own, whose eager visits were cut twice at the highest rate."""
+    return make_load(tmp_path_factory.mktemp("load"), NEAR, slo=IN_TIME, cut=[(3, "eager"), (4, "eager")])
+
+
+@cache
+def results(folder: Path) -> Results:
+    """Those of a folder that changes no more."""
+    return read_results(folder)
+
+
+def group_of(folder: Path, slo: Slo | None = None) -> LoadGroup:
+    (group,) = Findings(results(folder), slo).load.groups
+    return group
+
+
+def knee_of(folder: Path, mode: str, slo: Slo | None = None) -> ModeKnee:
+    return next(one for one in group_of(folder, slo).knees if one.mode == mode)
+
+
+def said(folder: Path, slo: Slo | None = None) -> str:
+    findings = Findings(results(folder), slo)
+    (group,) = findings.load.groups
+    return sentence(group, findings.load, findings.label)
+
+
+def cells(folder: Path, mode: str) -> dict[float, dict[str, Any]]:
+    """The records of `load.csv` by rate."""
+    records = load_records(Findings(results(folder)).load)
+    return {record["offered_per_second"]: record for record in records if record["mode"] == mode}
+
+
+def test_the_interval_of_each_mode_holds_the_knee_of_its_queue(loaded: Path) -> None:
+    for mode, seconds in SERVICE.items():
+        truth = true_knee(LoadSweep(rates=(1.0,), limit=0.12 / seconds)) / seconds
+        estimate = knee_of(loaded, mode).estimate
+        assert estimate is not None
+        assert estimate.low <= truth <= estimate.high
+        assert estimate.value.low == pytest.approx(truth, rel=0.15)
+
+
+def test_the_sentence_has_knees_intervals_and_ratio(loaded: Path) -> None:
+    number = r"\d+(\.\d+)?"
+    span = rf"\({number}–{number}\)"
+    expected = (
+        rf"eager serves {number} {span} requests/s within 120 ms; "
+        rf"inference_mode {number} {span}: {number} times {span}\."
+    )
+    assert re.search(expected, said(loaded))
+    make_report(loaded)
+    assert said(loaded) in (loaded / "report.html").read_text()
+    assert said(loaded) in (loaded / "report.md").read_text()
+
+
+def test_a_ladder_below_the_knee_says_at_least_and_one_above_it_says_below(tmp_path: Path) -> None:
+    slow, fast = tmp_path / "slow", tmp_path / "fast"
+    for folder in (slow, fast):
+        folder.mkdir()
+    make_load(slow, (5, 10), slo=IN_TIME)
+    make_load(fast, (150, 200), slo=IN_TIME)
+    assert "at least 10.0" in said(slow)
+    assert "below 150" in said(fast)
+    estimate = knee_of(slow, "eager").estimate
+    assert estimate is not None
+    assert estimate.value == Bounds(10.0, float("inf"))
+
+
+def test_other_objectives_move_the_knee_and_the_report_says_whose_they_are(loaded: Path) -> None:
+    strict = parse_slo("e2e=0.05,share=0.9")
+    own, other = knee_of(loaded, "eager").estimate, knee_of(loaded, "eager", strict).estimate
+    assert own is not None
+    assert other is not None
+    assert other.value.low < own.value.low
+    make_report(loaded)
+    assert "The objectives are those of the plan." in (loaded / "report.md").read_text()
+    make_report(loaded, slo=strict)
+    text = (loaded / "report.md").read_text()
+    assert "The objectives were given for this report; the plan's are: A rate counts as served where" in text
+    assert "at least 90 % of the requests are answered within 50 ms" in text
+
+
+@pytest.mark.parametrize("text", ["ttft=0.03", "tpot=0.0003", "e2e=0.2"])
+def test_each_objective_is_judged_by_its_own_latency(loaded: Path, text: str) -> None:
+    slo = parse_slo(text)
+    kind, limit = text.split("=")
+    visits = [visit for one in Findings(results(loaded), slo).load.cells for visit in one.visits]
+    shares = {visit.met_share for visit in visits}
+    assert len(shares) > 5
+    for visit in visits:
+        in_time = visit.latencies[kind] <= float(limit)  # type: ignore[index]
+        judged = visit.sent - settling(visit.sent)
+        assert visit.met_share == pytest.approx(in_time.sum() / judged)
+
+
+def test_tokens_after_the_first_cannot_be_judged_where_there_is_one(tmp_path: Path) -> None:
+    make_load(tmp_path, (20, 100), slo=Slo(tpot_seconds=0.01))
+
+    def one_token(run: Any) -> None:
+        cells = [msgspec.structs.replace(c, new_tokens=1) if c.open_loop else c for c in run.plan.cells]
+        renamed = {old.name: new.name for old, new in zip(run.plan.cells, cells, strict=True)}
+        run.plan = msgspec.structs.replace(run.plan, cells=tuple(cells))
+        run.client.rates = {renamed[name]: rate for name, rate in run.client.rates.items()}
+
+    edit_run(tmp_path, one_token)
+    path = tmp_path / "requests.jsonl"
+    path.write_text(
+        path.read_text().replace("n=32 rate", "n=1 rate").replace('"new_tokens": 32', '"new_tokens": 1')
+    )
+    assert knee_of(tmp_path, "eager").estimate is None
+    assert "what decides was not measured" in said(tmp_path)
+
+
+def test_without_objectives_the_knee_is_where_answers_no_longer_keep_up(tmp_path: Path) -> None:
+    make_load(tmp_path, (40, 45, 50, 55, 60, 80, 90, 100, 110, 120), requests=400)
+    for mode, seconds in SERVICE.items():
+        estimate = knee_of(tmp_path, mode).estimate
+        assert estimate is not None
+        assert estimate.value.low * seconds == pytest.approx(1.0, abs=0.12)
+    assert "before it saturates" in said(tmp_path)
+    records = cells(tmp_path, "eager")
+    assert records[120]["served_per_second"] == pytest.approx(50, rel=0.05)
+    assert records[120]["goodput_per_second"] is None
+
+
+def test_a_cut_visit_counts_as_not_served_and_only_its_own_requests_as_sent(loaded: Path) -> None:
+    record = cells(loaded, "eager")[110]
+    assert (record["cut_visits"], record["sent"]) == (2, 700)
+    last = knee_of(loaded, "eager").cells[-1]
+    cut = [visit for visit in last.visits if visit.cut]
+    assert [visit.round for visit in cut] == [3, 4]
+    assert {visit.share(last.criterion) for visit in cut} == {0.0}
+
+
+def test_cutting_every_visit_at_a_rate_puts_the_knee_below_it(tmp_path: Path) -> None:
+    loose = Slo(e2e_seconds=60.0)
+    make_load(tmp_path, (20, 40, 120), slo=loose, cut=[(number, "eager") for number in range(1, 9)])
+    cut, whole = knee_of(tmp_path, "eager").estimate, knee_of(tmp_path, "inference_mode").estimate
+    assert cut is not None
+    assert whole is not None
+    assert 40 <= cut.value.low < 120
+    assert whole.value == Bounds(120.0, float("inf"))
+
+
+def test_refused_requests_are_late_and_have_no_latency(tmp_path: Path) -> None:
+    make_load(tmp_path, (20, 200), slo=Slo(e2e_seconds=10.0), queue=SimulatedQueue(bound=4))
+    record = cells(tmp_path, "eager")[200]
+    assert record["rejected"] > 400
+    assert record["failed"] == 0
+    assert record["attainment"] < 0.5
+    assert record["goodput_per_second"] == pytest.approx(50, rel=0.1)
+    assert record["e2e_p99_seconds"] is None or record["e2e_p99_seconds"] < 0.15
+    assert record["queue_pollaczek_khinchine_seconds"] is None
+
+
+def test_the_queues_wait_agrees_with_its_witnesses(loaded: Path) -> None:
+    record = cells(loaded, "inference_mode")[60]
+    assert record["queue_mean_seconds"] == pytest.approx(record["queue_replayed_seconds"], rel=1e-3)
+    assert record["queue_mean_seconds"] == pytest.approx(record["queue_pollaczek_khinchine_seconds"], rel=0.3)
+    assert cells(loaded, "eager")[110]["queue_pollaczek_khinchine_seconds"] is None
+
+
+def test_a_queue_clock_that_is_wrong_disagrees_with_the_replay(tmp_path: Path) -> None:
+    make_load(tmp_path, (30,), requests=40)
+    half: Callable[[dict[str, Any]], None] = lambda row: row.update(queue_seconds=row["queue_seconds"] / 2)  # noqa: E731
+    edit_rows(tmp_path, half)
+    record = cells(tmp_path, "eager")[30]
+    assert record["queue_mean_seconds_high"] < record["queue_replayed_seconds_low"]
+
+
+def test_constant_arrivals_are_a_ladder_of_their_own_without_a_steady_wait(tmp_path: Path) -> None:
+    make_load(tmp_path, (20, 100), slo=IN_TIME, arrivals="constant", requests=40)
+    assert group_of(tmp_path).ladder == (1, "short", 32, "constant")
+    assert cells(tmp_path, "eager")[20]["queue_pollaczek_khinchine_seconds"] is None
+
+
+def test_two_ladders_that_end_too_early_have_no_ratio(tmp_path: Path) -> None:
+    make_load(tmp_path, (5, 10), slo=IN_TIME, requests=200)
+    assert said(tmp_path).endswith(
+        "eager serves at least 10.0 requests/s within 120 ms; inference_mode at least 10.0."
+    )
+
+
+def test_the_tightest_objective_says_how_long_visits_have_to_be(tmp_path: Path) -> None:
+    make_load(tmp_path, (20, 100), slo=Slo(e2e_seconds=0.4, ttft_seconds=0.05), requests=40)
+    assert knee_of(tmp_path, "eager").too_short is None
+
+
+def test_visits_too_short_for_the_objective_are_said(tmp_path: Path) -> None:
+    make_load(tmp_path, (20, 100), slo=Slo(e2e_seconds=0.4), requests=40)
+    assert knee_of(tmp_path, "eager").too_short == pytest.approx(400, rel=0.1)
+    make_report(tmp_path)
+    assert "are too short for this objective" in (tmp_path / "report.md").read_text()
+
+
+def test_a_visit_that_the_end_of_a_sweep_interrupted_is_left_out(loaded: Path, tmp_path: Path) -> None:
+    make_load(tmp_path, (20, 100), slo=IN_TIME, requests=40)
+    path = tmp_path / "requests.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-5]))
+    assert {one.mode: one.rounds for one in group_of(tmp_path).knees} == {"eager": 8, "inference_mode": 7}
+
+
+def test_the_tables_are_written_only_where_there_is_load(loaded: Path, tmp_path: Path) -> None:
+    make_report(loaded)
+    knees, rates = (
+        list(csv.DictReader((loaded / name).read_text().splitlines())) for name in (KNEES_FILE, LOAD_FILE)
+    )
+    assert [row["mode"] for row in knees] == list(SERVICE)
+    assert knees[1]["knee_least"] == knees[1]["knee_most"]
+    assert float(knees[1]["ratio_low"]) > 1.5
+    assert len(rates) == 2 * len(NEAR)
+    make_report(make_results(tmp_path))
+    assert not (tmp_path / KNEES_FILE).exists()
+    assert "Under load" not in (tmp_path / "report.md").read_text()
+
+
+def test_several_concurrencies_are_a_table_and_a_plot(tmp_path: Path) -> None:
+    plan = make_plan("quick", 1, modes=["eager", "inference_mode"], batch_sizes=[1])
+    more = [Cell(mode=c.mode, batch_size=1, concurrency=4, control=c.control) for c in plan.cells]
+    make_results(tmp_path, plan=msgspec.structs.replace(plan, cells=(*plan.cells, *more)))
+    make_report(tmp_path)
+    text = (tmp_path / "report.md").read_text()
+    assert "### Concurrency: Batch 1, short prompts, 32 new tokens" in text
+    table = text.split("### Concurrency")[1].split("\n##")[0]
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:3]]
+        for line in table.splitlines()
+        if line.startswith("| ")
+    ]
+    assert rows[1:] == [["eager", "1"], ["eager", "4"], ["inference_mode", "1"], ["inference_mode", "4"]]
+    assert "concurrency" in [plot.id for plot in plots(Findings(results(tmp_path)))]
+
+
+def test_the_command_judges_by_other_objectives_and_refuses_what_is_none(loaded: Path) -> None:
+    runner = CliRunner()
+    done = runner.invoke(launchbound.app, ["report", str(loaded), "--slo", "e2e=0.05"])
+    assert "requests/s within 50 ms" in done.stdout
+    assert json.loads(done.stdout.splitlines()[-1])["path"] == str(loaded)
+    refused = runner.invoke(launchbound.app, ["report", str(loaded), "--slo", "latency=1"])
+    assert refused.exit_code == 2
+    assert "write it as ttft=" in refused.output
+    two = runner.invoke(launchbound.app, ["report", str(loaded), str(loaded), "--slo", "e2e=1"])
+    assert two.exit_code == 2
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_terminal_shows_rates_sentence_and_whose_objectives(loaded: Path, width: int) -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, width=width, force_terminal=True, color_system=None)
+    print_findings(Findings(results(loaded)), console)
+    lines = stream.getvalue().splitlines()
+    assert any(said(loaded) in line for line in lines)
+    assert any(line.endswith("The objectives are those of the plan.") for line in lines)
+    rates = [line.split() for line in lines if line.split()[-3:] == ["2", "of", "8"]]
+    assert [rate[:2] for rate in rates] == [["eager", "110"]]
+    assert ("in time/s" in stream.getvalue()) == (width == 120)
