@@ -283,7 +283,7 @@ def test_the_command_judges_by_other_objectives_and_refuses_what_is_none(loaded:
     assert json.loads(done.stdout.splitlines()[-1])["path"] == str(loaded)
     refused = runner.invoke(launchbound.app, ["report", str(loaded), "--slo", "latency=1"])
     assert refused.exit_code == 2
-    assert "write it as ttft=" in refused.output
+    assert "write it as in ttft=" in refused.output
     two = runner.invoke(launchbound.app, ["report", str(loaded), str(loaded), "--slo", "e2e=1"])
     assert two.exit_code == 2
 
