@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from loadtests.report.surroundings import environment
+from loadtests.run.finished import Finished
 from loadtests.run.gpu_watch import clocks_file, query_of, summary, watched
 from loadtests.run.history import recover
 from loadtests.run.run_file import Part, read_run
@@ -52,7 +53,7 @@ def test_a_part_that_was_killed_has_the_clocks_of_its_file(tmp_path: Path) -> No
     run = read_run(make_results(tmp_path))
     run.ended, run.parts = None, [Part(number=1, started="", warmup_passes=2)]
     clocks_file(tmp_path, 1).write_text(LINES)
-    recover(tmp_path, run, [])
+    recover(tmp_path, run, Finished())
     assert [gpu["gpu"] for gpu in run.parts[0].gpus] == ["GPU-a", "GPU-b", "GPU-c"]
 
 
