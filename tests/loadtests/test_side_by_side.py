@@ -17,7 +17,8 @@ from loadtests.plan.presets import make_plan
 from loadtests.report.results import read_results
 from loadtests.report.verdict import Findings
 from loadtests.run.rows import RowsError
-from loadtests.side_by_side.files import make_picture
+from loadtests.side_by_side.entry import read_entries
+from loadtests.side_by_side.files import make_picture, write_picture
 from tests.support.made_evidence import edit_run
 from tests.support.made_results import CLEAR, make_results
 
@@ -155,9 +156,9 @@ def test_options_that_do_not_fit_the_number_of_folders_are_bad_input(
 
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [1440, 390])
-def test_the_page_draws_and_does_not_scroll_sideways(
-    picture: tuple[Path, dict[str, Any]], width: int
-) -> None:
+def test_the_page_draws_and_does_not_scroll_sideways(folders: list[Path], tmp_path: Path, width: int) -> None:
+    """Nor by what a run has said that was not measured, which may be a path."""
+    write_picture(read_entries(folders), tmp_path, {"another": "/a/very/long/path" * 20})
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     if chromium is None:
         assert not os.environ.get("REQUIRE_ALL"), "chromium is missing: install it"
@@ -170,7 +171,7 @@ def test_the_page_draws_and_does_not_scroll_sideways(
         tab = browser.new_page(viewport={"width": width, "height": 900})
         problems: list[str] = []
         tab.on("pageerror", lambda error: problems.append(str(error)))
-        tab.goto((picture[0] / "runs.html").as_uri())
+        tab.goto((tmp_path / "runs.html").as_uri())
         tab.wait_for_selector("#speedup .main-svg")
         drawn = tab.locator(".plot .main-svg").count()
         reach = tab.evaluate("document.documentElement.scrollWidth")
