@@ -20,6 +20,7 @@ from tests.support.serving import Front, running, until
 
 pytestmark = pytest.mark.slow
 
+STUDY = "/v1/studies/operators"
 ANATOMY = "/v1/modes/eager/anatomy"
 
 
@@ -31,8 +32,8 @@ class Place:
         self.folder = folder
         self._threads = threads
 
-    def study(self, path: str = ANATOMY) -> httpx.Response:
-        return self.front.http.get(path)
+    def study(self, **body: object) -> httpx.Response:
+        return self.front.http.post(STUDY, json={"mode": "eager", **body})
 
     def meanwhile(self, call: Callable[..., httpx.Response], *arguments: Any) -> Future[httpx.Response]:
         return self._threads.submit(call, *arguments)
@@ -86,7 +87,7 @@ def error(answer: httpx.Response, status: int) -> dict[str, Any]:
 
 
 def test_the_finding_leaves_as_the_anatomy_process_made_it_with_the_time_it_took(here: Place) -> None:
-    answer = here.study(f"{ANATOMY}?batch_size=4&phase=prefill")
+    answer = here.study(batch_size=4, phase="prefill")
     assert answer.status_code == 200
     assert answer.content == b'{"operators":[],"order":1}'
     assert [part.split(";")[0] for part in answer.headers["server-timing"].split(", ")] == [
@@ -301,7 +302,7 @@ def test_an_engine_that_ends_during_a_study_ends_it(here: Place) -> None:
 def test_a_client_that_goes_away_ends_its_study_and_the_engine_serves(here: Place) -> None:
     here.command("hold")
     with pytest.raises(httpx.ReadTimeout):
-        here.front.http.get(ANATOMY, timeout=0.5)
+        here.front.http.post(STUDY, json={"mode": "eager"}, timeout=0.5)
     assert here.front.generate().status_code == 200
     until(lambda: here.pids() == [] or not psutil.pid_exists(here.pids()[0]), "the end of the process")
 
@@ -322,19 +323,21 @@ def test_while_a_mode_is_on_its_way_a_study_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "status", "param"),
+    ("fields", "status", "param"),
     [
-        ("/v1/modes/fast/anatomy", 404, "mode"),
-        (f"{ANATOMY}?batch_size=5", 422, "batch_size"),
-        (f"{ANATOMY}?batch_size=0", 422, "batch_size"),
-        (f"{ANATOMY}?batch_size=x", 422, "batch_size"),
-        (f"{ANATOMY}?phase=train", 422, "phase"),
+        ({"mode": "fast"}, 404, "mode"),
+        ({"mode": None}, 422, "mode"),
+        ({"batch_size": 5}, 422, "batch_size"),
+        ({"batch_size": 0}, 422, "batch_size"),
+        ({"batch_size": "x"}, 422, "batch_size"),
+        ({"phase": "train"}, 422, "phase"),
+        ({"model": "tiny"}, 422, "model"),
     ],
 )
 def test_bad_questions_are_refused_before_anything_is_started(
-    here: Place, path: str, status: int, param: str
+    here: Place, fields: dict[str, object], status: int, param: str
 ) -> None:
-    assert error(here.study(path), status)["param"] == param
+    assert error(here.study(**fields), status)["param"] == param
     assert here.pids() == []
     assert here.front.series()['requests_total{mode="eager",outcome="rejected"}'] == 0
 
@@ -360,4 +363,4 @@ def test_studies_need_the_key_where_one_is_set(tmp_path: Path) -> None:
         # Nor does a sweep without the key block studies.
         here.front.generate(headers={"X-Launchbound-Run": "1"})
         keyed = {"Authorization": "Bearer secret"}
-        assert here.front.http.get(ANATOMY, headers=keyed).status_code == 200
+        assert here.front.http.post(STUDY, json={"mode": "eager"}, headers=keyed).status_code == 200

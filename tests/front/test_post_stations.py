@@ -89,7 +89,7 @@ def traced_front() -> Iterator[tuple[Front, Tracer]]:
     tracer = Tracer()
     threading.setprofile(tracer)
     try:
-        with running({"api_key": "key"}) as front:
+        with running({"api_key": "key"}, bare_protocol=True) as front:
             front.http.headers["Authorization"] = "Bearer key"
             front.await_ready()
             yield front, tracer

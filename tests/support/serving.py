@@ -16,6 +16,7 @@ import uvicorn
 
 from service.front.api.state import AppState
 from service.front.app import create_app
+from service.front.http_server import server_config
 from service.front.settings import Settings
 
 FAKE_ENGINE = Path(__file__).parent / "fake_engine.py"
@@ -71,19 +72,23 @@ def running(
     settings: dict[str, Any] | None = None,
     command: list[str] | None = None,
     anatomy: Path | None = None,
+    bare_protocol: bool = False,
     **options: object,
 ) -> Iterator[Front]:
     """A front on a free port with a fake engine of these options, or `command`; both are gone at the end.
 
     `anatomy`: the folder in which a fake anatomy process finds its commands; else it is the real one.
+    `bare_protocol`: the HTTP server's own protocol, without what ours adds.
     """
-    given = {"batch_sizes": [1, 4], "drain_seconds": 1.0, **(settings or {})}
+    given = {"port": 0, "batch_sizes": [1, 4], "drain_seconds": 1.0, **(settings or {})}
     fake_anatomy = [sys.executable, str(FAKE_ANATOMY), str(anatomy)] if anatomy else None
     engine = command or fake_engine_command(**options)
-    app = create_app(Settings(**given), engine, anatomy_command=fake_anatomy)
-    config = uvicorn.Config(
-        app, port=0, loop="uvloop", lifespan="on", log_config=None, timeout_graceful_shutdown=2
-    )
+    chosen = Settings(**given)
+    app = create_app(chosen, engine, anatomy_command=fake_anatomy)
+    config = server_config(app, chosen)
+    config.timeout_graceful_shutdown = 2
+    if bare_protocol:
+        config.http = "httptools"
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
