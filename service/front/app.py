@@ -81,7 +81,6 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        app.openapi()  # takes long once: here, and not while requests wait
         lag.start()
         state.supervisor.start()
         try:
@@ -98,8 +97,7 @@ def create_app(
         description=DESCRIPTION,
         lifespan=lifespan,
         redirect_slashes=False,
-        docs_url=None,
-        redoc_url=None,
+        openapi_url=None,
         responses=OF_ANY_REQUEST,
     )
     app.state.launchbound = state

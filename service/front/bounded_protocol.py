@@ -23,6 +23,9 @@ MAX_HEADERS = 100
 MAX_PIECES = 8192
 """Pieces of one body: each costs a call, so a body in chunks of one byte would hold the event loop."""
 
+MAX_DISCARDED_BYTES = 1_048_576
+"""What is read, for a client that sends on before it reads, of a body that has been answered already."""
+
 MAX_PIPELINED = 8
 """Requests sent ahead on one connection; no client of ours sends any."""
 
@@ -125,14 +128,14 @@ class BoundedProtocol(JoinedWritesProtocol):
         self._stage += 1
 
     def on_body(self, body: bytes) -> None:
-        """A piece of the body; of one that was answered already, only so much is waited for."""
+        """A piece of the body."""
         self._pieces += 1
         if self._pieces > MAX_PIECES:
             self._refuse(Malformed(f"a body may come in {MAX_PIECES} pieces: send it in larger ones"))
         if self.cycle.response_complete:
             self._discarded += len(body)
-            if self._discarded > self._limits.discarded_bytes:
-                self.transport.abort()
+            if self._discarded > MAX_DISCARDED_BYTES:
+                self.transport.close()
         super().on_body(body)
 
     def on_message_complete(self) -> None:

@@ -13,16 +13,12 @@ from service.front.errors import LaunchboundError, error_body
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """`connections` at a time; in seconds, for how long a head, a body, and an unread answer are waited for.
-
-    `discarded_bytes`: what is read of a body that has been answered before its end.
-    """
+    """`connections` at a time; for how long a head, a body, and an unread answer are waited for."""
 
     connections: int
     head_seconds: float
     body_seconds: float
     unread_seconds: float
-    discarded_bytes: int
 
 
 def raw_answer(refusal: LaunchboundError, default_headers: Iterable[tuple[bytes, bytes]]) -> bytes:

@@ -26,7 +26,6 @@ def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
         head_seconds=settings.head_timeout_seconds,
         body_seconds=settings.body_timeout_seconds,
         unread_seconds=settings.unread_timeout_seconds,
-        discarded_bytes=settings.max_body_bytes,
     )
     protocol = partial(
         BoundedProtocol, limits=limits, refused=lambda reason: state.metrics.rejected(reason, None)
@@ -42,6 +41,7 @@ def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
         workers=1,
         log_config=None,
         access_log=False,
+        proxy_headers=False,
         headers=HEADERS,
         server_header=False,
         timeout_graceful_shutdown=5,

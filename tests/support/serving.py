@@ -38,8 +38,8 @@ def until(condition: Callable[[], Value], what: str, seconds: float = PATIENCE_S
 class Front:
     """A running front, and a client of it."""
 
-    def __init__(self, http: httpx.Client, state: AppState, url: str) -> None:
-        self.http, self.state, self.url = http, state, url
+    def __init__(self, http: httpx.Client, state: AppState, url: str, server: uvicorn.ServerState) -> None:
+        self.http, self.state, self.url, self.server = http, state, url, server
 
     def generate(
         self, mode: str = "eager", headers: dict[str, str] | None = None, **body: object
@@ -96,7 +96,7 @@ def running(
         until(lambda: server.started or not thread.is_alive(), "the server")
         url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
         with httpx.Client(base_url=url, timeout=PATIENCE_SECONDS, trust_env=False) as http:
-            yield Front(http, app.state.launchbound, url)
+            yield Front(http, app.state.launchbound, url, server.server_state)
     finally:
         server.should_exit = True
         thread.join(PATIENCE_SECONDS)

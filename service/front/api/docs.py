@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
-from fastapi import APIRouter
-from starlette.responses import FileResponse
+from fastapi import APIRouter, FastAPI, Request
+from starlette.responses import FileResponse, Response
 
+from service.front.api.answers import reply
 from service.front.errors import NotFound
 
 FOLDER = Path(__file__).parents[1] / "swagger"
@@ -23,6 +26,14 @@ POLICY = (
 """Scripts of this service alone; the page's own styles are set by its script."""
 
 router = APIRouter(include_in_schema=False)
+
+
+@router.get("/openapi.json")
+async def document(request: Request) -> Response:
+    """The OpenAPI document. The first call makes it, which takes long: not on the event loop."""
+    app: FastAPI = request.app
+    made: dict[str, Any] = app.openapi_schema or await asyncio.to_thread(app.openapi)
+    return reply(made)
 
 
 @router.get("/docs")
