@@ -100,6 +100,60 @@ def test_the_finding_leaves_as_the_anatomy_process_made_it_with_the_time_it_took
     assert received == ["operators", {"mode": "eager", "batch_size": 4, "phase": "prefill"}]
 
 
+def test_a_finding_is_read_again_and_no_get_runs_a_study(here: Place) -> None:
+    get = here.front.http.get
+    unknown = error(get(f"{ANATOMY}?batch_size=3"), 404)
+    assert unknown["type"] == "not_studied"
+    assert "POST" in unknown["message"]
+    assert "/v1/studies/operators" in unknown["message"]
+    assert get("/v1/studies").json() == {"studies": []}
+    assert here.pids() == []
+    first, second = here.study(batch_size=3), here.study(batch_size=4)
+    for path in (second.headers["location"], f"{ANATOMY}?batch_size=2", f"{ANATOMY}?batch_size=4"):
+        assert (get(path).status_code, get(path).content) == (200, second.content)
+    (entry,) = get("/v1/studies").json()["studies"]
+    assert entry["arguments"] == {"mode": "eager", "batch_size": 4, "phase": "decode"}
+    assert second.headers["location"] == f"/v1/studies/{entry['id']}"
+    error(get(first.headers["location"]), 404)
+    error(get(ANATOMY), 404)
+    assert len((here.folder / "studies").read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "param"),
+    [
+        ("/v1/modes/fast/anatomy", 404, "mode"),
+        (f"{ANATOMY}?batch_size=5", 422, "batch_size"),
+        (f"{ANATOMY}?batch_size=x", 422, "batch_size"),
+        (f"{ANATOMY}?phase=train", 422, "phase"),
+        ("/v1/studies/operators-7", 404, "id"),
+    ],
+)
+def test_bad_questions_about_findings_are_refused(here: Place, path: str, status: int, param: str) -> None:
+    assert error(here.front.http.get(path), status)["param"] == param
+
+
+def test_a_study_that_is_not_served_is_a_404_that_names_what_is(here: Place) -> None:
+    detail = error(here.front.http.post("/v1/studies/layers", json={}), 404)
+    assert "/v1/studies/operators" in detail["message"]
+
+
+@pytest.mark.parametrize(
+    "send",
+    [
+        lambda front, headers: front.http.get("/v1/modes", headers=headers),
+        lambda front, headers: front.http.get("/nothing", headers=headers),
+        lambda front, headers: front.generate(headers=headers, max_new_tokens=0),
+        lambda front, headers: front.generate("fast", headers=headers),
+    ],
+)
+def test_a_sweeps_header_alone_blocks_no_study(
+    here: Place, send: Callable[[Front, dict[str, str]], httpx.Response]
+) -> None:
+    send(here.front, {"X-Launchbound-Run": "1"})
+    assert here.study().status_code == 200
+
+
 def test_the_process_is_started_by_the_first_study_and_kept_for_the_next(here: Place) -> None:
     assert here.pids() == []
     for _ in range(3):
