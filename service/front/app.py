@@ -107,7 +107,9 @@ def create_app(
     origins = Origins(settings.host, settings.allowed_hosts)
     app.add_middleware(EntryMiddleware, origins=origins, refuse=problems.refuse)
     problems.install(app)
-    v1 = APIRouter(prefix="/v1", dependencies=[Depends(require_key(settings))], responses=ACCESS_ERRORS)
+    # Without a key the document must not say that calls need one.
+    guards = [Depends(require_key(settings))] if settings.api_key is not None else []
+    v1 = APIRouter(prefix="/v1", dependencies=guards, responses=ACCESS_ERRORS)
     for routes in (generate, compare, openai, modes, advice, studies, probes, traces):
         v1.include_router(routes.router)
     app.include_router(v1)

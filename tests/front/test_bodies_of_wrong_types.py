@@ -47,6 +47,11 @@ FLOODS: dict[str, tuple[str, str, str | None]] = {
     "very many texts": (COMPLETE, f'{{"model": "tiny:eager", "prompt": {many(chr(34) * 2)}}}', "prompt"),
     "very many tokens": (COMPLETE, f'{{"model": "tiny:eager", "prompt": {many("1")}}}', "prompt"),
     "very many lists of tokens": (COMPLETE, f'{{"model": "tiny:eager", "prompt": {many("[1]")}}}', "prompt"),
+    "lists of tokens behind a text": (
+        COMPLETE,
+        f'{{"model": "tiny:eager", "prompt": ["a", {many("[1]")[1:]}}}',
+        "prompt",
+    ),
     "an extension without end": (
         COMPLETE,
         f'{{"model": "tiny:eager", "prompt": "a", "logit_bias": {many("{}")}}}',

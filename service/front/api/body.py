@@ -25,25 +25,29 @@ MAX_FIELD_BYTES = 16_384
 """A field other than the prompts: four stop strings of 256 characters, each escaped twice, are shorter."""
 
 _decode = msgspec.json.decode
+_texts = msgspec.json.Decoder(list[str])
+_text_or_texts = msgspec.json.Decoder(str | list[str])
+_tokens = msgspec.json.Decoder(list[int])
+_lists_of_tokens = msgspec.json.Decoder(list[list[int]])
+_OPENING_OF_TOKENS = re.compile(rb"\s*\[\s*([\[\d-])")
 
 
 class BodyReader(Generic[Body]):
-    """Reads bodies of one schema. `prompts` is the field that may be long, and `form` its type in JSON."""
+    """Reads bodies of one schema. `prompts`: the field that may be long; `tokens`: it may be token ids."""
 
-    def __init__(self, schema: type[Body], prompts: str = "", form: Any = None) -> None:  # noqa: ANN401
+    def __init__(self, schema: type[Body], prompts: str = "", tokens: bool = False) -> None:
         self._schema = schema
         self._prompts = prompts
+        self._with_tokens = tokens
         self._others = [name for name in schema.model_fields if name != prompts]
-        fields: list[tuple[str, Any, Any]] = [(name, msgspec.Raw, msgspec.Raw()) for name in self._others]
-        if prompts:
-            fields.append((prompts, form | msgspec.UnsetType, msgspec.UNSET))
+        fields = [(name, msgspec.Raw, msgspec.Raw()) for name in schema.model_fields]
         closed = schema.model_config.get("extra") == "forbid"
         shape = msgspec.defstruct(schema.__name__, fields, forbid_unknown_fields=closed)
         self._decoder = msgspec.json.Decoder(shape)
 
     async def read(self, request: Request, state: AppState) -> Body:
         """The body. Raises BodyTooLarge, TooSlow, BadRequest, or what refuses a large body unread."""
-        values = self._values(await _read(request, state))
+        values = self._values(await _read(request, state), state.settings.batch_sizes[-1])
         if self._prompts in values:
             _check_counts(self._prompts, values[self._prompts], state)
         try:
@@ -51,18 +55,33 @@ class BodyReader(Generic[Body]):
         except ValidationError as error:
             raise _bad_request(error) from None
 
-    def _values(self, body: bytes) -> dict[str, Any]:
+    def _values(self, body: bytes, most: int) -> dict[str, Any]:
         """The fields that were sent. Raises BadRequest, naming the first at fault."""
+        field = ""
         try:
             found = self._decoder.decode(body)
             values = {name: _decode(raw) for name in self._others if (raw := _bounded(found, name))}
+            field = self._prompts
+            if field and memoryview(prompts := getattr(found, field)).nbytes:
+                values[field] = self._prompts_of(prompts, most)
         except msgspec.ValidationError as error:
-            raise _wrong_type(str(error)) from None
+            raise _wrong_type(str(error), field) from None
         except (ValueError, RecursionError) as error:
             raise BadRequest(f"the body is no JSON: {str(error)[:200]}", type="invalid_json") from None
-        if self._prompts and (prompts := getattr(found, self._prompts)) is not msgspec.UNSET:
-            values[self._prompts] = prompts
         return values
+
+    def _prompts_of(self, raw: msgspec.Raw, most: int) -> object:
+        """By the form of the first prompt. Lists are counted before any is made: they are slow to make."""
+        if not self._with_tokens:
+            return _texts.decode(raw)
+        opening = _OPENING_OF_TOKENS.match(raw)
+        if opening is None:
+            return _text_or_texts.decode(raw)
+        if opening[1] != b"[":
+            return _tokens.decode(raw)
+        if (lists := bytes(raw).count(b"[") - 1) > most:
+            raise _too_many(self._prompts, lists, most)
+        return _lists_of_tokens.decode(raw)
 
 
 async def _read(request: Request, state: AppState) -> bytes:
@@ -126,8 +145,7 @@ def _check_counts(name: str, prompts: str | list[Any], state: AppState) -> None:
     tokens = sum(len(prompt) if isinstance(prompt, list) else isinstance(prompt, int) for prompt in prompts)
     of_one = bool(prompts) and isinstance(prompts[0], int)
     if not of_one and len(prompts) > most:
-        message = f"{name}: {len(prompts)} are over the limit of {most}; send them in several requests"
-        raise BadRequest(message, type="batch_too_large", param=name)
+        raise _too_many(name, len(prompts), most)
     engine = state.client.engine
     if engine is not None and tokens > engine.context * (1 if of_one else most):
         message = f"{name}: {tokens} tokens are over the context of {engine.context} per prompt"
@@ -138,11 +156,16 @@ def _too_large(limit: int) -> BodyTooLarge:
     return BodyTooLarge(f"the body is over the limit of {limit} bytes: send fewer or shorter prompts")
 
 
-def _wrong_type(text: str) -> BadRequest:
+def _too_many(name: str, count: int, most: int) -> BadRequest:
+    message = f"{name}: {count} are over the limit of {most}; send them in several requests"
+    return BadRequest(message, type="batch_too_large", param=name)
+
+
+def _wrong_type(text: str, field: str) -> BadRequest:
     """What the decoder says, in our words: 'prompts[0]: expected str, got int'."""
     what, _, path = text.replace("`", "").partition(" - at $")
     unknown = re.search(r"unknown field (.*)", what)
-    place = unknown[1][:64] if unknown else path.lstrip(".")
+    place = unknown[1][:64] if unknown else field + path.lstrip(".")
     message = "there is no such field" if unknown else what[:1].lower() + what[1:]
     param = re.match(r"\w+", place)
     return BadRequest(f"{place}: {message}" if place else message, param=param[0] if param else None)

@@ -22,7 +22,7 @@ from service.front.schemas.requests import CompareBody
 from service.statistics import choice
 
 router = APIRouter(tags=["generation"])
-_body = BodyReader(CompareBody, "prompts", list[str])
+_body = BodyReader(CompareBody, "prompts")
 
 
 @router.post(

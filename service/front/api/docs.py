@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
 from starlette.responses import FileResponse, Response
@@ -32,8 +31,7 @@ router = APIRouter(include_in_schema=False)
 async def document(request: Request) -> Response:
     """The OpenAPI document. The first call makes it, which takes long: not on the event loop."""
     app: FastAPI = request.app
-    made: dict[str, Any] = app.openapi_schema or await asyncio.to_thread(app.openapi)
-    return reply(made)
+    return reply(app.openapi_schema or await asyncio.to_thread(app.openapi))
 
 
 @router.get("/docs")

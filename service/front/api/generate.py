@@ -17,7 +17,7 @@ from service.front.schemas.answers import GenerateAnswer
 from service.front.schemas.requests import GenerateBody
 
 router = APIRouter(tags=["generation"])
-_body = BodyReader(GenerateBody, "prompts", list[str])
+_body = BodyReader(GenerateBody, "prompts")
 
 
 @router.post(

@@ -33,7 +33,7 @@ OPENAI_ERRORS: Responses = {
 }
 
 router = APIRouter(tags=["openai"])
-_body = BodyReader(CompletionBody, "prompt", str | list[str | int | list[int]])
+_body = BodyReader(CompletionBody, "prompt", tokens=True)
 
 
 @router.get("/models", responses={200: {"model": ModelsAnswer}, 401: OPENAI_ERRORS[401]})
