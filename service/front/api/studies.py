@@ -47,15 +47,6 @@ async def run_operators(request: Request) -> Response:
     return _answer(kept, {"Server-Timing": spent(found), "Location": f"/v1/studies/{kept.id}"})
 
 
-@router.post("/studies/{name}", include_in_schema=False)
-async def run_other(name: str) -> Response:
-    """The other studies are not served; the error names what is."""
-    raise NotFound(
-        f"no study '{name[:64]}' is served: POST /v1/studies/operators, or run `launchbound anatomy --help`",
-        param="name",
-    )
-
-
 @router.get("/studies", responses={200: {"model": StudiesAnswer}})
 async def studies(request: Request) -> Response:
     """The findings that can be read again, newest first."""
@@ -75,6 +66,15 @@ async def study(identity: str, request: Request) -> Response:
     if kept is None:
         raise NotFound(f"no finding '{identity[:64]}': GET /v1/studies lists those that are kept", param="id")
     return _answer(kept)
+
+
+@router.post("/studies/{name}", include_in_schema=False)
+async def run_other(name: str) -> Response:
+    """The other studies are not served; the error names what is."""
+    raise NotFound(
+        f"no study '{name[:64]}' is served: POST /v1/studies/operators, or run `launchbound anatomy --help`",
+        param="name",
+    )
 
 
 @router.get(
