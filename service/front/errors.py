@@ -85,6 +85,10 @@ class BodyTooLarge(BadRequest):
     rejection = "too_large"
     default_type = "body_too_large"
 
+    def headers(self) -> dict[str, str]:
+        """What is left of the body is not read, so no other request can follow on this connection."""
+        return {"Connection": "close"}
+
 
 class Unauthorised(BadRequest):
     """The API key is missing or wrong."""

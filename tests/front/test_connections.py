@@ -97,6 +97,7 @@ def test_a_body_over_the_limit_is_refused_by_its_header_before_it_is_sent(front:
         send(connection, HEAD + b"Content-Length: 20000000\r\nExpect: 100-continue\r\n\r\n")
         answer = parsed(connection.recv(65_536))
     assert (answer.status, answer.error()["type"]) == (413, "body_too_large")
+    assert answer.headers["connection"] == "close"
 
 
 def test_what_follows_an_answered_body_is_not_read_for_ever(front: Front) -> None:
