@@ -56,7 +56,7 @@ def until_closed(connection: socket.socket) -> bytes:
         while data := connection.recv(65_536):
             received += data
     except ConnectionResetError:
-        pass  # closed with bytes of ours unread
+        return received  # closed with bytes of ours unread
     return received
 
 
