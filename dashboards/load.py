@@ -83,20 +83,22 @@ def _processes() -> list[Panel]:
     observing = total_rate("instrumentation_seconds_total", "", HERE)
     restarts = f"sum(increase({series('engine_restarts_total', HERE)}[{SHOWN}]))"
     switches = total_rate("engine_involuntary_switches_total", "instance", HERE)
+    lag = quantile(0.99, "event_loop_lag_seconds", "", HERE)
     per_second = f"{observing} / ({total_rate('request_duration_seconds_sum', '', HERE)} > 0)"
     return [
         graph(
-            PanelStyle("Engine up", "none", AT_LEAST_ONE, 6),
+            PanelStyle("Engine up", "none", AT_LEAST_ONE, 4),
             Query(f"min by (instance) ({series('engine_up', HERE)})", "{{instance}}"),
         ),
         number(
-            PanelStyle("Engine restarts", "none", NONE_EXPECTED, 6, empty="no service"),
+            PanelStyle("Engine restarts", "none", NONE_EXPECTED, 4, empty="no service"),
             Query(restarts, "restarts"),
         ),
-        graph(PanelStyle("Involuntary switches", "cps", width=6), Query(switches, "{{instance}}")),
+        graph(PanelStyle("Involuntary switches", "cps", width=5), Query(switches, "{{instance}}")),
         graph(
-            PanelStyle("Instrumentation", "percentunit", SHARE_LOST, 6), Query(per_second, "of request time")
+            PanelStyle("Instrumentation", "percentunit", SHARE_LOST, 5), Query(per_second, "of request time")
         ),
+        graph(PanelStyle("Event loop lag", "s", width=6), Query(lag, "p99")),
     ]
 
 

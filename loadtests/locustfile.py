@@ -93,12 +93,15 @@ def prepare(environment: Environment, **_: object) -> None:
             )
 
     environment.events.request.add_listener(observe)  # type: ignore[no-untyped-call]
+    LaunchboundUser.trusted_host = environment.host
 
 
 class LaunchboundUser(FastHttpUser):
     """Sends one request after another, each with a random mode, batch size and prompts."""
 
-    headers: ClassVar[dict[str, str]] = {}
+    headers: dict[str, str] = {}  # noqa: RUF012 - of the class: the run's; of a user: with the key
+    trusted_host: ClassVar[str | None] = None
+    """The host given at the start, which alone gets the API key: locust's page can be sent another."""
 
     def on_start(self) -> None:
         """Read the options, which locust's page may have changed since the last start."""
@@ -107,8 +110,12 @@ class LaunchboundUser(FastHttpUser):
         except (ValueError, PromptError) as error:
             logger.error("%s", error)
             raise StopTest(str(error)) from error
+        self.headers = dict(type(self).headers)
         if key := os.environ.get("LAUNCHBOUND_API_KEY"):
-            self.headers["Authorization"] = f"Bearer {key}"
+            if self.host == self.trusted_host:
+                self.headers["Authorization"] = f"Bearer {key}"
+            else:
+                logger.warning("%s is not the --host of the start: it does not get the API key", self.host)
 
     @task
     def generate(self) -> None:
@@ -120,6 +127,7 @@ class LaunchboundUser(FastHttpUser):
             f"/v1/modes/{mode}/generate",
             json={**body, "ignore_eos": True},
             headers=self.headers,
+            allow_redirects=False,
             name=f"{mode} b={batch}",
             context={"mode": mode, "batch": str(batch)},
             catch_response=True,

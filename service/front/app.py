@@ -10,35 +10,37 @@ import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
-import uvicorn
 from fastapi import APIRouter, Depends, FastAPI
 
 from service.front.advice import ServedRequests
 from service.front.anatomy_process import ANATOMY_COMMAND, AnatomyProcess
 from service.front.api import (
     advice,
-    anatomy,
     compare,
+    docs,
     generate,
     health,
     metrics,
     modes,
     openai,
+    probes,
     problems,
+    studies,
     traces,
 )
 from service.front.api.middleware import (
     DirectRoute,
     DirectRoutesMiddleware,
-    RequestIdMiddleware,
-    SweepTrackingMiddleware,
+    EntryMiddleware,
     require_key,
 )
-from service.front.api.openapi import UNAUTHORISED
+from service.front.api.openapi import ACCESS_ERRORS, OF_ANY_REQUEST
+from service.front.api.origins import Origins, exposure
 from service.front.api.state import AppState
 from service.front.build import build_commit, build_version
 from service.front.engine_client import EngineClient
-from service.front.joined_writes import JoinedWritesProtocol
+from service.front.http_server import server_config
+from service.front.loop_lag import LoopLag
 from service.front.metrics.recorder import Metrics
 from service.front.metrics.series import new_registry
 from service.front.server import Server
@@ -75,13 +77,16 @@ def create_app(
     appended as JSON. `refused` is called with the reason where the first engine refuses its settings.
     """
     state = _assemble(settings, engine_command or ENGINE_COMMAND, anatomy_command or ANATOMY_COMMAND, refused)
+    lag = LoopLag(state.metrics.loop_lag)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        lag.start()
         state.supervisor.start()
         try:
             yield
         finally:
+            lag.stop()
             await state.client.drain(settings.drain_seconds)
             await state.studies.stop()
             await state.supervisor.stop()
@@ -92,20 +97,25 @@ def create_app(
         description=DESCRIPTION,
         lifespan=lifespan,
         redirect_slashes=False,
+        openapi_url=None,
+        responses=OF_ANY_REQUEST,
     )
     app.state.launchbound = state
     app.add_middleware(
         DirectRoutesMiddleware, settings=settings, routes=DIRECT_ROUTES, refuse=problems.refuse
     )
-    app.add_middleware(SweepTrackingMiddleware, settings=settings, sweeps=state.studies.sweeps)
-    app.add_middleware(RequestIdMiddleware)
+    origins = Origins(settings.host, settings.allowed_hosts)
+    app.add_middleware(EntryMiddleware, origins=origins, refuse=problems.refuse)
     problems.install(app)
-    v1 = APIRouter(prefix="/v1", dependencies=[Depends(require_key(settings))], responses=UNAUTHORISED)
-    for routes in (generate, compare, openai, modes, advice, anatomy, traces):
+    # Without a key the document must not say that calls need one.
+    guards = [Depends(require_key(settings))] if settings.api_key is not None else []
+    v1 = APIRouter(prefix="/v1", dependencies=guards, responses=ACCESS_ERRORS)
+    for routes in (generate, compare, openai, modes, advice, studies, probes, traces):
         v1.include_router(routes.router)
     app.include_router(v1)
     app.include_router(health.router)
     app.include_router(metrics.router)
+    app.include_router(docs.router)
     return app
 
 
@@ -127,19 +137,9 @@ def serve(settings: Settings) -> int:
 
     app = create_app(settings, refused=refused)  # before the front is pinned: its children may use all cores
     os.sched_setaffinity(0, front_cpus(settings.front_cpus, settings.engine_cpus))
-    config = uvicorn.Config(
-        app,
-        loop="uvloop",
-        http=JoinedWritesProtocol,
-        ws="none",
-        lifespan="on",
-        workers=1,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=5,
-    )
-    server = Server(config, app.state.launchbound, listener)
+    if (warning := exposure(settings)) is not None:
+        log.warning(warning)
+    server = Server(server_config(app, settings), app.state.launchbound, listener)
     server.run(sockets=[listener])
     return _bad_input(f"{refusals[0]}; see its message above") if refusals else 0
 

@@ -99,6 +99,15 @@ class EngineClient:
         pending.call_later((job.deadline_ns - perf_counter_ns()) / 1e9 + GRACE_SECONDS, self._expire)
         return pending
 
+    def check_room(self) -> None:
+        """Raise Draining, ModeNotReady or QueueFull where `submit` would refuse a job of any mode now."""
+        self._admit_any()
+        if len(self._unfinished) >= self._max_queue:
+            raise QueueFull(
+                f"{self._max_queue} requests are accepted and unfinished; send fewer at a time",
+                retry_after_seconds=1,
+            )
+
     def cancel(self, pending: PendingRequest) -> None:
         """Have the engine stop this job between two steps; its outcome still arrives."""
         if pending.job.id in self._unfinished:
@@ -172,11 +181,7 @@ class EngineClient:
         state = self._state(mode)
         if state != "ready":
             raise self._not_ready(mode, state)
-        if len(self._unfinished) >= self._max_queue:
-            raise QueueFull(
-                f"{self._max_queue} requests are accepted and unfinished; send fewer at a time",
-                retry_after_seconds=1,
-            )
+        self.check_room()
 
     def _state(self, mode: str) -> str:
         return self.modes[mode].state if mode in self.modes else "cold"

@@ -20,6 +20,8 @@
     ├── ClientGone 499                 no client is left to read it; only logs and metrics have it
     └── EngineFailed 500               the engine could not run the job; the message is its own
 
+What is refused before a route has seen it (400, 403, 408, 415, 431) is in `refusals`.
+
 A `Problem` from the engine becomes one of these through `from_problem`.
 """
 
@@ -82,6 +84,10 @@ class BodyTooLarge(BadRequest):
     status = 413
     rejection = "too_large"
     default_type = "body_too_large"
+
+    def headers(self) -> dict[str, str]:
+        """What is left of the body is not read, so no other request can follow on this connection."""
+        return {"Connection": "close"}
 
 
 class Unauthorised(BadRequest):

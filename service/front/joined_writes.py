@@ -27,7 +27,9 @@ class JoinedWrites:
         self._head = b""
 
     def write(self, data: bytes) -> None:
-        """Write `data`, behind the head that is held back."""
+        """Write `data`, behind the head that is held back; nothing where the connection was cut off."""
+        if self._transport.is_closing():
+            return
         if self._head:
             data, self._head = self._head + data, b""
         elif data.startswith(HEAD):
@@ -47,4 +49,5 @@ class JoinedWrites:
     def _flush(self) -> None:
         if self._head:
             data, self._head = self._head, b""
-            self._transport.write(data)
+            if not self._transport.is_closing():
+                self._transport.write(data)

@@ -63,6 +63,11 @@ class Settings(BaseSettings):
     host: str = Field(default="127.0.0.1", min_length=1)
     port: int = Field(default=8000, ge=0, le=65535)
     api_key: SecretStr | None = None
+    allowed_hosts: Annotated[list[str], NoDecode] = Field(default=[])
+    max_connections: int = Field(default=512, ge=1)
+    head_timeout_seconds: float = Field(default=10.0, gt=0, le=3600, allow_inf_nan=False)
+    body_timeout_seconds: float = Field(default=20.0, gt=0, le=3600, allow_inf_nan=False)
+    unread_timeout_seconds: float = Field(default=30.0, gt=0, le=3600, allow_inf_nan=False)
     max_queue: int = Field(default=64, ge=1)
     request_timeout_seconds: float = Field(default=120.0, gt=0, le=86400, allow_inf_nan=False)
     max_body_bytes: int = Field(default=1_048_576, ge=1024)
@@ -79,7 +84,7 @@ class Settings(BaseSettings):
         refuse_unknown_variables(os.environ, cls.model_fields)
         return values
 
-    @field_validator("modes", "batch_sizes", "engine_cpus", "front_cpus", mode="before")
+    @field_validator("modes", "batch_sizes", "allowed_hosts", "engine_cpus", "front_cpus", mode="before")
     @classmethod
     def _lists_may_be_text(cls, value: object) -> object:
         return _split(value)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from time import monotonic
 
 RUN_SECONDS = 30.0
@@ -11,23 +10,22 @@ RUN_SECONDS = 30.0
 
 
 class SweepTracker:
-    """`begun` is called at each request of a sweep, so that a study, which would disturb it, stops."""
+    """`disturbed` is called at each request of a sweep, so that a study, which would disturb it, stops."""
 
-    def __init__(self, begun: Callable[[], None]) -> None:
-        self._begun = begun
+    def __init__(self, disturbed: Callable[[], None]) -> None:
+        self._disturbed = disturbed
         self._requests = 0
         self._last: float | None = None
 
-    @contextmanager
-    def request(self) -> Iterator[None]:
-        """One request of a sweep, from its arrival to its end."""
+    def began(self) -> None:
+        """The engine accepted a request of a sweep."""
         self._requests += 1
-        self._begun()
-        try:
-            yield
-        finally:
-            self._requests -= 1
-            self._last = monotonic()
+        self._disturbed()
+
+    def ended(self) -> None:
+        """That request has ended."""
+        self._requests -= 1
+        self._last = monotonic()
 
     def seconds_left(self) -> float:
         """Seconds until the sweep counts as over if no further request arrives; 0 without a sweep."""

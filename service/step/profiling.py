@@ -32,6 +32,7 @@ PROFILED_STEPS = 5
 """Alike steps in one session: enough that most of them agree on the number of kernels where some are lost."""
 
 TRACES_KEPT = 20
+TRACE = ".trace.json.gz"
 UNSAFE = re.compile(r"[^\w.-]")
 """Characters of an id, which a client may choose, that are replaced in a file's name."""
 
@@ -76,7 +77,7 @@ class Profiler:
 
     def _write(self, session: profile, identity: str, about: dict[str, Any]) -> list[ProfiledStep]:
         """Write the trace, then its notes, of which no reader sees a part; returns the recorded steps."""
-        trace = self._folder / f"{identity}.trace.json.gz"
+        trace = self._folder / f"{identity}{TRACE}"
         session.export_chrome_trace(str(trace))
         with gzip.open(trace, "rt") as file:
             events = json.load(file)["traceEvents"]
@@ -95,10 +96,13 @@ class Profiler:
         return steps
 
     def _delete_old(self) -> None:
-        notes = sorted(self._folder.glob("*.trace.json.gz"), key=os.path.getmtime, reverse=True)
-        for old in notes[TRACES_KEPT:]:
-            old.unlink()
-            (self._folder / old.name.replace(".trace.json.gz", ".json")).unlink(missing_ok=True)
+        """Keep the newest traces with their notes, and remove the others, also notes without a trace."""
+        traces = sorted(self._folder.glob(f"*{TRACE}"), key=os.path.getmtime, reverse=True)
+        kept = {trace.name.removesuffix(TRACE) for trace in traces[:TRACES_KEPT]}
+        for path in self._folder.iterdir():
+            suffix = next((end for end in (TRACE, ".json", ".part") if path.name.endswith(end)), None)
+            if suffix is not None and path.name.removesuffix(suffix) not in kept:
+                path.unlink(missing_ok=True)
 
 
 def profile_step(step: Step, buffers: Buffers, phase: Phase = "decode") -> ProfiledStep:

@@ -23,13 +23,10 @@ PATIENCE_SECONDS = 280.0
 SETTLED_BYTES = 8 * 2**20
 """How far an engine's resident memory may wander by itself: allocator and page granularity."""
 
-STUDIES = [
-    *(
-        ("GET", f"/v1/modes/{mode}/anatomy?phase={phase}")
-        for mode in MODES
-        for phase in ("decode", "prefill")
-    ),
-    *(("POST", f"/v1/probes/{name}") for name in PROBES),
+OPERATORS = "/v1/studies/operators"
+STUDIES: list[tuple[str, dict[str, str]]] = [
+    *((OPERATORS, {"mode": mode, "phase": phase}) for mode in MODES for phase in ("decode", "prefill")),
+    *((f"/v1/probes/{name}", {}) for name in PROBES),
 ]
 
 
@@ -95,10 +92,10 @@ def engine_now(client: httpx.Client) -> tuple[dict[str, Any], int]:
     return fixed, engine.memory_info().rss
 
 
-@pytest.mark.parametrize(("method", "path"), STUDIES)
-def test_the_engine_is_as_before_after(client: httpx.Client, method: str, path: str) -> None:
+@pytest.mark.parametrize(("path", "body"), STUDIES, ids=str)
+def test_the_engine_is_as_before_after(client: httpx.Client, path: str, body: dict[str, str]) -> None:
     before, bytes_before = engine_now(client)
-    answer = client.request(method, path)
+    answer = client.post(path, json=body)
     assert answer.status_code == 200, answer.text
     after, bytes_after = engine_now(client)
     assert after == before
@@ -107,7 +104,7 @@ def test_the_engine_is_as_before_after(client: httpx.Client, method: str, path: 
 
 def test_a_request_during_a_study_waits_and_the_wait_is_its_queue(client: httpx.Client) -> None:
     with ThreadPoolExecutor(1) as threads:
-        study = threads.submit(client.get, "/v1/modes/eager/anatomy")
+        study = threads.submit(client.post, OPERATORS, json={"mode": "eager"})
         until(lambda: client.get("/health/live").json()["engine_paused"], "the engine's pause")
         began = time.monotonic()
         timings = generate(client, "eager")["timings"]
@@ -121,7 +118,8 @@ def test_a_request_during_a_study_waits_and_the_wait_is_its_queue(client: httpx.
 
 
 def test_an_anatomy_has_the_fields_of_the_contract(client: httpx.Client) -> None:
-    found = {mode: client.get(f"/v1/modes/{mode}/anatomy").json() for mode in MODES}
+    found = {mode: client.post(OPERATORS, json={"mode": mode}).json() for mode in MODES}
+    assert {mode: client.get(f"/v1/modes/{mode}/anatomy").json() for mode in MODES} == found
     for finding in found.values():
         assert {"operators", "kernels", "launches", "syncs", "copies"} <= set(finding)
         assert all(

@@ -20,6 +20,7 @@ from tests.support.serving import Front, running, until
 
 pytestmark = pytest.mark.slow
 
+STUDY = "/v1/studies/operators"
 ANATOMY = "/v1/modes/eager/anatomy"
 
 
@@ -31,8 +32,8 @@ class Place:
         self.folder = folder
         self._threads = threads
 
-    def study(self, path: str = ANATOMY) -> httpx.Response:
-        return self.front.http.get(path)
+    def study(self, **body: object) -> httpx.Response:
+        return self.front.http.post(STUDY, json={"mode": "eager", **body})
 
     def meanwhile(self, call: Callable[..., httpx.Response], *arguments: Any) -> Future[httpx.Response]:
         return self._threads.submit(call, *arguments)
@@ -86,7 +87,7 @@ def error(answer: httpx.Response, status: int) -> dict[str, Any]:
 
 
 def test_the_finding_leaves_as_the_anatomy_process_made_it_with_the_time_it_took(here: Place) -> None:
-    answer = here.study(f"{ANATOMY}?batch_size=4&phase=prefill")
+    answer = here.study(batch_size=4, phase="prefill")
     assert answer.status_code == 200
     assert answer.content == b'{"operators":[],"order":1}'
     assert [part.split(";")[0] for part in answer.headers["server-timing"].split(", ")] == [
@@ -97,6 +98,60 @@ def test_the_finding_leaves_as_the_anatomy_process_made_it_with_the_time_it_took
     ]
     received = json.loads((here.folder / "studies").read_text())
     assert received == ["operators", {"mode": "eager", "batch_size": 4, "phase": "prefill"}]
+
+
+def test_a_finding_is_read_again_and_no_get_runs_a_study(here: Place) -> None:
+    get = here.front.http.get
+    unknown = error(get(f"{ANATOMY}?batch_size=3"), 404)
+    assert unknown["type"] == "not_studied"
+    assert "POST" in unknown["message"]
+    assert "/v1/studies/operators" in unknown["message"]
+    assert get("/v1/studies").json() == {"studies": []}
+    assert here.pids() == []
+    first, second = here.study(batch_size=3), here.study(batch_size=4)
+    for path in (second.headers["location"], f"{ANATOMY}?batch_size=2", f"{ANATOMY}?batch_size=4"):
+        assert (get(path).status_code, get(path).content) == (200, second.content)
+    (entry,) = get("/v1/studies").json()["studies"]
+    assert entry["arguments"] == {"mode": "eager", "batch_size": 4, "phase": "decode"}
+    assert second.headers["location"] == f"/v1/studies/{entry['id']}"
+    error(get(first.headers["location"]), 404)
+    error(get(ANATOMY), 404)
+    assert len((here.folder / "studies").read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "param"),
+    [
+        ("/v1/modes/fast/anatomy", 404, "mode"),
+        (f"{ANATOMY}?batch_size=5", 422, "batch_size"),
+        (f"{ANATOMY}?batch_size=x", 422, "batch_size"),
+        (f"{ANATOMY}?phase=train", 422, "phase"),
+        ("/v1/studies/operators-7", 404, "id"),
+    ],
+)
+def test_bad_questions_about_findings_are_refused(here: Place, path: str, status: int, param: str) -> None:
+    assert error(here.front.http.get(path), status)["param"] == param
+
+
+def test_a_study_that_is_not_served_is_a_404_that_names_what_is(here: Place) -> None:
+    detail = error(here.front.http.post("/v1/studies/layers", json={}), 404)
+    assert "/v1/studies/operators" in detail["message"]
+
+
+@pytest.mark.parametrize(
+    "send",
+    [
+        lambda front, headers: front.http.get("/v1/modes", headers=headers),
+        lambda front, headers: front.http.get("/nothing", headers=headers),
+        lambda front, headers: front.generate(headers=headers, max_new_tokens=0),
+        lambda front, headers: front.generate("fast", headers=headers),
+    ],
+)
+def test_a_sweeps_header_alone_blocks_no_study(
+    here: Place, send: Callable[[Front, dict[str, str]], httpx.Response]
+) -> None:
+    send(here.front, {"X-Launchbound-Run": "1"})
+    assert here.study().status_code == 200
 
 
 def test_the_process_is_started_by_the_first_study_and_kept_for_the_next(here: Place) -> None:
@@ -301,7 +356,7 @@ def test_an_engine_that_ends_during_a_study_ends_it(here: Place) -> None:
 def test_a_client_that_goes_away_ends_its_study_and_the_engine_serves(here: Place) -> None:
     here.command("hold")
     with pytest.raises(httpx.ReadTimeout):
-        here.front.http.get(ANATOMY, timeout=0.5)
+        here.front.http.post(STUDY, json={"mode": "eager"}, timeout=0.5)
     assert here.front.generate().status_code == 200
     until(lambda: here.pids() == [] or not psutil.pid_exists(here.pids()[0]), "the end of the process")
 
@@ -322,19 +377,21 @@ def test_while_a_mode_is_on_its_way_a_study_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "status", "param"),
+    ("fields", "status", "param"),
     [
-        ("/v1/modes/fast/anatomy", 404, "mode"),
-        (f"{ANATOMY}?batch_size=5", 422, "batch_size"),
-        (f"{ANATOMY}?batch_size=0", 422, "batch_size"),
-        (f"{ANATOMY}?batch_size=x", 422, "batch_size"),
-        (f"{ANATOMY}?phase=train", 422, "phase"),
+        ({"mode": "fast"}, 404, "mode"),
+        ({"mode": None}, 422, "mode"),
+        ({"batch_size": 5}, 422, "batch_size"),
+        ({"batch_size": 0}, 422, "batch_size"),
+        ({"batch_size": "x"}, 422, "batch_size"),
+        ({"phase": "train"}, 422, "phase"),
+        ({"model": "tiny"}, 422, "model"),
     ],
 )
 def test_bad_questions_are_refused_before_anything_is_started(
-    here: Place, path: str, status: int, param: str
+    here: Place, fields: dict[str, object], status: int, param: str
 ) -> None:
-    assert error(here.study(path), status)["param"] == param
+    assert error(here.study(**fields), status)["param"] == param
     assert here.pids() == []
     assert here.front.series()['requests_total{mode="eager",outcome="rejected"}'] == 0
 
@@ -360,4 +417,4 @@ def test_studies_need_the_key_where_one_is_set(tmp_path: Path) -> None:
         # Nor does a sweep without the key block studies.
         here.front.generate(headers={"X-Launchbound-Run": "1"})
         keyed = {"Authorization": "Bearer secret"}
-        assert here.front.http.get(ANATOMY, headers=keyed).status_code == 200
+        assert here.front.http.post(STUDY, json={"mode": "eager"}, headers=keyed).status_code == 200

@@ -12,6 +12,7 @@ from tests.support.serving import BODY, Front
 
 OK_PROMPTS = ["a"]
 GENERATE = "/v1/modes/eager/generate"
+JSON = {"content-type": "application/json"}
 
 BAD_FIELDS: dict[str, tuple[dict[str, object], str]] = {
     "no prompts": ({"prompts": []}, "prompts"),
@@ -106,7 +107,7 @@ def test_a_bad_field_of_a_comparison_is_a_422_that_names_it(
 @pytest.mark.parametrize("body", RAW_BODIES.values(), ids=RAW_BODIES.keys())
 @pytest.mark.parametrize("path", [GENERATE, "/v1/compare"])
 def test_a_body_that_is_no_request_is_a_422(untouched: Front, path: str, body: bytes) -> None:
-    refused(untouched.http.post(path, content=body, headers={"content-type": "application/json"}), 422)
+    refused(untouched.http.post(path, content=body, headers=JSON), 422)
 
 
 def test_an_unknown_mode_is_a_404_that_names_the_known_ones(untouched: Front) -> None:
@@ -122,7 +123,7 @@ def test_an_unknown_mode_in_a_comparison_is_a_404(untouched: Front) -> None:
 
 def test_a_body_over_the_limit_is_a_413(untouched: Front) -> None:
     body = json.dumps({"prompts": ["x" * 50_000_000]}).encode()
-    assert refused(untouched.http.post(GENERATE, content=body), 413)["type"] == "body_too_large"
+    assert refused(untouched.http.post(GENERATE, content=body, headers=JSON), 413)["type"] == "body_too_large"
 
 
 def test_a_body_over_the_limit_without_a_length_is_a_413(untouched: Front) -> None:
@@ -130,12 +131,17 @@ def test_a_body_over_the_limit_without_a_length_is_a_413(untouched: Front) -> No
         for _ in range(64):
             yield b" " * 65_536
 
-    assert refused(untouched.http.post(GENERATE, content=endless()), 413)["type"] == "body_too_large"
+    assert (
+        refused(untouched.http.post(GENERATE, content=endless(), headers=JSON), 413)["type"]
+        == "body_too_large"
+    )
 
 
 def test_a_body_at_the_limit_is_read(front: Front) -> None:
     padding = front.state.settings.max_body_bytes - len(json.dumps(BODY))
-    assert front.http.post(GENERATE, content=json.dumps(BODY) + " " * padding).status_code == 200
+    assert (
+        front.http.post(GENERATE, content=json.dumps(BODY) + " " * padding, headers=JSON).status_code == 200
+    )
 
 
 @pytest.mark.parametrize("text", ["line\nline", "tab\treturn\r", "ünïcödé 🐍 \U0010ffff", "\u2028", " "])

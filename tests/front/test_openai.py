@@ -12,7 +12,8 @@ import pytest
 from openai import OpenAI
 from openai.types import Completion
 
-from service.front.api.openai import model_name
+from service.front.model_name import model_name
+from tests.front.test_api_bad_input import JSON
 from tests.front.test_api_generate import TIMINGS, header_milliseconds
 from tests.support.serving import Front, running, until
 
@@ -416,7 +417,10 @@ def test_a_wrong_key_is_an_authentication_error_and_the_right_one_is_served() ->
 
 def test_a_wrong_method_and_a_broken_body_have_the_shape_too(front: Front) -> None:
     assert error_of(front.http.get("/v1/completions"), 405)["code"] == "method_not_allowed"
-    assert error_of(front.http.post("/v1/completions", content=b"{"), 422)["code"] == "invalid_json"
+    assert (
+        error_of(front.http.post("/v1/completions", content=b"{", headers=JSON), 422)["code"]
+        == "invalid_json"
+    )
 
 
 def test_openapi_describes_the_request_with_its_four_forms_of_a_prompt(front: Front) -> None:

@@ -45,8 +45,11 @@ def test_a_nested_model_of_a_body_stands_inline(document: dict[str, Any]) -> Non
     assert "include_usage" in options["anyOf"][0]["properties"]
 
 
-GENERATION = {"401", "404", "413", "422", "429", "503", "504"}
-STUDY = {"401", "404", "409", "422", "503", "504"}
+ANY = {"400", "431", "500"}
+V1 = {*ANY, "401", "403"}
+BODY = {"408", "413", "415"}
+GENERATION = {*V1, *BODY, "404", "422", "429", "503", "504"}
+STUDY = {*V1, "404", "409", "415", "422", "503", "504"}
 
 
 @pytest.mark.parametrize(
@@ -55,17 +58,22 @@ STUDY = {"401", "404", "409", "422", "503", "504"}
         ("post", "/v1/modes/{mode}/generate", GENERATION),
         ("post", "/v1/compare", GENERATION),
         ("post", "/v1/completions", GENERATION),
-        ("get", "/v1/models", {"401"}),
-        ("get", "/v1/models/{model_id}", {"401", "404"}),
-        ("get", "/v1/modes", {"401"}),
-        ("get", "/v1/modes/{mode}/anatomy", STUDY),
-        ("get", "/v1/probes", {"401"}),
+        ("get", "/v1/models", V1),
+        ("get", "/v1/models/{model_id}", {*V1, "404"}),
+        ("get", "/v1/modes", V1),
+        ("post", "/v1/floors", {*V1, "415", "503"}),
+        ("post", "/v1/studies/operators", {*STUDY, *BODY, "429"}),
+        ("get", "/v1/studies", V1),
+        ("get", "/v1/studies/{identity}", {*V1, "404"}),
+        ("get", "/v1/modes/{mode}/anatomy", {*V1, "404", "422"}),
+        ("get", "/v1/probes", V1),
         ("post", "/v1/probes/{name}", STUDY),
-        ("get", "/v1/advice", {"401", "409", "422"}),
-        ("get", "/v1/traces", {"401"}),
-        ("get", "/v1/traces/{identity}", {"401", "404"}),
-        ("get", "/health/live", {"503"}),
-        ("get", "/health/ready", {"503"}),
+        ("get", "/v1/advice", {*V1, "409", "422"}),
+        ("get", "/v1/traces", V1),
+        ("get", "/v1/traces/{identity}", {*V1, "404"}),
+        ("get", "/health/live", {*ANY, "503"}),
+        ("get", "/health/ready", {*ANY, "503"}),
+        ("get", "/metrics", ANY),
     ],
 )
 def test_a_route_declares_the_errors_that_it_answers_in_our_shape(

@@ -13,7 +13,7 @@ from service.front.pause_lease import LEASE_SECONDS, PauseLease
 from service.protocol.messages import Pause, Paused, ToEngine
 from tests.support.serving import running, until
 
-ANATOMY = "/v1/modes/eager/anatomy"
+STUDY, STEP = "/v1/studies/operators", {"mode": "eager"}
 
 
 class Clock:
@@ -61,7 +61,7 @@ def test_a_study_that_waited_long_for_the_engine_is_answered(tmp_path: Path, clo
         front.await_ready()
         busy = threads.submit(front.command, "!hold")
         until(lambda: front.state.client.in_progress().total() == 1, "the request to be admitted")
-        study = threads.submit(front.http.get, ANATOMY)
+        study = threads.submit(front.http.post, STUDY, json=STEP)
         until(lambda: front.state.client.pause.lost is not None, "the study to be admitted")
         clock.seconds += 2 * LEASE_SECONDS
         assert front.command("!release").status_code == 200
@@ -73,7 +73,7 @@ def test_a_study_whose_lease_ran_out_is_interrupted(tmp_path: Path, clock: Clock
     (tmp_path / "command").write_text("hold")
     with running(anatomy=tmp_path) as front, ThreadPoolExecutor(1) as threads:
         front.await_ready()
-        study = threads.submit(front.http.get, ANATOMY)
+        study = threads.submit(front.http.post, STUDY, json=STEP)
         until((tmp_path / "holding").exists, "the study to begin")
         clock.seconds += LEASE_SECONDS + 1
         (tmp_path / "go").touch()

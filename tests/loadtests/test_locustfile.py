@@ -11,12 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
 from urllib.error import URLError
+from urllib.parse import urlencode
 from urllib.request import urlopen
 
 import pytest
 
 from loadtests.run.target import samples
 from tests.support.fake_service import Script, fake_service
+from tests.support.serving import until
 
 pytestmark = pytest.mark.slow
 
@@ -148,3 +150,38 @@ def test_the_load_generator_shows_users_requests_latency_and_its_run(scraped: st
     assert by_name["launchbound_loadtest_requests_total"].keys() == {"mode", "batch", "outcome"}
     assert by_name["launchbound_loadtest_run_info"]["run"].startswith("locust-")
     assert "_created" not in scraped
+
+
+def test_only_the_host_of_the_start_gets_the_key_and_not_one_from_the_page() -> None:
+    given, other, port = Script(), Script(), free_port()
+    page = f"http://127.0.0.1:{port}"
+    environment = {**os.environ, "LAUNCHBOUND_API_KEY": "secret"}
+    with fake_service(given) as at, fake_service(other) as elsewhere:
+        web = [part for part in command(at, "--modes", "eager") if part != "--headless"]
+        process = subprocess.Popen(
+            [*web, "--web-host", "127.0.0.1", "--web-port", str(port)],
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            for host, script in ((at, given), (elsewhere, other)):
+                form = urlencode({"user_count": 1, "spawn_rate": 1, "host": host}).encode()
+                until(lambda form=form: _posted(f"{page}/swarm", form), "locust's page")
+                until(lambda script=script: script.headers, "a request")
+                assert _posted(f"{page}/stop", b"")
+        finally:
+            process.terminate()
+            process.wait()
+    assert all("authorization" not in headers for headers in other.headers)
+    assert all(headers["authorization"] == "Bearer secret" for headers in given.headers)
+
+
+def _posted(url: str, form: bytes) -> bool:
+    """Whether the page was there to take a form."""
+    try:
+        with urlopen(url, form, timeout=5) as response:
+            return bool(response.status == 200)
+    except (URLError, OSError):
+        return False

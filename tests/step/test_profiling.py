@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -185,3 +186,18 @@ def test_an_action_that_fails_leaves_no_trace_and_the_next_one_can_be_profiled(t
             meter.run(step, arguments(1, 64), Readings())
 
     assert len(profiler.run("b", ABOUT, HostMeter(), longer)) == STEPS_PER_TRACE
+
+
+def test_only_the_newest_traces_are_kept_and_no_note_or_part_without_its_trace(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(profiling, "TRACES_KEPT", 2)
+    for name in ("lost.json", "cut.part", "older.trace.json.gz", "older.json"):
+        (tmp_path / name).write_text("{}")
+    os.utime(tmp_path / "older.trace.json.gz", (1.0, 1.0))
+    (tmp_path / "somebody's").touch()
+    profiler = Profiler(CPU, tmp_path)
+    for identity in ("a", "b"):
+        profiler.run(identity, ABOUT, HostMeter(), lambda _: None)
+    kept = {f"{identity}{end}" for identity in ("a", "b") for end in (".trace.json.gz", ".json")}
+    assert {path.name for path in tmp_path.iterdir()} == {*kept, "somebody's"}

@@ -16,6 +16,7 @@ import uvicorn
 
 from service.front.api.state import AppState
 from service.front.app import create_app
+from service.front.http_server import server_config
 from service.front.settings import Settings
 
 FAKE_ENGINE = Path(__file__).parent / "fake_engine.py"
@@ -37,8 +38,8 @@ def until(condition: Callable[[], Value], what: str, seconds: float = PATIENCE_S
 class Front:
     """A running front, and a client of it."""
 
-    def __init__(self, http: httpx.Client, state: AppState, url: str) -> None:
-        self.http, self.state, self.url = http, state, url
+    def __init__(self, http: httpx.Client, state: AppState, url: str, server: uvicorn.ServerState) -> None:
+        self.http, self.state, self.url, self.server = http, state, url, server
 
     def generate(
         self, mode: str = "eager", headers: dict[str, str] | None = None, **body: object
@@ -71,19 +72,23 @@ def running(
     settings: dict[str, Any] | None = None,
     command: list[str] | None = None,
     anatomy: Path | None = None,
+    bare_protocol: bool = False,
     **options: object,
 ) -> Iterator[Front]:
     """A front on a free port with a fake engine of these options, or `command`; both are gone at the end.
 
     `anatomy`: the folder in which a fake anatomy process finds its commands; else it is the real one.
+    `bare_protocol`: the HTTP server's own protocol, without what ours adds.
     """
-    given = {"batch_sizes": [1, 4], "drain_seconds": 1.0, **(settings or {})}
+    given = {"port": 0, "batch_sizes": [1, 4], "drain_seconds": 1.0, **(settings or {})}
     fake_anatomy = [sys.executable, str(FAKE_ANATOMY), str(anatomy)] if anatomy else None
     engine = command or fake_engine_command(**options)
-    app = create_app(Settings(**given), engine, anatomy_command=fake_anatomy)
-    config = uvicorn.Config(
-        app, port=0, loop="uvloop", lifespan="on", log_config=None, timeout_graceful_shutdown=2
-    )
+    chosen = Settings(**given)
+    app = create_app(chosen, engine, anatomy_command=fake_anatomy)
+    config = server_config(app, chosen)
+    config.timeout_graceful_shutdown = 2
+    if bare_protocol:
+        config.http = "httptools"
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -91,7 +96,7 @@ def running(
         until(lambda: server.started or not thread.is_alive(), "the server")
         url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
         with httpx.Client(base_url=url, timeout=PATIENCE_SECONDS, trust_env=False) as http:
-            yield Front(http, app.state.launchbound, url)
+            yield Front(http, app.state.launchbound, url, server.server_state)
     finally:
         server.should_exit = True
         thread.join(PATIENCE_SECONDS)

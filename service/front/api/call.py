@@ -7,7 +7,7 @@ from time import perf_counter_ns
 from types import TracebackType
 from typing import Self
 
-from starlette.types import Receive
+from starlette.types import Receive, Scope
 
 from service.front.api.state import AppState
 from service.front.errors import (
@@ -21,15 +21,23 @@ from service.front.errors import (
 from service.front.pending_request import PendingRequest
 from service.front.request_timing import RequestTiming, add_up
 from service.front.schemas.requests import CompareBody, GenerateBody, Generation
+from service.front.sweep_tracker import SweepTracker
 from service.protocol.messages import Job, Outcome, Problem
+
+SWEEP_HEADER = b"x-launchbound-run"
 
 
 class EngineCall:
-    """Runs jobs one after another, and cancels the running one where the client closes the connection."""
+    """Runs jobs one after another, and cancels the running one where the client closes the connection.
 
-    def __init__(self, state: AppState, receive: Receive) -> None:
+    From its first accepted job to its end, a request with `X-Launchbound-Run` is one of a sweep.
+    """
+
+    def __init__(self, state: AppState, scope: Scope, receive: Receive) -> None:
         self._state = state
         self._receive = receive
+        self._of_sweep = any(name == SWEEP_HEADER for name, _ in scope["headers"])
+        self._sweeps: SweepTracker | None = None
         self._pending: PendingRequest | None = None
         self._watch: asyncio.Task[None] | None = None
         self._disconnected = False
@@ -40,6 +48,8 @@ class EngineCall:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._sweeps is not None:
+            self._sweeps.ended()
         if self._watch is not None:
             self._watch.cancel()
         if self._pending is not None and not self._pending.done:
@@ -54,6 +64,9 @@ class EngineCall:
         if self._disconnected:
             raise ClientGone("the client closed the connection")
         self._pending = self._state.client.submit(job)
+        if self._of_sweep and self._sweeps is None:
+            self._sweeps = self._state.studies.sweeps
+            self._sweeps.began()
         if self._watch is None:
             # Once the job is on its way, so that the engine does not wait for the watch to begin.
             self._watch = asyncio.create_task(self._until_disconnect())
@@ -84,12 +97,6 @@ class EngineCall:
 
 def check_limits(state: AppState, body: Generation) -> None:
     """Raise BadRequest, naming the limit, for what this instance cannot run in any mode."""
-    largest = state.settings.batch_sizes[-1]
-    if len(body.prompts) > largest:
-        message = (
-            f"prompts: {len(body.prompts)} are over the limit of {largest}; send them in several requests"
-        )
-        raise BadRequest(message, type="batch_too_large", param="prompts")
     engine = state.client.engine
     if engine is not None and body.max_new_tokens >= engine.context:
         message = (

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from service.front.api.answers import BASELINE, WITHOUT_COMPILER, reply, speedup
-from service.front.api.body import read_body
+from service.front.api.body import BodyReader
 from service.front.api.call import EngineCall, check_limits, new_job
 from service.front.api.openapi import GENERATION_ERRORS, body_schema
 from service.front.api.state import AppState, state_of
@@ -22,6 +22,7 @@ from service.front.schemas.requests import CompareBody
 from service.statistics import choice
 
 router = APIRouter(tags=["generation"])
+_body = BodyReader(CompareBody, "prompts")
 
 
 @router.post(
@@ -32,14 +33,14 @@ router = APIRouter(tags=["generation"])
 async def compare(request: Request) -> Response:
     """Run every mode once per round, in a fresh order each round, one after another."""
     state = state_of(request)
-    body = await read_body(request, CompareBody, state.settings.max_body_bytes)
+    body = await _body.read(request, state)
     received_ns = perf_counter_ns()
     modes = _modes(state, body)
     check_limits(state, body)
     runs: dict[str, list[RequestTiming]] = {mode: [] for mode in modes}
     # One seed for all, or sampled texts could not be compared.
     seed = secrets.randbelow(2**63) if body.seed is None and body.temperature > 0 else body.seed
-    async with EngineCall(state, request.receive) as call:
+    async with EngineCall(state, request.scope, request.receive) as call:
         for number in range(body.repeats):
             for mode in random.sample(modes, len(modes)):
                 job_id = f"{request.state.request_id}.{number}.{mode}"

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from service.front.api.answers import generate_answer, reply, server_timing
-from service.front.api.body import read_body
+from service.front.api.body import BodyReader
 from service.front.api.call import EngineCall, check_limits, new_job
 from service.front.api.openapi import GENERATION_ERRORS, body_schema
 from service.front.api.state import state_of
@@ -17,6 +17,7 @@ from service.front.schemas.answers import GenerateAnswer
 from service.front.schemas.requests import GenerateBody
 
 router = APIRouter(tags=["generation"])
+_body = BodyReader(GenerateBody, "prompts")
 
 
 @router.post(
@@ -28,14 +29,14 @@ async def generate(mode: str, request: Request) -> Response:
     """Generate in one mode, and report where the time went. The clock starts when the body is parsed."""
     state = state_of(request)
     state.check_mode(mode)
-    body = await read_body(request, GenerateBody, state.settings.max_body_bytes)
+    body = await _body.read(request, state)
     received_ns = perf_counter_ns()
     check_limits(state, body)
     request_id: str = request.state.request_id
     job = new_job(state, request_id, mode, body, received_ns, body.seed)
     if body.stream:
         return EventStream(state, job, received_ns, GenerateEvents(state, request_id))
-    async with EngineCall(state, request.receive) as call:
+    async with EngineCall(state, request.scope, request.receive) as call:
         pending = call.submit(job)
         state.observe_all()  # earlier requests, while the engine works
         timing = await call.result(pending, received_ns)

@@ -1,4 +1,7 @@
-"""`/health/live` and `/health/ready`: 200, or 503 with the reason."""
+"""`/health/live` and `/health/ready`: 200, or 503 with the reason.
+
+Who has not the key, where there is one, gets it in fixed words: a reason may hold paths and exceptions.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,12 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from service.front.api.answers import reply
+from service.front.api.middleware import has_key
 from service.front.api.state import AppState, state_of
 from service.front.errors import Unavailable
 from service.front.schemas.answers import ErrorBody
+
+ASK = "with the API key, GET /v1/modes and this route have the reason"
 
 router = APIRouter(prefix="/health", tags=["health"], responses={503: {"model": ErrorBody}})
 
@@ -17,15 +23,17 @@ router = APIRouter(prefix="/health", tags=["health"], responses={503: {"model": 
 async def live(request: Request) -> Response:
     """200 while the front can do its work; 503 where it keeps failing to start an engine."""
     state = state_of(request)
+    told = has_key(state.settings, request.scope)
     if (reason := state.supervisor.unhealthy_reason) is not None:
-        raise Unavailable(reason, type="unwell")
+        raise Unavailable(reason if told else f"the engine keeps failing to start; {ASK}", type="unwell")
     up = state.client.engine is not None
+    doing = state.studies.process.doing
     return reply(
         {
             "status": "live",
-            "engine": "up" if up else state.client.down_reason,
+            "engine": "up" if up else state.client.down_reason if told else "down",
             "engine_paused": state.client.pause.held,
-            "anatomy": state.studies.process.doing,
+            "anatomy": doing if told or doing is None else "up",
         }
     )
 
@@ -35,23 +43,27 @@ async def live(request: Request) -> Response:
 async def ready(request: Request) -> Response:
     """200 once every configured mode is warm and in parity."""
     state = state_of(request)
-    if (obstacle := _obstacle(state)) is not None:
+    if (obstacle := _obstacle(state, has_key(state.settings, request.scope))) is not None:
         raise obstacle
     return reply({"status": "ready", "modes": state.client.ready_modes()})
 
 
-def _obstacle(state: AppState) -> Unavailable | None:
-    """Why not every mode can serve now; None where all can."""
+def _obstacle(state: AppState, told: bool) -> Unavailable | None:
+    """Why not every mode can serve now, with details only where `told`; None where all can."""
     client = state.client
     if client.draining:
         return Unavailable("the service is shutting down", type="draining")
     if client.engine is None:
         return Unavailable(
-            client.down_reason, type="engine_not_ready", retry_after_seconds=client.retry_after_seconds
+            client.down_reason if told else f"the engine is down; {ASK}",
+            type="engine_not_ready",
+            retry_after_seconds=client.retry_after_seconds,
         )
     states = {name: client.modes[name] for name in client.configured if name in client.modes}
     failed = [
-        f"{name} failed ({status.detail})" for name, status in states.items() if status.state == "failed"
+        f"{name} failed ({status.detail if told else ASK})"
+        for name, status in states.items()
+        if status.state == "failed"
     ]
     waiting = [
         f"{name} is {states[name].state if name in states else 'cold'}"

@@ -1,4 +1,4 @@
-"""What every request passes before its route: request id, sweep tracking, and the API key of `/v1`.
+"""What every request passes before its route: its id, who may call, and the API key of `/v1`.
 
 The routes that generate are entered from here directly.
 """
@@ -18,33 +18,39 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.front.api.origins import OPEN, Origins
 from service.front.errors import LaunchboundError, Unauthorised
 from service.front.settings import Settings
-from service.front.sweep_tracker import SweepTracker
 
 REQUEST_ID_HEADER = "X-Request-ID"
 _REQUEST_ID = REQUEST_ID_HEADER.lower().encode()
-SWEEP_HEADER = b"x-launchbound-run"
+_OF_BROWSERS = frozenset({b"origin", b"sec-fetch-site"})
 WELL_FORMED = re.compile(r"[A-Za-z0-9._-]{1,128}")
+
+Refuse = Callable[[Request, LaunchboundError], Response]
+"""Makes the answer of an error."""
 
 _bearer = HTTPBearer(auto_error=False, description="`LAUNCHBOUND_API_KEY`, where one is set.")
 
 
-class RequestIdMiddleware:
-    """Sets `request.state.request_id` and returns it in a header of every answer.
+class EntryMiddleware:
+    """Sets `request.state.request_id`, returns it in a header, and refuses who may not call.
 
-    A malformed or overlong `X-Request-ID` is replaced: ids go into logs and file names.
+    A malformed or overlong `X-Request-ID` is replaced: ids go into logs and file names. What a program sends
+    to a name of this service passes by a look at its headers; anything else is for `Origins` to judge.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, origins: Origins, refuse: Refuse) -> None:
         self._app = app
+        self._origins = origins
+        self._refuse = refuse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the request with its id in the scope's state."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        given = _header(scope, _REQUEST_ID)
+        given, plain = self._look(scope)
         request_id = given if given is not None and WELL_FORMED.fullmatch(given) else uuid4().hex
         scope.setdefault("state", {})["request_id"] = request_id
         header = (_REQUEST_ID, request_id.encode("latin-1"))
@@ -54,33 +60,31 @@ class RequestIdMiddleware:
                 message["headers"] = [*message.get("headers", ()), header]
             await send(message)
 
-        await self._app(scope, receive, send_with_id)
+        if plain:
+            await self._app(scope, receive, send_with_id)
+        else:
+            await self._judge(scope, receive, send_with_id)
 
+    def _look(self, scope: Scope) -> tuple[str | None, bool]:
+        """The given id, and whether no header gives cause for more than a look."""
+        given, own, json, browser = None, False, scope["method"] != "POST", False
+        for name, value in scope["headers"]:
+            if name == _REQUEST_ID:
+                given = str(value, "latin-1")
+            elif name == b"host":
+                own = (value.rpartition(b":")[0] or value) in self._origins.names
+            elif name == b"content-type":
+                json = json or value == b"application/json"
+            elif name in _OF_BROWSERS:
+                browser = True
+        return given, own and json and not browser
 
-class SweepTrackingMiddleware:
-    """Reports the requests of a sweep, from arrival to the end of the answer, so that no study disturbs it.
-
-    ASGI middleware, not a dependency: a dependency that sees the end of an answer costs 60 µs per request.
-    """
-
-    def __init__(self, app: ASGIApp, settings: Settings, sweeps: SweepTracker) -> None:
-        self._app = app
-        self._settings = settings
-        self._sweeps = sweeps
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the request."""
-        if not self._is_of_a_sweep(scope):
-            await self._app(scope, receive, send)
-            return
-        with self._sweeps.request():
-            await self._app(scope, receive, send)
-
-    def _is_of_a_sweep(self, scope: Scope) -> bool:
-        """Whether this is a request of a sweep; without the key it does not count and blocks no study."""
-        if scope["type"] != "http" or _header(scope, SWEEP_HEADER) is None:
-            return False
-        return _key_fits(self._settings, _bearer_of(scope))
+    async def _judge(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = None
+        if scope["path"] not in OPEN:
+            refusal = self._origins.refusal(scope["method"], scope["path"], scope["headers"])
+        app = self._app if refusal is None else self._refuse(Request(scope), refusal)
+        await app(scope, receive, send)
 
 
 def require_key(settings: Settings) -> Callable[..., Awaitable[None]]:
@@ -99,6 +103,11 @@ def _check_key(settings: Settings, given: str | None) -> None:
     if given is None:
         raise Unauthorised("this service needs an API key: send 'Authorization: Bearer <key>'")
     raise Unauthorised("the API key is wrong")
+
+
+def has_key(settings: Settings, scope: Scope) -> bool:
+    """Whether no key is set, or the request carries it."""
+    return settings.api_key is None or _key_fits(settings, _bearer_of(scope))
 
 
 def _key_fits(settings: Settings, given: str | None) -> bool:
@@ -135,8 +144,7 @@ class DirectRoutesMiddleware:
     """Enters the routes that generate without the framework's router, dependencies and exit stacks.
 
     These took a third of what a request cost beside its model call. The routes are declared to the framework
-    all the same, which describes them in the OpenAPI document and answers every other method. `refuse` makes
-    the answer of an error.
+    all the same, which describes them in the OpenAPI document and answers every other method.
     """
 
     def __init__(
@@ -144,7 +152,7 @@ class DirectRoutesMiddleware:
         app: ASGIApp,
         settings: Settings,
         routes: Sequence[DirectRoute],
-        refuse: Callable[[Request, LaunchboundError], Response],
+        refuse: Refuse,
     ) -> None:
         self._app = app
         self._settings = settings

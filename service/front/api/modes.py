@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from service.front.api.answers import reply
-from service.front.api.openapi import GENERATION_ERRORS
+from service.front.api.openapi import GENERATION_ERRORS, POST_ERRORS
 from service.front.api.state import state_of
 from service.front.machine import machine
 from service.front.schemas.modes import FloorSamplesBody, FloorsAnswer, ModeBody, ModesAnswer
@@ -33,7 +33,7 @@ async def modes(request: Request) -> Response:
     return reply(answer)
 
 
-@router.post("/floors", responses={200: {"model": FloorsAnswer}, 503: GENERATION_ERRORS[503]})
+@router.post("/floors", responses={200: {"model": FloorsAnswer}, **POST_ERRORS, 503: GENERATION_ERRORS[503]})
 async def take_floors(request: Request) -> Response:
     """Take the dispatch floors of all modes anew, once earlier requests are done; requests wait meanwhile.
 

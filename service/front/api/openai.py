@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import PurePath
 from time import perf_counter_ns, time
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from service.front.api.answers import reply, server_timing
-from service.front.api.body import read_body
+from service.front.api.body import BodyReader
 from service.front.api.call import EngineCall
 from service.front.api.openai_answers import CompletionContext, CompletionEvents, completion_answer
 from service.front.api.openapi import GENERATION_ERRORS, Responses, body_schema
 from service.front.api.state import AppState, state_of
 from service.front.api.stream import EventStream
 from service.front.errors import BadRequest, NotFound, UnknownMode
+from service.front.model_name import model_name
 from service.front.schemas.openai import CompletionBody
 from service.front.schemas.openai_answers import (
     CompletionAnswer,
@@ -34,6 +33,7 @@ OPENAI_ERRORS: Responses = {
 }
 
 router = APIRouter(tags=["openai"])
+_body = BodyReader(CompletionBody, "prompt", tokens=True)
 
 
 @router.get("/models", responses={200: {"model": ModelsAnswer}, 401: OPENAI_ERRORS[401]})
@@ -71,7 +71,7 @@ async def chat(_: Request) -> Response:
 async def completions(request: Request) -> Response:
     """Complete one batch of prompts in the mode that the model names, at once or as a stream."""
     state = state_of(request)
-    body = await read_body(request, CompletionBody, state.settings.max_body_bytes)
+    body = await _body.read(request, state)
     received_ns = perf_counter_ns()
     mode = request.state.mode = _mode_of(state, body.model)
     copies = body.n or 1
@@ -82,18 +82,13 @@ async def completions(request: Request) -> Response:
     context = CompletionContext(request_id, body.model, copies, usage)
     if body.stream:
         return EventStream(state, job, received_ns, CompletionEvents(state, context))
-    async with EngineCall(state, request.receive) as call:
+    async with EngineCall(state, request.scope, request.receive) as call:
         pending = call.submit(job)
         state.observe_all()  # earlier requests, while the engine works
         timing = await call.result(pending, received_ns)
     answer = completion_answer(context, timing, state)
     state.observe_soon(timing)
     return reply(answer, {"Server-Timing": server_timing(timing.parts)})
-
-
-def model_name(model: str) -> str:
-    """The model of a setting as ids have it: the last part of a folder or hub id, in safe characters."""
-    return re.sub(r"[^\w.-]", "-", PurePath(model.removeprefix("hf:")).name) or "model"
 
 
 def _model(state: AppState, mode: str) -> ModelBody:

@@ -16,16 +16,38 @@ def error(status: int, description: str) -> Responses:
     return {status: {"model": ErrorBody, "description": description}}
 
 
-UNAUTHORISED = error(401, "The API key is missing or wrong.")
-GENERATION_ERRORS: Responses = {
-    **UNAUTHORISED,
-    **error(404, "Unknown mode."),
+OF_ANY_REQUEST: Responses = {
+    **error(400, "No HTTP that can be understood."),
+    **error(431, "Request line and headers are over the limit."),
+    **error(500, "A fault of the service; its log has the reason under the request id."),
+}
+ACCESS_ERRORS: Responses = {
+    **error(401, "The API key is missing or wrong."),
+    **error(403, "The `Host` is not one of this service's, or a web page of another origin calls."),
+}
+POST_ERRORS: Responses = error(415, "The body is not JSON.")
+BODY_ERRORS: Responses = {
+    **POST_ERRORS,
+    **error(408, "The body did not arrive in time."),
     **error(413, "The body is over the limit."),
+}
+GENERATION_ERRORS: Responses = {
+    **ACCESS_ERRORS,
+    **BODY_ERRORS,
+    **error(404, "Unknown mode."),
     **error(422, "The body cannot be served; `param` names the field."),
     **error(429, "Too many unfinished requests; see Retry-After."),
     **error(503, "Mode or engine not ready, out of memory, draining."),
     **error(504, "The deadline passed."),
 }
+STUDY_ERRORS: Responses = {
+    **ACCESS_ERRORS,
+    **POST_ERRORS,
+    **{status: GENERATION_ERRORS[status] for status in (404, 422, 504)},
+    **error(409, "A sweep is in progress, or another study; see Retry-After."),
+    **error(503, "The engine is not ready, or the anatomy process ended."),
+}
+NO_STUDY = error(404, "No such finding; the message names the POST that makes one.")
 
 
 def body_schema(schema: type[BaseModel]) -> dict[str, Any]:

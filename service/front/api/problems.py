@@ -51,7 +51,7 @@ def refuse(request: Request, error: LaunchboundError) -> Response:
 
 def _body(request: Request, type_: str, message: str, param: str | None = None) -> object:
     """The error shape of the route: ours, or OpenAI's."""
-    if is_openai_path(request.url.path):
+    if is_openai_path(request.scope["path"]):
         return completion_error(type_, message, param)
     return error_body(type_, message, param)
 
@@ -66,7 +66,7 @@ async def _invalid_parameter(request: Request, error: Exception) -> Response:
 async def _http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     messages = {
-        404: f"there is no {request.url.path[:200]} here; /docs lists what there is",
+        404: f"there is no {request.scope['path'][:200]} here; /docs lists what there is",
         405: f"{request.method} is not possible here; see the Allow header and /docs",
     }
     message = messages.get(error.status_code, str(error.detail))

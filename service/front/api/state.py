@@ -9,6 +9,8 @@ from starlette.requests import HTTPConnection
 from service.front.advice import ServedRequests
 from service.front.engine_client import EngineClient
 from service.front.errors import UnknownMode
+from service.front.findings import Findings
+from service.front.large_bodies import LargeBodies
 from service.front.metrics.recorder import Metrics
 from service.front.request_timing import RequestTiming
 from service.front.settings import Settings
@@ -26,6 +28,8 @@ class AppState:
     studies: StudyRunner
     metrics: Metrics
     statistics: ServedRequests
+    findings: Findings = field(default_factory=Findings)
+    large_bodies: LargeBodies = field(default_factory=LargeBodies)
     _unobserved: list[RequestTiming] = field(default_factory=list)
 
     def check_mode(self, mode: str) -> None:

@@ -46,7 +46,7 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Stream until the job has ended; the request is observed when its last event has been sent."""
-        async with EngineCall(self._state, receive) as call:
+        async with EngineCall(self._state, scope, receive) as call:
             pending = call.submit(self._job)
             self._state.observe_all()  # earlier requests, while the engine works
             await self._send_tokens(pending, send)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import logging
 import re
+import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,9 @@ from service.front.errors import NotFound
 
 router = APIRouter(tags=["traces"])
 
-SAFE_NAME = re.compile(r"[\w.-]{1,128}")
+log = logging.getLogger("launchbound.api")
+
+SAFE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
 def _folder(request: Request) -> Path:
@@ -28,25 +33,45 @@ def _folder(request: Request) -> Path:
 @router.get("/traces")
 def traces(request: Request) -> Response:
     """The newest profiled requests, newest first, with their operators' self times."""
-    notes: list[dict[str, Any]] = []
-    for path in _folder(request).glob("*.json"):
+    notes = sorted(_notes(_folder(request)), key=lambda note: float(note["created"]), reverse=True)
+    return reply({"traces": notes})
+
+
+def _notes(folder: Path) -> Iterator[dict[str, Any]]:
+    for path in folder.glob("*.json"):
         try:
-            notes.append(json.loads(path.read_text()))
+            note = json.loads(path.read_text(encoding="utf-8"))
+            float(note["created"])
         except FileNotFoundError:
             # The engine keeps only the newest and may have removed it since it was listed.
             continue
-    return reply({"traces": sorted(notes, key=lambda note: float(note["created"]), reverse=True)})
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            log.warning("%s is left out of the traces, as it cannot be read: %r; remove it", path, error)
+            continue
+        yield note
 
 
 @router.get("/traces/{identity}", responses=error(404, "No trace of this name, or no longer kept."))
 def trace(identity: str, request: Request) -> Response:
     """One trace in the Chrome format: open it at ui.perfetto.dev."""
-    unknown = NotFound(f"no trace '{identity}': GET /v1/traces lists those that are kept", param="identity")
+    unknown = NotFound(
+        f"no trace '{identity[:128]}': GET /v1/traces lists those that are kept", param="identity"
+    )
     if not SAFE_NAME.fullmatch(identity):
         raise unknown
     try:
-        packed = (_folder(request) / f"{identity}.trace.json.gz").read_bytes()
+        found = gzip.decompress((_folder(request) / f"{identity}.trace.json.gz").read_bytes())
     except FileNotFoundError:
         # Never there, or no longer among the newest.
         raise unknown from None
-    return Response(gzip.decompress(packed), media_type="application/json")
+    except (OSError, EOFError, zlib.error) as error:
+        log.warning("the trace %s cannot be read: %r", identity, error)
+        raise _damaged(identity) from None
+    if not found:
+        raise _damaged(identity)
+    return Response(found, media_type="application/json")
+
+
+def _damaged(identity: str) -> NotFound:
+    message = f"the file of trace '{identity}' is damaged: profile another request, and remove it"
+    return NotFound(message, type="trace_damaged", param="identity")

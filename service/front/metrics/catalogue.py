@@ -23,6 +23,8 @@ REQUEST_BUCKETS = (
 
 COMPILE_BUCKETS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0)
 
+LAG_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+
 _PART = " Observed for requests that ended well and were not profiled; one boundary set for all parts."
 _ESTIMATE = " On a CPU an estimate by sampled stacks or the hollow twin: read its mean, not its quantiles."
 
@@ -150,6 +152,9 @@ CATALOGUE: tuple[MetricSpec, ...] = (
     _gauge("engine_up", "", "always", "1 while the engine process answers, else 0."),
     _counter("profiled_requests_total", "mode", "always", "Requests run under the profiler."),
     _counter("instrumentation_seconds_total", "", "always", "Time the front spent observing these metrics."),
+    MetricSpec("event_loop_lag_seconds", "histogram", (),
+        "How late the front came to a timer of 20 ms: for as long as one piece of work held all others.",
+        "always", LAG_BUCKETS),
     _counter("engine_involuntary_switches_total", "", "always",
         "Times the engine was taken off its core in a request."),
     _info("build_info", "version commit torch cuda device", "What runs here."),

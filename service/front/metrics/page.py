@@ -13,6 +13,7 @@ from pathlib import Path
 from service.front.metrics.catalogue import (
     CATALOGUE,
     COMPILE_BUCKETS,
+    LAG_BUCKETS,
     PREFIX,
     REQUEST_BUCKETS,
     STEP_BUCKETS,
@@ -132,6 +133,7 @@ def _buckets() -> Iterator[tuple[str, str]]:
         REQUEST_BUCKETS: "`REQUEST_BUCKETS`, near to geometric with round values",
         STEP_BUCKETS: "`STEP_BUCKETS`, by factors of √2",
         COMPILE_BUCKETS: "`COMPILE_BUCKETS`",
+        LAG_BUCKETS: "`LAG_BUCKETS`",
     }
     for buckets, names in shared.items():
         bounds = ", ".join(f"{bound:g}" for bound in buckets)

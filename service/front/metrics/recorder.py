@@ -12,6 +12,7 @@ from service.front.errors import Rejection
 from service.front.metrics.series import Labels, Series
 from service.front.metrics.spec import FALLBACK, FALLBACK_REASONS, Start
 from service.front.metrics.statuses import Statuses
+from service.front.model_name import model_name
 from service.front.request_timing import RequestTiming
 from service.protocol.modes import MODES
 from service.protocol.status import EngineStatus, ModeStatus
@@ -75,6 +76,10 @@ class Metrics:
         if mode is not None:
             self._series.write("requests_total", 1, mode, "rejected")
 
+    def loop_lag(self, seconds: float) -> None:
+        """The event loop came to a timer this late."""
+        self._series.write("event_loop_lag_seconds", seconds)
+
     def engine(self, status: EngineStatus) -> None:
         """The engine reported its status, and with it what can be measured here."""
         self._device_type = status.device.partition(":")[0]
@@ -87,7 +92,7 @@ class Metrics:
         version, commit = self._build["version"], self._build["commit"]
         write("build_info", 1, version, commit, status.torch, status.cuda or "none", status.device_name)
         layers, width = str(status.layers), str(status.width)
-        write("model_info", 1, status.model, str(status.parameters), status.dtype, layers, width)
+        write("model_info", 1, model_name(status.model), str(status.parameters), status.dtype, layers, width)
         self._statuses.memory(status.memory or {})
 
     def mode(self, status: ModeStatus) -> None:

@@ -1,0 +1,197 @@
+"""Bounds what one connection can take from the front: the size and the time of a request's head, the time of
+its body, and the time for which an answer may lie unread.
+
+The server has none of these with its fast parser: see docs/decisions/0039.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Literal
+
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from service.front.connection_limits import ConnectionLimits, raw_answer
+from service.front.errors import LaunchboundError, Rejection
+from service.front.joined_writes import JoinedWritesProtocol
+from service.front.refusals import HeadTooLarge, Malformed, TooManyConnections, TooSlow
+
+MAX_HEAD_BYTES = 32_768
+MAX_HEADERS = 100
+MAX_PIECES = 8192
+"""Pieces of one body: each costs a call, so a body in chunks of one byte would hold the event loop."""
+
+MAX_DISCARDED_BYTES = 1_048_576
+"""What is read, for a client that sends on before it reads, of a body that has been answered already."""
+
+MAX_PIPELINED = 8
+"""Requests sent ahead on one connection; no client of ours sends any."""
+
+ANSWER_SECONDS = 1.0
+"""How long after a body's deadline its connection is closed: until then the route answers 408."""
+
+
+class BoundedProtocol(JoinedWritesProtocol):
+    """One connection. `refused` is called with the reason where a request is refused before it is one."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        limits: ConnectionLimits,
+        refused: Callable[[Rejection], None],
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._limits = limits
+        self._refused = refused
+        self._refusal: LaunchboundError | None = None
+        self._arriving: Literal["head", "body"] | None = "head"
+        self._begun = False
+        self._stage = self._timed_stage = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
+        self._head_bytes = self._pieces = self._discarded = 0
+
+    # ------------------------------------------------------------ the transport's events
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Wait for the first head, or refuse the connection."""
+        super().connection_made(transport)
+        if len(self.connections) > self._limits.connections:
+            most = self._limits.connections
+            self._answer(TooManyConnections(f"{most} connections are open; try again", retry_after_seconds=1))
+        else:
+            self._timer = self.loop.call_later(self._limits.head_seconds, self._late)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse `data`, and see to what is still to arrive."""
+        in_head = self._arriving == "head" and self._begun
+        super().data_received(data)
+        if in_head and self._arriving == "head":
+            # A field without end, of which the parser tells nothing until it is complete.
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self._answer(_head_too_large())
+        if self._stage != self._timed_stage:
+            self._set_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing is waited for any more."""
+        for timer in (self._timer, self._unread):
+            if timer is not None:
+                timer.cancel()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """The client does not read: it has some time to begin again."""
+        super().pause_writing()
+        self._unread = self.loop.call_later(self._limits.unread_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """The client reads."""
+        super().resume_writing()
+        if self._unread is not None:
+            self._unread.cancel()
+
+    # ------------------------------------------------------------ the parser's events
+
+    def on_message_begin(self) -> None:
+        """The first byte of a request."""
+        super().on_message_begin()
+        self._head_bytes = self._pieces = self._discarded = 0
+        self._arriving, self._begun = "head", True
+        self._stage += 1
+        if len(self.pipeline) >= MAX_PIPELINED:
+            self._refuse(Malformed(f"more than {MAX_PIPELINED} requests were sent ahead: await the answers"))
+
+    def on_url(self, url: bytes) -> None:
+        """A piece of the request line."""
+        super().on_url(url)
+        self._count(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One header, or trailer."""
+        super().on_header(name, value)
+        self._count(len(name) + len(value))
+        if len(self.headers) > MAX_HEADERS:
+            self._refuse(HeadTooLarge(f"a request may have {MAX_HEADERS} headers: send fewer"))
+
+    def on_headers_complete(self) -> None:
+        """The head is there."""
+        super().on_headers_complete()
+        self._arriving = "body"
+        self._stage += 1
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of the body."""
+        self._pieces += 1
+        if self._pieces > MAX_PIECES:
+            self._refuse(Malformed(f"a body may come in {MAX_PIECES} pieces: send it in larger ones"))
+        if self.cycle.response_complete:
+            self._discarded += len(body)
+            if self._discarded > MAX_DISCARDED_BYTES:
+                self.transport.close()
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The whole request is there."""
+        super().on_message_complete()
+        self._arriving, self._begun = None, False
+        self._stage += 1
+
+    def send_400_response(self, msg: str) -> None:
+        """What the parser refused, or one of the above made it refuse, in the shape of all errors."""
+        self._answer(self._refusal or Malformed(f"{msg} Send HTTP/1.1"))
+
+    # ------------------------------------------------------------ limits
+
+    def _count(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > MAX_HEAD_BYTES:
+            self._refuse(_head_too_large())
+
+    def _refuse(self, refusal: LaunchboundError) -> None:
+        """Have the parser stop here, and `send_400_response` answer."""
+        self._refusal = refusal
+        raise refusal
+
+    def _set_timer(self) -> None:
+        """Wait for what is to arrive next, from now on."""
+        self._timed_stage = self._stage
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._arriving is not None:
+            head = self._arriving == "head"
+            seconds = self._limits.head_seconds if head else self._limits.body_seconds + ANSWER_SECONDS
+            self._timer = self.loop.call_later(seconds, self._late)
+
+    def _late(self) -> None:
+        """A head is answered, as no route knows of it; of a body, the route has answered."""
+        if self._arriving == "head" and self._begun:
+            seconds = self._limits.head_seconds
+            self._answer(TooSlow(f"the request's head did not arrive within {seconds:g} s; send it at once"))
+        elif not self.transport.is_closing():
+            self.transport.close()
+
+    def _answer(self, refusal: LaunchboundError) -> None:
+        """Answer and close; an answer that has begun is only cut off."""
+        if self.transport.is_closing():
+            return
+        begun = self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
+        if begun or self.pipeline:
+            self.transport.abort()
+            return
+        if refusal.rejection is not None:
+            self._refused(refusal.rejection)
+        self.transport.write(raw_answer(refusal, self.server_state.default_headers))
+        self.transport.close()
+
+
+def _head_too_large() -> HeadTooLarge:
+    return HeadTooLarge(f"request line and headers are over the limit of {MAX_HEAD_BYTES} bytes: send less")

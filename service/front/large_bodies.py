@@ -1,0 +1,35 @@
+"""How many large bodies may be on their way at a time, so that the front's memory has a bound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from service.front.errors import QueueFull
+
+LARGE_BYTES = 65_536
+"""A body up to this size fits in what the server reads ahead of a connection before the route begins."""
+
+PLACES = 16
+
+
+class LargeBodies:
+    """`PLACES` bodies are read at a time; together they hold at most as many times `max_body_bytes`."""
+
+    def __init__(self) -> None:
+        self._reading = 0
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """Within: one of the places is taken. Raises QueueFull, before a byte is read, where none is left."""
+        if self._reading >= PLACES:
+            raise QueueFull(
+                f"{PLACES} bodies of more than {LARGE_BYTES} bytes are being received; try again, or send"
+                " shorter prompts",
+                retry_after_seconds=1,
+            )
+        self._reading += 1
+        try:
+            yield
+        finally:
+            self._reading -= 1

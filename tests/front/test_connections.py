@@ -1,0 +1,187 @@
+"""What strangers do to a connection has an end: heads, bodies, pieces and connections are bounded."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from service.front.api import docs
+from service.front.bounded_protocol import MAX_HEAD_BYTES, MAX_HEADERS, MAX_PIECES, MAX_PIPELINED
+from service.front.large_bodies import LARGE_BYTES, PLACES
+from tests.support.raw_http import HEAD, connected, exchange, parsed, send, until_closed
+from tests.support.serving import Front, running, until
+
+GET = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n"
+LAST = b"Connection: close\r\n\r\n"
+CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+ENDLESS = 4_000_000
+"""Bytes of what has no end: far more than any limit."""
+
+
+@pytest.fixture(scope="module")
+def hurried() -> Iterator[Front]:
+    """A front that waits for nobody for long."""
+    seconds = dict.fromkeys(("head_timeout_seconds", "body_timeout_seconds", "unread_timeout_seconds"), 0.2)
+    with running({"max_queue": 4, **seconds}) as started:
+        started.await_ready()
+        yield started
+
+
+ENDLESS_HEADS = {
+    "a header": GET + b"X-Long: " + b"x" * ENDLESS,
+    "headers": GET + b"X-Many: 1\r\n" * (ENDLESS // 11),
+    "short headers, complete": GET + b"a:\r\n" * (MAX_HEADERS + 1) + b"\r\n",
+    "a long head, complete": GET + b"X: " + b"x" * MAX_HEAD_BYTES + b"\r\n\r\n",
+    "an address": b"GET /" + b"x" * ENDLESS,
+    "trailers": CHUNKED + b"0\r\n" + b"X-Many: 1\r\n" * (ENDLESS // 11),
+}
+
+
+@pytest.mark.parametrize("head", ENDLESS_HEADS.values(), ids=ENDLESS_HEADS.keys())
+def test_a_head_without_end_is_refused_and_the_connection_closed(front: Front, head: bytes) -> None:
+    answer = exchange(front, head)
+    assert answer.status == 431
+    assert answer.error()["type"] == "head_too_large"
+    assert front.generate().status_code == 200
+
+
+def test_a_head_below_the_limit_is_served(front: Front) -> None:
+    head = GET + b"X: " + b"x" * (MAX_HEAD_BYTES - 1000) + b"\r\n" + LAST
+    assert exchange(front, head).status == 200
+
+
+@pytest.mark.parametrize("begun", [b"GET /", GET, GET + b"X-Part"], ids=["address", "headers", "name"])
+def test_a_head_that_stalls_is_answered_and_closed(hurried: Front, begun: bytes) -> None:
+    answer = exchange(hurried, begun)
+    assert (answer.status, answer.error()["type"]) == (408, "too_slow")
+
+
+def test_a_second_head_that_stalls_is_closed_too(hurried: Front) -> None:
+    with connected(hurried) as connection:
+        send(connection, GET + b"\r\n" + b"GET /")
+        received = until_closed(connection)
+    assert [part[:3] for part in received.split(b"HTTP/1.1 ")[1:]] == [b"200", b"408"]
+
+
+def test_a_connection_that_sends_nothing_is_closed(hurried: Front) -> None:
+    with connected(hurried) as connection:
+        assert until_closed(connection) == b""
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        HEAD + b"Content-Length: 100\r\n\r\n{",
+        HEAD + b"Content-Length: 900000\r\n\r\n{",
+        CHUNKED + b"1\r\n{\r\n",
+    ],
+    ids=["small", "large", "in chunks"],
+)
+def test_a_body_that_stalls_is_a_408_and_the_connection_is_closed(hurried: Front, begun: bytes) -> None:
+    answer = exchange(hurried, begun)
+    assert (answer.status, answer.error()["type"]) == (408, "too_slow")
+    assert answer.headers["connection"] == "close"
+    assert len(answer.headers["x-request-id"]) == 32
+
+
+def test_a_body_that_stalls_where_none_is_read_is_closed_after_the_answer(hurried: Front) -> None:
+    head = GET + b"Content-Length: 100\r\n\r\n{"
+    assert exchange(hurried, head).status == 200
+
+
+def test_a_body_over_the_limit_is_refused_by_its_header_before_it_is_sent(front: Front) -> None:
+    with connected(front) as connection:
+        send(connection, HEAD + b"Content-Length: 20000000\r\nExpect: 100-continue\r\n\r\n")
+        answer = parsed(connection.recv(65_536))
+    assert (answer.status, answer.error()["type"]) == (413, "body_too_large")
+    assert answer.headers["connection"] == "close"
+
+
+def test_what_follows_an_answered_body_is_not_read_for_ever(front: Front) -> None:
+    answer = exchange(front, HEAD + b"Content-Length: 900000000\r\n\r\n" + b"x" * 3 * ENDLESS)
+    assert answer.status == 413
+
+
+def test_a_full_queue_is_a_429_before_a_large_body_is_sent(hurried: Front) -> None:
+    queue = hurried.state.client._max_queue
+    try:
+        hurried.state.client._max_queue = 0
+        with connected(hurried) as connection:
+            send(connection, HEAD + b"Content-Length: 900000\r\nExpect: 100-continue\r\n\r\n")
+            answer = parsed(connection.recv(65_536))
+    finally:
+        hurried.state.client._max_queue = queue
+    assert (answer.status, answer.error()["type"]) == (429, "queue_full")
+    assert int(answer.headers["retry-after"]) > 0
+
+
+def test_so_many_large_bodies_are_received_at_a_time_and_small_ones_still_are(front: Front) -> None:
+    head = HEAD + b"Content-Length: %d\r\n\r\n{" % (LARGE_BYTES + 1)
+    with ExitStack() as stack:
+        for _ in range(PLACES):
+            send(stack.enter_context(connected(front)), head)
+        until(lambda: front.state.large_bodies._reading == PLACES, "all places to be taken")
+        with connected(front) as one_more:
+            send(one_more, head)
+            answer = parsed(one_more.recv(65_536))
+        assert (answer.status, answer.error()["type"]) == (429, "queue_full")
+        assert front.generate().status_code == 200
+    until(lambda: front.state.large_bodies._reading == 0, "all places to be free")
+
+
+def test_a_body_in_very_many_pieces_is_refused(front: Front) -> None:
+    answer = exchange(front, CHUNKED + b"1\r\n \r\n" * (MAX_PIECES + 1))
+    assert (answer.status, answer.error()["type"]) == (400, "malformed_request")
+
+
+def test_very_many_requests_ahead_are_cut_off(front: Front) -> None:
+    with connected(front) as connection:
+        send(connection, (GET + b"\r\n") * (10 * MAX_PIPELINED))
+        received = until_closed(connection)
+    assert received.count(b"HTTP/1.1 200") <= MAX_PIPELINED + 1
+
+
+def test_what_is_no_http_is_a_400_in_the_one_shape(front: Front) -> None:
+    answer = exchange(front, b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n")
+    assert (answer.status, answer.error()["type"]) == (400, "malformed_request")
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_over_the_limit_a_connection_is_told_so_and_closed() -> None:
+    with running({"max_connections": 2}) as front, ExitStack() as stack:
+        front.http.close()
+        held = [stack.enter_context(connected(front)) for _ in range(2)]
+        for connection in held:
+            send(connection, GET + b"\r\n")
+            assert connection.recv(65_536).startswith(b"HTTP/1.1 200")
+        with connected(front) as refused:
+            answer = parsed(until_closed(refused))
+        assert (answer.status, answer.error()["type"]) == (503, "too_many_connections")
+        held[0].close()
+
+        def served() -> bool:
+            with connected(front) as another:
+                send(another, GET + LAST)
+                return until_closed(another).startswith(b"HTTP/1.1 200")
+
+        until(served, "a free connection")
+
+
+def test_an_answer_that_nobody_reads_is_given_up(hurried: Front) -> None:
+    before = set(hurried.server.connections)
+    with connected(hurried, receive_bytes=4096) as connection:
+        (taken,) = until(lambda: hurried.server.connections - before, "the connection")
+        # Else the kernel takes the whole script off the server's hands.
+        taken.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        send(connection, b"GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        until(lambda: taken not in hurried.server.connections, "the end of the connection")
+        assert len(until_closed(connection)) < (docs.FOLDER / "swagger-ui-bundle.js").stat().st_size
+
+
+def test_refusals_below_the_routes_are_counted(front: Front) -> None:
+    before = front.series()['requests_rejected_total{reason="too_large"}']
+    exchange(front, ENDLESS_HEADS["a header"])
+    assert front.series()['requests_rejected_total{reason="too_large"}'] == before + 1

@@ -1,0 +1,32 @@
+"""The loop's lag is how much later than its time a timer was reached."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from service.front import loop_lag
+from service.front.loop_lag import INTERVAL_SECONDS, LoopLag
+from tests.support.serving import Front, until
+
+
+def test_the_lag_is_the_time_beyond_the_interval_and_never_negative(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([100.0, 100.0 + INTERVAL_SECONDS + 0.3, 101.0, 101.0 + INTERVAL_SECONDS / 2, 102.0])
+    monkeypatch.setattr(loop_lag, "monotonic", lambda: next(times))
+    lags: list[float] = []
+
+    async def read_twice() -> None:
+        lag = LoopLag(lags.append)
+        lag.start()
+        while len(lags) < 2:
+            await asyncio.sleep(0)
+        lag.stop()
+
+    asyncio.run(read_twice())
+    assert lags == [pytest.approx(0.3), 0.0]
+
+
+def test_a_running_front_exports_its_lag(front: Front) -> None:
+    before = front.series()["event_loop_lag_seconds_count"]
+    until(lambda: front.series()["event_loop_lag_seconds_count"] > before, "another reading")
