@@ -95,6 +95,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "loadtests.library": {"loadtests.compare", "loadtests.report", "loadtests.run"},
     "loadtests.simulation": {"loadtests.plan", "loadtests.run", "service.statistics"},
+    "loadtests.batch_steps": {"loadtests.run"},
     "loadtests.locustfile": {"loadtests.plan", "loadtests.run", "service.protocol.modes"},
     "dashboards": set(),
 }

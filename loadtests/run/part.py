@@ -151,6 +151,7 @@ class SweepPart:
             profile_first=run.engine.get("device") == "cuda",
             canary_bytes=weights_bytes(run.engine),
             part=self._part.number,
+            workers=run.settings.get("workers", 1),
             rates=run.client.rates,
         )
 
@@ -165,9 +166,8 @@ class SweepPart:
     def _finish(self, before: str | None) -> None:
         """Scrape once the server has counted all requests, read its modes again, and write `run.json`."""
         run, part, rows = self._run, self._part, self._rows()
-        note = self._progress.print_line
         mine = sum(row.part == part.number for row in rows)
-        settled_scrape(self._target, self._folder, before, mine, part.number, note)
+        settled_scrape(self._target, self._folder, before, mine, part.number, self._progress.print_line)
         run.complete = part.stopped_because is None and first_missing(run.plan, rows) is None
         run.stopped_because = part.stopped_because
         part.gpus = summary(clocks_file(self._folder, part.number))
@@ -178,7 +178,7 @@ class SweepPart:
             run.engine = document["engine"] or run.engine
             run.modes = document["modes"]
         except TargetError as error:
-            note(f"the service is unreachable after the sweep: {error}")
+            self._progress.print_line(f"the service is unreachable after the sweep: {error}")
         take_in_rows(run, rows)
         run.ended = part.ended = now()
         write_run(self._folder, run)

@@ -52,14 +52,15 @@ def run_sweep(
     overrides: dict[str, Any] | None = None,
     plan_text: str | None = None,
     plan_from_file: bool = False,
+    workers: int = 1,
 ) -> SweepResult:
     """Sweep `service` by `plan` into `folder`, which is created where it is missing.
 
     `settings` (how the service was started), `started_with`, `overrides` and `plan_from_file` are kept in
-    `run.json`, and `plan_text`, the plan as a file, in `plan.toml`. The API key is taken from
-    LAUNCHBOUND_API_KEY. Ctrl-C stops the sweep: rows so far are kept and the result is marked incomplete.
-    Raises PlanError, PromptError or TargetError before anything is measured, FolderInUse where another sweep
-    writes to the folder, and DiskFull.
+    `run.json`, and `plan_text`, the plan as a file, in `plan.toml`. With more than one of `workers`, so many
+    load processes post the requests. The API key is taken from LAUNCHBOUND_API_KEY. Ctrl-C stops the sweep:
+    rows so far are kept and the result is marked incomplete. Raises PlanError, PromptError or TargetError
+    before anything is measured, FolderInUse where another sweep writes to the folder, and DiskFull.
     """
     check(plan)
     read_prompts(prompt_file)
@@ -69,7 +70,12 @@ def run_sweep(
             raise TargetError(
                 f"{folder} holds a sweep already: name a new folder, or go on with it by --resume {folder}"
             )
-        kept = {**(settings or {}), "prompt_file": prompt_file.name, "exporter_port": exporter_port}
+        kept = {
+            **(settings or {}),
+            "prompt_file": prompt_file.name,
+            "exporter_port": exporter_port,
+            "workers": workers,
+        }
         run = SweepRun(
             run=f"{now()}-{os.urandom(3).hex()}",
             url="",
@@ -97,14 +103,19 @@ def resume_sweep(
     prompt_file: Path = PROMPT_FILE,
     exporter_port: int = PORT,
     ready_timeout_seconds: float = 900.0,
+    workers: int | None = None,
 ) -> SweepResult:
     """Go on with the sweep of `folder`: what it owes is measured, and nothing that it has is measured again.
+
+    `workers` as in `run_sweep`; None: as many as the sweep had.
 
     Raises CannotResume where it is complete, or where commit, machine, prompts or service are not those it
     began with; else as `run_sweep`.
     """
     with _held(folder) as lock:
         run = reopen(folder, git_state(), prompt_file)
+        if workers is not None:
+            run.settings["workers"] = workers
         options = PartOptions(prompt_file, exporter_port, ready_timeout_seconds, lock)
         return _run_part(service, run, folder, options, console)
 

@@ -28,7 +28,14 @@ class Abort(Exception):
 
 
 class Client(Protocol):
-    """What sends the requests of a visit: locust's client, whose import patches the standard library."""
+    """What sends the requests of a visit: locust's client, whose import patches the standard library.
+
+    `lead_seconds`: how long before it is due it has to be given a request.
+    """
+
+    @property
+    def lead_seconds(self) -> float:
+        """In seconds, 0 or above."""
 
     def closed(self, requests: Sequence[LoadRequest], concurrency: int) -> Ended:
         """Keep `concurrency` of `requests` in flight."""
@@ -79,7 +86,7 @@ class Visits:
     ) -> list[LoadRequest]:
         """`requests` with their due times: those of the whole visit, from the first of them on."""
         due = poisson(rate, cell.requests, f"{self._assignment.plan.seed}/{number}/{cell.name}")
-        start = perf_counter() - due[requests[0].index]
+        start = perf_counter() + self._client.lead_seconds - due[requests[0].index]
         return [replace(request, intended=start + due[request.index]) for request in requests]
 
     def _request(
