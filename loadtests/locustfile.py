@@ -70,7 +70,7 @@ def add_options(parser: LocustArgumentParser) -> None:
     group.add_argument("--new-tokens", default="32", help="Tokens to generate per prompt")
     # A worker gets its master's options, so a default must not be a path of one machine.
     group.add_argument("--prompt-file", default="", help='JSON lines of {"text": …}; default: our own')
-    group.add_argument(
+    parser.add_argument(
         "--run-id",
         default=os.environ.get("LAUNCHBOUND_RUN") or f"locust-{uuid.uuid4().hex[:6]}",
         help="Name of the run in metrics and in the requests' X-Launchbound-Run",

@@ -191,14 +191,14 @@ def test_a_sweep_runs_once_and_its_results_stay() -> None:
     assert name in COMPOSE["volumes"]
     # A sweep makes its folder under `results`, as the image's user.
     assert Path(sweep["working_dir"]) / "results" == Path(folder)
-    assert re.search(rf"install --directory --mode 0755 --owner launchbound {folder}$", DOCKERFILE, re.M)
+    assert f"install --directory --mode 0755 --owner launchbound {folder}\n" in DOCKERFILE
 
 
 def test_the_image_has_what_the_report_of_a_sweep_needs() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    locked = (ROOT / "requirements.lock").read_text()
+    lines = (ROOT / "requirements.lock").read_text().lower().splitlines()
     assert '*extras["report"]' in DOCKERFILE
-    assert all(re.search(rf"^{package}==", locked, re.M) for package in extras["report"])
+    assert {line.partition("==")[0] for line in lines} >= set(extras["report"])
 
 
 def test_grafana_queries_this_prometheus_at_its_scrape_interval() -> None:
