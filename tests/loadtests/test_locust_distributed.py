@@ -17,6 +17,10 @@ from tests.support.plain_locust import LOCUSTFILE, ROOT, command, free_port, ran
 pytestmark = pytest.mark.slow
 
 STEPS = f"{LOCUSTFILE},{LOCUSTFILE.parent / 'batch_steps.py'}"
+STEPPING = (
+    *("--modes", "eager,compiled", "--batch-sizes", "4,1"),
+    *("--step-seconds", "1", "--step-users", "2"),
+)
 
 PAIR = """
 import json
@@ -101,18 +105,32 @@ def test_the_master_exports_the_load_of_its_workers(how: str) -> None:
 @pytest.mark.parametrize("distributed", [(), ("--processes", "2")], ids=["one process", "two workers"])
 def test_the_steps_send_one_batch_size_each_in_their_order_and_stop(distributed: tuple[str, ...]) -> None:
     script = Script()
-    options = ["--modes", "eager,compiled", "--batch-sizes", "4,1", "--step-seconds", "1"]
     if distributed:
         distributed = (*distributed, "--master-port", (port := str(free_port())), "--master-bind-port", port)
     with fake_service(script) as url:
-        done = ran(command(url, *options, *distributed, "--step-users", "2", files=STEPS))
+        done = ran(command(url, *STEPPING, *distributed, files=STEPS))
     assert done.returncode == 0, done.stderr
     sizes = [len(body["prompts"]) for _, body in script.bodies]
-    assert {sizes[0], sizes[-1]} == {4, 1}
+    assert (sizes[0], sizes[-1]) == (4, 1)
     # Each of two users learns of the step by itself.
     assert sum(before != after for before, after in pairwise(sizes)) <= 3
     names = set(re.findall(r"^POST +(\S+ b=\d+) ", done.stdout + done.stderr, flags=re.MULTILINE))
     assert names == {"eager b=4", "eager b=1", "compiled b=4", "compiled b=1"}
+
+
+def test_locusts_page_has_a_row_per_mode_and_batch_size_and_stops_after_the_last_step() -> None:
+    port = free_port()
+    page = ["--headful", "--autostart", "--web-host", "127.0.0.1", "--web-port", str(port)]
+    with fake_service(Script()) as url:
+        started = command(url, *STEPPING, *page, files=STEPS)
+        process = subprocess.Popen(started, cwd=ROOT, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        try:
+            text = scrape_once(port, lambda text: json.loads(text)["state"] == "stopped", "/stats/requests")
+        finally:
+            process.terminate()
+            process.wait()
+    names = {row["name"] for row in json.loads(text)["stats"]}
+    assert names == {"eager b=4", "eager b=1", "compiled b=4", "compiled b=1", "Aggregated"}
 
 
 @pytest.mark.parametrize(

@@ -35,15 +35,15 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def scrape_once(port: int, holds: Callable[[str], bool]) -> str:
-    """The first scrape of the load generator's metrics for which `holds`; fails after 30 s."""
+def scrape_once(port: int, holds: Callable[[str], bool], path: str = "/metrics") -> str:
+    """The first answer of a load generator's `path` for which `holds`; fails after 30 s."""
     deadline = monotonic() + 30
     while monotonic() < deadline:
         try:
-            with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as response:
+            with urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as response:
                 text = response.read().decode()
         except (URLError, OSError):
             continue
         if holds(text):
             return str(text)
-    raise AssertionError("no such scrape within 30 s")
+    raise AssertionError(f"no such answer of {path} within 30 s")
