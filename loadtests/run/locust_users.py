@@ -23,7 +23,7 @@ from loadtests.run.requests import LoadRequest, LoadResponse
 
 REQUEST_TIMEOUT_SECONDS = 600.0
 CONNECT_TIMEOUT_SECONDS = 10.0
-START_SECONDS = 30.0
+START_SECONDS = 60.0
 
 Answer = tuple[LoadRequest, LoadResponse]
 
@@ -104,6 +104,7 @@ class LocalUsers:
     def __init__(self, url: str, headers: Mapping[str, str], users: int) -> None:
         self._ended: Queue[Answer] = Queue()
         self._work: Queue[LoadRequest] = Queue()
+        self._not_got = 0
         environment = environment_of(
             url, headers, users, self._work, lambda request, response: self._ended.put((request, response))
         )
@@ -116,13 +117,21 @@ class LocalUsers:
         """Running users."""
         return int(self._runner.user_count)
 
+    @property
+    def in_flight(self) -> int:
+        """Requests without a response."""
+        return self._not_got - self._ended.qsize()
+
     def put(self, request: LoadRequest) -> None:
         """Have the next free user post `request`."""
+        self._not_got += 1
         self._work.put(request)
 
     def get(self, timeout: float | None = None) -> Answer:
         """The next request that has ended. Raises queue.Empty after `timeout` seconds."""
-        return self._ended.get(timeout=timeout)
+        ended = self._ended.get(timeout=timeout)
+        self._not_got -= 1
+        return ended
 
     def close(self) -> None:
         """Stop the users."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 from queue import Queue
@@ -25,6 +26,7 @@ from loadtests.run.locust_users import (
     await_users,
     environment_of,
 )  # first: locust patches what the others import
+from locust import runners
 from time import sleep  # the patched one
 # isort: on
 
@@ -37,6 +39,10 @@ LEAD_SECONDS = 0.1
 """A request is handed out so long before it is due: far longer than a message takes on a busy machine."""
 
 WATCH_SECONDS = 0.5
+
+SILENT_SECONDS = 10
+"""A worker that is silent for so long is lost. Locust's own 3 s pass on a machine that is merely busy."""
+
 LOOK = "see load_generator.log and the machine's memory"
 
 
@@ -50,11 +56,13 @@ class WorkerPool:
     lead_seconds = LEAD_SECONDS
 
     def __init__(self, url: str, headers: Mapping[str, str], users: int, workers: int) -> None:
-        self._in_flight: dict[str, LoadRequest] = {}
+        self._handed_out: dict[str, LoadRequest] = {}
+        self._early: deque[float] = deque()
         self._inbox: Queue[Any] = Queue()
         self._load: dict[str, int] = {}
         each = -(-users // workers)
         environment = environment_of(url, headers, each, Queue(), _not_here)
+        runners.HEARTBEAT_LIVENESS = SILENT_SECONDS  # in heartbeats, of which there is one per second
         self._runner = environment.create_master_runner(HOST, 0)
         self._runner.register_message(LISTENING, lambda msg, **_: self._load.setdefault(msg.node_id, 0))
         self._runner.register_message(RESPONSE, lambda msg, **_: self._inbox.put(msg))
@@ -80,12 +88,22 @@ class WorkerPool:
         """Running users, as the workers reported them."""
         return int(self._runner.user_count)
 
+    @property
+    def in_flight(self) -> int:
+        """Requests that are due and without a response: not those that were handed out before."""
+        now = perf_counter()
+        while self._early and self._early[0] <= now:
+            self._early.popleft()
+        return len(self._handed_out) - self._inbox.qsize() - len(self._early)
+
     def put(self, request: LoadRequest) -> None:
         """Hand `request` to a worker, which posts it when it is due."""
         worker = min(self._load, key=self._load.__getitem__)
         # Put back last: of workers that are equally busy, the next request goes to another.
         self._load[worker] = self._load.pop(worker) + 1
-        self._in_flight[request.id] = request
+        self._handed_out[request.id] = request
+        if request.intended is not None:
+            self._early.append(request.intended)
         self._runner.send_message(REQUEST, msgspec.to_builtins(request), worker)
 
     def get(self, timeout: float | None = None) -> Answer:
@@ -97,7 +115,7 @@ class WorkerPool:
         if isinstance(found, Abort):
             raise found
         self._load[found.node_id] -= 1
-        request = self._in_flight.pop(found.data["id"])
+        request = self._handed_out.pop(found.data["id"])
         response = msgspec.convert(found.data["response"], LoadResponse)
         return request, replace(response, worker=self._runner.get_worker_index(found.node_id))  # type: ignore[no-untyped-call]
 

@@ -206,3 +206,37 @@ def test_the_command_line_sets_the_number_and_a_resumed_sweep_may_have_another(
         CliRunner().invoke(launchbound.app, ["sweep", "--url", "http://127.0.0.1:1", *options])
         CliRunner().invoke(launchbound.app, ["sweep", "--url", "http://127.0.0.1:1", *options, "--workers=3"])
     assert given == [1, 3, None, 3]
+
+
+IN_FLIGHT = """
+import sys
+from loadtests.run.locust_users import LocalUsers
+from loadtests.run.worker_pool import WorkerPool
+from loadtests.plan.cells import Cell, Plan
+from loadtests.run.requests import LoadRequest, body
+from time import perf_counter, sleep  # the patched one
+
+cell = Cell(mode="eager", batch_size=1, new_tokens=4)
+content = body(Plan(preset="own", seed=1, rounds=1, cells=(cell,)), ["a text"], cell, 1, 0)
+seen = []
+local, pool = LocalUsers(sys.argv[1], {}, 2), WorkerPool(sys.argv[1], {}, 2, 2)
+for users, due in ((local, (None, None)), (pool, (0, 3600))):
+    for name, seconds in zip("ab", due):
+        intended = None if seconds is None else perf_counter() + seconds
+        users.put(LoadRequest(cell, 1, 0, "measure", name, content, intended))
+    seen.append(users.in_flight)
+    while users.in_flight:
+        sleep(0.01)
+    seen.append(users.get()[1].status)
+    seen.append(users.in_flight)
+    users.close()
+print(seen)
+"""
+
+
+def test_a_request_that_is_not_due_yet_is_not_in_flight() -> None:
+    """The second request of the workers is due in an hour; without due times both are in flight at once."""
+    with fake_service(Script()) as url:
+        run = [sys.executable, "-c", IN_FLIGHT, url]
+        done = subprocess.run(run, capture_output=True, text=True, timeout=60, check=True)
+    assert json.loads(done.stdout) == [2, 200, 0, 1, 200, 0]
