@@ -35,8 +35,9 @@ from loadtests.run.owned import owned
 from loadtests.run.requests import LoadRequest, LoadResponse
 from loadtests.run.visits import Abort
 
-LEAD_SECONDS = 0.1
-"""A request is handed out so long before it is due: far longer than a message takes on a busy machine."""
+LEAD_SECONDS = 0.05
+"""A request is handed out so long before it is due: longer than a message takes on a busy machine, and not so
+long that many are out already when a visit has to end early."""
 
 WATCH_SECONDS = 0.5
 
