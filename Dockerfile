@@ -1,5 +1,6 @@
 # syntax=docker/dockerfile:1
-# The service's image. CPU torch by default; the CUDA build is PyPI's own, so for a GPU pass an empty index:
+# The image of the service and of its load generators. CPU torch by default; the CUDA build is PyPI's own, so
+# for a GPU pass an empty index:
 #   docker build --build-arg TORCH_INDEX_URL= -t launchbound:gpu .
 
 ARG PYTHON_IMAGE=python:3.11.14-slim-bookworm
@@ -15,7 +16,8 @@ RUN python -m venv /opt/venv
 # change; development tools are in the lock as well, but are not asked for.
 COPY pyproject.toml requirements.lock ./
 RUN python -c 'import tomllib; told = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
-      print(*told["dependencies"], *told["optional-dependencies"]["models"], sep="\n")' > runtime.txt \
+      extras = told["optional-dependencies"]; \
+      print(*told["dependencies"], *extras["models"], *extras["report"], sep="\n")' > runtime.txt \
     && pip install --constraint requirements.lock --requirement runtime.txt setuptools \
       ${TORCH_INDEX_URL:+--extra-index-url "$TORCH_INDEX_URL"}
 
@@ -42,10 +44,12 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 
 RUN useradd --system --uid 10001 --home-dir /cache --shell /usr/sbin/nologin launchbound \
-    && install --directory --mode 0700 --owner launchbound /cache
+    && install --directory --mode 0700 --owner launchbound /cache \
+    && install --directory --mode 0755 --owner launchbound /results
 COPY --from=build /opt/venv /opt/venv
 
-# Everything that is written at run time lies under /cache (a volume) or /tmp, so that the root may be read-only.
+# Everything that is written at run time lies under /cache (a volume), /tmp or, of a sweep, /results (compose's
+# volume, which takes its owner from here), so that the root may be read-only.
 ENV PATH=/opt/venv/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \

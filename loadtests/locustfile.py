@@ -12,17 +12,21 @@ import os
 import random
 import sys
 import uuid
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from dataclasses import dataclass
 from typing import ClassVar
 
 from locust import FastHttpUser, events, task
+from locust.argument_parser import LocustArgumentParser
 from locust.contrib.fasthttp import FastResponse
 from locust.env import Environment
 from locust.exception import StopTest
+from locust.runners import WorkerRunner
 
 from loadtests.plan.prompts import PROMPT_FILE, PromptError, read_prompts
+from loadtests.run.batch_step import batch_step
 from loadtests.run.exporter import PORT, Exporter
+from loadtests.run.locust_metrics import count_requests
 from service.protocol.modes import MODES, default_modes
 
 logger = logging.getLogger("launchbound")
@@ -52,11 +56,11 @@ def load_of(options: Namespace) -> Load:
         ) from error
     if min(sizes) < 1 or new_tokens < 1:
         raise ValueError("--batch-sizes and --new-tokens are at least 1")
-    return Load(modes, sizes, new_tokens, tuple(read_prompts(options.prompt_file)))
+    return Load(modes, sizes, new_tokens, tuple(read_prompts(options.prompt_file or PROMPT_FILE)))
 
 
 @events.init_command_line_parser.add_listener  # type: ignore[untyped-decorator]
-def add_options(parser: ArgumentParser) -> None:
+def add_options(parser: LocustArgumentParser) -> None:
     """Options of this file, on the command line and on locust's page."""
     group = parser.add_argument_group("launchbound")
     group.add_argument(
@@ -64,7 +68,14 @@ def add_options(parser: ArgumentParser) -> None:
     )
     group.add_argument("--batch-sizes", default="1,4,16", help="Prompts per request, comma-separated")
     group.add_argument("--new-tokens", default="32", help="Tokens to generate per prompt")
-    group.add_argument("--prompt-file", default=str(PROMPT_FILE), help='JSON lines of {"text": …}')
+    # A worker gets its master's options, so a default must not be a path of one machine.
+    group.add_argument("--prompt-file", default="", help='JSON lines of {"text": …}; default: our own')
+    parser.add_argument(
+        "--run-id",
+        default=os.environ.get("LAUNCHBOUND_RUN") or f"locust-{uuid.uuid4().hex[:6]}",
+        help="Name of the run in metrics and in the requests' X-Launchbound-Run",
+        include_in_web_ui=False,
+    )
     group.add_argument("--metrics-port", type=int, default=PORT, help="Prometheus port; 0: none")
     group.add_argument("--metrics-host", default="127.0.0.1", help="Address the Prometheus port binds")
 
@@ -78,21 +89,11 @@ def prepare(environment: Environment, **_: object) -> None:
     except (ValueError, PromptError) as error:
         sys.stderr.write(f"locust: {error}\n")
         raise SystemExit(2) from error
-    run = os.environ.get("LAUNCHBOUND_RUN") or f"locust-{uuid.uuid4().hex[:6]}"
-    LaunchboundUser.headers["X-Launchbound-Run"] = run
-    exporter = Exporter({"run": run, "modes": ",".join(load.modes)})
-    exporter.users.set_function(lambda: environment.runner.user_count if environment.runner else 0)
-    logger.info(exporter.serve(options.metrics_port, options.metrics_host))
-
-    def observe(
-        response_time: float, exception: Exception | None, context: dict[str, str], **_: object
-    ) -> None:
-        if "mode" in context:
-            exporter.observe(
-                context["mode"], int(context["batch"]), response_time / 1e3, exception is not None
-            )
-
-    environment.events.request.add_listener(observe)  # type: ignore[no-untyped-call]
+    exporter = Exporter({"run": options.run_id, "modes": ",".join(load.modes)})
+    count_requests(environment, exporter)
+    # A worker's requests are in its master's metrics.
+    if not isinstance(environment.runner, WorkerRunner):
+        logger.info(exporter.serve(options.metrics_port, options.metrics_host))
     LaunchboundUser.trusted_host = environment.host
 
 
@@ -104,9 +105,11 @@ class LaunchboundUser(FastHttpUser):
     """The host given at the start, which alone gets the API key: locust's page can be sent another."""
 
     def on_start(self) -> None:
-        """Read the options, which locust's page may have changed since the last start."""
+        """Read the options, which locust's page or the master may have changed since the last start."""
+        options = self.environment.parsed_options or Namespace()
+        self.headers["X-Launchbound-Run"] = options.run_id
         try:
-            self.load = load_of(self.environment.parsed_options or Namespace())
+            self.load = load_of(options)
         except (ValueError, PromptError) as error:
             logger.error("%s", error)
             raise StopTest(str(error)) from error
@@ -121,7 +124,7 @@ class LaunchboundUser(FastHttpUser):
     def generate(self) -> None:
         """POST to a mode; anything but a 200 is a failure with the service's own message."""
         mode = random.choice(self.load.modes)
-        batch = random.choice(self.load.batch_sizes)
+        batch = batch_step(self.environment) or random.choice(self.load.batch_sizes)
         body = {"prompts": random.choices(self.load.prompts, k=batch), "max_new_tokens": self.load.new_tokens}
         with self.client.post(
             f"/v1/modes/{mode}/generate",

@@ -102,6 +102,7 @@ ALLOWED: dict[str, set[str]] = {
         "loadtests.simulated_sweeps",
         "service.statistics",
     },
+    "loadtests.batch_steps": {"loadtests.run"},
     "loadtests.locustfile": {"loadtests.plan", "loadtests.run", "service.protocol.modes"},
     "dashboards": set(),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from service.statistics.intervals import Interval
 
@@ -38,6 +39,13 @@ def in_seconds(seconds: float | None) -> str:
 def whole(count: float | None) -> str:
     """A count without decimals, or 'unknown'."""
     return UNKNOWN if count is None else f"{count:,.0f}"
+
+
+def cores(cpus: Sequence[int] | None) -> str:
+    """The processor cores of a process by their numbers."""
+    if not cpus:
+        return "any core"
+    return f"core{'s' if len(cpus) != 1 else ''} {', '.join(map(str, cpus))}"
 
 
 def size(count: float) -> str:

@@ -92,10 +92,7 @@ def environment(run: SweepRun) -> Iterator[tuple[str, str]]:
     if engine.get("no_twin") and engine.get("device") == "cpu":
         yield "dispatch", f"not measured, because there is no hollow twin: {engine['no_twin']}"
     threads = engine.get("threads")
-    share = run.client.cpu_share
-    yield "engine", f"{threads} thread{'s' if threads != 1 else ''} on {_cores(engine.get('cpus'))}"
-    used = "" if share is None else f", {share:.0%} of one used"
-    yield "load generator", f"on {_cores(run.client.cpus)}{used}"
+    yield "engine", f"{threads} thread{'s' if threads != 1 else ''} on {formatting.cores(engine.get('cpus'))}"
     yield "torch", f"{engine.get('torch')}" + (f", CUDA {engine['cuda']}" if engine.get("cuda") else "")
     yield from _machine(here)
     for part in run.parts:
@@ -178,12 +175,6 @@ def _memory(engine: dict[str, Any]) -> str:
     return ", ".join(parts) or "not recorded"
 
 
-def _cores(cpus: list[int] | None) -> str:
-    if not cpus:
-        return "any core"
-    return f"core{'s' if len(cpus) != 1 else ''} {', '.join(map(str, cpus))}"
-
-
 def reproduce(run: SweepRun) -> list[str]:
     """Commands that measure the same again, with the variables that the service was started with."""
     plan = ["--plan", PLAN_FILE] if run.plan_from_file else ["--preset", run.plan.preset]
@@ -192,6 +183,8 @@ def reproduce(run: SweepRun) -> list[str]:
         if value := run.settings.get(name) or run.overrides.get(name):
             text = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
             command += [f"--{name.replace('_', '-')}", text]
+    if (workers := run.settings.get("workers", 1)) > 1:
+        command += ["--workers", str(workers)]
     variables = (run.service or {}).get("environment", {})
     assigned = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
     commit = run.environment.get("commit")

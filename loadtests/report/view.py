@@ -14,6 +14,7 @@ from loadtests.report.formatting import level
 from loadtests.report.fusion_launch import fusion_launch
 from loadtests.report.ladder import ladder
 from loadtests.report.load.section import load_section
+from loadtests.report.load_side import load_side
 from loadtests.report.peers_section import peers_section
 from loadtests.report.proof import proof
 from loadtests.report.roofline_section import roofline_section
@@ -50,7 +51,11 @@ def view(findings: Findings, peers: PeersRun | None = None) -> dict[str, Any]:
         "roofline": roofline_section(findings),
         "floor_changes": floor_changes(findings),
         "modes": [mode_status(run, mode) for mode in run.plan.modes],
-        "environment": [*environment(run), ("measured requests", wall_time(results).text)],
+        "environment": [
+            *environment(run),
+            *load_side(results),
+            ("measured requests", wall_time(results).text),
+        ],
         "reproduce": reproduce(run),
         "device": results.device,
         "upper_estimate": findings.upper_estimate,

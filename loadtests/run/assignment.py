@@ -17,7 +17,8 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     the kernel time of each cell's step where no clock measures it. `canary_bytes` is the size of the model's
     weights; 0: not known, no canary. In a `part` after the first, requests that have a row in the folder are
     not sent again, and open-loop cells keep the `rates` of the first (arrivals per second by cell), what its
-    `searches` found, and the `cut_visits`.
+    `searches` found, and the `cut_visits`. `workers` load processes post the requests; 1: the load generator
+    itself does.
     """
 
     run: str
@@ -30,6 +31,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     profile_first: bool = False
     canary_bytes: int = 0
     part: int = 1
+    workers: int = 1
     rates: dict[str, float] = {}
     searches: list[Search] = []
     cut_visits: list[CutVisit] = []

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
+from operator import sub
 from pathlib import Path
 from time import perf_counter
 
 import msgspec
-import psutil
 
 # isort: off
 from loadtests.run.locust_client import (
@@ -54,11 +55,19 @@ def emit(event: GeneratorEvent) -> None:
 class LoadGenerator:
     """Warms the service up, then visits every cell in every round; leaves out what is `finished`."""
 
-    def __init__(self, assignment: Assignment, visits: Visits, target: Target, finished: Finished) -> None:
+    def __init__(
+        self,
+        assignment: Assignment,
+        visits: Visits,
+        target: Target,
+        finished: Finished,
+        cpu_seconds: Callable[[], list[float]],
+    ) -> None:
         self._assignment = assignment
         self._plan = assignment.plan
         self._visits = visits
         self._target = target
+        self._cpu_seconds = cpu_seconds
         self._finished = finished
         self._owed = Owed(assignment.cut_visits, assignment.searches)
         self._warmup = WarmUp(self._plan.warmup_passes_least, self._plan.warmup_passes_most)
@@ -120,7 +129,7 @@ class LoadGenerator:
         """One round, and what the machine did in it."""
         canary = self._canary.bytes_per_second()
         before = cpu_times()
-        began, cpu_began = perf_counter(), _cpu_seconds()
+        began, cpu_began = perf_counter(), self._cpu_seconds()
         for cell in cells:
             self._visit(number, cell)
         machine = RoundMachine(
@@ -128,7 +137,7 @@ class LoadGenerator:
             steal_share=steal_share(before, cpu_times()),
             canary_bytes_per_second=canary,
             seconds=perf_counter() - began,
-            client_cpu_seconds=_cpu_seconds() - cpu_began,
+            client_cpu_seconds=max(map(sub, self._cpu_seconds(), cpu_began)),
         )
         emit(RoundEnded(machine))
 
@@ -150,11 +159,6 @@ class LoadGenerator:
             self._latencies.add_all(cell.name, number, self._finished.latencies(number, cell))
 
 
-def _cpu_seconds() -> float:
-    times = psutil.Process().cpu_times()
-    return float(times.user + times.system)
-
-
 def main() -> int:
     """Run one assignment; returns 0, or 1 where it was aborted."""
     assignment = msgspec.json.decode(sys.stdin.buffer.read(), type=Assignment)
@@ -170,7 +174,8 @@ def _run(assignment: Assignment, cpus: list[int]) -> GeneratorFinished:
     target = Target(assignment.url, os.environ.get("LAUNCHBOUND_API_KEY"))
     exporter = Exporter({"run": assignment.run, "preset": assignment.plan.preset})
     note = exporter.serve(assignment.exporter_port)
-    client = LocustClient(assignment.url, {**target.headers, "X-Launchbound-Run": assignment.run}, users)
+    headers = {**target.headers, "X-Launchbound-Run": assignment.run}
+    client = LocustClient(assignment.url, headers, users, assignment.workers)
     exporter.users.set_function(lambda: client.users)
     emit(GeneratorStarted(cpus, note))
     folder = Path(assignment.folder)
@@ -178,7 +183,7 @@ def _run(assignment: Assignment, cpus: list[int]) -> GeneratorFinished:
     try:
         with RowWriter(folder) as rows:
             visits = Visits(assignment, client, rows, exporter, emit, 1 + finished.last_sequence)
-            return LoadGenerator(assignment, visits, target, finished).run()
+            return LoadGenerator(assignment, visits, target, finished, client.cpu_seconds).run()
     finally:
         client.close()
 

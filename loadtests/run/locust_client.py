@@ -8,93 +8,54 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from queue import Empty, Queue
+from queue import Empty
 from time import perf_counter
-from typing import Any, ClassVar
+
+import psutil
 
 # isort: off
-from locust import FastHttpUser, task  # first: it patches what the others import
-from locust.contrib.fasthttp import FastResponse
-from locust.env import Environment
-from geventhttpclient.client import HTTPClientPool
+from loadtests.run.locust_users import Answer, LocalUsers  # first: locust patches what the others import
 from time import sleep  # the patched one
 # isort: on
 
-from loadtests.run.requests import LoadRequest, LoadResponse
+from loadtests.run.requests import LoadRequest
+from loadtests.run.visits import Abort
+from loadtests.run.worker_pool import WorkerPool
 
-REQUEST_TIMEOUT_SECONDS = 600.0
-CONNECT_TIMEOUT_SECONDS = 10.0
-START_SECONDS = 30.0
 OPEN_LOOP_USERS = 64
 """More in flight than an open loop below saturation needs; past it, a visit is cut before one has to wait."""
 
 
-class LocustError(RuntimeError):
-    """Locust's users did not start."""
-
-
-class RequestUser(FastHttpUser):
-    """A locust user that posts the requests of a queue."""
-
-    work: ClassVar[Queue[LoadRequest]]
-    fixed_headers: ClassVar[Mapping[str, str]]
-
-    @task
-    def call(self) -> None:
-        """Wait for one request and post it."""
-        request = self.work.get()
-        headers = {**self.fixed_headers, "X-Request-ID": request.id, "Content-Type": "application/json"}
-        context = {"request": request, "started": perf_counter()}
-        self.client.post(
-            request.path, data=request.body, headers=headers, name=request.cell.name, context=context
-        )
-
-
 class LocustClient:
-    """`users` locust users that share one pool of connections, so that every request finds an open one."""
+    """`users` locust users or more: in this process, or with `workers` above 1 in so many load processes."""
 
-    def __init__(self, url: str, headers: Mapping[str, str], users: int) -> None:
-        pool = HTTPClientPool(
-            concurrency=users,
-            network_timeout=REQUEST_TIMEOUT_SECONDS,
-            connection_timeout=CONNECT_TIMEOUT_SECONDS,
-        )
-        self._ended: Queue[tuple[LoadRequest, LoadResponse]] = Queue()
-        self._work: Queue[LoadRequest] = Queue()
-        attributes = {"work": self._work, "fixed_headers": headers, "client_pool": pool, "abstract": False}
-        user = type("LocustClientUser", (RequestUser,), attributes)
-        self._environment = Environment(user_classes=[user], host=url)
-        self._environment.events.request.add_listener(self._on_request)  # type: ignore[no-untyped-call]
-        self._runner = self._environment.create_local_runner()
-        self._runner.start(users, spawn_rate=users)
-        deadline = perf_counter() + START_SECONDS
-        while self._runner.user_count < users:
-            if perf_counter() > deadline:
-                raise LocustError(f"locust's users did not start within {START_SECONDS:.0f} s")
-            sleep(0.01)
+    def __init__(self, url: str, headers: Mapping[str, str], users: int, workers: int = 1) -> None:
+        if workers == 1:
+            self._users: LocalUsers | WorkerPool = LocalUsers(url, headers, users)
+        else:
+            self._users = WorkerPool(url, headers, users, workers)
+        self._work = self._ended = self._users
 
     @property
     def users(self) -> int:
         """Running users."""
-        return int(self._runner.user_count)
+        return self._users.users
 
-    def _on_request(
-        self,
-        response_time: float,
-        response: FastResponse,
-        exception: Exception | None,
-        context: dict[str, Any],
-        **_: object,
-    ) -> None:
-        """`response_time` is locust's own, in ms, unrounded, until the whole body has been read."""
-        status = int(response.status_code)
-        failure = None if exception is None else f"{type(exception).__name__}: {exception}"
-        ended = LoadResponse(context["started"], response_time / 1e3, status, response.text, failure)
-        self._ended.put((context["request"], ended))
+    @property
+    def lead_seconds(self) -> float:
+        """How long before it is due a request leaves this process."""
+        return self._users.lead_seconds
 
-    def closed(
-        self, requests: Sequence[LoadRequest], concurrency: int
-    ) -> Iterator[tuple[LoadRequest, LoadResponse]]:
+    def cpu_seconds(self) -> list[float]:
+        """CPU time of this process and of each load process, since they started. Raises Abort without one."""
+        try:
+            processes = [psutil.Process(), *(psutil.Process(pid) for pid in self._users.process_ids)]
+            read = [process.cpu_times() for process in processes]
+        except psutil.NoSuchProcess as error:
+            raise Abort(f"load process {error.pid} has ended: see load_generator.log") from error
+        return [float(times.user + times.system) for times in read]
+
+    def closed(self, requests: Sequence[LoadRequest], concurrency: int) -> Iterator[Answer]:
         """Send `requests`, `concurrency` of them in flight at a time; yields each as it ends."""
         waiting = deque(requests)
         in_flight = 0
@@ -111,9 +72,7 @@ class LocustClient:
                 sleep(0)
             yield ended
 
-    def open(
-        self, requests: Sequence[LoadRequest], goes_on: Callable[[int], bool]
-    ) -> Iterator[tuple[LoadRequest, LoadResponse]]:
+    def open(self, requests: Sequence[LoadRequest], goes_on: Callable[[int], bool]) -> Iterator[Answer]:
         """Send each of `requests` when it is due, without waiting for responses; yields each as it ends.
 
         Before each `goes_on` is given the number in flight; false: it and the later ones are not sent.
@@ -121,14 +80,14 @@ class LocustClient:
         in_flight = 0
         for request in requests:
             assert request.intended is not None
-            while (wait_seconds := request.intended - perf_counter()) > 0:
+            while (wait_seconds := request.intended - self.lead_seconds - perf_counter()) > 0:
                 try:
                     ended = self._ended.get(timeout=wait_seconds)
                 except Empty:
                     break
                 in_flight -= 1
                 yield ended
-            if not goes_on(in_flight - self._ended.qsize()):  # those that ended and are not yielded yet
+            if not goes_on(self._users.in_flight):
                 break
             self._work.put(request)
             in_flight += 1
@@ -138,4 +97,4 @@ class LocustClient:
 
     def close(self) -> None:
         """Stop locust's users."""
-        self._runner.quit()
+        self._users.close()

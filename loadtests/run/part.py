@@ -151,6 +151,7 @@ class SweepPart:
             profile_first=run.engine.get("device") == "cuda",
             canary_bytes=weights_bytes(run.engine),
             part=self._part.number,
+            workers=run.settings.get("workers", 1),
             rates=run.client.rates,
             searches=run.searches,
             cut_visits=run.cut_visits,
@@ -167,8 +168,8 @@ class SweepPart:
     def _finish(self, before: str | None, rows: CheckedRows) -> None:
         """Scrape once the server has counted all requests, read its modes again, and write `run.json`."""
         run, part = self._run, self._part
-        note = self._progress.print_line
-        settled_scrape(self._target, self._folder, before, rows.sent(part.number), part.number, note)
+        part_rows = rows.sent(part.number)
+        settled_scrape(self._target, self._folder, before, part_rows, part.number, self._progress.print_line)
         run.complete = part.stopped_because is None and is_whole(run, rows.finished)
         run.stopped_because = part.stopped_because
         part.gpus = summary(clocks_file(self._folder, part.number))
@@ -179,7 +180,7 @@ class SweepPart:
             run.engine = document["engine"] or run.engine
             run.modes = document["modes"]
         except TargetError as error:
-            note(f"the service is unreachable after the sweep: {error}")
+            self._progress.print_line(f"the service is unreachable after the sweep: {error}")
         take_in_rows(run, rows.finished)
         run.ended = part.ended = now()
         write_run(self._folder, run)

@@ -36,13 +36,17 @@ class LoadRequest:
 
 @dataclass(frozen=True, slots=True)
 class LoadResponse:
-    """The response: `status` 0 and no body where there was none. `started` is on the clock of `intended`."""
+    """The response: `status` 0 and no body where there was none. `started` is on the clock of `intended`.
+
+    `worker` numbers the load process that posted the request; None: the load generator did.
+    """
 
     started: float
     latency_seconds: float
     status: int
     body: str | None
     failure: str | None
+    worker: int | None = None
 
 
 def body(plan: Plan, texts: Sequence[str], cell: Cell, number: int, index: int, profile: bool = False) -> str:
@@ -83,6 +87,7 @@ def row(
         "concurrency": cell.concurrency,
         "load": cell.load,
         "rate": cell.rate,
+        "worker": response.worker,
         "request_id": request.id,
         "intended_start": clock_offset + intended,
         "start": clock_offset + response.started,

@@ -28,7 +28,7 @@ class RunError(RowsError):
 
 
 class Client(msgspec.Struct, kw_only=True):
-    """The load generator: its cores, its share of one core while it measured, and how warm-up ended."""
+    """The load generator: its cores, its busiest process's share of one core, and how warm-up ended."""
 
     cpus: list[int] = []
     cpu_share: float | None = None
@@ -43,7 +43,8 @@ class RoundMachine(msgspec.Struct, frozen=True, kw_only=True):
 
     `canary_bytes_per_second` is the rate of reading a buffer as large as the model's weights before the
     round, on the load generator's core. None: cannot be read here. The round took `seconds`, in which the
-    load generator used `client_cpu_seconds`; None in runs of before these were kept.
+    busiest process of the load (the load generator, or one of its workers) used `client_cpu_seconds` of CPU
+    time; None in runs of before these were kept.
     """
 
     round: int

@@ -39,6 +39,7 @@ def begin_series(
     options: dict[str, str],
     overrides: dict[str, Any] | None = None,
     plan_from_file: bool = False,
+    workers: int = 1,
 ) -> Series:
     """Sweep `plan`, the text of a plan file, in each of `dtypes` into a folder of its name in `folder`.
 
@@ -59,6 +60,7 @@ def begin_series(
         load_tests=git_state(),
         overrides=overrides or {},
         plan_from_file=plan_from_file,
+        workers=workers,
         runs=[SeriesRun(dtype=dtype) for dtype in dtypes],
     )
     folder.mkdir(parents=True, exist_ok=True)

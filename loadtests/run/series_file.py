@@ -41,7 +41,8 @@ class Series(msgspec.Struct, kw_only=True):
     """Runs of the plan file `plan`, in order. `options` are those of `serve` besides the precision.
 
     `environment` holds the `LAUNCHBOUND_…` variables and `load_tests` the commit of the load tests' own code,
-    with a digest of its changes: the same for all runs. `overrides` and `plan_from_file` as in `run.json`.
+    with a digest of its changes: the same for all runs. `overrides` and `plan_from_file` as in `run.json`;
+    `workers` load processes post the requests.
     """
 
     format_version: int = FORMAT_VERSION
@@ -52,6 +53,7 @@ class Series(msgspec.Struct, kw_only=True):
     load_tests: dict[str, Any]
     overrides: dict[str, Any] = {}
     plan_from_file: bool = False
+    workers: int = 1
     runs: list[SeriesRun]
 
 

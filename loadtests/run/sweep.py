@@ -54,15 +54,16 @@ def run_sweep(
     overrides: dict[str, Any] | None = None,
     plan_text: str | None = None,
     plan_from_file: bool = False,
+    workers: int = 1,
 ) -> SweepResult:
     """Sweep `service` by `plan` into `folder`, which is created where it is missing.
 
     `settings` (how the service was started), `started_with`, `overrides` and `plan_from_file` are kept in
-    `run.json`, and `plan_text`, the plan as a file, in `plan.toml`. The API key is taken from
-    LAUNCHBOUND_API_KEY. The service may take as long to be ready as something of it changes at least every
-    `without_progress_seconds`. Ctrl-C stops the sweep: rows so far are kept, the result marked incomplete.
-    Raises PlanError, PromptError or TargetError before anything is measured, FolderInUse where another sweep
-    writes to the folder, and DiskFull.
+    `run.json`, and `plan_text`, the plan as a file, in `plan.toml`. With more than one of `workers`, so many
+    load processes post the requests. The API key is taken from LAUNCHBOUND_API_KEY. The service may take as
+    long to be ready as something of it changes at least every `without_progress_seconds`. Ctrl-C stops the
+    sweep: rows so far are kept and the result is marked incomplete. Raises PlanError, PromptError or
+    TargetError before anything is measured, FolderInUse where another sweep writes to the folder, DiskFull.
     """
     check(plan)
     read_prompts(prompt_file)
@@ -72,7 +73,12 @@ def run_sweep(
             raise TargetError(
                 f"{folder} holds a sweep already: name a new folder, or go on with it by --resume {folder}"
             )
-        kept = {**(settings or {}), "prompt_file": prompt_file.name, "exporter_port": exporter_port}
+        kept = {
+            **(settings or {}),
+            "prompt_file": prompt_file.name,
+            "exporter_port": exporter_port,
+            "workers": workers,
+        }
         run = SweepRun(
             run=f"{now()}-{os.urandom(3).hex()}",
             url="",
@@ -100,14 +106,19 @@ def resume_sweep(
     prompt_file: Path = PROMPT_FILE,
     exporter_port: int = PORT,
     without_progress_seconds: float = WITHOUT_PROGRESS_SECONDS,
+    workers: int | None = None,
 ) -> SweepResult:
     """Go on with the sweep of `folder`: what it owes is measured, and nothing that it has is measured again.
+
+    `workers` as in `run_sweep`; None: as many as the sweep had.
 
     Raises CannotResume where it is complete, or where commit, machine, prompts or service are not those it
     began with; else as `run_sweep`.
     """
     with _held(folder) as lock:
         run = reopen(folder, git_state(), prompt_file)
+        if workers is not None:
+            run.settings["workers"] = workers
         options = PartOptions(prompt_file, exporter_port, without_progress_seconds, lock)
         return _run_part(service, run, folder, options, console)
 

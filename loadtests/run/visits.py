@@ -31,7 +31,14 @@ class Abort(Exception):
 
 
 class Client(Protocol):
-    """What sends the requests of a visit: locust's client, whose import patches the standard library."""
+    """What sends the requests of a visit: locust's client, whose import patches the standard library.
+
+    `lead_seconds`: how long before it is due it has to be given a request.
+    """
+
+    @property
+    def lead_seconds(self) -> float:
+        """In seconds, 0 or above."""
 
     @property
     def users(self) -> int:
@@ -112,7 +119,7 @@ class Visits:
                 cut(CutVisit(round=unsent.round, cell=name, sent=unsent.index, reason=reason))
             return reason is None
 
-        start = perf_counter() - due[requests[0].index]
+        start = perf_counter() + self._client.lead_seconds - due[requests[0].index]
         scheduled = [replace(request, intended=start + due[request.index]) for request in requests]
         return self._take(self._client.open(scheduled, goes_on))
 

@@ -26,6 +26,7 @@ def measuring(
     console: Console,
     overrides: dict[str, Any],
     plan_from_file: bool,
+    workers: int,
 ) -> Measure:
     """What sweeps `document` in one precision, by a service with the options `served`, and reports it."""
     from loadtests.plan.document import plan_of
@@ -37,7 +38,7 @@ def measuring(
         options = {**served, "dtype": dtype}
         service = _service(options, folder)
         if resumed:
-            result = resume_sweep(service, folder, console=console)
+            result = resume_sweep(service, folder, console=console, workers=workers)
         else:
             result = run_sweep(
                 service,
@@ -49,6 +50,7 @@ def measuring(
                 overrides=overrides,
                 plan_text=toml_of(msgspec.structs.replace(document, dtypes=[dtype])),
                 plan_from_file=plan_from_file,
+                workers=workers,
             )
         _report(folder, console)
         return result

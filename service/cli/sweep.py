@@ -55,6 +55,9 @@ def sweep(
     dtype: Dtype = None,
     modes: Modes = None,
     batch_sizes: BatchSizes = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Load processes; default 1, or those of --resume.")
+    ] = None,
 ) -> None:
     """Measure modes against batch sizes in rounds, and write the report.
 
@@ -73,10 +76,11 @@ def sweep(
     if resume is not None:
         if out or dry_run or any(options.values()):
             bad_input(
-                "--resume goes on in its folder, with its service: leave out all but --url and the plan"
+                "--resume goes on in its folder, with its service: "
+                "leave out all but --url, --workers and the plan"
             )
         named = any(option is not None for option in (plan, preset, seed, modes, batch_sizes, slo))
-        raise typer.Exit(_resume(resume, url, chosen if named else None))
+        raise typer.Exit(_resume(resume, url, chosen if named else None, workers))
     if dry_run:
         _show(chosen, toml)
         return
@@ -86,8 +90,9 @@ def sweep(
             "--url names one; sweep one of each precision, and put them on one page by `report A B C`"
         )
     if len(chosen.dtypes) > 1:
-        raise typer.Exit(begin(chosen, out, options))
-    raise typer.Exit(_begin(url, chosen, out, options | {"dtype": next(iter(chosen.dtypes), dtype)}))
+        raise typer.Exit(begin(chosen, out, options, workers or 1))
+    options |= {"dtype": next(iter(chosen.dtypes), dtype)}
+    raise typer.Exit(_begin(url, chosen, out, options, workers))
 
 
 def _show(chosen: ChosenPlan, toml: bool) -> None:
@@ -98,7 +103,13 @@ def _show(chosen: ChosenPlan, toml: bool) -> None:
     typer.echo(text, nl=not toml)
 
 
-def _begin(url: str | None, chosen: ChosenPlan, out: Path | None, options: dict[str, str | None]) -> int:
+def _begin(
+    url: str | None,
+    chosen: ChosenPlan,
+    out: Path | None,
+    options: dict[str, str | None],
+    workers: int | None,
+) -> int:
     from loadtests.plan.plan_file import toml_of
     from loadtests.run.resumption import service_environment
     from loadtests.run.sweep import new_folder, run_sweep
@@ -123,12 +134,13 @@ def _begin(url: str | None, chosen: ChosenPlan, out: Path | None, options: dict[
             overrides=chosen.overrides,
             plan_text=toml_of(chosen.document),
             plan_from_file=chosen.from_file,
+            workers=workers or 1,
         )
 
     return _measured(folder, measure)
 
 
-def _resume(folder: Path, url: str | None, chosen: ChosenPlan | None) -> int:
+def _resume(folder: Path, url: str | None, chosen: ChosenPlan | None, workers: int | None) -> int:
     from loadtests.run.readiness import without_doubles
     from loadtests.run.rows import RowsError
     from loadtests.run.run_file import read_run
@@ -136,7 +148,7 @@ def _resume(folder: Path, url: str | None, chosen: ChosenPlan | None) -> int:
     from loadtests.run.sweep import resume_sweep
 
     if is_series(folder):
-        return go_on(folder, url, chosen)
+        return go_on(folder, url, chosen, workers)
     try:
         run = read_run(folder)
     except RowsError as error:
@@ -147,7 +159,7 @@ def _resume(folder: Path, url: str | None, chosen: ChosenPlan | None) -> int:
     if url and run.service is not None:
         bad_input(f"the sweep of {folder} started its own service, and does so again: leave out --url")
     service = (url or run.url) if run.service is None else _own(run.service["options"], folder)
-    return _measured(folder, lambda console: resume_sweep(service, folder, console=console))
+    return _measured(folder, lambda console: resume_sweep(service, folder, console=console, workers=workers))
 
 
 def _own(options: dict[str, str], folder: Path) -> AbstractContextManager[str]:

@@ -39,7 +39,7 @@ def described(chosen: ChosenPlan) -> str:
     return "\n".join(lines)
 
 
-def begin(chosen: ChosenPlan, out: Path | None, options: dict[str, str | None]) -> int:
+def begin(chosen: ChosenPlan, out: Path | None, options: dict[str, str | None], workers: int) -> int:
     """Sweep `chosen` in each of its precisions; returns the exit code."""
     from loadtests.plan.plan_file import toml_of
     from loadtests.run.series import begin_series
@@ -55,17 +55,18 @@ def begin(chosen: ChosenPlan, out: Path | None, options: dict[str, str | None]) 
             folder,
             chosen.dtypes,
             toml_of(chosen.document),
-            measuring(chosen.document, served, console, chosen.overrides, chosen.from_file),
+            measuring(chosen.document, served, console, chosen.overrides, chosen.from_file, workers),
             printed(console),
             options=served,
             overrides=chosen.overrides,
             plan_from_file=chosen.from_file,
+            workers=workers,
         )
 
     return _measured(folder, measure)
 
 
-def go_on(folder: Path, url: str | None, chosen: ChosenPlan | None) -> int:
+def go_on(folder: Path, url: str | None, chosen: ChosenPlan | None, workers: int | None) -> int:
     """Go on with the series in `folder`; returns the exit code. `chosen`: what the options name."""
     from loadtests.plan.plan_file import parse_plan
     from loadtests.run.rows import RowsError
@@ -83,7 +84,8 @@ def go_on(folder: Path, url: str | None, chosen: ChosenPlan | None) -> int:
         bad_input(f"{folder} has another plan than these options name: leave them out to go on with its own")
 
     def measure(console: Console) -> Series:
-        sweep = measuring(document, series.options, console, series.overrides, series.plan_from_file)
+        count = workers or series.workers
+        sweep = measuring(document, series.options, console, series.overrides, series.plan_from_file, count)
         return resume_series(folder, sweep, printed(console))
 
     return _measured(folder, measure)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -54,6 +55,7 @@ def test_without_a_profile_come_service_prometheus_and_grafana() -> None:
     }
     assert {definition["profiles"][0] for definition in SERVICES.values() if "profiles" in definition} == {
         "load",
+        "sweep",
         "gpu",
     }
 
@@ -170,6 +172,33 @@ def test_the_load_generator_can_be_scraped_and_sends_to_every_mode() -> None:
     assert f"--modes=${{LAUNCHBOUND_MODES:-{','.join(default_modes())}}}" in command
     (job,) = [job for job in PROMETHEUS["scrape_configs"] if job["job_name"] == "locust"]
     assert job["dns_sd_configs"][0]["port"] == PORT
+
+
+def test_locust_runs_files_that_the_container_has() -> None:
+    (option,) = [part for part in SERVICES["locust"]["command"] if part.startswith("--locustfile=")]
+    files = re.findall(r"/app/([\w/]+\.py)", option + (ROOT / "docs/sweeps.md").read_text())
+    assert {"loadtests/locustfile.py", "loadtests/batch_steps.py"} <= set(files)
+    assert all((ROOT / file).exists() for file in files)
+    assert "./loadtests:/app/loadtests:ro" in SERVICES["locust"]["volumes"]
+
+
+def test_a_sweep_runs_once_and_its_results_stay() -> None:
+    sweep = SERVICES["sweep"]
+    assert sweep["restart"] == "no"
+    assert sweep["entrypoint"] == ["launchbound", "sweep", "--url", "http://service:8000"]
+    (volume,) = sweep["volumes"]
+    name, folder = volume.split(":")
+    assert name in COMPOSE["volumes"]
+    # A sweep makes its folder under `results`, as the image's user.
+    assert Path(sweep["working_dir"]) / "results" == Path(folder)
+    assert f"install --directory --mode 0755 --owner launchbound {folder}\n" in DOCKERFILE
+
+
+def test_the_image_has_what_the_report_of_a_sweep_needs() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    lines = (ROOT / "requirements.lock").read_text().lower().splitlines()
+    assert '*extras["report"]' in DOCKERFILE
+    assert {line.partition("==")[0] for line in lines} >= set(extras["report"])
 
 
 def test_grafana_queries_this_prometheus_at_its_scrape_interval() -> None:

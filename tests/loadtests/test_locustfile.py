@@ -6,10 +6,8 @@ import os
 import re
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from time import monotonic
 from urllib.error import URLError
 from urllib.parse import urlencode
 from urllib.request import urlopen
@@ -18,40 +16,17 @@ import pytest
 
 from loadtests.run.target import samples
 from tests.support.fake_service import Script, fake_service
+from tests.support.plain_locust import ROOT, command, free_port, ran, scrape_once
 from tests.support.serving import until
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
-LOCUSTFILE = ROOT / "loadtests" / "locustfile.py"
-
-
-def command(url: str, *options: str) -> list[str]:
-    common = ["--headless", "--users", "2", "--spawn-rate", "2", "--loglevel", "INFO", "--metrics-port", "0"]
-    return [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--host", url, *common, *options]
+TWO_USERS = ("--users", "2", "--spawn-rate", "2")
 
 
 def locust(url: str, *options: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    """Run locust for three seconds from `cwd`, without this package's folder given by the environment.
-
-    A busy machine may lose two of them before the first request.
-    """
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    return subprocess.run(
-        [*command(url, *options), "--run-time", "3s"],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        env=environment,
-        timeout=60,
-        check=False,
-    )
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Run locust for three seconds: a busy machine may lose two of them before the first request."""
+    return ran(command(url, *TWO_USERS, *options, "--run-time", "3s"), cwd)
 
 
 def test_every_mode_and_batch_has_a_row_of_its_own() -> None:
@@ -115,26 +90,18 @@ def scraped() -> Iterator[str]:
     with fake_service(Script()) as url:
         options = ["--metrics-port", str(port), "--modes", "eager", "--run-time", "60s"]
         process = subprocess.Popen(
-            command(url, *options), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            command(url, *TWO_USERS, *options),
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         try:
-            yield _first_scrape_with_requests(port)
+            yield scrape_once(
+                port, lambda text: 'outcome="ok"' in text and "launchbound_loadtest_users 2.0" in text
+            )
         finally:
             process.terminate()
             process.wait()
-
-
-def _first_scrape_with_requests(port: int) -> str:
-    deadline = monotonic() + 30
-    while monotonic() < deadline:
-        try:
-            with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as response:
-                text = response.read().decode()
-        except (URLError, OSError):
-            continue
-        if 'outcome="ok"' in text and "launchbound_loadtest_users 2.0" in text:
-            return str(text)
-    raise AssertionError("no scrape with requests within 30 s")
 
 
 def test_the_load_generator_shows_users_requests_latency_and_its_run(scraped: str) -> None:

@@ -56,11 +56,11 @@ def test_two_rows_without_a_colour_have_different_ones(
 def test_locust_offers_it_and_names_it_where_no_mode_is_chosen() -> None:
     # A process of its own, because locust replaces parts of the standard library.
     code = f"""
-from argparse import ArgumentParser
+from locust.argument_parser import LocustArgumentParser
 from service.protocol.modes import MODES
 MODES["{SIXTH}"] = MODES["eager"]
 from loadtests.locustfile import add_options, load_of
-parser = ArgumentParser()
+parser = LocustArgumentParser()
 add_options(parser)
 print(",".join(load_of(parser.parse_args([])).modes))
 try:

@@ -1,0 +1,73 @@
+"""Metrics of plain locust, in one process or distributed: the workers' requests are counted by their master.
+
+What locust's own report has of latencies is rounded, to 1 ms below 100 ms and to two digits above, which no
+histogram of ours can be filled with. So a worker adds each request to its report, every 3 s and when it ends.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from locust.env import Environment
+from locust.runners import MasterRunner, WorkerRunner
+
+from loadtests.run.exporter import Exporter
+
+REPORT = "launchbound_requests"
+"""The key in a worker's report: [mode, batch size, latency in seconds, whether it failed] of each request."""
+
+logger = logging.getLogger("launchbound")
+
+
+def count_requests(environment: Environment, exporter: Exporter) -> None:
+    """Have `exporter` count the requests of `environment`, those that workers report where it is a master.
+
+    Call it after the runner was created. A request counts where its context has `mode` and `batch`.
+    """
+    if isinstance(environment.runner, WorkerRunner):
+        _report(environment)
+        return
+    exporter.users.set_function(lambda: environment.runner.user_count if environment.runner else 0)
+    if isinstance(environment.runner, MasterRunner):
+        _take_reports(environment, exporter)
+        return
+
+    _each_request(environment, exporter.observe)
+
+
+def _report(environment: Environment) -> None:
+    """Add the requests that ended since the last report to each report of this worker."""
+    ended: list[tuple[str, int, float, bool]] = []
+
+    def report(client_id: str, data: dict[str, Any]) -> None:
+        data[REPORT] = list(ended)
+        ended.clear()
+
+    _each_request(environment, lambda *request: ended.append(request))
+    environment.events.report_to_master.add_listener(report)  # type: ignore[no-untyped-call]
+
+
+def _take_reports(environment: Environment, exporter: Exporter) -> None:
+    """Count what the workers report."""
+
+    def take(client_id: str, data: Mapping[str, Any]) -> None:
+        if REPORT not in data:
+            logger.error("worker %s reports no requests: give it the same locust file", client_id)
+        for mode, batch, latency_seconds, failed in data.get(REPORT, []):
+            exporter.observe(mode, batch, latency_seconds, failed)
+
+    environment.events.worker_report.add_listener(take)  # type: ignore[no-untyped-call]
+
+
+def _each_request(environment: Environment, note: Callable[[str, int, float, bool], None]) -> None:
+    """Call `note` with mode, batch size, latency in seconds and failure of each request that ends here."""
+
+    def ended(
+        response_time: float, exception: Exception | None, context: Mapping[str, str], **_: object
+    ) -> None:
+        if "mode" in context:
+            note(context["mode"], int(context["batch"]), response_time / 1e3, exception is not None)
+
+    environment.events.request.add_listener(ended)  # type: ignore[no-untyped-call]

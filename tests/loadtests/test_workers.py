@@ -1,0 +1,242 @@
+"""Sweeps by more than one load process, against a stand-in for the service."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+import launchbound
+from loadtests.plan.cells import Cell, Plan
+from loadtests.run import part, readiness, scrapes, sweep
+from loadtests.run.assignment import Assignment, GeneratorEvent, GeneratorStarted, RequestEnded
+from loadtests.run.load_generator_process import run_load_generator
+from loadtests.run.rows import read_rows
+from loadtests.run.run_file import read_run
+from loadtests.run.sweep import SweepResult, resume_sweep, run_sweep
+from tests.support.fake_service import Script, fake_service
+from tests.support.processes import gone
+from tests.support.serving import until
+
+pytestmark = pytest.mark.slow
+
+CELLS = (
+    Cell(mode="eager", batch_size=1, new_tokens=4, requests=4),
+    Cell(mode="compiled", batch_size=1, new_tokens=4, requests=9, concurrency=3),
+    Cell(mode="eager", batch_size=1, new_tokens=4, requests=8, load=0.1),
+)
+PLAN = Plan(preset="own", seed=3, rounds=4, cells=CELLS)
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readiness, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(scrapes, "COUNTED_WITHIN_SECONDS", 0.2)
+
+
+def load_processes(parent: int | None = None) -> list[psutil.Process]:
+    """The load processes that this process's sweeps have at the moment."""
+    children = psutil.Process(parent).children(recursive=True)
+    return [child for child in children if "loadtests.run.load_worker" in child.cmdline()]
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> tuple[SweepResult, Script]:
+    """A sweep by two load processes that went well, and what the service saw."""
+    script, folder = Script(api_key="secret"), tmp_path_factory.mktemp("good")
+    with pytest.MonkeyPatch.context() as patched, fake_service(script) as url:
+        patched.setenv("LAUNCHBOUND_API_KEY", "secret")
+        result = run_sweep(url, PLAN, folder, console=Console(file=io.StringIO()), exporter_port=0, workers=2)
+    return result, script
+
+
+def raw_rows(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "requests.jsonl").read_text().splitlines()]
+
+
+def test_every_request_has_one_row_in_the_order_in_which_they_ended(good: tuple[SweepResult, Script]) -> None:
+    result, script = good
+    rows = read_rows(result.folder)
+    counts = Counter((row.cell, row.round) for row in rows if row.stage == "measure")
+    assert counts == {(cell.name, number): cell.requests for cell in CELLS for number in range(1, 5)}
+    assert [row.sequence for row in rows] == list(range(len(rows)))
+    assert sorted(headers["x-request-id"] for headers in script.headers) == sorted(r.request_id for r in rows)
+    assert {gate.name for gate in result.failed} <= {"client CPU < 80%", "achieved/target rate ≥ 0.98"}
+
+
+def test_requests_are_spread_over_the_load_processes(good: tuple[SweepResult, Script]) -> None:
+    for cell in CELLS:
+        workers = Counter(row["worker"] for row in raw_rows(good[0].folder) if row["cell"] == cell.name)
+        assert workers.keys() == {0, 1}
+        assert min(workers.values()) >= 0.25 * workers.total()
+
+
+def test_as_many_are_in_flight_as_the_cell_has_over_all_processes(good: tuple[SweepResult, Script]) -> None:
+    for cell in CELLS[:2]:
+        rows = [row for row in read_rows(good[0].folder) if row.cell == cell.name and row.stage == "measure"]
+        ends = [(row.start + row.latency_seconds, -1) for row in rows]
+        edges = sorted([*((row.start, 1) for row in rows), *ends])
+        in_flight = most = 0
+        for _, step in edges:
+            in_flight += step
+            most = max(most, in_flight)
+        assert most <= cell.concurrency
+
+
+def test_no_open_loop_request_leaves_before_it_is_due(good: tuple[SweepResult, Script]) -> None:
+    rows = [row for row in read_rows(good[0].folder) if row.load is not None and row.stage == "measure"]
+    assert rows
+    assert all(row.start >= row.intended_start for row in rows)
+
+
+def test_all_load_processes_read_one_clock() -> None:
+    """Due times are on it: each process of a machine has to read the same."""
+    assert time.get_clock_info("perf_counter").implementation == "clock_gettime(CLOCK_MONOTONIC)"
+
+
+def test_the_run_says_how_many_load_processes_it_had(good: tuple[SweepResult, Script]) -> None:
+    run = read_run(good[0].folder)
+    assert run.settings["workers"] == 2
+    assert all(one.client_cpu_seconds for one in run.machine_by_round)
+
+
+def killed(number: signal.Signals, *arguments: Any) -> Iterator[GeneratorEvent | None]:
+    """The load generator's events; in round 2 one of its load processes gets a signal."""
+    sent = False
+    for event in run_load_generator(*arguments):
+        yield event
+        if isinstance(event, RequestEnded) and event.round == 2 and not sent:
+            load_processes()[0].send_signal(number)
+            sent = True
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [(signal.SIGKILL, "ended with signal 9"), (signal.SIGSTOP, "no longer answers the load generator")],
+    ids=["killed", "stopped"],
+)
+def test_a_load_process_that_is_lost_ends_the_sweep_which_can_be_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, said: str
+) -> None:
+    quiet = partial(Console, file=io.StringIO())
+    with fake_service(Script()) as url:
+        with monkeypatch.context() as patched:
+            patched.setattr(part, "run_load_generator", partial(killed, number))
+            first = run_sweep(url, PLAN, tmp_path, console=quiet(), exporter_port=0, workers=2)
+        assert said in (first.run.stopped_because or "")
+        kept = read_rows(tmp_path)
+        assert kept
+        assert all(row.ok for row in kept)
+        assert not load_processes()
+        second = resume_sweep(url, tmp_path, console=quiet(), exporter_port=0)
+    rows = read_rows(tmp_path)
+    assert rows[: len(kept)] == kept
+    assert second.run.complete
+    assert second.run.settings["workers"] == 2
+    assert {row["worker"] for row in raw_rows(tmp_path) if row["part"] == 2} == {0, 1}
+    counts = Counter((row.cell, row.round) for row in rows if row.stage == "measure")
+    assert counts == {(cell.name, number): cell.requests for cell in CELLS for number in range(1, 5)}
+
+
+def test_load_processes_keep_off_the_engines_cores_and_end_with_the_load_generator(tmp_path: Path) -> None:
+    avoided = max(os.sched_getaffinity(0))
+    allowed = os.sched_getaffinity(0) - {avoided} or {avoided}
+    with fake_service(Script()) as url:
+        assignment = Assignment(
+            run="a",
+            url=url,
+            folder=str(tmp_path),
+            plan=PLAN,
+            prompt_file=str(sweep.PROMPT_FILE),
+            avoid_cpus=[avoided],
+            workers=2,
+        )
+        events = run_load_generator(assignment, tmp_path / "log")
+        assert isinstance(next(event for event in events if event is not None), GeneratorStarted)
+        started = load_processes()
+        assert [set(process.cpu_affinity()) for process in started] == [allowed, allowed]
+        (generator,) = {process.ppid() for process in started}
+        os.kill(generator, signal.SIGKILL)
+        until(lambda: all(gone(process.pid) for process in started), "the end of the load processes")
+        events.close()
+
+
+def test_the_busiest_process_is_the_cpu_of_a_round(tmp_path: Path) -> None:
+    code = (
+        "from loadtests.run.load_generator import LoadGenerator\n"
+        "from loadtests.run.assignment import Assignment\n"
+        "from loadtests.plan.cells import Plan\n"
+        "plan = Plan(preset='own', seed=1, rounds=1, cells=())\n"
+        "assignment = Assignment(run='a', url='', folder='', plan=plan, prompt_file='')\n"
+        "read = iter([[10.0, 1.0, 3.0], [10.5, 5.0, 4.0]])\n"
+        "LoadGenerator(assignment, None, None, [], lambda: next(read))._measured_round(1, [])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["machine"]["client_cpu_seconds"] == 4.0
+
+
+def test_the_command_line_sets_the_number_and_a_resumed_sweep_may_have_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Any] = []
+
+    def refuse(*_: object, workers: int | None, **__: object) -> SweepResult:
+        given.append(workers)
+        raise readiness.TargetError("enough")
+
+    monkeypatch.setattr(sweep, "run_sweep", refuse)
+    monkeypatch.setattr(sweep, "resume_sweep", refuse)
+    with fake_service(Script()) as url:
+        run_sweep(url, PLAN, tmp_path / "kept", console=Console(file=io.StringIO()), exporter_port=0)
+    for options in (["--out", str(tmp_path / "new")], ["--resume", str(tmp_path / "kept")]):
+        CliRunner().invoke(launchbound.app, ["sweep", "--url", "http://127.0.0.1:1", *options])
+        CliRunner().invoke(launchbound.app, ["sweep", "--url", "http://127.0.0.1:1", *options, "--workers=3"])
+    assert given == [1, 3, None, 3]
+
+
+IN_FLIGHT = """
+import sys
+from loadtests.run.locust_users import LocalUsers
+from loadtests.run.worker_pool import WorkerPool
+from loadtests.plan.cells import Cell, Plan
+from loadtests.run.requests import LoadRequest, body
+from time import perf_counter, sleep  # the patched one
+
+cell = Cell(mode="eager", batch_size=1, new_tokens=4)
+content = body(Plan(preset="own", seed=1, rounds=1, cells=(cell,)), ["a text"], cell, 1, 0)
+seen = []
+local, pool = LocalUsers(sys.argv[1], {}, 2), WorkerPool(sys.argv[1], {}, 2, 2)
+for users, due in ((local, (None, None)), (pool, (0, 3600))):
+    for name, seconds in zip("ab", due):
+        intended = None if seconds is None else perf_counter() + seconds
+        users.put(LoadRequest(cell, 1, 0, "measure", name, content, intended))
+    seen.append(users.in_flight)
+    while users.in_flight:
+        sleep(0.01)
+    seen.append(users.get()[1].status)
+    seen.append(users.in_flight)
+    users.close()
+print(seen)
+"""
+
+
+def test_a_request_that_is_not_due_yet_is_not_in_flight() -> None:
+    """The second request of the workers is due in an hour; without due times both are in flight at once."""
+    with fake_service(Script()) as url:
+        run = [sys.executable, "-c", IN_FLIGHT, url]
+        done = subprocess.run(run, capture_output=True, text=True, timeout=60, check=True)
+    assert json.loads(done.stdout) == [2, 200, 0, 1, 200, 0]

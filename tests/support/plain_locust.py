@@ -1,0 +1,49 @@
+"""Plain locust with the repository's locust files, as a person runs it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic
+from urllib.error import URLError
+from urllib.request import urlopen
+
+ROOT = Path(__file__).parents[2]
+LOCUSTFILE = ROOT / "loadtests" / "locustfile.py"
+
+
+def command(url: str, *options: str, files: str = str(LOCUSTFILE)) -> list[str]:
+    common = ["--headless", "--loglevel", "INFO", "--metrics-port", "0"]
+    return [sys.executable, "-m", "locust", "-f", files, "--host", url, *common, *options]
+
+
+def ran(arguments: list[str], cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """Run locust until it ends, without this package's folder given by the environment."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run(
+        arguments, capture_output=True, text=True, cwd=cwd, env=environment, timeout=60, check=False
+    )
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def scrape_once(port: int, holds: Callable[[str], bool], path: str = "/metrics") -> str:
+    """The first answer of a load generator's `path` for which `holds`; fails after 30 s."""
+    deadline = monotonic() + 30
+    while monotonic() < deadline:
+        try:
+            with urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as response:
+                text = response.read().decode()
+        except (URLError, OSError):
+            continue
+        if holds(text):
+            return str(text)
+    raise AssertionError(f"no such answer of {path} within 30 s")
