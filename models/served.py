@@ -47,6 +47,11 @@ class Served(nn.Module, ABC):
 
     config: Sizes
 
+    @property
+    def architecture(self) -> str:
+        """The name of the class that defines its layers."""
+        return type(self).__name__
+
     @abstractmethod
     def forward(self, tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
         """One step.

@@ -22,12 +22,12 @@ from service.step.bandwidth import memory_bandwidth, step_bytes
 from service.step.buffers import Buffers, allocate
 from service.step.calibration import Calibration, twin_inputs
 from service.step.callables import build_step
+from service.step.compile_cache import compile_cache
 from service.step.device import device_name, memory
 from service.step.device_errors import free_memory, is_out_of_memory
 from service.step.loaded_model import LoadedModel, load_model
 from service.step.null_kernel import measure_null_kernel
 from service.step.precision import Precision
-from service.step.process_state import compile_cache
 
 
 @dataclass(frozen=True, slots=True)

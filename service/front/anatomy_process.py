@@ -12,7 +12,7 @@ from contextlib import suppress
 
 import msgspec
 
-from service.front.child_process import FOLDER_PREFIX, module_command, spawn, watch
+from service.front.child_process import FOLDER_PREFIX, kill_group, module_command, spawn, watch
 from service.front.child_socket import ChildSocket
 from service.front.errors import StudyInterrupted, from_problem
 from service.protocol.messages import EngineSettings
@@ -52,7 +52,7 @@ class AnatomyProcess:
             await asyncio.wait({self._process_task})
         self._ending = False
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._terminate = asyncio.Event()
+        self._terminate: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.doing = "starting"
         self._process_task = asyncio.create_task(self._run_process(), name="anatomy-process")
         await self._wait_for(self._ready)
@@ -89,8 +89,13 @@ class AnatomyProcess:
         if in_order:
             running.cancel()
         else:
-            self._terminate.set()
+            self.kill()
         await asyncio.wait({running})
+
+    def kill(self) -> None:
+        """End the process at once, if there is one."""
+        if self._process_task is not None and not self._terminate.done():
+            self._terminate.set_result("was no longer needed")
 
     async def _wait_for(self, result: asyncio.Future[None] | asyncio.Future[bytes]) -> None:
         assert self._process_task is not None
@@ -106,15 +111,13 @@ class AnatomyProcess:
             self._socket = socket = ChildSocket(address, self._received)
             try:
                 settings = self._settings_for(address)
-                # A suspended process does not handle SIGTERM.
-                process = await spawn(self._command, settings, self._cores, signal.SIGKILL)
+                process = await spawn(self._command, settings, self._cores)
                 self.pid = process.pid
-                why = "was no longer needed"
-                return await watch(NAME, process, socket, self._terminate, why)
+                return await watch(NAME, process, socket, self._terminate)
             except OSError as error:
                 return f"{NAME} could not be started: {error}"
             finally:
-                self._signal(signal.SIGKILL)  # else its compilers would run on and disturb the engine
+                kill_group(self.pid)  # else its compilers would run on and disturb the engine
                 self._socket = self.pid = self.doing = None
                 socket.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import re
@@ -51,6 +52,9 @@ log = logging.getLogger("launchbound")
 
 EXIT_BAD_INPUT = 2
 
+BACKLOG = 2048
+"""Connections that wait to be accepted; uvicorn's own default."""
+
 DIRECT_ROUTES = (
     DirectRoute(re.compile(r"/v1/modes/(?P<mode>[^/]+)/generate"), generate.generate),
     DirectRoute(re.compile(r"/v1/completions"), openai.completions),
@@ -83,8 +87,7 @@ def create_app(
             yield
         finally:
             await state.client.drain(settings.drain_seconds)
-            await state.studies.stop()
-            await state.supervisor.stop()
+            await asyncio.gather(state.studies.stop(), state.supervisor.stop())
 
     app = FastAPI(
         title="launchbound",
@@ -137,7 +140,7 @@ def serve(settings: Settings) -> int:
         log_config=None,
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=5,
+        timeout_graceful_shutdown=1,
     )
     server = Server(config, app.state.launchbound, listener)
     server.run(sockets=[listener])
@@ -178,6 +181,8 @@ def _listen(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind(address)
+        # At once: two sockets may be bound to a port that is reused as long as neither listens.
+        listener.listen(BACKLOG)
     except OSError:
         listener.close()
         raise

@@ -6,9 +6,12 @@ import gzip
 import json
 import os
 import re
+import sys
 import tempfile
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +35,7 @@ PROFILED_STEPS = 5
 """Alike steps in one session: enough that most of them agree on the number of kernels where some are lost."""
 
 TRACES_KEPT = 20
+TRACE = ".trace.json.gz"
 UNSAFE = re.compile(r"[^\w.-]")
 """Characters of an id, which a client may choose, that are replaced in a file's name."""
 
@@ -57,7 +61,8 @@ class Profiler:
 
         `about`, with at least mode and batch_size, is kept beside the trace, with the operators' self times
         and with the reasons for which kernels of steps are unknown, counted. Whatever `action` raises passes
-        through, and then no trace is written.
+        through, and then no trace is written. Where the disk does not take the trace, nothing is known of the
+        steps, and none is returned: they reach us by that file only.
         """
         identity = UNSAFE.sub("_", identity)
         session = new_session(self._device)
@@ -70,13 +75,21 @@ class Profiler:
             self._separator.wait()
         finally:
             profiling.end()
-        steps = self._write(session, identity, about)
-        self._delete_old()
+        try:
+            steps = self._write(session, identity, about)
+            self._delete_old()
+        except (OSError, EOFError, ValueError, zlib.error) as error:
+            # Kineto itself reports no error: its file is then missing, or ends too early.
+            print(
+                f"launchbound: the trace {identity} was not kept in {self._folder}: {error}", file=sys.stderr
+            )
+            self._delete(identity)
+            return []
         return steps
 
     def _write(self, session: profile, identity: str, about: dict[str, Any]) -> list[ProfiledStep]:
         """Write the trace, then its notes, of which no reader sees a part; returns the recorded steps."""
-        trace = self._folder / f"{identity}.trace.json.gz"
+        trace = self._folder / f"{identity}{TRACE}"
         session.export_chrome_trace(str(trace))
         with gzip.open(trace, "rt") as file:
             events = json.load(file)["traceEvents"]
@@ -95,10 +108,19 @@ class Profiler:
         return steps
 
     def _delete_old(self) -> None:
-        notes = sorted(self._folder.glob("*.trace.json.gz"), key=os.path.getmtime, reverse=True)
-        for old in notes[TRACES_KEPT:]:
-            old.unlink()
-            (self._folder / old.name.replace(".trace.json.gz", ".json")).unlink(missing_ok=True)
+        traces = sorted(self._folder.glob(f"*{TRACE}"), key=os.path.getmtime, reverse=True)
+        for old in traces[TRACES_KEPT:]:
+            self._delete(old.name.removesuffix(TRACE))
+        kept = {trace.name.removesuffix(TRACE) for trace in traces}
+        for note in self._folder.glob("*.json"):
+            if note.stem not in kept:
+                note.unlink(missing_ok=True)
+
+    def _delete(self, identity: str) -> None:
+        """What there is of a trace, as far as the disk allows."""
+        with suppress(OSError):
+            for suffix in (TRACE, ".json", ".part"):
+                (self._folder / f"{identity}{suffix}").unlink(missing_ok=True)
 
 
 def profile_step(step: Step, buffers: Buffers, phase: Phase = "decode") -> ProfiledStep:

@@ -45,6 +45,8 @@ def _obstacle(state: AppState) -> Unavailable | None:
     client = state.client
     if client.draining:
         return Unavailable("the service is shutting down", type="draining")
+    if (reason := state.supervisor.unhealthy_reason) is not None:
+        return Unavailable(reason, type="unwell", retry_after_seconds=client.retry_after_seconds)
     if client.engine is None:
         return Unavailable(
             client.down_reason, type="engine_not_ready", retry_after_seconds=client.retry_after_seconds

@@ -1,0 +1,47 @@
+"""One life of the engine, on the thread that owns torch, to the exit code with which it ends."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+
+from service.engine.inbox import Inbox
+from service.engine.loop import Engine
+from service.engine.parity_check import Unservable
+from service.protocol.messages import Doing, EngineSettings
+from service.step.device_errors import is_device_lost
+from service.step.process_state import prepare_process
+
+EXIT_BAD_SETTINGS, EXIT_DEVICE_LOST = 2, 4
+
+LOAD_SECONDS = 3600.0
+"""How long loading a model may take: gigabytes may come from a hub."""
+
+
+def live(settings: EngineSettings, inbox: Inbox) -> int:
+    """Serve until a Stop; returns the exit code.
+
+    0 after a Stop, 2 for settings or a model that cannot work, 4 where the device's context is lost.
+    """
+    from_hub = settings.model.startswith("hf:")
+    inbox.announce(Doing(what="loading the model", limit_seconds=LOAD_SECONDS, may_wait=from_hub))
+    try:
+        prepare_process(settings.cache_folder)
+        engine = Engine(settings, inbox)
+    except ValueError as error:
+        return _refuse(error)
+    try:
+        engine.run()
+    except Unservable as error:
+        return _refuse(error)
+    except RuntimeError as error:
+        if not is_device_lost(error):
+            raise
+        traceback.print_exception(error)
+        return EXIT_DEVICE_LOST
+    return 0
+
+
+def _refuse(error: ValueError) -> int:
+    print(f"launchbound engine: {error}", file=sys.stderr)
+    return EXIT_BAD_SETTINGS
