@@ -6,6 +6,7 @@ import sys
 import traceback
 
 from service.engine.inbox import Inbox
+from service.engine.local_inbox import LocalInbox
 from service.engine.loop import Engine
 from service.engine.parity_check import Unservable
 from service.protocol.messages import Doing, EngineSettings
@@ -18,7 +19,7 @@ LOAD_SECONDS = 3600.0
 """How long loading a model may take: gigabytes may come from a hub."""
 
 
-def live(settings: EngineSettings, inbox: Inbox) -> int:
+def live(settings: EngineSettings, inbox: Inbox | LocalInbox) -> int:
     """Serve until a Stop; returns the exit code.
 
     0 after a Stop, 2 for settings or a model that cannot work, 4 where the device's context is lost.
