@@ -29,7 +29,8 @@ def compile_cache(cache_folder: str) -> Path:
     outer = Path(cache_folder).resolve()  # a link to a larger disk is common
     folder = outer / f"compiled-{_key()}"
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for one in (outer, folder):  # one by one: parents that are made on the way have the umask's mode
+            one.mkdir(mode=0o700, parents=True, exist_ok=True)
         _refuse_writable_by_others(outer)
         _refuse_unless_private(folder)
         with tempfile.TemporaryFile(dir=folder):
