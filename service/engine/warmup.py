@@ -10,6 +10,7 @@ import msgspec
 from torch._dynamo.exc import Unsupported
 
 from models.served import Served
+from service.engine.cache_doubt import CacheDoubt
 from service.engine.capture import PHASES, BuildStep, Capture
 from service.engine.cold_starts import ColdStarts
 from service.engine.compiler import load_compiler, not_one_graph, read_compile_counts
@@ -23,7 +24,7 @@ from service.protocol.status import Attention, Floor, ModeStatus
 from service.step.attention import wrong_attention
 from service.step.buffers import Arguments, Buffers
 from service.step.calibration import Calibration
-from service.step.device_errors import free_memory, is_device_lost
+from service.step.device_errors import free_memory, is_device_lost, is_out_of_memory
 from service.step.process_state import resident_bytes
 
 
@@ -41,6 +42,7 @@ class Warmup:
         build: BuildStep,
         cold_starts: ColdStarts,
         stacks: StackShares,
+        doubt: CacheDoubt,
     ) -> None:
         self._model = model
         self._buffers = buffers
@@ -51,6 +53,7 @@ class Warmup:
         self._device = next(model.parameters()).device
         self.modes = {name: self._cold(MODES[name]) for name in modes}
         self.stacks = stacks
+        self._doubt = doubt
         self.attention: list[Attention] = []
         self.reference_seconds = 0.0
         self._proofs: list[tuple[ConfiguredMode, Callable[[], None]]] = []
@@ -164,6 +167,8 @@ class Warmup:
         except Exception as error:
             if is_device_lost(error):
                 raise  # for every mode: the front starts a new engine
+            if self._compiles(configured) and not is_out_of_memory(error):
+                self._doubt.failed(configured.mode.name)
             self._fail(configured, f"{type(error).__name__}: {error}"[:2000])
             free_memory(error)
 
@@ -180,6 +185,7 @@ class Warmup:
         before = read_compile_counts()
         resident = resident_bytes()
         seconds = yield from self._capture.serving(configured)
+        self._doubt.succeeded(configured.mode.name)
         skips = before.increase().graph_skips
         missed = before.increase().cache_misses > 0
         began = perf_counter()

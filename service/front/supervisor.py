@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import tempfile
 from asyncio.subprocess import Process
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import monotonic
+
+import msgspec
 
 from service.front.child_process import FOLDER_PREFIX, kill_group, module_command, spawn, watch
 from service.front.child_socket import ChildSocket
@@ -21,7 +24,19 @@ from service.protocol.messages import EngineSettings
 log = logging.getLogger("launchbound.supervisor")
 
 ENGINE_COMMAND = module_command("service.engine.process")
-EXIT_BAD_SETTINGS, EXIT_DEVICE_LOST = 2, 4
+EXIT_BAD_SETTINGS, EXIT_DEVICE_LOST, EXIT_CACHE_DISCARDED = 2, 4, 5
+
+EXPLAINED = {
+    EXIT_DEVICE_LOST: (
+        ": an error of CUDA or its libraries has left its device unusable, see its message above"
+    ),
+    EXIT_CACHE_DISCARDED: ": a mode failed on compiled code of an earlier start, which was removed",
+}
+"""What exit codes of the engine add to the reason."""
+
+CRASHES = frozenset(-number for number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL))
+"""How a library ends its process that was cut off, or made for another processor."""
+
 IPC_PATH_LIMIT = 107
 
 
@@ -49,6 +64,7 @@ class Supervisor:
         self._process: Process | None = None
         self._task: asyncio.Task[None] | None = None
         self._ending = False
+        self._discard_compiled = False
         self.deaths = Deaths(first_retry_seconds)
         self.starts = 0
 
@@ -60,8 +76,7 @@ class Supervisor:
     @property
     def unhealthy_reason(self) -> str | None:
         """Why an operator or orchestrator must act: engines keep ending. None while all is well."""
-        engine = self._client.engine
-        often = self.deaths.unhealthy(warm=engine is not None and engine.warm)
+        often = self.deaths.unhealthy(self._warm())
         return f"{often}; last: {self._client.last_death}" if often else None
 
     def start(self) -> None:
@@ -83,6 +98,11 @@ class Supervisor:
         self._ending = True
         kill_group(self.pid)
 
+    def _warm(self) -> bool:
+        """Whether the present engine is, or the one that has just ended was."""
+        engine = self._client.engine
+        return engine is not None and engine.warm
+
     async def _restart_forever(self) -> None:
         """Run one engine after another until `stop`, `kill` or a refusal, whatever goes wrong meanwhile."""
         while not self._ending:
@@ -99,8 +119,7 @@ class Supervisor:
 
     def _died(self, reason: str) -> float:
         """Count the death of an engine and tell the client; returns the seconds until the next start."""
-        engine = self._client.engine
-        wait = self.deaths.add(warm=engine is not None and engine.warm)
+        wait = self.deaths.add(self._warm())
         message = f"{reason}; a new one starts in {wait:.1f} s"
         log.error(message)
         self._client.lost(message, retry_after_seconds=round(wait) + 5)
@@ -123,7 +142,8 @@ class Supervisor:
 
     async def _watched(self, path: str, socket: ChildSocket) -> tuple[str, int | None]:
         """As `_run_engine`, with its socket bound at `path`."""
-        self._process = process = await spawn(self._command, self._settings_for(path), self._cores)
+        settings = msgspec.structs.replace(self._settings_for(path), discard_compiled=self._discard_compiled)
+        self._process = process = await spawn(self._command, settings, self._cores)
         engine_watch = EngineWatch(process.pid)
         stuck = self._client.attach(socket.send, engine_watch)
         looking = asyncio.create_task(_look(engine_watch, stuck), name="engine-watch")
@@ -134,11 +154,9 @@ class Supervisor:
             kill_group(process.pid)  # else its compilers would run on
             self._process = None
             self._client.detach()
-        if process.returncode == EXIT_DEVICE_LOST:
-            reason += (
-                ": an error of CUDA or its libraries has left its device unusable, see its message above"
-            )
-        return reason, process.returncode
+        code = process.returncode
+        self._discard_compiled = code in CRASHES and not self._warm()
+        return reason + EXPLAINED.get(code or 0, ""), code
 
 
 async def _look(engine_watch: EngineWatch, stuck: asyncio.Future[str]) -> None:

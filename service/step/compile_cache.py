@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import stat
 import sys
 import tempfile
@@ -41,6 +42,15 @@ def compile_cache(cache_folder: str) -> Path:
             "set LAUNCHBOUND_CACHE_FOLDER to a folder that you can write to"
         ) from error
     return folder
+
+
+def discard(cache_folder: str) -> None:
+    """Remove all code that was compiled here. Raises CacheRefused where the disk refuses that."""
+    folder = compile_cache(cache_folder)
+    try:
+        shutil.rmtree(folder)
+    except OSError as error:
+        raise CacheRefused(f"{folder} cannot be removed ({error.strerror}): remove it") from error
 
 
 def _refuse_writable_by_others(outer: Path) -> None:

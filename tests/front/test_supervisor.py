@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import signal
@@ -173,3 +174,19 @@ def test_a_request_that_waits_behind_announced_work_does_not_end_the_engine() ->
         assert front.command("!stall").status_code == 504
         until(lambda: len(looks) > 2, "some looks at the request")
         assert front.state.supervisor.starts == 1
+
+
+@pytest.mark.parametrize(("states", "discards"), [({"eager": "warming"}, True), ({}, False)])
+def test_an_engine_that_a_library_crashed_in_warm_up_is_followed_by_one_that_compiles_anew(
+    states: dict[str, str], discards: bool
+) -> None:
+    """One that had been warm is not: its compiled code had run."""
+    with running({"modes": ["no_grad", "eager"]}, states=states, cold=bool(states)) as front:
+        until(lambda: front.http.get("/v1/modes").status_code == 200, "the front")
+        until(lambda: front.state.client.engine, "the engine")
+        pid = front.state.supervisor.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGBUS)
+        until(lambda: front.state.supervisor.starts == 2 and front.state.supervisor.pid, "the next engine")
+        given = json.loads(psutil.Process(front.state.supervisor.pid).cmdline()[-1])
+        assert given["discard_compiled"] is discards

@@ -91,7 +91,10 @@ def test_a_window_bounds_the_context(tmp_path: Path) -> None:
     changes = {"use_sliding_window": True, "sliding_window": 32, "max_window_layers": 0}
     folder = write_model(tmp_path / "model", "qwen3", **changes)
     assert opened(folder).config.context == 32
-    with pytest.raises(CheckpointError, match="longer than the 32"):
+    refused = (
+        r"longer than the 32 of .*, its sliding_window, .*\(qwen3\): set LAUNCHBOUND_CONTEXT to at most 32"
+    )
+    with pytest.raises(CheckpointError, match=refused):
         opened(folder, context=64)
 
 

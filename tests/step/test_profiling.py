@@ -185,3 +185,36 @@ def test_an_action_that_fails_leaves_no_trace_and_the_next_one_can_be_profiled(t
             meter.run(step, arguments(1, 64), Readings())
 
     assert len(profiler.run("b", ABOUT, HostMeter(), longer)) == STEPS_PER_TRACE
+
+
+@pytest.mark.parametrize("trace", [None, b"", b"\x1f\x8b cut off"], ids=["none", "empty", "cut off"])
+def test_a_disk_that_does_not_take_a_trace_costs_the_trace_and_not_the_answer(
+    trace: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Kineto reports nothing: it leaves no file, or a part of one."""
+
+    def export(_: object, path: str) -> None:
+        if trace is not None:
+            Path(path).write_bytes(trace)
+
+    monkeypatch.setattr(torch.profiler.profile, "export_chrome_trace", export)
+    answered: list[str] = []
+
+    def action(meter: Meter) -> None:
+        meter.run(step, arguments(), Readings())
+        answered.append("the job ran")
+
+    assert Profiler(CPU, tmp_path).run("a", ABOUT, HostMeter(), action) == []
+    assert answered == ["the job ran"]
+    assert list(tmp_path.iterdir()) == []
+    assert "the trace a was not kept" in capsys.readouterr().err
+
+
+def test_notes_without_a_trace_are_removed(tmp_path: Path) -> None:
+    (tmp_path / "old.json").write_text("{}")
+    Profiler(CPU, tmp_path).run("new", ABOUT, HostMeter(), lambda meter: _run_once(meter))
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["new.json", "new.trace.json.gz"]
+
+
+def _run_once(meter: Meter) -> None:
+    meter.run(step, arguments(), Readings())

@@ -4,7 +4,7 @@ Started as `python fake_engine.py OPTIONS SETTINGS`, both JSON. Options: `device
 (mode → state at start, else ready), `exit` (end at once with this code), `later_exit` (so in every
 life but the first), `no_twin` (why it measures no dispatch), `silent` (never say hello), `deaf`
 (ends neither at a Stop nor at SIGTERM),
-`unconnected` (never connects), `mute` (gives no sign of life), `doing` (what those say),
+`unconnected` (never connects), `cold` (never warm), `mute` (gives no sign of life), `doing` (what those say),
 `pause_fails` (the first pause does not hold).
 A prompt that is no command, or token ids, completes to one word per token.
 """
@@ -344,7 +344,7 @@ class FakeEngine:
             modes=self.settings.modes,
             memory={**MEMORY, "alloc_retries": self.ooms, "ooms": self.ooms} if self.cuda else None,
             no_twin=self.options.get("no_twin"),
-            warm=True,
+            warm=not self.options.get("cold"),
         )
 
     def captures(self, mode: str) -> int:
