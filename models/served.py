@@ -104,6 +104,10 @@ class ServedTokenizer(Protocol):
     def ends(self) -> frozenset[int]:
         """End tokens: a completion ends after any of these."""
 
+    @property
+    def longest_token_bytes(self) -> int | None:
+        """No token stands for more bytes of a prompt's UTF-8 than this; None where there is no such bound."""
+
     def encode(self, text: str) -> list[int]:
         """Token ids of a prompt, with the special tokens that its model requires."""
 

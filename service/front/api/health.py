@@ -24,6 +24,7 @@ async def live(request: Request) -> Response:
         {
             "status": "live",
             "engine": "up" if up else state.client.down_reason,
+            "engine_doing": state.client.doing.what if state.client.doing else None,
             "engine_paused": state.client.pause.held,
             "anatomy": state.studies.process.doing,
         }
