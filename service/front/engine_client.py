@@ -11,7 +11,6 @@ from typing import Protocol
 
 import msgspec
 
-from service.front.engine_watch import EngineWatch
 from service.front.errors import (
     DeadlinePassed,
     Draining,
@@ -23,6 +22,7 @@ from service.front.errors import (
 from service.front.floor_request import FloorRequest
 from service.front.pause_lease import PauseLease
 from service.front.pending_request import PendingRequest
+from service.front.process_watch import ProcessWatch
 from service.protocol.messages import (
     SERVING,
     Calibrated,
@@ -82,7 +82,7 @@ class EngineClient:
         self._idle = asyncio.Event()
         self._idle.set()
         self._send: Callable[[bytes], bool] | None = None
-        self._watch: EngineWatch | None = None
+        self._watch: ProcessWatch | None = None
         self._stuck: asyncio.Future[str] | None = None
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode = msgspec.msgpack.Decoder(ToFront).decode
@@ -210,7 +210,7 @@ class EngineClient:
 
     # ------------------------------------------------------------ for the supervisor
 
-    def attach(self, send: Callable[[bytes], bool], engine_watch: EngineWatch) -> asyncio.Future[str]:
+    def attach(self, send: Callable[[bytes], bool], engine_watch: ProcessWatch) -> asyncio.Future[str]:
         """A new engine process was started; `send` hands it a frame without blocking, False if not connected.
 
         Returns what becomes the reason where the engine is to be ended. A job that could not be sent because

@@ -10,7 +10,6 @@ import tempfile
 from asyncio.subprocess import Process
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from time import monotonic
 
 import msgspec
 
@@ -18,7 +17,7 @@ from service.front.child_process import FOLDER_PREFIX, kill_group, module_comman
 from service.front.child_socket import ChildSocket
 from service.front.deaths import Deaths
 from service.front.engine_client import EngineClient
-from service.front.engine_watch import LOOK_SECONDS, EngineWatch
+from service.front.process_watch import ProcessWatch, look_after
 from service.protocol.messages import EngineSettings
 
 log = logging.getLogger("launchbound.supervisor")
@@ -144,9 +143,9 @@ class Supervisor:
         """As `_run_engine`, with its socket bound at `path`."""
         settings = msgspec.structs.replace(self._settings_for(path), discard_compiled=self._discard_compiled)
         self._process = process = await spawn(self._command, settings, self._cores)
-        engine_watch = EngineWatch(process.pid)
+        engine_watch = ProcessWatch(process.pid)
         stuck = self._client.attach(socket.send, engine_watch)
-        looking = asyncio.create_task(_look(engine_watch, stuck), name="engine-watch")
+        looking = asyncio.create_task(look_after(engine_watch, stuck), name="engine-watch")
         try:
             reason = await watch("the engine", process, socket, stuck)
         finally:
@@ -157,15 +156,3 @@ class Supervisor:
         code = process.returncode
         self._discard_compiled = code in CRASHES and not self._warm()
         return reason + EXPLAINED.get(code or 0, ""), code
-
-
-async def _look(engine_watch: EngineWatch, stuck: asyncio.Future[str]) -> None:
-    """Look at the engine until it hangs; then `stuck` is the reason."""
-    before = monotonic()
-    while not stuck.done():
-        await asyncio.sleep(LOOK_SECONDS)
-        now = monotonic()
-        reason = engine_watch.hung(now - before)
-        before = now
-        if reason is not None and not stuck.done():
-            stuck.set_result(reason)

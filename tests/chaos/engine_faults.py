@@ -26,7 +26,7 @@ from tests.support.serving import until
 
 
 def _replaced(service: Victim, pid: int) -> bool:
-    """Whether another engine than `pid` serves in all modes; in this order, as the front sees a death later."""
+    """Whether another engine than `pid` serves; looked at in this order, as the front sees a death later."""
     return service.engine() != pid and service.ready()
 
 
@@ -98,3 +98,31 @@ def disk_full(folder: Path) -> Happened:
         answers = [service.generate(profile=True).status_code, service.generate().status_code]
         good = answers == [200, 200] and service.engine() == engine.pid
         return Happened(f"answered with {answers}", monotonic() - began, good)
+
+
+def anatomy_hit(number: signal.Signals) -> Callable[[Path], Happened]:
+    """Signal `number` to the anatomy process in a study: the study is answered with 503, and the engine serves."""
+
+    def run(folder: Path) -> Happened:
+        with victim(folder) as service:
+            service.await_ready()
+            answers: list[int] = []
+
+            def ask() -> None:
+                answers.append(service.http.post("/v1/studies/budget", json={}).status_code)
+
+            asking = threading.Thread(target=ask)
+            asking.start()
+            pid = service.anatomy()
+            until(
+                lambda: service.live().get("anatomy") not in (None, "starting"), "the study", PATIENCE_SECONDS
+            )
+            os.kill(pid, number)
+            began = monotonic()
+            asking.join(PATIENCE_SECONDS)
+            seconds = monotonic() - began
+            served = service.generate().status_code
+            good = (answers, served) == ([503], 200) and seconds <= NOTICED_SECONDS and gone(pid)
+            return Happened(f"study answered with {answers}, then a request with {served}", seconds, good)
+
+    return run

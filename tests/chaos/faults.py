@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
-from tests.chaos.engine_faults import disk_full, engine_killed, engine_killed_with_a_request, engine_stopped
+from tests.chaos.engine_faults import (
+    anatomy_hit,
+    disk_full,
+    engine_killed,
+    engine_killed_with_a_request,
+    engine_stopped,
+)
 from tests.chaos.fault import ENDED_SECONDS, NOTICED_SECONDS, REPLACED_SECONDS, STAGES, Fault
 from tests.chaos.service_faults import (
     cache_refused,
@@ -21,6 +28,8 @@ ENDED = f"ended within {ENDED_SECONDS:.0f} s, nothing left"
 FAULTS = [
     *(Fault(f"engine killed, {stage}", REPLACED, engine_killed(stage)) for stage in STAGES),
     *(Fault(f"engine stopped, {stage}", NOTICED, engine_stopped(stage)) for stage in STAGES),
+    Fault("anatomy killed, study", "503 within 15 s, engine serves", anatomy_hit(signal.SIGKILL)),
+    Fault("anatomy stopped, study", "503 within 15 s, engine serves", anatomy_hit(signal.SIGSTOP)),
     Fault("engine killed, request running", "503 within 2 s", engine_killed_with_a_request),
     *(Fault(f"front killed, {stage}", "nothing left", front_killed(stage)) for stage in STAGES[2:]),
     Fault("front stopped for 18 s", "the same engine serves on", front_stopped),

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from service.front import child_process, deaths, engine_watch, supervisor
+from service.front import child_process, deaths, process_watch, supervisor
 from service.front.child_socket import ChildSocket
 from tests.support.serving import Front, running, until
 
@@ -136,9 +136,9 @@ def test_whatever_running_an_engine_raises_is_a_death_and_the_next_one_is_starte
 def test_an_engine_that_is_stopped_is_replaced_and_its_request_ends(
     own_front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_watch, "QUIET_SECONDS", 0.1)
-    monkeypatch.setattr(engine_watch, "STILL_SECONDS", 0.2)
-    monkeypatch.setattr(supervisor, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(process_watch, "QUIET_SECONDS", 0.1)
+    monkeypatch.setattr(process_watch, "STILL_SECONDS", 0.2)
+    monkeypatch.setattr(process_watch, "LOOK_SECONDS", 0.1)
     pid = own_front.state.supervisor.pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from service.front.engine_watch import LOOK_SECONDS, STARTING, EngineWatch
 from service.front.process_activity import Activity, activity
+from service.front.process_watch import LOOK_SECONDS, STARTING, ProcessWatch
 from service.protocol.messages import SERVING, Doing
 from tests.support.processes import descendants
 from tests.support.serving import until
@@ -26,14 +26,14 @@ SERVES = Doing(what=SERVING, limit_seconds=10.0)
 DOWNLOADING = Doing(what="loading the model", limit_seconds=3600.0, may_wait=True)
 
 
-def watch_of(look: Callable[[int], Activity | None], doing: Doing | None = None) -> EngineWatch:
-    made = EngineWatch(1, look)
+def watch_of(look: Callable[[int], Activity | None], doing: Doing | None = None) -> ProcessWatch:
+    made = ProcessWatch(1, look)
     if doing is not None:
         made.heard(doing)
     return made
 
 
-def looks_until_hung(watch: EngineWatch) -> tuple[float, str]:
+def looks_until_hung(watch: ProcessWatch) -> tuple[float, str]:
     """After how many seconds of looks it counts as hung, and why; fails where it never does."""
     for number in range(1, 5000):
         if reason := watch.hung(LOOK_SECONDS):
@@ -80,6 +80,14 @@ def test_a_front_that_was_itself_suspended_does_not_blame_the_engine() -> None:
     assert watch.hung(3600.0) is None
     watch.heard()
     assert watch.hung(LOOK_SECONDS) is None
+
+
+def test_one_that_is_stopped_on_purpose_is_left_alone_until_it_goes_on() -> None:
+    watch = watch_of(lambda _: STOPPED, SERVES)
+    watch.watching = False
+    assert not any(watch.hung(LOOK_SECONDS) for _ in range(600))
+    watch.watching = True
+    assert looks_until_hung(watch)[0] <= NOTICED_SECONDS
 
 
 def test_where_the_kernel_tells_nothing_the_limit_holds() -> None:
