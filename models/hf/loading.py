@@ -101,7 +101,7 @@ def _is_causal_class(name: str, config: PreTrainedConfig) -> bool:
 
 def choose_context(config: PreTrainedConfig, folder: Path, requested: int | None, chunk: int) -> int:
     """Length of the static cache. Raises CheckpointError where `requested` is longer than the model's."""
-    limits = {name: limit for name in _LIMITS if (limit := getattr(config, name, None))}
+    limits: dict[str, int] = {name: limit for name in _LIMITS if (limit := getattr(config, name, None))}
     narrowest = min(limits, key=lambda name: limits[name], default=None)
     if requested is not None:
         if narrowest is not None and requested > limits[narrowest]:

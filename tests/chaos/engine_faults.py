@@ -101,7 +101,7 @@ def disk_full(folder: Path) -> Happened:
 
 
 def anatomy_hit(number: signal.Signals) -> Callable[[Path], Happened]:
-    """Signal `number` to the anatomy process in a study: the study is answered with 503, and the engine serves."""
+    """Signal `number` to the anatomy process in a probe: that is answered with 503, and the engine serves."""
 
     def run(folder: Path) -> Happened:
         with victim(folder) as service:
@@ -109,7 +109,7 @@ def anatomy_hit(number: signal.Signals) -> Callable[[Path], Happened]:
             answers: list[int] = []
 
             def ask() -> None:
-                answers.append(service.http.post("/v1/studies/budget", json={}).status_code)
+                answers.append(service.http.post("/v1/probes/hidden-copy", json={}).status_code)
 
             asking = threading.Thread(target=ask)
             asking.start()
