@@ -10,7 +10,6 @@ from time import monotonic
 from tests.chaos.victim import PATIENCE_SECONDS
 from tests.support.serving import until
 
-STAGES = ("importing torch", "loading the model", "warming up", "serving")
 REPLACED_SECONDS, NOTICED_SECONDS, ENDED_SECONDS, ANSWERED_SECONDS = 30.0, 15.0, 10.0, 2.0
 """Ready again after an engine's death; a hang noticed; a service ended; its running requests ended."""
 

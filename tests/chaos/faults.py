@@ -12,7 +12,7 @@ from tests.chaos.engine_faults import (
     engine_killed_with_a_request,
     engine_stopped,
 )
-from tests.chaos.fault import ENDED_SECONDS, NOTICED_SECONDS, REPLACED_SECONDS, STAGES, Fault
+from tests.chaos.fault import ENDED_SECONDS, NOTICED_SECONDS, REPLACED_SECONDS, Fault
 from tests.chaos.service_faults import (
     cache_refused,
     front_killed,
@@ -20,6 +20,7 @@ from tests.chaos.service_faults import (
     terminated,
     writable_by_all,
 )
+from tests.chaos.victim import STAGES
 
 REPLACED = f"ready again within {REPLACED_SECONDS:.0f} s"
 NOTICED = f"noticed within {NOTICED_SECONDS:.0f} s, ready {REPLACED_SECONDS:.0f} s later"
