@@ -201,7 +201,7 @@ def test_a_disk_that_does_not_take_a_trace_costs_the_trace_and_not_the_answer(
     answered: list[str] = []
 
     def action(meter: Meter) -> None:
-        meter.run(step, arguments(), Readings())
+        meter.run(step, arguments(1, 4), Readings())
         answered.append("the job ran")
 
     assert Profiler(CPU, tmp_path).run("a", ABOUT, HostMeter(), action) == []
@@ -217,4 +217,4 @@ def test_notes_without_a_trace_are_removed(tmp_path: Path) -> None:
 
 
 def _run_once(meter: Meter) -> None:
-    meter.run(step, arguments(), Readings())
+    meter.run(step, arguments(1, 4), Readings())
