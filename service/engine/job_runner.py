@@ -14,7 +14,8 @@ from service.engine.job_result import JobError, JobResult
 from service.engine.local_inbox import NO_DEADLINE_NS
 from service.engine.request_profiler import RequestProfiler
 from service.engine.warmup import Warmup
-from service.protocol.messages import Doing, Job, Problem
+from service.protocol.doing import Doing
+from service.protocol.messages import Job, Problem
 from service.step.device_errors import free_memory, is_device_lost, is_out_of_memory
 from service.step.meters import Meter
 from service.step.recompilation import is_recompile_error

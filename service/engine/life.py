@@ -10,7 +10,8 @@ from service.engine.inbox import Inbox
 from service.engine.local_inbox import LocalInbox
 from service.engine.loop import Engine
 from service.engine.parity_check import Unservable
-from service.protocol.messages import Doing, EngineSettings
+from service.protocol.doing import Doing
+from service.protocol.messages import EngineSettings
 from service.step.compile_cache import discard
 from service.step.device_errors import is_device_lost
 from service.step.process_state import prepare_process

@@ -8,7 +8,8 @@ from time import perf_counter_ns
 
 import msgspec
 
-from service.protocol.messages import Doing, Job, Outcome, ToFront, Token
+from service.protocol.doing import Doing
+from service.protocol.messages import Job, Outcome, ToFront, Token
 from service.protocol.status import EngineStatus, ModeStatus
 
 NO_DEADLINE_NS = 2**62

@@ -12,7 +12,8 @@ import sys
 import msgspec
 
 from service.engine.inbox import Inbox
-from service.protocol.messages import Doing, EngineSettings
+from service.protocol.doing import Doing
+from service.protocol.messages import EngineSettings
 
 IMPORT = Doing(what="importing torch", limit_seconds=300.0)
 

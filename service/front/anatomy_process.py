@@ -17,7 +17,8 @@ from service.front.child_process import FOLDER_PREFIX, kill_group, module_comman
 from service.front.child_socket import ChildSocket
 from service.front.errors import StudyInterrupted, from_problem
 from service.front.process_watch import ProcessWatch, look_after
-from service.protocol.messages import Doing, EngineSettings
+from service.protocol.doing import Doing
+from service.protocol.messages import EngineSettings
 from service.protocol.studies import Finding, FromAnatomy, Ready, Study, StudyProgress
 
 log = logging.getLogger("launchbound.anatomy")

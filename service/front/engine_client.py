@@ -23,11 +23,10 @@ from service.front.floor_request import FloorRequest
 from service.front.pause_lease import PauseLease
 from service.front.pending_request import PendingRequest
 from service.front.process_watch import ProcessWatch
+from service.protocol.doing import SERVING, Doing
 from service.protocol.messages import (
-    SERVING,
     Calibrated,
     Cancel,
-    Doing,
     FloorSamples,
     Job,
     Outcome,

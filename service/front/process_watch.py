@@ -7,7 +7,7 @@ from collections.abc import Callable
 from time import monotonic
 
 from service.front.process_activity import Activity, activity
-from service.protocol.messages import Doing
+from service.protocol.doing import Doing
 
 LOOK_SECONDS = 1.0
 """How often it is looked at."""

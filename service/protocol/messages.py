@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from service.protocol.doing import Doing
 from service.protocol.status import EngineStatus, Floor, ModeStatus
 from service.protocol.timings import StepProfile, Timings
 
@@ -188,20 +189,5 @@ class Calibrated(msgspec.Struct, frozen=True, kw_only=True, tag="calibrated"):
     id: int
     floors: list[FloorSamples]
 
-
-class Doing(msgspec.Struct, frozen=True, kw_only=True, tag="doing"):
-    """What the engine's main thread does from now on: its next message follows within `limit_seconds`.
-
-    Sent before everything that takes long, and while the engine serves about once a second, between two
-    steps. `may_wait`: it may meanwhile wait for something beyond this machine, such as a download.
-    """
-
-    what: str
-    limit_seconds: float
-    may_wait: bool = False
-
-
-SERVING = "serving"
-"""What a `Doing` says that is sent between two steps, and while there is nothing to do."""
 
 ToFront = Token | Outcome | ModeStatus | EngineStatus | Paused | Calibrated | Doing

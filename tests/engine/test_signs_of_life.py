@@ -16,7 +16,8 @@ from service.engine.announcements import announced
 from service.engine.local_inbox import LocalInbox, local_job
 from service.engine.loop import Engine
 from service.engine.warmup import Warmup
-from service.protocol.messages import SERVING, Calibrate, Doing
+from service.protocol.doing import SERVING, Doing
+from service.protocol.messages import Calibrate
 from tests.engine.serving import PROMPT, settings
 from tests.engine.sockets import SocketPair, job
 

@@ -13,7 +13,7 @@ import pytest
 
 from service.front.process_activity import Activity, activity
 from service.front.process_watch import LOOK_SECONDS, STARTING, ProcessWatch
-from service.protocol.messages import SERVING, Doing
+from service.protocol.doing import SERVING, Doing
 from tests.support.processes import descendants
 from tests.support.serving import until
 

@@ -20,11 +20,10 @@ from typing import Any
 
 import msgspec
 
+from service.protocol.doing import SERVING, Doing
 from service.protocol.frames import connect
 from service.protocol.messages import (
-    SERVING,
     Cancel,
-    Doing,
     EngineSettings,
     Job,
     Outcome,
