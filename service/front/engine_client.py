@@ -227,8 +227,6 @@ class EngineClient:
     def received(self, frame: bytes) -> None:
         """One message from the engine. Raises msgspec.DecodeError for anything but a `ToFront`."""
         message = self._decode(frame)
-        if self._watch is not None:
-            self._watch.heard(message if isinstance(message, Doing) else None)
         if isinstance(message, Token):
             if (pending := self._unfinished.get(message.id)) is not None:
                 pending.push(message)
@@ -246,7 +244,10 @@ class EngineClient:
             self.pause.answered(message)
         elif isinstance(message, Calibrated):
             self._floors.answered(message)
-        elif isinstance(message, EngineStatus):
+        elif isinstance(message, Doing):
+            if self._watch is not None:
+                self._watch.heard(message)
+        else:
             self.engine = message
             self.device = message.device
             self._listener.engine(message)
