@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+
+from service.step.warnings_log import warn
 
 Record = TypeVar("Record")
 
@@ -19,7 +20,7 @@ def read_record(file: Path, kind: type[Record]) -> Record | None:
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError) as error:
-        print(f"launchbound: {file} cannot be read ({error}) and is made anew", file=sys.stderr)
+        warn(f"{file} cannot be read ({error}) and is made anew")
         file.unlink(missing_ok=True)
         return None
 
@@ -31,5 +32,5 @@ def keep_record(file: Path, value: object) -> None:
         temporary.write_bytes(msgspec.json.encode(value))
         temporary.replace(file)
     except OSError as error:
-        print(f"launchbound: {file} was not kept: {error.strerror}", file=sys.stderr)
+        warn(f"{file} was not kept: {error.strerror}")
         temporary.unlink(missing_ok=True)

@@ -6,7 +6,6 @@ import gzip
 import json
 import os
 import re
-import sys
 import tempfile
 import zlib
 from collections import Counter, defaultdict
@@ -27,6 +26,7 @@ from service.step.operator_events import operator_table
 from service.step.profiler_session import Separator, new_session
 from service.step.step_reading import KernelCounts, read_steps
 from service.step.trace import STEP_MARK, ProfiledStep, typical_step, without_lead
+from service.step.warnings_log import warn
 
 STEPS_PER_TRACE = 16
 """Steps of a request that are recorded; later ones run unprofiled, so that viewers can open the trace."""
@@ -80,9 +80,7 @@ class Profiler:
             self._delete_old()
         except (OSError, EOFError, ValueError, zlib.error) as error:
             # Kineto itself reports no error: its file is then missing, or ends too early.
-            print(
-                f"launchbound: the trace {identity} was not kept in {self._folder}: {error}", file=sys.stderr
-            )
+            warn(f"the trace {identity} was not kept in {self._folder}: {error}")
             self._delete(identity)
             return []
         return steps

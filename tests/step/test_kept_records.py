@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from service.engine.cold_starts import ColdStarts
 from service.step.kept_records import keep_record, read_record
+from service.step.warnings_log import warn
 
 Seconds = dict[str, float]
 
@@ -37,3 +39,12 @@ def test_a_disk_that_refuses_costs_the_record(tmp_path: Path, capsys: pytest.Cap
     kept = ColdStarts(tmp_path / "missing", "key")
     assert kept.recorded("decode", 1.5) == 1.5
     assert "was not kept" in capsys.readouterr().err
+
+
+def test_a_warning_that_the_disk_does_not_take_either_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full:
+        def write(self, _: str) -> int:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sys, "stderr", Full())
+    warn("a trace was not kept")
