@@ -36,6 +36,10 @@ PROFILED_STEPS = 5
 
 TRACES_KEPT = 20
 TRACE = ".trace.json.gz"
+
+UNREADABLE = (OSError, EOFError, ValueError, zlib.error)
+"""What reading a trace raises that was written in part or not at all."""
+
 UNSAFE = re.compile(r"[^\w.-]")
 """Characters of an id, which a client may choose, that are replaced in a file's name."""
 
@@ -51,8 +55,14 @@ class Profiler:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def warm(self) -> None:
-        """Run the profiler once, before any request: its first use takes seconds."""
-        warm_profiler(self._device)
+        """Run the profiler once, before any request: its first use takes seconds.
+
+        A disk that does not take what it writes costs this, not the engine.
+        """
+        try:
+            warm_profiler(self._device)
+        except UNREADABLE as error:
+            warn(f"the profiler's first session was not read: {error}")
 
     def run(
         self, identity: str, about: dict[str, Any], meter: Meter, action: Callable[[Meter], None]
@@ -78,7 +88,7 @@ class Profiler:
         try:
             steps = self._write(session, identity, about)
             self._delete_old()
-        except (OSError, EOFError, ValueError, zlib.error) as error:
+        except UNREADABLE as error:
             # Kineto itself reports no error: its file is then missing, or ends too early.
             warn(f"the trace {identity} was not kept in {self._folder}: {error}")
             self._delete(identity)

@@ -218,3 +218,13 @@ def test_notes_without_a_trace_are_removed(tmp_path: Path) -> None:
 
 def _run_once(meter: Meter) -> None:
     meter.run(step, arguments(1, 4), Readings())
+
+
+def test_a_disk_that_does_not_take_the_first_session_does_not_end_the_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        torch.profiler.profile, "export_chrome_trace", lambda _, path: Path(path).write_text('{"cut')
+    )
+    Profiler(CPU, tmp_path).warm()
+    assert "first session was not read" in capsys.readouterr().err
