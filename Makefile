@@ -8,7 +8,7 @@ IN_PARALLEL := --numprocesses=2 --no-loadscope-reorder
 QUICK := not (compiles or slow or end_to_end or stack or browser or gpu)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench bench-peers test test-quick serve lint dashboards gpu-check up down
+.PHONY: help setup bench bench-peers test test-quick serve lint chaos dashboards gpu-check up down
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -49,6 +49,10 @@ lint: $(READY) ## ruff, mypy --strict, and the linters of the compose stack
 	@.venv/bin/hadolint Dockerfile
 	@.venv/bin/python -m dashboards.build --check
 	@.venv/bin/python -m service.front.metrics.page --check
+
+# On loopback, with services of its own, which it ends by pid; about ten minutes on two cores.
+chaos: $(READY) ## kill and stop a service's processes at every stage, and print what came of it
+	@.venv/bin/python -m tests.chaos
 
 dashboards: $(READY) ## rebuild dashboards/grafana/*.json and docs/metrics.md
 	@.venv/bin/python -m dashboards.build

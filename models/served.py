@@ -47,6 +47,11 @@ class Served(nn.Module, ABC):
 
     config: Sizes
 
+    @property
+    def architecture(self) -> str:
+        """The name of the class that defines its layers."""
+        return type(self).__name__
+
     @abstractmethod
     def forward(self, tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
         """One step.
@@ -98,6 +103,10 @@ class ServedTokenizer(Protocol):
     @property
     def ends(self) -> frozenset[int]:
         """End tokens: a completion ends after any of these."""
+
+    @property
+    def longest_token_bytes(self) -> int | None:
+        """No token stands for more bytes of a prompt's UTF-8 than this; None where there is no such bound."""
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a prompt, with the special tokens that its model requires."""

@@ -63,6 +63,7 @@ class Tokenizer:
                     self._bytes[number] = bytes(alphabet[character] for character in token)
         except (KeyError, IndexError) as error:
             raise TokenizerError(f"{source} is not a byte-level BPE: serve its model as hf:FOLDER") from error
+        self.longest_token_bytes: int | None = max(map(len, self._bytes))
 
     @classmethod
     def load(cls, folder: Path | str, vocabulary: int | None = None) -> Tokenizer:

@@ -85,6 +85,11 @@ class HuggingFaceModel(Served):
         self._widths, vocabulary = self._probe()
         self.config = Shape(len(self._widths), inner.config.hidden_size, vocabulary, context)
 
+    @property
+    def architecture(self) -> str:
+        """The name of the library's class."""
+        return type(self.inner).__name__
+
     @torch.no_grad()
     def _probe(self) -> tuple[Widths, int]:
         """Run one token: the widths of each layer's cache, and the number of logits."""

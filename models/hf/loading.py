@@ -101,16 +101,19 @@ def _is_causal_class(name: str, config: PreTrainedConfig) -> bool:
 
 def choose_context(config: PreTrainedConfig, folder: Path, requested: int | None, chunk: int) -> int:
     """Length of the static cache. Raises CheckpointError where `requested` is longer than the model's."""
-    limits = [limit for name in _LIMITS if (limit := getattr(config, name, None))]
-    most = min(limits, default=None)
+    limits: dict[str, int] = {name: limit for name in _LIMITS if (limit := getattr(config, name, None))}
+    narrowest = min(limits, key=lambda name: limits[name], default=None)
     if requested is not None:
-        if most is not None and requested > most:
+        if narrowest is not None and requested > limits[narrowest]:
+            what = (
+                "" if narrowest == _LIMITS[0] else f", its {narrowest}, beyond which attention is in chunks"
+            )
             raise CheckpointError(
-                f"a context of {requested} is longer than the {most} of {folder}: "
-                "set LAUNCHBOUND_CONTEXT to less"
+                f"a context of {requested} is longer than the {limits[narrowest]} of {folder}{what} "
+                f"({config.model_type}): set LAUNCHBOUND_CONTEXT to at most {limits[narrowest]}"
             )
         return requested
-    most = min(LONGEST_DEFAULT, most or LONGEST_DEFAULT)
+    most = min([LONGEST_DEFAULT, *limits.values()])
     return most - most % chunk or most
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+import msgspec
 import tokenizers
 from tokenizers.decoders import DecodeStream
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
@@ -24,6 +25,7 @@ class HuggingFaceTokenizer:
         inner.no_padding()
         self._inner = inner
         self.ends = ends
+        self.longest_token_bytes = longest_token_bytes(inner)
         self.vocabulary: int = max(inner.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
     def encode(self, text: str) -> list[int]:
@@ -88,6 +90,18 @@ def load(folder: Path, vocabulary: int) -> HuggingFaceTokenizer:
             "use the tokenizer that the model was trained with"
         )
     return tokenizer
+
+
+def longest_token_bytes(inner: tokenizers.Tokenizer) -> int | None:
+    """As `ServedTokenizer`. None where text may shrink before it is cut into tokens, or one token stand for
+    any run of what is unknown or blank.
+    """
+    told = msgspec.json.decode(inner.to_str())
+    model = told["model"]
+    absorbs = any(token["lstrip"] or token["rstrip"] for token in told["added_tokens"])
+    if told["normalizer"] is not None or model["type"] != "BPE" or model["unk_token"] is not None or absorbs:
+        return None
+    return max(len(token.encode()) for token in inner.get_vocab(with_added_tokens=True))
 
 
 def end_tokens(folder: Path) -> frozenset[int]:

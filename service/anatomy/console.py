@@ -29,12 +29,12 @@ def main(settings: EngineSettings, name: str, arguments: dict[str, Any], as_json
 
     Raises StudyError, with the remedy, for arguments or settings that cannot work.
     """
-    prepare_process(settings.cache_folder)
     own_expressions.set(True)  # the user of a command line can run any Python already
     given = {key: value for key, value in arguments.items() if value is not None}
     with _progress(Console(stderr=True)) as report:
         report("loading the model")
         try:
+            prepare_process(settings.cache_folder)
             bench = Bench(settings)
         except ValueError as error:
             raise StudyError("invalid_request", str(error)) from error

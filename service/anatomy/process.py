@@ -79,10 +79,10 @@ def _finding(front: FrontSocket, bench: Bench, study: Study) -> Finding:
 def main(arguments: list[str]) -> int:
     """Serve studies; returns the exit code: 0 after a Stop, 2 for bad settings, 3 for a failed study."""
     settings = msgspec.json.decode(arguments[0], type=EngineSettings)
-    prepare_process(settings.cache_folder)
     front = FrontSocket(settings.address)
     try:
         try:
+            prepare_process(settings.cache_folder)
             bench = Bench(settings)
         except ValueError as error:
             print(f"launchbound anatomy: {error}", file=sys.stderr)

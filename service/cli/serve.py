@@ -72,8 +72,11 @@ def stack(
         "port": port,
         "host": "127.0.0.1",
     }
-    folder = Path(settings_from(**served).cache_folder) / "stack"
-    folder.mkdir(parents=True, exist_ok=True)
+    cache = Path(settings_from(**served).cache_folder)
+    # First and private: a umask may leave parents writable by a group, which a service refuses.
+    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder = cache / "stack"
+    folder.mkdir(exist_ok=True)
     from dashboards.local import PrometheusError
     from dashboards.stack import watch
     from service.front.launch import LaunchError, launched

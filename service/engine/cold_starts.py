@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from pathlib import Path
 
-import msgspec
+from service.step.kept_records import keep_record, read_record
 
 FILE = "cold_starts.json"
 
@@ -19,18 +18,11 @@ class ColdStarts:
 
     def __init__(self, folder: Path, key: str) -> None:
         self._file = folder / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}-{FILE}"
-        self._seconds: dict[str, float] = {}
-        if self._file.exists():
-            self._seconds = msgspec.json.decode(self._file.read_bytes(), type=dict[str, float])
+        self._seconds = read_record(self._file, dict[str, float]) or {}
 
     def recorded(self, name: str, cold_seconds: float | None) -> float | None:
         """What `name` took from an empty cache: `cold_seconds`, which is kept, or what was; None: unknown."""
         if cold_seconds is not None:
             self._seconds[name] = cold_seconds
-            self._write()
+            keep_record(self._file, self._seconds)
         return self._seconds.get(name)
-
-    def _write(self) -> None:
-        temporary = self._file.with_suffix(f".{os.getpid()}")
-        temporary.write_bytes(msgspec.json.encode(self._seconds))
-        temporary.replace(self._file)

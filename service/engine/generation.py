@@ -100,7 +100,7 @@ class Generator:
 
     def _tokenise(self, job: Job, result: JobResult) -> tuple[list[list[int]], Completions]:
         began = perf_counter_ns()
-        prompts = encode_prompts(job.prompts, self._tokenizer)
+        prompts = encode_prompts(job.prompts, self._tokenizer, self._context)
         result.prompt_tokens = sum(map(len, prompts))
         check_lengths(prompts, job.max_new_tokens, self._context)
         result.bucket = min(bucket for bucket in self._buffers if bucket >= len(prompts))

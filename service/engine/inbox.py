@@ -7,8 +7,15 @@ from time import perf_counter_ns
 
 import msgspec
 
+from service.protocol.doing import SERVING, Doing
 from service.protocol.frames import connect
 from service.protocol.messages import Calibrate, Cancel, Job, Pause, Paused, Resume, Stop, ToEngine, ToFront
+
+BEAT_NS = 1_000_000_000
+"""How often the front hears of an engine that serves, at most."""
+
+STEP_LIMIT_SECONDS = 10.0
+"""Within this an engine that serves looks at its inbox again, unless its steps are known to take longer."""
 
 
 class Inbox:
@@ -23,13 +30,36 @@ class Inbox:
         self._paused_until_ns = 0
         self._running_id: str | None = None
         self._cancelled: set[str] = set()
+        self._serving = self._doing = Doing(what=SERVING, limit_seconds=STEP_LIMIT_SECONDS)
+        self._told: Doing | None = None
+        self._tell_ns = 0
         self.stopped = False
+
+    def announce(self, doing: Doing) -> None:
+        """Tell the front what this thread does until it next takes a message."""
+        self._doing = doing
+        self._tell(perf_counter_ns())
+
+    def expect_steps_of(self, seconds: float) -> None:
+        """Between two calls of `receive` while it serves, this thread may take so long."""
+        self._serving = Doing(what=SERVING, limit_seconds=max(STEP_LIMIT_SECONDS, seconds))
+
+    def _tell(self, now_ns: int) -> None:
+        """Say what is done; the same once a second at most."""
+        if self._doing != self._told or now_ns > self._tell_ns:
+            self._told = self._doing
+            self._tell_ns = now_ns + BEAT_NS
+            self.send(self._doing)
 
     def receive(self, timeout_milliseconds: int = 0) -> None:
         """Receive what has arrived, waiting up to `timeout_milliseconds` for a first message.
 
-        A front that has gone is a Stop.
+        A front that has gone is a Stop. It hears of this call about once a second: to be called between two
+        steps, never within one.
         """
+        now_ns = perf_counter_ns()
+        if now_ns > self._tell_ns:
+            self._tell(now_ns)
         if not self._stream.wait(timeout_milliseconds):
             return
         try:
@@ -57,9 +87,11 @@ class Inbox:
     def take(self) -> Job | Calibrate | None:
         """What has waited longest; a job is from now on the running one. None while paused.
 
+        Who calls this serves, so what was announced is over.
         A Pause is queued like a job. When it reaches the head of the queue, the pause begins and `Paused` is
         sent.
         """
+        self._doing = self._serving
         if self.paused:
             return None
         self._cancelled.discard(self._running_id or "")

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import product
 from typing import Any
 
+from service.engine.announcements import PROFILING
 from service.engine.configured_mode import ConfiguredMode
 from service.engine.generation import Generator
 from service.engine.job_result import JobError, JobResult
 from service.engine.local_inbox import NO_DEADLINE_NS
 from service.engine.request_profiler import RequestProfiler
 from service.engine.warmup import Warmup
+from service.protocol.doing import Doing
 from service.protocol.messages import Job, Problem
 from service.step.device_errors import free_memory, is_device_lost, is_out_of_memory
 from service.step.meters import Meter
@@ -28,11 +30,19 @@ _SAMPLING: tuple[dict[str, Any], ...] = (
 class JobRunner:
     """Runs jobs one at a time; whatever one raises ends that job and not the engine."""
 
-    def __init__(self, generator: Generator, profiler: RequestProfiler, meter: Meter, warmup: Warmup) -> None:
+    def __init__(
+        self,
+        generator: Generator,
+        profiler: RequestProfiler,
+        meter: Meter,
+        warmup: Warmup,
+        announce: Callable[[Doing], None],
+    ) -> None:
         self._generator = generator
         self._profiler = profiler
         self._meter = meter
         self._warmup = warmup
+        self._announce = announce
 
     def warm(self, ready: Mapping[str, ConfiguredMode], buckets: Iterable[int]) -> None:
         """Run sampled jobs at every batch bucket, unanswered: on CUDA the first use of a kernel loads it.
@@ -76,6 +86,7 @@ class JobRunner:
         if not self._profiler.is_due(job):
             self._generator.run(job, configured.steps, result, self._meter)
             return
+        self._announce(PROFILING)
         result.profile = self._profiler.profile(
             job, result, self._meter, lambda meter: self._generator.run(job, configured.steps, result, meter)
         )

@@ -8,6 +8,7 @@ from time import perf_counter_ns
 
 import msgspec
 
+from service.protocol.doing import Doing
 from service.protocol.messages import Job, Outcome, ToFront, Token
 from service.protocol.status import EngineStatus, ModeStatus
 
@@ -31,6 +32,12 @@ class LocalInbox:
 
     def receive(self, timeout_milliseconds: int = 0) -> None:
         """Nothing arrives from outside."""
+
+    def announce(self, doing: Doing) -> None:
+        """Nobody waits for a sign of life."""
+
+    def expect_steps_of(self, seconds: float) -> None:
+        """Nobody waits for a step."""
 
     def take(self) -> Job | None:
         """The next job, as if it had been sent this moment."""

@@ -11,6 +11,7 @@ from time import perf_counter_ns
 import msgspec
 import torch
 
+from service.engine.announcements import TAKING_FLOORS, announced
 from service.engine.device_witnesses import new_device_witnesses
 from service.engine.floor_keeper import FloorKeeper
 from service.engine.generation import Generator
@@ -47,7 +48,7 @@ class Engine:
         generator = Generator(parts.tokenizer, parts.buffers, parts.loaded.model.config.context, inbox)
         traces_folder = Path(settings.cache_folder) / "traces"
         self._profiler = RequestProfiler(parts.loaded.device, settings.profile_every, traces_folder)
-        self._runner = JobRunner(generator, self._profiler, meter, parts.warmup)
+        self._runner = JobRunner(generator, self._profiler, meter, parts.warmup, inbox.announce)
         self._witnesses = new_device_witnesses(
             parts.loaded.device, parts.warmup, parts.buffers, self._profiler
         )
@@ -61,7 +62,7 @@ class Engine:
     def run(self) -> None:
         """Serve until a Stop arrives; modes become ready one after another meanwhile."""
         self._inbox.send(self._status)
-        for _ in self._start():
+        for _ in announced(self._start(), self.parts.warmup, self._inbox):
             self._known_floors.clear()
             self._busy_until_ns = perf_counter_ns()
             self._serve_waiting()
@@ -132,6 +133,7 @@ class Engine:
     def _calibrate(self, request: Calibrate) -> None:
         """Answer with settled floors, so before the engine is warm not yet."""
         if self._status.warm:
+            self._inbox.announce(TAKING_FLOORS)
             self._inbox.send(self._floors.answer(request))
         else:
             self._early_requests.append(request)

@@ -13,6 +13,7 @@ import torch
 
 from models.opening import content_hash, open_tokenizer
 from models.served import NoTwin, Served, ServedTokenizer
+from service.engine.cache_doubt import CacheDoubt
 from service.engine.cold_starts import ColdStarts
 from service.engine.stack_shares import StackShares
 from service.engine.warmup import Warmup
@@ -22,12 +23,13 @@ from service.step.bandwidth import memory_bandwidth, step_bytes
 from service.step.buffers import Buffers, allocate
 from service.step.calibration import Calibration, twin_inputs
 from service.step.callables import build_step
+from service.step.compile_cache import compile_cache
 from service.step.device import device_name, memory
 from service.step.device_errors import free_memory, is_out_of_memory
 from service.step.loaded_model import LoadedModel, load_model
 from service.step.null_kernel import measure_null_kernel
+from service.step.parity import DECODE_STEPS
 from service.step.precision import Precision
-from service.step.process_state import compile_cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +96,12 @@ class EngineParts:
 def build_parts(settings: EngineSettings, announce: Callable[[ModeStatus], None]) -> EngineParts:
     """Load the model and allocate everything else around it.
 
-    Raises ValueError, with the remedy, for a device, dtype, core, checkpoint or tokenizer that cannot work.
+    Raises ValueError, with the remedy, for a device, dtype, core, checkpoint, context or tokenizer that
+    cannot work.
     """
     loaded = load_model(settings)
     model, precision = loaded.model, loaded.precision
+    _refuse_short_context(model.config.context, settings.prefill_chunk)
     largest = max(settings.batch_sizes)
     tokenizer = open_tokenizer(settings.model, model.config.vocabulary)
     twin, no_twin = twin_of(model)
@@ -108,6 +112,7 @@ def build_parts(settings: EngineSettings, announce: Callable[[ModeStatus], None]
     hollow = list(twin_inputs(twin, with_twin, precision.cache, buffers[largest])) if twin else []
     calibration = Calibration(model, twin)
     build_one = partial(build_step, precision=precision)
+    compiled, key = compile_cache(settings.cache_folder), _compiled_key(settings, precision)
     warmup = Warmup(
         settings.modes,
         model,
@@ -116,17 +121,26 @@ def build_parts(settings: EngineSettings, announce: Callable[[ModeStatus], None]
         calibration,
         announce,
         build_one,
-        _cold_starts(settings, precision),
+        ColdStarts(compiled, key),
         stacks,
+        CacheDoubt(compiled, key),
     )
     return EngineParts(settings, loaded, tokenizer, buffers, calibration, warmup, no_twin)
 
 
-def _cold_starts(settings: EngineSettings, precision: Precision) -> ColdStarts:
-    """The record of cold compilations of what these settings compile."""
+def _refuse_short_context(context: int, chunk: int) -> None:
+    """Parity is checked on a whole chunk of prompt and the decode steps behind it."""
+    if context < chunk + DECODE_STEPS:
+        raise ValueError(
+            f"a context of {context} has no room for {DECODE_STEPS} tokens behind a chunk of {chunk}: "
+            f"set LAUNCHBOUND_PREFILL_CHUNK to {max(1, chunk // 2)}"
+        )
+
+
+def _compiled_key(settings: EngineSettings, precision: Precision) -> str:
+    """Names what these settings compile."""
     sizes = (settings.prefill_chunk, settings.context, settings.threads, settings.device)
-    key = f"{content_hash(settings.model)} {precision.name} {sizes}"
-    return ColdStarts(compile_cache(settings.cache_folder), key)
+    return f"{content_hash(settings.model)} {precision.name} {sizes}"
 
 
 def twin_of(model: Served) -> tuple[Served | None, str | None]:

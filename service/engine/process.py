@@ -1,47 +1,34 @@
-"""The engine process: one life of the loop, from its settings to its exit code.
+"""The engine process: from its settings to its exit code.
 
 Started by the front as `python -m service.engine.process SETTINGS`, with `EngineSettings` as JSON, and ends
-with it (`service.protocol.parent_death`).
+with it (`service.protocol.parent_death`). It connects before it imports torch, so that the front hears at
+once what takes long.
 """
 
 from __future__ import annotations
 
 import sys
-import traceback
 
 import msgspec
 
 from service.engine.inbox import Inbox
-from service.engine.loop import Engine
+from service.protocol.doing import Doing
 from service.protocol.messages import EngineSettings
-from service.step.device_errors import is_device_lost
-from service.step.process_state import prepare_process
+
+IMPORT = Doing(what="importing torch", limit_seconds=300.0)
 
 
 def main(arguments: list[str]) -> int:
-    """Run one engine life; returns the exit code.
-
-    0 after a Stop, 2 for settings that cannot work, 4 where the device's context is lost.
-    """
+    """Run one engine life; returns the exit code: that of `service.engine.life.live`."""
     settings = msgspec.json.decode(arguments[0], type=EngineSettings)
-    prepare_process(settings.cache_folder)
     inbox = Inbox(settings.address)
     try:
-        try:
-            engine = Engine(settings, inbox)
-        except ValueError as error:
-            print(f"launchbound engine: {error}", file=sys.stderr)
-            return 2
-        try:
-            engine.run()
-        except RuntimeError as error:
-            if not is_device_lost(error):
-                raise
-            traceback.print_exception(error)
-            return 4
+        inbox.announce(IMPORT)
+        from service.engine.life import live
+
+        return live(settings, inbox)
     finally:
         inbox.close()
-    return 0
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,12 +13,37 @@ from models.served import ServedTokenizer
 from service.engine.job_result import JobError
 
 
-def encode_prompts(prompts: Sequence[str | list[int]], tokenizer: ServedTokenizer) -> list[list[int]]:
-    """Token ids of each prompt, given as text or as ids. Raises JobError for an id outside the vocabulary."""
+def encode_prompts(
+    prompts: Sequence[str | list[int]], tokenizer: ServedTokenizer, context: int
+) -> list[list[int]]:
+    """Token ids of each prompt, given as text or as ids.
+
+    Raises JobError for an id outside the vocabulary, and for a prompt that cannot fit into `context` tokens
+    whatever it says: a megabyte of text takes this thread longer to encode than many requests to be served.
+    """
+    for prompt in prompts:
+        _refuse_hopeless(prompt, tokenizer.longest_token_bytes, context)
     return [
         tokenizer.encode(prompt) if isinstance(prompt, str) else _checked(prompt, tokenizer.vocabulary)
         for prompt in prompts
     ]
+
+
+def _refuse_hopeless(prompt: str | list[int], longest_token_bytes: int | None, context: int) -> None:
+    """By the least number of tokens that `prompt` can have, as far as that is known."""
+    if isinstance(prompt, list):
+        least = len(prompt)
+    elif longest_token_bytes is None:
+        return
+    else:
+        least = math.ceil(len(prompt.encode(errors="replace")) / longest_token_bytes)
+    if least > context:
+        raise JobError(
+            "prompt_too_long",
+            f"a prompt of {len(prompt)} {'characters' if isinstance(prompt, str) else 'tokens'} has at "
+            f"least {least} tokens, over the context of {context}: shorten it",
+            "prompts",
+        )
 
 
 def check_lengths(prompts: list[list[int]], new_tokens: int, context: int) -> None:

@@ -51,12 +51,17 @@ class RequestProfiler:
     def profile(
         self, job: Job, result: JobResult, meter: Meter, action: Callable[[Meter], None]
     ) -> list[StepProfile]:
-        """Run `action` under the profiler and keep its kernel times; returns a profile per phase that ran."""
+        """Run `action` under the profiler and keep its kernel times; returns a profile per phase that ran.
+
+        None of them where the trace could not be written: the job was slowed, and nothing is known of it.
+        """
         about = {"mode": job.mode, "batch_size": len(job.prompts), "created": time()}
         self.used = True
         began = perf_counter_ns()
         steps = self._profiler.run(job.id, about, meter, action)
         self._schedule.took((perf_counter_ns() - began) / 1e9)
+        if not steps:
+            return []
         by_phase = dict(zip(PHASES, _split(steps, result.prefill.steps), strict=True))
         for phase, recorded in by_phase.items():
             seen = [step.kernel_seconds for step in recorded if step.kernel_seconds is not None]
@@ -83,7 +88,7 @@ def covered(result: JobResult) -> bool:
 def totals(result: JobResult) -> tuple[int | None, int | None]:
     """Kernels and launch calls of the whole request; None where not all of it is known, or on a CPU."""
     profile = result.profile
-    if profile is None or not covered(result):
+    if not profile or not covered(result):
         return None, None
     counts = [entry.steps for entry in profile]
 

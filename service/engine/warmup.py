@@ -10,11 +10,13 @@ import msgspec
 from torch._dynamo.exc import Unsupported
 
 from models.served import Served
+from service.engine.cache_doubt import CacheDoubt
 from service.engine.capture import PHASES, BuildStep, Capture
 from service.engine.cold_starts import ColdStarts
 from service.engine.compiler import load_compiler, not_one_graph, read_compile_counts
 from service.engine.configured_mode import ConfiguredMode
-from service.engine.mode_checks import ParityCheck, verify_graph_replay
+from service.engine.mode_checks import verify_graph_replay
+from service.engine.parity_check import ParityCheck, new_parity_check
 from service.engine.stack_shares import StackShares
 from service.protocol.messages import FloorSamples, Phase
 from service.protocol.modes import MODES, Mode
@@ -22,7 +24,7 @@ from service.protocol.status import Attention, Floor, ModeStatus
 from service.step.attention import wrong_attention
 from service.step.buffers import Arguments, Buffers
 from service.step.calibration import Calibration
-from service.step.device_errors import free_memory, is_device_lost
+from service.step.device_errors import free_memory, is_device_lost, is_out_of_memory
 from service.step.process_state import resident_bytes
 
 
@@ -40,6 +42,7 @@ class Warmup:
         build: BuildStep,
         cold_starts: ColdStarts,
         stacks: StackShares,
+        doubt: CacheDoubt,
     ) -> None:
         self._model = model
         self._buffers = buffers
@@ -50,7 +53,9 @@ class Warmup:
         self._device = next(model.parameters()).device
         self.modes = {name: self._cold(MODES[name]) for name in modes}
         self.stacks = stacks
+        self._doubt = doubt
         self.attention: list[Attention] = []
+        self.reference_seconds = 0.0
         self._proofs: list[tuple[ConfiguredMode, Callable[[], None]]] = []
 
     def _cold(self, mode: Mode) -> ConfiguredMode:
@@ -119,9 +124,10 @@ class Warmup:
         What is needed once for all modes is done before the mode that needs it first, so that no mode's
         warm-up contains it. A mode that promises graph replay is not ready until `finish` has proved it.
         """
-        eager = self._build(MODES["eager"], self._model)
-        parity_check = ParityCheck(self._model, self._buffers, eager)
-        self.attention = parity_check.attention(eager)
+        began = perf_counter()
+        parity_check = new_parity_check(self._model, self._buffers, self._build(MODES["eager"], self._model))
+        self.attention = parity_check.attention
+        self.reference_seconds = perf_counter() - began
         compiler_loaded = False
         for configured in self.modes.values():
             self.update(configured, state="warming")
@@ -132,6 +138,12 @@ class Warmup:
             yield from self._or_fail(configured, self._warm(configured, parity_check))
             if not compiles and configured.status.state == "ready":
                 yield from self._or_fail(configured, self._calibrate(configured))
+
+    @property
+    def doing(self) -> str:
+        """What the next piece of work belongs to."""
+        warming = [name for name, one in self.modes.items() if one.status.state == "warming"]
+        return f"warming up {warming[0]}" if warming else "warming up"
 
     def finish(self) -> Iterator[None]:
         """Prove graph replay, under the profiler, then give floors to the modes that serve without them yet.
@@ -155,6 +167,8 @@ class Warmup:
         except Exception as error:
             if is_device_lost(error):
                 raise  # for every mode: the front starts a new engine
+            if self._compiles(configured) and not is_out_of_memory(error):
+                self._doubt.failed(configured.mode.name)
             self._fail(configured, f"{type(error).__name__}: {error}"[:2000])
             free_memory(error)
 
@@ -171,6 +185,7 @@ class Warmup:
         before = read_compile_counts()
         resident = resident_bytes()
         seconds = yield from self._capture.serving(configured)
+        self._doubt.succeeded(configured.mode.name)
         skips = before.increase().graph_skips
         missed = before.increase().cache_misses > 0
         began = perf_counter()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import signal
 import tempfile
@@ -12,9 +13,11 @@ from contextlib import suppress
 
 import msgspec
 
-from service.front.child_process import FOLDER_PREFIX, module_command, spawn, watch
+from service.front.child_process import FOLDER_PREFIX, kill_group, module_command, spawn, watch
 from service.front.child_socket import ChildSocket
 from service.front.errors import StudyInterrupted, from_problem
+from service.front.process_watch import ProcessWatch, look_after
+from service.protocol.doing import Doing
 from service.protocol.messages import EngineSettings
 from service.protocol.studies import Finding, FromAnatomy, Ready, Study, StudyProgress
 
@@ -22,6 +25,11 @@ log = logging.getLogger("launchbound.anatomy")
 
 ANATOMY_COMMAND = module_command("service.anatomy.process")
 NAME = "the anatomy process"
+
+STARTING = Doing(what="starting", limit_seconds=3600.0)
+STUDYING = Doing(what="running a study", limit_seconds=math.inf)
+AT_REST = Doing(what="waiting for the next study", limit_seconds=math.inf, may_wait=True)
+"""How long a study may take is for `StudyRunner`; here it is only to be seen at work."""
 
 
 class AnatomyProcess:
@@ -36,6 +44,7 @@ class AnatomyProcess:
         self._process_task: asyncio.Task[str] | None = None
         self._socket: ChildSocket | None = None
         self._ending = False
+        self._watch: ProcessWatch | None = None
         self._studies = 0
         self.pid: int | None = None
         self.doing: str | None = None
@@ -52,7 +61,7 @@ class AnatomyProcess:
             await asyncio.wait({self._process_task})
         self._ending = False
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._terminate = asyncio.Event()
+        self._terminate: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.doing = "starting"
         self._process_task = asyncio.create_task(self._run_process(), name="anatomy-process")
         await self._wait_for(self._ready)
@@ -67,17 +76,27 @@ class AnatomyProcess:
         if self._socket is not None:
             study = Study(id=self._studies, name=name, arguments=arguments)
             self._socket.send(msgspec.msgpack.encode(study))
+        self._announce(STUDYING)
         await self._wait_for(self._end)
-        self.doing = "waiting for the next study"
+        self._announce(AT_REST)
+        self.doing = AT_REST.what
         return self._end.result()
 
     def suspend(self) -> None:
         """Stop the process and its compilers (SIGSTOP); they use no core until `resume`."""
+        self._announce(None)
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         """Continue a suspended process."""
         self._signal(signal.SIGCONT)
+        self._announce(STUDYING)
+
+    def _announce(self, doing: Doing | None) -> None:
+        """What the process is expected to do, and be seen to do, from now on; None: nothing at all."""
+        if self._watch is not None:
+            self._watch.watching = doing is not None
+            self._watch.heard(doing)
 
     async def end(self, in_order: bool) -> None:
         """End the process, if there is one: by Stop and a timeout, or, not `in_order`, at once."""
@@ -89,8 +108,13 @@ class AnatomyProcess:
         if in_order:
             running.cancel()
         else:
-            self._terminate.set()
+            self.kill()
         await asyncio.wait({running})
+
+    def kill(self) -> None:
+        """End the process at once, if there is one."""
+        if self._process_task is not None and not self._terminate.done():
+            self._terminate.set_result("was no longer needed")
 
     async def _wait_for(self, result: asyncio.Future[None] | asyncio.Future[bytes]) -> None:
         assert self._process_task is not None
@@ -106,22 +130,28 @@ class AnatomyProcess:
             self._socket = socket = ChildSocket(address, self._received)
             try:
                 settings = self._settings_for(address)
-                # A suspended process does not handle SIGTERM.
-                process = await spawn(self._command, settings, self._cores, signal.SIGKILL)
+                process = await spawn(self._command, settings, self._cores)
                 self.pid = process.pid
-                why = "was no longer needed"
-                return await watch(NAME, process, socket, self._terminate, why)
+                self._watch = ProcessWatch(process.pid, doing=STARTING)
+                looking = asyncio.create_task(look_after(self._watch, self._terminate), name="anatomy-watch")
+                try:
+                    return await watch(NAME, process, socket, self._terminate)
+                finally:
+                    looking.cancel()
             except OSError as error:
                 return f"{NAME} could not be started: {error}"
             finally:
-                self._signal(signal.SIGKILL)  # else its compilers would run on and disturb the engine
-                self._socket = self.pid = self.doing = None
+                kill_group(self.pid)  # else its compilers would run on and disturb the engine
+                self._socket = self.pid = self.doing = self._watch = None
                 socket.close()
 
     def _received(self, frame: bytes) -> None:
         """One message from the process. Raises msgspec.DecodeError for anything but a `FromAnatomy`."""
         message = self._decode(frame)
+        if self._watch is not None:
+            self._watch.heard()
         if isinstance(message, Ready):
+            self._announce(AT_REST)
             self._ready.set_result(None)
         elif message.id != self._studies or self._end.done():
             return

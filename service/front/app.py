@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import re
@@ -53,6 +54,9 @@ log = logging.getLogger("launchbound")
 
 EXIT_BAD_INPUT = 2
 
+BACKLOG = 2048
+"""Connections that wait to be accepted; uvicorn's own default."""
+
 DIRECT_ROUTES = (
     DirectRoute(re.compile(r"/v1/modes/(?P<mode>[^/]+)/generate"), generate.generate),
     DirectRoute(re.compile(r"/v1/completions"), openai.completions),
@@ -88,8 +92,7 @@ def create_app(
         finally:
             lag.stop()
             await state.client.drain(settings.drain_seconds)
-            await state.studies.stop()
-            await state.supervisor.stop()
+            await asyncio.gather(state.studies.stop(), state.supervisor.stop())
 
     app = FastAPI(
         title="launchbound",
@@ -178,6 +181,8 @@ def _listen(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind(address)
+        # At once: two sockets may be bound to a port that is reused as long as neither listens.
+        listener.listen(BACKLOG)
     except OSError:
         listener.close()
         raise

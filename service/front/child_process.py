@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("launchbound.child_process")
 
-STOP_SECONDS = 5.0
+STOP_SECONDS, TERMINATE_SECONDS = 2.0, 1.0
+"""How long a child has to end after a Stop, and after a SIGTERM."""
+
 LAST_MESSAGES_SECONDS = 0.02
 FOLDER_PREFIX = "launchbound-"
 """Prefix of the private folders that hold the sockets."""
@@ -34,38 +36,31 @@ def module_command(module: str) -> tuple[str, ...]:
     return sys.executable, "-m", module
 
 
-async def spawn(
-    command: Sequence[str],
-    settings: EngineSettings,
-    cores: set[int],
-    by: signal.Signals = signal.SIGTERM,
-) -> Process:
+async def spawn(command: Sequence[str], settings: EngineSettings, cores: set[int]) -> Process:
     """Start a child in a session of its own, so that Ctrl-C reaches the front alone; it ends with the front.
 
-    Its settings are appended as JSON, and its output goes to our stderr. It may use all of `cores`. `by` is
-    the signal that it gets where the front dies. Raises OSError where it cannot be started.
+    Its settings are appended as JSON, and its output goes to our stderr. It may use all of `cores`. It gets
+    SIGKILL where the front dies: a suspended one does not handle SIGTERM. Raises OSError where it cannot be
+    started.
     """
     argument = msgspec.json.encode(settings).decode()
     with _on_cores(cores):
         return await asyncio.create_subprocess_exec(
-            *owned((*command, argument), by),
+            *owned((*command, argument), signal.SIGKILL),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=2,
             start_new_session=True,
         )
 
 
-async def watch(
-    name: str, process: Process, socket: ChildSocket, terminate: asyncio.Event, why_terminate: str
-) -> str:
-    """Wait for the end of the process; end it once `terminate` is set or a message cannot be decoded.
+async def watch(name: str, process: Process, socket: ChildSocket, terminate: asyncio.Future[str]) -> str:
+    """Wait for the end of the process; kill it once `terminate` has a reason or a message cannot be decoded.
 
     Returns how it ended, as a sentence. Cancelled, it sends Stop and waits for the process to end.
     """
     exited = asyncio.create_task(process.wait())
-    terminated = asyncio.create_task(terminate.wait())
     try:
-        ends: set[asyncio.Future[Any]] = {exited, terminated, socket.broken}
+        ends: set[asyncio.Future[Any]] = {exited, terminate, socket.broken}
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         if exited.done():
             # Its last messages count, and may arrive in the socket a moment later.
@@ -73,18 +68,25 @@ async def watch(
             socket.drain()
             return f"{name} ended {_how(exited.result())}"
         why = (
-            why_terminate
-            if terminated.done()
+            terminate.result()
+            if terminate.done()
             else f"sent a message that cannot be decoded ({socket.broken.result()})"
         )
-        await _end(name, process, stop_sent=False)
+        process.kill()
+        await process.wait()
         return f"{name} {why} and was ended"
     except asyncio.CancelledError:
         await _end(name, process, stop_sent=socket.send(msgspec.msgpack.encode(Stop())))
         raise
     finally:
         exited.cancel()
-        terminated.cancel()
+
+
+def kill_group(pid: int | None) -> None:
+    """Kill a child of `spawn` and all that it has started, such as compilers: it leads a process group."""
+    if pid is not None:
+        with suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
 
 
 @contextmanager
@@ -100,7 +102,7 @@ def _on_cores(cores: set[int]) -> Iterator[None]:
 
 async def _end(name: str, process: Process, stop_sent: bool) -> None:
     """Send SIGTERM, then SIGKILL, each after a timeout; `stop_sent`: wait for the end first."""
-    steps = ((STOP_SECONDS if stop_sent else 0.0, signal.SIGTERM), (STOP_SECONDS, signal.SIGKILL))
+    steps = ((STOP_SECONDS if stop_sent else 0.0, signal.SIGTERM), (TERMINATE_SECONDS, signal.SIGKILL))
     for seconds, next_signal in steps:
         try:
             await asyncio.wait_for(process.wait(), seconds)

@@ -22,6 +22,8 @@ from service.front.errors import (
 from service.front.floor_request import FloorRequest
 from service.front.pause_lease import PauseLease
 from service.front.pending_request import PendingRequest
+from service.front.process_watch import ProcessWatch
+from service.protocol.doing import SERVING, Doing
 from service.protocol.messages import (
     Calibrated,
     Cancel,
@@ -55,18 +57,21 @@ class Listener(Protocol):
 
 
 class EngineClient:
-    """Admits jobs, sends them to the current engine process, and routes each answer to its PendingRequest."""
+    """Admits jobs, sends them to the current engine process, and routes each answer to its PendingRequest.
+
+    `served`: some engine has had a mode ready. `last_death`: how the last one ended; None before the first.
+    """
 
     def __init__(self, modes: list[str], max_queue: int, hang_seconds: float, listener: Listener) -> None:
         self.configured = modes
         self.engine: EngineStatus | None = None
         self.device = "unknown"
         self.modes: dict[str, ModeStatus] = {}
-        self.down_reason = "the engine is starting"
+        self.last_death: str | None = None
+        self.served = False
         self.retry_after_seconds = 2
         self.draining = False
         self._drain_ends: float | None = None
-        self.stuck = asyncio.Event()
         self.pause = PauseLease(self._post)
         self._floors = FloorRequest(self._post)
         self._max_queue = max_queue
@@ -76,10 +81,23 @@ class EngineClient:
         self._idle = asyncio.Event()
         self._idle.set()
         self._send: Callable[[bytes], bool] | None = None
+        self._watch: ProcessWatch | None = None
+        self._stuck: asyncio.Future[str] | None = None
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode = msgspec.msgpack.Decoder(ToFront).decode
 
     # ------------------------------------------------------------ for the routes
+
+    @property
+    def down_reason(self) -> str:
+        """Why there is no engine to serve: how the last one ended, else what the first one does."""
+        doing = self.doing
+        return self.last_death or f"the engine is {'starting' if doing is None else doing.what}"
+
+    @property
+    def doing(self) -> Doing | None:
+        """What the engine last announced to do; None where there is no engine process."""
+        return self._watch.doing if self._watch is not None else None
 
     def submit(self, job: Job) -> PendingRequest:
         """Accept and send `job`; its id is changed where an unfinished job has the same.
@@ -196,17 +214,20 @@ class EngineClient:
 
     # ------------------------------------------------------------ for the supervisor
 
-    def attach(self, send: Callable[[bytes], bool]) -> None:
+    def attach(self, send: Callable[[bytes], bool], engine_watch: ProcessWatch) -> asyncio.Future[str]:
         """A new engine process was started; `send` hands it a frame without blocking, False if not connected.
 
-        A job that could not be sent because the engine has just ended fails with all others, in `lost`.
+        Returns what becomes the reason where the engine is to be ended. A job that could not be sent because
+        the engine has just ended fails with all others, in `lost`.
         """
         self._send = send
-        self.stuck.clear()
+        self._watch = engine_watch
+        self._stuck = asyncio.get_running_loop().create_future()
+        return self._stuck
 
     def detach(self) -> None:
         """The engine's socket is about to close."""
-        self._send = None
+        self._send = self._watch = self._stuck = None
 
     def received(self, frame: bytes) -> None:
         """One message from the engine. Raises msgspec.DecodeError for anything but a `ToFront`."""
@@ -221,12 +242,16 @@ class EngineClient:
         elif isinstance(message, ModeStatus):
             if self._state(message.mode) != message.state:
                 log.info("mode %s: %s %s", message.mode, message.state, message.detail or "")
+            self.served = self.served or message.state == "ready"
             self.modes[message.mode] = message
             self._listener.mode(message)
         elif isinstance(message, Paused):
             self.pause.answered(message)
         elif isinstance(message, Calibrated):
             self._floors.answered(message)
+        elif isinstance(message, Doing):
+            if self._watch is not None:
+                self._watch.heard(message)
         else:
             self.engine = message
             self.device = message.device
@@ -234,7 +259,7 @@ class EngineClient:
 
     def lost(self, reason: str, retry_after_seconds: int) -> None:
         """The engine process ended: its jobs fail, and no mode is ready until the next one reports it."""
-        self.down_reason, self.retry_after_seconds = reason, retry_after_seconds
+        self.last_death, self.retry_after_seconds = reason, retry_after_seconds
         self.engine = None
         self._send = None
         self.modes.clear()
@@ -263,4 +288,14 @@ class EngineClient:
         """The engine did not end the job at its deadline; it stays unfinished until its outcome arrives."""
         pending.fail(DeadlinePassed("the deadline passed, and the engine has not answered; is it compiling?"))
         self._post(Cancel(id=pending.job.id))
-        pending.call_later(self._hang_seconds, lambda _: self.stuck.set())
+        pending.call_later(self._hang_seconds, self._missed)
+
+    def _missed(self, pending: PendingRequest) -> None:
+        """The engine has not ended the job long after its deadline: it lost it, unless it is at work on what
+        it announced, such as a compilation, and has not looked at its jobs since.
+        """
+        doing = self.doing
+        if doing is not None and doing.what != SERVING:
+            pending.call_later(self._hang_seconds, self._missed)
+        elif self._stuck is not None and not self._stuck.done():
+            self._stuck.set_result(f"has not answered a request {self._hang_seconds:g} s after its deadline")

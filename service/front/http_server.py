@@ -44,5 +44,5 @@ def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
         proxy_headers=False,
         headers=HEADERS,
         server_header=False,
-        timeout_graceful_shutdown=5,
+        timeout_graceful_shutdown=1,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import signal
 import socket
 from types import FrameType
 
@@ -13,7 +14,7 @@ from service.front.api.state import AppState
 
 
 class Server(uvicorn.Server):
-    """The first SIGTERM or Ctrl-C drains, then stops; the second stops at once."""
+    """The first SIGTERM, SIGHUP or Ctrl-C drains, then stops; the second ends everything at once."""
 
     def __init__(self, config: uvicorn.Config, state: AppState, listener: socket.socket) -> None:
         super().__init__(config)
@@ -25,6 +26,8 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, and print the URL, from which a launcher learns the port it got for 0."""
         self._loop = asyncio.get_running_loop()
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which is what `nohup` asks for
+            signal.signal(signal.SIGHUP, self.handle_exit)
         await super().startup(sockets)
         # What lives as long as the server need not be looked through at every full collection.
         gc.collect()
@@ -38,10 +41,16 @@ class Server(uvicorn.Server):
         if self._loop is None:
             self.should_exit = True
         elif self._state.client.draining:
-            self._loop.call_soon_threadsafe(self._state.client.abandon)
+            self._loop.call_soon_threadsafe(self._end_at_once)
         else:
             self._state.client.draining = True
             self._loop.call_soon_threadsafe(self._begin_drain)
+
+    def _end_at_once(self) -> None:
+        self._state.client.abandon()
+        self._state.supervisor.kill()
+        self._state.studies.process.kill()
+        self.should_exit = self.force_exit = True
 
     def _begin_drain(self) -> None:
         self._draining = asyncio.create_task(self._drain())

@@ -5,34 +5,45 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import tempfile
 from asyncio.subprocess import Process
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from time import monotonic
 
-from service.front.child_process import FOLDER_PREFIX, module_command, spawn, watch
+import msgspec
+
+from service.front.child_process import FOLDER_PREFIX, kill_group, module_command, spawn, watch
 from service.front.child_socket import ChildSocket
+from service.front.deaths import Deaths
 from service.front.engine_client import EngineClient
+from service.front.process_watch import ProcessWatch, look_after
 from service.protocol.messages import EngineSettings
 
 log = logging.getLogger("launchbound.supervisor")
 
 ENGINE_COMMAND = module_command("service.engine.process")
-EXIT_BAD_SETTINGS, EXIT_DEVICE_LOST = 2, 4
-HEALTHY_SECONDS = 60.0
-"""An engine that ended sooner counts as a failed start, and the next one is started later."""
+EXIT_BAD_SETTINGS, EXIT_DEVICE_LOST, EXIT_CACHE_DISCARDED = 2, 4, 5
 
-SLOWEST_RETRY_SECONDS = 30.0
-FAILED_STARTS_UNTIL_UNHEALTHY = 5
+EXPLAINED = {
+    EXIT_DEVICE_LOST: (
+        ": an error of CUDA or its libraries has left its device unusable, see its message above"
+    ),
+    EXIT_CACHE_DISCARDED: ": a mode failed on compiled code of an earlier start, which was removed",
+}
+"""What exit codes of the engine add to the reason."""
+
+CRASHES = frozenset(-number for number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL))
+"""How a library ends its process that was cut off, or made for another processor."""
+
 IPC_PATH_LIMIT = 107
 
 
 class Supervisor:
-    """Owns the engine process and the private folder of its sockets.
+    """Owns the engine process and the private folder of its socket, a new one for each.
 
-    `settings_for` builds the engine's settings for a socket address; `refused` is called once if the very
-    first engine refuses its settings: exit code 2 before it has connected.
+    `settings_for` builds the engine's settings for a socket address; `refused` is called once if an engine
+    refuses its settings, by exit code 2, before any engine had a mode ready.
     """
 
     def __init__(
@@ -46,14 +57,15 @@ class Supervisor:
         self._client = client
         self._settings_for = settings_for
         self._command = tuple(command)
-        self._first_retry_seconds = first_retry_seconds
         self._refused = refused
         self._cores = os.sched_getaffinity(0)
         self.folder: Path | None = None
         self._process: Process | None = None
         self._task: asyncio.Task[None] | None = None
+        self._ending = False
+        self._discard_compiled = False
+        self.deaths = Deaths(first_retry_seconds)
         self.starts = 0
-        self.failed_starts = 0
 
     @property
     def pid(self) -> int | None:
@@ -62,75 +74,85 @@ class Supervisor:
 
     @property
     def unhealthy_reason(self) -> str | None:
-        """Why an operator or orchestrator must act: the engine cannot be started. None while all is well."""
-        if self._task is not None and self._task.done() and not self._task.cancelled():
-            return f"the engine's supervisor ended: {self._task.exception()!r}"
-        if self.failed_starts >= FAILED_STARTS_UNTIL_UNHEALTHY:
-            return f"the engine ended {self.failed_starts} times in a row; last: {self._client.down_reason}"
-        return None
-
-    def retry_seconds(self) -> float:
-        """How long to wait before the next start: twice as long after each failed one, up to a limit.
-
-        Not at all after an engine that had run: nothing speaks for another failure, and its clients wait.
-        """
-        if self.failed_starts == 0:
-            return 0.0
-        doublings = min(self.failed_starts - 1, 16)
-        return min(SLOWEST_RETRY_SECONDS, self._first_retry_seconds * 2.0**doublings)
+        """Why an operator or orchestrator must act: engines keep ending. None while all is well."""
+        often = self.deaths.unhealthy(self._warm())
+        return f"{often}; last: {self._client.last_death}" if often else None
 
     def start(self) -> None:
         """Start the first engine in the background. Raises OSError where the path of TMPDIR is too long."""
         folder = tempfile.gettempdir()
         if len(os.fsencode(folder)) + len(f"/{FOLDER_PREFIX}12345678/engine-123456.sock") > IPC_PATH_LIMIT:
             raise OSError(f"the path of {folder} is too long for a socket in it; set TMPDIR to a shorter one")
-        self._task = asyncio.create_task(self._supervise(), name="engine-supervisor")
+        self._task = asyncio.create_task(self._restart_forever(), name="engine-supervisor")
 
     async def stop(self) -> None:
         """End the engine: Stop, then SIGTERM, then SIGKILL, each with a timeout; remove its folder."""
+        self._ending = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _supervise(self) -> None:
-        with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX) as folder:
-            self.folder = Path(folder)
-            await self._restart_forever(self.folder)
+    def kill(self) -> None:
+        """End the engine at once, and start no other."""
+        self._ending = True
+        kill_group(self.pid)
 
-    async def _restart_forever(self, folder: Path) -> None:
-        while True:
-            began = monotonic()
-            reason, exit_code = await self._run_engine(folder / f"engine-{self.starts + 1}.sock")
-            never_up = self.starts == 1 and self._client.engine is None
-            if exit_code == EXIT_BAD_SETTINGS and never_up and self._refused is not None:
-                self._refused(reason)
+    def _warm(self) -> bool:
+        """Whether the present engine is, or the one that has just ended was."""
+        engine = self._client.engine
+        return engine is not None and engine.warm
+
+    async def _restart_forever(self) -> None:
+        """Run one engine after another until `stop`, `kill` or a refusal, whatever goes wrong meanwhile."""
+        while not self._ending:
+            try:
+                reason, exit_code = await self._run_engine()
+            except Exception as error:
+                log.exception("running the engine failed")
+                reason, exit_code = f"the engine could not be run: {type(error).__name__}: {error}", None
+            if exit_code == EXIT_BAD_SETTINGS and not self._client.served and self._refused is not None:
                 self._client.lost(reason, retry_after_seconds=60)
+                self._refused(reason)
                 return
-            self.failed_starts = self.failed_starts + 1 if monotonic() - began < HEALTHY_SECONDS else 0
-            wait = self.retry_seconds()
-            message = f"{reason}; a new one starts in {wait:.1f} s"
-            log.error(message)
-            self._client.lost(message, retry_after_seconds=round(wait) + 5)
-            await asyncio.sleep(wait)
+            await asyncio.sleep(self._died(reason))
 
-    async def _run_engine(self, path: Path) -> tuple[str, int | None]:
+    def _died(self, reason: str) -> float:
+        """Count the death of an engine and tell the client; returns the seconds until the next start."""
+        wait = self.deaths.add(self._warm())
+        message = f"{reason}; a new one starts in {wait:.1f} s"
+        log.error(message)
+        self._client.lost(message, retry_after_seconds=round(wait) + 5)
+        return wait
+
+    async def _run_engine(self) -> tuple[str, int | None]:
         """Run one engine process, from bind to its end; returns why it ended, and the exit code."""
         self.starts += 1
-        socket = ChildSocket(str(path), self._client.received)
         try:
-            settings = self._settings_for(str(path))
-            self._process = process = await spawn(self._command, settings, self._cores)
-            self._client.attach(socket.send)
-            reason = await watch("the engine", process, socket, self._client.stuck, "does not answer")
-            if process.returncode == EXIT_DEVICE_LOST:
-                reason += (
-                    ": an error of CUDA or its libraries has left its device unusable, see its message above"
-                )
-            return reason, process.returncode
+            with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX, ignore_cleanup_errors=True) as folder:
+                self.folder = Path(folder)
+                path = f"{folder}/engine-{self.starts}.sock"
+                socket = ChildSocket(path, self._client.received)
+                try:
+                    return await self._watched(path, socket)
+                finally:
+                    socket.close()
         except OSError as error:
             return f"the engine could not be started: {error}", None
+
+    async def _watched(self, path: str, socket: ChildSocket) -> tuple[str, int | None]:
+        """As `_run_engine`, with its socket bound at `path`."""
+        settings = msgspec.structs.replace(self._settings_for(path), discard_compiled=self._discard_compiled)
+        self._process = process = await spawn(self._command, settings, self._cores)
+        engine_watch = ProcessWatch(process.pid)
+        stuck = self._client.attach(socket.send, engine_watch)
+        looking = asyncio.create_task(look_after(engine_watch, stuck), name="engine-watch")
+        try:
+            reason = await watch("the engine", process, socket, stuck)
         finally:
+            looking.cancel()
+            kill_group(process.pid)  # else its compilers would run on
             self._process = None
             self._client.detach()
-            socket.close()
-            path.unlink(missing_ok=True)
+        code = process.returncode
+        self._discard_compiled = code in CRASHES and not self._warm()
+        return reason + EXPLAINED.get(code or 0, ""), code

@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from service.protocol.doing import Doing
 from service.protocol.status import EngineStatus, Floor, ModeStatus
 from service.protocol.timings import StepProfile, Timings
 
@@ -37,7 +38,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     many as `cpus`. `device` "auto": CUDA where there is one. `dtype` is float32, bfloat16 or
     autocast-bfloat16; None: float32 on a CPU, bfloat16 on CUDA. `linears` is how linear weights lie in
     memory: aten, transposed, or auto for the faster one here. `profile_every` None: a small share of the
-    requests on CUDA, none on a CPU. `nvtx`: a range around each step, on CUDA.
+    requests on CUDA, none on a CPU. `nvtx`: a range around each step, on CUDA. `discard_compiled`: compile
+    anew, because an engine before this one died on what the cache holds.
     """
 
     address: str
@@ -55,6 +57,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     instrumentation: Literal["off", "host", "full"] = "full"
     profile_every: int | None = None
     nvtx: bool = False
+    discard_compiled: bool = False
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, tag="job"):
@@ -187,4 +190,4 @@ class Calibrated(msgspec.Struct, frozen=True, kw_only=True, tag="calibrated"):
     floors: list[FloorSamples]
 
 
-ToFront = Token | Outcome | ModeStatus | EngineStatus | Paused | Calibrated
+ToFront = Token | Outcome | ModeStatus | EngineStatus | Paused | Calibrated | Doing

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 from collections import defaultdict
 from pathlib import Path
 from statistics import median
 from time import perf_counter_ns
 from typing import get_args
 
-import msgspec
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.linears import Layout, laid_out, lay_out, linears
 from service.protocol.status import LinearLayout
-from service.step.process_state import compile_cache
+from service.step.compile_cache import compile_cache
+from service.step.kept_records import keep_record, read_record
 
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 
@@ -67,12 +66,11 @@ def _known(layout: str) -> Layout:
 
 def _recorded(model: nn.Module, folder: Path, key: str) -> LinearLayout:
     file = folder / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}-linears.json"
-    if file.exists():
-        return msgspec.json.decode(file.read_bytes(), type=LinearLayout)
+    kept = read_record(file, LinearLayout)
+    if kept is not None:
+        return kept
     chosen = choose(step_seconds(model))
-    temporary = file.with_suffix(f".{os.getpid()}")
-    temporary.write_bytes(msgspec.json.encode(chosen))
-    temporary.replace(file)
+    keep_record(file, chosen)
     return chosen
 
 

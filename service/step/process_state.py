@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,22 +11,19 @@ from pathlib import Path
 import torch
 from torch._functorch import config as functorch_config
 
+from service.step.compile_cache import compile_cache
+
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 _NEVER = 2**31 - 1
 _MAPPED_BLOCKS = 65536
 """glibc's own limit of blocks that it maps one by one."""
 
 
-def compile_cache(cache_folder: str) -> Path:
-    """The private folder of compiled code in `cache_folder`, one per version of torch and Python."""
-    key = hashlib.sha256(f"{torch.__version__} {sys.version}".encode()).hexdigest()[:12]
-    folder = Path(cache_folder) / f"compiled-{key}"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return folder
-
-
 def prepare_process(cache_folder: str) -> None:
-    """Keep compiled code in a folder of its own; fix numerics and allocation."""
+    """Keep compiled code in a folder of its own; fix numerics and allocation.
+
+    Raises CacheRefused, with the remedy, for a folder that cannot be used or trusted.
+    """
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(compile_cache(cache_folder))
     _fix_cache_keys()
     torch.set_float32_matmul_precision("highest")

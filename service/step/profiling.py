@@ -7,8 +7,10 @@ import json
 import os
 import re
 import tempfile
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from service.step.operator_events import operator_table
 from service.step.profiler_session import Separator, new_session
 from service.step.step_reading import KernelCounts, read_steps
 from service.step.trace import STEP_MARK, ProfiledStep, typical_step, without_lead
+from service.step.warnings_log import warn
 
 STEPS_PER_TRACE = 16
 """Steps of a request that are recorded; later ones run unprofiled, so that viewers can open the trace."""
@@ -33,6 +36,10 @@ PROFILED_STEPS = 5
 
 TRACES_KEPT = 20
 TRACE = ".trace.json.gz"
+
+UNREADABLE = (OSError, EOFError, ValueError, zlib.error)
+"""What reading a trace raises that was written in part or not at all."""
+
 UNSAFE = re.compile(r"[^\w.-]")
 """Characters of an id, which a client may choose, that are replaced in a file's name."""
 
@@ -48,8 +55,14 @@ class Profiler:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def warm(self) -> None:
-        """Run the profiler once, before any request: its first use takes seconds."""
-        warm_profiler(self._device)
+        """Run the profiler once, before any request: its first use takes seconds.
+
+        A disk that does not take what it writes costs this, not the engine.
+        """
+        try:
+            warm_profiler(self._device)
+        except UNREADABLE as error:
+            warn(f"the profiler's first session was not read: {error}")
 
     def run(
         self, identity: str, about: dict[str, Any], meter: Meter, action: Callable[[Meter], None]
@@ -58,7 +71,8 @@ class Profiler:
 
         `about`, with at least mode and batch_size, is kept beside the trace, with the operators' self times
         and with the reasons for which kernels of steps are unknown, counted. Whatever `action` raises passes
-        through, and then no trace is written.
+        through, and then no trace is written. Where the disk does not take the trace, nothing is known of the
+        steps, and none is returned: they reach us by that file only.
         """
         identity = UNSAFE.sub("_", identity)
         session = new_session(self._device)
@@ -71,8 +85,14 @@ class Profiler:
             self._separator.wait()
         finally:
             profiling.end()
-        steps = self._write(session, identity, about)
-        self._delete_old()
+        try:
+            steps = self._write(session, identity, about)
+            self._delete_old()
+        except UNREADABLE as error:
+            # Kineto itself reports no error: its file is then missing, or ends too early.
+            warn(f"the trace {identity} was not kept in {self._folder}: {error}")
+            self._delete(identity)
+            return []
         return steps
 
     def _write(self, session: profile, identity: str, about: dict[str, Any]) -> list[ProfiledStep]:
@@ -103,6 +123,12 @@ class Profiler:
             suffix = next((end for end in (TRACE, ".json", ".part") if path.name.endswith(end)), None)
             if suffix is not None and path.name.removesuffix(suffix) not in kept:
                 path.unlink(missing_ok=True)
+
+    def _delete(self, identity: str) -> None:
+        """What there is of a trace, as far as the disk allows."""
+        with suppress(OSError):
+            for suffix in (TRACE, ".json", ".part"):
+                (self._folder / f"{identity}{suffix}").unlink(missing_ok=True)
 
 
 def profile_step(step: Step, buffers: Buffers, phase: Phase = "decode") -> ProfiledStep:

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +16,7 @@ import httpx
 import psutil
 import pytest
 
+from service.front import app
 from tests.support.processes import gone
 from tests.support.serving import BODY, PATIENCE_SECONDS, fake_engine_command, until
 
@@ -31,9 +32,9 @@ sys.exit(app.serve(Settings(port=0, drain_seconds=60, batch_sizes=[1, 4])))
 
 
 @contextmanager
-def served(**options: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The service as a child process, and its URL."""
-    command = [sys.executable, "-c", SERVE, *fake_engine_command(**options)]
+def served(launcher: Sequence[str] = (), **options: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The service as a child process, run by `launcher` where there is one, and its URL."""
+    command = [*launcher, sys.executable, "-c", SERVE, *fake_engine_command(**options)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
@@ -81,7 +82,7 @@ def test_sigterm_finishes_what_runs_refuses_what_is_new_and_exits_with_0(tmp_pat
         assert not engine.is_running()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_while_idle_ends_front_and_engine(number: signal.Signals) -> None:
     with served() as (process, url):
         await_ready(url)
@@ -91,14 +92,58 @@ def test_a_signal_while_idle_ends_front_and_engine(number: signal.Signals) -> No
         assert not engine.is_running()
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
-def test_the_engine_ends_with_a_front_that_is_killed_or_hung_up(number: signal.Signals) -> None:
+@pytest.mark.parametrize("stopped", [False, True])
+def test_the_engine_ends_with_a_front_that_is_killed_also_where_it_is_stopped(stopped: bool) -> None:
     with served() as (process, url):
         await_ready(url)
         engine = engine_of(process)
-        process.send_signal(number)
+        if stopped:
+            engine.suspend()
+        process.kill()
         process.wait(PATIENCE_SECONDS)
         until(lambda: gone(engine.pid), "the end of the engine")
+
+
+def test_a_hang_up_is_ignored_by_a_service_that_was_started_with_nohup() -> None:
+    with served(launcher=["nohup"]) as (process, url):
+        await_ready(url)
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGHUP)
+        assert httpx.get(f"{url}/health/ready", trust_env=False).status_code == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_SECONDS) == 0
+
+
+@pytest.mark.parametrize("state", ["warming", "stopped"])
+def test_one_signal_ends_a_service_whose_engine_hears_nothing_within_ten_seconds(state: str) -> None:
+    """In warm-up, in one long call; or suspended."""
+    with served(states={"eager": "warming"}, deaf=True) as (process, url):
+        engine = engine_of(process)
+        until(lambda: httpx.get(f"{url}/v1/modes", trust_env=False).status_code == 200, "the front")
+        if state == "stopped":
+            engine.suspend()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+        assert gone(engine.pid)
+
+
+def test_a_second_signal_kills_an_engine_that_hears_nothing() -> None:
+    with served(deaf=True) as (process, url):
+        await_ready(url)
+        engine = engine_of(process)
+        process.send_signal(signal.SIGTERM)
+        until(lambda: not listens(url), "the end of listening")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_SECONDS) == 0
+        assert gone(engine.pid)
+
+
+def listens(url: str) -> bool:
+    try:
+        httpx.get(f"{url}/health/live", trust_env=False)
+    except httpx.TransportError:
+        return False
+    return True
 
 
 def test_a_second_signal_does_not_wait_for_what_runs() -> None:
@@ -154,6 +199,13 @@ def test_a_taken_port_ends_with_exit_code_2_and_no_engine_is_started() -> None:
     assert ended.returncode == 2
     assert "cannot listen on 127.0.0.1" in ended.stderr
     assert "choose another --port" in ended.stderr
+
+
+def test_a_port_is_taken_from_the_moment_that_a_service_begins_to_start() -> None:
+    """Else a second one that starts meanwhile finds it free, and both have an engine."""
+    first = app._listen("127.0.0.1", 0)
+    with first, pytest.raises(OSError, match="in use"):
+        app._listen("127.0.0.1", first.getsockname()[1])
 
 
 def test_more_than_one_worker_is_refused_with_exit_code_2() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from time import perf_counter_ns
+from time import monotonic, perf_counter_ns
 
 import msgspec
 
 from service.engine.inbox import Inbox
 from service.engine.local_inbox import local_job
+from service.protocol.doing import Doing
 from service.protocol.frames import FrameStream, listen
 from service.protocol.messages import Job, ToEngine, ToFront
 
@@ -44,7 +45,16 @@ class SocketPair:
                 return message
 
     def silent(self, milliseconds: int = 20) -> bool:
-        return not self._frames and not self.front.wait(milliseconds)
+        """Whether nothing but signs of life has arrived, or does within so long."""
+        end = monotonic() + milliseconds / 1e3
+        while (left := end - monotonic()) > 0 and self.front.wait(left * 1e3):
+            self._frames += self.front.receive()
+        self._frames = [
+            frame
+            for frame in self._frames
+            if not isinstance(msgspec.msgpack.decode(frame, type=ToFront), Doing)
+        ]
+        return not self._frames
 
     def close(self) -> None:
         self.inbox.close()

@@ -5,15 +5,15 @@ from __future__ import annotations
 import weakref
 from pathlib import Path
 
-import msgspec
 import pytest
 import torch
 
-from service.engine import capture, process, warmup
+from models.transformer import Transformer
+from service.engine import capture, life, warmup
 from service.engine.generation import Generator
 from service.engine.local_inbox import LocalInbox, local_job
 from service.engine.loop import Engine
-from service.front.supervisor import EXIT_DEVICE_LOST
+from service.front.supervisor import EXIT_BAD_SETTINGS, EXIT_DEVICE_LOST
 from service.protocol.messages import Job
 from service.step.calibration import Calibration
 from tests.engine.serving import PROMPT, serve, settings
@@ -76,19 +76,41 @@ def test_the_process_of_a_lost_device_ends_with_an_exit_code_of_its_own(
         def run(self) -> None:
             raise error
 
-        def close(self) -> None: ...
-
-    monkeypatch.setattr(process, "Engine", Failing)
-    monkeypatch.setattr(process, "Inbox", Failing)
-    for nothing in ("prepare_process",):
-        monkeypatch.setattr(process, nothing, lambda *_: None)
-    arguments = [msgspec.json.encode(settings(tmp_path)).decode()]
+    monkeypatch.setattr(life, "Engine", Failing)
+    monkeypatch.setattr(life, "prepare_process", lambda *_: None)
     error: Exception = LOST[0]
-    assert process.main(arguments) == EXIT_DEVICE_LOST
+    assert life.live(settings(tmp_path), LocalInbox([])) == EXIT_DEVICE_LOST
     assert "an illegal memory access" in capsys.readouterr().err
     error = RuntimeError("something else")
     with pytest.raises(RuntimeError, match="something else"):
-        process.main(arguments)
+        life.live(settings(tmp_path), LocalInbox([]))
+
+
+def test_a_model_whose_eager_step_fails_is_refused_with_its_architecture_and_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> object:
+        raise IndexError("index 64 is out of bounds for dimension 0 with size 64")
+
+    monkeypatch.setattr(Transformer, "forward", fail)
+    monkeypatch.setattr(life, "prepare_process", lambda *_: None)
+    assert life.live(settings(tmp_path, linears="aten"), LocalInbox([])) == EXIT_BAD_SETTINGS
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "Transformer cannot be served: its eager step failed" in line
+    assert "IndexError: index 64" in line
+    assert "serve another architecture" in line
+
+
+def test_a_model_that_does_not_fit_in_memory_is_refused_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> object:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+
+    monkeypatch.setattr(Transformer, "forward", fail)
+    monkeypatch.setattr(life, "prepare_process", lambda *_: None)
+    assert life.live(settings(tmp_path, linears="aten"), LocalInbox([])) == EXIT_BAD_SETTINGS
+    assert "set LAUNCHBOUND_BATCH_SIZES or LAUNCHBOUND_CONTEXT to less" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("error", LOST, ids=str)

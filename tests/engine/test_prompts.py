@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from service.engine.prompts import lay_out
+from models.checkpoint import TINY_FOLDER
+from models.tokenizer import Tokenizer
+from service.engine.job_result import JobError
+from service.engine.prompts import encode_prompts, lay_out
 
 
 def test_a_layout_puts_every_token_in_its_chunk_and_pads_on_the_right() -> None:
@@ -25,3 +28,35 @@ def test_only_the_last_chunk_is_shorter_and_pads_to_the_next_length(tokens: int,
     flat = [token for chunk in layout.chunks for token in chunk[0].tolist()]
     assert flat[:tokens] == list(range(tokens))
     assert not any(flat[tokens:])
+
+
+class Unwilling:
+    """Encodes nothing."""
+
+    vocabulary = 8
+
+    def __init__(self, longest_token_bytes: int | None) -> None:
+        self.longest_token_bytes = longest_token_bytes
+
+    def encode(self, text: str) -> list[int]:
+        raise AssertionError("a prompt was encoded that cannot fit")
+
+
+@pytest.mark.parametrize("prompt", ["é" * 101, [0] * 101])
+def test_a_prompt_that_cannot_fit_is_refused_before_it_is_encoded(prompt: str | list[int]) -> None:
+    with pytest.raises(JobError, match=r"at least 101 tokens, over the context of 100: shorten it"):
+        encode_prompts([prompt], Unwilling(2), 100)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("longest", [2, None])
+def test_a_prompt_that_may_fit_is_encoded(longest: int | None) -> None:
+    with pytest.raises(AssertionError, match="was encoded"):
+        encode_prompts(["x" * 200], Unwilling(longest), 100)  # type: ignore[arg-type]
+
+
+def test_no_prompt_of_the_own_tokenizer_has_fewer_tokens_than_its_bytes_say() -> None:
+    tokenizer = Tokenizer.load(TINY_FOLDER)
+    longest = tokenizer.longest_token_bytes
+    assert longest is not None
+    for text in ("import numpy as np", " " * 500, "é🙂" * 50, "self.assertEqual(" * 20):
+        assert len(tokenizer.encode(text)) * longest >= len(text.encode())

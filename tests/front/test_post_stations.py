@@ -8,9 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
+from unittest.mock import patch
 
 import pytest
 
+from service.front import supervisor
 from tests.support.serving import Front, running
 
 pytestmark = pytest.mark.slow
@@ -83,13 +85,21 @@ def callers(frame: FrameType) -> Iterator[str]:
         above = above.f_back
 
 
+async def unwatched(*_: object) -> None:
+    """Nobody looks."""
+
+
 @contextmanager
 def traced_front() -> Iterator[tuple[Front, Tracer]]:
     """A front with an API key whose threads are all profiled."""
     tracer = Tracer()
     threading.setprofile(tracer)
     try:
-        with running({"api_key": "key"}, bare_protocol=True) as front:
+        # Neither the engine's signs of life nor who looks for them belong to a request.
+        with (
+            patch.object(supervisor, "look_after", unwatched),
+            running({"api_key": "key"}, bare_protocol=True, mute=True) as front,
+        ):
             front.http.headers["Authorization"] = "Bearer key"
             front.await_ready()
             yield front, tracer

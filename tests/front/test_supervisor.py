@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import shutil
+import signal
 import stat
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
-from service.front import child_process, supervisor
+from service.front import child_process, deaths, process_watch, supervisor
 from service.front.child_socket import ChildSocket
 from tests.support.serving import Front, running, until
 
@@ -88,13 +92,15 @@ def test_a_command_that_does_not_exist_is_reported_and_tried_again(tmp_path: Pat
         until(lambda: front.state.supervisor.starts > 1, "another start")
 
 
-def test_failed_starts_in_a_row_wait_longer_each_time() -> None:
+def test_engines_that_never_start_make_the_service_unhealthy_and_are_started_on() -> None:
     with running(exit=3) as front:
-        front.state.supervisor._first_retry_seconds = 0.01
-        until(lambda: front.state.supervisor.failed_starts >= 3, "three failed starts")
-        waited = front.state.supervisor.retry_seconds()
-        until(lambda: front.state.supervisor.failed_starts >= 5, "five failed starts")
-        assert front.state.supervisor.retry_seconds() > waited
+        front.state.supervisor.deaths.first_retry_seconds = 0.01
+        until(lambda: front.state.supervisor.starts > deaths.DEATHS_UNTIL_UNHEALTHY, "starts")
+        for path in ("/health/live", "/health/ready"):
+            answer = front.http.get(path)
+            assert (answer.status_code, answer.json()["error"]["type"]) == (503, "unwell")
+            assert "the engine ended" in answer.json()["error"]["message"]
+            assert "exit code 3" in answer.json()["error"]["message"]
 
 
 def test_an_engine_that_lost_its_device_is_replaced_and_the_reason_says_so() -> None:
@@ -103,15 +109,84 @@ def test_an_engine_that_lost_its_device_is_replaced_and_the_reason_says_so() -> 
         until(lambda: front.state.supervisor.starts > 1, "another start")
 
 
-def test_retries_slow_down_to_a_limit_and_never_stop() -> None:
-    with running(silent=True) as front:
-        front.state.supervisor.failed_starts = 500
-        assert front.state.supervisor.retry_seconds() == supervisor.SLOWEST_RETRY_SECONDS
+def test_an_engine_whose_folder_was_removed_is_replaced_when_it_ends(own_front: Front) -> None:
+    shutil.rmtree(own_front.state.supervisor.folder)
+    own_front.command("!die")
+    own_front.await_ready()
+    assert own_front.state.supervisor.starts == 2
 
 
-def test_an_engine_that_has_run_long_restarts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "HEALTHY_SECONDS", 0.0)
-    with running(exit=3) as front:
-        until(lambda: front.state.supervisor.starts >= 2, "a second start")
-        assert front.state.supervisor.failed_starts == 0
-        assert front.state.supervisor.retry_seconds() == 0
+def test_whatever_running_an_engine_raises_is_a_death_and_the_next_one_is_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spawned = child_process.spawn
+
+    async def fail_once(*arguments: Any) -> Any:
+        monkeypatch.setattr(supervisor, "spawn", spawned)
+        raise RuntimeError("as commanded")
+
+    monkeypatch.setattr(supervisor, "spawn", fail_once)
+    with running() as front:
+        until(lambda: front.state.client.last_death, "the first death")
+        assert "RuntimeError: as commanded" in front.state.client.last_death
+        front.await_ready()
+        assert front.state.supervisor.starts == 2
+
+
+def test_an_engine_that_is_stopped_is_replaced_and_its_request_ends(
+    own_front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_watch, "QUIET_SECONDS", 0.1)
+    monkeypatch.setattr(process_watch, "STILL_SECONDS", 0.2)
+    monkeypatch.setattr(process_watch, "LOOK_SECONDS", 0.1)
+    pid = own_front.state.supervisor.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    answer = own_front.generate()
+    assert answer.status_code == 503
+    assert "has stood still for" in answer.json()["error"]["message"]
+    own_front.await_ready()
+    assert own_front.state.supervisor.pid != pid
+
+
+def test_an_engine_that_ends_once_is_replaced_at_once_and_later_ones_are_waited_for(own_front: Front) -> None:
+    for waited in ("0.0 s", "0.5 s"):
+        own_front.command("!die")
+        own_front.await_ready()
+        assert f"starts in {waited}" in own_front.state.client.last_death
+
+
+def test_a_request_that_the_engine_lost_while_it_serves_ends_that_engine() -> None:
+    with running({"request_timeout_seconds": 0.1, "hang_seconds": 0.1}) as front:
+        front.await_ready()
+        assert front.command("!stall").status_code == 504
+        until(lambda: front.state.supervisor.starts == 2, "the next engine")
+        assert "after its deadline" in front.state.client.last_death
+
+
+def test_a_request_that_waits_behind_announced_work_does_not_end_the_engine() -> None:
+    settings = {"request_timeout_seconds": 0.1, "hang_seconds": 0.1}
+    with running(settings, doing="warming up compiled") as front:
+        front.await_ready()
+        client, looks = front.state.client, []
+        missed = client._missed
+        client._missed = lambda pending: (looks.append(pending), missed(pending))  # type: ignore[method-assign]
+        assert front.command("!stall").status_code == 504
+        until(lambda: len(looks) > 2, "some looks at the request")
+        assert front.state.supervisor.starts == 1
+
+
+@pytest.mark.parametrize(("states", "discards"), [({"eager": "warming"}, True), ({}, False)])
+def test_an_engine_that_a_library_crashed_in_warm_up_is_followed_by_one_that_compiles_anew(
+    states: dict[str, str], discards: bool
+) -> None:
+    """One that had been warm is not: its compiled code had run."""
+    with running({"modes": ["no_grad", "eager"]}, states=states, cold=bool(states)) as front:
+        until(lambda: front.http.get("/v1/modes").status_code == 200, "the front")
+        until(lambda: front.state.client.engine, "the engine")
+        pid = front.state.supervisor.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGBUS)
+        until(lambda: front.state.supervisor.starts == 2 and front.state.supervisor.pid, "the next engine")
+        given = json.loads(psutil.Process(front.state.supervisor.pid).cmdline()[-1])
+        assert given["discard_compiled"] is discards

@@ -201,3 +201,46 @@ def test_only_the_newest_traces_are_kept_and_no_note_or_part_without_its_trace(
         profiler.run(identity, ABOUT, HostMeter(), lambda _: None)
     kept = {f"{identity}{end}" for identity in ("a", "b") for end in (".trace.json.gz", ".json")}
     assert {path.name for path in tmp_path.iterdir()} == {*kept, "somebody's"}
+
+
+@pytest.mark.parametrize("trace", [None, b"", b"\x1f\x8b cut off"], ids=["none", "empty", "cut off"])
+def test_a_disk_that_does_not_take_a_trace_costs_the_trace_and_not_the_answer(
+    trace: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Kineto reports nothing: it leaves no file, or a part of one."""
+
+    def export(_: object, path: str) -> None:
+        if trace is not None:
+            Path(path).write_bytes(trace)
+
+    monkeypatch.setattr(torch.profiler.profile, "export_chrome_trace", export)
+    answered: list[str] = []
+
+    def action(meter: Meter) -> None:
+        meter.run(step, arguments(1, 4), Readings())
+        answered.append("the job ran")
+
+    assert Profiler(CPU, tmp_path).run("a", ABOUT, HostMeter(), action) == []
+    assert answered == ["the job ran"]
+    assert list(tmp_path.iterdir()) == []
+    assert "the trace a was not kept" in capsys.readouterr().err
+
+
+def test_notes_without_a_trace_are_removed(tmp_path: Path) -> None:
+    (tmp_path / "old.json").write_text("{}")
+    Profiler(CPU, tmp_path).run("new", ABOUT, HostMeter(), lambda meter: _run_once(meter))
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["new.json", "new.trace.json.gz"]
+
+
+def _run_once(meter: Meter) -> None:
+    meter.run(step, arguments(1, 4), Readings())
+
+
+def test_a_disk_that_does_not_take_the_first_session_does_not_end_the_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        torch.profiler.profile, "export_chrome_trace", lambda _, path: Path(path).write_text('{"cut')
+    )
+    Profiler(CPU, tmp_path).warm()
+    assert "first session was not read" in capsys.readouterr().err

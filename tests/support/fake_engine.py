@@ -4,7 +4,8 @@ Started as `python fake_engine.py OPTIONS SETTINGS`, both JSON. Options: `device
 (mode → state at start, else ready), `exit` (end at once with this code), `later_exit` (so in every
 life but the first), `no_twin` (why it measures no dispatch), `silent` (never say hello), `deaf`
 (ends neither at a Stop nor at SIGTERM),
-`unconnected` (never connects), `pause_fails` (the first pause does not hold).
+`unconnected` (never connects), `cold` (never warm), `mute` (gives no sign of life), `doing` (what those say),
+`pause_fails` (the first pause does not hold).
 A prompt that is no command, or token ids, completes to one word per token.
 """
 
@@ -19,6 +20,7 @@ from typing import Any
 
 import msgspec
 
+from service.protocol.doing import SERVING, Doing
 from service.protocol.frames import connect
 from service.protocol.messages import (
     Cancel,
@@ -66,6 +68,7 @@ class FakeEngine:
         self.paused = 0
         self.cancelled: list[str] = []
         self.stopped = False
+        self.beat_due = 0.0
         if options.get("deaf"):
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self.served, self.parent = 0, os.getppid()
@@ -91,7 +94,10 @@ class FakeEngine:
     def receive(self, milliseconds: int) -> None:
         if os.getppid() != self.parent:
             raise SystemExit("the front has ended")
-        if not self.stream.wait(milliseconds):
+        if not self.options.get("mute") and time.monotonic() > self.beat_due:
+            self.beat_due = time.monotonic() + 0.5
+            self.send(Doing(what=self.options.get("doing", SERVING), limit_seconds=10.0))
+        if not self.stream.wait(min(milliseconds, 500)):
             return
         try:
             frames = self.stream.receive()
@@ -337,7 +343,7 @@ class FakeEngine:
             modes=self.settings.modes,
             memory={**MEMORY, "alloc_retries": self.ooms, "ooms": self.ooms} if self.cuda else None,
             no_twin=self.options.get("no_twin"),
-            warm=True,
+            warm=not self.options.get("cold"),
         )
 
     def captures(self, mode: str) -> int:

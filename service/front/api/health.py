@@ -32,6 +32,7 @@ async def live(request: Request) -> Response:
         {
             "status": "live",
             "engine": "up" if up else state.client.down_reason if told else "down",
+            "engine_doing": state.client.doing.what if told and state.client.doing else None,
             "engine_paused": state.client.pause.held,
             "anatomy": doing if told or doing is None else "up",
         }
@@ -53,6 +54,9 @@ def _obstacle(state: AppState, told: bool) -> Unavailable | None:
     client = state.client
     if client.draining:
         return Unavailable("the service is shutting down", type="draining")
+    if (reason := state.supervisor.unhealthy_reason) is not None:
+        shown = reason if told else f"the engine keeps failing to start; {ASK}"
+        return Unavailable(shown, type="unwell", retry_after_seconds=client.retry_after_seconds)
     if client.engine is None:
         return Unavailable(
             client.down_reason if told else f"the engine is down; {ASK}",

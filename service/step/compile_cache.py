@@ -1,0 +1,100 @@
+"""The folder of compiled code, which is loaded and run: private to this user, or refused."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+_CPU_KIND = ("model name", "flags", "Features", "CPU part")
+"""Lines of /proc/cpuinfo: code is compiled for the processor at hand, and may not run on another one."""
+
+
+class CacheRefused(ValueError):
+    """A cache folder that cannot be used or trusted; the message has the remedy."""
+
+
+def compile_cache(cache_folder: str) -> Path:
+    """The private folder of compiled code in `cache_folder`, one per version of torch, Python and processor.
+
+    What lies there are pickles and libraries. Raises CacheRefused, with the remedy, where another user could
+    have written them, and where the folder cannot be made or written to.
+    """
+    outer = Path(cache_folder).resolve()  # a link to a larger disk is common
+    folder = outer / f"compiled-{_key()}"
+    try:
+        for one in (outer, folder):  # one by one: parents that are made on the way have the umask's mode
+            one.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _refuse_writable_by_others(outer)
+        _refuse_unless_private(folder)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise CacheRefused(
+            f"the cache folder {outer} cannot be used ({error.strerror}): "
+            "set LAUNCHBOUND_CACHE_FOLDER to a folder that you can write to"
+        ) from error
+    return folder
+
+
+def discard(cache_folder: str) -> None:
+    """Remove all code that was compiled here. Raises CacheRefused where the disk refuses that."""
+    folder = compile_cache(cache_folder)
+    try:
+        shutil.rmtree(folder)
+    except OSError as error:
+        raise CacheRefused(f"{folder} cannot be removed ({error.strerror}): remove it") from error
+
+
+def _refuse_writable_by_others(outer: Path) -> None:
+    """Who can write to the folder around it can put another one in its place; not so in one like /tmp."""
+    status = outer.stat()
+    shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX
+    if status.st_uid not in (os.geteuid(), 0):
+        raise CacheRefused(
+            f"the cache folder {outer} belongs to user {status.st_uid}, who could put code there that "
+            f"would run as user {os.geteuid()}: set LAUNCHBOUND_CACHE_FOLDER to a folder of your own"
+        )
+    if shared:
+        raise CacheRefused(
+            f"other users may write to the cache folder {outer}, whose compiled code is loaded: "
+            f"`chmod go-w {outer}`, or set LAUNCHBOUND_CACHE_FOLDER to a private folder"
+        )
+
+
+def _refuse_unless_private(folder: Path) -> None:
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode):
+        raise CacheRefused(f"{folder} is a link or a file, where compiled code is to lie: remove it")
+    if status.st_uid != os.geteuid():
+        raise CacheRefused(
+            f"{folder} holds compiled code of user {status.st_uid}, which would run as user {os.geteuid()}: "
+            "remove it, or set LAUNCHBOUND_CACHE_FOLDER to a folder of your own"
+        )
+    if stat.S_IMODE(status.st_mode) & 0o077:
+        raise CacheRefused(
+            f"other users may enter {folder}, whose compiled code is loaded: remove it, and all is compiled "
+            f"again, or `chmod 700 {folder}` where nobody else has written to it"
+        )
+
+
+def _key() -> str:
+    parts = [str(torch.__version__), sys.version, *_cpu_kind()]
+    return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:12]
+
+
+def _cpu_kind() -> Iterator[str]:
+    """What /proc/cpuinfo says of the first processor; nothing where it says nothing."""
+    with open("/proc/cpuinfo") as lines:
+        for line in lines:
+            if not line.strip():
+                return
+            if line.startswith(_CPU_KIND):
+                yield line.strip()

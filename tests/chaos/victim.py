@@ -1,0 +1,130 @@
+"""A service of its own to be broken: started on loopback with two plain modes, watched, and ended by pid."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+from tests.support.processes import gone
+from tests.support.serving import until
+
+SERVING_LINE = "launchbound: serving on "
+BODY = {"prompts": ["def mean(values):"], "max_new_tokens": 8}
+PATIENCE_SECONDS = 120.0
+STAGES = ("importing torch", "loading the model", "warming up", "serving")
+"""What an engine announces, in this order."""
+
+
+class Victim:
+    """One running service."""
+
+    def __init__(self, process: subprocess.Popen[str], url: str) -> None:
+        self.process, self.url = process, url
+        self.http = httpx.Client(base_url=url, timeout=PATIENCE_SECONDS, trust_env=False)
+
+    def live(self) -> dict[str, Any]:
+        """What /health/live says, whatever its status; empty where nobody answers."""
+        try:
+            body: dict[str, Any] = self.http.get("/health/live").json()
+        except httpx.TransportError:
+            return {}
+        return body
+
+    def at(self, stage: str) -> int:
+        """Wait until the engine announces `stage`; returns its pid.
+
+        One that is already past it is killed, so that the next one comes by.
+        """
+        until(lambda: self.stage() is not None, "the engine's first word", PATIENCE_SECONDS)
+        if STAGES.index(self.stage() or stage) > STAGES.index(stage):
+            os.kill(self.engine(), signal.SIGKILL)
+        until(lambda: self.stage() == stage, f"the engine to be {stage}", PATIENCE_SECONDS)
+        return self.engine()
+
+    def stage(self) -> str | None:
+        """Which of STAGES the engine is at; None where it has not said so."""
+        doing = str(self.live().get("engine_doing"))
+        return next((stage for stage in STAGES if doing.startswith(stage)), None)
+
+    def engine(self) -> int:
+        """The pid of the engine."""
+        return until(lambda: self._child("service.engine.process"), "the engine", PATIENCE_SECONDS)
+
+    def anatomy(self) -> int:
+        """The pid of the anatomy process."""
+        return until(lambda: self._child("service.anatomy.process"), "the anatomy process", PATIENCE_SECONDS)
+
+    def _child(self, module: str) -> int | None:
+        with suppress(psutil.NoSuchProcess):
+            for child in psutil.Process(self.process.pid).children():
+                # Before it becomes the module, it is the program that owns it, with the same arguments.
+                if module in child.cmdline() and "parent_death.py" not in " ".join(child.cmdline()):
+                    return child.pid
+        return None
+
+    def ready(self) -> bool:
+        """Whether all modes serve."""
+        with suppress(httpx.TransportError):
+            return self.http.get("/health/ready").status_code == 200
+        return False
+
+    def await_ready(self) -> None:
+        """Until all modes serve."""
+        until(self.ready, "all modes ready", PATIENCE_SECONDS)
+
+    def generate(self, **body: object) -> httpx.Response:
+        """POST a generation in eager mode."""
+        return self.http.post("/v1/modes/eager/generate", json={**BODY, **body})
+
+
+@contextmanager
+def victim(folder: Path) -> Iterator[Victim]:
+    """A service with its cache in `folder`; it and its descendants are gone at the end."""
+    with (folder / "service.log").open("ab") as log:
+        process = start(folder, log)
+        started: list[psutil.Process] = []
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line.startswith(SERVING_LINE), f"the service did not start: {line!r}"
+            running = Victim(process, line.removeprefix(SERVING_LINE).strip())
+            with running.http:
+                yield running
+                with suppress(psutil.NoSuchProcess):
+                    started = psutil.Process(process.pid).children(recursive=True)
+        finally:
+            end(process, [child.pid for child in started])
+
+
+def start(folder: Path, log: Any = subprocess.PIPE) -> subprocess.Popen[str]:
+    """Start `launchbound serve` on a free port."""
+    options = ["--port=0", "--modes=eager,inference_mode", "--batch-sizes=1", "--device=cpu"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "launchbound", "serve", *options],
+        stdout=subprocess.PIPE,
+        stderr=log,
+        text=True,
+        env={**os.environ, "LAUNCHBOUND_CACHE_FOLDER": str(folder / "cache")},
+        start_new_session=True,
+    )
+
+
+def end(process: subprocess.Popen[str], children: list[int]) -> None:
+    """Kill what is left of a service, each by its pid."""
+    process.kill()
+    process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
+    for pid in children:
+        if not gone(pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
