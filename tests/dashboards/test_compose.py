@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 import tomllib
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,6 +19,7 @@ import yaml
 from loadtests.run.exporter import PORT
 from service.front.settings import PREFIX, Settings
 from service.protocol.modes import default_modes
+from tests.support.serving import running
 
 ROOT = Path(__file__).parents[2]
 TOOLS = Path(sys.executable).parent
@@ -109,8 +113,37 @@ def test_a_health_condition_refers_to_a_service_with_a_health_check() -> None:
         )
 
 
+class Unwell(BaseHTTPRequestHandler):
+    """Answers 503 to everything."""
+
+    def do_GET(self) -> None:
+        self.send_response(503)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+def healthy(port: int) -> bool:
+    """What the image's health check says of a service at `port`."""
+    line = next(line for line in DOCKERFILE.splitlines() if "/health/live" in line)
+    command = json.loads(line.strip().removeprefix("CMD "))
+    call = [part.replace("/8000", f"/{port}") for part in command]
+    return subprocess.run(call, capture_output=True, check=False, timeout=20).returncode == 0
+
+
 def test_the_image_is_healthy_when_alive_not_when_ready() -> None:
-    assert re.search(r"HEALTHCHECK[^\n]*\\\n.*/health/live", DOCKERFILE)
+    with running(states={"compiled": "warming"}) as front:
+        assert front.http.get("/health/ready").status_code == 503
+        port = urlsplit(front.url).port
+        assert port is not None
+        assert healthy(port)
+    assert not healthy(port)
+    with HTTPServer(("127.0.0.1", 0), Unwell) as server:
+        thread = Thread(target=server.handle_request)
+        thread.start()
+        assert not healthy(server.server_port)
+        thread.join()
 
 
 def test_every_mounted_file_exists_and_is_read_only() -> None:
