@@ -9,7 +9,7 @@ import re
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 
 from fastapi import APIRouter, Depends, FastAPI
 
@@ -39,6 +39,7 @@ from service.front.api.openapi import ACCESS_ERRORS, OF_ANY_REQUEST
 from service.front.api.origins import Origins, exposure
 from service.front.api.state import AppState
 from service.front.build import build_commit, build_version
+from service.front.core_claims import CoreClaims
 from service.front.engine_client import EngineClient
 from service.front.http_server import server_config
 from service.front.loop_lag import LoopLag
@@ -48,7 +49,7 @@ from service.front.server import Server
 from service.front.settings import Settings
 from service.front.study_runner import StudyLimits, StudyRunner
 from service.front.supervisor import ENGINE_COMMAND, Supervisor
-from service.protocol.placement import front_cpus, share_cpus
+from service.protocol.placement import engine_cpus, front_cpus, share_cpus
 
 log = logging.getLogger("launchbound")
 
@@ -131,7 +132,8 @@ def serve(settings: Settings) -> int:
         listener = _listen(settings.host, settings.port)
     except OSError as error:
         return _bad_input(f"cannot listen on {settings.host}:{settings.port}: {error}; choose another --port")
-    os.sched_setaffinity(0, share_cpus(settings.cores))
+    cores = share_cpus(settings.cores)
+    os.sched_setaffinity(0, cores)
     refusals: list[str] = []
 
     def refused(reason: str) -> None:
@@ -140,10 +142,11 @@ def serve(settings: Settings) -> int:
 
     app = create_app(settings, refused=refused)  # before the front is pinned: its children may use all cores
     os.sched_setaffinity(0, front_cpus(settings.front_cpus, settings.engine_cpus))
-    if (warning := exposure(settings)) is not None:
-        log.warning(warning)
     server = Server(server_config(app, settings), app.state.launchbound, listener)
-    server.run(sockets=[listener])
+    with closing(CoreClaims(engine_cpus(settings.engine_cpus, cores))) as claims:
+        for warning in filter(None, (exposure(settings), claims.warning)):
+            log.warning(warning)
+        server.run(sockets=[listener])
     return _bad_input(f"{refusals[0]}; see its message above") if refusals else 0
 
 

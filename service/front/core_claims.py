@@ -1,0 +1,47 @@
+"""Says where the engines of two services share cores: each would disturb what the other measures.
+
+A core is claimed by a name in Linux's abstract socket space, which goes with the process that holds it.
+Services in containers do not see each other's.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Iterable
+
+
+class CoreClaims:
+    """The cores of one service's engine, claimed for as long as this object is open."""
+
+    def __init__(self, cores: Iterable[int]) -> None:
+        self._held: list[socket.socket] = []
+        self.shared: list[int] = []
+        """Those that another service's engine has."""
+        for core in cores:
+            claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            try:
+                claim.bind(f"\0launchbound-engine-core-{core}")
+            except OSError as error:
+                claim.close()
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                self.shared.append(core)
+            else:
+                self._held.append(claim)
+
+    @property
+    def warning(self) -> str | None:
+        """What to say where cores are shared; None where they are not."""
+        if not self.shared:
+            return None
+        cores = ", ".join(map(str, self.shared))
+        return (
+            f"the engine of another service runs on core {cores} too, and each slows the other down: give "
+            "this one other cores by LAUNCHBOUND_ENGINE_CPUS, or half of them by LAUNCHBOUND_CORES=lower"
+        )
+
+    def close(self) -> None:
+        """Give the cores back."""
+        for claim in self._held:
+            claim.close()
