@@ -11,12 +11,12 @@ from msgspec import Meta
 
 from loadtests.plan.arrivals import Arrivals
 from loadtests.plan.cells import Cell, PlanError, ShareOf, ladder_cells
-from loadtests.plan.checks import LOAD_MOST
+from loadtests.plan.checks import LOAD_MOST, RATE_MOST
 from loadtests.plan.prompts import PromptSet
 
 Count = Annotated[int, Meta(ge=1)]
 Load = Annotated[float, Meta(gt=0, le=LOAD_MOST)]
-Rate = Annotated[float, Meta(gt=0)]
+Rate = Annotated[float, Meta(gt=0, le=RATE_MOST)]
 Place = Literal["all", "smallest", "middle"]
 """Batch sizes by their place among those of the plan; `middle` is the upper one of an even number."""
 

@@ -8,6 +8,10 @@ LOAD_MOST = 3.0
 """Then the queue grows by two in the time that one is answered: more shows nothing else."""
 
 
+RATE_MOST = 1e6
+"""Requests per second. Infinity, which TOML knows, could not be kept."""
+
+
 def check(plan: Plan) -> Plan:
     """The plan itself. Raises PlanError where its results could not be compared."""
     if not plan.cells or plan.rounds < 1:
@@ -22,6 +26,12 @@ def check(plan: Plan) -> Plan:
     for cell in plan.cells:
         if min(cell.batch_size, cell.new_tokens, cell.concurrency, cell.requests) < 1:
             raise PlanError(f"cell '{cell.name}': batch, tokens, concurrency and requests must be at least 1")
+        # The first of a visit wait for fewer: with this many, the median is one that waits for all.
+        if not cell.open_loop and cell.requests < (least := 2 * cell.concurrency - 1):
+            raise PlanError(
+                f"cell '{cell.name}': {cell.requests} requests per visit are over before {cell.concurrency} "
+                f"are in flight for long: send at least {least}"
+            )
         if fault := _open_loop_fault(plan, cell):
             raise PlanError(f"cell '{cell.name}': {fault}")
     return plan
@@ -33,8 +43,8 @@ def _open_loop_fault(plan: Plan, cell: Cell) -> str | None:
         return "it has a load and a rate of its own: leave one out"
     if cell.load is not None and not 0 < cell.load <= LOAD_MOST:
         return f"load is a share of what the mode can do, above 0 and at most {LOAD_MOST:g}"
-    if cell.rate is not None and cell.rate <= 0:
-        return "rate is in requests per second, above 0"
+    if cell.rate is not None and not 0 < cell.rate <= RATE_MOST:
+        return f"rate is in requests per second, above 0 and at most {RATE_MOST:g}"
     if cell.share_of == "search" and (cell.load is None or plan.slo is None):
         return "a search is for the rate that meets an SLO, of which a load is a share: give both"
     if cell.open_loop and cell.new_tokens == 1 and plan.slo is not None and plan.slo.tpot_seconds is not None:

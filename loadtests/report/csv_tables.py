@@ -39,6 +39,7 @@ def summary_records(findings: Findings) -> Iterator[dict[str, Any]]:
             "new_tokens": cell.new_tokens,
             "concurrency": cell.concurrency,
             "load": cell.load,
+            "rate": cell.rate,
             "requests": summary.requests,
             "rounds": summary.latency.samples,
             **_spread("latency_seconds", summary.latency),

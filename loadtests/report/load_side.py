@@ -16,7 +16,7 @@ def load_side(results: Results) -> Iterator[tuple[str, str]]:
     processes = f"{workers} load processes and their master, all" if workers > 1 else "one process"
     yield "load generator", f"{processes} on {cores(client.cpus)}"
     share = "not known" if client.cpu_share is None else f"{client.cpu_share:.0%} of one core"
-    yield "CPU of the load generator", f"{share}, by its busiest process" if workers > 1 else share
+    yield "CPU of the load generator", f"{share}, of its busiest process or core" if workers > 1 else share
     yield "schedule delay", _schedule_delay(results)
 
 

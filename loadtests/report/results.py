@@ -27,7 +27,7 @@ def _phase_means() -> list[pl.Expr]:
     ]
 
 
-def _open_loop_seconds() -> pl.Expr:
+def _visit_seconds() -> pl.Expr:
     """From the first intended start to the last answer of a visit within a part, spread over its requests."""
     span = (pl.col("start") + pl.col("latency_seconds")).max() - pl.col("intended_start").min()
     return (span / pl.len()).over("cell", "round", "part")
@@ -70,15 +70,17 @@ class Results:
     def rounds(self) -> pl.DataFrame:
         """One row per cell and round: medians, throughput and means of parts, over successful requests.
 
-        `latency_seconds` is the median; from the intended start in an open loop. `tokens_per_second` is, in a
-        closed loop, concurrency × tokens / summed latency (Little's law); in an open loop tokens over the
-        time from the first intended start to the last answer, the gap before a resumed part left out.
+        `latency_seconds` is the median; from the intended start in an open loop. `tokens_per_second` is, with
+        one request at a time, tokens / summed latency; else tokens over the time from the first intended
+        start to the last answer, the gap before a resumed part left out: a visit begins with an empty queue,
+        so that Little's law over its requests would count more in flight than there were.
         """
-        good = self.measured.with_columns(_open_loop_seconds().alias("open_loop_seconds"))
+        good = self.measured.with_columns(_visit_seconds().alias("visit_seconds"))
         tokens = pl.col("completion_tokens").sum()
-        closed = pl.col("concurrency").first() * tokens / pl.col("latency_seconds").sum()
-        opened = tokens / pl.col("open_loop_seconds").sum()
+        alone = tokens / pl.col("latency_seconds").sum()
+        overlapping = tokens / pl.col("visit_seconds").sum()
         in_open_loop = pl.col("cell").first().cast(pl.String).is_in(self.open_loop_names)
+        overlap = in_open_loop | (pl.col("concurrency").first() > 1)
         return (
             good.group_by("cell", "round", maintain_order=True)
             .agg(
@@ -91,10 +93,11 @@ class Results:
                     "new_tokens",
                     "concurrency",
                     "load",
+                    "rate",
                 ).first(),
                 pl.len().alias("requests"),
                 _LATENCY.median().alias("latency_seconds"),
-                pl.when(in_open_loop).then(opened).otherwise(closed).alias("tokens_per_second"),
+                pl.when(overlap).then(overlapping).otherwise(alone).alias("tokens_per_second"),
                 *[pl.col(f"{part}_seconds").mean().alias(f"{part}_seconds_mean") for part in PARTS],
                 pl.col("total_seconds").mean().alias("total_seconds_mean"),
                 (pl.col("latency_seconds") - pl.col("total_seconds")).mean().alias("outside_seconds_mean"),

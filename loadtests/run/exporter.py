@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 from prometheus_client import (
     CollectorRegistry,
@@ -17,6 +18,10 @@ from prometheus_client import (
 PORT = 9646
 BUCKETS = tuple(0.0005 * 2**power for power in range(18))
 """Seconds, 0.5 ms to 65 s."""
+
+
+Outcome = Literal["ok", "error", "rejected"]
+"""`rejected`: refused by the service's full queue in an open loop."""
 
 
 class Exporter:
@@ -42,9 +47,9 @@ class Exporter:
         )
         Info("launchbound_loadtest_run", "The run in progress.", registry=self.registry).info(dict(run))
 
-    def observe(self, mode: str, batch_size: int, latency_seconds: float, failed: bool) -> None:
+    def observe(self, mode: str, batch_size: int, latency_seconds: float, outcome: Outcome) -> None:
         """Count one request that ended."""
-        self._requests.labels(mode, str(batch_size), "error" if failed else "ok").inc()
+        self._requests.labels(mode, str(batch_size), outcome).inc()
         self._latency.labels(mode).observe(latency_seconds)
 
     def serve(self, port: int, host: str = "127.0.0.1") -> str:

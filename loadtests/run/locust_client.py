@@ -35,11 +35,12 @@ class LocustClient:
         else:
             self._users = WorkerPool(url, headers, users, workers)
         self._work = self._ended = self._users
+        self._asked = users
 
     @property
     def users(self) -> int:
-        """Running users."""
-        return self._users.users
+        """Running users; of several processes not more than were asked for, each of which has as many."""
+        return min(self._asked, self._users.users)
 
     @property
     def lead_seconds(self) -> float:

@@ -13,7 +13,7 @@ from typing import Any
 from locust.env import Environment
 from locust.runners import MasterRunner, WorkerRunner
 
-from loadtests.run.exporter import Exporter
+from loadtests.run.exporter import Exporter, Outcome
 
 REPORT = "launchbound_requests"
 """The key in a worker's report: [mode, batch size, latency in seconds, whether it failed] of each request."""
@@ -39,7 +39,7 @@ def count_requests(environment: Environment, exporter: Exporter) -> None:
 
 def _report(environment: Environment) -> None:
     """Add the requests that ended since the last report to each report of this worker."""
-    ended: list[tuple[str, int, float, bool]] = []
+    ended: list[tuple[str, int, float, Outcome]] = []
 
     def report(client_id: str, data: dict[str, Any]) -> None:
         data[REPORT] = list(ended)
@@ -55,19 +55,20 @@ def _take_reports(environment: Environment, exporter: Exporter) -> None:
     def take(client_id: str, data: Mapping[str, Any]) -> None:
         if REPORT not in data:
             logger.error("worker %s reports no requests: give it the same locust file", client_id)
-        for mode, batch, latency_seconds, failed in data.get(REPORT, []):
-            exporter.observe(mode, batch, latency_seconds, failed)
+        for mode, batch, latency_seconds, outcome in data.get(REPORT, []):
+            exporter.observe(mode, batch, latency_seconds, outcome)
 
     environment.events.worker_report.add_listener(take)  # type: ignore[no-untyped-call]
 
 
-def _each_request(environment: Environment, note: Callable[[str, int, float, bool], None]) -> None:
-    """Call `note` with mode, batch size, latency in seconds and failure of each request that ends here."""
+def _each_request(environment: Environment, note: Callable[[str, int, float, Outcome], None]) -> None:
+    """Call `note` with mode, batch size, latency in seconds and outcome of each request that ends here."""
 
     def ended(
         response_time: float, exception: Exception | None, context: Mapping[str, str], **_: object
     ) -> None:
         if "mode" in context:
-            note(context["mode"], int(context["batch"]), response_time / 1e3, exception is not None)
+            outcome: Outcome = "ok" if exception is None else "error"
+            note(context["mode"], int(context["batch"]), response_time / 1e3, outcome)
 
     environment.events.request.add_listener(ended)  # type: ignore[no-untyped-call]

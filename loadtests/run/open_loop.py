@@ -48,9 +48,15 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
     rate: float | None
 
     @property
+    def work(self) -> str:
+        """What was asked of the mode, as in the names of cells."""
+        name = f"{self.mode} b={self.batch_size} {self.prompt_set} n={self.new_tokens}"
+        return name + (" constant" if self.arrivals == "constant" else "")
+
+    @property
     def text(self) -> str:
         """What it found, as one line."""
-        what = f"{self.mode} b={self.batch_size} {self.prompt_set} n={self.new_tokens}"
+        what = self.work
         probes = f"{len(self.probes)} probes"
         if self.rate is None:
             lowest = min(probe.rate for probe in self.probes)

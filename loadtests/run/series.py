@@ -12,7 +12,7 @@ from loadtests.run.environment import git_state
 from loadtests.run.folder_lock import locked
 from loadtests.run.part import SweepResult, now
 from loadtests.run.resumption import CannotResume, refuse_other_start, service_environment
-from loadtests.run.rows import ROWS_FILE, read_rows
+from loadtests.run.rows import ROWS_FILE
 from loadtests.run.run_file import INTERRUPTED, PLAN_FILE, RUN_FILE
 from loadtests.run.series_file import (
     SERIES_FILE,
@@ -22,6 +22,7 @@ from loadtests.run.series_file import (
     write_series,
 )
 from loadtests.run.target import TargetError
+from loadtests.run.validation import check_rows
 
 Measure = Callable[[Dtype, Path, bool], SweepResult]
 """Sweeps in a precision into a folder; True: goes on with what is there. It ends the service it started."""
@@ -111,6 +112,10 @@ def _run_one(folder: Path, run: SeriesRun, measure: Measure) -> bool:
     folder.mkdir(exist_ok=True)
     try:
         result = measure(run.dtype, folder, (folder / RUN_FILE).exists())
+    except CannotResume as error:
+        # The others are measured all the same; with a failed request it can never become whole.
+        run.state, run.said = "failed" if _hopeless(folder) else "begun", str(error)
+        return False
     except TargetError as error:
         # With rows it may still become whole, by a service that starts the next time.
         run.state, run.said = "begun" if (folder / RUN_FILE).exists() else "failed", str(error)
@@ -120,6 +125,10 @@ def _run_one(folder: Path, run: SeriesRun, measure: Measure) -> bool:
     if result.run.complete:
         run.state = "complete"
         return False
-    hopeless = any(not row.ok for row in read_rows(folder))
-    run.state, run.said = "failed" if hopeless else "begun", result.run.stopped_because
+    run.state, run.said = "failed" if _hopeless(folder) else "begun", result.run.stopped_because
     return result.run.stopped_because == INTERRUPTED
+
+
+def _hopeless(folder: Path) -> bool:
+    """Whether a request failed, which is not sent again: the sweep can never be valid."""
+    return check_rows(folder).errors.failed > 0

@@ -12,7 +12,7 @@ from loadtests.plan.arrivals import due_times
 from loadtests.plan.cells import Cell
 from loadtests.plan.prompts import read_prompts
 from loadtests.run.assignment import Assignment, RequestEnded, VisitCut
-from loadtests.run.exporter import Exporter
+from loadtests.run.exporter import Exporter, Outcome
 from loadtests.run.growing_queue import GrowingQueue
 from loadtests.run.open_loop import CutVisit
 from loadtests.run.requests import LoadRequest, LoadResponse, body, row
@@ -139,8 +139,9 @@ class Visits:
             self._sequence += 1
             error = written["error"]
             latency = response.latency_seconds
-            self._exporter.observe(cell.mode, cell.batch_size, latency, failed=error is not None)
             full = response.status == REJECTED and request.intended is not None
+            outcome: Outcome = "rejected" if full else "error" if error else "ok"
+            self._exporter.observe(cell.mode, cell.batch_size, latency, outcome)
             self._emit(RequestEnded(request.stage, request.round, cell.name, latency, error, full))
             self._failures = self._failures + 1 if error and not full else 0
             if self._failures >= FAILURES_IN_A_ROW:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from loadtests.plan.cells import BASELINE
-from loadtests.run.rows import read_rows
+from loadtests.run.rows import each_row
 from loadtests.run.run_file import SweepRun
 from loadtests.side_by_side.entry import Entry
 
@@ -40,7 +40,7 @@ def _prompts_of(run: SweepRun) -> tuple[int, object]:
 
 
 def _texts(entry: Entry) -> Texts:
-    rows = read_rows(entry.findings.results.folder)
+    rows = each_row(entry.findings.results.folder)
     return {
         (row.cell, row.round, row.index): row.text_digest
         for row in rows

@@ -6,9 +6,13 @@ import torch
 from torch import Tensor
 
 from models.hf.adapter import HuggingFaceModel
+from models.served import Cache
 
 LENGTHS = (9, 4)
 """Tokens of the two rows; the last two of each are decoded one by one."""
+
+PIECE = 64
+"""Tokens of one step: all of a long window at once would take scores as large as their square."""
 
 BEYOND = 5
 """So many tokens more than a sliding window are stepped where the context is that long."""
@@ -40,8 +44,7 @@ def _compare(model: HuggingFaceModel, lengths: tuple[int, int], what: str) -> No
     dtype = next(model.parameters()).dtype
     cache = model.new_cache(rows, dtype)
     zeros = torch.zeros_like(ends)
-    chunk = text[:, : max(lengths) - 2]
-    stepped = [model(chunk, zeros, ends - 3, cache)[0]]
+    stepped = [_prefilled(model, text[:, : max(lengths) - 2], ends - 3, cache)]
     for place in (ends - 2, ends - 1):
         stepped.append(model(text.gather(1, place.unsqueeze(1)), place, zeros, cache)[0])
     found = torch.stack(stepped, dim=1).float()
@@ -52,7 +55,19 @@ def _compare(model: HuggingFaceModel, lengths: tuple[int, int], what: str) -> No
         raise ValueError(f"{what} differ from its own by {difference:.1%} of their norm")
 
 
+def _prefilled(model: HuggingFaceModel, text: Tensor, wanted: Tensor, cache: Cache) -> Tensor:
+    """The logits at the places `wanted` [rows], with `text` stepped in pieces, as in serving."""
+    logits = torch.zeros(len(wanted), model.config.vocabulary, device=text.device)
+    for begin in range(0, text.shape[1], PIECE):
+        piece = text[:, begin : begin + PIECE]
+        last = (wanted - begin).clamp(0, piece.shape[1] - 1)
+        found = model(piece, torch.full_like(wanted, begin), last, cache)[0].float()
+        inside = (wanted >= begin) & (wanted < begin + PIECE)
+        logits = torch.where(inside.unsqueeze(1), found, logits)
+    return logits
+
+
 def _own(model: HuggingFaceModel, tokens: Tensor) -> Tensor:
     """The last three logits [3, vocabulary] of `tokens` [length] in one call, without any cache."""
-    logits: Tensor = model.inner(input_ids=tokens.unsqueeze(0), use_cache=False).logits
-    return logits[0, -3:].float()
+    logits: Tensor = model.inner(input_ids=tokens.unsqueeze(0), use_cache=False, logits_to_keep=3).logits
+    return logits[0].float()

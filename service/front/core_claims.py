@@ -24,9 +24,9 @@ class CoreClaims:
                 claim.bind(f"\0launchbound-engine-core-{core}")
             except OSError as error:
                 claim.close()
-                if error.errno != errno.EADDRINUSE:
-                    raise
-                self.shared.append(core)
+                # Any other fault, as in a sandbox without such sockets: nothing is known.
+                if error.errno == errno.EADDRINUSE:
+                    self.shared.append(core)
             else:
                 self._held.append(claim)
 

@@ -17,6 +17,10 @@ _CPU_KIND = ("model name", "flags", "Features", "CPU part")
 """Lines of /proc/cpuinfo: code is compiled for the processor at hand, and may not run on another one."""
 
 
+OWN_NAME = "launchbound"
+"""Of the default folder, which is nobody's but ours to narrow."""
+
+
 class CacheRefused(ValueError):
     """A cache folder that cannot be used or trusted; the message has the remedy."""
 
@@ -62,6 +66,10 @@ def _refuse_writable_by_others(outer: Path) -> None:
             f"the cache folder {outer} belongs to user {status.st_uid}, who could put code there that "
             f"would run as user {os.geteuid()}: set LAUNCHBOUND_CACHE_FOLDER to a folder of your own"
         )
+    if shared and status.st_uid == os.geteuid() and outer.name == OWN_NAME:
+        # Made by a version that left the mode to the umask; what lies in it is looked at on its own.
+        outer.chmod(stat.S_IMODE(status.st_mode) & ~(stat.S_IWGRP | stat.S_IWOTH))
+        return
     if shared:
         raise CacheRefused(
             f"other users may write to the cache folder {outer}, whose compiled code is loaded: "

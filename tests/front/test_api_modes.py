@@ -82,10 +82,10 @@ def test_a_failed_mode_keeps_ready_at_503_with_its_reason(own_front: Front) -> N
 @pytest.mark.slow
 def test_an_engine_that_never_starts_makes_live_fail_with_the_reason() -> None:
     with running(exit=9) as front:
-        front.state.supervisor._first_retry_seconds = 0.01
+        front.state.supervisor.deaths.first_retry_seconds = 0.01
         until(lambda: front.http.get("/health/live").status_code == 503, "the failure")
         message = refused(front.http.get("/health/live"), 503)["message"]
-        assert "times in a row" in message
+        assert "the engine ended 5 times" in message
         assert "exit code 9" in message
 
 

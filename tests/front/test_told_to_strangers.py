@@ -35,7 +35,7 @@ def test_why_a_mode_failed_is_told_with_the_key_only(locked: Front) -> None:
 @pytest.mark.parametrize("path", ["/health/ready", "/health/live"])
 def test_why_the_engine_is_down_is_told_with_the_key_only(path: str) -> None:
     with running({"api_key": "secret"}, silent=True) as front:
-        front.state.client.down_reason = "PermissionError: /srv/private"
+        front.state.client.last_death = "PermissionError: /srv/private"
         assert "/srv/private" not in front.http.get(path).text
         assert "/srv/private" in front.http.get(path, headers=KEY).text
 

@@ -192,10 +192,23 @@ def test_rates_that_were_searched_for_are_listed_and_one_not_found_is_named() ->
     ]
     both = gate(name, run_of(*wanted, searches=found), [])
     assert both.passed
-    assert both.detail == "eager b=1 41.7/s in 7 probes, compiled b=1 41.7/s in 7 probes"
+    shown = [f"{mode} b=1 short n=32 41.7/s in 7 probes" for mode in ("eager", "compiled")]
+    assert both.detail == ", ".join(shown)
     one = gate(name, run_of(*wanted, searches=found[:1]), [])
     assert (one.passed, one.warning) == (False, True)
-    assert one.detail.endswith("not found: compiled b=1")
+    assert one.detail.endswith("not found: compiled b=1 short n=32 load=0.9 of search")
+
+
+def test_a_search_for_other_tokens_finds_nothing_for_these() -> None:
+    cells = [Cell(mode="eager", batch_size=1, new_tokens=n, load=0.9, share_of="search") for n in (16, 64)]
+    probes = [SearchProbe(rate=4.0, requests=60, met_share=0.5, cut=False)]
+    found = [
+        Search(mode="eager", batch_size=1, new_tokens=16, probes=probes, rate=20.0),
+        Search(mode="eager", batch_size=1, new_tokens=64, probes=probes, rate=None),
+    ]
+    judged = gate("rates found by search", run_of(*cells, searches=found), [])
+    assert not judged.passed
+    assert judged.detail.endswith("not found: eager b=1 short n=64 load=0.9 of search")
 
 
 def test_a_closed_loop_has_no_gate_of_arrivals() -> None:

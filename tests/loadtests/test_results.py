@@ -62,12 +62,29 @@ def test_kernel_times_learnt_from_a_profile_do_not_make_a_request_profiled(tmp_p
     assert results.rounds["requests"].sum() == results.run.plan.requests
 
 
-def test_throughput_in_a_closed_loop_is_concurrency_times_tokens_over_latency(tmp_path: Path) -> None:
-    cells = (Cell(mode="eager", batch_size=2, concurrency=3, requests=6),)
+def test_throughput_of_one_request_at_a_time_is_tokens_over_latency(tmp_path: Path) -> None:
+    cells = (Cell(mode="eager", batch_size=2, requests=6),)
     results = read_results(make_results(tmp_path, plan=Plan(preset="own", seed=1, rounds=8, cells=cells)))
     rows = [row for row in read_rows(tmp_path) if row.round == 1]
-    expected = 3 * sum(row.completion_tokens or 0 for row in rows) / sum(row.latency_seconds for row in rows)
+    expected = sum(row.completion_tokens or 0 for row in rows) / sum(row.latency_seconds for row in rows)
     assert results.medians(cells[0].name, "tokens_per_second")[1] == pytest.approx(expected)
+
+
+def test_more_requests_in_flight_do_not_raise_the_throughput_of_one_engine(tmp_path: Path) -> None:
+    """Each takes 0.04 s and waits for those before it; the first of a visit wait for fewer."""
+    cell = Cell(mode="eager", batch_size=1, concurrency=8, requests=16)
+    make_results(tmp_path, plan=Plan(preset="own", seed=1, rounds=8, cells=(cell,)))
+    path = tmp_path / "requests.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for number, row in enumerate(row for row in rows if row["stage"] == "measure"):
+        index = number % cell.requests
+        sent = index - min(index, cell.concurrency - 1)
+        row["start"] = row["intended_start"] = 1e9 + 100 * row["round"] + 0.04 * sent
+        row["latency_seconds"] = row["latency_from_intended_seconds"] = 0.04 * (index + 1 - sent)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    results = read_results(tmp_path)
+    assert results.medians(cell.name, "tokens_per_second")[1] == pytest.approx(32 / 0.04)
+    assert results.medians(cell.name)[1] == pytest.approx(8 * 0.04)
 
 
 def test_open_loop_latency_counts_from_the_intended_start(tmp_path: Path) -> None:

@@ -234,7 +234,7 @@ def test_one_that_is_stopped_before_it_measured_has_no_page(services: Services, 
 def test_a_run_that_can_never_be_valid_is_over_and_the_next_begins(
     services: Services, tmp_path: Path
 ) -> None:
-    services.scripts["float32"] = Script(fail_after=14)
+    services.scripts["float32"] = Script(fail_after=3)
     assert begin(tmp_path).exit_code == EXIT_FAILED
     assert states(tmp_path) == [("float32", "failed"), *((dtype, "complete") for dtype in DTYPES[1:])]
     assert "requests in a row failed" in str(read_series(tmp_path / "out").runs[0].said)

@@ -31,6 +31,7 @@ class SimulatedService:
 
     status: int = 200
     users: int = 64
+    lead_seconds: float = 0.0
     sent: list[LoadRequest] = field(default_factory=list)
 
     def closed(self, requests: Sequence[LoadRequest], concurrency: int) -> Ended:

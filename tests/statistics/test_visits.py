@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from math import inf
+from random import Random
+from statistics import mean
+
 import pytest
 
-from service.statistics.visits import served_share, settling
+from service.statistics.intervals import Interval
+from service.statistics.visits import rate_interval, served_share, settling
 
 
 @pytest.mark.parametrize(("requests", "left_out"), [(100, 25), (12, 3), (2, 1), (1, 0)])
@@ -33,3 +38,19 @@ def test_refused_requests_are_not_served() -> None:
 def test_without_a_request_before_and_after_there_is_no_rate(left_out: int) -> None:
     with pytest.raises(ValueError, match="cannot be left out"):
         served_share([0.0, 1.0], [1.0, 2.0], left_out)
+
+
+def test_a_rate_over_visits_is_not_raised_by_short_ones() -> None:
+    """Visits of a Poisson process: the mean of their own rates is n / (n - 1) of the true one."""
+    random = Random(5)
+    counts, seconds = [4] * 4000, [sum(random.expovariate(10.0) for _ in range(4)) for _ in range(4000)]
+    assert mean(c / s for c, s in zip(counts, seconds, strict=True)) == pytest.approx(13.3, rel=0.05)
+    found = rate_interval(counts, seconds)
+    assert found.low < 10.0 < found.high
+    assert found.value == pytest.approx(10.0, rel=0.03)
+
+
+def test_a_rate_of_one_visit_has_no_interval_and_of_no_time_is_refused() -> None:
+    assert rate_interval([3], [1.5]) == Interval(2.0, -inf, inf, 1)
+    with pytest.raises(ValueError, match="some seconds"):
+        rate_interval([0, 0], [0.0, 0.0])

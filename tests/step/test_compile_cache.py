@@ -93,3 +93,11 @@ def test_another_processor_has_a_folder_of_its_own(tmp_path: Path, monkeypatch: 
     here = compile_cache(str(tmp_path))
     monkeypatch.setattr(module, "_cpu_kind", lambda: iter(["model name : another", "flags : fewer"]))
     assert compile_cache(str(tmp_path)) != here
+
+
+def test_our_own_folder_that_was_left_to_the_umask_is_narrowed(tmp_path: Path) -> None:
+    ours = tmp_path / "launchbound"
+    ours.mkdir()
+    ours.chmod(0o775)
+    compile_cache(str(ours))
+    assert stat.S_IMODE(ours.stat().st_mode) == 0o755

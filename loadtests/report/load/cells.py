@@ -9,10 +9,10 @@ from loadtests.plan.cells import Cell
 from loadtests.report.load.objectives import SECONDS, Criterion, Kind
 from loadtests.report.load.visits import Visit
 from loadtests.report.load.witness import Witness, witness_of
-from service.statistics.intervals import Interval, mean_interval
+from service.statistics.intervals import Interval
 from service.statistics.knee import RatePoint, kept_up_point, met_point
 from service.statistics.quantiles import quantile_interval
-from service.statistics.visits import settling
+from service.statistics.visits import rate_interval, settling
 
 QUANTILES = (0.5, 0.9, 0.99)
 
@@ -48,20 +48,24 @@ class LoadCell:
 
     @cached_property
     def served_rate(self) -> Interval:
-        """Answers per second, mean over rounds."""
-        return mean_interval([visit.served_rate for visit in self.visits])
+        """Answers per second, over all visits."""
+        return self._rate_of([visit.served for visit in self.visits])
 
     @cached_property
     def goodput(self) -> Interval | None:
-        """Requests in time per second, mean over rounds, at least as uncertain as their share."""
-        rates = [visit.goodput for visit in self.visits if visit.goodput is not None]
-        if self.attainment is None or not rates:
+        """Requests in time per second, over all visits, at least as uncertain as their share."""
+        in_time = [visit.in_time for visit in self.visits if visit.in_time is not None]
+        if self.attainment is None or not in_time:
             return None
-        mean, served = mean_interval(rates), self.served_rate.value
-        low = min(mean.low, mean.value, self.attainment.low * served)
-        return Interval(
-            mean.value, max(0.0, low), max(mean.high, self.attainment.high * served), mean.samples
-        )
+        found, served = self._rate_of(in_time), self.served_rate.value
+        low = min(found.low, found.value, self.attainment.low * served)
+        high = max(found.high, self.attainment.high * served)
+        return Interval(found.value, max(0.0, low), high, found.samples)
+
+    def _rate_of(self, counts: list[int]) -> Interval:
+        """Per second of the visits' judged time; 0 where nothing was answered at all."""
+        seconds = [visit.served_seconds for visit in self.visits]
+        return rate_interval(counts, seconds) if sum(seconds) > 0 else Interval(0.0, 0.0, 0.0, len(counts))
 
     @cached_property
     def attainment(self) -> Interval | None:

@@ -12,7 +12,7 @@ from loadtests.plan.cells import Cell
 from loadtests.report.load.objectives import SECONDS, Criterion, Kind
 from loadtests.report.results import Results
 from service.statistics.queueing import replayed_waits
-from service.statistics.visits import KEEPING_UP_AFTER, served_share, settling
+from service.statistics.visits import KEEPING_UP_AFTER, answered, served_share, settling
 
 Values = np.ndarray[tuple[int], np.dtype[np.float64]]
 
@@ -21,7 +21,7 @@ Values = np.ndarray[tuple[int], np.dtype[np.float64]]
 class Visit:
     """One visit of an open-loop cell. Its first requests, which fill the queue, are counted and not judged.
 
-    `served_rate` are the answers per second and `goodput` those in time; `kept_up_share` is the rate of
+    `served` answers came in `served_seconds`, `in_time` of them in time; `kept_up_share` is the rate of
     answers over that of arrivals, in the second half; `met_share` is the share of requests in time, rejected
     ones being late. None: not known, or no objective. Latencies are of the judged answers. `queue_seconds`
     and `service_seconds` are of all answers in their order, `replayed_seconds` the waits that follow from
@@ -33,10 +33,11 @@ class Visit:
     answers: int
     rejected: int
     cut: bool
-    served_rate: float
+    served: int
+    served_seconds: float
+    in_time: int | None
     kept_up_share: float
     met_share: float | None
-    goodput: float | None
     latencies: dict[Kind, Values]
     queue_seconds: Values
     service_seconds: Values
@@ -70,9 +71,10 @@ def _visits(
     for (number,), own in rows.sort("intended_start").group_by("round", maintain_order=True):
         ends_cut = number in cut
         whole = sent.get(int(number), 0) >= cell.requests and own["part"].n_unique() == 1
-        last = own.filter(pl.col("part") == own["part"].max()) if ends_cut else own
-        if (whole or ends_cut) and last.height > 1:
-            yield _visit(int(number), last, ends_cut, criterion.limits(cell.new_tokens))
+        # Of one that was cut and whose last answers a resumed part sent again, that in which the queue grew.
+        grown = own.filter(pl.col("part") == pl.col("part").mode().min()) if ends_cut else own
+        if (whole or ends_cut) and grown.height > 1:
+            yield _visit(int(number), grown, ends_cut, criterion.limits(cell.new_tokens))
 
 
 def _sent(results: Results, cell: Cell) -> dict[int, int]:
@@ -84,10 +86,10 @@ def _sent(results: Results, cell: Cell) -> dict[int, int]:
 
 def _visit(number: int, rows: pl.DataFrame, cut: bool, limits: dict[Kind, float]) -> Visit:
     judged = rows[settling(rows.height) :]
-    answered = judged.filter(pl.col("ok"))
-    due, first = rows["intended_start"].to_list(), rows.height - judged.height
-    served_rate = _served_share(rows, first) * judged.height / (due[-1] - due[first - 1])
-    met = _met_share(judged, limits)
+    answers = judged.filter(pl.col("ok"))
+    due, ended = rows["intended_start"].to_list(), _ended(rows)
+    served, seconds = answered(due, ended, rows.height - judged.height)
+    in_time = _in_time(answers, limits)
     good = rows.filter(pl.col("ok")).sort("start")
     service = (good["total_seconds"] - good["queue_seconds"]).to_numpy()
     return Visit(
@@ -96,31 +98,27 @@ def _visit(number: int, rows: pl.DataFrame, cut: bool, limits: dict[Kind, float]
         answers=good.height,
         rejected=int(rows["rejected"].sum()),
         cut=cut,
-        served_rate=served_rate,
-        kept_up_share=_served_share(rows, settling(rows.height, KEEPING_UP_AFTER)),
-        met_share=met,
-        # The served rate counts answers, the share counts requests.
-        goodput=None if met is None else met * served_rate * judged.height / max(1, answered.height),
-        latencies={kind: answered[f"{kind}_judged"].drop_nulls().to_numpy() for kind in SECONDS},
+        served=served,
+        served_seconds=seconds,
+        in_time=in_time,
+        kept_up_share=served_share(due, ended, settling(rows.height, KEEPING_UP_AFTER)),
+        met_share=None if in_time is None else in_time / judged.height,
+        latencies={kind: answers[f"{kind}_judged"].drop_nulls().to_numpy() for kind in SECONDS},
         queue_seconds=good["queue_seconds"].to_numpy(),
         service_seconds=service,
         replayed_seconds=np.array(replayed_waits(good["start"].to_list(), service.tolist())),
     )
 
 
-def _served_share(rows: pl.DataFrame, left_out: int) -> float:
+def _ended(rows: pl.DataFrame) -> list[float | None]:
+    """When each request was answered; None where it was not."""
     ended = (rows["start"] + rows["latency_seconds"]).to_list()
-    answered = rows["ok"].to_list()
-    pairs = zip(ended, answered, strict=True)
-    return served_share(
-        rows["intended_start"].to_list(), [end if ok else None for end, ok in pairs], left_out
-    )
+    return [end if ok else None for end, ok in zip(ended, rows["ok"].to_list(), strict=True)]
 
 
-def _met_share(judged: pl.DataFrame, limits: dict[Kind, float]) -> float | None:
-    """The share of requests within all `limits`; None without any, or where a latency is unknown."""
-    answered = judged.filter(pl.col("ok"))
-    if not limits or any(answered[f"{kind}_judged"].null_count() for kind in limits):
+def _in_time(answers: pl.DataFrame, limits: dict[Kind, float]) -> int | None:
+    """How many are within all `limits`; None without any, or where a latency is unknown."""
+    if not limits or any(answers[f"{kind}_judged"].null_count() for kind in limits):
         return None
-    in_time = pl.all_horizontal(pl.col(f"{kind}_judged") <= limit for kind, limit in limits.items())
-    return answered.filter(in_time).height / judged.height
+    within = pl.all_horizontal(pl.col(f"{kind}_judged") <= limit for kind, limit in limits.items())
+    return answers.filter(within).height

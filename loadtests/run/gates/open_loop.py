@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 import numpy as np
 
 from loadtests.plan.cells import Cell
+from loadtests.plan.rate_search import searched
 from loadtests.run.gates.gate import Gate, some
 from loadtests.run.rows import RequestRow
 from loadtests.run.run_file import SweepRun
@@ -138,15 +139,12 @@ def cuts(run: SweepRun) -> Gate:
 def searches(run: SweepRun) -> Gate:
     """The rates that were searched for were found."""
     name = "rates found by search"
-    wanted = {(cell.mode, cell.batch_size) for cell in run.plan.cells if cell.share_of == "search"}
+    wanted = searched(run.plan)
     if not wanted:
         return Gate(name=name, passed=None, detail="no rate was searched for", warning=True)
-    found = {(one.mode, one.batch_size): one for one in run.searches if one.rate}
-    shown = [
-        f"{mode} b={batch} {one.rate:.3g}/s in {len(one.probes)} probes"
-        for (mode, batch), one in found.items()
-    ]
-    missing = [f"{mode} b={batch}" for mode, batch in sorted(wanted - found.keys())]
+    found = [one for one in run.searches if one.rate]
+    shown = [f"{one.work} {one.rate:.3g}/s in {len(one.probes)} probes" for one in found]
+    missing = [cell.name for cell in wanted if not any(one.of(cell) for one in found)]
     detail = ", ".join(shown)
     if missing:
         detail += f"{'; ' if shown else ''}not found: {some(missing)}"
