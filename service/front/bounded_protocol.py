@@ -17,6 +17,7 @@ from service.front.connection_limits import ConnectionLimits, raw_answer
 from service.front.errors import LaunchboundError, Rejection
 from service.front.joined_writes import JoinedWritesProtocol
 from service.front.refusals import HeadTooLarge, Malformed, TooManyConnections, TooSlow
+from service.front.unread_answer import UnreadAnswer
 
 MAX_HEAD_BYTES = 32_768
 MAX_HEADERS = 100
@@ -54,7 +55,7 @@ class BoundedProtocol(JoinedWritesProtocol):
         self._begun = False
         self._stage = self._timed_stage = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._unread: asyncio.TimerHandle | None = None
+        self._unread: UnreadAnswer = None  # type: ignore[assignment]
         self._head_bytes = self._pieces = self._discarded = 0
 
     # ------------------------------------------------------------ the transport's events
@@ -62,6 +63,7 @@ class BoundedProtocol(JoinedWritesProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for the first head, or refuse the connection."""
         super().connection_made(transport)
+        self._unread = UnreadAnswer(self.loop, self.transport, self._limits.unread_seconds)
         if len(self.connections) > self._limits.connections:
             most = self._limits.connections
             self._answer(TooManyConnections(f"{most} connections are open; try again", retry_after_seconds=1))
@@ -82,21 +84,20 @@ class BoundedProtocol(JoinedWritesProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing is waited for any more."""
-        for timer in (self._timer, self._unread):
-            if timer is not None:
-                timer.cancel()
+        self._unread.over()
+        if self._timer is not None:
+            self._timer.cancel()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """The client does not read: it has some time to begin again."""
+        """The client does not read as fast as is written: it has some time to take more."""
         super().pause_writing()
-        self._unread = self.loop.call_later(self._limits.unread_seconds, self.transport.abort)
+        self._unread.paused()
 
     def resume_writing(self) -> None:
         """The client reads."""
         super().resume_writing()
-        if self._unread is not None:
-            self._unread.cancel()
+        self._unread.over()
 
     # ------------------------------------------------------------ the parser's events
 
