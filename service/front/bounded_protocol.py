@@ -15,11 +15,11 @@ from uvicorn.server import ServerState
 
 from service.front.connection_limits import ConnectionLimits, raw_answer
 from service.front.errors import LaunchboundError, Rejection
+from service.front.head_size import HeadSize
 from service.front.joined_writes import JoinedWritesProtocol
 from service.front.refusals import HeadTooLarge, Malformed, TooManyConnections, TooSlow
 from service.front.unread_answer import UnreadAnswer
 
-MAX_HEAD_BYTES = 32_768
 MAX_HEADERS = 100
 MAX_PIECES = 8192
 """Pieces of one body: each costs a call, so a body in chunks of one byte would hold the event loop."""
@@ -56,7 +56,8 @@ class BoundedProtocol(JoinedWritesProtocol):
         self._stage = self._timed_stage = 0
         self._timer: asyncio.TimerHandle | None = None
         self._unread: UnreadAnswer = None  # type: ignore[assignment]
-        self._head_bytes = self._pieces = self._discarded = 0
+        self._head = HeadSize()
+        self._pieces = self._discarded = 0
 
     # ------------------------------------------------------------ the transport's events
 
@@ -72,13 +73,12 @@ class BoundedProtocol(JoinedWritesProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse `data`, and see to what is still to arrive."""
-        in_head = self._arriving == "head" and self._begun
+        head, parsed = self._head if self._begun else None, self._head.parsed
         super().data_received(data)
-        if in_head and self._arriving == "head":
-            # A field without end, of which the parser tells nothing until it is complete.
-            self._head_bytes += len(data)
-            if self._head_bytes > MAX_HEAD_BYTES:
-                self._answer(_head_too_large())
+        if head is self._head and self._arriving == "head" and head.parsed == parsed:
+            refusal = head.segment(len(data))
+            if refusal is not None:
+                self._answer(refusal)
         if self._stage != self._timed_stage:
             self._set_timer()
 
@@ -104,7 +104,8 @@ class BoundedProtocol(JoinedWritesProtocol):
     def on_message_begin(self) -> None:
         """The first byte of a request."""
         super().on_message_begin()
-        self._head_bytes = self._pieces = self._discarded = 0
+        self._head = HeadSize()
+        self._pieces = self._discarded = 0
         self._arriving, self._begun = "head", True
         self._stage += 1
         if len(self.pipeline) >= MAX_PIPELINED:
@@ -152,9 +153,9 @@ class BoundedProtocol(JoinedWritesProtocol):
     # ------------------------------------------------------------ limits
 
     def _count(self, size: int) -> None:
-        self._head_bytes += size
-        if self._head_bytes > MAX_HEAD_BYTES:
-            self._refuse(_head_too_large())
+        refusal = self._head.element(size)
+        if refusal is not None:
+            self._refuse(refusal)
 
     def _refuse(self, refusal: LaunchboundError) -> None:
         """Have the parser stop here, and `send_400_response` answer."""
@@ -192,7 +193,3 @@ class BoundedProtocol(JoinedWritesProtocol):
             self._refused(refusal.rejection)
         self.transport.write(raw_answer(refusal, self.server_state.default_headers))
         self.transport.close()
-
-
-def _head_too_large() -> HeadTooLarge:
-    return HeadTooLarge(f"request line and headers are over the limit of {MAX_HEAD_BYTES} bytes: send less")

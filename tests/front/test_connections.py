@@ -9,7 +9,8 @@ from contextlib import ExitStack
 import pytest
 
 from service.front.api import docs
-from service.front.bounded_protocol import MAX_HEAD_BYTES, MAX_HEADERS, MAX_PIECES, MAX_PIPELINED
+from service.front.bounded_protocol import MAX_HEADERS, MAX_PIECES, MAX_PIPELINED
+from service.front.head_size import MAX_HEAD_BYTES
 from service.front.large_bodies import LARGE_BYTES, PLACES
 from tests.support.raw_http import HEAD, connected, exchange, parsed, send, until_closed
 from tests.support.serving import Front, running, until
