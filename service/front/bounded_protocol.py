@@ -81,6 +81,11 @@ class BoundedProtocol(JoinedWritesProtocol):
                 self._answer(refusal)
         if self._stage != self._timed_stage:
             self._set_timer()
+        if self._arriving is None and self.cycle.response_complete and not self.timeout_keep_alive_task:
+            # The server stops it at any byte, also at an empty line or a body that was answered early.
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing is waited for any more."""

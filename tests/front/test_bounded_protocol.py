@@ -1,4 +1,4 @@
-"""One connection, without a socket: each byte of a head counts once."""
+"""One connection, without a socket: it always has a timer, and each byte of a head counts once."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from service.front.head_size import MAX_HEAD_BYTES
 
 LIMITS = ConnectionLimits(connections=8, head_seconds=10, body_seconds=20, unread_seconds=30)
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+POST = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\n"
 
 
 class Transport:
@@ -62,6 +63,44 @@ async def turns() -> None:
     """Let the app answer."""
     for _ in range(5):
         await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "later"),
+    [(GET, b"\r\n"), (GET, b"\r\n\r\n"), (POST, b"body"), (POST, b"body\r\n")],
+    ids=["empty line", "empty lines", "body after its answer", "body and an empty line"],
+)
+def test_what_is_sent_after_an_answer_leaves_the_connection_with_a_timer(
+    request_bytes: bytes, later: bytes
+) -> None:
+    async def run() -> None:
+        protocol, transport = connected()
+        protocol.data_received(request_bytes)
+        await turns()
+        assert transport.written.endswith(b"ok")
+        protocol.data_received(later)
+        timer = protocol.timeout_keep_alive_task
+        assert timer is not None
+        assert not timer.cancelled()
+        protocol.timeout_keep_alive_handler()
+        assert transport.ended == "closed"
+        protocol.connection_lost(None)
+
+    asyncio.run(run())
+
+
+def test_a_request_that_follows_an_answer_has_no_keep_alive_timer_until_it_is_answered() -> None:
+    async def run() -> None:
+        protocol, transport = connected()
+        for _ in range(2):
+            protocol.data_received(GET)
+            assert protocol.timeout_keep_alive_task is None
+            await turns()
+            assert protocol.timeout_keep_alive_task is not None
+        assert transport.written.count(b"ok") == 2
+        protocol.connection_lost(None)
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize("segment_bytes", [100, 1460, 9000, 65_536])
