@@ -42,6 +42,7 @@ from service.front.build import build_commit, build_version
 from service.front.core_claims import CoreClaims
 from service.front.engine_client import EngineClient
 from service.front.http_server import server_config
+from service.front.large_bodies import LargeBodies
 from service.front.loop_lag import LoopLag
 from service.front.metrics.recorder import Metrics
 from service.front.metrics.series import new_registry
@@ -164,7 +165,8 @@ def _assemble(
     studies = StudyRunner(
         client, AnatomyProcess(settings.engine_settings, anatomy_command), _limits(settings)
     )
-    return AppState(settings, client, supervisor, studies, recorder, ServedRequests())
+    large_bodies = LargeBodies(settings.max_queue)
+    return AppState(settings, client, supervisor, studies, recorder, ServedRequests(), large_bodies)
 
 
 def _limits(settings: Settings) -> StudyLimits:

@@ -15,10 +15,11 @@ from uvicorn.server import ServerState
 
 from service.front.connection_limits import ConnectionLimits, raw_answer
 from service.front.errors import LaunchboundError, Rejection
+from service.front.head_size import HeadSize
 from service.front.joined_writes import JoinedWritesProtocol
 from service.front.refusals import HeadTooLarge, Malformed, TooManyConnections, TooSlow
+from service.front.unread_answer import UnreadAnswer
 
-MAX_HEAD_BYTES = 32_768
 MAX_HEADERS = 100
 MAX_PIECES = 8192
 """Pieces of one body: each costs a call, so a body in chunks of one byte would hold the event loop."""
@@ -54,14 +55,16 @@ class BoundedProtocol(JoinedWritesProtocol):
         self._begun = False
         self._stage = self._timed_stage = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._unread: asyncio.TimerHandle | None = None
-        self._head_bytes = self._pieces = self._discarded = 0
+        self._unread: UnreadAnswer = None  # type: ignore[assignment]
+        self._head = HeadSize()
+        self._pieces = self._discarded = 0
 
     # ------------------------------------------------------------ the transport's events
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for the first head, or refuse the connection."""
         super().connection_made(transport)
+        self._unread = UnreadAnswer(self.loop, self.transport, self._limits.unread_seconds)
         if len(self.connections) > self._limits.connections:
             most = self._limits.connections
             self._answer(TooManyConnections(f"{most} connections are open; try again", retry_after_seconds=1))
@@ -70,40 +73,44 @@ class BoundedProtocol(JoinedWritesProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse `data`, and see to what is still to arrive."""
-        in_head = self._arriving == "head" and self._begun
+        head, parsed = self._head if self._begun else None, self._head.parsed
         super().data_received(data)
-        if in_head and self._arriving == "head":
-            # A field without end, of which the parser tells nothing until it is complete.
-            self._head_bytes += len(data)
-            if self._head_bytes > MAX_HEAD_BYTES:
-                self._answer(_head_too_large())
+        if head is self._head and self._arriving == "head" and head.parsed == parsed:
+            refusal = head.segment(len(data))
+            if refusal is not None:
+                self._answer(refusal)
         if self._stage != self._timed_stage:
             self._set_timer()
+        if self._arriving is None and self.cycle.response_complete and not self.timeout_keep_alive_task:
+            # The server stops it at any byte, also at an empty line or a body that was answered early.
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing is waited for any more."""
-        for timer in (self._timer, self._unread):
-            if timer is not None:
-                timer.cancel()
+        self._unread.over()
+        if self._timer is not None:
+            self._timer.cancel()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """The client does not read: it has some time to begin again."""
+        """The client does not read as fast as is written: it has some time to take more."""
         super().pause_writing()
-        self._unread = self.loop.call_later(self._limits.unread_seconds, self.transport.abort)
+        self._unread.paused()
 
     def resume_writing(self) -> None:
         """The client reads."""
         super().resume_writing()
-        if self._unread is not None:
-            self._unread.cancel()
+        self._unread.over()
 
     # ------------------------------------------------------------ the parser's events
 
     def on_message_begin(self) -> None:
         """The first byte of a request."""
         super().on_message_begin()
-        self._head_bytes = self._pieces = self._discarded = 0
+        self._head = HeadSize()
+        self._pieces = self._discarded = 0
         self._arriving, self._begun = "head", True
         self._stage += 1
         if len(self.pipeline) >= MAX_PIPELINED:
@@ -151,9 +158,9 @@ class BoundedProtocol(JoinedWritesProtocol):
     # ------------------------------------------------------------ limits
 
     def _count(self, size: int) -> None:
-        self._head_bytes += size
-        if self._head_bytes > MAX_HEAD_BYTES:
-            self._refuse(_head_too_large())
+        refusal = self._head.element(size)
+        if refusal is not None:
+            self._refuse(refusal)
 
     def _refuse(self, refusal: LaunchboundError) -> None:
         """Have the parser stop here, and `send_400_response` answer."""
@@ -191,7 +198,3 @@ class BoundedProtocol(JoinedWritesProtocol):
             self._refused(refusal.rejection)
         self.transport.write(raw_answer(refusal, self.server_state.default_headers))
         self.transport.close()
-
-
-def _head_too_large() -> HeadTooLarge:
-    return HeadTooLarge(f"request line and headers are over the limit of {MAX_HEAD_BYTES} bytes: send less")

@@ -10,22 +10,27 @@ from service.front.errors import QueueFull
 LARGE_BYTES = 65_536
 """A body up to this size fits in what the server reads ahead of a connection before the route begins."""
 
-PLACES = 16
+LEAST_PLACES = 16
+"""Also where the queue is shorter: who waits for its place in it sends meanwhile."""
 
 
 class LargeBodies:
-    """`PLACES` bodies are read at a time; together they hold at most as many times `max_body_bytes`."""
+    """As many bodies are read at a time as `max_queue` requests may be accepted, but some at least.
 
-    def __init__(self) -> None:
+    Together they hold at most `places` times `max_body_bytes`.
+    """
+
+    def __init__(self, max_queue: int) -> None:
+        self.places = max(LEAST_PLACES, max_queue)
         self._reading = 0
 
     @contextmanager
     def place(self) -> Iterator[None]:
         """Within: one of the places is taken. Raises QueueFull, before a byte is read, where none is left."""
-        if self._reading >= PLACES:
+        if self._reading >= self.places:
             raise QueueFull(
-                f"{PLACES} bodies of more than {LARGE_BYTES} bytes are being received; try again, or send"
-                " shorter prompts",
+                f"{self.places} bodies of more than {LARGE_BYTES} bytes are being received; try again, or"
+                " send shorter prompts",
                 retry_after_seconds=1,
             )
         self._reading += 1

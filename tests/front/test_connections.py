@@ -9,8 +9,9 @@ from contextlib import ExitStack
 import pytest
 
 from service.front.api import docs
-from service.front.bounded_protocol import MAX_HEAD_BYTES, MAX_HEADERS, MAX_PIECES, MAX_PIPELINED
-from service.front.large_bodies import LARGE_BYTES, PLACES
+from service.front.bounded_protocol import MAX_HEADERS, MAX_PIECES, MAX_PIPELINED
+from service.front.head_size import MAX_HEAD_BYTES
+from service.front.large_bodies import LARGE_BYTES, LEAST_PLACES, LargeBodies
 from tests.support.raw_http import HEAD, connected, exchange, parsed, send, until_closed
 from tests.support.serving import Front, running, until
 
@@ -118,12 +119,18 @@ def test_a_full_queue_is_a_429_before_a_large_body_is_sent(hurried: Front) -> No
     assert int(answer.headers["retry-after"]) > 0
 
 
+@pytest.mark.parametrize(("max_queue", "places"), [(1, LEAST_PLACES), (64, 64), (500, 500)])
+def test_as_many_large_bodies_are_received_as_the_queue_takes(max_queue: int, places: int) -> None:
+    assert LargeBodies(max_queue).places == places
+
+
 def test_so_many_large_bodies_are_received_at_a_time_and_small_ones_still_are(front: Front) -> None:
+    places = front.state.settings.max_queue
     head = HEAD + b"Content-Length: %d\r\n\r\n{" % (LARGE_BYTES + 1)
     with ExitStack() as stack:
-        for _ in range(PLACES):
+        for _ in range(places):
             send(stack.enter_context(connected(front)), head)
-        until(lambda: front.state.large_bodies._reading == PLACES, "all places to be taken")
+        until(lambda: front.state.large_bodies._reading == places, "all places to be taken")
         with connected(front) as one_more:
             send(one_more, head)
             answer = parsed(one_more.recv(65_536))

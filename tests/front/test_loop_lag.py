@@ -8,6 +8,7 @@ import pytest
 
 from service.front import loop_lag
 from service.front.loop_lag import INTERVAL_SECONDS, LoopLag
+from service.statistics.disturbance import is_disturbed
 from tests.support.serving import Front, until
 
 
@@ -25,6 +26,11 @@ def test_the_lag_is_the_time_beyond_the_interval_and_never_negative(monkeypatch:
 
     asyncio.run(read_twice())
     assert lags == [pytest.approx(0.3), 0.0]
+
+
+def test_readings_on_the_engines_own_core_disturb_no_step_of_up_to_10_ms() -> None:
+    readings_per_second, steps_per_second = 1 / INTERVAL_SECONDS, 100
+    assert not is_disturbed(readings_per_second, steps_per_second)
 
 
 def test_a_running_front_exports_its_lag(front: Front) -> None:

@@ -28,8 +28,8 @@ class AppState:
     studies: StudyRunner
     metrics: Metrics
     statistics: ServedRequests
+    large_bodies: LargeBodies
     findings: Findings = field(default_factory=Findings)
-    large_bodies: LargeBodies = field(default_factory=LargeBodies)
     _unobserved: list[RequestTiming] = field(default_factory=list)
 
     def check_mode(self, mode: str) -> None:

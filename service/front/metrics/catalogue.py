@@ -153,7 +153,8 @@ CATALOGUE: tuple[MetricSpec, ...] = (
     _counter("profiled_requests_total", "mode", "always", "Requests run under the profiler."),
     _counter("instrumentation_seconds_total", "", "always", "Time the front spent observing these metrics."),
     MetricSpec("event_loop_lag_seconds", "histogram", (),
-        "How late the front came to a timer of 20 ms: for as long as one piece of work held all others.",
+        "How late the front came to a timer of 250 ms, because one piece of work held all others. What takes "
+        "longer than that is always seen, what is shorter as often as its share of the time.",
         "always", LAG_BUCKETS),
     _counter("engine_involuntary_switches_total", "", "always",
         "Times the engine was taken off its core in a request."),

@@ -1,0 +1,142 @@
+"""One connection, without a socket: it always has a timer, and each byte of a head counts once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import pytest
+import uvicorn
+from uvicorn.server import ServerState
+
+from service.front.bounded_protocol import BoundedProtocol
+from service.front.connection_limits import ConnectionLimits
+from service.front.head_size import MAX_HEAD_BYTES
+
+LIMITS = ConnectionLimits(connections=8, head_seconds=10, body_seconds=20, unread_seconds=30)
+GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+POST = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\n"
+
+
+class Transport:
+    """Takes what is written, and remembers its end."""
+
+    def __init__(self) -> None:
+        self.written = b""
+        self.ended = ""
+
+    def get_extra_info(self, _name: str) -> None:
+        return None
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def is_closing(self) -> bool:
+        return bool(self.ended)
+
+    def close(self) -> None:
+        self.ended = self.ended or "closed"
+
+    def abort(self) -> None:
+        self.ended = "aborted"
+
+
+async def answer_at_once(_scope: object, _receive: object, send: Callable[[Any], Awaitable[None]]) -> None:
+    """An app that reads no body."""
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
+def connected() -> tuple[BoundedProtocol, Transport]:
+    """A new connection; there is a running loop."""
+    config = uvicorn.Config(answer_at_once, log_config=None, lifespan="off", access_log=False)
+    config.load()
+    refused = cast(Callable[[object], None], lambda _: None)
+    protocol = BoundedProtocol(config, ServerState(), {}, limits=LIMITS, refused=refused)
+    transport = Transport()
+    protocol.connection_made(cast(asyncio.Transport, transport))
+    return protocol, transport
+
+
+async def turns() -> None:
+    """Let the app answer."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "later"),
+    [(GET, b"\r\n"), (GET, b"\r\n\r\n"), (POST, b"body"), (POST, b"body\r\n")],
+    ids=["empty line", "empty lines", "body after its answer", "body and an empty line"],
+)
+def test_what_is_sent_after_an_answer_leaves_the_connection_with_a_timer(
+    request_bytes: bytes, later: bytes
+) -> None:
+    async def run() -> None:
+        protocol, transport = connected()
+        protocol.data_received(request_bytes)
+        await turns()
+        assert transport.written.endswith(b"ok")
+        protocol.data_received(later)
+        timer = protocol.timeout_keep_alive_task
+        assert timer is not None
+        assert not timer.cancelled()
+        protocol.timeout_keep_alive_handler()
+        assert transport.ended == "closed"
+        protocol.connection_lost(None)
+
+    asyncio.run(run())
+
+
+def test_a_request_that_follows_an_answer_has_no_keep_alive_timer_until_it_is_answered() -> None:
+    async def run() -> None:
+        protocol, transport = connected()
+        for _ in range(2):
+            protocol.data_received(GET)
+            assert protocol.timeout_keep_alive_task is None
+            await turns()
+            assert protocol.timeout_keep_alive_task is not None
+        assert transport.written.count(b"ok") == 2
+        protocol.connection_lost(None)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("segment_bytes", [100, 1460, 9000, 65_536])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        b"X: " + b"x" * (MAX_HEAD_BYTES - 200) + b"\r\n",
+        (b"X-Part: " + b"x" * 490 + b"\r\n") * 64,
+    ],
+    ids=["one long field", "many fields"],
+)
+def test_a_head_within_the_limit_is_served_in_segments_of_any_size(fields: bytes, segment_bytes: int) -> None:
+    async def run() -> None:
+        head = GET[:-2] + fields + b"\r\n"
+        assert MAX_HEAD_BYTES * 0.95 < len(head) <= MAX_HEAD_BYTES
+        protocol, transport = connected()
+        for start in range(0, len(head), segment_bytes):
+            protocol.data_received(head[start : start + segment_bytes])
+        await turns()
+        assert transport.written.startswith(b"HTTP/1.1 200")
+        protocol.connection_lost(None)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("segment_bytes", [100, 1460, 9000])
+def test_a_field_without_end_is_refused_when_it_is_over_the_limit(segment_bytes: int) -> None:
+    async def run() -> None:
+        protocol, transport = connected()
+        protocol.data_received(GET[:-2] + b"X: ")
+        sent = 0
+        while not transport.ended:
+            assert sent <= MAX_HEAD_BYTES
+            protocol.data_received(b"x" * segment_bytes)
+            sent += segment_bytes
+        assert transport.written.startswith(b"HTTP/1.1 431")
+        protocol.connection_lost(None)
+
+    asyncio.run(run())
