@@ -34,7 +34,7 @@ def live(settings: EngineSettings, inbox: Inbox | LocalInbox) -> int:
         if settings.discard_compiled:
             discard(compile_cache(settings.cache_folder))
         prepare_process(settings.cache_folder)
-        engine = Engine(settings, inbox)
+        engine = Engine(settings, inbox, doubts_cache=True)
     except ValueError as error:
         return _refuse(error)
     try:

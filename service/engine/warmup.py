@@ -42,7 +42,7 @@ class Warmup:
         build: BuildStep,
         cold_starts: ColdStarts,
         stacks: StackShares,
-        doubt: CacheDoubt,
+        doubt: CacheDoubt | None,
     ) -> None:
         self._model = model
         self._buffers = buffers
@@ -185,7 +185,7 @@ class Warmup:
         before = read_compile_counts()
         resident = resident_bytes()
         capture = self._capture.serving(configured)
-        if self._compiles(configured):
+        if self._doubt is not None and self._compiles(configured):
             capture = self._doubt.watched(configured.mode.name, capture)
         seconds = yield from capture
         skips = before.increase().graph_skips

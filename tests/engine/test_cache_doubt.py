@@ -16,7 +16,7 @@ from service.engine.local_inbox import LocalInbox
 from service.front.supervisor import EXIT_CACHE_DISCARDED
 from service.step.compile_cache import compile_cache
 from service.step.process_state import prepare_process
-from tests.engine.serving import settings
+from tests.engine.serving import serve, settings
 
 
 def with_code(folder: Path) -> Path:
@@ -115,6 +115,20 @@ def test_a_twin_or_a_proof_that_fails_fails_its_mode_and_not_the_cache(
     assert life.live(settings(tmp_path, linears="aten", batch_sizes=[1]), inbox) == 0
     assert (inbox.modes["eager"].state, inbox.modes[BROKEN].state) == ("ready", "failed")
     assert list(code.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("restored_globals", "compiles")
+def test_an_engine_that_nobody_starts_again_fails_the_mode_and_leaves_cache_and_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in `launchbound parity`, the selftest and the sections of the GPU check."""
+    fail_capture(monkeypatch, "serving")
+    folder = with_code(compile_cache(str(tmp_path)))
+    inbox = serve(tmp_path, [], linears="aten", batch_sizes=[1])
+    assert (inbox.modes["eager"].state, inbox.modes[BROKEN].state) == ("ready", "failed")
+    assert list((folder / "ab").iterdir())
+    assert not list(folder.glob("*-failed.json"))
 
 
 @pytest.mark.slow
