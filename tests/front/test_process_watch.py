@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from service.engine.inbox import STEP_LIMIT_SECONDS
-from service.front import process_activity
+from service.front import anatomy_process, process_activity
 from service.front.process_activity import Activity, activity
 from service.front.process_watch import LOOK_SECONDS, STARTING, ProcessWatch
 from service.protocol.doing import SERVING, Doing
@@ -85,10 +85,13 @@ def test_waiting_for_a_disk_or_held_by_a_debugger_is_no_standing_still(
     assert activity(1) == Activity(cpu_ticks=0, at_work=at_work, stopped=state == "T")
 
 
-def test_one_that_may_wait_for_a_download_is_still_noticed_where_it_is_stopped() -> None:
-    waits = watch_of(lambda _: STILL, DOWNLOADING)
+@pytest.mark.parametrize(
+    "doing", [DOWNLOADING, anatomy_process.STARTING], ids=["the engine", "the anatomy process"]
+)
+def test_one_that_may_wait_for_a_download_is_still_noticed_where_it_is_stopped(doing: Doing) -> None:
+    waits = watch_of(lambda _: STILL, doing)
     assert not any(waits.hung(LOOK_SECONDS) for _ in range(600))
-    assert looks_until_hung(watch_of(lambda _: STOPPED, DOWNLOADING))[0] <= NOTICED_SECONDS
+    assert looks_until_hung(watch_of(lambda _: STOPPED, doing))[0] <= NOTICED_SECONDS
 
 
 def test_any_message_is_a_sign_of_life() -> None:
