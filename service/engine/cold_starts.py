@@ -13,7 +13,7 @@ FILE = "cold_starts.json"
 class ColdStarts:
     """Seconds by name of a callable, for one model, dtype and set of sizes (`key`), in the cache's folder.
 
-    The folder is emptied with the cache, and a record of an older cache is never read.
+    A record of an older torch or of another processor is never read: their folder is another one.
     """
 
     def __init__(self, folder: Path, key: str) -> None:

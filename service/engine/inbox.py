@@ -14,8 +14,11 @@ from service.protocol.messages import Calibrate, Cancel, Job, Pause, Paused, Res
 BEAT_NS = 1_000_000_000
 """How often the front hears of an engine that serves, at most."""
 
-STEP_LIMIT_SECONDS = 10.0
-"""Within this an engine that serves looks at its inbox again, unless its steps are known to take longer."""
+STEP_LIMIT_SECONDS = 60.0
+"""Within this an engine that serves looks at its inbox again, unless its steps are known to take longer.
+
+Far more than a step takes: one may page a swapped-out model in. One that does nothing is noticed by that.
+"""
 
 
 class Inbox:

@@ -12,7 +12,7 @@ from service.engine.loop import Engine
 from service.engine.parity_check import Unservable
 from service.protocol.doing import Doing
 from service.protocol.messages import EngineSettings
-from service.step.compile_cache import discard
+from service.step.compile_cache import compile_cache, discard
 from service.step.device_errors import is_device_lost
 from service.step.process_state import prepare_process
 
@@ -32,9 +32,9 @@ def live(settings: EngineSettings, inbox: Inbox | LocalInbox) -> int:
     inbox.announce(Doing(what="loading the model", limit_seconds=LOAD_SECONDS, may_wait=from_hub))
     try:
         if settings.discard_compiled:
-            discard(settings.cache_folder)
+            discard(compile_cache(settings.cache_folder))
         prepare_process(settings.cache_folder)
-        engine = Engine(settings, inbox)
+        engine = Engine(settings, inbox, doubts_cache=True)
     except ValueError as error:
         return _refuse(error)
     try:
@@ -43,7 +43,6 @@ def live(settings: EngineSettings, inbox: Inbox | LocalInbox) -> int:
         return _refuse(error)
     except CacheBroken as error:
         traceback.print_exception(error)
-        discard(settings.cache_folder)
         return EXIT_CACHE_DISCARDED
     except RuntimeError as error:
         if not is_device_lost(error):

@@ -37,11 +37,17 @@ MEMORY_SECONDS = 1.0
 
 
 class Engine:
-    """One engine life: its parts, and the loop that serves with them."""
+    """One engine life: its parts, and the loop that serves with them.
 
-    def __init__(self, settings: EngineSettings, inbox: Inbox | LocalInbox) -> None:
+    `doubts_cache`: a mode that fails on compiled code of an earlier start ends `run` by CacheBroken, for
+    another process to try again without it. Else it fails like any other.
+    """
+
+    def __init__(
+        self, settings: EngineSettings, inbox: Inbox | LocalInbox, doubts_cache: bool = False
+    ) -> None:
         self._inbox = inbox
-        self.parts = parts = build_parts(settings, inbox.send)
+        self.parts = parts = build_parts(settings, inbox.send, doubts_cache)
         meter = new_meter(parts.loaded.device, max(parts.buffers), settings.instrumentation)
         if settings.nvtx:
             meter = with_nvtx(meter, parts.loaded.device)

@@ -93,8 +93,12 @@ class EngineParts:
             return None
 
 
-def build_parts(settings: EngineSettings, announce: Callable[[ModeStatus], None]) -> EngineParts:
+def build_parts(
+    settings: EngineSettings, announce: Callable[[ModeStatus], None], doubts_cache: bool = False
+) -> EngineParts:
     """Load the model and allocate everything else around it.
+
+    `doubts_cache`: CacheBroken may end warm-up, and who runs it then starts another process.
 
     Raises ValueError, with the remedy, for a device, dtype, core, checkpoint, context or tokenizer that
     cannot work.
@@ -123,7 +127,7 @@ def build_parts(settings: EngineSettings, announce: Callable[[ModeStatus], None]
         build_one,
         ColdStarts(compiled, key),
         stacks,
-        CacheDoubt(compiled, key),
+        CacheDoubt(compiled, key) if doubts_cache else None,
     )
     return EngineParts(settings, loaded, tokenizer, buffers, calibration, warmup, no_twin)
 

@@ -10,7 +10,7 @@ import msgspec
 from torch._dynamo.exc import Unsupported
 
 from models.served import Served
-from service.engine.cache_doubt import CacheDoubt
+from service.engine.cache_doubt import CacheBroken, CacheDoubt
 from service.engine.capture import PHASES, BuildStep, Capture
 from service.engine.cold_starts import ColdStarts
 from service.engine.compiler import load_compiler, not_one_graph, read_compile_counts
@@ -24,7 +24,7 @@ from service.protocol.status import Attention, Floor, ModeStatus
 from service.step.attention import wrong_attention
 from service.step.buffers import Arguments, Buffers
 from service.step.calibration import Calibration
-from service.step.device_errors import free_memory, is_device_lost, is_out_of_memory
+from service.step.device_errors import free_memory, is_device_lost
 from service.step.process_state import resident_bytes
 
 
@@ -42,7 +42,7 @@ class Warmup:
         build: BuildStep,
         cold_starts: ColdStarts,
         stacks: StackShares,
-        doubt: CacheDoubt,
+        doubt: CacheDoubt | None,
     ) -> None:
         self._model = model
         self._buffers = buffers
@@ -164,11 +164,11 @@ class Warmup:
         except Unsupported as error:
             plain = [name for name, other in self.modes.items() if not self._compiles(other)]
             self._fail(configured, not_one_graph(error, plain))
+        except CacheBroken:
+            raise  # tried again by a new engine, as after the loss of the device
         except Exception as error:
             if is_device_lost(error):
                 raise  # for every mode: the front starts a new engine
-            if self._compiles(configured) and not is_out_of_memory(error):
-                self._doubt.failed(configured.mode.name)
             self._fail(configured, f"{type(error).__name__}: {error}"[:2000])
             free_memory(error)
 
@@ -184,8 +184,10 @@ class Warmup:
         """Capture every callable that serves a mode, then check its parity."""
         before = read_compile_counts()
         resident = resident_bytes()
-        seconds = yield from self._capture.serving(configured)
-        self._doubt.succeeded(configured.mode.name)
+        capture = self._capture.serving(configured)
+        if self._doubt is not None and self._compiles(configured):
+            capture = self._doubt.watched(configured.mode.name, capture)
+        seconds = yield from capture
         skips = before.increase().graph_skips
         missed = before.increase().cache_misses > 0
         began = perf_counter()

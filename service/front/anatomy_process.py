@@ -26,7 +26,9 @@ log = logging.getLogger("launchbound.anatomy")
 ANATOMY_COMMAND = module_command("service.anatomy.process")
 NAME = "the anatomy process"
 
-STARTING = Doing(what="starting", limit_seconds=3600.0)
+STARTING = Doing(what="starting", limit_seconds=3600.0, may_wait=True)
+"""It may load its model from a hub, which may not answer."""
+
 STUDYING = Doing(what="running a study", limit_seconds=math.inf)
 AT_REST = Doing(what="waiting for the next study", limit_seconds=math.inf, may_wait=True)
 """How long a study may take is for `StudyRunner`; here it is only to be seen at work."""

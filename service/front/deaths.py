@@ -9,6 +9,9 @@ from time import monotonic
 WINDOW_SECONDS = 900.0
 """Deaths this long ago no longer count, except those before anything was warm."""
 
+STAYED_SECONDS = 180.0
+"""An engine that has been warm for so long serves, however those before it ended."""
+
 SLOWEST_RETRY_SECONDS = 30.0
 DEATHS_UNTIL_UNHEALTHY = 5
 
@@ -22,7 +25,7 @@ class Deaths:
 
     def __init__(self, first_retry_seconds: float, now: Callable[[], float] = monotonic) -> None:
         self.first_retry_seconds = first_retry_seconds
-        self._now = now
+        self.now = now
         self._instants: deque[float] = deque(maxlen=1000)
         self._never_warm = 0
 
@@ -32,7 +35,7 @@ class Deaths:
         None after one that was warm and the first of late: nothing speaks for another failure, and its
         clients wait. Else twice as long after each, up to a limit.
         """
-        self._instants.append(self._now())
+        self._instants.append(self.now())
         self._never_warm = 0 if warm else self._never_warm + 1
         failures = max(self._recent() - warm, self._never_warm)
         if failures == 0:
@@ -40,17 +43,22 @@ class Deaths:
         doubled = self.first_retry_seconds * 2.0 ** min(failures - 1, 16)
         return min(SLOWEST_RETRY_SECONDS, doubled)
 
-    def unhealthy(self, warm: bool) -> str | None:
-        """In words that engines keep ending; None where they do not. `warm`: the present one is."""
+    def unhealthy(self, warm_since: float | None) -> str | None:
+        """In words that engines keep ending; None where they do not, or where the present one has stayed.
+
+        `warm_since`: when that became warm, by the same clock as `now`; None where it is not.
+        """
+        if warm_since is not None and self.now() - warm_since >= STAYED_SECONDS:
+            return None
         recent = self._recent()
         if recent >= DEATHS_UNTIL_UNHEALTHY:
             return f"the engine ended {recent} times within {WINDOW_SECONDS / 60:.0f} minutes"
-        if not warm and self._never_warm >= DEATHS_UNTIL_UNHEALTHY:
+        if warm_since is None and self._never_warm >= DEATHS_UNTIL_UNHEALTHY:
             return f"the engine ended {self._never_warm} times in a row before it was warm"
         return None
 
     def _recent(self) -> int:
-        begin = self._now() - WINDOW_SECONDS
+        begin = self.now() - WINDOW_SECONDS
         while self._instants and self._instants[0] < begin:
             self._instants.popleft()
         return len(self._instants)

@@ -60,11 +60,13 @@ class EngineClient:
     """Admits jobs, sends them to the current engine process, and routes each answer to its PendingRequest.
 
     `served`: some engine has had a mode ready. `last_death`: how the last one ended; None before the first.
+    `warm_since`: when the present engine became warm, by `time.monotonic`; None where it is not.
     """
 
     def __init__(self, modes: list[str], max_queue: int, hang_seconds: float, listener: Listener) -> None:
         self.configured = modes
         self.engine: EngineStatus | None = None
+        self.warm_since: float | None = None
         self.device = "unknown"
         self.modes: dict[str, ModeStatus] = {}
         self.last_death: str | None = None
@@ -254,13 +256,15 @@ class EngineClient:
                 self._watch.heard(message)
         else:
             self.engine = message
+            if message.warm and self.warm_since is None:
+                self.warm_since = monotonic()
             self.device = message.device
             self._listener.engine(message)
 
     def lost(self, reason: str, retry_after_seconds: int) -> None:
         """The engine process ended: its jobs fail, and no mode is ready until the next one reports it."""
         self.last_death, self.retry_after_seconds = reason, retry_after_seconds
-        self.engine = None
+        self.engine = self.warm_since = None
         self._send = None
         self.modes.clear()
         unfinished = list(self._unfinished.values())

@@ -75,7 +75,7 @@ class Supervisor:
     @property
     def unhealthy_reason(self) -> str | None:
         """Why an operator or orchestrator must act: engines keep ending. None while all is well."""
-        often = self.deaths.unhealthy(self._warm())
+        often = self.deaths.unhealthy(self._client.warm_since)
         return f"{often}; last: {self._client.last_death}" if often else None
 
     def start(self) -> None:

@@ -48,11 +48,16 @@ def compile_cache(cache_folder: str) -> Path:
     return folder
 
 
-def discard(cache_folder: str) -> None:
-    """Remove all code that was compiled here. Raises CacheRefused where the disk refuses that."""
-    folder = compile_cache(cache_folder)
+def compiled_code(folder: Path) -> list[Path]:
+    """What torch keeps in `folder`, all in folders of their own; the files beside them are our records."""
+    return [one for one in folder.iterdir() if one.is_dir()]
+
+
+def discard(folder: Path) -> None:
+    """Remove all code that was compiled here, and no record. Raises CacheRefused where the disk refuses."""
     try:
-        shutil.rmtree(folder)
+        for one in compiled_code(folder):
+            shutil.rmtree(one)
     except OSError as error:
         raise CacheRefused(f"{folder} cannot be removed ({error.strerror}): remove it") from error
 

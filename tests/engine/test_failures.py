@@ -71,7 +71,7 @@ def test_the_process_of_a_lost_device_ends_with_an_exit_code_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Failing:
-        def __init__(self, *_: object) -> None: ...
+        def __init__(self, *_: object, **__: object) -> None: ...
 
         def run(self) -> None:
             raise error

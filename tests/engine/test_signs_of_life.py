@@ -91,13 +91,13 @@ def test_a_model_with_slow_steps_has_as_long_for_one_and_no_model_less_than_the_
     sockets: SocketPair, clock: Callable[[float], None]
 ) -> None:
     limits = []
-    for seconds in (0.1, 60.0):
+    for seconds in (0.1, 90.0):
         sockets.inbox.expect_steps_of(seconds)
         sockets.inbox.take()
         clock(2.0)
         sockets.inbox.receive()
         limits += [doing.limit_seconds for doing in heard(sockets)]
-    assert limits == [inbox.STEP_LIMIT_SECONDS, 60.0]
+    assert limits == [inbox.STEP_LIMIT_SECONDS, 90.0]
 
 
 def test_a_running_job_is_heard_of_between_its_steps(

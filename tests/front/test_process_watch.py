@@ -6,11 +6,15 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
+from service.engine.inbox import STEP_LIMIT_SECONDS
+from service.front import anatomy_process, process_activity
 from service.front.process_activity import Activity, activity
 from service.front.process_watch import LOOK_SECONDS, STARTING, ProcessWatch
 from service.protocol.doing import SERVING, Doing
@@ -61,10 +65,33 @@ def test_one_that_waits_for_a_core_or_a_disk_does_not_stand_still() -> None:
     assert "over the 10 s" in looks_until_hung(watch)[1]
 
 
-def test_one_that_may_wait_for_a_download_is_still_noticed_where_it_is_stopped() -> None:
-    waits = watch_of(lambda _: STILL, DOWNLOADING)
+def test_a_step_that_pages_its_weights_in_is_given_more_time_than_one_that_stands_still() -> None:
+    serves = Doing(what=SERVING, limit_seconds=STEP_LIMIT_SECONDS)
+    paging = watch_of(lambda _: Activity(7, at_work=True, stopped=False), serves)
+    assert not any(paging.hung(LOOK_SECONDS) for _ in range(45))
+    for motionless in (STILL, STOPPED):
+        assert looks_until_hung(watch_of(lambda _, now=motionless: now, serves))[0] <= NOTICED_SECONDS
+
+
+@pytest.mark.parametrize(("state", "at_work"), [(state, state in "RDt") for state in "RDtST"])
+def test_waiting_for_a_disk_or_held_by_a_debugger_is_no_standing_still(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, at_work: bool
+) -> None:
+    for task in (f"self/task/{threading.get_native_id()}", "1/task/1"):
+        (tmp_path / task).mkdir(parents=True)
+        (tmp_path / task / "children").touch()
+    (tmp_path / "1/stat").write_text(f"1 (python) {state} {' '.join(['0'] * 40)}")
+    monkeypatch.setattr(process_activity, "PROC", tmp_path)
+    assert activity(1) == Activity(cpu_ticks=0, at_work=at_work, stopped=state == "T")
+
+
+@pytest.mark.parametrize(
+    "doing", [DOWNLOADING, anatomy_process.STARTING], ids=["the engine", "the anatomy process"]
+)
+def test_one_that_may_wait_for_a_download_is_still_noticed_where_it_is_stopped(doing: Doing) -> None:
+    waits = watch_of(lambda _: STILL, doing)
     assert not any(waits.hung(LOOK_SECONDS) for _ in range(600))
-    assert looks_until_hung(watch_of(lambda _: STOPPED, DOWNLOADING))[0] <= NOTICED_SECONDS
+    assert looks_until_hung(watch_of(lambda _: STOPPED, doing))[0] <= NOTICED_SECONDS
 
 
 def test_any_message_is_a_sign_of_life() -> None:

@@ -103,6 +103,19 @@ def test_engines_that_never_start_make_the_service_unhealthy_and_are_started_on(
             assert "exit code 3" in answer.json()["error"]["message"]
 
 
+def test_a_service_whose_engine_stays_is_healthy_although_others_ended_before_it(own_front: Front) -> None:
+    counted, client = own_front.state.supervisor.deaths, own_front.state.client
+    first = until(lambda: client.warm_since, "its engine to be warm")
+    for _ in range(deaths.DEATHS_UNTIL_UNHEALTHY):
+        counted.add(warm=True)
+    for passed, status in ((0.0, 503), (deaths.STAYED_SECONDS, 200)):
+        counted.now = lambda passed=passed: time.monotonic() + passed
+        for path in ("/health/live", "/health/ready"):
+            assert own_front.http.get(path).status_code == status
+    own_front.command("!die")
+    until(lambda: (client.warm_since or first) > first, "the next one to be warm, from then on")
+
+
 def test_an_engine_that_lost_its_device_is_replaced_and_the_reason_says_so() -> None:
     with running(exit=supervisor.EXIT_DEVICE_LOST) as front:
         until(lambda: "left its device unusable" in front.state.client.down_reason, "the reason")
