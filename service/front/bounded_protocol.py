@@ -73,10 +73,10 @@ class BoundedProtocol(JoinedWritesProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse `data`, and see to what is still to arrive."""
-        head, parsed = self._head if self._begun else None, self._head.parsed
+        head, before = self._head if self._begun else None, (self._head.parsed, self._pieces)
         super().data_received(data)
-        if head is self._head and self._arriving == "head" and head.parsed == parsed:
-            refusal = head.segment(len(data))
+        if head is self._head and self._arriving is not None and (head.parsed, self._pieces) == before:
+            refusal = head.segment(len(data), self._pieces)
             if refusal is not None:
                 self._answer(refusal)
         if self._stage != self._timed_stage:

@@ -140,3 +140,35 @@ def test_a_field_without_end_is_refused_when_it_is_over_the_limit(segment_bytes:
         protocol.connection_lost(None)
 
     asyncio.run(run())
+
+
+CHUNKED = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def test_a_field_without_end_behind_a_body_in_chunks_is_refused() -> None:
+    async def run() -> None:
+        protocol, transport = connected()
+        protocol.data_received(CHUNKED + b"0\r\nX: ")
+        await turns()
+        for _ in range(2 * MAX_HEAD_BYTES // 4096):
+            if transport.is_closing():
+                break
+            protocol.data_received(b"x" * 4096)
+        assert transport.is_closing()
+
+    asyncio.run(run())
+
+
+def test_a_long_body_in_chunks_whose_sizes_come_alone_is_no_head() -> None:
+    async def run() -> None:
+        protocol, transport = connected()
+        protocol.data_received(CHUNKED)
+        for _ in range(4096):
+            protocol.data_received(b"000000000004\r\n")
+            protocol.data_received(b"body\r\n")
+        protocol.data_received(b"0\r\n\r\n")
+        await turns()
+        assert transport.written.startswith(b"HTTP/1.1 200")
+        assert not transport.is_closing()
+
+    asyncio.run(run())
