@@ -137,7 +137,9 @@ class LoadGenerator:
             steal_share=steal_share(before, cpu_times()),
             canary_bytes_per_second=canary,
             seconds=perf_counter() - began,
-            client_cpu_seconds=_busiest(list(map(sub, self._cpu_seconds(), cpu_began))),
+            client_cpu_seconds=busiest(
+                list(map(sub, self._cpu_seconds(), cpu_began)), len(os.sched_getaffinity(0))
+            ),
         )
         emit(RoundEnded(machine))
 
@@ -159,9 +161,9 @@ class LoadGenerator:
             self._latencies.add_all(cell.name, number, self._finished.latencies(number, cell))
 
 
-def _busiest(cpu_seconds: Sequence[float]) -> float:
-    """CPU seconds of the busiest process or, where processes share cores, of the average core."""
-    return max(*cpu_seconds, sum(cpu_seconds) / len(os.sched_getaffinity(0)))
+def busiest(cpu_seconds: Sequence[float], cores: int) -> float:
+    """CPU seconds of the busiest process or, where processes share `cores`, of the average core."""
+    return max(*cpu_seconds, sum(cpu_seconds) / cores)
 
 
 def main() -> int:

@@ -175,18 +175,23 @@ def test_load_processes_keep_off_the_engines_cores_and_end_with_the_load_generat
         events.close()
 
 
-def test_the_busiest_process_is_the_cpu_of_a_round(tmp_path: Path) -> None:
+def test_the_busiest_process_or_a_core_they_share_is_the_cpu_of_a_round(tmp_path: Path) -> None:
     code = (
-        "from loadtests.run.load_generator import LoadGenerator\n"
+        "import os\n"
+        "from loadtests.run.load_generator import LoadGenerator, busiest\n"
         "from loadtests.run.assignment import Assignment\n"
         "from loadtests.plan.cells import Plan\n"
         "plan = Plan(preset='own', seed=1, rounds=1, cells=())\n"
         "assignment = Assignment(run='a', url='', folder='', plan=plan, prompt_file='')\n"
         "read = iter([[10.0, 1.0, 3.0], [10.5, 5.0, 4.0]])\n"
+        "os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])\n"
         "LoadGenerator(assignment, None, None, [], lambda: next(read))._measured_round(1, [])\n"
     )
+    code += "print(busiest([0.5, 4.0, 1.0], 2))\n"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout)["machine"]["client_cpu_seconds"] == 4.0
+    on_one_core, on_two = done.stdout.splitlines()
+    assert json.loads(on_one_core)["machine"]["client_cpu_seconds"] == 5.5
+    assert float(on_two) == 4.0
 
 
 def test_the_command_line_sets_the_number_and_a_resumed_sweep_may_have_another(

@@ -105,7 +105,7 @@ def drive(url: str, exporter: Exporter, rounds: int) -> int:
             for batch_size in BATCH_SIZES:
                 began = time.perf_counter()
                 assert generate(url, mode, batch_size) == 200
-                exporter.observe(mode, batch_size, time.perf_counter() - began, failed=False)
+                exporter.observe(mode, batch_size, time.perf_counter() - began, "ok")
             assert generate(url, mode, 1, profile=True) == 200
     assert generate(url, "no_such_mode", 1) == 404
     assert generate(url, "eager", 0) == 422
