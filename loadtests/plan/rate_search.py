@@ -36,6 +36,7 @@ class RateSearch:
         self._share = share
         self._probes = 0
         self._again: float | None = None
+        self._in_vain = False
         self.rate: float | None = None
         """The highest rate that was met; None: none was, not even the lower end."""
 
@@ -43,13 +44,17 @@ class RateSearch:
         """The rate to probe next; None: the search is over."""
         if self._probes == PROBES:
             return None
-        if self.rate is None and self._probes == PROBES - 1:
+        if self.rate is None and (self._in_vain or self._probes == PROBES - 1):
             return self._low
         return self._again or (self._low + self._high) / 2
 
     def add(self, rate: float, met_share: float, cut: bool) -> None:
         """Take in a probe at the `next_rate`: the share that met the SLO, and whether its visit was cut."""
         self._probes += 1
+        if self._in_vain and rate == self._low and (cut or met_share < self._share):
+            self._probes = PROBES  # a lower rate is not asked for
+        # Where no request was in time at all, the lowest rate comes next, and may save the others.
+        self._in_vain = met_share == 0
         again, self._again = self._again, None
         if not cut and met_share >= self._share:
             self.rate = self._low = rate

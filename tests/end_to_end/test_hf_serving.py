@@ -21,7 +21,7 @@ from service.protocol.modes import MODES, default_modes
 from service.protocol.status import EngineStatus
 from tests.support.hf_folders import write_model
 
-KINDS = ("llama", "gpt2", "qwen3", "gemma2")
+KINDS = ("llama", "gpt2", "qwen3")
 WITH_TWIN = "llama"
 CHUNK, NEW = 16, 8
 PROMPTS = [
@@ -135,6 +135,20 @@ def test_dispatch_is_there_with_a_twin_and_absent_without_one(served: Served) ->
         assert (timing.decode.dispatch_seconds is not None) == there
         assert (timing.decode.kernel_seconds is not None) == there
         assert (timing.dispatch_source in ("sampled", "calibrated")) == there
+
+
+@pytest.mark.parametrize("kind", ["gemma2", "mistral"])
+def test_tokens_beyond_a_sliding_window_equal_generate(tmp_path: Path, kind: str) -> None:
+    folder = write_model(tmp_path / "model", kind)
+    modes = ["eager", "compiled"] if kind == "gemma2" else PLAIN
+    jobs = [local_job(mode, mode, PROMPTS, NEW, ignore_eos=True) for mode in modes]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(HuggingFaceModel, "twin", twinless)
+        inbox = serve(folder, kind, jobs, modes, tmp_path).inbox
+    expected = [generated(folder, prompt, min_new_tokens=NEW) for prompt in PROMPTS]
+    for outcome in inbox.outcomes:
+        assert outcome.kind == "ok", outcome.problem
+        assert [output.token_ids for output in outcome.outputs] == expected
 
 
 def test_a_row_ends_where_generate_ends_it(tmp_path: Path) -> None:

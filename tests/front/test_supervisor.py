@@ -106,6 +106,7 @@ def test_engines_that_never_start_make_the_service_unhealthy_and_are_started_on(
 def test_a_service_whose_engine_stays_is_healthy_although_others_ended_before_it(own_front: Front) -> None:
     counted, client = own_front.state.supervisor.deaths, own_front.state.client
     first = until(lambda: client.warm_since, "its engine to be warm")
+    counted.first_retry_seconds = 0.01
     for _ in range(deaths.DEATHS_UNTIL_UNHEALTHY):
         counted.add(warm=True)
     for passed, status in ((0.0, 503), (deaths.STAYED_SECONDS, 200)):

@@ -73,6 +73,19 @@ def test_a_mode_that_misses_its_slo_everywhere_is_tried_at_the_lowest_rate_last(
     assert len(rates) == PROBES
 
 
+@pytest.mark.parametrize(("at_the_lowest", "probes"), [(0.0, 2), (1.0, PROBES)])
+def test_where_no_request_is_in_time_the_lowest_rate_is_asked_for_at_once(
+    at_the_lowest: float, probes: int
+) -> None:
+    search, rates = RateSearch(10.0, 0.95), list[float]()
+    while (rate := search.next_rate()) is not None:
+        rates.append(rate)
+        search.add(rate, at_the_lowest if rate == pytest.approx(1.0) else 0.0, cut=False)
+    assert rates[1] == pytest.approx(10 * LOWEST)
+    assert len(rates) == probes
+    assert (search.rate is None) == (at_the_lowest == 0.0)
+
+
 def test_a_mode_that_meets_it_at_the_lowest_rate_only_has_that_rate() -> None:
     assert probed(10.0, 1.0)[0] == pytest.approx(1.0)
 
