@@ -3,8 +3,9 @@ PYTHON ?= .venv/bin/python
 SYSTEM_PYTHON ?= python3
 READY := .venv/.ready
 PART ?= 1
-# Two workers are what two cores take; tests/conftest.py shares the files among them. No test depends on time.
-IN_PARALLEL := --numprocesses=2 --no-loadscope-reorder
+# Three workers for two cores: half of a worker's time goes to waiting for the processes that tests start. tests/conftest.py
+# shares the files among them. No test depends on time.
+IN_PARALLEL := --numprocesses=3 --no-loadscope-reorder
 QUICK := not (compiles or slow or end_to_end or stack or browser or gpu)
 
 .DEFAULT_GOAL := help
