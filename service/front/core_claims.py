@@ -16,6 +16,7 @@ class CoreClaims:
 
     def __init__(self, cores: Iterable[int]) -> None:
         self._held: list[socket.socket] = []
+        self._unknown: str | None = None
         self.shared: list[int] = []
         """Those that another service's engine has."""
         for core in cores:
@@ -24,17 +25,19 @@ class CoreClaims:
                 claim.bind(f"\0launchbound-engine-core-{core}")
             except OSError as error:
                 claim.close()
-                # Any other fault, as in a sandbox without such sockets: nothing is known.
                 if error.errno == errno.EADDRINUSE:
                     self.shared.append(core)
+                else:  # as in a sandbox without such sockets: no reason not to serve
+                    self._unknown = str(error)
             else:
                 self._held.append(claim)
 
     @property
     def warning(self) -> str | None:
-        """What to say where cores are shared; None where they are not."""
+        """What to say where cores are shared, or may be; None where they are not."""
         if not self.shared:
-            return None
+            what = "whether another service's engine runs on the same cores is not known"
+            return None if self._unknown is None else f"{what}: {self._unknown}"
         cores = ", ".join(map(str, self.shared))
         return (
             f"the engine of another service runs on core {cores} too, and each slows the other down: give "

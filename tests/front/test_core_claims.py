@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from service.front import core_claims
 from service.front.core_claims import CoreClaims
 
 CORES = [900, 901]
@@ -28,3 +31,17 @@ def test_a_core_is_free_again_when_its_service_has_ended() -> None:
     again = CoreClaims(CORES)
     assert again.shared == []
     again.close()
+
+
+def test_where_claims_cannot_be_made_the_service_says_so_and_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Forbidden:
+        def bind(self, _: str) -> None:
+            raise PermissionError(1, "not allowed here")
+
+        def close(self) -> None:
+            """Nothing is open."""
+
+    monkeypatch.setattr(core_claims.socket, "socket", lambda *_: Forbidden())
+    claims = CoreClaims(CORES)
+    assert claims.shared == []
+    assert "is not known: [Errno 1] not allowed here" in (claims.warning or "")
