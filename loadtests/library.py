@@ -8,12 +8,15 @@ import polars as pl
 
 from loadtests.compare.output import document
 from loadtests.compare.verdict import compare_builds
+from loadtests.plan.slo import parse_slo
 from loadtests.report.csv_tables import summary_records
+from loadtests.report.load.csv_files import knee_records, load_records
+from loadtests.report.load.findings import LoadFindings
 from loadtests.report.results import read_results
 from loadtests.report.verdict import Findings
 from loadtests.run.run_file import SweepRun, read_run
 
-__all__ = ["cells", "comparison", "requests", "rounds", "run"]
+__all__ = ["cells", "comparison", "knees", "load", "requests", "rounds", "run"]
 
 
 def run(folder: Path | str) -> SweepRun:
@@ -47,6 +50,23 @@ def cells(folder: Path | str) -> pl.DataFrame:
     return pl.DataFrame(records, infer_schema_length=None)
 
 
+def load(folder: Path | str, *, slo: str | None = None) -> pl.DataFrame:
+    """One row per open-loop cell: what was offered, served and in time, latencies and waits with intervals.
+
+    As `load.csv`. `slo`, such as `e2e=0.1,share=0.99` (seconds), takes the place of the plan's objectives.
+    Without open-loop cells it is empty. Raises as `requests`, and PlanError for what is no SLO.
+    """
+    return pl.DataFrame(list(load_records(_load_findings(folder, slo))), infer_schema_length=None)
+
+
+def knees(folder: Path | str, *, slo: str | None = None) -> pl.DataFrame:
+    """One row per mode and conditions: the highest arrival rate that counts as served, and its interval.
+
+    As `knees.csv`; the knee lies in [`knee_least`, `knee_most`], null: no bound. Otherwise as `load`.
+    """
+    return pl.DataFrame(list(knee_records(_load_findings(folder, slo))), infer_schema_length=None)
+
+
 def comparison(before: Path | str, after: Path | str, *, force: bool = False) -> pl.DataFrame:
     """One row per cell that both have, as `launchbound compare`: `ratio` is after / before, with its ends.
 
@@ -55,3 +75,7 @@ def comparison(before: Path | str, after: Path | str, *, force: bool = False) ->
     """
     found = document(compare_builds(before, after, force=force))["cells"]
     return pl.DataFrame(found, infer_schema_length=None).unnest("ratio").rename({"value": "ratio"})
+
+
+def _load_findings(folder: Path | str, slo: str | None) -> LoadFindings:
+    return LoadFindings(read_results(folder), None if slo is None else parse_slo(slo))

@@ -93,7 +93,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.statistics",
         "dashboards.theme",
     },
-    "loadtests.library": {"loadtests.compare", "loadtests.report", "loadtests.run"},
+    "loadtests.library": {"loadtests.compare", "loadtests.plan", "loadtests.report", "loadtests.run"},
     "loadtests.simulation": {"loadtests.plan", "loadtests.run", "service.statistics"},
     "loadtests.simulated_queue": set(),
     "loadtests.simulated_sweeps": {"loadtests.simulated_queue", "service.statistics"},

@@ -77,6 +77,11 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
         return name + found + (" constant" if self.arrivals == "constant" else "")
 
     @property
+    def work(self) -> tuple[int, PromptSet, int]:
+        """What one request asks for: batch size, prompt set, new tokens."""
+        return (self.batch_size, self.prompt_set, self.new_tokens)
+
+    @property
     def group(self) -> Group:
         """What it shares with the cells that it is compared with."""
         own = self.rate is not None or (self.arrivals, self.share_of) != ("poisson", "capacity")

@@ -34,7 +34,20 @@ def check(plan: Plan) -> Plan:
             )
         if fault := _open_loop_fault(plan, cell):
             raise PlanError(f"cell '{cell.name}': {fault}")
+    if fault := _relative_slo_fault(plan):
+        raise PlanError(fault)
     return plan
+
+
+def _relative_slo_fault(plan: Plan) -> str | None:
+    """Why a multiple of eager's latency cannot be a limit here, and the remedy; None: it can."""
+    if plan.slo is None or plan.slo.e2e_of_eager is None:
+        return None
+    works = {cell.work for cell in plan.cells if cell.open_loop}
+    if len(works) == 1:
+        return None
+    found = "there is no open-loop cell" if not works else f"there are open-loop cells of {len(works)} kinds"
+    return f"e2e_of_eager needs one latency of eager, and {found}: give the SLO's e2e in seconds"
 
 
 def _open_loop_fault(plan: Plan, cell: Cell) -> str | None:

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from loadtests.plan.cells import Cell
+from loadtests.plan.cells import BASELINE, Cell
 from loadtests.plan.rate_search import RateSearch, probe_of
 from loadtests.plan.slo import Slo
-from loadtests.run.assignment import Assignment, SearchEnded
+from loadtests.run.assignment import Assignment, SearchEnded, SloSettled
 from loadtests.run.open_loop import Search, SearchProbe
 from loadtests.run.rows import RequestRow
 from loadtests.run.slo_met import meets
@@ -27,9 +27,10 @@ class ArrivalRates:
         assignment: Assignment,
         visits: Visits,
         capacity: Callable[[Cell], float],
-        emit: Callable[[SearchEnded], None],
+        emit: Callable[[SearchEnded | SloSettled], None],
     ) -> None:
         self._plan = assignment.plan
+        self._slo = assignment.plan.slo
         self._visits = visits
         self._capacity = capacity
         self._emit = emit
@@ -41,12 +42,21 @@ class ArrivalRates:
 
         A cell is missing where the search found none: its mode misses the SLO even at the lowest rate.
         """
+        self._settle_slo()
         for cell in self._plan.cells:
             if cell.open_loop and cell.name not in self._known:
                 rate = self._rate(cell)
                 if rate is not None:
                     self._known[cell.name] = rate
         return self._known
+
+    def _settle_slo(self) -> None:
+        """Know the SLO in seconds, by eager's latency at the end of warm-up. Later parts know it."""
+        if self._slo is None or self._slo.is_settled:
+            return
+        eager = next(cell for cell in self._plan.cells if cell.open_loop and cell.mode == BASELINE)
+        self._slo = self._slo.settled(1.0 / self._capacity(eager))
+        self._emit(SloSettled(self._slo))
 
     def _rate(self, cell: Cell) -> float | None:
         if cell.load is None:
@@ -60,8 +70,8 @@ class ArrivalRates:
         """The rate of the search that `cell` belongs to, which is made where it was not yet."""
         search = next((search for search in self._searches if search.of(cell)), None)
         if search is None:
-            assert self._plan.slo is not None, "a plan with a search has an SLO"
-            search = self._search(cell, self._plan.slo)
+            assert self._slo is not None, "a plan with a search has an SLO"
+            search = self._search(cell, self._slo)
             self._searches.append(search)
             self._emit(SearchEnded(search))
         return search.rate

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from loadtests.plan.cells import Plan
+from loadtests.plan.slo import Slo
 from loadtests.run.open_loop import CutVisit, Search
 from loadtests.run.rows import Stage
 from loadtests.run.run_file import Look, RoundMachine
@@ -71,6 +72,12 @@ class MeasuringBegan(msgspec.Struct, frozen=True, tag="measuring"):
     canary_bytes_per_second: float | None
 
 
+class SloSettled(msgspec.Struct, frozen=True, tag="slo"):
+    """The plan's SLO is known in seconds: a limit of it is a multiple of eager's latency, just measured."""
+
+    slo: Slo
+
+
 class SearchEnded(msgspec.Struct, frozen=True, tag="searched"):
     """A search has ended, between warm-up and the first round."""
 
@@ -110,6 +117,7 @@ class GeneratorFinished(msgspec.Struct, frozen=True, tag="finished"):
 KeptEvent = (
     GeneratorStarted
     | WarmupPassEnded
+    | SloSettled
     | SearchEnded
     | MeasuringBegan
     | VisitCut

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Set
 from pathlib import Path
 
+import msgspec
+
 from loadtests.run.assignment import (
     GeneratorFinished,
     GeneratorStarted,
@@ -13,6 +15,7 @@ from loadtests.run.assignment import (
     MeasuringBegan,
     RoundEnded,
     SearchEnded,
+    SloSettled,
     VisitCut,
     WarmupPassEnded,
 )
@@ -34,6 +37,8 @@ def record(run: SweepRun, part: Part, event: KeptEvent) -> None:
         case MeasuringBegan(rates=rates, canary_bytes_per_second=canary):
             run.client.rates = rates
             part.canary_before = canary
+        case SloSettled(slo=slo):
+            run.plan = msgspec.structs.replace(run.plan, slo=slo)
         case SearchEnded(search=search):
             run.searches = [*run.searches, search]
         case VisitCut(visit=visit):

@@ -115,10 +115,7 @@ class LoadGenerator:
     def _capacity(self, cell: Cell) -> float:
         """Capacity of the cell's mode in requests per second: 1 / its latency at the end of warm-up."""
         same_work = [
-            other.name
-            for other in self._plan.cells
-            if (other.mode, other.batch_size, other.prompt_set, other.new_tokens)
-            == (cell.mode, cell.batch_size, cell.prompt_set, cell.new_tokens)
+            other.name for other in self._plan.cells if (other.mode, other.work) == (cell.mode, cell.work)
         ]
         latency_seconds = self._warmup.latency_seconds(same_work)
         if latency_seconds is None:

@@ -17,6 +17,7 @@ from loadtests.run.assignment import (
     LookEnded,
     RequestEnded,
     SearchEnded,
+    SloSettled,
     VisitCut,
     WarmupPassEnded,
 )
@@ -112,6 +113,8 @@ class SweepProgress:
             case RequestEnded():
                 stage = "search" if event.stage == "search" else "warm-up"
                 self._update(f"{stage} · {event.cell} {event.latency_seconds * 1e3:.1f} ms")
+            case SloSettled(slo=slo):
+                self.print_line(f"SLO: {slo.text}")
             case SearchEnded(search=search):
                 self._leave_out(searches=[search])
                 self.print_line(search.text)

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import polars as pl
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
 import launchbound
-from loadtests.plan.cells import Cell
+from loadtests import library
+from loadtests.plan.cells import Cell, PlanError
 from loadtests.plan.presets import make_plan
 from loadtests.plan.slo import Slo, parse_slo
 from loadtests.report.load.csv_files import KNEES_FILE, LOAD_FILE, load_records
@@ -254,6 +256,13 @@ def test_the_tables_are_written_only_where_there_is_load(loaded: Path, tmp_path:
     assert knees[1]["knee_least"] == knees[1]["knee_most"]
     assert float(knees[1]["ratio_low"]) > 1.5
     assert len(rates) == 2 * len(NEAR)
+    for table, written in ((library.knees(loaded), KNEES_FILE), (library.load(loaded), LOAD_FILE)):
+        assert table.equals(pl.read_csv(loaded / written).cast(table.schema))
+    stricter = library.knees(loaded, slo="e2e=0.06")
+    assert stricter["e2e_seconds"].to_list() == [0.06, 0.06]
+    assert (stricter["knee_most"] < library.knees(loaded)["knee_least"]).all()
+    with pytest.raises(PlanError, match="give ttft"):
+        library.load(loaded, slo="share=0.5")
     make_report(make_results(tmp_path))
     assert not (tmp_path / KNEES_FILE).exists()
     assert "Under load" not in (tmp_path / "report.md").read_text()

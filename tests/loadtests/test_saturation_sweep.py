@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -15,7 +16,7 @@ from loadtests.plan.cells import Cell, Plan
 from loadtests.plan.rate_search import PROBES
 from loadtests.plan.slo import Slo
 from loadtests.run import part, readiness, scrapes
-from loadtests.run.assignment import GeneratorEvent, RequestEnded, SearchEnded, VisitCut
+from loadtests.run.assignment import GeneratorEvent, RequestEnded, SearchEnded, SloSettled, VisitCut
 from loadtests.run.events_file import read_events
 from loadtests.run.finished import Finished, Owed, is_whole
 from loadtests.run.load_generator_process import run_load_generator
@@ -107,6 +108,34 @@ def test_a_search_finds_a_rate_and_its_rows_are_in_no_statistic(tmp_path: Path) 
     assert not any(row.counts for row in rows)
     assert failed(result) == set()
     assert "meets the SLO up to" in out.getvalue()
+
+
+def test_a_multiple_of_eagers_latency_is_settled_once_and_kept_by_what_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped at once after it was settled."""
+
+    def stopping(*arguments: Any) -> Iterator[GeneratorEvent | None]:
+        for event in run_load_generator(*arguments):
+            yield event
+            if isinstance(event, SloSettled):
+                raise KeyboardInterrupt
+
+    plan = msgspec.structs.replace(plan_of(FOUND), slo=Slo(e2e_of_eager=900.0))
+    with fake_service(Script(service_seconds=SERVICE_SECONDS)) as url:
+        with monkeypatch.context() as patched:
+            patched.setattr(part, "run_load_generator", stopping)
+            first = run_sweep(url, plan, tmp_path, console=Console(file=io.StringIO()), exporter_port=0)
+        settled = first.run.plan.slo
+        assert settled is not None
+        assert settled.e2e_seconds is not None
+        assert settled.e2e_seconds > 900 * SERVICE_SECONDS
+        out = io.StringIO()
+        result = resume_sweep(url, tmp_path, console=Console(file=out), exporter_port=0)
+    assert result.run.complete
+    assert result.run.plan.slo == settled
+    assert read_run(tmp_path).plan.slo == settled
+    assert [isinstance(one.event, SloSettled) for one in read_events(tmp_path)].count(True) == 1
 
 
 def test_a_mode_that_misses_its_slo_unloaded_gets_no_cells_and_that_is_said(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtests.plan.cells import Cell, PlanError
+from loadtests.plan.cells import Cell, Plan, PlanError
+from loadtests.plan.checks import check
 from loadtests.plan.slo import Slo, SloTable, parse_slo, slo_table
 from loadtests.run.requests import LoadRequest, LoadResponse, row
 from loadtests.run.rows import RequestRow
@@ -56,11 +57,38 @@ def test_an_slo_is_read_in_seconds_with_a_usual_share() -> None:
         ("latency=0.1", "unknown field `latency`"),
         ("e2e=0.1,share=1.5", "<= 1.0"),
         ("share=0.5", "give ttft, tpot or e2e"),
+        ("e2e_of_eager=1", "> 1.0"),
+        ("e2e=0.1,e2e_of_eager=3", "leave one out"),
+        ("e2e_of_eager=3", "give e2e in seconds"),
     ],
 )
 def test_what_is_no_slo_is_refused_with_the_remedy(text: str, message: str) -> None:
     with pytest.raises(PlanError, match=message):
         parse_slo(text)
+
+
+def test_a_multiple_of_eagers_latency_becomes_seconds_and_judges_nothing_before() -> None:
+    relative = slo_table("e2e_of_eager=3,share=0.9").slo
+    with pytest.raises(PlanError, match="not known in seconds yet: the answer within 3 times eager's"):
+        meets(relative, answered())
+    settled = relative.settled(0.0671)
+    assert settled == Slo(e2e_seconds=0.2, e2e_of_eager=3.0, share=0.9)
+    assert settled.settled(9.0) is settled
+    assert settled.text.startswith("the answer within 200 ms, which is 3 times eager's latency without load")
+    assert meets(settled, answered(latency=0.19))
+    assert not meets(settled, answered(latency=0.21))
+
+
+def test_a_multiple_needs_one_latency_of_eager() -> None:
+    own = Cell(mode="eager", batch_size=1, load=0.5)
+    plan = Plan(preset="own", seed=0, rounds=1, cells=(own,), slo=Slo(e2e_of_eager=3.0))
+    assert check(plan) is plan
+    other = msgspec.structs.replace(own, new_tokens=8)
+    with pytest.raises(PlanError, match="open-loop cells of 2 kinds: give the SLO's e2e in seconds"):
+        check(msgspec.structs.replace(plan, cells=(own, other)))
+    closed = msgspec.structs.replace(own, load=None)
+    with pytest.raises(PlanError, match="no open-loop cell"):
+        check(msgspec.structs.replace(plan, cells=(closed,)))
 
 
 def test_limits_count_from_the_intended_start() -> None:
