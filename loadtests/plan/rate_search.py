@@ -21,8 +21,8 @@ LOWEST, HIGHEST = 0.1, 1.3
 finite probe may still pass, because its queue begins empty."""
 
 LEAST_REQUESTS, MOST_REQUESTS = 120, 200
-"""Of 60, what is found lies between 0.6 and 1.8 times the knee, because one pattern of arrivals is short; of 120
-between 0.65 and 1.5 (95 % of simulated searches). A ladder of loads has to be as wide."""
+"""Of 60, what is found lies between 0.6 and 1.8 times the knee, because one pattern of arrivals is short; of
+120 between 0.65 and 1.5 (95 % of simulated searches). A ladder of loads has to be as wide."""
 
 MISSES_ALLOWED = 3
 """A probe has as many requests as let so many of them miss, or one unlucky request would decide."""
