@@ -40,6 +40,11 @@ class BoundedEstimate:
     low: float
     high: float
 
+    @property
+    def tells(self) -> bool:
+        """Whether its interval excludes anything; the value means nothing where it does not."""
+        return self.low > 0 or math.isfinite(self.high)
+
 
 @dataclass(frozen=True, slots=True)
 class RatePoint:

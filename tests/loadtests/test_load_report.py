@@ -24,14 +24,14 @@ from loadtests.plan.presets import make_plan
 from loadtests.plan.slo import Slo, parse_slo
 from loadtests.report.load.csv_files import KNEES_FILE, LOAD_FILE, load_records
 from loadtests.report.load.knees import LoadGroup, ModeKnee
-from loadtests.report.load.sentences import sentence
+from loadtests.report.load.sentences import pair, sentence
 from loadtests.report.report_files import make_report, plots
 from loadtests.report.results import Results, read_results
 from loadtests.report.terminal import print_findings
 from loadtests.report.verdict import Findings
 from loadtests.simulated_queue import SimulatedQueue
 from loadtests.simulated_sweeps import LoadSweep, true_knee
-from service.statistics.knee import Bounds
+from service.statistics.knee import BoundedEstimate, Bounds
 from service.statistics.visits import settling
 from tests.support.made_evidence import edit_rows, edit_run
 from tests.support.made_load import SERVICE, make_load
@@ -111,6 +111,38 @@ def test_a_ladder_below_the_knee_says_at_least_and_one_above_it_says_below(tmp_p
     estimate = knee_of(slow, "eager").estimate
     assert estimate is not None
     assert estimate.value == Bounds(10.0, float("inf"))
+
+
+INF = float("inf")
+
+
+@pytest.mark.parametrize(
+    ("estimate", "shown"),
+    [
+        (BoundedEstimate(Bounds(61.0, 61.0), 58.0, 63.0), ("61.0", "58.0–63.0")),
+        (BoundedEstimate(Bounds(25.5, 25.5), 19.9, INF), ("at least 19.9", "")),
+        (BoundedEstimate(Bounds(0.0, 11.3), 0.0, 14.7), ("below 14.7", "")),
+        (BoundedEstimate(Bounds(15.3, 15.3), 0.0, INF), ("–", "no rate is excluded")),
+        (BoundedEstimate(Bounds(0.0, 19.0), 0.0, INF), ("–", "no rate is excluded")),
+        (None, ("–", "")),
+    ],
+)
+def test_a_knee_is_what_its_interval_says_and_no_more(
+    estimate: BoundedEstimate | None, shown: tuple[str, str]
+) -> None:
+    assert pair(estimate) == shown
+
+
+def test_rounds_that_exclude_no_rate_give_no_knee(tmp_path: Path) -> None:
+    make_load(tmp_path, (20, 40), requests=8, rounds=2)
+    assert "the rounds exclude no rate for any mode, so there is no knee: more requests" in said(tmp_path)
+    assert library.knees(tmp_path).select("knee_least", "knee_high", "ratio_least").null_count().row(0) == (
+        2,
+        2,
+        2,
+    )
+    make_report(tmp_path)
+    assert "| eager | – (no rate is excluded) | – |" in (tmp_path / "report.md").read_text()
 
 
 def test_other_objectives_move_the_knee_and_the_report_says_whose_they_are(loaded: Path) -> None:

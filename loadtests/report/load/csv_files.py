@@ -98,9 +98,9 @@ def _spread(name: str, interval: Interval | None) -> dict[str, float | None]:
 
 
 def _bounded(name: str, estimate: BoundedEstimate | None) -> dict[str, float | None]:
-    """An open end of the interval, and a side without a bound, are null."""
+    """Open ends and sides without a bound are null, and all where the interval excludes nothing."""
     keys = (f"{name}_least", f"{name}_most", f"{name}_low", f"{name}_high")
-    if estimate is None:
+    if estimate is None or not estimate.tells:
         return dict.fromkeys(keys)
     ends = (estimate.value.low, estimate.value.high, estimate.low, estimate.high)
     return {key: _finite(end) if end else None for key, end in zip(keys, ends, strict=True)}

@@ -52,7 +52,7 @@ def _add_goodput(figure: go.Figure, one: ModeKnee, name: str, symbol: str) -> No
         hovertemplate=f"{name}: %{{y:.4g}} of %{{x:.4g}} per second<extra></extra>",
     )
     estimate = one.estimate
-    if estimate is None or not estimate.value.known:
+    if estimate is None or not estimate.value.known or not estimate.low or math.isinf(estimate.high):
         return
     knee = estimate.value.low
     figure.add_scatter(
@@ -61,8 +61,8 @@ def _add_goodput(figure: go.Figure, one: ModeKnee, name: str, symbol: str) -> No
         error_x={
             "type": "data",
             "symmetric": False,
-            "array": [estimate.high - knee if math.isfinite(estimate.high) else 0],
-            "arrayminus": [knee - estimate.low if estimate.low else 0],
+            "array": [estimate.high - knee],
+            "arrayminus": [knee - estimate.low],
         },
         name=f"knee of {name}",
         legendgroup=name,

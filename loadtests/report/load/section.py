@@ -67,14 +67,15 @@ def _cautions(group: LoadGroup, label: sentences.Label) -> Iterator[str]:
 
 
 def _knee(one: ModeKnee, group: LoadGroup, first: str, label: sentences.Label) -> dict[str, Any]:
-    estimate, ratio = one.estimate, group.ratio(first, one.mode)
+    knee, span = sentences.pair(one.estimate)
+    ratio, ratio_span = sentences.pair(group.ratio(first, one.mode), "×")
     return {
         "mode": label(one.mode),
         "colour": colour(one.mode),
-        "knee": sentences.bounds(estimate.value) if estimate else "–",
-        "span": sentences.interval(estimate) if estimate else "",
-        "ratio": sentences.times_text(ratio),
-        "ratio_span": sentences.interval(ratio) if ratio else "",
+        "knee": knee,
+        "span": span,
+        "ratio": ratio,
+        "ratio_span": ratio_span if ratio != "–" else "",
         "rounds": one.rounds,
         "rates": ", ".join(f"{cell.rate:.4g}" for cell in one.cells),
     }

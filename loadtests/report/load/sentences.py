@@ -6,29 +6,39 @@ import math
 from collections.abc import Callable
 
 from loadtests.plan.cells import BASELINE
-from loadtests.report.formatting import significant, times
+from loadtests.report.formatting import listed, significant
 from loadtests.report.load.findings import LoadFindings
-from loadtests.report.load.knees import LoadGroup, ModeKnee
-from service.statistics.knee import BoundedEstimate, Bounds
+from loadtests.report.load.knees import LoadGroup
+from service.statistics.knee import BoundedEstimate
 
 Label = Callable[[str], str]
 """From a mode to the name under which the report shows it."""
 
-NO_BOUND = "unknown"
-
 
 def sentence(group: LoadGroup, findings: LoadFindings, label: Label) -> str:
-    """What each mode serves, and the ratios to the first: 'eager serves 61 (58–63) requests/s within …'."""
+    """What each mode serves, and the ratios to the first: 'eager serves 61 (58–63) requests/s within …'.
+
+    A mode whose rounds exclude no rate is named as such: its estimate alone would be chance that looks like a
+    number.
+    """
     known = [one for one in group.knees if one.estimate]
     if not known:
         return f"{conditions(group)}: what decides was not measured in all visits: there is no knee."
-    first, *others = known
-    parts = [f"{label(first.mode)} serves {_estimate(first)} requests/s {findings.criterion.within}"]
-    for other in others:
-        ratio = group.ratio(first.mode, other.mode)
-        compared = f": {ratio_text(ratio)}" if ratio and bounds(ratio.value) != NO_BOUND else ""
-        parts.append(f"{label(other.mode)} {_estimate(other)}{compared}")
+    told = [(one.mode, one.estimate) for one in known if one.estimate and one.estimate.tells]
+    if not told:
+        return f"{conditions(group)}: the rounds exclude no rate for any mode, so there is no knee: {REMEDY}."
+    (first, estimate), *others = told
+    parts = [f"{label(first)} serves {text_of(estimate)} requests/s {findings.criterion.within}"]
+    for mode, other in others:
+        ratio = group.ratio(first, mode)
+        compared = f": {ratio_text(ratio)}" if ratio and ratio.tells else ""
+        parts.append(f"{label(mode)} {text_of(other)}{compared}")
+    if silent := [label(one.mode) for one in known if one.estimate and not one.estimate.tells]:
+        parts.append(f"the rounds exclude no rate for {listed(silent)} ({REMEDY})")
     return f"{conditions(group)}: {'; '.join(parts)}."
+
+
+REMEDY = "more requests per visit, or more rounds, would"
 
 
 def reference(group: LoadGroup) -> str:
@@ -45,44 +55,30 @@ def conditions(group: LoadGroup) -> str:
 
 
 def ratio_text(ratio: BoundedEstimate) -> str:
-    """'1.93 times (1.88–1.99)'."""
-    return f"{bounds(ratio.value)} times ({interval(ratio)})"
+    """'1.93 times (1.88–1.99)', or 'at least 1.2 times' where its interval has one end."""
+    value, span = pair(ratio)
+    return f"{value} times" + (f" ({span})" if span else "")
 
 
-def times_text(ratio: BoundedEstimate | None) -> str:
-    """'1.93×', 'at least 1.9×', or a dash."""
-    if ratio is None or bounds(ratio.value) == NO_BOUND:
-        return "–"
-    return times(ratio.value.low) if ratio.value.known else f"{bounds(ratio.value)}×"
+def text_of(estimate: BoundedEstimate) -> str:
+    """'61.2 (58–63)', or 'at least 58' where its interval has one end."""
+    value, span = pair(estimate)
+    return f"{value} ({span})" if span else value
 
 
-def bounds(value: Bounds) -> str:
-    """'61.2', 'at least 120', 'below 40', or that nothing is known."""
-    if value.known:
-        return significant(value.low)
-    if value.low > 0:
-        return f"at least {significant(value.low)}"
-    return NO_BOUND if math.isinf(value.high) else f"below {significant(value.high)}"
+def pair(estimate: BoundedEstimate | None, unit: str = "") -> tuple[str, str]:
+    """An estimate and its interval: ('61.2', '58–63').
 
-
-def interval(estimate: BoundedEstimate) -> str:
-    """'58–63'; an open end is said."""
+    With one end, the end alone: ('at least 58', ''). Without any, or without an estimate, a dash.
+    """
+    if estimate is None or not estimate.tells:
+        return "–", "" if estimate is None else "no rate is excluded"
     low, high = estimate.low, estimate.high
-    if low > 0 and math.isfinite(high):
-        return f"{significant(low)}–{significant(high)}"
-    if low > 0:
-        return f"{significant(low)} or more"
-    return f"{significant(high)} or less" if math.isfinite(high) else "no interval"
-
-
-def _estimate(one: ModeKnee) -> str:
-    """A bound that is its interval's end too is said once."""
-    estimate = one.estimate
-    if estimate is None:
-        return "unknown"
-    value = bounds(estimate.value)
-    alike = not estimate.value.known and (estimate.low, estimate.high) == (
-        estimate.value.low,
-        estimate.value.high,
-    )
-    return value if alike else f"{value} ({interval(estimate)})"
+    if math.isinf(high):
+        return f"at least {significant(low)}{unit}", ""
+    if low == 0:
+        return f"below {significant(high)}{unit}", ""
+    value = estimate.value
+    known = significant(value.low) if value.known else None
+    between = f"{significant(low)}–{significant(high)}"
+    return (f"{known}{unit}", between) if known else (f"{between}{unit}", "")
