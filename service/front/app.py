@@ -21,6 +21,7 @@ from service.front.api import (
     docs,
     generate,
     health,
+    lab,
     metrics,
     modes,
     openai,
@@ -121,6 +122,7 @@ def create_app(
     app.include_router(health.router)
     app.include_router(metrics.router)
     app.include_router(docs.router)
+    app.include_router(lab.router)
     return app
 
 

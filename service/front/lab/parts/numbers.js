@@ -1,0 +1,33 @@
+// Numbers as text, by the rules of the reports.
+
+/** `value` to `digits` significant digits, never with an exponent: 0.0312, 4.57, 123, 12,300. */
+export function significant(value, digits = 3) {
+  if (!Number.isFinite(value)) return "∞";
+  if (value === 0) return "0";
+  const rounded = Number(value.toPrecision(digits));
+  const places = Math.max(0, digits - 1 - Math.floor(Math.log10(Math.abs(rounded))));
+  return rounded.toLocaleString("en-US", { minimumFractionDigits: places, maximumFractionDigits: places });
+}
+
+const SCALES = [[1, "s"], [1e-3, "ms"], [1e-6, "µs"]];
+
+/** The scale in which `seconds` is read best: `[seconds per unit, unit]`. */
+export function timeScale(seconds) {
+  return SCALES.find(([scale]) => Math.abs(seconds) >= scale) ?? SCALES.at(-1);
+}
+
+/** Seconds as text in the unit that fits: "12.3 ms"; a dash for null, which is not measured. */
+export function duration(seconds) {
+  if (seconds === null || seconds === undefined) return "–";
+  const [scale, unit] = timeScale(seconds);
+  return `${significant(seconds / scale)} ${unit}`;
+}
+
+/** A share as percent: "41 %"; a dash for null. */
+export const percent = (share) => (share === null || share === undefined ? "–" : `${Math.round(share * 100)} %`);
+
+/** Bytes with a binary unit: 24.1 MiB. */
+export function bytes(count) {
+  const [scale, unit] = [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]].find(([each]) => count >= each) ?? [1, "bytes"];
+  return scale === 1 ? `${count} bytes` : `${significant(count / scale)} ${unit}`;
+}

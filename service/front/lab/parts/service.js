@@ -1,0 +1,32 @@
+// What the service says of itself: its modes, which are asked for again until they are warm.
+
+import { html, useEffect } from "../vendor/htm-preact.js";
+import { significant } from "./numbers.js";
+import { useLoaded } from "./work.js";
+
+const AGAIN_MILLISECONDS = 2000;
+
+const settled = ({ modes, engine }) => engine?.warm && modes.every(({ state }) => state === "ready" || state === "failed");
+
+/** `[work, reload]` of GET /v1/modes; while modes warm up it is read again every two seconds, unless the page is hidden. */
+export function useModes(client) {
+  const [service, reload] = useLoaded((signal) => client.get("/v1/modes", { signal }));
+  useEffect(() => {
+    if (service.running || service.problem || !service.value || settled(service.value)) return undefined;
+    const timer = setInterval(() => document.hidden || reload(), AGAIN_MILLISECONDS);
+    return () => clearInterval(timer);
+  }, [service]);
+  return [service, reload];
+}
+
+/** One line: model, device, and how many modes are ready. */
+export function ServiceLine({ modes, engine }) {
+  const ready = modes.filter(({ state }) => state === "ready").length;
+  const failed = modes.filter(({ state }) => state === "failed").map(({ mode }) => mode);
+  return html`<p class="service">
+    ${engine === null
+      ? "the engine is starting"
+      : `${engine.model} (${significant(engine.parameters / 1e6)} M parameters, ${engine.dtype}) on ${engine.device_name || engine.device}, torch ${engine.torch}`}
+    · ${ready} of ${modes.length} modes ready${failed.length ? `; failed: ${failed.join(", ")}` : ""}
+  </p>`;
+}
