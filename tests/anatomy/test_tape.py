@@ -266,3 +266,16 @@ def test_a_terminal_shows_nodes_leaves_and_every_mode(of_step: TapeFinding) -> N
     text = shown(of_step)
     for word in (*PLAIN, "compiled", "EmbeddingBackward0", "blocks.0.attention.output.weight"):
         assert word in text
+
+
+@pytest.mark.parametrize("expression", [*MENU, "block", "step"])
+def test_with_grad_mode_off_the_same_operators_run_and_the_tape_is_empty(
+    bench: Bench, expression: str
+) -> None:
+    finding = tape_of(bench, expression)
+    assert [run.grad for run in finding.untaped] == ["no_grad", "inference_mode"]
+    for run in finding.untaped:
+        assert [one.operator for one in run.forward] == [one.operator for one in finding.forward]
+        assert not run.has_grad_fn
+        assert (run.held.tensors, run.held.storage_bytes) == (0, 0)
+        assert all(one.node is None for one in run.forward)

@@ -62,7 +62,7 @@ class Leaf(msgspec.Struct, frozen=True, kw_only=True):
     node: int
 
 
-class _ForwardRecorder(TorchDispatchMode):
+class ForwardRecorder(TorchDispatchMode):
     """Records every operator with the sequence number of the node made for it, -1 where none was."""
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ def record(
 
     Raises StudyError where the result has no grad_fn, or where a saved tensor was changed in place since.
     """
-    with torch.enable_grad(), _ForwardRecorder() as recorder:
+    with torch.enable_grad(), ForwardRecorder() as recorder:
         result = run()
     if result.grad_fn is None:
         raise StudyError("invalid_request", "the result has no grad_fn: use x, w or b in it", "expression")
