@@ -331,3 +331,25 @@ def test_a_folder_that_cannot_be_made_is_refused(finding: TimelineFinding, tmp_p
     with pytest.raises(StudyError, match="cannot write") as refused:
         timeline.write(finding, tmp_path / "file")
     assert refused.value.param == "out"
+
+
+def test_the_speedup_pairs_the_rounds_of_both_tracks(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    eager = bench.case("eager", 1, "decode")
+    other = bench.case("inference_mode", 1, "decode")
+    rounds = [1.0, 2.0, 4.0, 1.0, 2.0, 4.0]
+    timed = [Timed(eager, rounds, rounds), Timed(other, rounds, [half / 2 for half in rounds])]
+    monkeypatch.setattr(timeline, "time_steps", lambda *_: timed)
+    monkeypatch.setattr(timeline, "prepare_floors", lambda *_: None)
+    found = draw_timeline(bench, TimelineArguments(against="inference_mode"), quiet)
+    assert found.speedup is not None
+    assert found.speedup.value == pytest.approx(2.0)
+    assert (found.speedup.low, found.speedup.high) == (pytest.approx(2.0), pytest.approx(2.0))
+
+
+def test_one_track_has_no_speedup_and_two_have_one_of_all_their_rounds(
+    bench: Bench, finding: TimelineFinding
+) -> None:
+    assert draw_timeline(bench, TimelineArguments(mode="no_grad"), quiet).speedup is None
+    assert finding.speedup is not None
+    assert finding.speedup.samples == timeline_tax.PARTS * timeline_tax.ROUNDS
+    assert finding.speedup.low <= finding.speedup.value <= finding.speedup.high

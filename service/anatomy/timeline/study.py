@@ -17,9 +17,10 @@ from service.anatomy.timeline.tax import Timed, tax_by_floor, tax_by_kernels, ti
 from service.anatomy.timeline.tracks import TimelineFinding, Track
 from service.measure.cases import Bench, Case
 from service.measure.floors import prepare_floors
+from service.measure.rounds import paired_median_ratio
 from service.protocol.messages import Phase
 from service.protocol.modes import MODES
-from service.statistics.intervals import median_interval
+from service.statistics.intervals import Interval, median_interval
 
 
 class TimelineArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,11 +50,20 @@ def draw_timeline(bench: Bench, arguments: TimelineArguments, report: Report) ->
     report("recording steps with the profiler")
     tracks = [_track(bench, one, missing) for one in timed]
     finding = TimelineFinding(
-        device=bench.device.type, batch_bucket=bucket, phase=arguments.phase, tracks=tracks, files=[]
+        device=bench.device.type,
+        batch_bucket=bucket,
+        phase=arguments.phase,
+        tracks=tracks,
+        speedup=_speedup(*timed),
+        files=[],
     )
     if arguments.out is None:
         return finding
     return msgspec.structs.replace(finding, files=list(map(str, write(finding, Path(arguments.out)))))
+
+
+def _speedup(first: Timed, second: Timed | None = None) -> Interval | None:
+    return None if second is None else paired_median_ratio(first.rounds, second.rounds)
 
 
 def _prepare_floors(bench: Bench, cases: list[Case], report: Report) -> str | None:

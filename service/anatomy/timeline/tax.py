@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
+from statistics import median
 from time import perf_counter_ns
 from typing import Literal
 
@@ -46,10 +47,14 @@ class Tax(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class Timed:
-    """A case, the wall seconds of its steps, and on a CPU its floor; None without a hollow twin."""
+    """A case, the wall seconds of its steps, and on a CPU its floor; None without a hollow twin.
+
+    `rounds` are the medians of each round's steps, which pair with another case's.
+    """
 
     case: Case
     seconds: list[float] = field(default_factory=list)
+    rounds: list[float] = field(default_factory=list)
     floor: Interval | None = None
 
 
@@ -64,6 +69,7 @@ def time_steps(bench: Bench, cases: list[Case], report: Report) -> list[Timed]:
         blocks = in_rounds(arms, ROUNDS, f"timeline/{part}", report)
         for mode, one in timed.items():
             one.seconds.extend(seconds for block in blocks[mode] for seconds in block)
+            one.rounds.extend(map(median, blocks[mode]))
             if bench.device.type == "cpu":
                 bucket = one.case.buffers.bucket
                 one.floor = floors(bench, mode, [bucket]).get(bucket)
