@@ -49,7 +49,7 @@ def show(finding: TimelineFinding, console: Console) -> None:
     console.print(" " * LABEL_WIDTH + axis, no_wrap=True, overflow="crop")
     console.print(_legend(finding), _table(finding))
     for file in finding.files:
-        console.print(f"written: {file}", markup=False, soft_wrap=True)
+        console.print(f"written to that folder: {file}", markup=False, soft_wrap=True)
     if not finding.files:
         console.print("[dim]--out FOLDER writes a Perfetto trace and a page.[/]")
     console.print(f"[dim]tax: {tax_source_text(finding)}.[/]")

@@ -36,7 +36,7 @@ class Track(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TimelineFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """One or two tracks, each from the begin of its own step, and the files written."""
+    """One or two tracks, each from the begin of its own step, and the names of the files written."""
 
     device: str
     batch_bucket: int
