@@ -73,7 +73,7 @@ def further_arguments(pairs: Iterable[str]) -> dict[str, Any]:
 def _progress(console: Console) -> Iterator[Report]:
     """Yields a `Report` for the body: a terminal shows the newest line, anything else all of them."""
     if not console.is_terminal:
-        yield lambda text: console.print(text, soft_wrap=True, markup=False)
+        yield lambda text, *_: console.print(text, soft_wrap=True, markup=False)
         return
     with console.status("") as status:
-        yield status.update
+        yield lambda text, *_: status.update(text)

@@ -114,7 +114,7 @@ def test_a_cpu_has_neither_device_blocks_nor_kernels_nor_launches(finding: Timel
 def test_the_trace_file_has_two_named_processes_whose_steps_share_their_origin(
     finding: TimelineFinding, folder: Path
 ) -> None:
-    assert str(folder / TRACE_FILE) in finding.files
+    assert TRACE_FILE in finding.files
     with gzip.open(folder / TRACE_FILE, "rt") as file:
         events = json.load(file)["traceEvents"]
     names = {e["pid"]: e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "process_name"}
@@ -138,7 +138,7 @@ def test_every_event_of_the_trace_is_complete_and_those_of_a_row_nest(finding: T
 def test_the_page_loads_nothing_from_elsewhere_and_names_both_modes(
     finding: TimelineFinding, folder: Path
 ) -> None:
-    assert str(folder / PAGE_FILE) in finding.files
+    assert PAGE_FILE in finding.files
     text = (folder / PAGE_FILE).read_text()
     assert "<script src" not in text
     assert "<link" not in text
@@ -322,14 +322,14 @@ def test_without_plotly_the_page_is_refused_with_the_remedy(
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(StudyError, match=r"launchbound\[report\]"):
-        timeline.write(finding, tmp_path / "out")
+        timeline.write(finding, tmp_path / "out", with_page=True)
     assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_that_cannot_be_made_is_refused(finding: TimelineFinding, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StudyError, match="cannot write") as refused:
-        timeline.write(finding, tmp_path / "file")
+        timeline.write(finding, tmp_path / "file", with_page=True)
     assert refused.value.param == "out"
 
 

@@ -53,7 +53,7 @@ def show(finding: TimelineFinding, console: Console) -> None:
         first, second = (track.mode for track in finding.tracks)
         console.print(f"{second} against {first}: {speedup_text(finding.speedup)}", markup=False)
     for file in finding.files:
-        console.print(f"written: {file}", markup=False, soft_wrap=True)
+        console.print(f"written to that folder: {file}", markup=False, soft_wrap=True)
     if not finding.files:
         console.print("[dim]--out FOLDER writes a Perfetto trace and a page.[/]")
     console.print(f"[dim]tax: {tax_source_text(finding)}.[/]")

@@ -24,18 +24,19 @@ from service.statistics.intervals import Interval, median_interval
 
 
 class TimelineArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`against` is a second mode on the same axis; `out` is a folder for a trace and a page."""
+    """`against` is a second mode on the same axis; `out` is a folder for a trace and, with `page`, a page."""
 
     mode: str = "eager"
     against: str | None = None
     batch_size: int = 1
     phase: Phase = "decode"
     out: str | None = None
+    page: bool = True
 
 
 def draw_timeline(bench: Bench, arguments: TimelineArguments, report: Report) -> TimelineFinding:
     """Record the steps. Raises StudyError for arguments that cannot work or a mode that does not compile."""
-    if arguments.out is not None:
+    if arguments.out is not None and arguments.page:
         check_page()
     bucket = resolve_bucket(bench, arguments.batch_size)
     modes = resolve_modes(bench, arguments.mode)
@@ -59,7 +60,7 @@ def draw_timeline(bench: Bench, arguments: TimelineArguments, report: Report) ->
     )
     if arguments.out is None:
         return finding
-    return msgspec.structs.replace(finding, files=list(map(str, write(finding, Path(arguments.out)))))
+    return msgspec.structs.replace(finding, files=write(finding, Path(arguments.out), arguments.page))
 
 
 def _speedup(first: Timed, second: Timed | None = None) -> Interval | None:

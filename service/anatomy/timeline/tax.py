@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from service.anatomy.progress import Report
+from service.anatomy.progress import Report, counted
 from service.measure.cases import Bench, Case
 from service.measure.floors import floors
 from service.measure.rounds import in_rounds
@@ -65,8 +65,9 @@ def time_steps(bench: Bench, cases: list[Case], report: Report) -> list[Timed]:
     """
     timed = {case.mode: Timed(case) for case in cases}
     arms = {case.mode: partial(_steps, bench, case) for case in cases}
+    log = counted(report, PARTS * ROUNDS)
     for part in range(PARTS):
-        blocks = in_rounds(arms, ROUNDS, f"timeline/{part}", report)
+        blocks = in_rounds(arms, ROUNDS, f"timeline/{part}", log)
         for mode, one in timed.items():
             one.seconds.extend(seconds for block in blocks[mode] for seconds in block)
             one.rounds.extend(map(median, blocks[mode]))

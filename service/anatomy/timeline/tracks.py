@@ -36,7 +36,7 @@ class Track(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TimelineFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """One or two tracks, each from the begin of its own step, and the files written.
+    """One or two tracks, each from the begin of its own step, and the names of the files written.
 
     `speedup`: how many times as fast the second track's step is as the first's, without a profiler; the
     median of paired rounds, None for one track.
