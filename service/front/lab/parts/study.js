@@ -1,0 +1,63 @@
+// A study: run with its progress, cancelled by leaving, and read again under its id without running anything.
+
+import { html, useEffect, useState } from "../vendor/htm-preact.js";
+import { Problem } from "./client.js";
+import { Empty, Failed, Loading } from "./states.js";
+import { useWork } from "./work.js";
+
+/**
+ * The study `name`: `{running, problem, kept, progress, run(body), cancel, again}`. `kept` is null or
+ * `{id, study, arguments, created, finding}`. Its id stands in the address under `key`, so that a link shows the finding.
+ */
+export function useStudy(lab, name, key = "finding") {
+  const [work, start, cancel] = useWork();
+  const [progress, setProgress] = useState(null);
+  const [asked, setAsked] = useState(null);
+  const on = (event, data) => event === "progress" && setProgress(data);
+  const run = (body) => {
+    setAsked({ body });
+    setProgress(null);
+    return start(async (signal) => {
+      const kept = await lab.events(`/v1/studies/${name}`, body, { signal, on, last: "finding" });
+      lab.changeQuery({ [key]: kept.id });
+      return kept;
+    });
+  };
+  const read = (id) => start((signal) => readKept(lab, name, id, signal));
+  useEffect(() => void (lab.query[key] && read(lab.query[key])), []);
+  const again = () => (asked ? run(asked.body) : read(lab.query[key]));
+  return { running: work.running, problem: work.problem, kept: work.value, progress, run, cancel, again };
+}
+
+/** The newest finding of `name` that `suits(arguments)`, or null; it runs nothing. */
+export async function newestKept(lab, name, suits, signal) {
+  const { studies } = await lab.get("/v1/studies", { signal });
+  const entry = studies.find((each) => each.study === name && suits(each.arguments));
+  return entry ? { ...entry, finding: await lab.get(`/v1/studies/${entry.id}`, { signal }) } : null;
+}
+
+async function readKept(lab, name, id, signal) {
+  const { studies } = await lab.get("/v1/studies", { signal });
+  const entry = studies.find((each) => each.id === id && each.study === name);
+  if (!entry) throw new Problem(404, { type: "not_found", message: `the finding ${id} is not kept any more: measure it again` });
+  return { ...entry, finding: await lab.get(`/v1/studies/${id}`, { signal }) };
+}
+
+/** The button that runs `study` with `body`, its state, and `children(finding)` once there is one. */
+export function StudyRun({ study, body, label, empty, children }) {
+  const { running, problem, kept, progress } = study;
+  return html`<div class="study">
+    <p class="row"><button type="button" class="primary" disabled=${running} onClick=${() => study.run(body)}>${label}</button></p>
+    ${running && html`<${Progress} progress=${progress} onCancel=${study.cancel} />`}
+    ${problem && html`<${Failed} problem=${problem} onRetry=${study.again} />`}
+    ${kept === null ? !running && !problem && html`<${Empty}>${empty}<//>` : children(kept.finding, kept)}
+    ${kept && html`<p class="note" data-id=${kept.id}>Measured here at ${timeOf(kept.created)}, kept as ${kept.id} until the service ends. The engine was paused meanwhile.</p>`}
+  </div>`;
+}
+
+function Progress({ progress, onCancel }) {
+  const counted = progress?.total ? `${progress.message}, ${progress.done} of ${progress.total}` : progress?.message;
+  return html`<${Loading} what=${counted ?? "waiting for the engine to pause"} onCancel=${onCancel} />`;
+}
+
+const timeOf = (created) => new Date(created).toLocaleTimeString("en-GB");
