@@ -41,6 +41,7 @@ function Lab() {
     modes: service.value?.modes ?? [],
     engine: service.value?.engine ?? null,
     service: service.value?.service ?? null,
+    keyed: client.keyed,
     query,
     changeQuery,
     goTo,

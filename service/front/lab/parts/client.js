@@ -26,6 +26,11 @@ export class Client {
     this.#askKey = askKey;
   }
 
+  /** Whether the service has a key, as far as this page has learnt. */
+  get keyed() {
+    return this.#key !== null;
+  }
+
   /** GET as JSON. Throws Problem, or AbortError where `signal` ended it. */
   async get(path, { signal } = {}) {
     return (await this.#send(path, { signal })).json();

@@ -14,9 +14,10 @@ export function DataLink({ data, name }) {
   </div>`;
 }
 
-function save(text, name) {
+/** Save `text` as a file of the browser's downloads. */
+export function save(text, name, type = "application/json") {
   const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([text], { type: "application/json" }));
+  link.href = URL.createObjectURL(new Blob([text], { type }));
   link.download = name;
   link.click();
   // The download has begun by then; the browser keeps what it still reads.

@@ -4,9 +4,9 @@ import { html } from "../vendor/htm-preact.js";
 import { Table } from "./table.js";
 
 const COLUMNS = [
-  { key: "key", title: "Key", show: ({ key }) => html`<code class="key">${key}</code>` },
-  { key: "kind", title: "What runs there", show: ({ kind, in_key_set }) => (in_key_set ? (kind ?? "nothing: it falls through to the next key") : "not on this call: the thread's state takes the key away") },
-  { key: "source", title: "Registered at" },
+  { key: "key", title: "key", show: ({ key }) => html`<code class="key">${key}</code>` },
+  { key: "kind", title: "what runs there", show: ({ kind, in_key_set }) => (in_key_set ? (kind ?? "nothing: it falls through to the next key") : "not on this call: the thread's state takes the key away") },
+  { key: "source", title: "registered at" },
 ];
 
 /** The key set of a call of an operator finding, highest priority first, and its entries into the dispatcher. */

@@ -66,11 +66,11 @@ function SliceTime({ slice, large = false }) {
 
 /** All slices as a table: what each takes, and the sum so far. */
 export const SLICE_COLUMNS = [
-  { key: "name", title: "Slice" },
-  { key: "microseconds", title: "Time", numeric: true, show: (slice) => html`<${SliceTime} slice=${slice} />` },
-  { key: "running", title: "Sum so far", numeric: true, show: (slice) => slice.running_microseconds && html`<${Interval} ...${micros(slice.running_microseconds)} />` },
-  { key: "keys", title: "Keys whose kernels it is", show: (slice) => slice.keys.join(", ") || null },
-  { key: "method", title: "Separated by", show: (slice) => (slice.why_not === null ? slice.method : null) },
+  { key: "name", title: "slice" },
+  { key: "microseconds", title: "time", numeric: true, show: (slice) => html`<${SliceTime} slice=${slice} />` },
+  { key: "running", title: "sum so far", numeric: true, show: (slice) => slice.running_microseconds && html`<${Interval} ...${micros(slice.running_microseconds)} />` },
+  { key: "keys", title: "keys whose kernels it is", show: (slice) => slice.keys.join(", ") || null },
+  { key: "method", title: "separated by", show: (slice) => (slice.why_not === null ? slice.method : null) },
 ];
 
 /** Whether the sum of the slices is the whole call, in a sentence. */

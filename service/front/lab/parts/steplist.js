@@ -30,14 +30,14 @@ export function StepList({ finding }) {
 
 const COLUMNS = [
   { key: "place", title: "#", numeric: true },
-  { key: "name", title: "Operator", show: nameOf },
+  { key: "name", title: "operator", show: nameOf },
   { key: "marks", title: "", show: marksOf },
-  { key: "keys", title: "Keys", show: ({ keys }) => keys?.join(" ") ?? "not known" },
-  { key: "shapes", title: "Shapes", show: ({ shapes }) => shapes.map((sizes) => sizes.join("×") || "scalar").join(", ") },
+  { key: "keys", title: "keys", show: ({ keys }) => keys?.join(" ") ?? "not known" },
+  { key: "shapes", title: "shapes", show: ({ shapes }) => shapes.map((sizes) => sizes.join("×") || "scalar").join(", ") },
   { key: "host", title: "µs", numeric: true, show: ({ host_seconds }) => significant(host_seconds * MICRO) },
-  { key: "sum", title: "Sum, µs", numeric: true, show: ({ cumulative_seconds }) => significant(cumulative_seconds * MICRO, 4) },
-  { key: "lead", title: "Before, µs", numeric: true, show: ({ lead_seconds }) => significant(lead_seconds * MICRO) },
-  { key: "line", title: "Called at" },
+  { key: "sum", title: "sum, µs", numeric: true, show: ({ cumulative_seconds }) => significant(cumulative_seconds * MICRO, 4) },
+  { key: "lead", title: "before, µs", numeric: true, show: ({ lead_seconds }) => significant(lead_seconds * MICRO) },
+  { key: "line", title: "called at" },
 ];
 
 function markedRows({ operators, copies, syncs }) {

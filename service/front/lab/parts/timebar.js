@@ -7,19 +7,19 @@ import { duration, percent } from "./numbers.js";
 const LABELLED = 0.2; // the share of the width from which a name fits into its segment
 
 /**
- * `parts`: [{name, seconds, note}] in their order; seconds null: not measured, shown as such.
- * `total`: seconds of all parts. `scale`: seconds of the full width, to set several bars side by side.
+ * `parts`: [{name, seconds, note, colour, beside}] in their order; seconds null: not measured, shown as such. Without
+ * `colour` (a CSS value) a part has that of its name: queue, dispatch, sync wait, kernel, other. `beside`: it ran beside
+ * the others, so it is listed and not stacked. `total`: seconds of the whole; what the parts leave of it is drawn empty.
+ * `scale`: seconds of the full width, to set several bars side by side.
  */
 export function TimeBar({ parts, total, scale = total, label }) {
-  const measured = parts.filter(({ seconds }) => seconds !== null && seconds !== undefined);
-  const width = (seconds) => (scale > 0 ? Math.max(0, seconds) / scale : 0);
+  const stacked = parts.filter(({ seconds, beside }) => isMeasured(seconds) && !beside);
+  const rest = total - stacked.reduce((sum, { seconds }) => sum + seconds, 0);
+  const share = (seconds) => (scale > 0 ? Math.max(0, seconds) / scale : 0);
   return html`<div class="timebar" role="group" aria-label=${label}>
     <div class="track" aria-hidden="true">
-      ${measured.map(
-        ({ name, seconds }) => html`<span class="segment" style=${{ width: `${100 * width(seconds)}%`, background: partColour(name) }}>
-          ${width(seconds) >= LABELLED && name}
-        </span>`,
-      )}
+      ${stacked.map(({ name, seconds, colour }) => html`<${Segment} name=${name} share=${share(seconds)} background=${colour ?? partColour(name)} key=${name} />`)}
+      <${Segment} name="" share=${share(rest)} background="var(--rest)" />
     </div>
     <dl class="parts">
       ${parts.map((part) => html`<${Part} ...${part} total=${total} key=${part.name} />`)}
@@ -27,12 +27,17 @@ export function TimeBar({ parts, total, scale = total, label }) {
   </div>`;
 }
 
-function Part({ name, seconds, note, total }) {
-  const known = seconds !== null && seconds !== undefined;
-  return html`<div data-part=${name}>
-    <dt><span class="swatch" style=${{ background: partColour(name) }}></span>${name}</dt>
+const isMeasured = (seconds) => seconds !== null && seconds !== undefined;
+
+function Segment({ name, share, background }) {
+  return html`<span class="segment" style=${{ width: `${100 * share}%`, background }}>${share >= LABELLED && name}</span>`;
+}
+
+function Part({ name, seconds, note, total, colour }) {
+  return html`<div data-part=${name} data-seconds=${seconds ?? ""}>
+    <dt><span class="swatch" style=${{ background: colour ?? partColour(name) }}></span>${name}</dt>
     <dd>
-      ${known ? html`<b>${duration(seconds)}</b> <span class="soft">${total > 0 ? percent(seconds / total) : ""}</span>` : html`<span class="soft">not measured here</span>`}
+      ${isMeasured(seconds) ? html`<b>${duration(seconds)}</b> <span class="soft">${total > 0 ? percent(seconds / total) : ""}</span>` : html`<span class="soft">not measured here</span>`}
       ${note && html`<small>${note}</small>`}
     </dd>
   </div>`;

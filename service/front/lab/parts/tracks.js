@@ -1,7 +1,8 @@
 // A timeline drawn: the lanes of each mode on one axis, to zoom and walk by keys, buttons and pointer.
 
 import { html, useEffect, useMemo, useRef, useState } from "../vendor/htm-preact.js";
-import { ticks, useWidth } from "./axis.js";
+import { ticks } from "./axis.js";
+import { useWidth } from "./chart.js";
 import { ROW, laneLayout } from "./lanes.js";
 import { significant } from "./numbers.js";
 import { moved, showing, within, zoomed } from "./span.js";
@@ -80,14 +81,14 @@ function Drawing({ layout, span, end, setSpan, pressed, picked, onPick }) {
   const height = layout.height + AXIS;
   return html`<div class="drawing" ref=${element} tabindex="0" role="group" aria-label="Timeline from ${significant(span[0])} to ${significant(span[1])} µs"
     data-from=${span[0]} data-to=${span[1]} onKeyDown=${pressed}>
-    <svg width=${width} height=${height} viewBox="0 0 ${width} ${height}" aria-hidden="true"
+    ${width > 0 && html`<svg width=${width} height=${height} viewBox="0 0 ${width} ${height}" aria-hidden="true"
       onPointerDown=${(event) => setDrag({ from: at(event), to: at(event) })} onPointerMove=${(event) => drag && setDrag({ ...drag, to: at(event) })}
       onPointerUp=${released} onPointerLeave=${() => setDrag(null)} onDblClick=${() => setSpan([0, end])}>
       <${Axis} span=${span} width=${width} height=${height} />
       ${layout.heads.map((head) => html`<text class="head" x="4" y=${head.y + AXIS} key=${head.text}>${head.text}</text>`)}
       ${layout.lanes.map((lane) => html`<${Lane} lane=${lane} span=${span} width=${width} picked=${picked} key=${lane.y} />`)}
       ${drag && html`<rect class="dragged" x=${(Math.min(drag.from, drag.to) - span[0]) / perPixel} width=${Math.abs(drag.to - drag.from) / perPixel} y="0" height=${height} />`}
-    </svg>
+    </svg>`}
   </div>`;
 }
 

@@ -2,9 +2,10 @@
 
 import { html } from "../vendor/htm-preact.js";
 import { HELP, budgetOf } from "../parts/budget.js";
-import { QueryChoice, batchSizes, chosen, modeOptions, readyModes } from "../parts/choices.js";
+import { QueryChoice, chosen } from "../parts/choices.js";
 import { Slider } from "../parts/controls.js";
 import { DataLink } from "../parts/data.js";
+import { batchSizes, modeOptions, readyModes } from "../parts/input.js";
 import { Interval } from "../parts/interval.js";
 import { duration, percent, significant } from "../parts/numbers.js";
 import { Question } from "../parts/question.js";
@@ -23,18 +24,18 @@ const BATCHES = [{ value: "one", label: "this batch alone" }, { value: "all", la
 
 export function View({ lab }) {
   const study = useStudy(lab, "budget");
-  const ready = readyModes(lab);
-  const compiles = (mode) => lab.modes.some((each) => each.mode === mode && each.compilations.length > 0);
-  const plain = ready.filter((mode) => !compiles(mode));
+  const ready = readyModes(lab.modes);
+  const issuing = lab.modes.filter(({ compilations }) => compilations.length === 0);
+  const plain = readyModes(issuing);
   const mode = chosen(lab, "mode", plain, plain[0]);
-  const batch = chosen(lab, "batch", batchSizes(lab), batchSizes(lab)[0]);
+  const batch = chosen(lab, "batch", batchSizes(lab.engine), batchSizes(lab.engine)[0]);
   const modes = chosen(lab, "modes", ["all", "one"], "all");
   const batches = chosen(lab, "batches", ["all", "one"], "one");
-  const body = { mode, batch_size: batch, modes: modes === "all" ? ready : [mode], batch_sizes: batches === "all" ? batchSizes(lab) : [batch] };
+  const body = { mode, batch_size: batch, modes: modes === "all" ? ready : [mode], batch_sizes: batches === "all" ? batchSizes(lab.engine) : [batch] };
   return html`<div class="columns">
       <section class="card" aria-label="Which step">
-        <${QueryChoice} lab=${lab} name="mode" label="Budget of a step in" options=${modeOptions(lab, compiles)} value=${mode} />
-        <${QueryChoice} lab=${lab} name="batch" label="Batch" options=${batchSizes(lab)} value=${batch} />
+        <${QueryChoice} lab=${lab} name="mode" label="Budget of a step in" options=${modeOptions(issuing)} value=${mode} />
+        <${QueryChoice} lab=${lab} name="batch" label="Batch" options=${batchSizes(lab.engine)} value=${batch} />
         <${QueryChoice} lab=${lab} name="modes" label="Beside it, modes" options=${MODES} value=${modes} />
         <${QueryChoice} lab=${lab} name="batches" label="At batches" options=${BATCHES} value=${batches} />
         ${study.kept && html`<${Sliders} lab=${lab} budget=${study.kept.finding.budget} />`}
@@ -112,14 +113,14 @@ const Formulas = () => html`<details>
 
 function Points({ finding }) {
   const columns = [
-    { key: "mode", title: "Mode" },
-    { key: "batch_size", title: "Batch", numeric: true, show: ({ batch_size, disturbed }) => `${batch_size}${disturbed ? " (disturbed)" : ""}` },
-    { key: "step", title: "Step", numeric: true, show: ({ step }) => html`<${Interval} ...${step} />` },
-    { key: "dispatch", title: "Dispatch", numeric: true, show: (point) => html`<${Interval} ...${point.dispatch_seconds} />` },
-    { key: "kernel", title: "Kernel", numeric: true, show: (point) => html`<${Interval} ...${point.kernel_seconds} />` },
-    { key: "bound", title: "Bound", show: (point) => `${point.bound}, index ${significant(point.device_bound_index)}` },
-    { key: "without", title: "Without dispatch", numeric: true, show: (point) => `${point.source === "calibrated" ? "≥ " : ""}${significant(point.without_dispatch_speedup)}×` },
-    { key: "speedup", title: `Against ${finding.points[0].mode}`, numeric: true, show: ({ speedup }) => html`<${Interval} ...${speedup} unit="×" />` },
+    { key: "mode", title: "mode" },
+    { key: "batch_size", title: "batch", numeric: true, show: ({ batch_size, disturbed }) => `${batch_size}${disturbed ? " (disturbed)" : ""}` },
+    { key: "step", title: "step", numeric: true, show: ({ step }) => html`<${Interval} ...${step} />` },
+    { key: "dispatch", title: "dispatch", numeric: true, show: (point) => html`<${Interval} ...${point.dispatch_seconds} />` },
+    { key: "kernel", title: "kernel", numeric: true, show: (point) => html`<${Interval} ...${point.kernel_seconds} />` },
+    { key: "bound", title: "bound", show: (point) => `${point.bound}, index ${significant(point.device_bound_index)}` },
+    { key: "without", title: "without dispatch", numeric: true, show: (point) => `${point.source === "calibrated" ? "≥ " : ""}${significant(point.without_dispatch_speedup)}×` },
+    { key: "speedup", title: `against ${finding.points[0].mode}`, numeric: true, show: ({ speedup }) => html`<${Interval} ...${speedup} unit="×" />` },
   ];
   return html`<${Table} caption=${`Per decode step on ${finding.device}, ${finding.rounds} interleaved rounds`} columns=${columns} rows=${finding.points} />`;
 }

@@ -1,9 +1,10 @@
 // Dispatcher: one operator's way from Python to its kernel, and a whole step of such calls.
 
 import { html, useEffect, useState } from "../vendor/htm-preact.js";
-import { PHASES, QueryChoice, batchSizes, chosen, modeOptions, readyModes } from "../parts/choices.js";
+import { PHASES, QueryChoice, chosen } from "../parts/choices.js";
 import { Switch } from "../parts/controls.js";
 import { DataLink } from "../parts/data.js";
+import { batchSizes, modeOptions, readyModes } from "../parts/input.js";
 import { Interval } from "../parts/interval.js";
 import { Keys } from "../parts/keys.js";
 import { percent } from "../parts/numbers.js";
@@ -94,12 +95,12 @@ function Switches({ lab, switches }) {
 const sliceOf = (finding, wanted) => finding.slices.find((slice) => slice.name === wanted);
 
 const RUN_COLUMNS = [
-  { key: "expression", title: "Call" },
-  { key: "size", title: "Size", numeric: true },
-  { key: "grad", title: "Grad mode", show: ({ grad }) => GRADS.find(({ value }) => value === grad).label },
-  { key: "autocast", title: "Autocast", show: ({ autocast }) => (autocast ? "on" : "off") },
-  { key: "requires_grad", title: "Requires grad", show: ({ requires_grad }) => (requires_grad ? "yes" : "no") },
-  { key: "whole", title: "The whole call", numeric: true, show: ({ whole_microseconds }) => html`<${Interval} ...${micros(whole_microseconds)} />` },
+  { key: "expression", title: "call" },
+  { key: "size", title: "size", numeric: true },
+  { key: "grad", title: "grad mode", show: ({ grad }) => GRADS.find(({ value }) => value === grad).label },
+  { key: "autocast", title: "autocast", show: ({ autocast }) => (autocast ? "on" : "off") },
+  { key: "requires_grad", title: "requires grad", show: ({ requires_grad }) => (requires_grad ? "yes" : "no") },
+  { key: "whole", title: "the whole call", numeric: true, show: ({ whole_microseconds }) => html`<${Interval} ...${micros(whole_microseconds)} />` },
 ];
 
 function answer(runs, { expression, size, autocast }) {
@@ -112,14 +113,14 @@ function answer(runs, { expression, size, autocast }) {
 
 function WholeStep({ lab }) {
   const study = useStudy(lab, "operators", "step");
-  const ready = readyModes(lab);
+  const ready = readyModes(lab.modes);
   const mode = chosen(lab, "mode", ready, ready[0]);
-  const batch = chosen(lab, "batch", batchSizes(lab), batchSizes(lab)[0]);
+  const batch = chosen(lab, "batch", batchSizes(lab.engine), batchSizes(lab.engine)[0]);
   const phase = chosen(lab, "phase", ["decode", "prefill"], "decode");
   return html`<h2>A whole step</h2>
     <section class="card" aria-label="Which step">
-      <${QueryChoice} lab=${lab} name="mode" label="Mode" options=${modeOptions(lab)} value=${mode} />
-      <${QueryChoice} lab=${lab} name="batch" label="Batch" options=${batchSizes(lab)} value=${batch} />
+      <${QueryChoice} lab=${lab} name="mode" label="Mode" options=${modeOptions(lab.modes)} value=${mode} />
+      <${QueryChoice} lab=${lab} name="batch" label="Batch" options=${batchSizes(lab.engine)} value=${batch} />
       <${QueryChoice} lab=${lab} name="phase" label="Phase" options=${PHASES} value=${phase} />
       <${StudyRun} study=${study} body=${{ mode, batch_size: batch, phase }} label="List the step" empty="No step has been listed yet: list one; it takes some seconds.">
         ${(finding) => html`<${StepList} finding=${finding} />`}

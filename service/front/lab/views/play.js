@@ -1,12 +1,105 @@
-// Play: one prompt through one mode, its text as it streams.
+// Play: one prompt through one mode, its text as it streams, and where its time went.
 
-import { html } from "../vendor/htm-preact.js";
-import { Empty } from "../parts/states.js";
+import { html, useState } from "../vendor/htm-preact.js";
+import { Choice, Slider, TextArea } from "../parts/controls.js";
+import { DataLink } from "../parts/data.js";
+import { batchSizes, colourIn, lengths, modeOptions, PROMPT, readyModes } from "../parts/input.js";
+import { duration, significant } from "../parts/numbers.js";
+import { Empty, Failed, Loading } from "../parts/states.js";
+import { partsOf, TimeBar } from "../parts/timebar.js";
+import { useWork } from "../parts/work.js";
 
 export const name = "play";
 export const title = "Play";
-export const sentence = "Send a prompt through one mode and see the text, and where its time went, as the tokens come.";
+export const sentence = "Send a prompt through one mode, and see its text and where its time went.";
 
 export function View({ lab }) {
-  return html`<${Empty}>${lab.modes.length} modes are served here.<//>`;
+  const [prompt, setPrompt] = useState(PROMPT);
+  const [streamed, setStreamed] = useState(null);
+  const [work, run, cancel] = useWork();
+  const chosen = choicesOf(lab);
+  const send = () => run((signal) => stream(lab, { ...chosen, prompt, signal, show: setStreamed }));
+  return html`<div class="columns">
+    <form class="card" onSubmit=${(event) => (event.preventDefault(), send())}>
+      <${TextArea} label="Prompt" value=${prompt} onInput=${setPrompt} />
+      <${Inputs} lab=${lab} ...${chosen} />
+      <button class="primary" disabled=${work.running || prompt === "" || chosen.mode === undefined}>Generate</button>
+    </form>
+    <div>
+      ${work.problem && html`<${Failed} problem=${work.problem} onRetry=${send} />`}
+      ${work.running && html`<${Loading} what=${`${chosen.mode} generates`} onCancel=${cancel} />`}
+      ${streamed === null && !work.running && !work.problem && html`<${Empty}>Nothing has run yet: choose a mode and press Generate.<//>`}
+      ${streamed && html`<${Completion} ...${streamed} running=${work.running} colour=${colourIn(lab.modes, streamed.mode)} />`}
+      <${DataLink} data=${streamed?.result} name="play" />
+    </div>
+  </div>`;
+}
+
+/** What the address chooses, or the first that can run here. */
+function choicesOf(lab) {
+  const { query, engine } = lab;
+  const oneOf = (values, given, otherwise) => (values.includes(given) ? given : otherwise);
+  const ready = readyModes(lab.modes);
+  return {
+    mode: oneOf(ready, query.mode, ready[0]),
+    batch: oneOf(batchSizes(engine), Number(query.batch), batchSizes(engine)[0]),
+    tokens: oneOf(lengths(engine), Number(query.tokens), lengths(engine).findLast((length) => length <= 32)),
+  };
+}
+
+function Inputs({ lab, mode, batch, tokens }) {
+  return html`<${Choice} label="Mode" options=${modeOptions(lab.modes)} value=${mode} onChange=${(value) => lab.changeQuery({ mode: value })} />
+    <${Slider} label="Batch" values=${batchSizes(lab.engine)} value=${batch} onInput=${(value) => lab.changeQuery({ batch: value })}
+      format=${(value) => (value === 1 ? "1 prompt" : `the prompt ${value} times`)} />
+    <${Slider} label="New tokens" values=${lengths(lab.engine)} value=${tokens} onInput=${(value) => lab.changeQuery({ tokens: value })} />`;
+}
+
+/** Generate, and `show` after each event what is known so far. Returns the answer. */
+async function stream(lab, { mode, batch, tokens, prompt, signal, show }) {
+  const began = performance.now();
+  const seconds = () => (performance.now() - began) / 1000;
+  let known = { mode, prompt, batch, asked: tokens, text: "", count: 0, firstSeconds: null, sentSeconds: 0, result: null };
+  const on = (name, data) => {
+    if (name === "token" && data.index === 0) {
+      known = { ...known, text: known.text + data.text, count: known.count + 1, firstSeconds: known.firstSeconds ?? seconds(), sentSeconds: seconds() };
+    } else if (name === "result") {
+      known = { ...known, result: data, text: data.outputs[0].text };
+    }
+    show(known);
+  };
+  show(known);
+  const body = { prompts: Array(batch).fill(prompt), max_new_tokens: tokens, stream: true };
+  return lab.events(`/v1/modes/${encodeURIComponent(mode)}/generate`, body, { signal, on });
+}
+
+function Completion({ prompt, text, batch, result, running, colour, ...progress }) {
+  return html`<section class="card" aria-label="Completion">
+      <pre class="completion" style=${{ borderColor: colour }} tabindex="0" role="region" aria-label="Text"><span class="soft">${prompt}</span>${text}</pre>
+      ${batch > 1 && html`<p class="note">The first of ${batch} rows; the others have the same prompt.</p>`}
+    </section>
+    <section class="card" aria-label="Time">
+      ${result ? html`<${Measured} ...${result} />` : html`<${SoFar} ...${progress} running=${running} />`}
+    </section>`;
+}
+
+/** While tokens come the parts are not known: they are in the stream's last event. Until then this page's clock. */
+function SoFar({ asked, count, firstSeconds, sentSeconds, running }) {
+  const parts = [
+    { name: "to the first token", seconds: firstSeconds, colour: "var(--part-queue)" },
+    { name: "further tokens", seconds: firstSeconds === null ? null : sentSeconds - firstSeconds, colour: "var(--neutral)" },
+  ];
+  const expected = count > 1 ? firstSeconds + ((sentSeconds - firstSeconds) / (count - 1)) * (asked - 1) : firstSeconds ?? 1;
+  return html`<h2>${running ? "So far" : "Until it was stopped"}: ${duration(sentSeconds)}, ${count} of ${asked} tokens</h2>
+    <${TimeBar} label="Time so far, by this page's clock" parts=${parts} total=${sentSeconds} scale=${expected} />
+    <p class="note">By this page's clock; the service's own numbers come with the last token.</p>`;
+}
+
+function Measured({ mode, device, model, timings, usage, batch_size, batch_bucket }) {
+  const rate = usage.completion_tokens / timings.total_seconds;
+  const padded = batch_bucket > batch_size ? `, run as a batch of ${batch_bucket}` : "";
+  return html`<h2 class="figure" data-total=${timings.total_seconds}>${duration(timings.total_seconds)}</h2>
+    <${TimeBar} label="Where the time went" parts=${partsOf(timings)} total=${timings.total_seconds} />
+    <p>${duration(timings.time_to_first_token_seconds)} to the first token; ${usage.completion_tokens} tokens,${" "}
+      ${significant(rate)} per second; ${usage.prompt_tokens} prompt tokens${padded}.</p>
+    <p data-effective=${mode.effective}>${model} ran in <b>${mode.effective}</b> on ${device}${mode.effective === mode.requested ? ", as requested" : `, not in ${mode.requested}`}${mode.reason ? `: ${mode.reason}` : ""}.</p>`;
 }

@@ -86,11 +86,11 @@ const counterName = ({ counter }) => counter.name.replaceAll("_", " ");
 const verdictText = (verdict) => (verdict === "no detectable difference" ? "No detectable difference in time" : `The step is ${verdict}`);
 
 const COLUMNS = [
-  { key: "name", title: "Probe" },
-  { key: "without", title: "Without", numeric: true, show: (row) => html`<${Interval} ...${seconds(row.without)} />` },
-  { key: "with", title: "With", numeric: true, show: (row) => html`<${Interval} ...${seconds(row.with)} />` },
-  { key: "verdict", title: "Verdict" },
-  { key: "counter", title: "Counter", show: (row) => `${counterName(row)}: ${significant(row.counter.before)} → ${significant(row.counter.after)}` },
+  { key: "name", title: "probe" },
+  { key: "without", title: "without", numeric: true, show: (row) => html`<${Interval} ...${seconds(row.without)} />` },
+  { key: "with", title: "with", numeric: true, show: (row) => html`<${Interval} ...${seconds(row.with)} />` },
+  { key: "verdict", title: "verdict" },
+  { key: "counter", title: "counter", show: (row) => `${counterName(row)}: ${significant(row.counter.before)} → ${significant(row.counter.after)}` },
 ];
 
 function answer({ counter, blame, verdict }) {

@@ -1,8 +1,9 @@
 // Tape: what autograd records of a computation and keeps for a backward pass; with grad mode off, nothing.
 
 import { html } from "../vendor/htm-preact.js";
-import { PHASES, QueryChoice, batchSizes, chosen, modeOptions, readyModes } from "../parts/choices.js";
+import { PHASES, QueryChoice, chosen } from "../parts/choices.js";
 import { DataLink } from "../parts/data.js";
+import { batchSizes, modeOptions, readyModes } from "../parts/input.js";
 import { bytes } from "../parts/numbers.js";
 import { Question } from "../parts/question.js";
 import { StudyRun, useStudy } from "../parts/study.js";
@@ -33,9 +34,9 @@ const GRADS = [
 
 export function View({ lab }) {
   const study = useStudy(lab, "tape");
-  const ready = readyModes(lab);
+  const ready = readyModes(lab.modes);
   const expression = chosen(lab, "expression", EXPRESSIONS.map(({ value }) => value), "linear-relu-sum");
-  const batch = chosen(lab, "batch", batchSizes(lab), batchSizes(lab)[0]);
+  const batch = chosen(lab, "batch", batchSizes(lab.engine), batchSizes(lab.engine)[0]);
   const phase = chosen(lab, "phase", ["decode", "prefill"], "decode");
   const mode = chosen(lab, "mode", ready, ready[0]);
   const ofModel = expression === "block" || expression === "step";
@@ -43,8 +44,8 @@ export function View({ lab }) {
       <section class="card" aria-label="Which computation">
         <${QueryChoice} lab=${lab} name="expression" label="Computation" options=${EXPRESSIONS} value=${expression} />
         ${ofModel && html`<${QueryChoice} lab=${lab} name="phase" label="Phase" options=${PHASES} value=${phase} />`}
-        ${ofModel && html`<${QueryChoice} lab=${lab} name="batch" label="Batch" options=${batchSizes(lab)} value=${batch} />`}
-        <${QueryChoice} lab=${lab} name="mode" label="Beside it, a step of the model in" options=${modeOptions(lab)} value=${mode} />
+        ${ofModel && html`<${QueryChoice} lab=${lab} name="batch" label="Batch" options=${batchSizes(lab.engine)} value=${batch} />`}
+        <${QueryChoice} lab=${lab} name="mode" label="Beside it, a step of the model in" options=${modeOptions(lab.modes)} value=${mode} />
       </section>
       <${StudyRun} study=${study} body=${{ expression, batch_size: batch, phase, mode }} label="Record the tape" empty="No tape has been recorded yet: record one; it takes a moment.">
         ${(finding) => html`<${Figures} lab=${lab} finding=${finding} />`}
@@ -90,10 +91,10 @@ function Found({ lab, finding }) {
 function Forward({ forward, backward }) {
   const columns = [
     { key: "place", title: "#", numeric: true },
-    { key: "operator", title: "Operator", show: ({ operator }) => shortName(operator) },
-    { key: "shape", title: "Result", show: (row) => shape(row.shape) },
-    { key: "new_bytes", title: "New memory", numeric: true, show: (row) => (row.new_bytes ? bytes(row.new_bytes) : row.is_view ? "view" : null) },
-    { key: "node", title: "Recorded as", show: ({ node }) => (node === null ? null : `${node} ${backward[node]?.name}`) },
+    { key: "operator", title: "operator", show: ({ operator }) => shortName(operator) },
+    { key: "shape", title: "result", show: (row) => shape(row.shape) },
+    { key: "new_bytes", title: "new memory", numeric: true, show: (row) => (row.new_bytes ? bytes(row.new_bytes) : row.is_view ? "view" : null) },
+    { key: "node", title: "recorded as", show: ({ node }) => (node === null ? null : `${node} ${backward[node]?.name}`) },
   ];
   return html`<${Table} caption="Forward, in order" columns=${columns} rows=${forward.map((operator, place) => ({ ...operator, place }))} />`;
 }
@@ -101,22 +102,22 @@ function Forward({ forward, backward }) {
 function Backward({ backward }) {
   const columns = [
     { key: "index", title: "#", numeric: true },
-    { key: "name", title: "Node" },
-    { key: "feeds", title: "Feeds", show: ({ feeds }) => feeds.join(", ") || null },
-    { key: "saved", title: "Keeps", show: ({ saved }) => (saved.length ? saved.map((tensor) => html`<div>${savedText(tensor)}</div>`) : null) },
-    { key: "bytes", title: "Bytes", numeric: true, show: (node) => bytes(savedBytes(node)) },
+    { key: "name", title: "node" },
+    { key: "feeds", title: "feeds", show: ({ feeds }) => feeds.join(", ") || null },
+    { key: "saved", title: "keeps", show: ({ saved }) => (saved.length ? saved.map((tensor) => html`<div>${savedText(tensor)}</div>`) : null) },
+    { key: "bytes", title: "bytes", numeric: true, show: (node) => bytes(savedBytes(node)) },
   ];
   return html`<${Table} caption="Backward, in the order in which autograd would run it" columns=${columns} rows=${backward} />`;
 }
 
 function Steps({ finding }) {
   const columns = [
-    { key: "mode", title: "Mode" },
-    { key: "tensors", title: "Saved tensors", numeric: true, show: ({ held }) => held.tensors },
-    { key: "tape", title: "Tape", numeric: true, show: ({ held }) => bytes(held.storage_bytes) },
-    { key: "own", title: "Own", numeric: true, show: ({ held }) => bytes(held.own_bytes) },
-    { key: "peak", title: "Peak of the step", numeric: true, show: ({ step }) => bytes(step.peak_bytes) },
-    { key: "allocations", title: "Allocations", numeric: true, show: ({ step }) => step.allocations },
+    { key: "mode", title: "mode" },
+    { key: "tensors", title: "saved tensors", numeric: true, show: ({ held }) => held.tensors },
+    { key: "tape", title: "tape", numeric: true, show: ({ held }) => bytes(held.storage_bytes) },
+    { key: "own", title: "own", numeric: true, show: ({ held }) => bytes(held.own_bytes) },
+    { key: "peak", title: "peak of the step", numeric: true, show: ({ step }) => bytes(step.peak_bytes) },
+    { key: "allocations", title: "allocations", numeric: true, show: ({ step }) => step.allocations },
   ];
   return html`<${Table} caption=${`One ${finding.phase} step of the served model, batch ${finding.batch_bucket}`} columns=${columns} rows=${finding.steps} />`;
 }

@@ -1,8 +1,9 @@
 // Timeline: one step of two modes, host and device, on one axis.
 
 import { html } from "../vendor/htm-preact.js";
-import { PHASES, QueryChoice, batchSizes, chosen, modeOptions, readyModes } from "../parts/choices.js";
+import { PHASES, QueryChoice, chosen } from "../parts/choices.js";
 import { DataLink } from "../parts/data.js";
+import { batchSizes, modeOptions, readyModes } from "../parts/input.js";
 import { Interval } from "../parts/interval.js";
 import { significant } from "../parts/numbers.js";
 import { Question } from "../parts/question.js";
@@ -16,18 +17,18 @@ export const sentence = "One step of two modes on one time axis: what the host i
 
 export function View({ lab }) {
   const study = useStudy(lab, "timeline");
-  const ready = readyModes(lab);
+  const ready = readyModes(lab.modes);
   const mode = chosen(lab, "mode", ready, ready[0]);
   const others = ready.filter((each) => each !== mode);
   const against = chosen(lab, "against", others, others.includes("compiled") ? "compiled" : others.at(-1));
-  const batch = chosen(lab, "batch", batchSizes(lab), batchSizes(lab)[0]);
+  const batch = chosen(lab, "batch", batchSizes(lab.engine), batchSizes(lab.engine)[0]);
   const phase = chosen(lab, "phase", ["decode", "prefill"], "decode");
   const body = { mode, against: against ?? null, batch_size: batch, phase };
   return html`<div class="columns">
       <section class="card" aria-label="Which steps">
-        <${QueryChoice} lab=${lab} name="mode" label="Mode" options=${modeOptions(lab)} value=${mode} />
-        <${QueryChoice} lab=${lab} name="against" label="Against" options=${modeOptions(lab, (each) => each === mode)} value=${against} />
-        <${QueryChoice} lab=${lab} name="batch" label="Batch" options=${batchSizes(lab)} value=${batch} />
+        <${QueryChoice} lab=${lab} name="mode" label="Mode" options=${modeOptions(lab.modes)} value=${mode} />
+        <${QueryChoice} lab=${lab} name="against" label="Against" options=${modeOptions(lab.modes.filter((each) => each.mode !== mode))} value=${against} />
+        <${QueryChoice} lab=${lab} name="batch" label="Batch" options=${batchSizes(lab.engine)} value=${batch} />
         <${QueryChoice} lab=${lab} name="phase" label="Phase" options=${PHASES} value=${phase} />
       </section>
       <${StudyRun} study=${study} body=${body} label="Draw both steps" empty="No step has been drawn yet: draw one; it takes a few seconds, more where a mode has to be compiled.">
@@ -87,14 +88,14 @@ function Found({ kept }) {
 
 function Summary({ finding }) {
   const columns = [
-    { key: "mode", title: "Mode" },
-    { key: "effective", title: "Runs as" },
-    { key: "wall", title: "Step", numeric: true, show: (track) => html`<${Interval} ...${track.wall} />` },
-    { key: "tax", title: "Tax", numeric: true, show: (track) => html`<${Tax} track=${track} />` },
-    { key: "operators", title: "Calls", numeric: true },
-    { key: "launches", title: "Launches", numeric: true },
-    { key: "kernels", title: "Kernels", numeric: true },
-    { key: "stretch", title: "Under the profiler", numeric: true, show: (track) => `× ${significant(track.stretch)}` },
+    { key: "mode", title: "mode" },
+    { key: "effective", title: "runs as" },
+    { key: "wall", title: "step", numeric: true, show: (track) => html`<${Interval} ...${track.wall} />` },
+    { key: "tax", title: "tax", numeric: true, show: (track) => html`<${Tax} track=${track} />` },
+    { key: "operators", title: "calls", numeric: true },
+    { key: "launches", title: "launches", numeric: true },
+    { key: "kernels", title: "kernels", numeric: true },
+    { key: "stretch", title: "under the profiler", numeric: true, show: (track) => `× ${significant(track.stretch)}` },
   ];
   const hows = new Set(finding.tracks.map((track) => track.tax?.how ?? `not known: ${track.no_tax}`));
   return html`<${Table} caption="Both steps, measured without the profiler" columns=${columns} rows=${finding.tracks} />
