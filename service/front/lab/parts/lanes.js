@@ -29,20 +29,21 @@ export function laneLayout(tracks) {
 }
 
 function lanesOf(track) {
+  // The step's own thread, that of its mark, stands first; others call the device's runtime beside it.
+  const own = track.blocks[0].row;
   const found = new Map();
   track.blocks.forEach((block, place) => {
-    const key = [block.lane === "device" ? 1 : 0, block.row, block.depth];
+    const key = [block.lane === "device" ? 1 : 0, block.row === own ? 0 : 1, block.row, block.depth];
     const name = key.join("/");
-    if (!found.has(name)) found.set(name, { key, head: headOf(track, block), blocks: [] });
+    if (!found.has(name)) found.set(name, { key, head: headOf(block, own), blocks: [] });
     found.get(name).blocks.push({ ...block, place });
   });
   return [...found.values()].sort((a, b) => compare(a.key, b.key));
 }
 
-function headOf(track, block) {
+function headOf(block, own) {
   if (block.lane === "device") return `device, stream ${block.row}`;
-  // The step's own thread is that of its mark; others call the device's runtime beside it.
-  return block.row === track.blocks[0].row ? "host" : `host, thread ${block.row}`;
+  return block.row === own ? "host" : `host, thread ${block.row}`;
 }
 
 const compare = (a, b) => a.map((value, place) => value - b[place]).find((difference) => difference !== 0) ?? 0;

@@ -51,7 +51,7 @@ const width = (slice) => (slice.in_sum ? Math.max(0, slice.microseconds.value) :
 
 function One({ slice }) {
   return html`<div class="one" data-slice=${slice.name} role="status">
-    <h3>${slice.name}</h3>
+    <h2>${slice.name}</h2>
     <p>${MEANINGS[slice.name]}${slice.keys.length > 0 && html`: ${slice.keys.map((key) => html`<code class="key" key=${key}>${key}</code> `)}`}</p>
     <${SliceTime} slice=${slice} large />
     ${slice.running_microseconds && html`<p>So far <${Interval} ...${micros(slice.running_microseconds)} /></p>`}

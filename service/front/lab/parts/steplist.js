@@ -31,7 +31,7 @@ export function StepList({ finding }) {
 const COLUMNS = [
   { key: "place", title: "#", numeric: true },
   { key: "name", title: "operator", show: nameOf },
-  { key: "marks", title: "", show: marksOf },
+  { key: "marks", title: "marks", show: marksOf },
   { key: "keys", title: "keys", show: ({ keys }) => keys?.join(" ") ?? "not known" },
   { key: "shapes", title: "shapes", show: ({ shapes }) => shapes.map((sizes) => sizes.join("×") || "scalar").join(", ") },
   { key: "host", title: "µs", numeric: true, show: ({ host_seconds }) => significant(host_seconds * MICRO) },

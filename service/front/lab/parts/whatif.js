@@ -19,7 +19,7 @@ export function WhatIf({ budget, finding }) {
 
 function Gain({ gain, dispatch, kernel, scale, device }) {
   const [ofDispatch, ofKernel] = [gain.dispatch_ratio, gain.kernel_ratio];
-  if (ofDispatch === null || ofKernel === null) return html`<li><h3>${titleOf(gain)}</h3><p class="absent">not known: a part of the budget's own step was measured as nothing, so there is no ratio to it</p></li>`;
+  if (ofDispatch === null || ofKernel === null) return html`<li><h2>${titleOf(gain)}</h2><p class="absent">not known: a part of the budget's own step was measured as nothing, so there is no ratio to it</p></li>`;
   const about = `Measured here, this mode left ${range(ofDispatch)} of dispatch and ${range(ofKernel)} of kernels, and was ${significant(gain.speedup.value)} times as fast (${significant(gain.speedup.low)}–${significant(gain.speedup.high)}).`;
   return html`<${Row} title=${titleOf(gain)} dispatch=${dispatch * ofDispatch.value} kernel=${kernel * ofKernel.value} scale=${scale}
     speedup=${speedupWith(ofDispatch.value, ofKernel.value, dispatch, kernel, device)} about=${about} mode=${gain.mode} />`;
@@ -28,7 +28,7 @@ function Gain({ gain, dispatch, kernel, scale, device }) {
 function Row({ title, dispatch, kernel, scale, speedup, about, mode }) {
   const parts = [{ name: "dispatch", seconds: dispatch }, { name: "kernel", seconds: kernel }];
   return html`<li data-mode=${mode}>
-    <h3>${title}${speedup !== null && html` <b class="figure" data-speedup=${speedup}>${significant(speedup)}×</b> <span class="soft">as fast</span>`}</h3>
+    <h2>${title}${speedup !== null && html` <b class="figure" data-speedup=${speedup}>${significant(speedup)}×</b> <span class="soft">as fast</span>`}</h2>
     <${TimeBar} parts=${parts} total=${dispatch + kernel} scale=${scale} label=${title} />
     ${about && html`<p class="note">${about}</p>`}
   </li>`;

@@ -43,13 +43,13 @@ function Figures({ finding }) {
   return html`<div class="cards">
     ${finding.tracks.map(
       (track) => html`<section class="card" key=${track.mode} aria-label=${`the step of ${track.mode}`}>
-        <h3>${track.mode}</h3>
+        <h2>${track.mode}</h2>
         <${Interval} ...${track.wall} large />
         <p>Tax: <${Tax} track=${track} /></p>
       </section>`,
     )}
     ${finding.speedup && html`<section class="card" aria-label="speed-up">
-      <h3>${finding.tracks[1].mode} against ${finding.tracks[0].mode}</h3>
+      <h2>${finding.tracks[1].mode} against ${finding.tracks[0].mode}</h2>
       <${Interval} ...${finding.speedup} unit="×" large />
       <p>as fast, ${finding.speedup.samples} paired rounds. ${fused(finding.tracks)}</p>
     </section>`}

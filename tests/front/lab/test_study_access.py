@@ -1,0 +1,79 @@
+"""The views of studies for everybody: every control by keyboard, axe, light and dark, and a narrow screen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from httpx import Client
+from playwright.sync_api import Browser
+
+from tests.front.lab.study_pages import answer, keep, study
+from tests.front.lab.test_study_states import EXAMPLE, PROBE
+from tests.support.browser import NARROW, WIDE, Tab, tab
+
+pytestmark = pytest.mark.browser
+
+VIEWS = ("dispatcher", "timeline", "tape", "budget", "probes")
+
+TABBABLE = """() => [...document.querySelectorAll("a[href], button, input, summary, [tabindex='0']")].filter((each) =>
+  !each.disabled && each.offsetParent !== null && (each.type !== "radio" || each.checked)).length"""
+
+WALK = """async () => document.activeElement === document.body ? null : document.activeElement.outerHTML.slice(0, 120)"""
+
+
+@pytest.fixture(scope="module")
+def addresses(lab_url: str) -> Iterator[dict[str, str]]:
+    """Each view with something to show: of the real service, but for what would compile."""
+    with Client(base_url=lab_url) as http:
+        timeline, _ = study(http, "timeline", mode="eager", against="inference_mode")
+        tape, _ = study(http, "tape", expression="block", mode="eager")
+        budget, _ = study(http, "budget", modes=["eager", "inference_mode"], batch_sizes=[1], mode="eager", rounds=6)
+    yield {
+        "dispatcher": "/lab/dispatcher?finding=operator-1",
+        "timeline": f"/lab/timeline?finding={timeline}",
+        "tape": f"/lab/tape?finding={tape}",
+        "budget": f"/lab/budget?finding={budget}",
+        "probes": "/lab/probes?probe=sync-point",
+    }
+
+
+def opened(page: Tab, view: str, addresses: dict[str, str]) -> Tab:
+    """`page` at a view with all that it can show, its question answered."""
+    if view == "dispatcher":
+        keep(page, "operator", json.loads(EXAMPLE.read_text()))
+    if view == "probes":
+        answer(page, "**/v1/probes/sync-point", PROBE)
+    page.open(addresses[view], "button.primary")
+    if view == "probes":
+        page.page.locator("button.primary").click()
+        page.page.wait_for_selector(".probe")
+    page.page.locator(".question summary").first.click()
+    return page
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize(("size", "scheme"), [(WIDE, "light"), (NARROW, "dark")], ids=["wide", "narrow"])
+def test_axe_finds_nothing_and_the_page_does_not_scroll_sideways(
+    browser: Browser, lab_url: str, addresses: dict[str, str], view: str, size: tuple[int, int], scheme: str
+) -> None:
+    with tab(browser, lab_url, size, scheme) as page:
+        opened(page, view, addresses)
+        assert page.violations() == []
+        assert page.reach() <= size[0]
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_the_tab_key_reaches_every_control(lab: Tab, addresses: dict[str, str], view: str) -> None:
+    opened(lab, view, addresses)
+    lab.page.evaluate("() => document.activeElement.blur()")
+    every = lab.page.evaluate(TABBABLE)
+    seen = set()
+    for _ in range(every + 5):
+        lab.page.keyboard.press("Tab")
+        lab.page.evaluate("() => document.activeElement.dataset.walked = 'yes'")
+        seen.add(lab.page.evaluate(WALK))
+    walked = lab.page.locator("[data-walked]:not(body)").count()
+    assert walked == every
+    assert lab.page.evaluate("() => getComputedStyle(document.querySelector('[data-walked]')).display") != "none"
