@@ -27,6 +27,7 @@ from service.front.api import (
     openai,
     probes,
     problems,
+    runs,
     studies,
     traces,
 )
@@ -116,7 +117,7 @@ def create_app(
     # Without a key the document must not say that calls need one.
     guards = [Depends(require_key(settings))] if settings.api_key is not None else []
     v1 = APIRouter(prefix="/v1", dependencies=guards, responses=ACCESS_ERRORS)
-    for routes in (generate, compare, openai, modes, advice, studies, probes, traces):
+    for routes in (generate, compare, openai, modes, advice, studies, probes, traces, runs):
         v1.include_router(routes.router)
     app.include_router(v1)
     app.include_router(health.router)

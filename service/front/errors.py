@@ -9,6 +9,8 @@
     ├── NotMeasured 409                the answer needs measurements that are not there yet
     ├── RunInProgress 409              + Retry-After; a sweep is measuring, a study would disturb it
     ├── AnatomyBusy 409                + Retry-After; another study is under way
+    ├── ComparisonBusy 409             + Retry-After; two other sweeps are being compared
+    ├── NotComparable 422              two sweeps that `launchbound compare` refuses
     ├── QueueFull 429                  + Retry-After
     ├── Unavailable 503                + Retry-After
     │   ├── ModeNotReady               warming, failed, or the engine is not connected yet
@@ -128,6 +130,20 @@ class AnatomyBusy(LaunchboundError):
 
     status = 409
     default_type = "anatomy_busy"
+
+
+class ComparisonBusy(LaunchboundError):
+    """Two sweeps are being compared; it is done one pair at a time."""
+
+    status = 409
+    default_type = "comparison_busy"
+
+
+class NotComparable(LaunchboundError):
+    """`launchbound compare` refuses these two sweeps; the message is its own."""
+
+    status = 422
+    default_type = "not_comparable"
 
 
 class QueueFull(LaunchboundError):

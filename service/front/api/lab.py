@@ -34,7 +34,7 @@ class LabFile:
 
     def answer(self, request: Request) -> Response:
         """The file, or 304 where the browser has it: it may keep the file, and checks it at each use."""
-        headers = {"ETag": self.etag, "Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
+        headers = {"ETag": self.etag, "Cache-Control": "no-cache"}
         headers |= {"Content-Security-Policy": POLICY, "Referrer-Policy": "no-referrer"}
         known = (tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(","))
         if self.etag in known:
