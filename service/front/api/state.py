@@ -34,11 +34,11 @@ class AppState:
     comparison: RunComparison = field(default_factory=RunComparison)
     _unobserved: list[RequestTiming] = field(default_factory=list)
 
-    def check_mode(self, mode: str) -> None:
-        """Raise UnknownMode unless this instance serves `mode`."""
+    def check_mode(self, mode: str, param: str = "mode") -> None:
+        """Raise UnknownMode unless this instance serves `mode`, which `param` names."""
         known = self.settings.modes
         if mode not in known:
-            raise UnknownMode(f"no mode '{mode[:64]}' here; try one of {', '.join(known)}", param="mode")
+            raise UnknownMode(f"no mode '{mode[:64]}' here; try one of {', '.join(known)}", param=param)
 
     def observe_soon(self, timing: RequestTiming) -> None:
         """Have one request that ended well recorded in the metrics, and for the advice, by `observe_all`."""
