@@ -22,6 +22,7 @@ from tests.support.serving import until
 ROOT = Path(__file__).parents[2]
 OUT = ROOT / "docs" / "lab"
 START_SECONDS = 900.0
+STUDY_MILLISECONDS = 300_000
 
 
 def _play(page: Page) -> None:
@@ -50,7 +51,28 @@ def _runs(page: Page) -> None:
     page.wait_for_selector("table tbody tr")
 
 
-USED: Mapping[str, Callable[[Page], None]] = {"play": _play, "compare": _compare, "live": _live, "runs": _runs}
+def _study(*shown: str) -> Callable[[Page], None]:
+    """Press the buttons of a view's studies one after another; each of `shown` is what comes of one."""
+
+    def use(page: Page) -> None:
+        for place, selector in enumerate(shown):
+            page.locator("button.primary").nth(place).click()
+            page.wait_for_selector(selector, timeout=STUDY_MILLISECONDS)
+
+    return use
+
+
+USED: Mapping[str, Callable[[Page], None]] = {
+    "play": _play,
+    "compare": _compare,
+    "dispatcher": _study(".scrubber", '[aria-label="sync points"]'),
+    "timeline": _study(".drawing svg"),
+    "tape": _study(".tape svg"),
+    "budget": _study(".whatif"),
+    "probes": _study(".probe"),
+    "live": _live,
+    "runs": _runs,
+}
 """What is done in a view before its picture; another view is taken as it opens."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
 from typing import Any
 
 import httpx
@@ -15,6 +16,14 @@ UNITS = {"s": 1.0, "ms": 1e-3, "µs": 1e-6, "bytes": 1, "KiB": 2**10, "MiB": 2**
 _QUANTITY = re.compile(r"(-?[\d,.]+)\s*(s|ms|µs|bytes|KiB|MiB|GiB|×|%)(?![\w%])")
 
 Finding = dict[str, Any]
+
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "timeline": {"mode": "eager", "against": "inference_mode"},
+    "tape": {"expression": "linear-relu-sum", "mode": "eager"},
+    "budget": {"modes": ["eager", "inference_mode"], "batch_sizes": [1], "mode": "eager", "rounds": 6},
+    "operators": {"mode": "eager", "native": False},
+}
+"""Of the studies that tests run on the lab's service; none compiles."""
 
 
 def quantity(text: str) -> float:
@@ -29,6 +38,13 @@ def study(http: httpx.Client, name: str, **arguments: object) -> tuple[str, Find
     answer = http.post(f"/v1/studies/{name}", json=arguments, timeout=200.0)
     assert answer.status_code == 200, answer.text
     return answer.headers["location"].rpartition("/")[2], answer.json()
+
+
+@cache
+def real(url: str, name: str) -> tuple[str, Finding]:
+    """The finding of a study of the service at `url`, which is run once for all tests."""
+    with httpx.Client(base_url=url) as http:
+        return study(http, name, **ARGUMENTS[name])
 
 
 def keep(tab: Tab, name: str, finding: Finding) -> str:

@@ -6,7 +6,7 @@ import pytest
 from httpx import Client
 
 from service.anatomy.budget.gains import speedup_with
-from tests.front.lab.study_pages import Finding, data, quantity, row, rows, study, the_answer
+from tests.front.lab.study_pages import Finding, data, quantity, real, row, rows, the_answer
 from tests.support.browser import Tab
 
 pytestmark = pytest.mark.browser
@@ -14,28 +14,24 @@ pytestmark = pytest.mark.browser
 Kept = tuple[str, Finding]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def timeline(lab_url: str) -> Kept:
-    with Client(base_url=lab_url) as http:
-        return study(http, "timeline", mode="eager", against="inference_mode")
+    return real(lab_url, "timeline")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def tape(lab_url: str) -> Kept:
-    with Client(base_url=lab_url) as http:
-        return study(http, "tape", expression="linear-relu-sum", mode="eager")
+    return real(lab_url, "tape")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def budget(lab_url: str) -> Kept:
-    with Client(base_url=lab_url) as http:
-        return study(http, "budget", modes=["eager", "inference_mode"], batch_sizes=[1], mode="eager", rounds=6)
+    return real(lab_url, "budget")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def step(lab_url: str) -> Kept:
-    with Client(base_url=lab_url) as http:
-        return study(http, "operators", mode="eager")
+    return real(lab_url, "operators")
 
 
 def near(text: str, value: float) -> bool:

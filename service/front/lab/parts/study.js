@@ -29,13 +29,6 @@ export function useStudy(lab, name, key = "finding") {
   return { running: work.running, problem: work.problem, kept: work.value, progress, run, cancel, again };
 }
 
-/** The newest finding of `name` that `suits(arguments)`, or null; it runs nothing. */
-export async function newestKept(lab, name, suits, signal) {
-  const { studies } = await lab.get("/v1/studies", { signal });
-  const entry = studies.find((each) => each.study === name && suits(each.arguments));
-  return entry ? { ...entry, finding: await lab.get(`/v1/studies/${entry.id}`, { signal }) } : null;
-}
-
 async function readKept(lab, name, id, signal) {
   const { studies } = await lab.get("/v1/studies", { signal });
   const entry = studies.find((each) => each.id === id && each.study === name);

@@ -35,7 +35,7 @@ export function View({ lab }) {
         ${(finding) => html`<${Figures} finding=${finding} />`}
       <//>
     </div>
-    ${study.kept && html`<${Found} kept=${study.kept} />`}`;
+    ${study.kept && html`<${Found} lab=${lab} kept=${study.kept} />`}`;
 }
 
 /** The step of each mode, the tax on it, and the speed-up. */
@@ -77,13 +77,22 @@ function fusing(first, second) {
   return first ? "Fused against unfused" : "Unfused against fused";
 }
 
-function Found({ kept }) {
+function Found({ lab, kept }) {
   const { finding } = kept;
   return html`<h2>One ${finding.phase} step, batch ${finding.batch_bucket}, ${finding.device}</h2>
     <${Tracks} tracks=${finding.tracks} key=${kept.id} />
     <${Summary} finding=${finding} />
     <${Question} ask="If every kernel took no time at all, how long would the first mode's step still be?" answer=${answer(finding.tracks[0])} missing="A tax has to be known for that." />
+    <${Traces} lab=${lab} kept=${kept} />
     <${DataLink} data=${finding} name="timeline" />`;
+}
+
+/** With a key the trace cannot be opened by its address, as a link carries no key. */
+function Traces({ lab, kept }) {
+  const address = (file) => `/v1/studies/${kept.id}/files/${file}`;
+  return kept.finding.files.map((file) =>
+    lab.keyed ? html`<p class="note">The trace for Perfetto: GET ${address(file)}, with the key.</p>` : html`<p><a href=${address(file)} download>Save the trace for Perfetto</a></p>`,
+  );
 }
 
 function Summary({ finding }) {
