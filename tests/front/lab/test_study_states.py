@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from playwright.sync_api import Browser
 
 from tests.front.lab.study_pages import Finding, answer, data, keep, quantity, row, rows, stream, the_answer
 from tests.support.browser import Tab, tab
-from tests.support.serving import Front
+from tests.support.serving import Front, running, until
 
 pytestmark = pytest.mark.browser
 
@@ -163,7 +162,7 @@ def block(name: str, kind: str, lane: str, row: int, depth: int, begin: float, d
     return {**fixed, "begin_us": begin, "duration_us": duration, **more}
 
 
-GPU_TRACK = {
+GPU_TRACK: Finding = {
     "mode": "compiled",
     "effective": "compiled",
     "reason": None,
@@ -186,10 +185,9 @@ GPU_TRACK = {
 
 
 def gpu_timeline() -> Finding:
-    second = {**deepcopy(GPU_TRACK), "mode": "eager", "wall": ENDLESS, "blocks": GPU_TRACK["blocks"][:1]}  # type: ignore[index]
-    tracks = [GPU_TRACK, second]
-    found = {"device": "cuda", "batch_bucket": 4, "phase": "decode", "tracks": tracks, "speedup": INTERVAL, "files": []}
-    return found
+    second = {**GPU_TRACK, "mode": "eager", "wall": ENDLESS, "blocks": GPU_TRACK["blocks"][:1]}
+    fixed = {"device": "cuda", "batch_bucket": 4, "phase": "decode", "files": ["timeline.trace.json.gz"]}
+    return {**fixed, "tracks": [GPU_TRACK, second], "speedup": INTERVAL}
 
 
 def test_a_gpus_streams_have_lanes_and_what_is_unknown_says_why(page: Tab) -> None:
@@ -207,6 +205,8 @@ def test_a_gpus_streams_have_lanes_and_what_is_unknown_says_why(page: Tab) -> No
     legend = page.page.locator(".legend li").all_inner_texts()
     assert legend == ["the step", "compiled code", "launch call", "kernel"]
     assert the_answer(page) == "A tax has to be known for that."
+    trace = page.page.get_by_role("link", name="Save the trace for Perfetto")
+    assert trace.get_attribute("href") == "/v1/studies/timeline-1/files/timeline.trace.json.gz"
 
 
 def test_a_probe_without_a_difference_says_so_and_its_counter_answers_the_question(page: Tab) -> None:
@@ -216,7 +216,7 @@ def test_a_probe_without_a_difference_says_so_and_its_counter_answers_the_questi
     page.page.get_by_role("button", name="Run sync-point").click()
     assert "No detectable difference in time" in page.text(".verdict")
     assert "no interval, n = 5" in page.text('[data-side="with"]')
-    assert "sync points moves from 0 to 6, by 6" in page.page.locator(".question details p").inner_text()
+    assert 'The counter "sync points" moves from 0 to 6, by 6' in page.page.locator(".question details p").inner_text()
     assert "Add .item() to the loop" in page.text(".question")
 
 
@@ -231,17 +231,29 @@ def test_a_probe_that_is_new_to_the_page_is_shown_all_the_same(page: Tab) -> Non
 
 
 def test_a_study_is_cancelled_by_a_button_and_by_leaving_the_view(page: Tab) -> None:
-    given_up: list[str] = []
-    page.page.on("requestfailed", lambda request: given_up.append(request.url.rpartition("/")[2]))
     page.page.route("**/v1/studies/*", lambda route: None)  # no answer ever comes
     page.open("/lab/tape", ".study")
     page.page.locator("button.primary").click()
-    page.page.get_by_role("button", name="Cancel").click()
+    with page.page.expect_event("requestfailed") as given_up:
+        page.page.get_by_role("button", name="Cancel").click()
+    assert given_up.value.url.endswith("/tape")
     page.page.wait_for_selector(".empty")
-    assert given_up == ["tape"]
-    page.open("/lab/budget", ".study")
     page.page.locator("button.primary").click()
     page.page.wait_for_selector(".loading")
-    page.page.get_by_role("link", name="Tape").click()
-    page.page.wait_for_function("document.title.startsWith('Tape')")
-    assert given_up == ["tape", "budget"]
+    with page.page.expect_event("requestfailed") as given_up:
+        page.page.get_by_role("link", name="Budget").click()
+    assert given_up.value.url.endswith("/tape")
+
+
+def test_progress_is_shown_as_it_comes_and_hanging_up_ends_the_study(browser: Browser, tmp_path: Path) -> None:
+    """By an anatomy process that reports what it does, and then holds."""
+    (tmp_path / "command").write_text("hold")
+    with running(anatomy=tmp_path) as held:
+        held.await_ready()
+        with tab(browser, held.url) as page:
+            page.open("/lab/timeline", ".study")
+            page.page.locator("button.primary").click()
+            page.page.wait_for_selector(".loading:has-text('measuring nothing')")
+            assert held.http.get("/health/live").json()["engine_paused"]
+            page.page.get_by_role("button", name="Cancel").click()
+            until(lambda: not held.http.get("/health/live").json()["engine_paused"], "the end of the pause")

@@ -119,7 +119,8 @@ def test_with_grad_mode_off_the_tape_on_the_page_is_empty(lab: Tab, tape: Kept) 
     identity, finding = tape
     lab.open(f"/lab/tape?finding={identity}", ".tape svg")
     for place, grad in enumerate(("no_grad", "inference_mode")):
-        lab.page.get_by_role("radio", name=grad, exact=True).check(force=True)
+        choice = lab.page.get_by_role("group", name="The same computation with")
+        choice.get_by_role("radio", name=grad, exact=True).check(force=True)
         lab.page.wait_for_selector('.tape svg[data-nodes="0"]')
         assert lab.text('[data-figure="nodes"]').startswith("0\n")
         assert quantity(lab.text('[data-figure="saved"]')) == 0
@@ -230,9 +231,8 @@ def test_a_probe_runs_and_its_numbers_are_the_answers(lab: Tab) -> None:
     lab.page.wait_for_selector(".probe")
     for side in ("without", "with"):
         assert near(lab.text(f'[data-side="{side}"] .interval'), found[side]["median_seconds"])
-    counter = lab.text(".counter")
-    assert f"{found['counter']['before']:g} without" in counter.replace(",", "")
-    assert f"{found['counter']['after']:g} with" in counter.replace(",", "")
+    before, after = (f"{found['counter'][end]:,}" for end in ("before", "after"))
+    assert lab.text(".counter").endswith(f": {before} without, {after} with")
     assert found["blame"] in lab.text(".probe")
     assert found["blame"] in the_answer(lab)
     assert data(lab) == found

@@ -104,7 +104,7 @@ function Axis({ span, width, height }) {
 
 function Lane({ lane, span, width, picked }) {
   const scale = width / (span[1] - span[0]);
-  const seen = lane.blocks.filter((block) => block.begin_us < span[1] && block.begin_us + block.duration_us > span[0]);
+  const seen = lane.blocks.filter((block) => block.begin_us <= span[1] && block.begin_us + block.duration_us >= span[0]);
   return seen.map((block) => {
     const from = Math.max(0, (block.begin_us - span[0]) * scale);
     const long = Math.max(0.6, Math.min(width, (block.begin_us + block.duration_us - span[0]) * scale) - from);

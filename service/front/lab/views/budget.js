@@ -126,9 +126,10 @@ function Points({ finding }) {
 }
 
 function crossoverText({ where, batch_size }) {
-  const at = batch_size === null ? "" : significant(batch_size);
+  if (batch_size === null) return "no crossover is known";
+  const at = Number.isInteger(batch_size) ? batch_size : significant(batch_size);
   const texts = { at: `kernels take as long as dispatch at batch ${at}`, below: `kernels take longer from batch ${at}, the smallest measured, on`, above: `dispatch still takes longer at batch ${at}, the largest measured` };
-  return texts[where] ?? "no crossover is known";
+  return texts[where];
 }
 
 function answer(budget) {

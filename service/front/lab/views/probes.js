@@ -73,7 +73,7 @@ function Result({ result }) {
     </div>`)}
     ${result.ratio && html`<p class="verdict"><b>${verdictText(result.verdict)}</b>: <${Interval} ...${result.ratio} unit="×" /> as long.</p>`}
     <dl>
-      <dt>Counter</dt><dd class="counter">${counterName(result)}: <b>${significant(result.counter.before)}</b> without, <b>${significant(result.counter.after)}</b> with</dd>
+      <dt>Counter</dt><dd class="counter">${counterName(result)}: <b>${count(result.counter.before)}</b> without, <b>${count(result.counter.after)}</b> with</dd>
       <dt>Line to blame</dt><dd><code>${result.blame}</code></dd>
       <dt>Cure</dt><dd>${result.cure}</dd>
     </dl>
@@ -82,6 +82,7 @@ function Result({ result }) {
   </div>`;
 }
 
+const count = (value) => (Number.isInteger(value) ? value.toLocaleString("en-US") : significant(value));
 const counterName = ({ counter }) => counter.name.replaceAll("_", " ");
 const verdictText = (verdict) => (verdict === "no detectable difference" ? "No detectable difference in time" : `The step is ${verdict}`);
 
@@ -90,12 +91,12 @@ const COLUMNS = [
   { key: "without", title: "without", numeric: true, show: (row) => html`<${Interval} ...${seconds(row.without)} />` },
   { key: "with", title: "with", numeric: true, show: (row) => html`<${Interval} ...${seconds(row.with)} />` },
   { key: "verdict", title: "verdict" },
-  { key: "counter", title: "counter", show: (row) => `${counterName(row)}: ${significant(row.counter.before)} → ${significant(row.counter.after)}` },
+  { key: "counter", title: "counter", show: (row) => `${counterName(row)}: ${count(row.counter.before)} → ${count(row.counter.after)}` },
 ];
 
 function answer({ counter, blame, verdict }) {
   const moved = counter.after - counter.before;
-  const by = moved === 0 ? "does not move here" : `moves from ${significant(counter.before)} to ${significant(counter.after)}, by ${significant(moved)}`;
+  const by = moved === 0 ? "does not move here" : `moves from ${count(counter.before)} to ${count(counter.after)}, by ${count(moved)}`;
   const time = verdict === "no detectable difference" ? "The time of the step does not show it here, the counter does." : "";
-  return `${counter.name.replaceAll("_", " ")} ${by}, because of ${blame}. ${time}`;
+  return `The counter "${counterName({ counter })}" ${by}, because of ${blame}. ${time}`;
 }
