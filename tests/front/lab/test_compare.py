@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Response
 
 from loadtests.report.formatting import significant
 from tests.front.lab.test_play import duration
@@ -66,15 +66,15 @@ def test_a_text_that_differs_is_named(browser: Browser, front: Front) -> None:
 
 def test_the_curve_is_the_mean_of_the_runs_of_this_page(lab: Tab) -> None:
     lab.open("/lab/compare?tokens=4&curve=inference_mode", "form textarea")
-    answers: list[dict[str, Any]] = []
-    lab.page.on("response", lambda found: answers.append(found.json()) if found.url.endswith("generate") else None)
+    responses: list[Response] = []
+    lab.page.on("response", responses.append)
     assert "No step of inference_mode has been measured" in lab.text("main")
     lab.page.locator("text=Measure every batch").click()
     lab.page.wait_for_selector("[data-crossing]")
-    lab.page.wait_for_selector("text=Measure every batch >> visible=true")
     rows = lab.page.locator("table tbody tr")
     lab.page.wait_for_function("document.querySelectorAll('table tbody tr').length === 2")
     lab.page.wait_for_function("!document.querySelector('[role=status]')")
+    answers = [response.json() for response in responses if response.url.endswith("/generate")]
     assert [answer["batch_size"] for answer in answers] == [1, 1, 1, 4, 4, 4]
     assert {answer["mode"]["requested"] for answer in answers} == {"inference_mode"}
     for place, batch in enumerate((1, 4)):
