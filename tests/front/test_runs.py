@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -80,7 +81,7 @@ def test_one_that_cannot_be_read_says_why(keeping: Front, name: str) -> None:
     assert (run["started"], run["valid"]) == (None, None)
 
 
-def test_a_folder_that_is_not_there_has_no_sweeps(front: Front, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there_has_no_sweeps(tmp_path: Path) -> None:
     with running({"results_folder": tmp_path / "none"}) as empty:
         assert empty.http.get("/v1/runs").json() == {"folder": "none", "runs": []}
         refused(empty.http.get("/v1/runs/old/report"), 404)
@@ -135,7 +136,7 @@ def test_what_names_no_two_sweeps_is_refused(keeping: Front, body: dict[str, obj
     assert keeping.http.post("/v1/runs/compare", json=body).status_code in (404, 422)
 
 
-def test_no_comparison_runs_beside_a_sweep(own_front: Front, results: Path) -> None:
+def test_no_comparison_runs_beside_a_sweep(results: Path) -> None:
     with running({"results_folder": results}) as swept:
         swept.await_ready()
         swept.generate(headers=SWEEP)
@@ -163,6 +164,18 @@ def test_a_comparison_that_is_cancelled_ends_its_process_and_only_one_runs(tmp_p
 
     asyncio.run(cancelled())
     assert children() == []
+
+
+def test_a_client_that_hangs_up_ends_its_comparison(keeping: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeping.state.comparison, "_command", STUCK)
+    body = b'{"before": "old", "after": "new"}'
+    head = f"POST /v1/runs/compare HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+    with socket.create_connection((keeping.http.base_url.host, keeping.http.base_url.port or 80)) as client:
+        client.sendall(head.encode() + b"Content-Type: application/json\r\n\r\n" + body)
+        until(children, "the process")
+    until(lambda: not children(), "its end")
+    answer = keeping.http.post("/v1/runs/compare", json={"before": "old", "after": "none"})
+    refused(answer, 404)
 
 
 def test_a_comparison_that_fails_says_with_what(tmp_path: Path) -> None:
