@@ -1,4 +1,4 @@
-"""`/v1/runs`: sweeps are listed whatever lies in their folder, reports shown apart, and two compared by the verb."""
+"""`/v1/runs`: sweeps are listed whatever lies in their folder, and two are compared by the verb."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 import launchbound
 from loadtests.plan.presets import make_plan
-from service.front.errors import ComparisonBusy, LaunchboundError
-from service.front.run_comparison import RunComparison
+from service.front.errors import LaunchboundError
+from service.front.run_comparison import ComparisonBusy, RunComparison
 from tests.front.test_api_bad_input import refused
 from tests.support.made_evidence import edit_run
 from tests.support.made_results import ALIKE, CLEAR, make_results
@@ -32,7 +32,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Sweeps that are whole (`old`, `new`), of another machine (`far`), broken, and what is none."""
     folder = tmp_path_factory.mktemp("of") / "results"
     make_results(folder / "old", plan=PLAN, seed=1, started="2026-01-01T00:00:00Z")
-    make_results(folder / "new", {**CLEAR, "inference_mode": 1.4}, plan=PLAN, seed=2, started="2026-01-03T00:00:00Z")
+    make_results(
+        folder / "new", {**CLEAR, "inference_mode": 1.4}, plan=PLAN, seed=2, started="2026-01-03T00:00:00Z"
+    )
     make_results(folder / "far", ALIKE, plan=PLAN, seed=3, started="2026-01-02T00:00:00Z")
     edit_run(folder / "far", lambda run: run.environment.update(cpu="another CPU"))
     (folder / "old" / "report.md").write_text("# eager is as good as any.\n\nMore.\n")
@@ -112,7 +114,9 @@ def test_a_sweep_without_a_report_is_a_404_with_the_remedy(keeping: Front) -> No
 def test_two_are_compared_as_the_verb_compares_them(keeping: Front, results: Path) -> None:
     answer = keeping.http.post("/v1/runs/compare", json={"before": "old", "after": "new"})
     assert answer.status_code == 200, answer.text
-    done = CliRunner().invoke(launchbound.app, ["compare", "--json", str(results / "old"), str(results / "new")])
+    done = CliRunner().invoke(
+        launchbound.app, ["compare", "--json", str(results / "old"), str(results / "new")]
+    )
     document = json.loads(done.stdout)
     document["before"]["path"], document["after"]["path"] = "old", "new"
     assert answer.json() == document
@@ -131,7 +135,9 @@ def test_unlike_sweeps_are_refused_with_the_verbs_reason_unless_forced(keeping: 
     assert [one["fact"] for one in forced.json()["unlike"]] == ["processor"]
 
 
-@pytest.mark.parametrize("body", [{"before": "old"}, {"before": "old", "after": "../old"}, {"before": 1, "after": "old"}])
+@pytest.mark.parametrize(
+    "body", [{"before": "old"}, {"before": "old", "after": "../old"}, {"before": 1, "after": "old"}]
+)
 def test_what_names_no_two_sweeps_is_refused(keeping: Front, body: dict[str, object]) -> None:
     assert keeping.http.post("/v1/runs/compare", json=body).status_code in (404, 422)
 

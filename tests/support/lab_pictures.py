@@ -1,6 +1,6 @@
-"""The lab's pictures in docs/lab, of a real service: `python -m tests.support.lab_pictures [--modes …] [--results FOLDER]`.
+"""The lab's pictures in docs/lab, of a real service: `python -m tests.support.lab_pictures [--modes …]`.
 
-Each view is used as a person would, then taken whole at 1440 and at 390 pixels: `docs/lab/<view>-<width>.png`.
+Each view is used as by a person, then taken whole at 1440 and at 390 pixels: `docs/lab/<view>-<width>.png`.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ def _compare(page: Page) -> None:
 
 def _live(page: Page) -> None:
     page.evaluate(
-        """async () => { for (let n = 0; n < 40; n++) for (const mode of ["eager", "inference_mode"])
-          await fetch(`/v1/modes/${mode}/generate`, { method: "POST", headers: { "Content-Type": "application/json" },
-            body: JSON.stringify({ prompts: ["import os"], max_new_tokens: 16 }) }); }"""
+        """async () => { const body = JSON.stringify({ prompts: ["import os"], max_new_tokens: 16 });
+          const sent = { method: "POST", headers: { "Content-Type": "application/json" }, body };
+          for (let n = 0; n < 40; n++)
+          for (const mode of ["eager", "inference_mode"]) await fetch(`/v1/modes/${mode}/generate`, sent); }"""
     )
     page.wait_for_selector("svg[role=img] polyline")
 
@@ -50,7 +51,12 @@ def _runs(page: Page) -> None:
     page.wait_for_selector("table tbody tr")
 
 
-USED: Mapping[str, Callable[[Page], None]] = {"play": _play, "compare": _compare, "live": _live, "runs": _runs}
+USED: Mapping[str, Callable[[Page], None]] = {
+    "play": _play,
+    "compare": _compare,
+    "live": _live,
+    "runs": _runs,
+}
 """What is done in a view before its picture; another view is taken as it opens."""
 
 

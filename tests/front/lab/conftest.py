@@ -41,7 +41,12 @@ def lab_url(
     log = tmp_path_factory.mktemp("lab") / "log"
     environment = {**shared_cache, "LAUNCHBOUND_RESULTS_FOLDER": str(sweeps)}
     with launched(OPTIONS, log, environment) as url, httpx.Client(base_url=url, timeout=60.0) as http:
-        until(lambda: (http.get("/v1/modes").json()["engine"] or {}).get("warm"), "a warm engine", START_SECONDS)
+
+        def warm() -> bool:
+            engine = http.get("/v1/modes").json()["engine"]
+            return bool(engine and engine["warm"])
+
+        until(warm, "a warm engine", START_SECONDS)
         yield url
 
 

@@ -37,7 +37,9 @@ def test_every_mode_has_its_numbers(lab: Tab) -> None:
             assert float(shown) == result[f"{part}_seconds"]
     speedup = answer["results"][1]["speedup"]
     ends = "–".join(significant(speedup[end]) for end in ("low", "high"))
-    assert f"{significant(speedup['ratio'])}× ({ends}, n = 8) over eager" in lab.text("[data-mode=inference_mode]")
+    assert f"{significant(speedup['ratio'])}× ({ends}, n = 8) over eager" in lab.text(
+        "[data-mode=inference_mode]"
+    )
     equal = answer["results"][1]["text_equal"]
     assert ("All modes wrote the same text" in lab.text("main")) == equal
     assert lab.violations() == []
@@ -54,7 +56,8 @@ def test_a_text_that_differs_is_named(browser: Browser, front: Front) -> None:
     modes = [{**result, "mode": "eager", "effective": "eager", "text_equal": True},
              {**result, "mode": "no_grad", "effective": "other", "text_equal": False}]  # fmt: skip
     with tab(browser, front.url, NARROW) as opened:
-        opened.page.route("**/v1/compare", lambda route: route.fulfill(json={"batch_size": 1, "results": modes}))
+        answer = {"batch_size": 1, "results": modes}
+        opened.page.route("**/v1/compare", lambda route: route.fulfill(json=answer))
         opened.open("/lab/compare", "form textarea")
         compared(opened)
         assert "Not the text of eager: no_grad." in opened.text("main")

@@ -1,8 +1,6 @@
-"""Every view, as it opens: drawn without a fault, for every eye, by keyboard, at every width, and with a key."""
+"""Every view as it opens: without a fault, light and dark, by keyboard, at every width, and with a key."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import pytest
 from playwright.sync_api import Browser

@@ -112,7 +112,10 @@ def test_while_tokens_come_the_page_says_that_the_clock_is_its_own(browser: Brow
 
 
 def test_a_mode_that_is_not_ready_cannot_be_chosen(browser: Browser) -> None:
-    with running(states={"compiled": "failed", "no_grad": "warming"}) as front, tab(browser, front.url) as opened:
+    with (
+        running(states={"compiled": "failed", "no_grad": "warming"}) as front,
+        tab(browser, front.url) as opened,
+    ):
         until(lambda: front.http.get("/v1/modes").json()["engine"], "the engine")
         opened.open("/lab/play?mode=compiled", "form textarea")
         options = opened.page.locator(".options input")

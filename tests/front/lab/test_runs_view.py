@@ -18,7 +18,9 @@ def test_sweeps_are_listed_as_the_service_describes_them(lab: Tab, http: httpx.C
     runs = http.get("/v1/runs").json()["runs"]
     lab.open("/lab/runs", "table tbody tr")
     rows = lab.page.locator("table tbody tr")
-    assert [rows.nth(n).locator("b").inner_text() for n in range(rows.count())] == [run["name"] for run in runs]
+    assert [rows.nth(n).locator("b").inner_text() for n in range(rows.count())] == [
+        run["name"] for run in runs
+    ]
     before = next(run for run in runs if run["name"] == "before")
     assert lab.text(CELL.format("before", "headline")) == before["headline"]
     assert lab.text(CELL.format("before", "valid")) == ("passed" if before["valid"] else "failed")
