@@ -41,8 +41,8 @@ def _live(page: Page) -> None:
     page.evaluate(
         """async () => { const body = JSON.stringify({ prompts: ["import os"], max_new_tokens: 16 });
           const sent = { method: "POST", headers: { "Content-Type": "application/json" }, body };
-          for (let n = 0; n < 40; n++)
-          for (const mode of ["eager", "inference_mode"]) await fetch(`/v1/modes/${mode}/generate`, sent); }"""
+          const modes = Array(40).fill(["eager", "inference_mode"]).flat();
+          for (const mode of modes) await fetch(`/v1/modes/${mode}/generate`, sent); }"""
     )
     page.wait_for_selector("svg[role=img] polyline")
 
