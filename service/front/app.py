@@ -119,11 +119,8 @@ def create_app(
     v1 = APIRouter(prefix="/v1", dependencies=guards, responses=ACCESS_ERRORS)
     for routes in (generate, compare, openai, modes, advice, studies, probes, traces, runs):
         v1.include_router(routes.router)
-    app.include_router(v1)
-    app.include_router(health.router)
-    app.include_router(metrics.router)
-    app.include_router(docs.router)
-    app.include_router(lab.router)
+    for router in (v1, health.router, metrics.router, docs.router, lab.router):
+        app.include_router(router)
     return app
 
 

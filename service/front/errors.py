@@ -9,8 +9,6 @@
     ├── NotMeasured 409                the answer needs measurements that are not there yet
     ├── RunInProgress 409              + Retry-After; a sweep is measuring, a study would disturb it
     ├── AnatomyBusy 409                + Retry-After; another study is under way
-    ├── ComparisonBusy 409             + Retry-After; two other sweeps are being compared
-    ├── NotComparable 422              two sweeps that `launchbound compare` refuses
     ├── QueueFull 429                  + Retry-After
     ├── Unavailable 503                + Retry-After
     │   ├── ModeNotReady               warming, failed, or the engine is not connected yet
@@ -22,7 +20,8 @@
     ├── ClientGone 499                 no client is left to read it; only logs and metrics have it
     └── EngineFailed 500               the engine could not run the job; the message is its own
 
-What is refused before a route has seen it (400, 403, 408, 415, 431) is in `refusals`.
+What is refused before a route has seen it (400, 403, 408, 415, 431) is in `refusals`, and why two sweeps are
+not compared (409, 422) in `run_comparison`.
 
 A `Problem` from the engine becomes one of these through `from_problem`.
 """
@@ -130,20 +129,6 @@ class AnatomyBusy(LaunchboundError):
 
     status = 409
     default_type = "anatomy_busy"
-
-
-class ComparisonBusy(LaunchboundError):
-    """Two sweeps are being compared; it is done one pair at a time."""
-
-    status = 409
-    default_type = "comparison_busy"
-
-
-class NotComparable(LaunchboundError):
-    """`launchbound compare` refuses these two sweeps; the message is its own."""
-
-    status = 422
-    default_type = "not_comparable"
 
 
 class QueueFull(LaunchboundError):

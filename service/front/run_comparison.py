@@ -10,13 +10,27 @@ from pathlib import Path
 
 import msgspec
 
-from service.front.errors import ComparisonBusy, LaunchboundError, NotComparable
+from service.front.errors import LaunchboundError
 from service.protocol.parent_death import owned
 
 COMMAND = (sys.executable, "-m", "launchbound", "compare", "--json")
 EXIT_BAD_INPUT = 2
 RETRY_SECONDS = 5
 PREFIX = "launchbound: "
+
+
+class ComparisonBusy(LaunchboundError):
+    """Two sweeps are being compared; it is done one pair at a time."""
+
+    status = 409
+    default_type = "comparison_busy"
+
+
+class NotComparable(LaunchboundError):
+    """`launchbound compare` refuses these two sweeps; the message is its own."""
+
+    status = 422
+    default_type = "not_comparable"
 
 
 class RunComparison:
@@ -29,7 +43,7 @@ class RunComparison:
     async def compare(self, before: Path, after: Path, force: bool) -> bytes:
         """The document of `launchbound compare`, its sides by name. Cancelled, it ends the process.
 
-        Raises ComparisonBusy, NotComparable with the command's own message, or LaunchboundError where it fails.
+        Raises ComparisonBusy, NotComparable with the command's message, or LaunchboundError where it fails.
         """
         if self._busy:
             message = "another comparison is under way; they run one at a time"

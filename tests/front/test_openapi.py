@@ -48,7 +48,7 @@ def test_a_nested_model_of_a_body_stands_inline(document: dict[str, Any]) -> Non
 ANY = {"400", "431", "500"}
 V1 = {*ANY, "401", "403"}
 BODY = {"408", "413", "415"}
-GENERATION = {*V1, *BODY, "404", "422", "429", "503", "504"}
+GENERATION = {*V1, *BODY, "404", "409", "422", "429", "503", "504"}
 STUDY = {*V1, "404", "409", "415", "422", "503", "504"}
 
 
@@ -69,6 +69,9 @@ STUDY = {*V1, "404", "409", "415", "422", "503", "504"}
         ("get", "/v1/probes", V1),
         ("post", "/v1/probes/{name}", STUDY),
         ("get", "/v1/advice", {*V1, "409", "422"}),
+        ("get", "/v1/runs", V1),
+        ("get", "/v1/runs/{name}/report", {*V1, "404"}),
+        ("post", "/v1/runs/compare", {*V1, *BODY, "404", "409", "422", "429"}),
         ("get", "/v1/traces", V1),
         ("get", "/v1/traces/{identity}", {*V1, "404"}),
         ("get", "/health/live", {*ANY, "503"}),

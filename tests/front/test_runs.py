@@ -1,9 +1,10 @@
-"""`/v1/runs`: sweeps are listed whatever lies in their folder, reports shown apart, and two compared by the verb."""
+"""`/v1/runs`: sweeps are listed whatever lies in their folder, and two are compared by the verb."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +16,8 @@ from typer.testing import CliRunner
 
 import launchbound
 from loadtests.plan.presets import make_plan
-from service.front.errors import ComparisonBusy, LaunchboundError
-from service.front.run_comparison import RunComparison
+from service.front.errors import LaunchboundError
+from service.front.run_comparison import ComparisonBusy, RunComparison
 from tests.front.test_api_bad_input import refused
 from tests.support.made_evidence import edit_run
 from tests.support.made_results import ALIKE, CLEAR, make_results
@@ -31,7 +32,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Sweeps that are whole (`old`, `new`), of another machine (`far`), broken, and what is none."""
     folder = tmp_path_factory.mktemp("of") / "results"
     make_results(folder / "old", plan=PLAN, seed=1, started="2026-01-01T00:00:00Z")
-    make_results(folder / "new", {**CLEAR, "inference_mode": 1.4}, plan=PLAN, seed=2, started="2026-01-03T00:00:00Z")
+    make_results(
+        folder / "new", {**CLEAR, "inference_mode": 1.4}, plan=PLAN, seed=2, started="2026-01-03T00:00:00Z"
+    )
     make_results(folder / "far", ALIKE, plan=PLAN, seed=3, started="2026-01-02T00:00:00Z")
     edit_run(folder / "far", lambda run: run.environment.update(cpu="another CPU"))
     (folder / "old" / "report.md").write_text("# eager is as good as any.\n\nMore.\n")
@@ -80,7 +83,7 @@ def test_one_that_cannot_be_read_says_why(keeping: Front, name: str) -> None:
     assert (run["started"], run["valid"]) == (None, None)
 
 
-def test_a_folder_that_is_not_there_has_no_sweeps(front: Front, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there_has_no_sweeps(tmp_path: Path) -> None:
     with running({"results_folder": tmp_path / "none"}) as empty:
         assert empty.http.get("/v1/runs").json() == {"folder": "none", "runs": []}
         refused(empty.http.get("/v1/runs/old/report"), 404)
@@ -111,7 +114,9 @@ def test_a_sweep_without_a_report_is_a_404_with_the_remedy(keeping: Front) -> No
 def test_two_are_compared_as_the_verb_compares_them(keeping: Front, results: Path) -> None:
     answer = keeping.http.post("/v1/runs/compare", json={"before": "old", "after": "new"})
     assert answer.status_code == 200, answer.text
-    done = CliRunner().invoke(launchbound.app, ["compare", "--json", str(results / "old"), str(results / "new")])
+    done = CliRunner().invoke(
+        launchbound.app, ["compare", "--json", str(results / "old"), str(results / "new")]
+    )
     document = json.loads(done.stdout)
     document["before"]["path"], document["after"]["path"] = "old", "new"
     assert answer.json() == document
@@ -130,12 +135,14 @@ def test_unlike_sweeps_are_refused_with_the_verbs_reason_unless_forced(keeping: 
     assert [one["fact"] for one in forced.json()["unlike"]] == ["processor"]
 
 
-@pytest.mark.parametrize("body", [{"before": "old"}, {"before": "old", "after": "../old"}, {"before": 1, "after": "old"}])
+@pytest.mark.parametrize(
+    "body", [{"before": "old"}, {"before": "old", "after": "../old"}, {"before": 1, "after": "old"}]
+)
 def test_what_names_no_two_sweeps_is_refused(keeping: Front, body: dict[str, object]) -> None:
     assert keeping.http.post("/v1/runs/compare", json=body).status_code in (404, 422)
 
 
-def test_no_comparison_runs_beside_a_sweep(own_front: Front, results: Path) -> None:
+def test_no_comparison_runs_beside_a_sweep(results: Path) -> None:
     with running({"results_folder": results}) as swept:
         swept.await_ready()
         swept.generate(headers=SWEEP)
@@ -163,6 +170,18 @@ def test_a_comparison_that_is_cancelled_ends_its_process_and_only_one_runs(tmp_p
 
     asyncio.run(cancelled())
     assert children() == []
+
+
+def test_a_client_that_hangs_up_ends_its_comparison(keeping: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeping.state.comparison, "_command", STUCK)
+    body = b'{"before": "old", "after": "new"}'
+    head = f"POST /v1/runs/compare HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+    with socket.create_connection((keeping.http.base_url.host, keeping.http.base_url.port or 80)) as client:
+        client.sendall(head.encode() + b"Content-Type: application/json\r\n\r\n" + body)
+        until(children, "the process")
+    until(lambda: not children(), "its end")
+    answer = keeping.http.post("/v1/runs/compare", json={"before": "old", "after": "none"})
+    refused(answer, 404)
 
 
 def test_a_comparison_that_fails_says_with_what(tmp_path: Path) -> None:

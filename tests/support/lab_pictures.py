@@ -1,6 +1,6 @@
-"""The lab's pictures in docs/lab, of a real service: `python -m tests.support.lab_pictures [--modes …] [--results FOLDER]`.
+"""The lab's pictures in docs/lab, of a real service: `python -m tests.support.lab_pictures [--modes …]`.
 
-Each view is used as a person would, then taken whole at 1440 and at 390 pixels: `docs/lab/<view>-<width>.png`.
+Each view is used as by a person, then taken whole at 1440 and at 390 pixels: `docs/lab/<view>-<width>.png`.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ def _compare(page: Page) -> None:
 
 def _live(page: Page) -> None:
     page.evaluate(
-        """async () => { for (let n = 0; n < 40; n++) for (const mode of ["eager", "inference_mode"])
-          await fetch(`/v1/modes/${mode}/generate`, { method: "POST", headers: { "Content-Type": "application/json" },
-            body: JSON.stringify({ prompts: ["import os"], max_new_tokens: 16 }) }); }"""
+        """async () => { const body = JSON.stringify({ prompts: ["import os"], max_new_tokens: 16 });
+          const sent = { method: "POST", headers: { "Content-Type": "application/json" }, body };
+          const modes = Array(40).fill(["eager", "inference_mode"]).flat();
+          for (const mode of modes) await fetch(`/v1/modes/${mode}/generate`, sent); }"""
     )
     page.wait_for_selector("svg[role=img] polyline")
 

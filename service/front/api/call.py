@@ -32,8 +32,8 @@ class EngineCall:
     """Runs jobs one after another, and cancels the running one where the client closes the connection.
 
     From its first accepted job to its end, a request with `X-Launchbound-Run` is one of a sweep. One with
-    `X-Launchbound-Client` is of a person at a page: none of its jobs is accepted while a sweep is in progress,
-    which would wait behind it and count it.
+    `X-Launchbound-Client` is of the lab: no job of it is accepted while a sweep is in progress, as requests
+    of the sweep would wait behind it.
     """
 
     def __init__(self, state: AppState, scope: Scope, receive: Receive) -> None:

@@ -1,4 +1,4 @@
-"""`GET /` and `GET /lab/{view}`: the lab, made of files that lie here; `GET /lab/files/{path}` is one of them."""
+"""`GET /`, `GET /lab/{view}`: the lab, made of files that lie here; `GET /lab/files/…`: one of them."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class LabFile:
         """The file, or 304 where the browser has it: it may keep the file, and checks it at each use."""
         headers = {"ETag": self.etag, "Cache-Control": "no-cache"}
         headers |= {"Content-Security-Policy": POLICY, "Referrer-Policy": "no-referrer"}
-        known = (tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(","))
-        if self.etag in known:
+        known = request.headers.get("if-none-match", "").split(",")
+        if self.etag in (tag.strip().removeprefix("W/") for tag in known):
             return Response(status_code=304, headers=headers)
         return Response(self.content, headers=headers, media_type=self.media_type)
 

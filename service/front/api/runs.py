@@ -16,10 +16,10 @@ from service.front.results_folder import ResultsFolder
 from service.front.schemas.runs import CompareRunsBody, RunsAnswer
 
 POLICY = (
-    "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline';"
-    " style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline';"
+    " img-src data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""A report draws itself by scripts within the page: they run apart from this service, and reach no address."""
+"""A report draws itself by scripts within the page: they run apart from this service and reach nothing."""
 
 router = APIRouter(tags=["runs"])
 _body = BodyReader(CompareRunsBody)

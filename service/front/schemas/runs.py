@@ -9,7 +9,7 @@ from typing_extensions import TypedDict
 class RunBody(TypedDict):
     """One sweep, from its own files; null is what they do not have.
 
-    `headline` is the report's first line, `valid` whether the gates passed, `problem` why a file cannot be read.
+    `headline` is the report's first line, `valid` whether the gates passed, `problem` which file is faulty.
     """
 
     name: str

@@ -14,7 +14,7 @@ from loadtests.report.report_files import make_report
 from service.front.launch import launched
 from tests.support.browser import Tab, chromium, tab
 from tests.support.made_results import CLEAR, make_results
-from tests.support.serving import until
+from tests.support.serving import Front, until
 
 OPTIONS = ["--modes=eager,inference_mode", "--batch-sizes=1,4"]
 START_SECONDS = 120.0
@@ -41,7 +41,12 @@ def lab_url(
     log = tmp_path_factory.mktemp("lab") / "log"
     environment = {**shared_cache, "LAUNCHBOUND_RESULTS_FOLDER": str(sweeps)}
     with launched(OPTIONS, log, environment) as url, httpx.Client(base_url=url, timeout=60.0) as http:
-        until(lambda: (http.get("/v1/modes").json()["engine"] or {}).get("warm"), "a warm engine", START_SECONDS)
+
+        def warm() -> bool:
+            engine = http.get("/v1/modes").json()["engine"]
+            return bool(engine and engine["warm"])
+
+        until(warm, "a warm engine", START_SECONDS)
         yield url
 
 
@@ -62,4 +67,11 @@ def http(lab_url: str) -> Iterator[httpx.Client]:
 def lab(browser: Browser, lab_url: str) -> Iterator[Tab]:
     """A wide, light page; the test fails where it ends with a problem."""
     with tab(browser, lab_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def fake_lab(browser: Browser, front: Front) -> Iterator[Tab]:
+    """The same of a front whose engine is a fake one."""
+    with tab(browser, front.url) as opened:
         yield opened

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from playwright.sync_api import Route
 
 from tests.support.browser import Tab
@@ -16,6 +18,10 @@ UNITS = {"s": 1.0, "ms": 1e-3, "µs": 1e-6, "bytes": 1, "KiB": 2**10, "MiB": 2**
 _QUANTITY = re.compile(r"(-?[\d,.]+)\s*(s|ms|µs|bytes|KiB|MiB|GiB|×|%)(?![\w%])")
 
 Finding = dict[str, Any]
+Kept = tuple[str, Finding]
+"""A finding and its id."""
+
+EXAMPLE = Path(__file__).parents[2] / "anatomy" / "operator_call_finding.json"
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "timeline": {"mode": "eager", "against": "inference_mode"},
@@ -25,6 +31,24 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 }
 """Of the studies that tests run on the lab's service; none compiles."""
 
+PROBE: Finding = {
+    "name": "sync-point",
+    "without": {"median_seconds": 0.001, "low": 0.0009, "high": 0.0011, "samples": 41},
+    "with": {"median_seconds": 0.002, "low": None, "high": None, "samples": 5},
+    "ratio": {"value": 1.004, "low": 0.99, "high": 1.01, "samples": 41},
+    "verdict": "no detectable difference",
+    "counter": {"name": "sync_points", "before": 0, "after": 6},
+    "blame": "service/anatomy/probes/modes.py:31",
+    "cure": "Leave the value on the device.",
+    "teaches": "a wait",
+    "notes": ["on a CPU it does not wait"],
+    "device": "cpu",
+    "batch_size": 1,
+    "phase": "decode",
+    "layers": 6,
+}
+"""An answer of a probe."""
+
 
 def quantity(text: str) -> float:
     """The first number of `text` that has a unit, in seconds, bytes or as a share."""
@@ -33,7 +57,18 @@ def quantity(text: str) -> float:
     return float(found[1].replace(",", "")) * UNITS[found[2]]
 
 
-def study(http: httpx.Client, name: str, **arguments: object) -> tuple[str, Finding]:
+def near(text: str, value: float) -> bool:
+    """Whether three digits of `value` stand in `text`."""
+    return quantity(text) == pytest.approx(value, rel=6e-3)
+
+
+def call(**changes: Any) -> Finding:
+    """The finding of one operator's call that the study's own tests describe, with `changes`."""
+    found: Finding = json.loads(EXAMPLE.read_text()) | changes
+    return found
+
+
+def study(http: httpx.Client, name: str, **arguments: object) -> Kept:
     """Run a study by HTTP; returns the finding's id and the finding."""
     answer = http.post(f"/v1/studies/{name}", json=arguments, timeout=200.0)
     assert answer.status_code == 200, answer.text
@@ -41,7 +76,7 @@ def study(http: httpx.Client, name: str, **arguments: object) -> tuple[str, Find
 
 
 @cache
-def real(url: str, name: str) -> tuple[str, Finding]:
+def real(url: str, name: str) -> Kept:
     """The finding of a study of the service at `url`, which is run once for all tests."""
     with httpx.Client(base_url=url) as http:
         return study(http, name, **ARGUMENTS[name])
@@ -69,6 +104,13 @@ def stream(tab: Tab, address: str, *events: tuple[str, object]) -> None:
     """Answer a POST to `address` with these server-sent events, in the service's place."""
     text = "".join(f"event: {name}\ndata: {json.dumps(data, ensure_ascii=False)}\n\n" for name, data in events)
     tab.page.route(address, lambda route: route.fulfill(body=text, content_type="text/event-stream"))
+
+
+def finished(identity: str, finding: Finding) -> tuple[str, object]:
+    """The last event of an operator's study."""
+    created = "2026-01-01T00:00:00+00:00"
+    kept = {"id": identity, "study": "operator", "arguments": {}, "created": created, "finding": finding}
+    return "finding", kept
 
 
 def row(tab: Tab, caption: str, place: int = 0) -> dict[str, str]:

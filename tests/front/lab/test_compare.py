@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Response
 
 from loadtests.report.formatting import significant
 from tests.front.lab.test_play import duration
@@ -37,7 +37,9 @@ def test_every_mode_has_its_numbers(lab: Tab) -> None:
             assert float(shown) == result[f"{part}_seconds"]
     speedup = answer["results"][1]["speedup"]
     ends = "–".join(significant(speedup[end]) for end in ("low", "high"))
-    assert f"{significant(speedup['ratio'])}× ({ends}, n = 8) over eager" in lab.text("[data-mode=inference_mode]")
+    assert f"{significant(speedup['ratio'])}× ({ends}, n = 8) over eager" in lab.text(
+        "[data-mode=inference_mode]"
+    )
     equal = answer["results"][1]["text_equal"]
     assert ("All modes wrote the same text" in lab.text("main")) == equal
     assert lab.violations() == []
@@ -54,7 +56,8 @@ def test_a_text_that_differs_is_named(browser: Browser, front: Front) -> None:
     modes = [{**result, "mode": "eager", "effective": "eager", "text_equal": True},
              {**result, "mode": "no_grad", "effective": "other", "text_equal": False}]  # fmt: skip
     with tab(browser, front.url, NARROW) as opened:
-        opened.page.route("**/v1/compare", lambda route: route.fulfill(json={"batch_size": 1, "results": modes}))
+        answer = {"batch_size": 1, "results": modes}
+        opened.page.route("**/v1/compare", lambda route: route.fulfill(json=answer))
         opened.open("/lab/compare", "form textarea")
         compared(opened)
         assert "Not the text of eager: no_grad." in opened.text("main")
@@ -66,15 +69,15 @@ def test_a_text_that_differs_is_named(browser: Browser, front: Front) -> None:
 
 def test_the_curve_is_the_mean_of_the_runs_of_this_page(lab: Tab) -> None:
     lab.open("/lab/compare?tokens=4&curve=inference_mode", "form textarea")
-    answers: list[dict[str, Any]] = []
-    lab.page.on("response", lambda found: answers.append(found.json()) if found.url.endswith("generate") else None)
+    responses: list[Response] = []
+    lab.page.on("response", responses.append)
     assert "No step of inference_mode has been measured" in lab.text("main")
     lab.page.locator("text=Measure every batch").click()
     lab.page.wait_for_selector("[data-crossing]")
-    lab.page.wait_for_selector("text=Measure every batch >> visible=true")
     rows = lab.page.locator("table tbody tr")
     lab.page.wait_for_function("document.querySelectorAll('table tbody tr').length === 2")
     lab.page.wait_for_function("!document.querySelector('[role=status]')")
+    answers = [response.json() for response in responses if response.url.endswith("/generate")]
     assert [answer["batch_size"] for answer in answers] == [1, 1, 1, 4, 4, 4]
     assert {answer["mode"]["requested"] for answer in answers} == {"inference_mode"}
     for place, batch in enumerate((1, 4)):

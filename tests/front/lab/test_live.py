@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Browser
 from prometheus_client.parser import text_string_to_metric_families
 
-from loadtests.report.formatting import significant
+from loadtests.report.formatting import whole
 from tests.support.browser import Tab, tab
 from tests.support.serving import Front, until
 
@@ -32,7 +32,7 @@ def test_the_figures_are_the_metrics(lab: Tab, http: httpx.Client) -> None:
     lab.open("/lab/live", "table tbody tr")
     for _ in range(5):
         assert http.post("/v1/modes/eager/generate", json=BODY).status_code == 200
-    counted = significant(sum_of(http, "requests_total", mode="eager"))
+    counted = whole(sum_of(http, "requests_total", mode="eager"))
     until(lambda: cell(lab, "eager", "requests") == counted, "the page to have read the metrics")
     assert lab.text("[data-figure=engine] .figure") == "up"
     assert lab.text("[data-figure='waiting'] .figure") == "0"

@@ -25,10 +25,27 @@ def page(browser: Browser, front: Front) -> Iterator[Tab]:
 
 def run(page: Tab, part: str, code: str, given: object = None) -> Any:
     """What `code`, which sees the exports of `part` as `it` and `given`, returns."""
-    return page.page.evaluate(f"async (given) => {{ const it = await import('/lab/files/parts/{part}.js'); {code} }}", given)
+    module = f"const it = await import('/lab/files/parts/{part}.js');"
+    return page.page.evaluate(f"async (given) => {{ {module} {code} }}", given)
 
 
-NUMBERS = [0.0, 1.0, 0.5, 9.994, 9.996, 99.95, 0.00031249, 0.0312, 4.57, 123.0, 12345.0, 999.6, -2.345, 1e-7, 8e6]
+NUMBERS = [
+    0.0,
+    1.0,
+    0.5,
+    9.994,
+    9.996,
+    99.95,
+    0.00031249,
+    0.0312,
+    4.57,
+    123.0,
+    12345.0,
+    999.6,
+    -2.345,
+    1e-7,
+    8e6,
+]
 
 
 def test_numbers_are_written_as_in_the_reports(page: Tab) -> None:
@@ -48,7 +65,11 @@ BUCKETS = [("0.001", 0, 10), ("0.002", 5, 25), ("0.004", 5, 45), ("+Inf", 5, 50)
 
 def scrape(place: int) -> str:
     lines = [f'launchbound_seconds_bucket{{le="{row[0]}",mode="a\\"b"}} {row[place]}.0' for row in BUCKETS]
-    return "# TYPE launchbound_seconds histogram\n" + "\n".join(lines) + '\nlaunchbound_n{reason="x, y"} 3.0\nup 1\n'
+    return (
+        "# TYPE launchbound_seconds histogram\n"
+        + "\n".join(lines)
+        + '\nlaunchbound_n{reason="x, y"} 3.0\nup 1\n'
+    )
 
 
 @pytest.mark.parametrize(
@@ -56,7 +77,7 @@ def scrape(place: int) -> str:
     [(0.0, 0.0), (0.1, 0.00045), (0.5, 0.00225), (0.9, 0.004), (1.0, 0.004)],
 )
 def test_a_quantile_is_promqls(page: Tab, q: float, seconds: float) -> None:
-    """By hand: 45 observations; rank 4.5 lies in the first bucket, of 10, and so on; beyond 40 is the last bound."""
+    """By hand: of 45 observations, 10 are in the first bucket; what lies beyond 40 is at the last bound."""
     code = """const [before, after] = given.scrapes.map(it.parseMetrics);
       return it.quantile(given.q, before, after, "seconds", { mode: 'a"b' })"""
     found = run(page, "prometheus", code, {"q": q, "scrapes": [scrape(1), scrape(2)]})
@@ -65,8 +86,9 @@ def test_a_quantile_is_promqls(page: Tab, q: float, seconds: float) -> None:
 
 def test_what_is_absent_or_was_reset_is_null_and_not_0(page: Tab) -> None:
     code = """const [before, after] = given.map(it.parseMetrics);
-      return [it.total(after, "none"), it.increase(before, after, "none"), it.increase(after, before, "seconds_bucket"),
-        it.quantile(0.5, after, after, "seconds"), it.total(after, "n", { reason: "x, y" }), it.total(after, "up")]"""
+      return [it.total(after, "none"), it.increase(before, after, "none"),
+        it.increase(after, before, "seconds_bucket"), it.quantile(0.5, after, after, "seconds"),
+        it.total(after, "n", { reason: "x, y" }), it.total(after, "up")]"""
     assert run(page, "prometheus", code, [scrape(1), scrape(2)]) == [None, None, None, None, 3, 1]
 
 
@@ -74,8 +96,10 @@ def test_events_are_read_whole_however_the_stream_is_cut(page: Tab) -> None:
     sent = 'event: token\ndata: {"text": "é\\n"}\n\n: alive\n\nevent: result\ndata: {"n":\ndata: 2}\n\n'
     code = """const bytes = new TextEncoder().encode(given); const found = [];
       for (let size = 1; size < 9; size++) {
-        const pieces = Array.from({ length: Math.ceil(bytes.length / size) }, (_, n) => bytes.slice(n * size, (n + 1) * size));
-        const body = new ReadableStream({ start(to) { pieces.forEach((piece) => to.enqueue(piece)); to.close(); } });
+        const cut = (_, place) => bytes.slice(place * size, (place + 1) * size);
+        const pieces = Array.from({ length: Math.ceil(bytes.length / size) }, cut);
+        const start = (to) => { pieces.forEach((piece) => to.enqueue(piece)); to.close(); };
+        const body = new ReadableStream({ start });
         const events = []; for await (const event of it.readEvents(body)) events.push(event);
         found.push(events);
       }
@@ -100,15 +124,16 @@ def runs(*steps: tuple[int, float, float], interval: float | None = 0.0) -> list
     ]
 
 
+BETWEEN = "The lines cross between batch 4 and 16"
 CROSSED = ((1, 2.0, 1.0), (4, 2.0, 1.5), (16, 2.0, 6.0))
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (runs(*CROSSED), "The lines cross between batch 4 and 16."),
-        (runs(*CROSSED, interval=0.4), "The lines cross between batch 4 and 16, within what the intervals leave open."),
-        (runs(*CROSSED, interval=None), "The lines cross between batch 4 and 16; no interval is known."),
+        (runs(*CROSSED), f"{BETWEEN}."),
+        (runs(*CROSSED, interval=0.4), f"{BETWEEN}, within what the intervals leave open."),
+        (runs(*CROSSED, interval=None), f"{BETWEEN}; no interval is known."),
         (runs(*CROSSED[:2]), "No crossover up to batch 4: dispatch takes longer than kernels."),
         (runs(*CROSSED[2:]), "Kernels take longer than dispatch from batch 16 on."),
         ([], "Dispatch and kernel of eager cannot be told apart here."),

@@ -11,18 +11,20 @@ from tests.support.browser import Tab
 
 pytestmark = pytest.mark.browser
 
-CELL = "tr:has-text('before') [data-column={}]"
+CELL = "tr:has(b:text-is('{}')) [data-column={}]"
 
 
 def test_sweeps_are_listed_as_the_service_describes_them(lab: Tab, http: httpx.Client) -> None:
     runs = http.get("/v1/runs").json()["runs"]
     lab.open("/lab/runs", "table tbody tr")
     rows = lab.page.locator("table tbody tr")
-    assert [rows.nth(n).locator("b").inner_text() for n in range(rows.count())] == [run["name"] for run in runs]
+    assert [rows.nth(n).locator("b").inner_text() for n in range(rows.count())] == [
+        run["name"] for run in runs
+    ]
     before = next(run for run in runs if run["name"] == "before")
-    assert lab.text(CELL.format("headline")) == before["headline"]
-    assert lab.text(CELL.format("valid")) == ("passed" if before["valid"] else "failed")
-    assert "no report yet" in lab.text("tr:has-text('after') [data-column=headline]")
+    assert lab.text(CELL.format("before", "headline")) == before["headline"]
+    assert lab.text(CELL.format("before", "valid")) == ("passed" if before["valid"] else "failed")
+    assert "no report yet" in lab.text(CELL.format("after", "headline"))
 
 
 def test_a_report_opens_in_a_page_apart_and_draws_itself(lab: Tab) -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from playwright.sync_api import Browser
 
-from tests.front.lab.study_pages import answer, keep, real
-from tests.front.lab.test_study_states import EXAMPLE, PROBE
+from tests.front.lab.study_pages import PROBE, answer, call, keep, real
 from tests.support.browser import NARROW, WIDE, Tab, tab
 
 pytestmark = pytest.mark.browser
@@ -32,7 +29,7 @@ def addresses(lab_url: str) -> dict[str, str]:
 def opened(page: Tab, view: str, addresses: dict[str, str]) -> Tab:
     """`page` at a view with all that it can show, its question answered."""
     if view == "dispatcher":
-        keep(page, "operator", json.loads(EXAMPLE.read_text()))
+        keep(page, "operator", call())
     if view == "probes":
         answer(page, "**/v1/probes/sync-point", PROBE)
     page.open(addresses[view], "button.primary")

@@ -7,7 +7,7 @@ import { crossing, summary } from "./crossing.js";
 import { DataLink } from "./data.js";
 import { batchSizes, modeOptions, readyModes } from "./input.js";
 import { Interval } from "./interval.js";
-import { significant } from "./numbers.js";
+import { plain, significant } from "./numbers.js";
 import { Empty, Failed, Loading } from "./states.js";
 import { Table } from "./table.js";
 import { useWork } from "./work.js";
@@ -64,7 +64,7 @@ function Curve({ points, mode, batches }) {
   const series = ["dispatch", "kernel"].map((part) => ({ name: part, colour: `var(--part-${part})`, points: line(part) }));
   return html`<p class="figure" data-crossing>${crossing(known, mode)}</p>
     <${LineChart} series=${series} label=${`Dispatch and kernel of a decode step of ${mode}, by batch`} xTitle="batch" yTitle="ms per step"
-      xTicks=${batches} xScale="log" yFormat=${significant} />
+      xTicks=${batches} xScale="log" yFormat=${plain} />
     <${Table} caption=${`A decode step of ${mode}: means of the runs on this page`} columns=${COLUMNS} rows=${points} identify=${({ batch }) => batch} />
     <p class="note">Bars and brackets are the interval of the estimate where dispatch is one (docs/method.md), means over the runs;
       a kernel time that is the residual of the step has the same interval, turned round.</p>`;

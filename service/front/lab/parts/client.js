@@ -1,20 +1,12 @@
 // Requests to this service: each carries the lab's label and, where the service has one, its key.
 
 import { readEvents } from "./events.js";
+import { isAbort, Problem } from "./problem.js";
+
+export { isAbort, Problem };
 
 // The service refuses measurements of the lab while a sweep measures, so that none is in a sweep's statistics.
 const LABEL = { "X-Launchbound-Client": "lab" };
-
-/** An answer that is an error: `message` names the remedy; `retryAfterSeconds` is null where none was given. */
-export class Problem extends Error {
-  constructor(status, { type, message, param = null }, retryAfterSeconds = null) {
-    super(message);
-    Object.assign(this, { status, type, param, retryAfterSeconds });
-  }
-}
-
-/** Whether `error` says that the page itself ended the request. */
-export const isAbort = (error) => error?.name === "AbortError";
 
 export class Client {
   #key = null;

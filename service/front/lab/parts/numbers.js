@@ -9,6 +9,12 @@ export function significant(value, digits = 3) {
   return rounded.toLocaleString("en-US", { minimumFractionDigits: places, maximumFractionDigits: places });
 }
 
+/** A count without decimals: 12,345. */
+export const whole = (count) => count.toLocaleString("en-US", { maximumFractionDigits: 0 });
+
+/** A round number as short as it is, for the ticks of an axis: 0.5, 20. */
+export const plain = (value) => value.toLocaleString("en-US", { maximumSignificantDigits: 3 });
+
 const SCALES = [[1, "s"], [1e-3, "ms"], [1e-6, "µs"]];
 
 /** The scale in which `seconds` is read best: `[seconds per unit, unit]`. */

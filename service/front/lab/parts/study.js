@@ -1,7 +1,7 @@
 // A study: run with its progress, cancelled by leaving, and read again under its id without running anything.
 
 import { html, useEffect, useState } from "../vendor/htm-preact.js";
-import { Problem } from "./client.js";
+import { Problem } from "./problem.js";
 import { Empty, Failed, Loading } from "./states.js";
 import { useWork } from "./work.js";
 

@@ -1,7 +1,7 @@
 // What a view has under way: one piece of work, its outcome, and the way to end it.
 
 import { useCallback, useEffect, useRef, useState } from "../vendor/htm-preact.js";
-import { isAbort } from "./client.js";
+import { isAbort } from "./problem.js";
 
 /**
  * `[work, run, cancel]`. `run(task)` calls `await task(signal)` and ends what ran before; `work` is

@@ -5,7 +5,7 @@ import { LineChart } from "../parts/chart.js";
 import { DataLink } from "../parts/data.js";
 import { colourIn } from "../parts/input.js";
 import { CURVE_SECONDS, now, ratesOf, rowsOf, WINDOW_SECONDS } from "../parts/live-figures.js";
-import { duration, significant } from "../parts/numbers.js";
+import { duration, plain, significant, whole } from "../parts/numbers.js";
 import { parseMetrics } from "../parts/prometheus.js";
 import { Failed, Loading } from "../parts/states.js";
 import { Table } from "../parts/table.js";
@@ -61,15 +61,15 @@ const kept = (scrapes, newest) => [...scrapes.filter(({ at }) => newest.at - at 
 function Figures({ engine_up, requests_per_second, in_progress, queue_depth, tokens_per_second, refused }) {
   const figures = {
     engine: engine_up === 1 ? "up" : "down",
-    "requests per second": requests_per_second,
-    "in progress": in_progress,
-    "waiting": queue_depth,
-    "tokens per second": tokens_per_second,
-    "refused since the start": refused,
+    "requests per second": rateText(requests_per_second),
+    "in progress": countText(in_progress),
+    waiting: countText(queue_depth),
+    "tokens per second": rateText(tokens_per_second),
+    "refused since the start": countText(refused),
   };
   return html`<div class="cards figures">
     ${Object.entries(figures).map(([label, value]) => html`<div class="card" key=${label} data-figure=${label}>
-      <p class="soft">${label}</p><p class="figure">${typeof value === "number" ? significant(value) : value ?? "–"}</p>
+      <p class="soft">${label}</p><p class="figure">${value ?? "–"}</p>
     </div>`)}
   </div>`;
 }
@@ -85,22 +85,23 @@ function Rates({ scrapes, lab }) {
   if (moving.length === 0) return html`<p class="state empty">No request has ended while this page looked.</p>`;
   return html`<section class="card" aria-label="Rate">
     <${LineChart} series=${moving} label="Requests per second by mode, over the last two minutes; the table has the numbers"
-      xTitle="seconds" yTitle="requests per second" xTicks=${[-CURVE_SECONDS, -CURVE_SECONDS / 2, 0]} yFormat=${significant} />
+      xTitle="seconds" yTitle="requests per second" xTicks=${[-CURVE_SECONDS, -CURVE_SECONDS / 2, 0]} yFormat=${plain} />
   </section>`;
 }
 
 const columnsFor = (lab) => [
   { key: "mode", title: "mode", show: ({ mode }) => html`<span class="swatch" style=${{ background: colourIn(lab.modes, mode) }}></span>${mode}` },
   { key: "state", title: "state" },
-  { key: "requests_per_second", title: "requests / s", numeric: true, show: (row) => number(row.requests_per_second) },
+  { key: "requests_per_second", title: "requests / s", numeric: true, show: (row) => rateText(row.requests_per_second) },
   { key: "p50_seconds", title: "p50", numeric: true, show: (row) => duration(row.p50_seconds) },
   { key: "p95_seconds", title: "p95", numeric: true, show: (row) => duration(row.p95_seconds) },
-  { key: "in_progress", title: "in progress", numeric: true, show: (row) => number(row.in_progress) },
-  { key: "requests", title: "requests", numeric: true, show: (row) => number(row.requests) },
+  { key: "in_progress", title: "in progress", numeric: true, show: (row) => countText(row.in_progress) },
+  { key: "requests", title: "requests", numeric: true, show: (row) => countText(row.requests) },
   { key: "index", title: "device-bound index, by batch", show: ({ index }) => indexText(index) },
 ];
 
-const number = (value) => (value === null ? null : significant(value));
+const rateText = (value) => (value === null ? null : significant(value));
+const countText = (value) => (value === null ? null : whole(value));
 
 function indexText(index) {
   const known = Object.entries(index);

@@ -18,6 +18,7 @@ export function View({ lab }) {
   const [streamed, setStreamed] = useState(null);
   const [work, run, cancel] = useWork();
   const chosen = choicesOf(lab);
+  const shown = streamed && (work.running || streamed.count > 0);
   const send = () => run((signal) => stream(lab, { ...chosen, prompt, signal, show: setStreamed }));
   return html`<div class="columns">
     <form class="card" onSubmit=${(event) => (event.preventDefault(), send())}>
@@ -28,8 +29,8 @@ export function View({ lab }) {
     <div>
       ${work.problem && html`<${Failed} problem=${work.problem} onRetry=${send} />`}
       ${work.running && html`<${Loading} what=${`${chosen.mode} generates`} onCancel=${cancel} />`}
-      ${streamed === null && !work.running && !work.problem && html`<${Empty}>Nothing has run yet: choose a mode and press Generate.<//>`}
-      ${streamed && html`<${Completion} ...${streamed} running=${work.running} colour=${colourIn(lab.modes, streamed.mode)} />`}
+      ${!shown && !work.running && !work.problem && html`<${Empty}>Nothing has run yet: choose a mode and press Generate.<//>`}
+      ${shown && html`<${Completion} ...${streamed} running=${work.running} colour=${colourIn(lab.modes, streamed.mode)} />`}
       <${DataLink} data=${streamed?.result} name="play" />
     </div>
   </div>`;

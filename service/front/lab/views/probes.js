@@ -5,7 +5,7 @@ import { chosen } from "../parts/choices.js";
 import { Choice } from "../parts/controls.js";
 import { DataLink } from "../parts/data.js";
 import { Interval } from "../parts/interval.js";
-import { significant } from "../parts/numbers.js";
+import { significant, whole } from "../parts/numbers.js";
 import { Question } from "../parts/question.js";
 import { Empty, Failed, Loading } from "../parts/states.js";
 import { Table } from "../parts/table.js";
@@ -82,7 +82,7 @@ function Result({ result }) {
   </div>`;
 }
 
-const count = (value) => (Number.isInteger(value) ? value.toLocaleString("en-US") : significant(value));
+const count = (value) => (Number.isInteger(value) ? whole(value) : significant(value));
 const counterName = ({ counter }) => counter.name.replaceAll("_", " ");
 const verdictText = (verdict) => (verdict === "no detectable difference" ? "No detectable difference in time" : `The step is ${verdict}`);
 

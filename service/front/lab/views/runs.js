@@ -39,16 +39,15 @@ const reportPath = (name) => `/v1/runs/${encodeURIComponent(name)}/report`;
 const columns = (lab, saved) => [
   { key: "name", title: "sweep", show: ({ name, started }) => html`<b>${name}</b><br /><small>${started ?? "start not recorded"}</small>` },
   { key: "headline", title: "answer", show: ({ headline, problem }) => headline ?? html`<span class="absent">${problem ?? "no report yet: launchbound report"}</span>` },
-  { key: "valid", title: "gates", show: ({ valid }) => GATES.get(valid) },
+  { key: "valid", title: "gates", show: ({ valid }) => gates(valid) },
   { key: "model", title: "of", show: ({ model, device_name, commit }) => html`${model ?? "–"} on ${device_name ?? "–"}<br /><small>commit ${commit ?? "not recorded"}</small>` },
   { key: "report", title: "report", show: (row) => row.has_report && html`<${ReportLinks} lab=${lab} name=${row.name} saved=${saved} />` },
 ];
 
-const GATES = new Map([
-  [true, html`<span class="good">passed</span>`],
-  [false, html`<span class="bad">failed</span>`],
-  [null, html`<span class="absent">not checked</span>`],
-]);
+function gates(valid) {
+  if (valid === null) return html`<span class="absent">not checked</span>`;
+  return valid ? html`<span class="good">passed</span>` : html`<span class="bad">failed</span>`;
+}
 
 /** With a key a report cannot be opened by its address, as a link carries no key: it is saved. */
 function ReportLinks({ lab, name, saved }) {
