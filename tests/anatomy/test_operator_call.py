@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,14 @@ from service.anatomy.layers.ablations import ABLATIONS
 from service.anatomy.layers.arms import State
 from service.anatomy.layers.loops import load_loops
 from service.anatomy.layers.operations import OPERATIONS
-from service.anatomy.operator_call.dispatch import ThreadKeys, dispatched, key_set, keys_of, names
+from service.anatomy.operator_call.dispatch import (
+    COMPOSITE,
+    ThreadKeys,
+    dispatched,
+    key_set,
+    keys_of,
+    table,
+)
 from service.anatomy.operator_call.finding import DispatchedCall
 from service.anatomy.operator_call.show import show
 from service.anatomy.operator_call.study import OperatorCallArguments, OperatorCallFinding, follow_call
@@ -57,22 +65,54 @@ def finding(bench: Bench) -> OperatorCallFinding:
 
 
 class Witness(TorchDispatchMode):
-    """Sees each call where its backend's kernel would run, and which keys the thread excludes by then.
+    """Sees each call where its backend's kernel would run.
 
     Composite operators get here too under inference mode; `detach` is autograd's copy of what it saves.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.seen: list[tuple[str, set[str]]] = []
+        self.seen: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if is_composite(func.name()):
             with self:
                 return func.decompose(*args, **(kwargs or {}))
         if func.name() != "aten::detach":
-            self.seen.append((func.name(), set(names(torch._C._dispatch_tls_local_exclude_set()))))
+            self.seen.append(func.name())
         return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def overheard(operator: str) -> Iterator[list[str]]:
+    """Kernels in Python for the operator's keys between autocast and backend: each notes its key and goes on.
+
+    Where a key has no kernel, none is put there, or it would be visited for that reason.
+    """
+    noted: list[str] = []
+    overload = torch.ops.aten
+    for part in operator.removeprefix("aten::").split("."):
+        overload = getattr(overload, part)
+    overload = getattr(overload, "default", overload)
+
+    def note(key: str, below: Any) -> Callable[..., Any]:
+        def kernel(keys: Any, *arguments: Any) -> Any:
+            noted.append(key)
+            return overload.redispatch(keys & below, *arguments)
+
+        return kernel
+
+    lowered = {"AutogradCPU": torch._C._after_autograd_keyset,
+               "ADInplaceOrView": torch._C._after_ADInplaceOrView_keyset}  # fmt: skip
+    library = torch.library.Library("aten", "IMPL")
+    try:
+        for row in table(operator, keys_of([torch.ones(1)]), keys_of([])):
+            if row.kind is not None and row.key in lowered:
+                name = operator.removeprefix("aten::")
+                library.impl(name, note(row.key, lowered[row.key]), row.key, with_keyset=True)
+        yield noted
+    finally:
+        library._destroy()
 
 
 def path_of(name: str, state: State, requires_grad: bool = True) -> tuple[list[DispatchedCall], Witness]:
@@ -95,22 +135,39 @@ def visited(calls: list[DispatchedCall]) -> list[tuple[str, list[str]]]:
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("grad", GRADS)
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_a_dispatch_mode_sees_the_calls_that_end_in_a_backend_and_the_keys_that_were_passed(
+def test_a_dispatch_mode_sees_the_calls_that_end_in_a_backend(
     name: str, grad: GradMode, autocast: bool
 ) -> None:
     calls, witness = path_of(name, State(grad, autocast))
-    at_backend = [(call, keys) for call, keys in visited(calls) if keys and keys[-1] == "CPU"]
-    ended = [call for call in calls if call.keys and call.keys[-1].kind != "math kernel"]
-    assert [call.operator for call in ended if call.keys and call.keys[-1].key == "CPU"] == [
-        name for name, _ in witness.seen
+    ended = [call.operator for call in calls if call.keys and call.keys[-1].kind != COMPOSITE]
+    through_autocast = {call.operator for call in calls if call.keys and call.keys[-1].key == "AutocastCPU"}
+    assert [operator for operator in ended if operator not in through_autocast] == [
+        operator for operator in witness.seen if operator not in through_autocast
     ]
-    assert at_backend
-    through_autocast = any(key.startswith("Autocast") for _, keys in visited(calls) for key in keys)
-    for (_, excluded), call in zip(witness.seen, ended[-len(witness.seen) :], strict=True):
-        keys = [key.key for key in call.keys or ()]
-        # Under inference mode the thread excludes them for all.
-        assert ("AutogradCPU" in excluded) == ("AutogradCPU" in keys or grad == "inference_mode")
-        assert ("AutocastCPU" in excluded) == (through_autocast or not autocast)
+    assert witness.seen
+
+
+@pytest.mark.filterwarnings("ignore:.*[Oo]verriding a previously registered kernel:UserWarning")
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize("grad", GRADS)
+@pytest.mark.parametrize("name", ["add", "exp", "relu", "sum", "transpose"])
+def test_kernels_put_at_the_keys_between_are_run_in_the_order_that_was_found(
+    name: str, grad: GradMode, requires_grad: bool
+) -> None:
+    state = State(grad)
+    calls, _ = path_of(name, state, requires_grad)
+    operation = OPERATIONS[name]
+    tensors = operation.tensors(4, 4, CPU, torch.float32, requires_grad)
+    with overheard(calls[0].operator) as noted, state.entered(CPU):
+        eval(operation.statement, operation.names(tensors))
+    assert [*noted, "CPU"] == [key.key for key in calls[0].keys or ()]
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_the_autocast_key_is_visited_where_autocast_has_a_rule(name: str) -> None:
+    calls, _ = path_of(name, State("no_grad", autocast=True))
+    found = [key for call in calls for key in call.keys or () if key.key == "AutocastCPU"]
+    assert [key.kind for key in found] == (["kernel"] if OPERATIONS[name].lowered else [])
 
 
 def test_no_grad_visits_the_autograd_key_and_inference_mode_does_not() -> None:
