@@ -42,7 +42,7 @@ def main(settings: EngineSettings, name: str, arguments: dict[str, Any], as_json
 
 
 def open_bench(settings: EngineSettings) -> Bench:
-    """The bench of this process, which becomes one for studies. Raises StudyError for settings that cannot work."""
+    """Make this process one for studies: its bench. Raises StudyError for settings that cannot work."""
     try:
         prepare_process(settings.cache_folder)
         bench = Bench(settings)

@@ -98,8 +98,8 @@ def section(example: Example, finding: msgspec.Struct) -> str:
         lines = [*lines[:LINES_SHOWN], f"… {len(lines) - LINES_SHOWN} more lines"]
     printed = "\n".join(lines)
     return (
-        f"{example.heading}\n\n`launchbound anatomy {example.options}`, or `POST /v1/studies/{example.study}` "
-        f"with `{json.dumps(example.arguments)}`:\n\n```text\n{printed}\n```\n"
+        f"{example.heading}\n\n`launchbound anatomy {example.options}`, or "
+        f"`POST /v1/studies/{example.study}` with `{json.dumps(example.arguments)}`:\n\n```text\n{printed}\n```\n"
     )
 
 

@@ -78,7 +78,7 @@ def test_a_page_without_a_study_is_refused_with_the_command_that_mends_it(
 def test_a_section_is_the_command_the_body_and_what_the_study_prints() -> None:
     finding = msgspec.json.decode(EXAMPLE.read_bytes(), type=OperatorCallFinding)
     text = section(Example("operator", "--op x", {"size": 4}), finding)
-    assert text.startswith("### `operator`\n\n`launchbound anatomy --op x`, or `POST /v1/studies/operator` with")
+    assert text.startswith("### `operator`\n\n`launchbound anatomy --op x`, or `POST /v1/studies/operator`")
     assert '`{"size": 4}`' in text
     assert "AutogradCPU" in text
     made = f"{BEGIN}\n{text}"

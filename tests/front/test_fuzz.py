@@ -40,7 +40,8 @@ values = st.recursive(
 FIELDS = (
     "prompts", "prompt", "model", "mode", "modes", "max_new_tokens", "max_tokens", "min_tokens",
     "temperature", "top_k", "top_p", "seed", "stop", "stream", "n", "best_of", "batch_size", "phase",
-    "repeats", "profile", "stream_options", "x", "expression", "size", "sizes", "operations", "rounds", "grad",
+    "repeats", "profile", "stream_options", "x", "expression", "size", "sizes", "operations",
+    "rounds", "grad",
 )  # fmt: skip
 GOOD: dict[str, dict[str, object]] = {
     GENERATE: {"prompts": ["a"], "max_new_tokens": 2},

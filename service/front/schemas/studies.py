@@ -1,6 +1,6 @@
-"""The requests of the studies; `schemas.study_answers` has the answers. Bounds keep a study short; its own time limit is the last one.
+"""The requests of the studies; `schemas.study_answers` has the answers.
 
-Defaults are those of the studies themselves.
+Bounds keep a study short; what ends it for certain is its time limit. Defaults are those of the studies.
 """
 
 from __future__ import annotations
