@@ -65,7 +65,7 @@ def _read(folder: Path) -> tuple[dict[str, bytes], dict[str, str]]:
             files[path.name] = path.read_bytes()
         else:
             left_out[path.name] = (
-                f"{path.name} has {size} bytes, over the bound of {MOST_FILE_BYTES}, and was not kept: name one "
-                "mode, or run `launchbound anatomy` with --out"
+                f"{path.name} has {size} bytes, over the bound of {MOST_FILE_BYTES}, and was not kept: "
+                "name one mode, or run `launchbound anatomy` with --out"
             )
     return files, left_out

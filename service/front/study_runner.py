@@ -170,8 +170,8 @@ class StudyRunner:
                 return suspended
             if monotonic() - suspended > ends:
                 raise DeadlinePassed(
-                    f"the study took more than {self._limits.study:g} s and was given up: ask for fewer rounds,"
-                    " sizes, modes or batches, or set LAUNCHBOUND_HANG_SECONDS higher"
+                    f"the study took more than {self._limits.study:g} s and was given up: ask for fewer"
+                    " rounds, sizes, modes or batches, or set LAUNCHBOUND_HANG_SECONDS higher"
                 )
             if self._client.longest_wait_seconds() > self._limits.pause:
                 heard("suspended, while the engine serves requests that have waited")

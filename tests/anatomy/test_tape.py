@@ -117,7 +117,9 @@ def test_a_write_in_place_is_no_view_and_brings_no_memory(bench: Bench) -> None:
     assert cells["aten.mm.default"].endswith("kB")
 
 
-@pytest.mark.parametrize("expression", [*(name for name in TAPE_EXPRESSIONS if name != "scale"), "block", "step"])
+@pytest.mark.parametrize(
+    "expression", [*(name for name in TAPE_EXPRESSIONS if name != "scale"), "block", "step"]
+)
 def test_the_nodes_saved_tensors_are_those_that_autograds_hooks_saw(bench: Bench, expression: str) -> None:
     finding = tape_of(bench, expression)
     assert finding.held.tensors > 0

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from service.front.app import create_app
+from service.front.schemas.studies import STUDY_BODIES
 from service.front.settings import Settings
 
 
@@ -62,9 +63,10 @@ STUDY = {*V1, "404", "409", "415", "422", "503", "504"}
         ("get", "/v1/models/{model_id}", {*V1, "404"}),
         ("get", "/v1/modes", V1),
         ("post", "/v1/floors", {*V1, "415", "503"}),
-        ("post", "/v1/studies/operators", {*STUDY, *BODY, "429"}),
+        *(("post", f"/v1/studies/{name}", {*STUDY, *BODY, "429"}) for name in STUDY_BODIES),
         ("get", "/v1/studies", V1),
         ("get", "/v1/studies/{identity}", {*V1, "404"}),
+        ("get", "/v1/studies/{identity}/files/{name}", {*V1, "404"}),
         ("get", "/v1/modes/{mode}/anatomy", {*V1, "404", "422"}),
         ("get", "/v1/probes", V1),
         ("post", "/v1/probes/{name}", STUDY),
@@ -86,3 +88,12 @@ def test_a_route_declares_the_errors_that_it_answers_in_our_shape(
     for status in errors:
         schema = declared[status]["content"]["application/json"]["schema"]
         assert schema["$ref"].endswith("ErrorBody"), status
+
+
+@pytest.mark.parametrize("name", STUDY_BODIES)
+def test_a_study_has_its_body_and_its_events_in_the_document(document: dict[str, Any], name: str) -> None:
+    route = document["paths"][f"/v1/studies/{name}"]["post"]
+    schema = route["requestBody"]["content"]["application/json"]["schema"]
+    assert schema["properties"].keys() == STUDY_BODIES[name].model_fields.keys()
+    assert schema["additionalProperties"] is False
+    assert {"application/json", "text/event-stream"} <= route["responses"]["200"]["content"].keys()

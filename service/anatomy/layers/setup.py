@@ -92,7 +92,7 @@ def _from_native(setup: Setup, operation: Operation, tensors: Tensors) -> dict[s
     computing, given = _computing(operation, tensors.empty)
     state = setup.state
     loops = setup.loops
-    # Autocast caches a leaf that requires grad, under inference mode none, and casts the others in every call.
+    # Autocast caches leaves that require grad, under inference mode none; all others it casts in every call.
     cached = setup.requires_grad and state.grad != "inference_mode"
     cast = slice(1) if cached else slice(None)
 

@@ -1,4 +1,4 @@
-"""What the dispatcher does in one call: its key set, the calls that it makes in turn, and the keys of each."""
+"""What the dispatcher does in one call: its key set, the calls made in turn, and the keys that each visits."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class DispatchedCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TableRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of the operator's dispatch table, as torch computes it, for a key of the call's tensors or thread.
+    """A row of the operator's dispatch table, as torch computes it, for a key of its tensors or the thread.
 
     `kind` None: the key has no kernel or falls through to the next one. `source`: the file of torch's own
     build that registered the kernel, and its line. `in_key_set`: the call is dispatched on this key too.

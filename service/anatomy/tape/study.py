@@ -17,7 +17,9 @@ from service.protocol.messages import Phase
 
 
 class TapeArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`expression` is `block`, `step` or a key of `protocol.expressions.TAPE_EXPRESSIONS`; `mode` None is every configured one.
+    """`expression` is `block`, `step` or a key of `protocol.expressions.TAPE_EXPRESSIONS`.
+
+    `mode` None is every configured one.
 
     Where `computations.own_expressions` is set, it may also be any expression over x, w, b and F.
     """

@@ -14,11 +14,13 @@ from service.front.api.answers import encode_json, reply
 from service.front.api.body import BodyReader
 from service.front.api.openapi import BODY_ERRORS, NO_STUDY, STUDY_ERRORS, Responses, body_schema, error
 from service.front.api.state import AppState, state_of
+from service.front.api.study_arguments import bucket_of, check_served, in_buckets
 from service.front.api.study_call import StudyCall
 from service.front.api.study_stream import EVENT_STREAM, StudyStream, wants_events
-from service.front.errors import BadRequest, NotFound
+from service.front.errors import NotFound
 from service.front.findings import KeptFinding
-from service.front.schemas.studies import STUDY_BODIES, MemoryBody, StudiesAnswer, StudyBody
+from service.front.schemas.studies import STUDY_BODIES, StudyBody
+from service.front.schemas.study_answers import StudiesAnswer
 from service.front.study_result import StudyResult
 from service.protocol.messages import Phase
 
@@ -119,7 +121,7 @@ async def anatomy(mode: str, request: Request, batch_size: int = 1, phase: Phase
     """The newest finding of POST /v1/studies/operators for this step; it runs nothing."""
     state = state_of(request)
     state.check_mode(mode)
-    arguments = {"mode": mode, "batch_size": _bucket(state, batch_size), "phase": phase}
+    arguments = {"mode": mode, "batch_size": bucket_of(state, batch_size), "phase": phase}
     kept = state.findings.newest("operators", arguments)
     if kept is None:
         message = f"nothing has been found of this step yet: POST {encode_json(arguments).decode()} to"
@@ -142,8 +144,8 @@ def spent(found: StudyResult) -> str:
 
 async def _run(state: AppState, request: Request, name: str, body: StudyBody) -> Response:
     """Run a study, as events where the client asks for them."""
-    _check(state, body)
-    given = _in_buckets(state, body.given)
+    check_served(state, body)
+    given = in_buckets(state, body.given)
 
     def call(receive: Receive) -> StudyCall:
         return StudyCall(state, receive, name, body.arguments(given), body.writes_files)
@@ -157,35 +159,6 @@ async def _run(state: AppState, request: Request, name: str, body: StudyBody) ->
         found = await running.result()
     kept = keep(found)
     return _answer(kept, {"Server-Timing": spent(found), "Location": f"/v1/studies/{kept.id}"})
-
-
-def _check(state: AppState, body: StudyBody) -> None:
-    """Raise UnknownMode or BadRequest for what this instance does not serve."""
-    for param in ("mode", "against", "modes"):
-        named = getattr(body, param, None)
-        for mode in named if isinstance(named, list) else [named]:
-            if mode is not None:
-                state.check_mode(mode, param)
-    if isinstance(body, MemoryBody) and body.snapshot and state.client.device == "cpu":
-        message = "a snapshot is of CUDA's allocator, and this service runs on a CPU: leave it out"
-        raise BadRequest(message, type="unsupported_here", param="snapshot")
-
-
-def _in_buckets(state: AppState, given: dict[str, Any]) -> dict[str, Any]:
-    """`given` with each batch size as the bucket that it is run in. Raises BadRequest."""
-    found = dict(given)
-    if "batch_size" in given:
-        found["batch_size"] = _bucket(state, given["batch_size"])
-    if "batch_sizes" in given:
-        found["batch_sizes"] = [_bucket(state, size, "batch_sizes") for size in given["batch_sizes"]]
-    return found
-
-
-def _bucket(state: AppState, batch_size: int, param: str = "batch_size") -> int:
-    buckets = state.settings.batch_sizes
-    if not 1 <= batch_size <= buckets[-1]:
-        raise BadRequest(f"{param} lies between 1 and {buckets[-1]} here, got {batch_size}", param=param)
-    return min(size for size in buckets if size >= batch_size)
 
 
 def _answer(kept: KeptFinding, headers: dict[str, str] | None = None) -> Response:

@@ -12,7 +12,7 @@ from starlette.types import Receive
 
 from service.front.api.state import AppState
 from service.front.errors import ClientGone
-from service.front.schemas.studies import StudyProgressEvent
+from service.front.schemas.study_answers import StudyProgressEvent
 from service.front.study_result import StudyResult
 
 MOST_REPORTS = 100

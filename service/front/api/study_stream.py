@@ -50,7 +50,9 @@ class StudyStream(Response):
         """Stream until the study has ended; a client that goes away ends it."""
         async with self._call(receive) as call:
             try:
-                while not call.done:
+                done = False
+                while not done:
+                    done = call.done  # before the reports are read: the last ones may arrive with the end
                     await self._send_progress(call, send)
                 last = finding_event(self._keep(await call.result()))
             except ClientGone:

@@ -1,6 +1,6 @@
-"""The requests and the answers of the studies. Bounds keep a study short; its own time limit is the last one.
+"""The requests of the studies; `schemas.study_answers` has the answers.
 
-Defaults are those of the studies themselves.
+Bounds keep a study short; what ends it for certain is its time limit. Defaults are those of the studies.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
-from typing_extensions import TypedDict
 
 from service.protocol.expressions import (
     LONGEST_CALL,
@@ -192,32 +191,3 @@ STUDY_BODIES: dict[str, type[StudyBody]] = {
     "rms-norm": RmsNormBody,
 }
 """By the name of the study; one more is one more row."""
-
-
-class StudyProgressEvent(TypedDict):
-    """Data of a `progress` event: what the study does now; `done` of `total` alike parts are finished."""
-
-    message: str
-    done: int | None
-    total: int | None
-
-
-class StudyEntry(TypedDict):
-    """A finding that can be read again: `created` is in UTC, `arguments` those that it was run with.
-
-    `files` can be downloaded by name; `files_left_out` are those that were too large, each with the reason.
-    """
-
-    id: str
-    study: str
-    arguments: dict[str, Any]
-    created: str
-    files: list[str]
-    files_left_out: dict[str, str]
-
-
-class StudiesAnswer(TypedDict):
-    """Answer of GET /v1/studies, newest first. `given_up` older findings were, for newer ones."""
-
-    studies: list[StudyEntry]
-    given_up: int
