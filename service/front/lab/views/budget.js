@@ -3,6 +3,7 @@
 import { html } from "../vendor/htm-preact.js";
 import { HELP, budgetOf } from "../parts/budget.js";
 import { QueryChoice, chosen } from "../parts/choices.js";
+import { LineChart } from "../parts/chart.js";
 import { Slider } from "../parts/controls.js";
 import { DataLink } from "../parts/data.js";
 import { batchSizes, modeOptions, readyModes } from "../parts/input.js";
@@ -94,6 +95,7 @@ function Verdict({ lab, finding }) {
 function Found({ finding }) {
   return html`<${Formulas} />
     ${finding.points.length > 0 && html`<${Points} finding=${finding} />`}
+    <${ByBatch} finding=${finding} />
     ${finding.crossovers.map((place) => html`<p key=${place.mode}>${place.mode}: ${crossoverText(place)}.</p>`)}
     ${finding.notes.map((note) => html`<p class="note">${note}</p>`)}
     <${Question} ask="How few operators would this step have to issue until its kernels take as long as its dispatch?" answer=${answer(finding.budget)} missing="Kernels were measured as nothing: measure again." />
@@ -123,6 +125,18 @@ function Points({ finding }) {
     { key: "speedup", title: `against ${finding.points[0].mode}`, numeric: true, show: ({ speedup }) => html`<${Interval} ...${speedup} unit="×" />` },
   ];
   return html`<${Table} caption=${`Per decode step on ${finding.device}, ${finding.rounds} interleaved rounds`} columns=${columns} rows=${finding.points} />`;
+}
+
+/** Dispatch and kernel of the budget's own mode, where more than one batch was measured. */
+function ByBatch({ finding }) {
+  const { mode } = finding.budget;
+  const points = finding.points.filter((point) => point.mode === mode);
+  if (points.length < 2) return null;
+  const inMilliseconds = ({ value, low, high }) => ({ y: value * 1e3, low: low === null ? null : low * 1e3, high: high === null ? null : high * 1e3 });
+  const line = (part) => points.map((point) => ({ x: point.batch_size, ...inMilliseconds(point[`${part}_seconds`]) }));
+  const series = ["dispatch", "kernel"].map((part) => ({ name: part, colour: `var(--part-${part})`, points: line(part) }));
+  return html`<${LineChart} series=${series} label=${`Dispatch and kernel of a decode step of ${mode}, by batch; the table has the numbers`}
+    xTitle="batch" yTitle="ms per step" xTicks=${points.map(({ batch_size }) => batch_size)} xScale="log" yFormat=${significant} />`;
 }
 
 function crossoverText({ where, batch_size }) {

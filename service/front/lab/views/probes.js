@@ -37,6 +37,7 @@ function Probes({ lab, probes }) {
     });
   };
   const result = results[picked];
+  const failed = work.problem && running === picked;
   const measured = names.filter((each) => results[each]).map((each) => results[each]);
   return html`<div class="columns">
       <section class="card" aria-label="Which probe">
@@ -47,8 +48,8 @@ function Probes({ lab, probes }) {
         <p>It shows that ${probes.find((probe) => probe.name === picked).teaches}.</p>
         <p class="row"><button type="button" class="primary" disabled=${work.running} onClick=${start}>Run ${picked}</button></p>
         ${work.running && html`<${Loading} what=${`running ${running}, while the engine pauses: some seconds, a minute where it compiles`} onCancel=${cancel} />`}
-        ${work.problem && html`<${Failed} problem=${work.problem} onRetry=${start} />`}
-        ${result ? html`<${Result} result=${result} key=${picked} />` : !work.running && !work.problem && html`<${Empty}>This probe has not run on this page yet.<//>`}
+        ${failed && html`<${Failed} problem=${work.problem} onRetry=${start} />`}
+        ${result ? html`<${Result} result=${result} key=${picked} />` : !work.running && !failed && html`<${Empty}>This probe has not run on this page yet.<//>`}
         <${Question} ask=${ASK[picked] ?? "Put this fault into the loop: which counter moves, and by how much?"} answer=${result && answer(result)} missing="Run the probe." key=${`question ${picked}`} />
       </section>
     </div>
