@@ -47,7 +47,7 @@ def test_a_view_does_not_scroll_sideways_on_a_phone(browser: Browser, lab_url: s
 
 
 CONTROLS = (
-    "a[href], button:not(:disabled), textarea, select, [tabindex='0'],"
+    "a[href], button:not(:disabled), textarea, select, summary, [tabindex='0'],"
     " input:not(:disabled):not([type=radio]), input[type=radio]:checked"
 )
 """What can be reached. A group of radio buttons is one stop, at its choice."""

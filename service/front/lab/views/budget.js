@@ -16,7 +16,7 @@ import { WhatIf } from "../parts/whatif.js";
 
 export const name = "budget";
 export const title = "Budget";
-export const sentence = "Operators per step times microseconds per operator, against kernels: is the step bound by its launches, and what would compiling or a graph buy? Start from this machine's values and move them.";
+export const sentence = "Operators per step times microseconds per operator, against kernels, from this machine's own values: what binds the step, and what compiling or a graph would buy.";
 
 const MOST = 20; // quarters of a doubling, up and down
 

@@ -13,7 +13,7 @@ import { useLoaded, useWork } from "../parts/work.js";
 
 export const name = "probes";
 export const title = "Probes";
-export const sentence = "What goes wrong if an .item(), a graph break, a new shape or a hidden copy comes into the step? Each probe runs it without and with the fault, and names the line to blame.";
+export const sentence = "One pitfall at a time, live: the step without and with the fault, the counter that it moves, the line to blame and the cure.";
 
 export function View({ lab }) {
   const [list, reload] = useLoaded(async (signal) => (await lab.get("/v1/probes", { signal })).probes);
