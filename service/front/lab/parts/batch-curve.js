@@ -8,7 +8,7 @@ import { crossing, summary } from "./crossing.js";
 import { DataLink } from "./data.js";
 import { batchSizes, modeOptions, readyModes } from "./input.js";
 import { Interval } from "./interval.js";
-import { plain, significant } from "./numbers.js";
+import { significant } from "./numbers.js";
 import { Empty, Failed, Loading } from "./states.js";
 import { Table } from "./table.js";
 import { useWork } from "./work.js";
@@ -70,7 +70,7 @@ function Curve({ points, mode, batches }) {
   });
   return html`<p class="figure" data-crossing>${crossing(known, mode)}</p>
     <${LineChart} series=${series} label=${`Dispatch and kernel of a decode step of ${mode}, by batch`}
-      xTitle="batch" yTitle="ms per step" xTicks=${batches} xScale="log" yFormat=${plain} />
+      xTitle="batch" yTitle="ms per step" xTicks=${batches} xScale="log" />
     <${Table} caption=${`A decode step of ${mode}: means of the runs on this page`} columns=${COLUMNS} rows=${points}
       identify=${({ batch }) => batch} />
     <p class="note">Bars and brackets are the interval of the estimate where dispatch is one (docs/method.md), means

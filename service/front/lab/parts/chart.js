@@ -1,6 +1,7 @@
 // Lines over an axis as SVG, drawn at the width there is, with each line's name at its end.
 
 import { html, useEffect, useRef, useState } from "../vendor/htm-preact.js";
+import { plain } from "./numbers.js";
 
 const HEIGHT = 300;
 const LINE = 16; // pixels between two names that would lie over each other
@@ -20,11 +21,10 @@ export function useWidth() {
 
 /**
  * `series`: [{name, colour, points: [{x, y, low, high}]}], points in the order of x; low and high, where given, are
- * drawn as a bar. `xTicks`: the values that get a label. `xScale` "log" or "linear"; y begins at 0, its ticks are
- * written by `yFormat`.
+ * drawn as a bar. `xTicks`: the values that get a label. `xScale` "log" or "linear"; y begins at 0.
  * `label` says in a sentence what is drawn, to who cannot see it: set the numbers in a table beside it.
  */
-export function LineChart({ series, label, xTitle, yTitle, xTicks, xScale = "linear", xFormat = String, yFormat }) {
+export function LineChart({ series, label, xTitle, yTitle, xTicks, xScale = "linear", xFormat = plain, yFormat = plain }) {
   const [element, width] = useWidth();
   const drawn = series.filter(({ points }) => points.length > 0);
   const names = 16 + 8 * Math.max(0, ...drawn.map(({ name }) => name.length));

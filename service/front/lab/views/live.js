@@ -5,7 +5,7 @@ import { LineChart } from "../parts/chart.js";
 import { DataLink } from "../parts/data.js";
 import { colourIn } from "../parts/input.js";
 import { CURVE_SECONDS, now, ratesOf, rowsOf, WINDOW_SECONDS } from "../parts/live-figures.js";
-import { duration, plain, significant, whole } from "../parts/numbers.js";
+import { duration, significant, whole } from "../parts/numbers.js";
 import { parseMetrics } from "../parts/prometheus.js";
 import { Failed, Loading } from "../parts/states.js";
 import { Table } from "../parts/table.js";
@@ -88,7 +88,7 @@ function Rates({ scrapes, lab }) {
   if (moving.length === 0) return html`<p class="state empty">No request has ended while this page looked.</p>`;
   return html`<section class="card" aria-label="Rate">
     <${LineChart} series=${moving} label="Requests per second by mode over two minutes; the table has the numbers"
-      xTitle="seconds" yTitle="requests per second" xTicks=${[-CURVE_SECONDS, -CURVE_SECONDS / 2, 0]} yFormat=${plain} />
+      xTitle="seconds" yTitle="requests per second" xTicks=${[-CURVE_SECONDS, -CURVE_SECONDS / 2, 0]} />
   </section>`;
 }
 
