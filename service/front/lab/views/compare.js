@@ -32,6 +32,8 @@ export function View({ lab }) {
     <${BatchCurve} lab=${lab} prompt=${prompt} ...${chosen} />`;
 }
 
+const BASELINE = "eager"; // of speed-ups and texts, as POST /v1/compare has it
+
 const ROUNDS = [
   { value: 1, label: "1", note: "One run of each mode: no interval." },
   { value: 8, label: "8", note: "Each round runs every mode once, in a fresh order; speed-ups get their interval." },
@@ -87,11 +89,11 @@ function ModeResult({ result, scale, rounds, lab }) {
   const note = beside ? "beside the host, not in the bar" : "";
   const kernel = { name: "kernel", seconds: kernel_seconds, note, beside };
   return html`<section class="card mode" style=${{ borderLeftColor: colourIn(lab.modes, mode) }} data-mode=${mode}>
-    <h3>${mode}${effective !== mode && html` <span class="soft">(ran as ${effective})</span>`}</h3>
+    <h2>${mode}${effective !== mode && html` <span class="soft">(ran as ${effective})</span>`}</h2>
     <p class="row">
       <span class="figure" data-median=${median_seconds}>${duration(median_seconds)}</span>
       <${Gain} speedup=${speedup} mode=${mode} rounds=${rounds} />
-      <span class=${text_equal === false ? "bad" : "soft"}>${TEXTS.get(text_equal)}</span>
+      ${mode !== BASELINE && html`<span class=${text_equal === false ? "bad" : "soft"}>${TEXTS.get(text_equal)}</span>`}
     </p>
     <${TimeBar} label=${`${mode}: dispatch and kernel`} parts=${[{ name: "dispatch", seconds: dispatch_seconds }, kernel]}
       total=${median_seconds} scale=${scale} />
@@ -100,7 +102,7 @@ function ModeResult({ result, scale, rounds, lab }) {
 
 function Gain({ speedup, mode, rounds }) {
   if (speedup === null) {
-    return html`<span class="soft">${mode === "eager" ? "what the others are compared with" : "eager did not run"}</span>`;
+    return html`<span class="soft">${mode === BASELINE ? "what the others are compared with" : "eager did not run"}</span>`;
   }
   const { ratio, low, high, vs } = speedup;
   return html`<span><${Interval} value=${ratio} low=${low} high=${high} unit="×" samples=${rounds} /> over ${vs}</span>`;
