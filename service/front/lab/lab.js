@@ -22,7 +22,8 @@ function useAddress() {
 function useClient() {
   const [question, setQuestion] = useState(null);
   const client = useMemo(() => {
-    const ask = (problem) => new Promise((give, reject) => setQuestion({ problem, give, refuse: () => reject(problem) }));
+    const ask = (problem) =>
+      new Promise((give, reject) => setQuestion({ problem, give, refuse: () => reject(problem) }));
     return new Client((problem) => ask(problem).finally(() => setQuestion(null)));
   }, []);
   return [client, question];
@@ -51,16 +52,22 @@ function Lab() {
     <header>
       <p class="name">launchbound <span>lab</span></p>
       <nav aria-label="Views">
-        ${VIEWS.map(({ name, title }) => html`<a href=${addressOf(name)} aria-current=${name === chosen ? "page" : null} onClick=${followed} key=${name}>${title}</a>`)}
+        ${VIEWS.map(({ name, title }) => html`<${Link} name=${name} title=${title} here=${name === chosen} key=${name} />`)}
         <a href="/docs">API</a>
       </nav>
       ${service.value && html`<${ServiceLine} ...${service.value} />`}
     </header>
     <main id="view" tabindex="-1">
-      ${view ? html`<${Shown} view=${view} lab=${lab} service=${service} reload=${reload} key=${view.name} />` : html`<h1>No view '${chosen}'</h1>`}
+      ${view
+        ? html`<${Shown} ...${{ view, lab, service, reload }} key=${view.name} />`
+        : html`<h1>No view '${chosen}'</h1>`}
     </main>
     <${KeyDialog} question=${question} />
   `;
+}
+
+function Link({ name, title, here }) {
+  return html`<a href=${addressOf(name)} aria-current=${here ? "page" : null} onClick=${followed}>${title}</a>`;
 }
 
 let first = true;
@@ -78,7 +85,8 @@ function Shown({ view, lab, service, reload }) {
   const content = () => {
     if (fault) return html`<${Failed} problem=${fault} onRetry=${forget} />`;
     if (service.value) return html`<${view.View} lab=${lab} />`;
-    return service.problem ? html`<${Failed} problem=${service.problem} onRetry=${reload} />` : html`<${Loading} what="asking the service for its modes" />`;
+    if (service.problem) return html`<${Failed} problem=${service.problem} onRetry=${reload} />`;
+    return html`<${Loading} what="asking the service for its modes" />`;
   };
   return html`<h1 ref=${heading} tabindex="-1">${view.title}</h1>
     <p class="sentence">${view.sentence}</p>

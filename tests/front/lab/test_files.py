@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
+import tomllib
+from fnmatch import fnmatch
+from pathlib import Path
 
 import pytest
+from setuptools import find_namespace_packages
 
 from dashboards.theme import MODE_COLOURS, PALETTE, PART_COLOURS
 from service.front.api.lab import FILES, FOLDER, VIEWS
 from tests.front.test_api_bad_input import refused
 from tests.support.serving import Front
 
+ROOT = Path(__file__).parents[3]
 MOST_BYTES = 1_500_000
 ADDRESSES = ["/", *(f"/lab/{view}" for view in VIEWS)]
 
@@ -84,6 +89,17 @@ def test_a_view_that_is_not_there_is_refused_with_those_that_are(front: Front) -
 
 def test_the_whole_lab_is_small() -> None:
     assert sum(len(file.content) for file in FILES.values()) < MOST_BYTES
+
+
+def test_an_installed_service_has_every_file() -> None:
+    """The folders are packages without an __init__, and the types are among the package data."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    endings = project["tool"]["setuptools"]["package-data"]["*"]
+    packages = find_namespace_packages(str(FOLDER.parent), include=["lab*"])
+    for name in FILES:
+        folder, _, file = f"lab/{name}".rpartition("/")
+        assert folder.replace("/", ".") in packages
+        assert any(fnmatch(file, ending) for ending in endings), name
 
 
 def test_modes_and_parts_have_the_colours_of_the_boards() -> None:

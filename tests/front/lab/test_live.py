@@ -60,9 +60,9 @@ def test_a_hidden_page_reads_nothing(browser: Browser, front: Front) -> None:
     with tab(browser, front.url) as opened:
         opened.page.clock.install()
         opened.open("/lab/live", "table tbody tr")
+        opened.page.evaluate("Object.defineProperty(document, 'hidden', { value: true, configurable: true })")
         scrapes: list[str] = []
         opened.page.on("request", lambda request: scrapes.append(request.url))
-        opened.page.evaluate("Object.defineProperty(document, 'hidden', { value: true, configurable: true })")
         opened.page.clock.run_for(20_000)
         assert scrapes == []
         opened.page.evaluate("delete document.hidden")

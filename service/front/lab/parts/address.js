@@ -30,7 +30,8 @@ export function changeQuery(changes) {
 
 /** An `onClick` for links of the lab: the page stays, with its key; other buttons and keys act as usual. */
 export function followed(event) {
-  if (event.defaultPrevented || event.button !== 0 || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
+  const held = event.ctrlKey || event.metaKey || event.shiftKey || event.altKey;
+  if (event.defaultPrevented || event.button !== 0 || held) return;
   const target = new URL(event.currentTarget.href);
   event.preventDefault();
   goTo(target.pathname.split("/").pop(), Object.fromEntries(target.searchParams));

@@ -1,6 +1,7 @@
 // Lines over an axis as SVG, drawn at the width there is, with each line's name at its end.
 
 import { html, useEffect, useRef, useState } from "../vendor/htm-preact.js";
+import { plain } from "./numbers.js";
 
 const HEIGHT = 300;
 const LINE = 16; // pixels between two names that would lie over each other
@@ -23,11 +24,12 @@ export function useWidth() {
  * drawn as a bar. `xTicks`: the values that get a label. `xScale` "log" or "linear"; y begins at 0.
  * `label` says in a sentence what is drawn, to who cannot see it: set the numbers in a table beside it.
  */
-export function LineChart({ series, label, xTitle, yTitle, xTicks, xScale = "linear", xFormat = String, yFormat = String }) {
+export function LineChart({ series, label, xTitle, yTitle, xTicks, xScale = "linear", xFormat = plain, yFormat = plain }) {
   const [element, width] = useWidth();
   const drawn = series.filter(({ points }) => points.length > 0);
-  const right = 16 + 8 * Math.max(0, ...drawn.map(({ name }) => name.length));
-  const area = { left: MARGIN.left, right: Math.max(MARGIN.left + 40, width - right), top: MARGIN.top, bottom: HEIGHT - MARGIN.bottom };
+  const names = 16 + 8 * Math.max(0, ...drawn.map(({ name }) => name.length));
+  const right = Math.max(MARGIN.left + 40, width - names);
+  const area = { left: MARGIN.left, right, top: MARGIN.top, bottom: HEIGHT - MARGIN.bottom };
   const scales = scalesOf(drawn, xTicks, xScale, area);
   return html`<div class="chart" ref=${element}>
     ${width > 0 && html`<svg width=${width} height=${HEIGHT} role="img" aria-label=${label}>
@@ -45,8 +47,10 @@ function scalesOf(drawn, xTicks, xScale, area) {
   const top = Math.max(...points.map(({ y, high }) => Math.max(y, high ?? y)), 0);
   const yTicks = ticksTo(top);
   const most = yTicks.at(-1);
+  // A single tick has no width to lie in: it lies in the middle.
+  const share = (value) => (last > first ? (place(value) - first) / (last - first) : 0.5);
   return {
-    x: (value) => (last > first ? area.left + ((place(value) - first) / (last - first)) * (area.right - area.left) : (area.left + area.right) / 2),
+    x: (value) => area.left + share(value) * (area.right - area.left),
     y: (value) => area.bottom - (value / most) * (area.bottom - area.top),
     yTicks,
   };
@@ -66,7 +70,9 @@ function Axes({ scales, area, xTicks, xTitle, yTitle, xFormat, yFormat }) {
       <line x1=${area.left} x2=${area.right} y1=${scales.y(value)} y2=${scales.y(value)} />
       <text x=${area.left - 8} y=${scales.y(value)} class="end">${yFormat(value)}</text>
     </g>`)}
-    ${xTicks.map((value) => html`<text x=${scales.x(value)} y=${area.bottom + 18} class="middle" key=${value}>${xFormat(value)}</text>`)}
+    ${xTicks.map((value) => html`<text x=${scales.x(value)} y=${area.bottom + 18} class="middle" key=${value}>
+      ${xFormat(value)}
+    </text>`)}
     <text x=${(area.left + area.right) / 2} y=${area.bottom + 38} class="middle title">${xTitle}</text>
     <text x="4" y="10" class="title">${yTitle}</text>
   </g>`;
@@ -76,10 +82,16 @@ function Line({ points, colour, scales }) {
   const path = points.map(({ x, y }) => `${scales.x(x)},${scales.y(y)}`).join(" ");
   return html`<g style=${{ color: colour }}>
     <polyline points=${path} />
-    ${points.map(({ x, y, low, high }) => html`<g key=${x}>
-      ${low != null && high != null && html`<line class="bar" x1=${scales.x(x)} x2=${scales.x(x)} y1=${scales.y(low)} y2=${scales.y(high)} />`}
-      ${points.length < 20 && html`<circle cx=${scales.x(x)} cy=${scales.y(y)} r="4" />`}
-    </g>`)}
+    ${points.length < 20 && points.map((point) => html`<${Point} ...${point} scales=${scales} key=${point.x} />`)}
+  </g>`;
+}
+
+function Point({ x, y, low, high, scales }) {
+  const place = scales.x(x);
+  const bounded = low != null && high != null;
+  return html`<g>
+    ${bounded && html`<line class="bar" x1=${place} x2=${place} y1=${scales.y(low)} y2=${scales.y(high)} />`}
+    <circle cx=${place} cy=${scales.y(y)} r="4" />
   </g>`;
 }
 
@@ -88,7 +100,9 @@ function Names({ drawn, scales, area }) {
   const placed = drawn
     .map(({ name, colour, points }) => ({ name, colour, y: scales.y(points.at(-1).y) }))
     .sort((one, other) => one.y - other.y);
-  for (let place = 1; place < placed.length; place++) placed[place].y = Math.max(placed[place].y, placed[place - 1].y + LINE);
+  for (let place = 1; place < placed.length; place++) {
+    placed[place].y = Math.max(placed[place].y, placed[place - 1].y + LINE);
+  }
   return html`<g class="names">
     ${placed.map(({ name, colour, y }) => html`<g key=${name} style=${{ color: colour }}>
       <line x1=${area.right + 2} x2=${area.right + 8} y1=${y} y2=${y} /><text x=${area.right + 12} y=${y}>${name}</text>

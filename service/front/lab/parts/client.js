@@ -49,7 +49,8 @@ export class Client {
       on(name, data);
       if (name === last) return data;
     }
-    throw new Problem(0, { type: "stream_ended", message: `the stream ended before its ${last}: see the service's log` });
+    const message = `the stream ended before its ${last}: see the service's log`;
+    throw new Problem(0, { type: "stream_ended", message });
   }
 
   #posted(body, accept, signal) {
@@ -92,6 +93,7 @@ async function problemOf(answer) {
     return new Problem(answer.status, (await answer.json()).error, retryAfter);
   } catch {
     // Not of this service: a proxy before it answers in a form of its own.
-    return new Problem(answer.status, { type: "http_error", message: `the answer was ${answer.status} ${answer.statusText}` });
+    const message = `the answer was ${answer.status} ${answer.statusText}`;
+    return new Problem(answer.status, { type: "http_error", message });
   }
 }

@@ -1,6 +1,9 @@
 // Colours of modes and parts: classes whose values stand in lab.css, which a test holds equal to the boards'.
 
-const OWN = ["eager", "no_grad", "inference_mode", "compiled", "reduce-overhead", "cuda-graph", "max-autotune", "aot-inductor", "fallback"];
+const OWN = [
+  "eager", "no_grad", "inference_mode", "compiled", "reduce-overhead",
+  "cuda-graph", "max-autotune", "aot-inductor", "fallback",
+];
 const PALETTE = 6;
 
 /** The colour of `mode`, one of `modes` (names), as a CSS value; a mode without its own gets the palette's next. */

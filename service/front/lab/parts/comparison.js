@@ -8,10 +8,12 @@ import { Table } from "./table.js";
 /** The fields are those of `launchbound compare --json`. */
 export function Comparison({ headline, cells, unlike, differs, confidence, unit }) {
   const facts = [...unlike, ...differs].map(({ fact, values }) => `${fact}: ${values.join(" → ")}`);
+  const caption = `Latency after over before, by cell; intervals of ${(100 * confidence).toPrecision(3)} % over ${unit}`;
   return html`<div data-comparison>
     <p class="figure">${headline}</p>
-    ${facts.length > 0 && html`<p class=${unlike.length > 0 ? "warn" : "soft"}>${unlike.length > 0 ? "Unlike, and compared all the same. " : ""}${facts.join("; ")}.</p>`}
-    <${Table} caption=${`Latency after over before, by cell; intervals of ${(100 * confidence).toPrecision(3)} % over ${unit}`} columns=${COLUMNS} rows=${cells} identify=${({ cell }) => cell} />
+    ${unlike.length > 0 && html`<p class="warn">These are unlike, and were compared all the same.</p>`}
+    ${facts.length > 0 && html`<p class="soft">${facts.join("; ")}.</p>`}
+    <${Table} caption=${caption} columns=${COLUMNS} rows=${cells} identify=${({ cell }) => cell} />
   </div>`;
 }
 
@@ -19,6 +21,8 @@ const COLUMNS = [
   { key: "cell", title: "cell" },
   { key: "before", title: "before", numeric: true, show: (row) => duration(row.before_seconds) },
   { key: "after", title: "after", numeric: true, show: (row) => duration(row.after_seconds) },
-  { key: "ratio", title: "after / before", show: ({ ratio }) => html`<${Interval} value=${ratio.value} low=${ratio.low} high=${ratio.high} unit="×" samples=${ratio.samples} />` },
-  { key: "word", title: "verdict", show: ({ word }) => html`<span class=${{ faster: "good", slower: "bad" }[word] ?? "soft"}>${word}</span>` },
+  { key: "ratio", title: "after / before", show: ({ ratio }) => html`<${Interval} ...${ratio} unit="×" />` },
+  { key: "word", title: "verdict", show: ({ word }) => html`<span class=${LOOKS[word] ?? "soft"}>${word}</span>` },
 ];
+
+const LOOKS = { faster: "good", slower: "bad" };

@@ -14,9 +14,10 @@ export function useId(prefix) {
  * A slider over `values` (a list, of which one is chosen) or from `min` to `max` by `step`.
  * `onInput(value)` while it moves; `format(value)` is shown, and read out.
  */
-export function Slider({ label, value, onInput, values, min = 0, max = 100, step = 1, format = String, disabled = false }) {
+export function Slider({ label, value, onInput, values, min = 0, max = 100, step = 1, format = String, disabled }) {
   const id = useId("slider");
-  const range = values ? { min: 0, max: values.length - 1, step: 1, value: Math.max(0, values.indexOf(value)) } : { min, max, step, value };
+  const place = values && Math.max(0, values.indexOf(value));
+  const range = values ? { min: 0, max: values.length - 1, step: 1, value: place } : { min, max, step, value };
   const changed = (event) => onInput(values ? values[Number(event.target.value)] : Number(event.target.value));
   return html`<div class="control slider">
     <label for=${id}>${label}</label> <output for=${id}>${format(value)}</output>
@@ -27,14 +28,15 @@ export function Slider({ label, value, onInput, values, min = 0, max = 100, step
 /** One of `options` ([{value, label, note, disabled}] or texts), as radio buttons; `note` stands under the choice. */
 export function Choice({ label, options, value, onChange, disabled = false }) {
   const name = useId("choice");
-  const given = options.map((option) => (typeof option === "object" ? option : { value: option, label: String(option) }));
+  const given = options.map((option) => (typeof option === "object" ? option : { value: option }));
   const note = given.find((option) => option.value === value)?.note;
   return html`<fieldset class="control choice" disabled=${disabled}>
     <legend>${label}</legend>
     <div class="options">
       ${given.map(
         (option) => html`<label key=${option.value}>
-          <input type="radio" name=${name} checked=${option.value === value} disabled=${option.disabled} onChange=${() => onChange(option.value)} />
+          <input type="radio" name=${name} checked=${option.value === value} disabled=${option.disabled}
+            onChange=${() => onChange(option.value)} />
           <span>${option.label ?? option.value}</span>
         </label>`,
       )}
@@ -46,7 +48,8 @@ export function Choice({ label, options, value, onChange, disabled = false }) {
 /** On or off. */
 export function Switch({ label, checked, onChange, disabled = false }) {
   return html`<label class="control switch">
-    <input type="checkbox" role="switch" checked=${checked} disabled=${disabled} onChange=${(event) => onChange(event.target.checked)} />
+    <input type="checkbox" role="switch" checked=${checked} disabled=${disabled}
+      onChange=${(event) => onChange(event.target.checked)} />
     <span>${label}</span>
   </label>`;
 }
@@ -56,6 +59,7 @@ export function TextArea({ label, value, onInput, rows = 3 }) {
   const id = useId("text");
   return html`<div class="control text">
     <label for=${id}>${label}</label>
-    <textarea id=${id} rows=${rows} spellcheck=${false} value=${value} onInput=${(event) => onInput(event.target.value)}></textarea>
+    <textarea id=${id} rows=${rows} spellcheck=${false} value=${value}
+      onInput=${(event) => onInput(event.target.value)}></textarea>
   </div>`;
 }

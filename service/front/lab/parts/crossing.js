@@ -3,8 +3,8 @@
 const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 
 /**
- * `runs`: [{batch, dispatch_seconds, dispatch_low_seconds, dispatch_high_seconds, kernel_seconds, wall_seconds, sources}], per
- * step. Returns, by rising batch, [{batch, runs, dispatch, kernel}]: means as {value, low, high}, null where not measured.
+ * `runs`: [{batch, dispatch_seconds, dispatch_low_seconds, dispatch_high_seconds, kernel_seconds, sources}], per step.
+ * Returns, by rising batch, [{batch, runs, dispatch, kernel}]: means as {value, low, high}, null where not measured.
  */
 export function summary(runs) {
   const batches = [...new Set(runs.map(({ batch }) => batch))].sort((one, other) => one - other);
@@ -16,7 +16,8 @@ export function summary(runs) {
 }
 
 function parts(of, residual) {
-  const [dispatch, kernel, low, high] = ["dispatch_seconds", "kernel_seconds", "dispatch_low_seconds", "dispatch_high_seconds"].map(of);
+  const [dispatch, kernel] = [of("dispatch_seconds"), of("kernel_seconds")];
+  const [low, high] = [of("dispatch_low_seconds"), of("dispatch_high_seconds")];
   const known = low !== null && high !== null && high > 0;
   const turned = (end) => (known && residual ? Math.max(0, dispatch + kernel - end) : null);
   return {
@@ -32,11 +33,12 @@ export function crossing(points, mode) {
   const first = bound.indexOf(true);
   const [least, most] = [points[0].batch, points.at(-1).batch];
   if (first < 0) return `No crossover up to batch ${most}: dispatch takes longer than kernels.`;
-  if (first === 0) return `Kernels take longer than dispatch from batch ${least} on${bound.every(Boolean) ? "" : ", though not at every batch"}.`;
+  const after = bound.slice(first).every(Boolean);
+  if (first === 0) return `Kernels take longer than dispatch from batch ${least} on${after ? "" : ", though not at every batch"}.`;
   const between = `The lines cross between batch ${points[first - 1].batch} and ${points[first].batch}`;
   const ends = [points[first - 1], points[first]];
   if (!ends.every(hasInterval)) return `${between}; no interval is known.`;
-  return ends.every(isClear) && bound.slice(first).every(Boolean) ? `${between}.` : `${between}, within what the intervals leave open.`;
+  return ends.every(isClear) && after ? `${between}.` : `${between}, within what the intervals leave open.`;
 }
 
 const hasInterval = ({ dispatch, kernel }) => dispatch.low !== null && kernel.low !== null;

@@ -8,7 +8,9 @@ export function DataLink({ data, name }) {
   if (data === null || data === undefined) return null;
   const text = () => JSON.stringify(data, null, 2);
   return html`<div class="data">
-    <button type="button" aria-expanded=${String(open)} onClick=${() => setOpen(!open)}>${open ? "Hide the data" : "Show the data (JSON)"}</button>
+    <button type="button" aria-expanded=${String(open)} onClick=${() => setOpen(!open)}>
+      ${open ? "Hide the data" : "Show the data (JSON)"}
+    </button>
     <button type="button" onClick=${() => save(text(), `${name}.json`)}>Save as ${name}.json</button>
     ${open && html`<pre tabindex="0" role="region" aria-label="The view's data">${text()}</pre>`}
   </div>`;

@@ -3,8 +3,8 @@
 import { isAbort, Problem } from "./problem.js";
 
 /**
- * Yields `{name, data}` per event of a body whose data lines are JSON; a line may arrive in pieces. Throws Problem where
- * the connection breaks.
+ * Yields `{name, data}` per event of a body whose data lines are JSON; a line may arrive in pieces. Throws Problem
+ * where the connection breaks.
  */
 export async function* readEvents(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();

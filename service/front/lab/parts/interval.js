@@ -5,12 +5,14 @@ import { duration, significant, timeScale } from "./numbers.js";
 
 /**
  * `unit` "s": seconds, written in the unit that fits; else written after the number ("×", "bytes").
- * `low` and `high` null: no interval, which is said with `samples`, or with `why`. `value` null: not measured, `why` says why.
+ * `low` and `high` null: no interval, which is said with `samples`, or with `why`. `value` null: not measured, for the
+ * reason `why`.
  */
 export function Interval({ value, low = null, high = null, unit = "s", samples = null, why = "", large = false }) {
   if (value === null || value === undefined) return html`<span class="absent">not measured${why && `: ${why}`}</span>`;
   const [scale, written] = unit === "s" ? timeScale(value) : [1, unit];
-  const ends = low === null || high === null ? noInterval(samples, why) : `${significant(low / scale)}–${significant(high / scale)}${of(samples)}`;
+  const span = () => `${significant(low / scale)}–${significant(high / scale)}${of(samples)}`;
+  const ends = low === null || high === null ? noInterval(samples, why) : span();
   const text = unit === "s" ? duration(value) : `${significant(value)}${written === "×" ? "" : " "}${written}`;
   return html`<span class=${large ? "interval large" : "interval"}><b>${text}</b> <span class="soft">(${ends})</span></span>`;
 }

@@ -22,7 +22,8 @@ export function KeyDialog({ question }) {
       <h2 id="${id}-title">This service has a key</h2>
       <p>${question?.problem.message}. It stays in this page's memory and is gone when the page is closed.</p>
       <label for=${id}>Key</label>
-      <input id=${id} type="password" autocomplete="off" required value=${key} onInput=${(event) => setKey(event.target.value)} />
+      <input id=${id} type="password" autocomplete="off" required value=${key}
+        onInput=${(event) => setKey(event.target.value)} />
       <button type="submit">Use this key</button>
     </form>
   </dialog>`;

@@ -52,6 +52,6 @@ export function rowsOf(scrapes, modes) {
 
 /** The rate of `mode` between each two scrapes: [{at, rate}]. */
 export function ratesOf(scrapes, mode) {
-  const pairs = scrapes.slice(1).map((to, place) => ({ at: to.at, rate: rate(scrapes[place], to, "requests_total", { mode }) }));
-  return pairs.filter((pair) => pair.rate !== null);
+  const between = (from, to) => ({ at: to.at, rate: rate(from, to, "requests_total", { mode }) });
+  return scrapes.slice(1).map((to, place) => between(scrapes[place], to)).filter((pair) => pair.rate !== null);
 }

@@ -34,6 +34,6 @@ export const percent = (share) => (share === null || share === undefined ? "–"
 
 /** Bytes with a binary unit: 24.1 MiB. */
 export function bytes(count) {
-  const [scale, unit] = [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]].find(([each]) => count >= each) ?? [1, "bytes"];
-  return scale === 1 ? `${count} bytes` : `${significant(count / scale)} ${unit}`;
+  const found = [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]].find(([scale]) => count >= scale);
+  return found ? `${significant(count / found[0])} ${found[1]}` : `${count} bytes`;
 }

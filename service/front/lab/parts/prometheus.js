@@ -20,7 +20,8 @@ export function parseMetrics(text) {
 
 function labelsOf(text) {
   const found = [...text.matchAll(LABEL)];
-  return Object.fromEntries(found.map(([, name, value]) => [name, value.replace(/\\(.)/g, (_, char) => ESCAPED[char] ?? char)]));
+  const unescaped = (value) => value.replace(/\\(.)/g, (_, char) => ESCAPED[char] ?? char);
+  return Object.fromEntries(found.map(([, name, value]) => [name, unescaped(value)]));
 }
 
 const numberOf = (text) => (/Inf$/.test(text) ? (text.startsWith("-") ? -Infinity : Infinity) : Number(text));

@@ -6,9 +6,11 @@ import { useLoaded } from "./work.js";
 
 const AGAIN_MILLISECONDS = 2000;
 
-const settled = ({ modes, engine }) => engine?.warm && modes.every(({ state }) => state === "ready" || state === "failed");
+const ENDS = ["ready", "failed"];
 
-/** `[work, reload]` of GET /v1/modes; while modes warm up it is read again every two seconds, unless the page is hidden. */
+const settled = ({ modes, engine }) => engine?.warm && modes.every(({ state }) => ENDS.includes(state));
+
+/** `[work, reload]` of GET /v1/modes; while modes warm up it is read again every two seconds, if the page is seen. */
 export function useModes(client) {
   const [service, reload] = useLoaded((signal) => client.get("/v1/modes", { signal }));
   useEffect(() => {
@@ -24,9 +26,11 @@ export function ServiceLine({ modes, engine }) {
   const ready = modes.filter(({ state }) => state === "ready").length;
   const failed = modes.filter(({ state }) => state === "failed").map(({ mode }) => mode);
   return html`<p class="service">
-    ${engine === null
-      ? "the engine is starting"
-      : `${engine.model} (${significant(engine.parameters / 1e6)} M parameters, ${engine.dtype}) on ${engine.device_name || engine.device}, torch ${engine.torch}`}
+    ${engine === null ? "the engine is starting" : served(engine)}
     · ${ready} of ${modes.length} modes ready${failed.length ? `; failed: ${failed.join(", ")}` : ""}
   </p>`;
+}
+
+function served({ model, parameters, dtype, device_name, device, torch }) {
+  return `${model} (${significant(parameters / 1e6)} M parameters, ${dtype}) on ${device_name || device}, torch ${torch}`;
 }

@@ -3,21 +3,29 @@
 import { html } from "../vendor/htm-preact.js";
 
 /**
- * `columns`: [{key, title, numeric, show(row)}]; without `show` the row's `key` is written. `rows`: objects; null is a dash.
- * `caption` names it to screen readers; `identify(row)` tells rows apart, by their place where left out.
+ * `columns`: [{key, title, numeric, show(row)}]; without `show` the row's `key` is written. `rows`: objects; null is a
+ * dash. `caption` names it to screen readers; `identify(row)` tells rows apart, by their place where left out.
  */
 export function Table({ caption, columns, rows, identify = (_, place) => place }) {
   return html`<div class="scroll" role="region" aria-label=${caption} tabindex="0">
     <table>
       <caption>${caption}</caption>
       <thead>
-        <tr>${columns.map((column) => html`<th scope="col" class=${column.numeric ? "numeric" : ""} key=${column.key}>${column.title}</th>`)}</tr>
+        <tr>${columns.map((column) => html`<${Heading} ...${column} />`)}</tr>
       </thead>
       <tbody>
-        ${rows.map((row, place) => html`<tr key=${identify(row, place)}>${columns.map((column) => html`<${Cell} column=${column} row=${row} key=${column.key} />`)}</tr>`)}
+        ${rows.map((row, place) => html`<${Row} columns=${columns} row=${row} key=${identify(row, place)} />`)}
       </tbody>
     </table>
   </div>`;
+}
+
+function Heading({ title, numeric }) {
+  return html`<th scope="col" class=${numeric ? "numeric" : ""}>${title}</th>`;
+}
+
+function Row({ columns, row }) {
+  return html`<tr>${columns.map((column) => html`<${Cell} column=${column} row=${row} key=${column.key} />`)}</tr>`;
 }
 
 function Cell({ column, row }) {

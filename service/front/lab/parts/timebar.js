@@ -8,9 +8,9 @@ const LABELLED = 0.2; // the share of the width from which a name fits into its 
 
 /**
  * `parts`: [{name, seconds, note, colour, beside}] in their order; seconds null: not measured, shown as such. Without
- * `colour` (a CSS value) a part has that of its name: queue, dispatch, sync wait, kernel, other. `beside`: it ran beside
- * the others, so it is listed and not stacked. `total`: seconds of the whole; what the parts leave of it is drawn empty.
- * `scale`: seconds of the full width, to set several bars side by side.
+ * `colour` (a CSS value) a part has that of its name: queue, dispatch, sync wait, kernel, other. `beside`: it ran
+ * beside the others, so it is listed and not stacked. `total`: seconds of the whole; what the parts leave of it is
+ * drawn empty. `scale`: seconds of the full width, to set several bars side by side.
  */
 export function TimeBar({ parts, total, scale = total, label }) {
   const stacked = parts.filter(({ seconds, beside }) => isMeasured(seconds) && !beside);
@@ -18,8 +18,8 @@ export function TimeBar({ parts, total, scale = total, label }) {
   const share = (seconds) => (scale > 0 ? Math.max(0, seconds) / scale : 0);
   return html`<div class="timebar" role="group" aria-label=${label}>
     <div class="track" aria-hidden="true">
-      ${stacked.map(({ name, seconds, colour }) => html`<${Segment} name=${name} share=${share(seconds)} background=${colour ?? partColour(name)} key=${name} />`)}
-      <${Segment} name="" share=${share(rest)} background="var(--rest)" />
+      ${stacked.map((part) => html`<${Segment} ...${part} share=${share(part.seconds)} key=${part.name} />`)}
+      <${Segment} name="" share=${share(rest)} colour="var(--rest)" />
     </div>
     <dl class="parts">
       ${parts.map((part) => html`<${Part} ...${part} total=${total} key=${part.name} />`)}
@@ -29,15 +29,19 @@ export function TimeBar({ parts, total, scale = total, label }) {
 
 const isMeasured = (seconds) => seconds !== null && seconds !== undefined;
 
-function Segment({ name, share, background }) {
-  return html`<span class="segment" style=${{ width: `${100 * share}%`, background }}>${share >= LABELLED && name}</span>`;
+function Segment({ name, share, colour = partColour(name) }) {
+  const drawn = { width: `${100 * share}%`, background: colour };
+  return html`<span class="segment" style=${drawn}>${share >= LABELLED && name}</span>`;
 }
 
-function Part({ name, seconds, note, total, colour }) {
+function Part({ name, seconds, note, total, colour = partColour(name) }) {
+  const share = total > 0 ? percent(seconds / total) : "";
   return html`<div data-part=${name} data-seconds=${seconds ?? ""}>
-    <dt><span class="swatch" style=${{ background: colour ?? partColour(name) }}></span>${name}</dt>
+    <dt><span class="swatch" style=${{ background: colour }}></span>${name}</dt>
     <dd>
-      ${isMeasured(seconds) ? html`<b>${duration(seconds)}</b> <span class="soft">${total > 0 ? percent(seconds / total) : ""}</span>` : html`<span class="soft">not measured here</span>`}
+      ${isMeasured(seconds)
+        ? html`<b>${duration(seconds)}</b> <span class="soft">${share}</span>`
+        : html`<span class="absent">not measured here</span>`}
       ${note && html`<small>${note}</small>`}
     </dd>
   </div>`;
@@ -54,7 +58,8 @@ export function partsOf(timings, sampled = false) {
     : { name: "sync wait", seconds: timings.sync_wait_seconds, note: besideNote(timings) };
   const dispatch = { name: "dispatch", seconds: timings.dispatch_seconds, note: dispatchNote(timings, sampled) };
   const unknown = [dispatch, beside].filter(({ seconds }) => seconds === null).map(({ name }) => name);
-  const other = { name: "other", seconds: timings.other_seconds, note: unknown.length ? `${unknown.join(" and ")} in it: not measured here` : "" };
+  const note = unknown.length ? `${unknown.join(" and ")} in it: not measured here` : "";
+  const other = { name: "other", seconds: timings.other_seconds, note };
   return [{ name: "queue", seconds: timings.queue_seconds }, dispatch, beside, other];
 }
 

@@ -15,7 +15,9 @@ export function useWork() {
   const run = useCallback(async (task) => {
     cancel();
     const mine = (current.current = new AbortController());
-    const settle = (change) => mine === current.current && setWork((before) => ({ ...before, running: false, ...change }));
+    const settle = (change) => {
+      if (mine === current.current) setWork((before) => ({ ...before, running: false, ...change }));
+    };
     setWork((before) => ({ ...before, running: true, problem: null }));
     try {
       settle({ value: await task(mine.signal) });

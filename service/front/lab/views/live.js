@@ -5,7 +5,7 @@ import { LineChart } from "../parts/chart.js";
 import { DataLink } from "../parts/data.js";
 import { colourIn } from "../parts/input.js";
 import { CURVE_SECONDS, now, ratesOf, rowsOf, WINDOW_SECONDS } from "../parts/live-figures.js";
-import { duration, plain, significant, whole } from "../parts/numbers.js";
+import { duration, significant, whole } from "../parts/numbers.js";
 import { parseMetrics } from "../parts/prometheus.js";
 import { Failed, Loading } from "../parts/states.js";
 import { Table } from "../parts/table.js";
@@ -23,9 +23,11 @@ export function View({ lab }) {
   const rows = rowsOf(scrapes, lab.modes);
   return html`<${Figures} ...${now(scrapes)} />
     <${Rates} scrapes=${scrapes} lab=${lab} />
-    <${Table} caption=${`By mode; rates and quantiles over the last ${WINDOW_SECONDS} s`} columns=${columnsFor(lab)} rows=${rows} identify=${({ mode }) => mode} />
-    <p class="note">Quantiles are those of the histogram's buckets, linear within a bucket, as PromQL's histogram_quantile; a dash is
-      what was not measured in this time. The page reads nothing while it is hidden. The lab's own requests are counted too.</p>
+    <${Table} caption=${`By mode; rates and quantiles over the last ${WINDOW_SECONDS} s`} columns=${columnsFor(lab)} rows=${rows}
+      identify=${({ mode }) => mode} />
+    <p class="note">Quantiles are those of the histogram's buckets, linear within a bucket, as PromQL's
+      histogram_quantile; a dash is what was not measured in this time. The page reads nothing while it is hidden. The
+      lab's own requests are counted too.</p>
     <${DataLink} data=${{ window_seconds: WINDOW_SECONDS, now: now(scrapes), modes: rows }} name="live" />`;
 }
 
@@ -39,7 +41,8 @@ function useScrapes(lab) {
       if (document.hidden) return;
       try {
         const samples = parseMetrics(await lab.text("/metrics", { signal: ending.signal }));
-        setState(({ scrapes }) => ({ scrapes: kept(scrapes, { at: performance.now() / 1000, samples }), problem: null }));
+        const newest = { at: performance.now() / 1000, samples };
+        setState(({ scrapes }) => ({ scrapes: kept(scrapes, newest), problem: null }));
       } catch (problem) {
         if (!ending.signal.aborted) setState(({ scrapes }) => ({ scrapes, problem }));
       }
@@ -84,13 +87,13 @@ function Rates({ scrapes, lab }) {
   const moving = series.filter(({ points }) => points.some(({ y }) => y > 0));
   if (moving.length === 0) return html`<p class="state empty">No request has ended while this page looked.</p>`;
   return html`<section class="card" aria-label="Rate">
-    <${LineChart} series=${moving} label="Requests per second by mode, over the last two minutes; the table has the numbers"
-      xTitle="seconds" yTitle="requests per second" xTicks=${[-CURVE_SECONDS, -CURVE_SECONDS / 2, 0]} yFormat=${plain} />
+    <${LineChart} series=${moving} label="Requests per second by mode over two minutes; the table has the numbers"
+      xTitle="seconds" yTitle="requests per second" xTicks=${[-CURVE_SECONDS, -CURVE_SECONDS / 2, 0]} />
   </section>`;
 }
 
 const columnsFor = (lab) => [
-  { key: "mode", title: "mode", show: ({ mode }) => html`<span class="swatch" style=${{ background: colourIn(lab.modes, mode) }}></span>${mode}` },
+  { key: "mode", title: "mode", show: ({ mode }) => html`<${Swatch} colour=${colourIn(lab.modes, mode)} />${mode}` },
   { key: "state", title: "state" },
   { key: "requests_per_second", title: "requests / s", numeric: true, show: (row) => rateText(row.requests_per_second) },
   { key: "p50_seconds", title: "p50", numeric: true, show: (row) => duration(row.p50_seconds) },
@@ -99,6 +102,8 @@ const columnsFor = (lab) => [
   { key: "requests", title: "requests", numeric: true, show: (row) => countText(row.requests) },
   { key: "index", title: "device-bound index, by batch", show: ({ index }) => indexText(index) },
 ];
+
+const Swatch = ({ colour }) => html`<span class="swatch" style=${{ background: colour }}></span>`;
 
 const rateText = (value) => (value === null ? null : significant(value));
 const countText = (value) => (value === null ? null : whole(value));

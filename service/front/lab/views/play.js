@@ -29,7 +29,9 @@ export function View({ lab }) {
     <div>
       ${work.problem && html`<${Failed} problem=${work.problem} onRetry=${send} />`}
       ${work.running && html`<${Loading} what=${`${chosen.mode} generates`} onCancel=${cancel} />`}
-      ${!shown && !work.running && !work.problem && html`<${Empty}>Nothing has run yet: choose a mode and press Generate.<//>`}
+      ${!shown && !work.running && !work.problem && html`<${Empty}>
+        Nothing has run yet: choose a mode and press Generate.
+      <//>`}
       ${shown && html`<${Completion} ...${streamed} running=${work.running} colour=${colourIn(lab.modes, streamed.mode)} />`}
       <${DataLink} data=${streamed?.result} name="play" />
     </div>
@@ -49,20 +51,24 @@ function choicesOf(lab) {
 }
 
 function Inputs({ lab, mode, batch, tokens }) {
-  return html`<${Choice} label="Mode" options=${modeOptions(lab.modes)} value=${mode} onChange=${(value) => lab.changeQuery({ mode: value })} />
-    <${Slider} label="Batch" values=${batchSizes(lab.engine)} value=${batch} onInput=${(value) => lab.changeQuery({ batch: value })}
+  const into = (name) => (value) => lab.changeQuery({ [name]: value });
+  return html`<${Choice} label="Mode" options=${modeOptions(lab.modes)} value=${mode} onChange=${into("mode")} />
+    <${Slider} label="Batch" values=${batchSizes(lab.engine)} value=${batch} onInput=${into("batch")}
       format=${(value) => (value === 1 ? "1 prompt" : `the prompt ${value} times`)} />
-    <${Slider} label="New tokens" values=${lengths(lab.engine)} value=${tokens} onInput=${(value) => lab.changeQuery({ tokens: value })} />`;
+    <${Slider} label="New tokens" values=${lengths(lab.engine)} value=${tokens} onInput=${into("tokens")} />`;
 }
 
 /** Generate, and `show` after each event what is known so far. Returns the answer. */
 async function stream(lab, { mode, batch, tokens, prompt, signal, show }) {
   const began = performance.now();
   const seconds = () => (performance.now() - began) / 1000;
-  let known = { mode, prompt, batch, asked: tokens, text: "", count: 0, firstSeconds: null, sentSeconds: 0, result: null };
+  const progress = { text: "", count: 0, firstSeconds: null, lastSeconds: 0 };
+  let known = { mode, prompt, batch, asked: tokens, ...progress, result: null };
   const on = (name, data) => {
     if (name === "token" && data.index === 0) {
-      known = { ...known, text: known.text + data.text, count: known.count + 1, firstSeconds: known.firstSeconds ?? seconds(), sentSeconds: seconds() };
+      const now = seconds();
+      const come = { text: known.text + data.text, count: known.count + 1 };
+      known = { ...known, ...come, firstSeconds: known.firstSeconds ?? now, lastSeconds: now };
     } else if (name === "result") {
       known = { ...known, result: data, text: data.outputs[0].text };
     }
@@ -75,7 +81,9 @@ async function stream(lab, { mode, batch, tokens, prompt, signal, show }) {
 
 function Completion({ prompt, text, batch, result, running, colour, ...progress }) {
   return html`<section class="card" aria-label="Completion">
-      <pre class="completion" style=${{ borderColor: colour }} tabindex="0" role="region" aria-label="Text"><span class="soft">${prompt}</span>${text}</pre>
+      <pre class="completion" style=${{ borderColor: colour }} tabindex="0" role="region" aria-label="Text">
+        <span class="soft">${prompt}</span>${text}
+      </pre>
       ${batch > 1 && html`<p class="note">The first of ${batch} rows; the others have the same prompt.</p>`}
     </section>
     <section class="card" aria-label="Time">
@@ -84,14 +92,17 @@ function Completion({ prompt, text, batch, result, running, colour, ...progress 
 }
 
 /** While tokens come the parts are not known: they are in the stream's last event. Until then this page's clock. */
-function SoFar({ asked, count, firstSeconds, sentSeconds, running }) {
+function SoFar({ asked, count, firstSeconds, lastSeconds, running }) {
+  const further = firstSeconds === null ? null : lastSeconds - firstSeconds;
   const parts = [
     { name: "to the first token", seconds: firstSeconds, colour: "var(--part-queue)" },
-    { name: "further tokens", seconds: firstSeconds === null ? null : sentSeconds - firstSeconds, colour: "var(--neutral)" },
+    { name: "further tokens", seconds: further, colour: "var(--neutral)" },
   ];
-  const expected = count > 1 ? firstSeconds + ((sentSeconds - firstSeconds) / (count - 1)) * (asked - 1) : firstSeconds ?? 1;
-  return html`<h2>${running ? "So far" : "Until it was stopped"}: ${duration(sentSeconds)}, ${count} of ${asked} tokens</h2>
-    <${TimeBar} label="Time so far, by this page's clock" parts=${parts} total=${sentSeconds} scale=${expected} />
+  // At the pace so far, so that the bar fills as the tokens come.
+  const expected = count > 1 ? firstSeconds + (further / (count - 1)) * (asked - 1) : (firstSeconds ?? 1);
+  const until = running ? "So far" : "Until it was stopped";
+  return html`<h2>${until}: ${duration(lastSeconds)}, ${count} of ${asked} tokens</h2>
+    <${TimeBar} label="Time so far, by this page's clock" parts=${parts} total=${lastSeconds} scale=${expected} />
     <p class="note">By this page's clock; the service's own numbers come with the last token.</p>`;
 }
 
@@ -102,5 +113,9 @@ function Measured({ mode, device, model, timings, usage, batch_size, batch_bucke
     <${TimeBar} label="Where the time went" parts=${partsOf(timings)} total=${timings.total_seconds} />
     <p>${duration(timings.time_to_first_token_seconds)} to the first token; ${usage.completion_tokens} tokens,${" "}
       ${significant(rate)} per second; ${usage.prompt_tokens} prompt tokens${padded}.</p>
-    <p data-effective=${mode.effective}>${model} ran in <b>${mode.effective}</b> on ${device}${mode.effective === mode.requested ? ", as requested" : `, not in ${mode.requested}`}${mode.reason ? `: ${mode.reason}` : ""}.</p>`;
+    <p data-effective=${mode.effective}>${model} ran in <b>${mode.effective}</b> on ${device}, ${whyOf(mode)}.</p>`;
+}
+
+function whyOf({ requested, effective, reason }) {
+  return `${effective === requested ? "as requested" : `not in ${requested}`}${reason ? `: ${reason}` : ""}`;
 }
