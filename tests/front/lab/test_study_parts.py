@@ -132,7 +132,7 @@ BACKWARD = [node(0, 1), node(1, 2, 3, saved=2), node(2), node(3, 4, 5, saved=1),
 
 def test_no_two_boxes_of_a_tape_overlap_and_all_lie_in_the_drawing(page: Tab) -> None:
     code = "return [it.tapeLayout(given.forward, given.backward), it.BOX]"
-    layout, box = run(page, "parts/tapelayout", code, {"forward": FORWARD, "backward": BACKWARD})
+    layout, box = run(page, "parts/tape-layout", code, {"forward": FORWARD, "backward": BACKWARD})
     boxes = layout["operators"] + layout["nodes"]
     assert len(boxes) == len(FORWARD) + len(BACKWARD)
     for one, other in combinations(boxes, 2):
@@ -143,7 +143,7 @@ def test_no_two_boxes_of_a_tape_overlap_and_all_lie_in_the_drawing(page: Tab) ->
 
 def test_a_node_stands_below_its_operator_with_one_edge_per_saved_tensor_and_per_feed(page: Tab) -> None:
     code = "return it.tapeLayout(given.forward, given.backward)"
-    layout = run(page, "parts/tapelayout", code, {"forward": FORWARD, "backward": BACKWARD})
+    layout = run(page, "parts/tape-layout", code, {"forward": FORWARD, "backward": BACKWARD})
     above = {one["operator"]["node"]: one["x"] for one in layout["operators"]}
     below = {one["node"]["index"]: one["x"] for one in layout["nodes"]}
     assert {index: below[index] for index in (0, 1, 3)} == {index: above[index] for index in (0, 1, 3)}
@@ -153,7 +153,7 @@ def test_a_node_stands_below_its_operator_with_one_edge_per_saved_tensor_and_per
 
 def test_a_computation_without_a_tape_has_operators_alone(page: Tab) -> None:
     code = "return it.tapeLayout(given, [])"
-    layout = run(page, "parts/tapelayout", code, [operator(None), operator(None)])
+    layout = run(page, "parts/tape-layout", code, [operator(None), operator(None)])
     assert (len(layout["operators"]), layout["nodes"], layout["saved"], layout["feeds"]) == (2, [], [], [])
 
 

@@ -5,12 +5,13 @@ import { Choice } from "./controls.js";
 
 /** The query's value under `name` if it is one of `values`, else `otherwise`. */
 export function chosen(lab, name, values, otherwise) {
-  return values.map(String).includes(lab.query[name]) ? values.find((value) => String(value) === lab.query[name]) : otherwise;
+  return values.find((value) => String(value) === lab.query[name]) ?? otherwise;
 }
 
 /** A choice whose value stands in the address under `name`. */
 export function QueryChoice({ lab, name, label, options, value, disabled }) {
-  return html`<${Choice} label=${label} options=${options} value=${value} disabled=${disabled} onChange=${(next) => lab.changeQuery({ [name]: next })} />`;
+  const change = (next) => lab.changeQuery({ [name]: next });
+  return html`<${Choice} label=${label} options=${options} value=${value} disabled=${disabled} onChange=${change} />`;
 }
 
 export const PHASES = [

@@ -7,7 +7,8 @@ import { useWork } from "./work.js";
 
 /**
  * The study `name`: `{running, problem, kept, progress, run(body), cancel, again}`. `kept` is null or
- * `{id, study, arguments, created, finding}`. Its id stands in the address under `key`, so that a link shows the finding.
+ * `{id, study, arguments, created, finding}`. Its id stands in the address under `key`, so that a link shows the
+ * finding.
  */
 export function useStudy(lab, name, key = "finding") {
   const [work, start, cancel] = useWork();
@@ -32,25 +33,32 @@ export function useStudy(lab, name, key = "finding") {
 async function readKept(lab, name, id, signal) {
   const { studies } = await lab.get("/v1/studies", { signal });
   const entry = studies.find((each) => each.id === id && each.study === name);
-  if (!entry) throw new Problem(404, { type: "not_found", message: `the finding ${id} is not kept any more: measure it again` });
+  const message = `the finding ${id} is not kept any more: measure it again`;
+  if (!entry) throw new Problem(404, { type: "not_found", message });
   return { ...entry, finding: await lab.get(`/v1/studies/${id}`, { signal }) };
 }
 
 /** The button that runs `study` with `body`, its state, and `children(finding)` once there is one. */
 export function StudyRun({ study, body, label, empty, children }) {
   const { running, problem, kept, progress } = study;
+  const start = () => study.run(body);
   return html`<div class="study">
-    <p class="row"><button type="button" class="primary" disabled=${running} onClick=${() => study.run(body)}>${label}</button></p>
+    <p class="row"><button type="button" class="primary" disabled=${running} onClick=${start}>${label}</button></p>
     ${running && html`<${Progress} progress=${progress} onCancel=${study.cancel} />`}
     ${problem && html`<${Failed} problem=${problem} onRetry=${study.again} />`}
-    ${kept === null ? !running && !problem && html`<${Empty}>${empty}<//>` : children(kept.finding, kept)}
-    ${kept && html`<p class="note" data-id=${kept.id}>Measured here at ${timeOf(kept.created)}, kept as ${kept.id} until the service ends. The engine was paused meanwhile.</p>`}
+    ${kept === null && !running && !problem && html`<${Empty}>${empty}<//>`}
+    ${kept && children(kept.finding)} ${kept && html`<${Origin} ...${kept} />`}
   </div>`;
 }
 
 function Progress({ progress, onCancel }) {
-  const counted = progress?.total ? `${progress.message}, ${progress.done} of ${progress.total}` : progress?.message;
-  return html`<${Loading} what=${counted ?? "waiting for the engine to pause"} onCancel=${onCancel} />`;
+  const { message = "waiting for the engine to pause", done, total } = progress ?? {};
+  return html`<${Loading} what=${total ? `${message}, ${done} of ${total} done` : message} onCancel=${onCancel} />`;
 }
 
-const timeOf = (created) => new Date(created).toLocaleTimeString("en-GB");
+function Origin({ id, created }) {
+  const at = new Date(created).toLocaleTimeString("en-GB");
+  return html`<p class="note" data-id=${id}>
+    Measured here at ${at}, while the engine was paused; kept as ${id} until the service ends.
+  </p>`;
+}

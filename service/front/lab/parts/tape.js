@@ -2,19 +2,35 @@
 
 import { html, useMemo } from "../vendor/htm-preact.js";
 import { bytes } from "./numbers.js";
-import { BOX, feedPath, tapeLayout } from "./tapelayout.js";
+import { BOX, feedPath, tapeLayout } from "./tape-layout.js";
+
+const LABEL = "The tape, drawn; the tables below have the same in words";
 
 /** `forward` and `backward` of a tape finding; with grad mode off `backward` is empty. */
 export function TapeDrawing({ forward, backward }) {
   const layout = useMemo(() => tapeLayout(forward, backward), [forward, backward]);
-  return html`<div class="scroll tape" tabindex="0" role="region" aria-label="The tape, drawn; the tables below have the same in words">
-    <svg width=${layout.width} height=${layout.height} viewBox="0 0 ${layout.width} ${layout.height}" aria-hidden="true" data-nodes=${layout.nodes.length} data-saved=${layout.saved.length}>
-      ${layout.feeds.map((feed) => html`<path class="feed" d=${feedPath(feed)} />`)}
-      ${layout.saved.map((edge, place) => html`<${SavedEdge} ...${edge} place=${place} />`)}
-      ${layout.operators.map(({ operator, x, y }, place) => html`<${Box} kind=${operator.is_view ? "operator view" : "operator"} x=${x} y=${y} first="${place} ${shortName(operator.operator)}" second=${ofOperator(operator)} title=${`${operator.operator} → ${shape(operator.shape)}`} />`)}
-      ${layout.nodes.map(({ node, x, y }) => html`<${Box} kind="node" x=${x} y=${y} first="${node.index} ${node.name.replace("Backward0", "")}" second=${ofNode(node)} title=${titleOf(node)} />`)}
+  const { operators, nodes, saved, feeds, width, height } = layout;
+  return html`<div class="scroll tape" tabindex="0" role="region" aria-label=${LABEL}>
+    <svg width=${width} height=${height} viewBox="0 0 ${width} ${height}" aria-hidden="true" data-nodes=${nodes.length}>
+      ${feeds.map((feed) => html`<path class="feed" d=${feedPath(feed)} />`)}
+      ${saved.map((edge, place) => html`<${SavedEdge} ...${edge} place=${place} />`)}
+      ${operators.map((placed, place) => html`<${Operator} ...${placed} place=${place} />`)}
+      ${nodes.map((placed) => html`<${Node} ...${placed} />`)}
     </svg>
   </div>`;
+}
+
+function Operator({ operator, x, y, place }) {
+  const made = shape(operator.shape);
+  return html`<${Box} kind=${operator.is_view ? "operator view" : "operator"} x=${x} y=${y}
+    first=${`${place} ${shortName(operator.operator)}`} second=${operator.is_view ? `${made} view` : made}
+    title=${`${operator.operator} → ${made}`} />`;
+}
+
+function Node({ node, x, y }) {
+  return html`<${Box} kind="node" x=${x} y=${y} first=${`${node.index} ${node.name.replace("Backward0", "")}`}
+    second=${node.saved.length ? `saves ${bytes(savedBytes(node))}` : "saves nothing"}
+    title=${[node.name, ...node.saved.map(savedText)].join("\n")} />`;
 }
 
 function Box({ kind, x, y, first, second, title }) {
@@ -35,15 +51,16 @@ function SavedEdge({ tensor, x, top, bottom, width, place }) {
   </g>`;
 }
 
+const LETTERS = 17; // that fit into a box
+const cut = (text) => (text.length > LETTERS ? `${text.slice(0, LETTERS - 1)}…` : text);
+
 export const shape = (sizes) => sizes.join("×") || "scalar";
 export const shortName = (operator) => operator.replace("aten.", "").replace(".default", "");
+
 /** Bytes of the elements that a node saved. */
 export const savedBytes = (node) => node.saved.reduce((sum, tensor) => sum + tensor.tensor_bytes, 0);
-/** One saved tensor in words. */
-export const savedText = (tensor) =>
-  `${tensor.name}: ${shape(tensor.shape)} ${tensor.dtype}, ${bytes(tensor.tensor_bytes)}, ${tensor.of ? `${tensor.kind} ${tensor.of}` : tensor.kind}`;
 
-const cut = (text) => (text.length > 17 ? `${text.slice(0, 16)}…` : text);
-const ofOperator = (operator) => (operator.is_view ? `${shape(operator.shape)} view` : shape(operator.shape));
-const ofNode = (node) => (node.saved.length ? `saves ${bytes(savedBytes(node))}` : "saves nothing");
-const titleOf = (node) => [node.name, ...node.saved.map(savedText)].join("\n");
+/** One saved tensor in words. */
+export function savedText({ name, shape: sizes, dtype, tensor_bytes, kind, of }) {
+  return `${name}: ${shape(sizes)} ${dtype}, ${bytes(tensor_bytes)}, ${of ? `${kind} ${of}` : kind}`;
+}
