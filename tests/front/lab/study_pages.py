@@ -1,4 +1,4 @@
-"""Pages of studies for tests: findings made by the service, a finding that a test brings, numbers read from text."""
+"""Pages of studies in tests: findings of the service, findings that a test brings, numbers read from text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,17 @@ from playwright.sync_api import Route
 
 from tests.support.browser import Tab
 
-UNITS = {"s": 1.0, "ms": 1e-3, "µs": 1e-6, "bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "×": 1.0, "%": 0.01}
+UNITS = {
+    "s": 1.0,
+    "ms": 1e-3,
+    "µs": 1e-6,
+    "bytes": 1,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "×": 1.0,
+    "%": 0.01,
+}
 _QUANTITY = re.compile(r"(-?[\d,.]+)\s*(s|ms|µs|bytes|KiB|MiB|GiB|×|%)(?![\w%])")
 
 Finding = dict[str, Any]
@@ -90,7 +100,9 @@ def keep(tab: Tab, name: str, finding: Finding) -> str:
     return str(entry["id"])
 
 
-def answer(tab: Tab, address: str, body: object, status: int = 200, headers: dict[str, str] | None = None) -> None:
+def answer(
+    tab: Tab, address: str, body: object, status: int = 200, headers: dict[str, str] | None = None
+) -> None:
     """Answer the page's requests to `address` in the service's place."""
 
     def fulfil(route: Route) -> None:
@@ -102,7 +114,9 @@ def answer(tab: Tab, address: str, body: object, status: int = 200, headers: dic
 
 def stream(tab: Tab, address: str, *events: tuple[str, object]) -> None:
     """Answer a POST to `address` with these server-sent events, in the service's place."""
-    text = "".join(f"event: {name}\ndata: {json.dumps(data, ensure_ascii=False)}\n\n" for name, data in events)
+    text = "".join(
+        f"event: {name}\ndata: {json.dumps(data, ensure_ascii=False)}\n\n" for name, data in events
+    )
     tab.page.route(address, lambda route: route.fulfill(body=text, content_type="text/event-stream"))
 
 

@@ -21,9 +21,12 @@ def test_a_budget_starts_at_the_measured_values_and_says_what_the_study_says(lab
     lab.open(f"/lab/budget?finding={identity}", ".whatif")
     own = finding["budget"]
     assert lab.value('[aria-label="Verdict"]', "data-bound") == own["bound"]
-    assert float(lab.value('[aria-label="Verdict"]', "data-index")) == pytest.approx(own["device_bound_index"])
+    assert float(lab.value('[aria-label="Verdict"]', "data-index")) == pytest.approx(
+        own["device_bound_index"]
+    )
     point = finding["points"][0]
-    bought = [float(one) for one in lab.page.locator("[data-speedup]").evaluate_all("all => all.map((each) => each.dataset.speedup)")]  # fmt: skip
+    speedups = lab.page.locator("[data-speedup]")
+    bought = [float(one) for one in speedups.evaluate_all("all => all.map((each) => each.dataset.speedup)")]
     gain = finding["gains"][0]
     assert bought == [
         pytest.approx(point["without_dispatch_speedup"]),
@@ -60,4 +63,6 @@ def test_a_slider_of_the_budget_moves_by_keys_and_the_address_keeps_it(lab: Tab,
     lab.open(lab.page.url.removeprefix(lab.url), ".whatif")
     assert float(lab.value('[aria-label="Verdict"]', "data-index")) == pytest.approx(index)
     lab.page.get_by_role("button", name="Back to this machine's values").click()
-    assert float(lab.value('[aria-label="Verdict"]', "data-index")) == pytest.approx(own["device_bound_index"])
+    assert float(lab.value('[aria-label="Verdict"]', "data-index")) == pytest.approx(
+        own["device_bound_index"]
+    )

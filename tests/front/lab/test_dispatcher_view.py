@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-
 import pytest
 
 from tests.front.lab.study_pages import (
-    Finding,
     Kept,
     call,
     data,
@@ -37,7 +35,10 @@ def test_the_slider_scrubs_through_every_slice_with_its_time_and_the_sum_so_far(
     slider.focus()
     for place, one in enumerate(finding["slices"]):
         assert fake_lab.value(".one", "data-slice") == one["name"]
-        assert slider.get_attribute("aria-valuetext") == f"{place + 1} of {len(finding['slices'])}: {one['name']}"
+        assert (
+            slider.get_attribute("aria-valuetext")
+            == f"{place + 1} of {len(finding['slices'])}: {one['name']}"
+        )
         said = fake_lab.text(".one")
         assert all(key in said for key in one["keys"])
         if one["microseconds"] is None:
@@ -92,8 +93,8 @@ def test_a_step_is_listed_with_its_keys_and_its_copies_are_marked(lab: Tab, step
         assert cells["keys"].split() == operator["keys"]
         assert near(cells["host"] + " µs", operator["host_seconds"])
         assert near(cells["sum"] + " µs", operator["cumulative_seconds"])
-    lab.page.get_by_role("radio", name=f"copies ({len({one['operator'] for one in finding['copies']})})").check(force=True)  # fmt: skip
     marked = {one["operator"] for one in finding["copies"]}
+    lab.page.get_by_role("radio", name=f"copies ({len(marked)})").check(force=True)
     assert rows(lab, caption) == len(marked) > 0
     assert lab.page.locator(".mark.copy").count() == len(finding["copies"])
     assert f"{len(finding['syncs'])}\n" in lab.text('[aria-label="sync points"]')

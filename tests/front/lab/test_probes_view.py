@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import pytest
 from httpx import Client
 
@@ -40,13 +39,18 @@ def test_a_probe_without_a_difference_says_so_and_its_counter_answers_the_questi
     fake_lab.page.get_by_role("button", name="Run sync-point").click()
     assert "No detectable difference in time" in fake_lab.text(".verdict")
     assert "no interval, n = 5" in fake_lab.text('[data-side="with"]')
-    assert 'The counter "sync points" moves from 0 to 6, by 6' in fake_lab.page.locator(".question details p").inner_text()
+    assert (
+        'The counter "sync points" moves from 0 to 6, by 6'
+        in fake_lab.page.locator(".question details p").inner_text()
+    )
     assert "Add .item() to the loop" in fake_lab.text(".question")
 
 
 def test_a_probe_that_is_new_to_the_page_is_shown_all_the_same(fake_lab: Tab) -> None:
     answer(fake_lab, "**/v1/probes", {"probes": [{"name": "fragmentation", "teaches": "small holes add up"}]})
-    short = {key: PROBE[key] for key in ("without", "with", "counter", "blame", "cure")} | {"name": "fragmentation"}
+    short = {key: PROBE[key] for key in ("without", "with", "counter", "blame", "cure")} | {
+        "name": "fragmentation"
+    }
     answer(fake_lab, "**/v1/probes/fragmentation", short)
     fake_lab.open("/lab/probes", ".study")
     fake_lab.page.get_by_role("button", name="Run fragmentation").click()

@@ -1,4 +1,4 @@
-"""What the views of studies compute in the page: the same as the studies' own functions, and drawn within bounds."""
+"""What the views of studies compute in the page: as the studies' own functions, and drawn within bounds."""
 
 from __future__ import annotations
 
@@ -102,8 +102,9 @@ def test_zooming_and_moving_stay_within_the_step(page: Tab) -> None:
       for (const [name, ...rest] of given) { span = it[name](span, ...rest); seen.push(span); }
       return seen"""
     moves = [
-        ["zoomed", 0.5, 100], ["zoomed", 0.5, 100, 25], ["moved", -2, 100], ["moved", 50, 100], ["zoomed", 0.0001, 100],
-        ["zoomed", 1e9, 100], ["zoomed", 0.1, 100, 0], ["showing", 70, 80, 100], ["showing", 72, 75, 100],
+        ["zoomed", 0.5, 100], ["zoomed", 0.5, 100, 25], ["moved", -2, 100], ["moved", 50, 100],
+        ["zoomed", 0.0001, 100], ["zoomed", 1e9, 100], ["zoomed", 0.1, 100, 0], ["showing", 70, 80, 100],
+        ["showing", 72, 75, 100],
     ]  # fmt: skip
     found = run(page, "parts/span", code, moves)
     assert found[:4] == [[25, 75], [25, 50], [0, 25], [75, 100]]
@@ -114,7 +115,14 @@ def test_zooming_and_moving_stay_within_the_step(page: Tab) -> None:
     assert found[8] == found[7]
 
 
-SAVED = {"name": "self", "shape": [2, 3], "dtype": "float32", "tensor_bytes": 24, "storage_bytes": 24, "storage": 0}
+SAVED = {
+    "name": "self",
+    "shape": [2, 3],
+    "dtype": "float32",
+    "tensor_bytes": 24,
+    "storage_bytes": 24,
+    "storage": 0,
+}
 
 
 def node(index: int, *feeds: int, saved: int = 0) -> dict[str, Any]:
@@ -123,7 +131,13 @@ def node(index: int, *feeds: int, saved: int = 0) -> dict[str, Any]:
 
 
 def operator(recorded_as: int | None) -> dict[str, Any]:
-    return {"operator": "aten.mm.default", "shape": [2, 3], "new_bytes": 24, "is_view": False, "node": recorded_as}
+    return {
+        "operator": "aten.mm.default",
+        "shape": [2, 3],
+        "new_bytes": 24,
+        "is_view": False,
+        "node": recorded_as,
+    }
 
 
 FORWARD = [operator(3), operator(None), operator(1), operator(0)]
@@ -158,14 +172,23 @@ def test_a_computation_without_a_tape_has_operators_alone(page: Tab) -> None:
 
 
 def block(lane: str, row: int, depth: int, begin: float) -> dict[str, Any]:
-    return {"name": "b", "kind": "mark", "lane": lane, "row": row, "depth": depth, "begin_us": begin, "duration_us": 1}
+    return {
+        "name": "b",
+        "kind": "mark",
+        "lane": lane,
+        "row": row,
+        "depth": depth,
+        "begin_us": begin,
+        "duration_us": 1,
+    }
 
 
 def test_every_block_has_a_lane_of_its_thread_or_stream_and_depth(page: Tab) -> None:
+    places = [("host", 9, 0), ("device", 7, 0), ("host", 9, 1), ("host", 4, 0)]
     tracks = [
-        {"mode": "eager", "blocks": [block("host", 9, 0, 0), block("device", 7, 0, 1), block("host", 9, 1, 1), block("host", 4, 0, 2)]},
+        {"mode": "eager", "blocks": [block(*place, begin) for begin, place in enumerate(places)]},
         {"mode": "compiled", "blocks": [block("host", 9, 0, 0), block("host", 9, 0, 3)]},
-    ]  # fmt: skip
+    ]
     layout = run(page, "parts/lanes", "return it.laneLayout(given)", tracks)
     assert [head["text"] for head in layout["heads"]] == [
         "eager · host",

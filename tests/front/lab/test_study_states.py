@@ -42,8 +42,10 @@ def test_during_a_sweep_a_view_says_that_it_waits_and_for_how_long(fake_lab: Tab
 
 
 def test_a_study_that_fails_on_its_way_is_shown_and_can_be_tried_again(fake_lab: Tab) -> None:
-    problem = {"error": {"type": "study_interrupted", "message": "the engine served meanwhile; try again", "param": None}}
-    stream(fake_lab, "**/v1/studies/operator", ("progress", {"message": "round 3", "done": 2, "total": 15}), ("error", problem))  # fmt: skip
+    message = "the engine served meanwhile; try again"
+    problem = {"error": {"type": "study_interrupted", "message": message, "param": None}}
+    progress = {"message": "round 3", "done": 2, "total": 15}
+    stream(fake_lab, "**/v1/studies/operator", ("progress", progress), ("error", problem))
     fake_lab.open("/lab/dispatcher", ".study")
     fake_lab.page.locator("button.primary").first.click()
     assert "the engine served meanwhile; try again" in fake_lab.text(".failed")
@@ -82,7 +84,9 @@ def test_a_study_is_cancelled_by_a_button_and_by_leaving_the_view(fake_lab: Tab)
     assert given_up.value.url.endswith("/tape")
 
 
-def test_progress_is_shown_as_it_comes_and_hanging_up_ends_the_study(browser: Browser, tmp_path: Path) -> None:
+def test_progress_is_shown_as_it_comes_and_hanging_up_ends_the_study(
+    browser: Browser, tmp_path: Path
+) -> None:
     """By an anatomy process that reports what it does, and then holds."""
     (tmp_path / "command").write_text("hold")
     with running(anatomy=tmp_path) as held:
@@ -96,7 +100,9 @@ def test_progress_is_shown_as_it_comes_and_hanging_up_ends_the_study(browser: Br
             until(lambda: not held.http.get("/health/live").json()["engine_paused"], "the end of the pause")
 
 
-def test_a_study_runs_from_the_keyboard_with_progress_and_its_finding_has_an_address(lab: Tab, http: Client) -> None:
+def test_a_study_runs_from_the_keyboard_with_progress_and_its_finding_has_an_address(
+    lab: Tab, http: Client
+) -> None:
     lab.open("/lab/tape?expression=exp", ".study")
     assert "No tape has been recorded yet" in lab.text(".empty")
     button = lab.page.get_by_role("button", name="Record the tape")

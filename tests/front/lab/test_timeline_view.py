@@ -17,7 +17,9 @@ def timeline(lab_url: str) -> Kept:
     return real(lab_url, "timeline")
 
 
-def test_a_timeline_shows_the_steps_their_tax_and_the_speedup_of_the_finding(lab: Tab, timeline: Kept) -> None:
+def test_a_timeline_shows_the_steps_their_tax_and_the_speedup_of_the_finding(
+    lab: Tab, timeline: Kept
+) -> None:
     identity, finding = timeline
     lab.open(f"/lab/timeline?finding={identity}", ".drawing svg")
     for place, track in enumerate(finding["tracks"]):
@@ -27,7 +29,9 @@ def test_a_timeline_shows_the_steps_their_tax_and_the_speedup_of_the_finding(lab
         assert (cells["mode"], cells["operators"]) == (track["mode"], str(track["operators"]))
         assert (cells["kernels"], cells["launches"]) == ("–", "–")
     assert near(lab.text('section[aria-label="speed-up"]'), finding["speedup"]["value"])
-    assert lab.page.locator(".drawing rect.block").count() == sum(len(one["blocks"]) for one in finding["tracks"])
+    assert lab.page.locator(".drawing rect.block").count() == sum(
+        len(one["blocks"]) for one in finding["tracks"]
+    )
     assert "Neither is fused" in lab.text('section[aria-label="speed-up"]')
     assert data(lab) == finding
 
@@ -81,7 +85,9 @@ INTERVAL = {"value": 1e-3, "low": 0.9e-3, "high": 1.1e-3, "samples": 60}
 ENDLESS = {"value": 1e-3, "low": None, "high": None, "samples": 5}
 
 
-def block(name: str, kind: str, lane: str, row: int, depth: int, begin: float, duration: float, **more: Any) -> Finding:
+def block(
+    name: str, kind: str, lane: str, row: int, depth: int, begin: float, duration: float, **more: Any
+) -> Finding:
     fixed = {"name": name, "kind": kind, "lane": lane, "row": row, "depth": depth, "launched_by": None}
     return {**fixed, "begin_us": begin, "duration_us": duration, **more}
 
