@@ -50,7 +50,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def step_of(dispatch: float, kernel: float, device: str) -> float:
-    """Length of a step, in the unit of both: their sum on a CPU, the longer one on CUDA, where they overlap."""
+    """Length of a step, in the unit of both: the sum on a CPU, the longer on CUDA, where they overlap."""
     return dispatch + kernel if device == "cpu" else max(dispatch, kernel)
 
 
