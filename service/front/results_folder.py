@@ -16,20 +16,20 @@ RUN_FILE, REPORT_FILE, MARKDOWN_FILE, VALIDATION_FILE = (
 """Of a sweep's folder, as docs/sweeps.md describes it."""
 
 
-class _Plan(msgspec.Struct):
+class _Plan(msgspec.Struct, frozen=True):
     preset: str | None = None
 
 
-class _Environment(msgspec.Struct):
+class _Environment(msgspec.Struct, frozen=True):
     commit: str | None = None
 
 
-class _Engine(msgspec.Struct):
+class _Engine(msgspec.Struct, frozen=True):
     model: str | None = None
     device_name: str | None = None
 
 
-class _Run(msgspec.Struct):
+class _Run(msgspec.Struct, frozen=True):
     """What is shown of `run.json`; it has far more."""
 
     started: str | None = None
@@ -39,7 +39,7 @@ class _Run(msgspec.Struct):
     engine: _Engine | None = None
 
 
-class _Validation(msgspec.Struct):
+class _Validation(msgspec.Struct, frozen=True):
     passed: bool
 
 

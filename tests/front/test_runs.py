@@ -31,6 +31,8 @@ SWEEP = {"X-Launchbound-Run": "20260101-1"}
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Sweeps that are whole (`old`, `new`), of another machine (`far`), broken, and what is none."""
     folder = tmp_path_factory.mktemp("of") / "results"
+    for name in ("old", "new", "far", "cut", "list", "notes"):
+        (folder / name).mkdir(parents=True)
     make_results(folder / "old", plan=PLAN, seed=1, started="2026-01-01T00:00:00Z")
     make_results(
         folder / "new", {**CLEAR, "inference_mode": 1.4}, plan=PLAN, seed=2, started="2026-01-03T00:00:00Z"
@@ -40,9 +42,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "old" / "report.md").write_text("# eager is as good as any.\n\nMore.\n")
     (folder / "old" / "report.html").write_text("<!doctype html><p>a report")
     for name, text in {"cut": '{"format_ver', "list": "[]"}.items():
-        (folder / name).mkdir()
         (folder / name / "run.json").write_text(text)
-    (folder / "notes").mkdir()
     (folder / "run.json").write_text("{}")
     (folder.parent / "run.json").write_text("{}")
     (folder.parent / "report.html").write_text("secret")
@@ -132,7 +132,7 @@ def test_unlike_sweeps_are_refused_with_the_verbs_reason_unless_forced(keeping: 
     assert "another CPU" in error["message"]
     forced = keeping.http.post("/v1/runs/compare", json={**body, "force": True})
     assert forced.status_code == 200, forced.text
-    assert [one["fact"] for one in forced.json()["unlike"]] == ["processor"]
+    assert [one["fact"] for one in forced.json()["unlike"]] == ["the service's processor"]
 
 
 @pytest.mark.parametrize(

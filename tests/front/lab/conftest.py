@@ -26,10 +26,11 @@ SLOWER = {mode: 1.5 * value for mode, value in CLEAR.items()}
 def sweeps(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A results folder: `before` with its report, `after`, slower and without one, and what is no sweep."""
     folder = tmp_path_factory.mktemp("sweeps") / "results"
+    for name in ("before", "after", "notes"):
+        (folder / name).mkdir(parents=True)
     make_results(folder / "before", plan=PLAN, seed=1, started="2026-01-01T00:00:00Z")
     make_results(folder / "after", SLOWER, plan=PLAN, seed=2, started="2026-01-02T00:00:00Z")
     make_report(folder / "before")
-    (folder / "notes").mkdir()
     return folder
 
 
