@@ -54,7 +54,7 @@ EXAMPLES: tuple[Example, ...] = (
     Example("operator", '--op "torch.add(a, b)"', {"expression": "torch.add(a, b)"}),
     Example(
         "layers",
-        '--layers --set \'operations=["matmul"]\' --set \'sizes=[8, 256]\'',
+        "--layers --set 'operations=[\"matmul\"]' --set 'sizes=[8, 256]'",
         {"operations": ["matmul"], "sizes": [8, 256]},
     ),
     Example(
@@ -99,7 +99,8 @@ def section(example: Example, finding: msgspec.Struct) -> str:
     printed = "\n".join(lines)
     return (
         f"{example.heading}\n\n`launchbound anatomy {example.options}`, or "
-        f"`POST /v1/studies/{example.study}` with `{json.dumps(example.arguments)}`:\n\n```text\n{printed}\n```\n"
+        f"`POST /v1/studies/{example.study}` with `{json.dumps(example.arguments)}`:\n\n"
+        f"```text\n{printed}\n```\n"
     )
 
 

@@ -50,7 +50,7 @@ def test_arguments_may_have_other_names(call: str, name: str) -> None:
     ],
 )
 def test_what_is_not_on_the_list_is_refused_with_the_list(text: str) -> None:
-    with pytest.raises(ValueError, match="try one of torch.add"):
+    with pytest.raises(ValueError, match=r"try one of torch\.add"):
         operator_named(text)
 
 

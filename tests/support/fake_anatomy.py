@@ -21,7 +21,6 @@ from service.protocol.frames import FrameStream, connect
 from service.protocol.messages import EngineSettings, Problem
 from service.protocol.studies import Finding, FromAnatomy, Ready, Refused, Study, StudyProgress, ToAnatomy
 
-
 TRACE_FILE = "timeline.trace.json.gz"
 
 

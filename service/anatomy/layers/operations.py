@@ -93,9 +93,7 @@ class Operation:
 OPERATIONS: dict[str, Operation] = {
     operation.name: operation
     for operation in (
-        Operation(
-            "matmul", ("x", "weight"), "matmul_out", lowered=True, square=frozenset({"weight"})
-        ),
+        Operation("matmul", ("x", "weight"), "matmul_out", lowered=True, square=frozenset({"weight"})),
         Operation("add", ("x", "y"), "add_out"),
         Operation(
             "layer_norm",

@@ -36,7 +36,10 @@ def _table(sizes: list[OperationLayers]) -> Table:
     table.add_section()
     table.add_row("sum", *(interval_cell(each.sum_microseconds, True) for each in sizes))
     table.add_row("whole, measured apart", *(interval_cell(each.whole_microseconds, True) for each in sizes))
-    table.add_row(f"sum / whole, within {AGREEMENT:.0%}", *(agreement_cell(each.agreement, each.agrees) for each in sizes))
+    table.add_row(
+        f"sum / whole, within {AGREEMENT:.0%}",
+        *(agreement_cell(each.agreement, each.agrees) for each in sizes),
+    )
     return table
 
 

@@ -22,9 +22,7 @@ from service.statistics.intervals import Interval, median_interval
 AGREEMENT = 0.15
 """Largest difference of sum and whole, as a share of the whole."""
 
-OperationName = Literal[
-    "matmul", "add", "layer_norm", "mul", "exp", "relu", "sum", "softmax", "transpose"
-]
+OperationName = Literal["matmul", "add", "layer_norm", "mul", "exp", "relu", "sum", "softmax", "transpose"]
 Size = Annotated[int, msgspec.Meta(ge=1, le=4096)]
 
 
@@ -109,9 +107,7 @@ def measure_layers(bench: Bench, arguments: LayersArguments, report: Report) -> 
         grad=arguments.grad,
         autocast=autocast,
         rounds=arguments.rounds,
-        operations=[
-            describe(*found) for found in time_operations(setup, chosen, arguments.rounds, report)
-        ],
+        operations=[describe(*found) for found in time_operations(setup, chosen, arguments.rounds, report)],
     )
 
 

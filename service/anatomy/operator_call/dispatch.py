@@ -1,4 +1,4 @@
-"""What the dispatcher does in one call: its key set, the calls made in turn, and the keys that each visits."""
+"""What the dispatcher does in one call: its key set, the calls made in turn, and the keys of each."""
 
 from __future__ import annotations
 

@@ -39,7 +39,9 @@ class StudyStream(Response):
 
     media_type = EVENT_STREAM
 
-    def __init__(self, call: Callable[[Receive], StudyCall], keep: Callable[[StudyResult], KeptFinding]) -> None:
+    def __init__(
+        self, call: Callable[[Receive], StudyCall], keep: Callable[[StudyResult], KeptFinding]
+    ) -> None:
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._call = call
