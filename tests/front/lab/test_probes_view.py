@@ -19,7 +19,7 @@ def test_a_probe_runs_and_its_numbers_are_the_answers(lab: Tab) -> None:
     lab.page.wait_for_selector(".probe")
     for side in ("without", "with"):
         assert near(lab.text(f'[data-side="{side}"] .interval'), found[side]["median_seconds"])
-    before, after = (f"{found['counter'][end]:,}" for end in ("before", "after"))
+    before, after = (f"{found['counter'][end]:,.0f}" for end in ("before", "after"))
     assert lab.text(".counter").endswith(f": {before} without, {after} with")
     assert found["blame"] in lab.text(".probe")
     assert found["blame"] in the_answer(lab)
