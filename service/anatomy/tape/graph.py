@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from service.anatomy.errors import StudyError
-from service.anatomy.operators.records import is_autograds_copy, is_view
+from service.anatomy.operators.records import decompose, is_autograds_copy, is_view
 from service.anatomy.tape.nodes import execution_order, saved_by, short_name
 from service.anatomy.tape.storages import OwnerKind, SavedTensor, Storages, tensor_bytes, tensors_in
 
@@ -71,6 +71,9 @@ class ForwardRecorder(TorchDispatchMode):
         self._newest = _newest_node()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
+        decomposed = decompose(self, func, args, kwargs or {})
+        if decomposed is not NotImplemented:
+            return decomposed
         newest = _newest_node()
         before = self._newest
         self._newest = newest
