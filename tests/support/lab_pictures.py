@@ -25,7 +25,7 @@ START_SECONDS = 900.0
 
 
 def _play(page: Page) -> None:
-    page.locator("form button").click()
+    page.locator("main form button").click()
     page.wait_for_selector("[data-total]")
 
 
