@@ -26,7 +26,7 @@ STUDY_MILLISECONDS = 300_000
 
 
 def _play(page: Page) -> None:
-    page.locator("form button").click()
+    page.locator("main form button").click()
     page.wait_for_selector("[data-total]")
 
 
@@ -34,8 +34,8 @@ def _compare(page: Page) -> None:
     page.locator("text=/^Compare \\d/").click()
     page.wait_for_selector("[data-mode]")
     page.locator("text=Measure every batch").click()
-    page.wait_for_function("document.querySelectorAll('table tbody tr').length >= 3")
-    page.wait_for_function("!document.querySelector('[role=status]')")
+    page.wait_for_function("() => document.querySelectorAll('table tbody tr').length >= 3")
+    page.wait_for_function("() => !document.querySelector('[role=status]')")
 
 
 def _live(page: Page) -> None:

@@ -70,13 +70,13 @@ def test_a_text_that_differs_is_named(browser: Browser, front: Front) -> None:
 def test_the_curve_is_the_mean_of_the_runs_of_this_page(lab: Tab) -> None:
     lab.open("/lab/compare?tokens=4&curve=inference_mode", "form textarea")
     responses: list[Response] = []
-    lab.page.on("response", responses.append)
+    lab.page.on("response", lambda response: responses.append(response))
     assert "No step of inference_mode has been measured" in lab.text("main")
     lab.page.locator("text=Measure every batch").click()
     lab.page.wait_for_selector("[data-crossing]")
     rows = lab.page.locator("table tbody tr")
-    lab.page.wait_for_function("document.querySelectorAll('table tbody tr').length === 2")
-    lab.page.wait_for_function("!document.querySelector('[role=status]')")
+    lab.page.wait_for_function("() => document.querySelectorAll('table tbody tr').length === 2")
+    lab.page.wait_for_function("() => !document.querySelector('[role=status]')")
     answers = [response.json() for response in responses if response.url.endswith("/generate")]
     assert [answer["batch_size"] for answer in answers] == [1, 1, 1, 4, 4, 4]
     assert {answer["mode"]["requested"] for answer in answers} == {"inference_mode"}

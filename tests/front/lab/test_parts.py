@@ -132,9 +132,17 @@ CROSSED = ((1, 2.0, 1.0), (4, 2.0, 1.5), (16, 2.0, 6.0))
     ("given", "said"),
     [
         (runs(*CROSSED), f"{BETWEEN}."),
-        (runs(*CROSSED, interval=0.4), f"{BETWEEN}, within what the intervals leave open."),
+        (runs(*CROSSED, interval=0.4), f"{BETWEEN}, by values whose intervals overlap."),
         (runs(*CROSSED, interval=None), f"{BETWEEN}; no interval is known."),
         (runs(*CROSSED[:2]), "No crossover up to batch 4: dispatch takes longer than kernels."),
+        (
+            runs((1, 2.0, 2.5), (4, 2.0, 6.0), interval=0.4),
+            "Kernels take longer than dispatch from batch 1 on, by values whose intervals overlap.",
+        ),
+        (
+            runs((1, 2.0, 1.0), (4, 1.0, 2.0), (16, 2.0, 1.0)),
+            "The lines cross between batch 1 and 4, though not at every batch after it.",
+        ),
         (runs(*CROSSED[2:]), "Kernels take longer than dispatch from batch 16 on."),
         ([], "Dispatch and kernel of eager cannot be told apart here."),
     ],

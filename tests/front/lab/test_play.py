@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Response
+from playwright.sync_api import Browser, Route
 
 from loadtests.report.formatting import significant
 from service.front import sweep_tracker
@@ -19,15 +19,22 @@ RESULT = "[data-total]"
 
 
 def generated(opened: Tab) -> dict[str, Any]:
-    """Press Generate; the answer as the service sent it."""
-    with opened.page.expect_response("**/generate") as answered:
-        opened.page.locator("form button").click()
+    """Press Generate; the answer as the service sent it, read on its way to the page."""
+    bodies: list[str] = []
+
+    def pass_on(route: Route) -> None:
+        response = route.fetch()
+        bodies.append(response.text())
+        route.fulfill(response=response)
+
+    opened.page.route("**/generate", pass_on)
+    opened.page.locator("main form button").click()
     opened.page.wait_for_selector(RESULT)
-    return result_of(answered.value)
+    return result_of(bodies[0])
 
 
-def result_of(response: Response) -> dict[str, Any]:
-    last = response.text().strip().split("\n\n")[-1]
+def result_of(body: str) -> dict[str, Any]:
+    last = body.strip().split("\n\n")[-1]
     name, _, data = last.partition("\n")
     assert name == "event: result"
     answer: dict[str, Any] = json.loads(data.removeprefix("data: "))
@@ -101,7 +108,7 @@ def test_while_tokens_come_the_page_says_that_the_clock_is_its_own(browser: Brow
         with tab(browser, front.url, NARROW) as opened:
             opened.open("/lab/play?mode=eager&tokens=4", "form textarea")
             opened.page.locator("textarea").fill("!hold")
-            opened.page.locator("form button").click()
+            opened.page.locator("main form button").click()
             opened.page.wait_for_selector("text=4 of 4 tokens")
             assert opened.text(".completion").endswith("w0 w1 w2 w3")
             assert "page's clock" in opened.text("[aria-label=Time]")
@@ -142,7 +149,7 @@ def test_during_a_sweep_nothing_runs_and_the_page_says_why(browser: Browser) -> 
         sweeping(front)
         with tab(browser, front.url) as opened:
             opened.open("/lab/play?mode=eager", "form textarea")
-            opened.page.locator("form button").click()
+            opened.page.locator("main form button").click()
             alert = opened.page.wait_for_selector("[data-type=run_in_progress]")
             assert alert is not None
             assert "A sweep is measuring" in alert.inner_text()

@@ -5,7 +5,7 @@ import { plain } from "./numbers.js";
 
 const HEIGHT = 300;
 const LINE = 16; // pixels between two names that would lie over each other
-const MARGIN = { top: 16, left: 64, bottom: 44 };
+const MARGIN = { top: 34, left: 64, bottom: 44 };
 
 /** `[ref, width]`: the width in pixels of the element that `ref` is set on, as it changes; 0 until it is known. */
 export function useWidth() {
@@ -34,7 +34,7 @@ export function LineChart({ series, label, xTitle, yTitle, xTicks, xScale = "lin
   return html`<div class="chart" ref=${element}>
     ${width > 0 && html`<svg width=${width} height=${HEIGHT} role="img" aria-label=${label}>
       <${Axes} ...${{ scales, area, xTicks, xTitle, yTitle, xFormat, yFormat }} />
-      ${drawn.map((one) => html`<${Line} ...${one} scales=${scales} key=${one.name} />`)}
+      ${drawn.map((one, place) => html`<${Line} ...${one} scales=${scales} aside=${aside(drawn, place)} key=${one.name} />`)}
       <${Names} drawn=${drawn} scales=${scales} area=${area} />
     </svg>`}
   </div>`;
@@ -78,19 +78,27 @@ function Axes({ scales, area, xTicks, xTitle, yTitle, xFormat, yFormat }) {
   </g>`;
 }
 
-function Line({ points, colour, scales }) {
+/** How many pixels a line with bars stands aside, so that those of several lines do not cover each other. */
+function aside(drawn, place) {
+  const bars = drawn[place].points.some(hasBar);
+  return bars ? (place - (drawn.length - 1) / 2) * 8 : 0;
+}
+
+const hasBar = ({ low, high }) => low != null && high != null;
+
+function Line({ points, colour, scales, aside }) {
   const path = points.map(({ x, y }) => `${scales.x(x)},${scales.y(y)}`).join(" ");
-  return html`<g style=${{ color: colour }}>
+  return html`<g style=${{ color: colour }} transform=${`translate(${aside} 0)`}>
     <polyline points=${path} />
-    ${points.length < 20 && points.map((point) => html`<${Point} ...${point} scales=${scales} key=${point.x} />`)}
+    ${points.length < 20 && points.map((point) => html`<${Point} point=${point} scales=${scales} key=${point.x} />`)}
   </g>`;
 }
 
-function Point({ x, y, low, high, scales }) {
+function Point({ point, scales }) {
+  const { x, y, low, high } = point;
   const place = scales.x(x);
-  const bounded = low != null && high != null;
   return html`<g>
-    ${bounded && html`<line class="bar" x1=${place} x2=${place} y1=${scales.y(low)} y2=${scales.y(high)} />`}
+    ${hasBar(point) && html`<line class="bar" x1=${place} x2=${place} y1=${scales.y(low)} y2=${scales.y(high)} />`}
     <circle cx=${place} cy=${scales.y(y)} r="4" />
   </g>`;
 }

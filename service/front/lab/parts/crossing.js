@@ -26,19 +26,23 @@ function parts(of, residual) {
   };
 }
 
-/** What `points` of `summary`, with both parts, show of the crossover, as a sentence. */
+/** What `points` of `summary`, with both parts, show of the crossover, as a sentence; with what is open about it. */
 export function crossing(points, mode) {
   if (points.length === 0) return `Dispatch and kernel of ${mode} cannot be told apart here.`;
   const bound = points.map(({ dispatch, kernel }) => kernel.value >= dispatch.value);
   const first = bound.indexOf(true);
   const [least, most] = [points[0].batch, points.at(-1).batch];
-  if (first < 0) return `No crossover up to batch ${most}: dispatch takes longer than kernels.`;
-  const after = bound.slice(first).every(Boolean);
-  if (first === 0) return `Kernels take longer than dispatch from batch ${least} on${after ? "" : ", though not at every batch"}.`;
-  const between = `The lines cross between batch ${points[first - 1].batch} and ${points[first].batch}`;
-  const ends = [points[first - 1], points[first]];
-  if (!ends.every(hasInterval)) return `${between}; no interval is known.`;
-  return ends.every(isClear) && after ? `${between}.` : `${between}, within what the intervals leave open.`;
+  if (first < 0) return `No crossover up to batch ${most}: dispatch takes longer than kernels${doubt(points)}.`;
+  const lasting = bound.slice(first).every(Boolean) ? "" : ", though not at every batch after it";
+  if (first === 0) return `Kernels take longer than dispatch from batch ${least} on${lasting}${doubt(points)}.`;
+  const ends = points.slice(first - 1, first + 1);
+  return `The lines cross between batch ${ends[0].batch} and ${ends[1].batch}${lasting}${doubt(ends)}.`;
+}
+
+/** What to add to a sentence that rests on the order of both parts at these points. */
+function doubt(points) {
+  if (!points.every(hasInterval)) return "; no interval is known";
+  return points.every(isClear) ? "" : ", by values whose intervals overlap";
 }
 
 const hasInterval = ({ dispatch, kernel }) => dispatch.low !== null && kernel.low !== null;

@@ -18,7 +18,7 @@ export function modeOptions(modes) {
   return modes.map(({ mode, state, removes, detail }) => ({
     value: mode,
     disabled: state !== "ready",
-    note: state === "ready" ? `Takes out: ${removes}.` : `${mode} is ${state}${detail ? `: ${detail}` : ""}.`,
+    note: state === "ready" ? `Removes ${removes}.` : `${mode} is ${state}${detail ? `: ${detail}` : ""}.`,
   }));
 }
 

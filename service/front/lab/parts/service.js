@@ -27,7 +27,7 @@ export function ServiceLine({ modes, engine }) {
   const failed = modes.filter(({ state }) => state === "failed").map(({ mode }) => mode);
   return html`<p class="service">
     ${engine === null ? "the engine is starting" : served(engine)}
-    · ${ready} of ${modes.length} modes ready${failed.length ? `; failed: ${failed.join(", ")}` : ""}
+    ${" "}· ${ready} of ${modes.length} modes ready${failed.length ? `; failed: ${failed.join(", ")}` : ""}
   </p>`;
 }
 
