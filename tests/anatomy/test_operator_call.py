@@ -147,7 +147,7 @@ def test_a_dispatch_mode_sees_the_calls_that_end_in_a_backend(
     assert witness.seen
 
 
-@pytest.mark.filterwarnings("ignore:.*[Oo]verriding a previously registered kernel:UserWarning")
+@pytest.mark.filterwarnings("ignore:Warning only once for all operators:UserWarning")
 @pytest.mark.parametrize("requires_grad", [False, True])
 @pytest.mark.parametrize("grad", GRADS)
 @pytest.mark.parametrize("name", ["add", "exp", "relu", "sum", "transpose"])
@@ -279,8 +279,8 @@ def test_the_known_calls_are_those_that_can_be_timed() -> None:
 def test_the_committed_example_has_the_form_of_a_finding(finding: OperatorCallFinding) -> None:
     example = json.loads(EXAMPLE.read_text())
     decoded = msgspec.convert(example, OperatorCallFinding)
-    assert msgspec.to_builtins(decoded) == example
-    made = msgspec.to_builtins(finding)
+    assert json.loads(msgspec.json.encode(decoded)) == example
+    made = json.loads(msgspec.json.encode(finding))
     assert made.keys() == example.keys()
     assert [each["name"] for each in made["slices"]] == [each["name"] for each in example["slices"]]
     assert made["calls"] == example["calls"]

@@ -57,7 +57,11 @@ def keys_of(tensors: Iterable[Tensor]) -> KeySet:
 
 def names(keys: KeySet) -> list[str]:
     """The names of `keys`, highest priority first."""
-    return [key.name for key in _in_order(keys)]
+    return [_name(key) for key in _in_order(keys)]
+
+
+def _name(key: Any) -> str:  # noqa: ANN401 - torch's enumeration, which has no name for some of its values
+    return str(torch._C._dispatch_key_name(key))
 
 
 def _in_order(keys: KeySet) -> Iterator[Any]:
@@ -104,15 +108,16 @@ def visit(schema_name: str, keys: KeySet) -> tuple[list[VisitedKey], KeySet | No
     """
     visited = []
     for key in _in_order(keys):
-        entry = _table(schema_name).get(key.name)
+        name = _name(key)
+        entry = _table(schema_name).get(name)
         if entry is None or entry.kind is None:
             continue
-        visited.append(VisitedKey(key=key.name, kind=entry.kind))
-        if key.name.startswith("Autocast"):
+        visited.append(VisitedKey(key=name, kind=entry.kind))
+        if name.startswith("Autocast"):
             return visited, torch._C.DispatchKeySet(key)
         if entry.kind == COMPOSITE:
             return visited, torch._C.DispatchKeySet(_KEY.Undefined)
-        if not key.name.startswith(_ABOVE_BACKENDS):
+        if not name.startswith(_ABOVE_BACKENDS):
             break
     return visited, None
 
