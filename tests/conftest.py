@@ -20,6 +20,9 @@ BY_FOLDER = {"end_to_end": "end_to_end", "stack": "stack", "gpu": "gpu"}
 SHARE_COMPILED_CODE = ("tests/end_to_end/test_service.py", "tests/stack/")
 """Services of the same model, modes and batch sizes: the first compiles for all, so one worker runs them."""
 
+SHARE_ONE_SERVICE = "tests/front/lab/"
+"""These share a service and a browser, which their folder's fixtures start."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of the folders that need a whole service, a Prometheus or a GPU, and begin with them.
@@ -38,6 +41,8 @@ class FileScheduling(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
+        if file.startswith(SHARE_ONE_SERVICE):
+            return SHARE_ONE_SERVICE
         return SHARE_COMPILED_CODE[0] if file.startswith(SHARE_COMPILED_CODE) else file
 
 

@@ -33,20 +33,26 @@ def main(settings: EngineSettings, name: str, arguments: dict[str, Any], as_json
     given = {key: value for key, value in arguments.items() if value is not None}
     with _progress(Console(stderr=True)) as report:
         report("loading the model")
-        try:
-            prepare_process(settings.cache_folder)
-            bench = Bench(settings)
-        except ValueError as error:
-            raise StudyError("invalid_request", str(error)) from error
-        # The engine's cores, so that both measure the same ones.
-        pin(bench.cpus)
-        if bench.device.type == "cuda":
-            warm_profiler(bench.device)
+        bench = open_bench(settings)
         found = studies.run(bench, name, msgspec.json.encode(given), report)
     if as_json:
         print(msgspec.json.encode(found).decode())
     else:
         studies.shown(name)(found, _output())
+
+
+def open_bench(settings: EngineSettings) -> Bench:
+    """Make this process one for studies: its bench. Raises StudyError for settings that cannot work."""
+    try:
+        prepare_process(settings.cache_folder)
+        bench = Bench(settings)
+    except ValueError as error:
+        raise StudyError("invalid_request", str(error)) from error
+    # The engine's cores, so that both measure the same ones.
+    pin(bench.cpus)
+    if bench.device.type == "cuda":
+        warm_profiler(bench.device)
+    return bench
 
 
 def _output() -> Console:
@@ -73,7 +79,7 @@ def further_arguments(pairs: Iterable[str]) -> dict[str, Any]:
 def _progress(console: Console) -> Iterator[Report]:
     """Yields a `Report` for the body: a terminal shows the newest line, anything else all of them."""
     if not console.is_terminal:
-        yield lambda text: console.print(text, soft_wrap=True, markup=False)
+        yield lambda text, *_: console.print(text, soft_wrap=True, markup=False)
         return
     with console.status("") as status:
-        yield status.update
+        yield lambda text, *_: status.update(text)

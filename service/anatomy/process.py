@@ -69,8 +69,8 @@ def work(front: FrontSocket, bench: Bench) -> int:
 
 
 def _finding(front: FrontSocket, bench: Bench, study: Study) -> Finding:
-    def report(text: str) -> None:
-        front.send(StudyProgress(id=study.id, text=text))
+    def report(text: str, done: int | None = None, total: int | None = None) -> None:
+        front.send(StudyProgress(id=study.id, text=text, done=done, total=total))
 
     found = studies.run(bench, study.name, study.arguments, report)
     return Finding(id=study.id, body=msgspec.json.encode(found))

@@ -44,7 +44,8 @@ STUDIES: dict[str, StudySpec] = {
     "tape": StudySpec("tape", "TapeArguments", "read_tape"),
     "timeline": StudySpec("timeline", "TimelineArguments", "draw_timeline"),
     "memory": StudySpec("memory", "MemoryArguments", "read_memory"),
-    "rms_norm": StudySpec("rms_norm", "RmsNormArguments", "compare_rms_norm"),
+    "operator": StudySpec("operator_call", "OperatorCallArguments", "follow_call"),
+    "rms-norm": StudySpec("rms_norm", "RmsNormArguments", "compare_rms_norm"),
     "probes": StudySpec("probes", "ProbesArguments", "run_probe"),
 }
 """Every study; a new one is one more row."""

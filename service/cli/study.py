@@ -15,10 +15,12 @@ from service.cli.options import (
     bad_input,
     settings_from,
 )
+from service.protocol.expressions import OPERATOR_CALLS
 from service.protocol.probes import PROBES
 
 app = typer.Typer()
 
+CALLS = ", ".join(f"'{call}'" for call in OPERATOR_CALLS.values())
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 BatchSize = Annotated[
@@ -39,6 +41,7 @@ def anatomy(
     timeline: Annotated[bool, typer.Option("--timeline", help="Host and device side by side.")] = False,
     memory: Annotated[bool, typer.Option("--memory", help="What the allocator holds.")] = False,
     rms_norm: Annotated[bool, typer.Option("--rms-norm", help="A custom op beside a fusable one.")] = False,
+    op: Annotated[str | None, typer.Option(help=f"One operator alone: {CALLS}.")] = None,
     expression: Annotated[str | None, typer.Option(help="With --tape: block, step or your own.")] = None,
     against: Annotated[str | None, typer.Option(help="With --timeline: a second mode.")] = None,
     out: Annotated[Path | None, typer.Option(help="With --timeline or --memory: a folder for files.")] = None,
@@ -55,11 +58,12 @@ def anatomy(
         "tape": tape,
         "timeline": timeline,
         "memory": memory,
-        "rms_norm": rms_norm,
+        "rms-norm": rms_norm,
+        "operator": op is not None,
     }
     chosen = [name for name, is_set in selected.items() if is_set] or ["operators"]
     if len(chosen) > 1:
-        options = " or ".join(f"--{name.replace('_', '-')}" for name in chosen)
+        options = " or ".join("--op" if name == "operator" else f"--{name}" for name in chosen)
         bad_input(f"one study at a time: {options}")
     belongs = {
         "--expression": (expression, ["tape"]),
@@ -73,7 +77,7 @@ def anatomy(
         "mode": mode,
         "batch_size": batch_size,
         "phase": phase,
-        "expression": expression,
+        "expression": op or expression,
         "against": against,
         "out": out and str(out),
     }

@@ -17,6 +17,7 @@ from service.front.child_process import FOLDER_PREFIX, kill_group, module_comman
 from service.front.child_socket import ChildSocket
 from service.front.errors import StudyInterrupted, from_problem
 from service.front.process_watch import ProcessWatch, look_after
+from service.front.study_result import Heard, unheard
 from service.protocol.doing import Doing
 from service.protocol.messages import EngineSettings
 from service.protocol.studies import Finding, FromAnatomy, Ready, Study, StudyProgress
@@ -48,6 +49,7 @@ class AnatomyProcess:
         self._ending = False
         self._watch: ProcessWatch | None = None
         self._studies = 0
+        self._heard: Heard = unheard
         self.pid: int | None = None
         self.doing: str | None = None
         self._decode = msgspec.msgpack.Decoder(FromAnatomy).decode
@@ -68,12 +70,13 @@ class AnatomyProcess:
         self._process_task = asyncio.create_task(self._run_process(), name="anatomy-process")
         await self._wait_for(self._ready)
 
-    async def run(self, name: str, arguments: bytes) -> bytes:
-        """The finding of study `name` as JSON, from the process that `start` began.
+    async def run(self, name: str, arguments: bytes, heard: Heard = unheard) -> bytes:
+        """The finding of study `name` as JSON, from the process that `start` began; its progress is `heard`.
 
         Raises StudyInterrupted where it ends before that, or the error that refused the study.
         """
         self._studies += 1
+        self._heard = heard
         self._end: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         if self._socket is not None:
             study = Study(id=self._studies, name=name, arguments=arguments)
@@ -160,6 +163,7 @@ class AnatomyProcess:
         elif isinstance(message, StudyProgress):
             self.doing = message.text
             log.debug("study %d: %s", message.id, message.text)
+            self._heard(message.text, message.done, message.total)
         elif isinstance(message, Finding):
             self._end.set_result(message.body)
         else:

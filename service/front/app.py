@@ -21,11 +21,13 @@ from service.front.api import (
     docs,
     generate,
     health,
+    lab,
     metrics,
     modes,
     openai,
     probes,
     problems,
+    runs,
     studies,
     traces,
 )
@@ -115,12 +117,10 @@ def create_app(
     # Without a key the document must not say that calls need one.
     guards = [Depends(require_key(settings))] if settings.api_key is not None else []
     v1 = APIRouter(prefix="/v1", dependencies=guards, responses=ACCESS_ERRORS)
-    for routes in (generate, compare, openai, modes, advice, studies, probes, traces):
+    for routes in (generate, compare, openai, modes, advice, studies, probes, traces, runs):
         v1.include_router(routes.router)
-    app.include_router(v1)
-    app.include_router(health.router)
-    app.include_router(metrics.router)
-    app.include_router(docs.router)
+    for router in (v1, health.router, metrics.router, docs.router, lab.router):
+        app.include_router(router)
     return app
 
 

@@ -20,7 +20,8 @@
     ├── ClientGone 499                 no client is left to read it; only logs and metrics have it
     └── EngineFailed 500               the engine could not run the job; the message is its own
 
-What is refused before a route has seen it (400, 403, 408, 415, 431) is in `refusals`.
+What is refused before a route has seen it (400, 403, 408, 415, 431) is in `refusals`, and why two sweeps are
+not compared (409, 422) in `run_comparison`.
 
 A `Problem` from the engine becomes one of these through `from_problem`.
 """

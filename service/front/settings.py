@@ -77,6 +77,7 @@ class Settings(BaseSettings):
     anatomy_idle_seconds: float = Field(default=300.0, ge=0, le=86400, allow_inf_nan=False)
     front_cpus: Cores = None
     commit: str | None = None
+    results_folder: Path = Path("results")
 
     @model_validator(mode="before")
     @classmethod
@@ -116,7 +117,7 @@ class Settings(BaseSettings):
             raise ValueError("an API key consists of printable ASCII without spaces")
         return value
 
-    @field_validator("cache_folder")
+    @field_validator("cache_folder", "results_folder")
     @classmethod
     def _absolute(cls, value: Path) -> Path:
         return value.expanduser().absolute()

@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from time import monotonic
 from typing import Any
+
+import msgspec
 
 from service.front.anatomy_process import AnatomyProcess
 from service.front.engine_client import EngineClient
@@ -19,6 +23,7 @@ from service.front.errors import (
     RunInProgress,
     StudyInterrupted,
 )
+from service.front.study_result import Heard, StudyResult, folder_for_files, read_files, unheard
 from service.front.sweep_tracker import RUN_SECONDS, SweepTracker
 
 log = logging.getLogger("launchbound.anatomy")
@@ -43,13 +48,18 @@ class StudyLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class StudyResult:
-    """A finding as JSON, and what it took in `seconds`: the `wait` for the engine, the `start` of the process
-    where there was none, the `study` itself, and how long of these two it was `suspended` for requests.
-    """
+class _Work:
+    """A study that has been admitted; `folder` is where its files go, None where it writes none."""
 
-    body: bytes
-    seconds: dict[str, float]
+    name: str
+    arguments: Mapping[str, Any]
+    heard: Heard
+    folder: Path | None
+
+    def encoded(self) -> bytes:
+        """Its arguments as the study takes them."""
+        out = {} if self.folder is None else {"out": str(self.folder)}
+        return msgspec.json.encode({**self.arguments, **out})
 
 
 class StudyRunner:
@@ -64,9 +74,12 @@ class StudyRunner:
         self._idle: asyncio.TimerHandle | None = None
         self._ending: asyncio.Task[None] | None = None
 
-    async def study(self, name: str, arguments: bytes) -> StudyResult:
+    async def study(
+        self, name: str, arguments: Mapping[str, Any], heard: Heard = unheard, with_files: bool = False
+    ) -> StudyResult:
         """Run the study `name`. Cancelled, it ends the process at once: no client waits for its answer.
 
+        `heard` takes its progress, first when it is admitted. `with_files`: it is given a folder for files.
         Raises Draining, ModeNotReady, RunInProgress or AnatomyBusy before the engine is paused;
         StudyInterrupted, EngineLost or DeadlinePassed; or the error that refused the study.
         """
@@ -75,7 +88,8 @@ class StudyRunner:
         if self._idle is not None:
             self._idle.cancel()
         try:
-            return await self._run(name, arguments)
+            async with folder_for_files(with_files) as folder:
+                return await self._run(_Work(name, arguments, heard, folder))
         finally:
             self._client.pause.end()
             self._busy = False
@@ -108,8 +122,9 @@ class StudyRunner:
                 retry_after_seconds=BUSY_RETRY_SECONDS,
             )
 
-    async def _run(self, name: str, arguments: bytes) -> StudyResult:
+    async def _run(self, work: _Work) -> StudyResult:
         began = monotonic()
+        work.heard("waiting for the engine to pause")
         try:
             async with asyncio.timeout(self._limits.wait):
                 await self._client.pause.begin()
@@ -117,25 +132,27 @@ class StudyRunner:
             message = f"the engine had work for more than {self._limits.wait:g} s; try again with less load"
             raise DeadlinePassed(message) from None
         seconds = {"wait": monotonic() - began}
-        work = asyncio.create_task(self._work(name, arguments, seconds))
+        working = asyncio.create_task(self._work(work, seconds))
         try:
-            seconds["suspended"] = await self._attend(work)
-            return StudyResult(work.result(), seconds)
+            seconds["suspended"] = await self._attend(working, work.heard)
+            return StudyResult(working.result(), seconds, *await read_files(work.folder))
         finally:
-            if not work.done():
-                work.cancel()
+            if not working.done():
+                working.cancel()
                 await self.process.end(in_order=False)
-            await asyncio.gather(work, return_exceptions=True)
+            await asyncio.gather(working, return_exceptions=True)
 
-    async def _work(self, name: str, arguments: bytes, seconds: dict[str, float]) -> bytes:
+    async def _work(self, work: _Work, seconds: dict[str, float]) -> bytes:
         began = monotonic()
+        if self.process.doing is None:
+            work.heard("starting the process that studies run in")
         await self.process.start()
         seconds["start"] = monotonic() - began
-        body = await self.process.run(name, arguments)
+        body = await self.process.run(work.name, work.encoded(), work.heard)
         seconds["study"] = monotonic() - began - seconds["start"]
         return body
 
-    async def _attend(self, work: asyncio.Task[bytes]) -> float:
+    async def _attend(self, work: asyncio.Task[bytes], heard: Heard) -> float:
         """Keep the engine paused until `work` is done; returns the seconds for which `work` was suspended."""
         pause = self._client.pause
         suspended = 0.0
@@ -152,9 +169,14 @@ class StudyRunner:
                     raise StudyInterrupted(message)
                 return suspended
             if monotonic() - suspended > ends:
-                raise DeadlinePassed(f"the study took more than {self._limits.study:g} s and was given up")
+                raise DeadlinePassed(
+                    f"the study took more than {self._limits.study:g} s and was given up: ask for fewer"
+                    " rounds, sizes, modes or batches, or set LAUNCHBOUND_HANG_SECONDS higher"
+                )
             if self._client.longest_wait_seconds() > self._limits.pause:
+                heard("suspended, while the engine serves requests that have waited")
                 suspended += await self._suspend_for_requests()
+                heard("going on")
             pause.renew()
 
     async def _suspend_for_requests(self) -> float:

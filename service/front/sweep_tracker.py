@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from time import monotonic
+
+from service.front.errors import RunInProgress
 
 RUN_SECONDS = 30.0
 """A sweep is in progress until this long after its last request ended."""
@@ -26,6 +29,12 @@ class SweepTracker:
         """That request has ended."""
         self._requests -= 1
         self._last = monotonic()
+
+    def refuse(self, what: str) -> None:
+        """Raise RunInProgress while a sweep is in progress, as `what` would disturb it."""
+        if left := self.seconds_left():
+            message = f"a sweep is in progress, which {what} would disturb: wait until it has ended"
+            raise RunInProgress(message, retry_after_seconds=math.ceil(left))
 
     def seconds_left(self) -> float:
         """Seconds until the sweep counts as over if no further request arrives; 0 without a sweep."""

@@ -23,10 +23,12 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
 
 
 class StudyProgress(msgspec.Struct, frozen=True, kw_only=True, tag="progress"):
-    """What study `id` is doing now, as a short text."""
+    """What study `id` is doing now, as a short text; `done` of `total` alike parts are finished."""
 
     id: int
     text: str
+    done: int | None = None
+    total: int | None = None
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, tag="finding"):

@@ -51,7 +51,7 @@ def finding(bench: Bench) -> LayersFinding:
 
 def test_every_operator_is_shown_at_every_size(finding: LayersFinding) -> None:
     shown = [(each.operation, each.size) for each in finding.operations]
-    assert shown == [(name, size) for name in OPERATIONS for size in (4, 16)]
+    assert shown == [(name, size) for name in SMALL.operations for size in (4, 16)]
 
 
 def test_every_layer_names_its_experiment_and_has_an_interval_or_says_why_not(finding: LayersFinding) -> None:
@@ -181,8 +181,9 @@ def test_results_are_those_that_the_operator_allocates(name: str) -> None:
         keep = eval(operation.statement, operation.names(plain))
     allocated = sum(event.cpu_memory_usage for event in session.function_events if event.cpu_parent is None)
     made = sum(result.untyped_storage().nbytes() for result in operation.results(plain))
+    is_view = keep.untyped_storage().data_ptr() == plain[0].untyped_storage().data_ptr()
     # Mean and deviation of layer norm are freed within the call.
-    assert keep.untyped_storage().nbytes() == allocated
+    assert (0 if is_view else keep.untyped_storage().nbytes()) == allocated
     assert made == allocated + (2 * 3 * 4 if name == "layer_norm" else 0)
 
 

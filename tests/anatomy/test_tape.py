@@ -15,12 +15,13 @@ from torch import Tensor
 from service.anatomy.errors import StudyError
 from service.anatomy.operators.records import SAME_CALL
 from service.anatomy.operators.study import OperatorsArguments, list_operators
-from service.anatomy.tape.computations import MENU, choose_computation, own_expressions
+from service.anatomy.tape.computations import choose_computation, own_expressions
 from service.anatomy.tape.nodes import execution_order, short_name
 from service.anatomy.tape.show import show
 from service.anatomy.tape.steps import peak_of_events
 from service.anatomy.tape.study import TapeArguments, TapeFinding, read_tape
 from service.measure.cases import Bench
+from service.protocol.expressions import TAPE_EXPRESSIONS
 from tests.support.anatomy_bench import PLAIN, quiet, small_bench
 
 pytestmark = pytest.mark.compiles
@@ -116,7 +117,9 @@ def test_a_write_in_place_is_no_view_and_brings_no_memory(bench: Bench) -> None:
     assert cells["aten.mm.default"].endswith("kB")
 
 
-@pytest.mark.parametrize("expression", [*(name for name in MENU if name != "scale"), "block", "step"])
+@pytest.mark.parametrize(
+    "expression", [*(name for name in TAPE_EXPRESSIONS if name != "scale"), "block", "step"]
+)
 def test_the_nodes_saved_tensors_are_those_that_autograds_hooks_saw(bench: Bench, expression: str) -> None:
     finding = tape_of(bench, expression)
     assert finding.held.tensors > 0
@@ -266,3 +269,16 @@ def test_a_terminal_shows_nodes_leaves_and_every_mode(of_step: TapeFinding) -> N
     text = shown(of_step)
     for word in (*PLAIN, "compiled", "EmbeddingBackward0", "blocks.0.attention.output.weight"):
         assert word in text
+
+
+@pytest.mark.parametrize("expression", [*TAPE_EXPRESSIONS, "block", "step"])
+def test_with_grad_mode_off_the_same_operators_run_and_the_tape_is_empty(
+    bench: Bench, expression: str
+) -> None:
+    finding = tape_of(bench, expression)
+    assert [run.grad for run in finding.untaped] == ["no_grad", "inference_mode"]
+    for run in finding.untaped:
+        assert [one.operator for one in run.forward] == [one.operator for one in finding.forward]
+        assert not run.has_grad_fn
+        assert (run.held.tensors, run.held.storage_bytes) == (0, 0)
+        assert all(one.node is None for one in run.forward)

@@ -114,7 +114,7 @@ def test_a_cpu_has_neither_device_blocks_nor_kernels_nor_launches(finding: Timel
 def test_the_trace_file_has_two_named_processes_whose_steps_share_their_origin(
     finding: TimelineFinding, folder: Path
 ) -> None:
-    assert str(folder / TRACE_FILE) in finding.files
+    assert TRACE_FILE in finding.files
     with gzip.open(folder / TRACE_FILE, "rt") as file:
         events = json.load(file)["traceEvents"]
     names = {e["pid"]: e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "process_name"}
@@ -138,7 +138,7 @@ def test_every_event_of_the_trace_is_complete_and_those_of_a_row_nest(finding: T
 def test_the_page_loads_nothing_from_elsewhere_and_names_both_modes(
     finding: TimelineFinding, folder: Path
 ) -> None:
-    assert str(folder / PAGE_FILE) in finding.files
+    assert PAGE_FILE in finding.files
     text = (folder / PAGE_FILE).read_text()
     assert "<script src" not in text
     assert "<link" not in text
@@ -322,12 +322,34 @@ def test_without_plotly_the_page_is_refused_with_the_remedy(
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(StudyError, match=r"launchbound\[report\]"):
-        timeline.write(finding, tmp_path / "out")
+        timeline.write(finding, tmp_path / "out", with_page=True)
     assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_that_cannot_be_made_is_refused(finding: TimelineFinding, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StudyError, match="cannot write") as refused:
-        timeline.write(finding, tmp_path / "file")
+        timeline.write(finding, tmp_path / "file", with_page=True)
     assert refused.value.param == "out"
+
+
+def test_the_speedup_pairs_the_rounds_of_both_tracks(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    eager = bench.case("eager", 1, "decode")
+    other = bench.case("inference_mode", 1, "decode")
+    rounds = [1.0, 2.0, 4.0, 1.0, 2.0, 4.0]
+    timed = [Timed(eager, rounds, rounds), Timed(other, rounds, [half / 2 for half in rounds])]
+    monkeypatch.setattr(timeline, "time_steps", lambda *_: timed)
+    monkeypatch.setattr(timeline, "prepare_floors", lambda *_: None)
+    found = draw_timeline(bench, TimelineArguments(against="inference_mode"), quiet)
+    assert found.speedup is not None
+    assert found.speedup.value == pytest.approx(2.0)
+    assert (found.speedup.low, found.speedup.high) == (pytest.approx(2.0), pytest.approx(2.0))
+
+
+def test_one_track_has_no_speedup_and_two_have_one_of_all_their_rounds(
+    bench: Bench, finding: TimelineFinding
+) -> None:
+    assert draw_timeline(bench, TimelineArguments(mode="no_grad"), quiet).speedup is None
+    assert finding.speedup is not None
+    assert finding.speedup.samples == timeline_tax.PARTS * timeline_tax.ROUNDS
+    assert finding.speedup.low <= finding.speedup.value <= finding.speedup.high

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,8 +26,20 @@ SETTLED_BYTES = 8 * 2**20
 """How far an engine's resident memory may wander by itself: allocator and page granularity."""
 
 OPERATORS = "/v1/studies/operators"
-STUDIES: list[tuple[str, dict[str, str]]] = [
+SHORT: dict[str, dict[str, Any]] = {
+    "operator": {"size": 8, "rounds": 6},
+    "layers": {"operations": ["add"], "sizes": [8], "rounds": 6},
+    "tape": {"expression": "gate", "mode": "eager"},
+    "timeline": {"mode": "eager"},
+    "budget": {"modes": ["eager"], "rounds": 6},
+    "memory": {"mode": "eager"},
+    "rms-norm": {"rows": 2, "width": 8, "rounds": 6},
+}
+"""The other studies, each as short as it can be."""
+
+STUDIES: list[tuple[str, dict[str, Any]]] = [
     *((OPERATORS, {"mode": mode, "phase": phase}) for mode in MODES for phase in ("decode", "prefill")),
+    *((f"/v1/studies/{name}", body) for name, body in SHORT.items()),
     *((f"/v1/probes/{name}", {}) for name in PROBES),
 ]
 
@@ -93,7 +107,7 @@ def engine_now(client: httpx.Client) -> tuple[dict[str, Any], int]:
 
 
 @pytest.mark.parametrize(("path", "body"), STUDIES, ids=str)
-def test_the_engine_is_as_before_after(client: httpx.Client, path: str, body: dict[str, str]) -> None:
+def test_the_engine_is_as_before_after(client: httpx.Client, path: str, body: dict[str, Any]) -> None:
     before, bytes_before = engine_now(client)
     answer = client.post(path, json=body)
     assert answer.status_code == 200, answer.text
@@ -129,6 +143,25 @@ def test_an_anatomy_has_the_fields_of_the_contract(client: httpx.Client) -> None
     assert compiled["graphs"] >= 1
     assert compiled["generated_code"]
     assert {"graph_breaks", "guards", "recompiles"} <= set(compiled)
+
+
+def test_a_real_study_comes_as_events_with_its_rounds_counted(client: httpx.Client) -> None:
+    headers = {"Accept": "text/event-stream"}
+    answer = client.post("/v1/studies/operator", json={"size": 4, "rounds": 6}, headers=headers)
+    data = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
+    *progress, last = data
+    assert [(one["done"], one["total"]) for one in progress if one["total"]] == [(n, 6) for n in range(6)]
+    assert last["finding"]["calls"][0]["operator"] == "aten::add.Tensor"
+    assert last["finding"] == client.get(f"/v1/studies/{last['id']}").json()
+
+
+def test_a_timelines_trace_is_downloaded_and_names_no_place_of_the_machine(client: httpx.Client) -> None:
+    answer = client.post("/v1/studies/timeline", json={"mode": "eager"})
+    (name,) = answer.json()["files"]
+    assert "/" not in name
+    file = client.get(f"{answer.headers['location']}/files/{name}")
+    trace = json.loads(gzip.decompress(file.content))
+    assert any(event["ph"] == "X" and event["name"].startswith("aten::") for event in trace["traceEvents"])
 
 
 def test_a_probe_has_the_fields_of_the_contract(client: httpx.Client) -> None:

@@ -106,15 +106,16 @@ def test_a_finding_is_read_again_and_no_get_runs_a_study(here: Place) -> None:
     assert unknown["type"] == "not_studied"
     assert "POST" in unknown["message"]
     assert "/v1/studies/operators" in unknown["message"]
-    assert get("/v1/studies").json() == {"studies": []}
+    assert get("/v1/studies").json() == {"studies": [], "given_up": 0}
     assert here.pids() == []
     first, second = here.study(batch_size=3), here.study(batch_size=4)
     for path in (second.headers["location"], f"{ANATOMY}?batch_size=2", f"{ANATOMY}?batch_size=4"):
         assert (get(path).status_code, get(path).content) == (200, second.content)
-    (entry,) = get("/v1/studies").json()["studies"]
-    assert entry["arguments"] == {"mode": "eager", "batch_size": 4, "phase": "decode"}
-    assert second.headers["location"] == f"/v1/studies/{entry['id']}"
-    error(get(first.headers["location"]), 404)
+    assert get(f"{ANATOMY}?batch_size=4").headers["content-location"] == second.headers["location"]
+    assert get(first.headers["location"]).status_code == 200
+    newest, _ = get("/v1/studies").json()["studies"]
+    assert newest["arguments"] == {"mode": "eager", "batch_size": 4, "phase": "decode"}
+    assert second.headers["location"] == f"/v1/studies/{newest['id']}"
     error(get(ANATOMY), 404)
     assert len((here.folder / "studies").read_text().splitlines()) == 2
 
@@ -134,8 +135,8 @@ def test_bad_questions_about_findings_are_refused(here: Place, path: str, status
 
 
 def test_a_study_that_is_not_served_is_a_404_that_names_what_is(here: Place) -> None:
-    detail = error(here.front.http.post("/v1/studies/layers", json={}), 404)
-    assert "/v1/studies/operators" in detail["message"]
+    detail = error(here.front.http.post("/v1/studies/probes", json={}), 404)
+    assert "operators, operator, layers" in detail["message"]
 
 
 @pytest.mark.parametrize(

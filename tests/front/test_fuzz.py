@@ -40,13 +40,16 @@ values = st.recursive(
 FIELDS = (
     "prompts", "prompt", "model", "mode", "modes", "max_new_tokens", "max_tokens", "min_tokens",
     "temperature", "top_k", "top_p", "seed", "stop", "stream", "n", "best_of", "batch_size", "phase",
-    "repeats", "profile", "stream_options", "x",
+    "repeats", "profile", "stream_options", "x", "expression", "size", "sizes", "operations",
+    "rounds", "grad",
 )  # fmt: skip
 GOOD: dict[str, dict[str, object]] = {
     GENERATE: {"prompts": ["a"], "max_new_tokens": 2},
     "/v1/compare": {"prompts": ["a"], "max_new_tokens": 2, "modes": ["eager"], "repeats": 1},
     "/v1/completions": {"model": "tiny:eager", "prompt": "a", "max_tokens": 2},
     "/v1/studies/operators": {"mode": "eager", "batch_size": 99},
+    "/v1/studies/operator": {"expression": "torch.add(a, b)", "size": 9999},
+    "/v1/studies/budget": {"modes": ["eager"], "batch_sizes": [99]},
     "/v1/probes/nothing": {},
 }
 

@@ -49,6 +49,6 @@ def _bench() -> Bench:
         return Bench(settings)
 
 
-def quiet(words: str) -> None:
+def quiet(*words: object) -> None:
     """Says nothing."""
     del words

@@ -3,7 +3,8 @@
 Started as `python fake_anatomy.py FOLDER SETTINGS`. It notes its process id in `FOLDER/pids` and each study
 in `FOLDER/studies`, and follows what stands in `FOLDER/command` when a study comes: `ok`, `refuse TYPE`,
 `die`, `garbage`, `hold` (until `FOLDER/go` is there; `FOLDER/holding` says that it has begun),
-`exit-at-start CODE`. `FOLDER/stopped` exists once a Stop has arrived.
+`exit-at-start CODE`, `write BYTES`. `FOLDER/stopped` exists once a Stop has arrived. Where a study is given a
+folder (`out`), a file of that many zero bytes is written there, by default 5.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import msgspec
 from service.protocol.frames import FrameStream, connect
 from service.protocol.messages import EngineSettings, Problem
 from service.protocol.studies import Finding, FromAnatomy, Ready, Refused, Study, StudyProgress, ToAnatomy
+
+TRACE_FILE = "timeline.trace.json.gz"
 
 
 def main() -> int:
@@ -38,8 +41,11 @@ def main() -> int:
     while isinstance(study := next_message(stream), Study):
         with (folder / "studies").open("a") as studies:
             studies.write(json.dumps([study.name, json.loads(study.arguments)]) + "\n")
-        send(StudyProgress(id=study.id, text="measuring nothing"))
+        send(StudyProgress(id=study.id, text="measuring nothing", done=0, total=2))
         name, _, argument = command(folder).partition(" ")
+        if "out" in (arguments := json.loads(study.arguments)):
+            size = int(argument) if name == "write" else 5
+            (Path(arguments["out"]) / TRACE_FILE).write_bytes(bytes(size))
         if name == "die":
             os._exit(7)
         if name == "garbage":

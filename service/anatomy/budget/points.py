@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from service.anatomy.budget.steps import Key, Steps
+from service.anatomy.budget.verdict import without_dispatch
 from service.measure.cases import Bench
 from service.measure.floors import DispatchSplit
 from service.measure.roof import Roof
@@ -76,7 +77,7 @@ def make_point(
         speedup=median_interval(ratios),
         roofline=roof.over(batch, split.kernel),
         source=split.source,
-        without_dispatch_speedup=max(1.0, step.value / (kernel + null)),
+        without_dispatch_speedup=without_dispatch(step.value, kernel, null),
         switches_per_step=steps.switches_per_step[key],
         disturbed=steps.disturbed(key),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
+from service.anatomy.budget.gains import ModeGain
 from service.anatomy.budget.points import BatchPoint, ModeCrossover
 from service.anatomy.budget.study import BudgetFinding
 from service.anatomy.budget.verdict import Budget, Quantity
@@ -23,6 +24,8 @@ def show(finding: BudgetFinding, console: Console) -> None:
     for place in finding.crossovers:
         console.print(f"{place.mode}: {_crossover(place)}", highlight=False)
     _budget(finding.budget, console)
+    for gain in finding.gains:
+        console.print(_gain(gain, finding.budget), markup=False)
     for note in finding.notes:
         console.print(f"note: {note}", markup=False)
     if finding.points:
@@ -103,6 +106,20 @@ def _budget(budget: Budget, console: Console) -> None:
     console.print(table)
     console.print(f"[{_STYLES[budget.bound]}]{budget.bound}[/], index {budget.device_bound_index:.2f}")
     console.print(f"will compile help me? {budget.will_compile_help}", highlight=False)
+
+
+def _gain(gain: ModeGain, budget: Budget) -> str:
+    """A mode's measured speed-up, and what it leaves of the budgeted mode's dispatch and kernels."""
+    left = ", ".join(
+        f"{ratio.value:.0%} of {part}"
+        for part, ratio in (("dispatch", gain.dispatch_ratio), ("kernel", gain.kernel_ratio))
+        if ratio is not None
+    )
+    speedup = gain.speedup
+    return (
+        f"{gain.mode} against {budget.mode}: {speedup.value:.2f} times as fast "
+        f"[{speedup.low:.2f}, {speedup.high:.2f}], with {left}"
+    )
 
 
 def _quantity(quantity: Quantity) -> tuple[str, str]:

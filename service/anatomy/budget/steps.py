@@ -13,7 +13,7 @@ from typing import NamedTuple
 from models.served import NoTwin
 from service.anatomy.errors import StudyError
 from service.anatomy.operators.device_work import NO_DEVICE, device_work
-from service.anatomy.progress import Report
+from service.anatomy.progress import Report, counted
 from service.anatomy.resolve import resolve_case
 from service.measure.cases import Bench, Case
 from service.measure.floors import DispatchSplit, floors, measured_split, prepare_floors, split_by_floor
@@ -70,7 +70,7 @@ def ready_cases(
 def time_steps(bench: Bench, cases: Mapping[Key, Case], rounds: int, report: Report) -> Steps:
     """Every case once per round, in a fresh order."""
     arms = {key: partial(_visit, bench, case) for key, case in cases.items()}
-    visits = in_rounds(arms, rounds, "budget", report)
+    visits = in_rounds(arms, rounds, "budget", counted(report, rounds))
     steps = rounds * (LEAD_STEPS + TIMED_STEPS)
     return Steps(
         walls={key: [visit.wall_seconds for visit in found] for key, found in visits.items()},

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import msgspec
 
+from service.anatomy.budget.gains import ModeGain, mode_gains
 from service.anatomy.budget.points import BatchPoint, ModeCrossover, crossovers, make_point
 from service.anatomy.budget.quantities import Overrides, budget_of
 from service.anatomy.budget.steps import Steps, disturbed_note, ready_cases, split_steps, time_steps
@@ -43,7 +44,8 @@ class BudgetArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 class BudgetFinding(msgspec.Struct, frozen=True, kw_only=True):
     """Amortisation over batches, the crossover of each mode, and the budget of one step.
 
-    `bandwidth` is the roof of the points, over a buffer as large as the weights; None without points.
+    `gains` are of the other modes at the budget's batch, where its own mode was measured too. `bandwidth`
+    is the roof of the points, over a buffer as large as the weights; None without points.
     """
 
     device: str
@@ -54,6 +56,7 @@ class BudgetFinding(msgspec.Struct, frozen=True, kw_only=True):
     points: list[BatchPoint]
     crossovers: list[ModeCrossover]
     budget: Budget
+    gains: list[ModeGain]
     notes: list[str]
 
 
@@ -84,6 +87,7 @@ def draw_budget(bench: Bench, arguments: BudgetArguments, report: Report) -> Bud
         points=points,
         crossovers=crossovers(points),
         budget=budget,
+        gains=mode_gains((mode, batch), steps, splits, bench.device.type),
         notes=notes + budget_notes,
     )
 

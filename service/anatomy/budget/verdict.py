@@ -49,6 +49,19 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     will_compile_help: str
 
 
+def step_of(dispatch: float, kernel: float, device: str) -> float:
+    """Length of a step, in the unit of both: the sum on a CPU, the longer on CUDA, where they overlap."""
+    return dispatch + kernel if device == "cpu" else max(dispatch, kernel)
+
+
+def without_dispatch(step: float, kernel: float, left: float = 0.0) -> float:
+    """How many times as fast a step is if `left` is all that remains of its dispatch.
+
+    Raises ZeroDivisionError where neither kernels nor dispatch would remain.
+    """
+    return max(1.0, step / (kernel + left))
+
+
 def make_budget(
     mode: str,
     batch_size: int,
@@ -70,9 +83,9 @@ def make_budget(
     word = bound(index)
     if index is None or word is None:
         raise ValueError("a step without dispatch and without kernels has no budget")
-    overlapped = max(dispatch, kernel) if step_microseconds is None else step_microseconds
-    step = kernel + dispatch if device == "cpu" else overlapped
-    speedup = max(1.0, step / kernel) if kernel > 0 else None
+    timed = None if device == "cpu" else step_microseconds
+    step = step_of(dispatch, kernel, device) if timed is None else timed
+    speedup = without_dispatch(step, kernel) if kernel > 0 else None
     sources = {microseconds_per_op.source, kernel_microseconds.source}
     estimated = bool(sources & {"calibrated", "residual"})
     text = f"{_HELP[word]}: {_share(1 - index, device, estimated)}; {_gain(speedup, estimated)}"

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from service.anatomy.progress import Report
+from service.anatomy.progress import Report, counted
 from service.measure.rounds import in_rounds
 from service.protocol.modes import GradMode
 
@@ -156,4 +156,4 @@ def time_arms(
     with collector_off():
         times = {key: calls_per_loop(arm, device) for key, arm in arms.items()}
         seconds = {key: partial(arm.seconds, device, times[key]) for key, arm in arms.items()}
-        return in_rounds(seconds, rounds, "layers", report)
+        return in_rounds(seconds, rounds, "layers", counted(report, rounds))

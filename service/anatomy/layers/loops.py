@@ -39,8 +39,14 @@ _SOURCE = """
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/exp.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/matmul.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/softmax.h>
+#include <ATen/ops/sum.h>
+#include <ATen/ops/transpose.h>
 #include <torch/library.h>
 #include <chrono>
 #include <functional>
@@ -76,6 +82,14 @@ std::function<void()> call_of(std::string_view name, Tensors t) {
   if (name == "cast") return [=] { for (const auto& each : t) each.to(at::kBFloat16); };
   if (name == "add") return [=] { at::add(t[0], t[1]); };
   if (name == "add_out") return [=]() mutable { at::add_out(t.back(), t[0], t[1]); };
+  if (name == "mul") return [=] { at::mul(t[0], t[1]); };
+  if (name == "mul_out") return [=]() mutable { at::mul_out(t.back(), t[0], t[1]); };
+  if (name == "exp") return [=] { at::exp(t[0]); };
+  if (name == "exp_out") return [=]() mutable { at::exp_out(t.back(), t[0]); };
+  if (name == "relu") return [=] { at::relu(t[0]); };
+  if (name == "sum") return [=] { at::sum(t[0]); };
+  if (name == "softmax") return [=] { at::softmax(t[0], -1); };
+  if (name == "transpose") return [=] { at::transpose(t[0], 0, 1); };
   if (name == "matmul") return [=] { at::matmul(t[0], t[1]); };
   if (name == "matmul_out") return [=]() mutable { at::matmul_out(t.back(), t[0], t[1]); };
   TORCH_CHECK(name == "layer_norm", "no loop of this name: ", name);

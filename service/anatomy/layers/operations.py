@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import FunctionType, ModuleType
 from typing import Any
@@ -11,27 +11,53 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from service.protocol.expressions import OPERATOR_CALLS
+
 no_operation = "".format
 """A C function that takes any arguments, packed in a tuple as torch's are, and ignores them."""
+
+
+def _like(first: Tensor) -> list[Tensor]:
+    return [torch.empty_like(first)]
+
+
+def _scalar(first: Tensor) -> list[Tensor]:
+    return [first.new_empty(())]
+
+
+def _view(first: Tensor) -> list[Tensor]:
+    del first
+    return []
+
+
+def _normalised(first: Tensor) -> list[Tensor]:
+    """With mean and reciprocal standard deviation, which layer norm always computes."""
+    rows = (*first.shape[:1], 1)
+    return _like(first) + [torch.empty(rows, device=first.device, dtype=torch.float32) for _ in range(2)]
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One operator. `arguments` name its tensors in the statement, in the order of the loop's.
 
-    `loop` is its name among the C++ loops, `loop_out` that of its out= form, None where torch has none.
+    `name` is also that of its C++ loop, `loop_out` that of its out= form, None where torch has none.
     `lowered`: autocast computes it in bfloat16. Arguments are
-    [rows, size], those in `square` [size, size], those in `features` [size].
+    [rows, size], those in `square` [size, size], those in `features` [size]. `allocates`: from the first
+    argument, tensors like those that it allocates.
     """
 
     name: str
-    statement: str
-    arguments: tuple[str, ...]
-    loop: str
-    loop_out: str | None
+    arguments: tuple[str, ...] = ("x",)
+    loop_out: str | None = None
     lowered: bool = False
     square: frozenset[str] = field(default_factory=frozenset)
     features: frozenset[str] = field(default_factory=frozenset)
+    allocates: Callable[[Tensor], list[Tensor]] = _like
+
+    @property
+    def statement(self) -> str:
+        """How a user writes the call."""
+        return OPERATOR_CALLS[self.name]
 
     def shape(self, argument: str, rows: int, size: int) -> tuple[int, ...]:
         """Shape of one argument."""
@@ -39,20 +65,22 @@ class Operation:
             return (size,)
         return (size, size) if argument in self.square else (rows, size)
 
-    def tensors(self, rows: int, size: int, device: torch.device, dtype: torch.dtype) -> list[Tensor]:
-        """Its arguments as in a model: an activation with a grad_fn, then parameters; all require grad."""
+    def tensors(
+        self, rows: int, size: int, device: torch.device, dtype: torch.dtype, requires_grad: bool = True
+    ) -> list[Tensor]:
+        """Its arguments as in a model: an activation with a grad_fn, then parameters; all require grad.
+
+        Without `requires_grad` none does.
+        """
         shapes = [self.shape(argument, rows, size) for argument in self.arguments]
         first, *others = (torch.randn(shape, device=device, dtype=dtype) for shape in shapes)
+        if not requires_grad:
+            return [first, *others]
         return [first.requires_grad_().mul(1.0), *(other.requires_grad_() for other in others)]
 
     def results(self, tensors: list[Tensor]) -> list[Tensor]:
         """The tensors that it allocates, in a call on `tensors` that do not require grad."""
-        found = torch.empty_like(tensors[0])
-        if self.name != "layer_norm":
-            return [found]
-        rows = (*found.shape[:1], 1)
-        # Mean and reciprocal standard deviation, which it always computes.
-        return [found, *(torch.empty(rows, device=found.device, dtype=torch.float32) for _ in range(2))]
+        return self.allocates(tensors[0])
 
     def names(self, tensors: list[Tensor]) -> dict[str, Any]:
         """The names that the statement uses."""
@@ -65,26 +93,23 @@ class Operation:
 OPERATIONS: dict[str, Operation] = {
     operation.name: operation
     for operation in (
-        Operation(
-            "matmul",
-            "torch.matmul(x, weight)",
-            ("x", "weight"),
-            "matmul",
-            "matmul_out",
-            lowered=True,
-            square=frozenset({"weight"}),
-        ),
-        Operation("add", "torch.add(x, y)", ("x", "y"), "add", "add_out"),
+        Operation("matmul", ("x", "weight"), "matmul_out", lowered=True, square=frozenset({"weight"})),
+        Operation("add", ("x", "y"), "add_out"),
         Operation(
             "layer_norm",
-            "F.layer_norm(x, shape, weight, bias)",
             ("x", "weight", "bias"),
-            "layer_norm",
-            None,
             features=frozenset({"weight", "bias"}),
+            allocates=_normalised,
         ),
+        Operation("mul", ("x", "y"), "mul_out"),
+        Operation("exp", loop_out="exp_out"),
+        Operation("relu"),
+        Operation("sum", allocates=_scalar),
+        Operation("softmax"),
+        Operation("transpose", allocates=_view),
     )
 }
+"""By the names of `OPERATOR_CALLS`."""
 
 
 def hollow_names(names: Mapping[str, Any]) -> dict[str, Any]:

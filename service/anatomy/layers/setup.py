@@ -18,12 +18,13 @@ KERNELS_PER_GRAPH = 20
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Device, dtype and state of the user's call, and the C++ loops."""
+    """Device, dtype and state of the user's call, the C++ loops, and whether its tensors require grad."""
 
     device: torch.device
     dtype: torch.dtype
     state: State
     loops: Loops
+    requires_grad: bool = True
 
     @property
     def taped(self) -> State:
@@ -49,7 +50,7 @@ class Tensors:
 def arms_of(setup: Setup, operation: Operation, size: int) -> dict[str, Arm]:
     """Every arm of `operation` on [size, size]."""
     sized, smallest, empty = (
-        operation.tensors(rows, width, setup.device, setup.dtype)
+        operation.tensors(rows, width, setup.device, setup.dtype, setup.requires_grad)
         for rows, width in ((size, size), (1, 1), (0, 1))
     )
     lowered = torch.bfloat16 if setup.lowers(operation) else setup.dtype
@@ -91,21 +92,22 @@ def _from_native(setup: Setup, operation: Operation, tensors: Tensors) -> dict[s
     computing, given = _computing(operation, tensors.empty)
     state = setup.state
     loops = setup.loops
-    # Under inference mode autocast caches no weight and casts it in every call.
-    cast = slice(None) if state.grad == "inference_mode" else slice(1)
+    # Autocast caches leaves that require grad, under inference mode none; all others it casts in every call.
+    cached = setup.requires_grad and state.grad != "inference_mode"
+    cast = slice(1) if cached else slice(None)
 
     def arm(name: str, these: list[Tensor], state: State | None = None) -> Arm:
         def run(times: int) -> float:
-            return loops.after(name, these, operation.loop, tensors.sized, times)
+            return loops.after(name, these, operation.name, tensors.sized, times)
 
         return Arm(run, state or State())
 
     return {
         "native clock": arm("nothing", []),
-        "dispatcher": arm("dispatcher", tensors.smallest[:2]),
-        "from native": arm(operation.loop, tensors.smallest),
-        "autocast": arm(operation.loop, tensors.smallest, State(state.grad, autocast=True)),
-        "no autocast": arm(operation.loop, tensors.smallest, State(state.grad)),
+        "dispatcher": arm("dispatcher", (tensors.smallest * 2)[:2]),
+        "from native": arm(operation.name, tensors.smallest),
+        "autocast": arm(operation.name, tensors.smallest, State(state.grad, autocast=True)),
+        "no autocast": arm(operation.name, tensors.smallest, State(state.grad)),
         "cast": arm("cast", tensors.sized[cast]),
         "cast of one": arm("cast", tensors.smallest[cast]),
         "compute nothing": arm(computing, given),
@@ -117,7 +119,7 @@ def _from_native(setup: Setup, operation: Operation, tensors: Tensors) -> dict[s
 def _computing(operation: Operation, tensors: list[Tensor]) -> tuple[str, list[Tensor]]:
     """The loop and its arguments, with preallocated results where the operator has an out= form."""
     if operation.loop_out is None:
-        return operation.loop, tensors
+        return operation.name, tensors
     return operation.loop_out, [*tensors, *operation.results(tensors)]
 
 

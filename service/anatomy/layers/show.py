@@ -8,12 +8,12 @@ from rich.table import Table
 from service.anatomy.layers.study import AGREEMENT, LayersFinding, OperationLayers
 from service.statistics.intervals import Interval
 
-_STATES = {"enabled": "grad mode on", "no_grad": "no_grad", "inference_mode": "inference mode"}
+STATES = {"enabled": "grad mode on", "no_grad": "no_grad", "inference_mode": "inference mode"}
 
 
 def show(finding: LayersFinding, console: Console) -> None:
     """Print `finding`."""
-    state = f"{_STATES[finding.grad]}, autocast {'on' if finding.autocast else 'off'}"
+    state = f"{STATES[finding.grad]}, autocast {'on' if finding.autocast else 'off'}"
     machine = f"{finding.device}, {finding.dtype}, {finding.threads} thread(s)"
     console.print(f"[bold]layers of one call, {machine}, {state}[/]")
     by_operation: dict[str, list[OperationLayers]] = {}
@@ -31,12 +31,15 @@ def show(finding: LayersFinding, console: Console) -> None:
 def _table(sizes: list[OperationLayers]) -> Table:
     table = Table("layer", *(f"{each.size} × {each.size}" for each in sizes), title=sizes[0].statement)
     for place, layer in enumerate(sizes[0].layers):
-        cells = [_cell(each.layers[place].microseconds, each.layers[place].in_sum) for each in sizes]
+        cells = [interval_cell(each.layers[place].microseconds, each.layers[place].in_sum) for each in sizes]
         table.add_row(layer.name, *cells)
     table.add_section()
-    table.add_row("sum", *(_cell(each.sum_microseconds, True) for each in sizes))
-    table.add_row("whole, measured apart", *(_cell(each.whole_microseconds, True) for each in sizes))
-    table.add_row(f"sum / whole, within {AGREEMENT:.0%}", *map(_agreement, sizes))
+    table.add_row("sum", *(interval_cell(each.sum_microseconds, True) for each in sizes))
+    table.add_row("whole, measured apart", *(interval_cell(each.whole_microseconds, True) for each in sizes))
+    table.add_row(
+        f"sum / whole, within {AGREEMENT:.0%}",
+        *(agreement_cell(each.agreement, each.agrees) for each in sizes),
+    )
     return table
 
 
@@ -47,17 +50,18 @@ def _experiments(one: OperationLayers) -> Table:
     return table
 
 
-def _cell(interval: Interval | None, in_sum: bool) -> str:
+def interval_cell(interval: Interval | None, in_sum: bool) -> str:
+    """Microseconds with their bounds, dimmed where they are not in the sum; a dash for None."""
     if interval is None:
         return "–"
     text = f"{_number(interval.value)} \\[{_number(interval.low)}, {_number(interval.high)}]"
     return text if in_sum else f"[dim]({text})[/]"
 
 
-def _agreement(each: OperationLayers) -> str:
-    ratio = each.agreement
+def agreement_cell(ratio: Interval, agrees: bool) -> str:
+    """Sum over whole with its bounds, marked where it does not agree."""
     text = f"{ratio.value:.2f} \\[{ratio.low:.2f}, {ratio.high:.2f}]"
-    return text if each.agrees else f"[bold red]{text}[/]"
+    return text if agrees else f"[bold red]{text}[/]"
 
 
 def _number(value: float) -> str:

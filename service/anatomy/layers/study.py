@@ -22,7 +22,7 @@ from service.statistics.intervals import Interval, median_interval
 AGREEMENT = 0.15
 """Largest difference of sum and whole, as a share of the whole."""
 
-OperationName = Literal["matmul", "add", "layer_norm"]
+OperationName = Literal["matmul", "add", "layer_norm", "mul", "exp", "relu", "sum", "softmax", "transpose"]
 Size = Annotated[int, msgspec.Meta(ge=1, le=4096)]
 
 
@@ -107,14 +107,14 @@ def measure_layers(bench: Bench, arguments: LayersArguments, report: Report) -> 
         grad=arguments.grad,
         autocast=autocast,
         rounds=arguments.rounds,
-        operations=[describe(*found) for found in _measured(setup, chosen, arguments.rounds, report)],
+        operations=[describe(*found) for found in time_operations(setup, chosen, arguments.rounds, report)],
     )
 
 
-def _measured(
+def time_operations(
     setup: Setup, chosen: list[tuple[Operation, int]], rounds: int, report: Report
 ) -> Iterator[tuple[ArmSeconds, int]]:
-    """All of `chosen` in the same rounds."""
+    """Every operator and size of `chosen`, in the same rounds."""
     arms = {("", 0, "loop"): python_arm("pass", {})}
     for operation, size in chosen:
         arms |= {(operation.name, size, key): arm for key, arm in arms_of(setup, operation, size).items()}

@@ -28,7 +28,8 @@ def show(finding: MemoryFinding, console: Console) -> None:
     if finding.no_resident:
         console.print(f"growth not measurable: {finding.no_resident}", markup=False)
     for file in finding.files:
-        console.print(f"written: {file} (open it at pytorch.org/memory_viz)", markup=False, soft_wrap=True)
+        written = f"written to that folder: {file} (open it at pytorch.org/memory_viz)"
+        console.print(written, markup=False, soft_wrap=True)
 
 
 def _parts(finding: MemoryFinding) -> Table:

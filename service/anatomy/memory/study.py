@@ -54,7 +54,10 @@ class MemoryOfStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """`allocator` exists on CUDA only; `process` and `no_resident`, why growth is unknown, on a CPU only."""
+    """`allocator` exists on CUDA only; `process` and `no_resident`, why growth is unknown, on a CPU only.
+
+    `files` are the names of those written.
+    """
 
     device: str
     batch_bucket: int
@@ -86,7 +89,7 @@ def read_memory(bench: Bench, arguments: MemoryArguments, report: Report) -> Mem
         phase=arguments.phase,
         parts=static_memory(bench, bench.buffers[bucket]),
         steps=[_step(one) for one in taped],
-        files=[str(snapshot.file)] if snapshot is not None else [],
+        files=[snapshot.file.name] if snapshot is not None else [],
     )
     return _on_cuda(bench, finding) if on_cuda else _on_cpu(finding, cases, report)
 

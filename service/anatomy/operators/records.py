@@ -55,11 +55,9 @@ class OperatorRecorder(TorchDispatchMode):
         self, func: OpOverload, types: object, args: _Args = (), kwargs: _Kwargs = None
     ) -> _Result:
         kwargs = kwargs or {}
-        if func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
-            with self:
-                decomposed = func.decompose(*args, **kwargs)
-            if decomposed is not NotImplemented:
-                return decomposed
+        decomposed = decompose(self, func, args, kwargs)
+        if decomposed is not NotImplemented:
+            return decomposed
         result = func(*args, **kwargs)
         self._see(func, _tensors((args, kwargs)), _tensors(result))
         return result
@@ -75,6 +73,17 @@ class OperatorRecorder(TorchDispatchMode):
             to_host=_to_host(given, made),
         )
         self.seen.append(record)
+
+
+def decompose(mode: TorchDispatchMode, func: OpOverload, args: _Args, kwargs: dict[str, Any]) -> _Result:
+    """What `func` returns where it is composite, by calls that `mode` sees in its place; else NotImplemented.
+
+    In inference mode a dispatch mode gets composite operators whole; with autograd's keys, what they call.
+    """
+    if not func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
+        return NotImplemented
+    with mode:
+        return func.decompose(*args, **kwargs)
 
 
 def _tensors(tree: object) -> list[Tensor]:

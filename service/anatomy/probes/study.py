@@ -68,7 +68,7 @@ class ProbeFinding(msgspec.Struct, frozen=True, kw_only=True):
 class Probe:
     """A row of the table. `resets`: it leaves compiled entries on the model's own code."""
 
-    run: Callable[[ProbedModel, Callable[[str], None]], FaultComparison]
+    run: Callable[[ProbedModel, Report], FaultComparison]
     cure: str
     phase: Phase = "decode"
     resets: bool = False

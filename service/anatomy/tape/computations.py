@@ -19,22 +19,13 @@ from torch.nn import functional as F
 from service.anatomy.errors import StudyError
 from service.anatomy.tape.storages import OwnerKind, owned_by, tensors_in
 from service.measure.cases import Bench
+from service.protocol.expressions import OF_THE_MODEL, TAPE_EXPRESSIONS
 from service.protocol.messages import Phase
 
 ROWS = 32
+"""Of the activation `x`; `WIDTH` is its other size, as the texts of TAPE_EXPRESSIONS have them."""
+
 WIDTH = 64
-
-MENU: dict[str, str] = {
-    "matmul": "x @ w",
-    "linear-relu-sum": "(x @ w + b).relu().sum()",
-    "layer-norm": "F.layer_norm(x @ w, (64,))",
-    "gate": "F.silu(x @ w) * x",
-    "exp": "x.exp()",
-    "scale": "x * 2",
-}
-"""Over `x` [32, 64], an activation that requires grad, `w` [64, 64] and `b` [64]."""
-
-OF_THE_MODEL = ("block", "step")
 
 own_expressions: ContextVar[bool] = ContextVar("own_expressions", default=False)
 """Whether an expression may be the user's own. Only the command line sets it, for its user; the anatomy
@@ -71,11 +62,11 @@ def choose_computation(bench: Bench, name: str, bucket: int, phase: Phase) -> Co
         return _block(bench, bucket, phase)
     if name == "step":
         return _step(bench, bucket, phase)
-    if name in MENU:
-        return _expression(bench, name, MENU[name])
+    if name in TAPE_EXPRESSIONS:
+        return _expression(bench, name, TAPE_EXPRESSIONS[name])
     if own_expressions.get():
         return _expression(bench, "own", name)
-    known = ", ".join((*OF_THE_MODEL, *MENU))
+    known = ", ".join((*OF_THE_MODEL, *TAPE_EXPRESSIONS))
     raise StudyError("invalid_request", f"no expression '{name[:64]}'; try one of {known}", "expression")
 
 

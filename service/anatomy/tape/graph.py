@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from service.anatomy.errors import StudyError
-from service.anatomy.operators.records import is_autograds_copy, is_view
+from service.anatomy.operators.records import decompose, is_autograds_copy, is_view
 from service.anatomy.tape.nodes import execution_order, saved_by, short_name
 from service.anatomy.tape.storages import OwnerKind, SavedTensor, Storages, tensor_bytes, tensors_in
 
@@ -62,7 +62,7 @@ class Leaf(msgspec.Struct, frozen=True, kw_only=True):
     node: int
 
 
-class _ForwardRecorder(TorchDispatchMode):
+class ForwardRecorder(TorchDispatchMode):
     """Records every operator with the sequence number of the node made for it, -1 where none was."""
 
     def __init__(self) -> None:
@@ -71,6 +71,9 @@ class _ForwardRecorder(TorchDispatchMode):
         self._newest = _newest_node()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
+        decomposed = decompose(self, func, args, kwargs or {})
+        if decomposed is not NotImplemented:
+            return decomposed
         newest = _newest_node()
         before = self._newest
         self._newest = newest
@@ -108,7 +111,7 @@ def record(
 
     Raises StudyError where the result has no grad_fn, or where a saved tensor was changed in place since.
     """
-    with torch.enable_grad(), _ForwardRecorder() as recorder:
+    with torch.enable_grad(), ForwardRecorder() as recorder:
         result = run()
     if result.grad_fn is None:
         raise StudyError("invalid_request", "the result has no grad_fn: use x, w or b in it", "expression")

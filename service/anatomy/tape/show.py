@@ -23,6 +23,9 @@ def show(finding: TapeFinding, console: Console) -> None:
         f"autograd's hooks on saving saw {decimal(finding.hooked.storage_bytes)} in a second run; "
         f"`.grad` of the parameters will take {decimal(finding.grad_bytes)}"
     )
+    for run in finding.untaped:
+        tape = "a tape" if run.has_grad_fn else "no tape"
+        console.print(f"under {run.grad}: {len(run.forward)} operators, {tape}, kept: {_totals(run.held)}")
     if any(leaf.kind == "input" for leaf in finding.leaves):
         console.print("[dim]an input is a leaf here only: in a step it is an activation, without .grad.[/]")
     console.print(_steps(finding))

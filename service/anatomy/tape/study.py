@@ -11,12 +11,15 @@ from service.anatomy.tape.computations import choose_computation
 from service.anatomy.tape.graph import BackwardNode, ForwardOperator, Leaf, hooked, record
 from service.anatomy.tape.steps import TapeOfStep, tape_of_step
 from service.anatomy.tape.storages import Held, Storages, held
+from service.anatomy.tape.untaped import OFF, UntapedRun, run_untaped
 from service.measure.cases import Bench
 from service.protocol.messages import Phase
 
 
 class TapeArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`expression` is `block`, `step` or a key of `computations.MENU`; `mode` None is every configured one.
+    """`expression` is `block`, `step` or a key of `protocol.expressions.TAPE_EXPRESSIONS`.
+
+    `mode` None is every configured one.
 
     Where `computations.own_expressions` is set, it may also be any expression over x, w, b and F.
     """
@@ -33,7 +36,8 @@ class TapeFinding(msgspec.Struct, frozen=True, kw_only=True):
     `held` sums the nodes' saved tensors, `hooked` those that saved-tensor hooks saw in a second run. They
     differ by results that were dropped meanwhile and by Python numbers, which hooks do not see.
     `grad_bytes` is the size of `.grad` of the parameters among `leaves` after a backward: an input is a leaf
-    here only because it stands for an activation. `steps` has each mode's step.
+    here only because it stands for an activation. `untaped` is the same computation with grad mode off.
+    `steps` has each mode's step.
     """
 
     expression: str
@@ -47,6 +51,7 @@ class TapeFinding(msgspec.Struct, frozen=True, kw_only=True):
     held: Held
     hooked: Held
     grad_bytes: int
+    untaped: list[UntapedRun]
     steps: list[TapeOfStep]
 
 
@@ -59,6 +64,7 @@ def read_tape(bench: Bench, arguments: TapeArguments, report: Report) -> TapeFin
     tape = record(computation.run, Storages(computation.owned), computation.owner_of)
     with torch.enable_grad():
         seen = hooked(computation.run, Storages(computation.owned))
+    untaped = [run_untaped(computation.run, computation.owned, grad) for grad in OFF]
     steps = []
     for mode in modes:
         case = resolve_case(bench, mode, bucket, arguments.phase, report)
@@ -76,5 +82,6 @@ def read_tape(bench: Bench, arguments: TapeArguments, report: Report) -> TapeFin
         held=held(tensor for node in tape.nodes for tensor in node.saved),
         hooked=held(seen),
         grad_bytes=sum(leaf.grad_bytes for leaf in tape.leaves if leaf.kind == "parameter"),
+        untaped=untaped,
         steps=steps,
     )

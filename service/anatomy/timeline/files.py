@@ -18,20 +18,21 @@ DEVICE_ROWS = 1000
 """Added to a stream's number, so that no stream has the row of a host thread."""
 
 
-def write(finding: TimelineFinding, folder: Path) -> list[Path]:
-    """Write the trace and the page into `folder`, which is created; returns their paths.
+def write(finding: TimelineFinding, folder: Path, with_page: bool) -> list[str]:
+    """Write the trace, and the page where it is wanted, into `folder`, which is created; returns their names.
 
     Raises StudyError where that fails, or where plotly, which draws the page, is not installed.
     """
-    text = page(finding)
-    trace_file, page_file = folder / TRACE_FILE, folder / PAGE_FILE
+    files = {TRACE_FILE: gzip.compress(json.dumps(trace(finding)).encode())}
+    if with_page:
+        files[PAGE_FILE] = page(finding).encode()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        trace_file.write_bytes(gzip.compress(json.dumps(trace(finding)).encode()))
-        page_file.write_text(text, encoding="utf-8")
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
     except OSError as error:
         raise StudyError("invalid_request", f"cannot write to {folder}: {error.strerror}", "out") from error
-    return [trace_file, page_file]
+    return list(files)
 
 
 def trace(finding: TimelineFinding) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from service.anatomy.timeline.tracks import (
     TimelineFinding,
     Track,
     interval_text,
+    speedup_text,
     tax_source_text,
     tax_text,
 )
@@ -48,8 +49,11 @@ def show(finding: TimelineFinding, console: Console) -> None:
     axis = f"0{f'{longest_us:.0f} µs':>{cells - 1}}"
     console.print(" " * LABEL_WIDTH + axis, no_wrap=True, overflow="crop")
     console.print(_legend(finding), _table(finding))
+    if finding.speedup is not None:
+        first, second = (track.mode for track in finding.tracks)
+        console.print(f"{second} against {first}: {speedup_text(finding.speedup)}", markup=False)
     for file in finding.files:
-        console.print(f"written: {file}", markup=False, soft_wrap=True)
+        console.print(f"written to that folder: {file}", markup=False, soft_wrap=True)
     if not finding.files:
         console.print("[dim]--out FOLDER writes a Perfetto trace and a page.[/]")
     console.print(f"[dim]tax: {tax_source_text(finding)}.[/]")

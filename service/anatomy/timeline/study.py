@@ -17,24 +17,26 @@ from service.anatomy.timeline.tax import Timed, tax_by_floor, tax_by_kernels, ti
 from service.anatomy.timeline.tracks import TimelineFinding, Track
 from service.measure.cases import Bench, Case
 from service.measure.floors import prepare_floors
+from service.measure.rounds import paired_median_ratio
 from service.protocol.messages import Phase
 from service.protocol.modes import MODES
-from service.statistics.intervals import median_interval
+from service.statistics.intervals import Interval, median_interval
 
 
 class TimelineArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`against` is a second mode on the same axis; `out` is a folder for a trace and a page."""
+    """`against` is a second mode on the same axis; `out` is a folder for a trace and, with `page`, a page."""
 
     mode: str = "eager"
     against: str | None = None
     batch_size: int = 1
     phase: Phase = "decode"
     out: str | None = None
+    page: bool = True
 
 
 def draw_timeline(bench: Bench, arguments: TimelineArguments, report: Report) -> TimelineFinding:
     """Record the steps. Raises StudyError for arguments that cannot work or a mode that does not compile."""
-    if arguments.out is not None:
+    if arguments.out is not None and arguments.page:
         check_page()
     bucket = resolve_bucket(bench, arguments.batch_size)
     modes = resolve_modes(bench, arguments.mode)
@@ -49,11 +51,20 @@ def draw_timeline(bench: Bench, arguments: TimelineArguments, report: Report) ->
     report("recording steps with the profiler")
     tracks = [_track(bench, one, missing) for one in timed]
     finding = TimelineFinding(
-        device=bench.device.type, batch_bucket=bucket, phase=arguments.phase, tracks=tracks, files=[]
+        device=bench.device.type,
+        batch_bucket=bucket,
+        phase=arguments.phase,
+        tracks=tracks,
+        speedup=_speedup(*timed),
+        files=[],
     )
     if arguments.out is None:
         return finding
-    return msgspec.structs.replace(finding, files=list(map(str, write(finding, Path(arguments.out)))))
+    return msgspec.structs.replace(finding, files=write(finding, Path(arguments.out), arguments.page))
+
+
+def _speedup(first: Timed, second: Timed | None = None) -> Interval | None:
+    return None if second is None else paired_median_ratio(first.rounds, second.rounds)
 
 
 def _prepare_floors(bench: Bench, cases: list[Case], report: Report) -> str | None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
+from statistics import median
 from time import perf_counter_ns
 from typing import Literal
 
 import msgspec
 
-from service.anatomy.progress import Report
+from service.anatomy.progress import Report, counted
 from service.measure.cases import Bench, Case
 from service.measure.floors import floors
 from service.measure.rounds import in_rounds
@@ -46,10 +47,14 @@ class Tax(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class Timed:
-    """A case, the wall seconds of its steps, and on a CPU its floor; None without a hollow twin."""
+    """A case, the wall seconds of its steps, and on a CPU its floor; None without a hollow twin.
+
+    `rounds` are the medians of each round's steps, which pair with another case's.
+    """
 
     case: Case
     seconds: list[float] = field(default_factory=list)
+    rounds: list[float] = field(default_factory=list)
     floor: Interval | None = None
 
 
@@ -60,10 +65,12 @@ def time_steps(bench: Bench, cases: list[Case], report: Report) -> list[Timed]:
     """
     timed = {case.mode: Timed(case) for case in cases}
     arms = {case.mode: partial(_steps, bench, case) for case in cases}
+    log = counted(report, PARTS * ROUNDS)
     for part in range(PARTS):
-        blocks = in_rounds(arms, ROUNDS, f"timeline/{part}", report)
+        blocks = in_rounds(arms, ROUNDS, f"timeline/{part}", log)
         for mode, one in timed.items():
             one.seconds.extend(seconds for block in blocks[mode] for seconds in block)
+            one.rounds.extend(map(median, blocks[mode]))
             if bench.device.type == "cpu":
                 bucket = one.case.buffers.bucket
                 one.floor = floors(bench, mode, [bucket]).get(bucket)

@@ -36,12 +36,17 @@ class Track(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TimelineFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """One or two tracks, each from the begin of its own step, and the files written."""
+    """One or two tracks, each from the begin of its own step, and the names of the files written.
+
+    `speedup`: how many times as fast the second track's step is as the first's, without a profiler; the
+    median of paired rounds, None for one track.
+    """
 
     device: str
     batch_bucket: int
     phase: Phase
     tracks: list[Track]
+    speedup: Interval | None = None
     files: list[str]
 
 
@@ -56,6 +61,11 @@ def interval_text(interval: Interval, scale: float, unit: str) -> str:
 def tax_text(track: Track) -> str:
     """The tax in percent, or a dash."""
     return "–" if track.tax is None else interval_text(track.tax.fraction, 100, " %")
+
+
+def speedup_text(speedup: Interval) -> str:
+    """A speed-up with its interval."""
+    return f"{speedup.value:.2f} times as fast [{speedup.low:.2f}, {speedup.high:.2f}]"
 
 
 def tax_source_text(finding: TimelineFinding) -> str:

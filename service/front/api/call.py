@@ -25,18 +25,23 @@ from service.front.sweep_tracker import SweepTracker
 from service.protocol.messages import Job, Outcome, Problem
 
 SWEEP_HEADER = b"x-launchbound-run"
+LAB_HEADER = b"x-launchbound-client"
 
 
 class EngineCall:
     """Runs jobs one after another, and cancels the running one where the client closes the connection.
 
-    From its first accepted job to its end, a request with `X-Launchbound-Run` is one of a sweep.
+    From its first accepted job to its end, a request with `X-Launchbound-Run` is one of a sweep. One with
+    `X-Launchbound-Client` is of the lab: no job of it is accepted while a sweep is in progress, as requests
+    of the sweep would wait behind it.
     """
 
     def __init__(self, state: AppState, scope: Scope, receive: Receive) -> None:
         self._state = state
         self._receive = receive
-        self._of_sweep = any(name == SWEEP_HEADER for name, _ in scope["headers"])
+        names = [name for name, _ in scope["headers"]]
+        self._of_sweep = SWEEP_HEADER in names
+        self._of_lab = LAB_HEADER in names
         self._sweeps: SweepTracker | None = None
         self._pending: PendingRequest | None = None
         self._watch: asyncio.Task[None] | None = None
@@ -60,9 +65,11 @@ class EngineCall:
         return await self.result(self.submit(job), received_ns)
 
     def submit(self, job: Job) -> PendingRequest:
-        """Send `job`; raises what `EngineClient.submit` raises, and ClientGone."""
+        """Send `job`; raises what `EngineClient.submit` raises, ClientGone, and RunInProgress."""
         if self._disconnected:
             raise ClientGone("the client closed the connection")
+        if self._of_lab:
+            self._state.studies.sweeps.refuse("a request of the lab")
         self._pending = self._state.client.submit(job)
         if self._of_sweep and self._sweeps is None:
             self._sweeps = self._state.studies.sweeps

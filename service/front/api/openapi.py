@@ -35,6 +35,7 @@ GENERATION_ERRORS: Responses = {
     **ACCESS_ERRORS,
     **BODY_ERRORS,
     **error(404, "Unknown mode."),
+    **error(409, "A sweep is in progress, and the request has `X-Launchbound-Client`; see Retry-After."),
     **error(422, "The body cannot be served; `param` names the field."),
     **error(429, "Too many unfinished requests; see Retry-After."),
     **error(503, "Mode or engine not ready, out of memory, draining."),

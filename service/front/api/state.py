@@ -13,6 +13,7 @@ from service.front.findings import Findings
 from service.front.large_bodies import LargeBodies
 from service.front.metrics.recorder import Metrics
 from service.front.request_timing import RequestTiming
+from service.front.run_comparison import RunComparison
 from service.front.settings import Settings
 from service.front.study_runner import StudyRunner
 from service.front.supervisor import Supervisor
@@ -30,13 +31,14 @@ class AppState:
     statistics: ServedRequests
     large_bodies: LargeBodies
     findings: Findings = field(default_factory=Findings)
+    comparison: RunComparison = field(default_factory=RunComparison)
     _unobserved: list[RequestTiming] = field(default_factory=list)
 
-    def check_mode(self, mode: str) -> None:
-        """Raise UnknownMode unless this instance serves `mode`."""
+    def check_mode(self, mode: str, param: str = "mode") -> None:
+        """Raise UnknownMode unless this instance serves `mode`, which `param` names."""
         known = self.settings.modes
         if mode not in known:
-            raise UnknownMode(f"no mode '{mode[:64]}' here; try one of {', '.join(known)}", param="mode")
+            raise UnknownMode(f"no mode '{mode[:64]}' here; try one of {', '.join(known)}", param=param)
 
     def observe_soon(self, timing: RequestTiming) -> None:
         """Have one request that ended well recorded in the metrics, and for the advice, by `observe_all`."""

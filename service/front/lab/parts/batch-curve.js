@@ -1,0 +1,93 @@
+// Dispatch against kernel of one decode step, by batch: measured here, until the lines cross.
+
+import { html, useState } from "../vendor/htm-preact.js";
+import { LineChart } from "./chart.js";
+import { partColour } from "./colours.js";
+import { Choice } from "./controls.js";
+import { crossing, summary } from "./crossing.js";
+import { DataLink } from "./data.js";
+import { batchSizes, modeOptions, readyModes } from "./input.js";
+import { Interval } from "./interval.js";
+import { significant } from "./numbers.js";
+import { Empty, Failed, Loading } from "./states.js";
+import { Table } from "./table.js";
+import { useWork } from "./work.js";
+
+const RUNS = 3; // of each press, per batch
+
+/** `prompt`, `tokens` and `batch` are the view's; runs of other prompts or lengths are another measurement. */
+export function BatchCurve({ lab, prompt, batch, tokens }) {
+  const [runs, setRuns] = useState([]);
+  const [work, run, cancel] = useWork();
+  const [ready, batches] = [readyModes(lab.modes), batchSizes(lab.engine)];
+  const mode = ready.includes(lab.query.curve) ? lab.query.curve : ready[0];
+  const same = runs.filter((one) => one.mode === mode && one.prompt === prompt && one.tokens === tokens);
+  const measure = (sizes) =>
+    run(async (signal) => {
+      for (const size of sizes) {
+        for (let number = 0; number < RUNS; number++) {
+          const found = await decodeStep(lab, { mode, prompt, tokens, batch: size, signal });
+          setRuns((before) => [...before, found]);
+        }
+      }
+    });
+  const possible = mode !== undefined && prompt !== "" && !work.running;
+  return html`<section aria-labelledby="curve">
+    <h2 id="curve">One decode step, by batch</h2>
+    <${Choice} label="Mode of the curve" options=${modeOptions(lab.modes)} value=${mode} disabled=${work.running}
+      onChange=${(curve) => lab.changeQuery({ curve })} />
+    <div class="row">
+      <button type="button" disabled=${!possible} onClick=${() => measure([batch])}>Measure batch ${batch}</button>
+      <button type="button" disabled=${!possible} onClick=${() => measure(batches)}>Measure every batch</button>
+      <button type="button" disabled=${runs.length === 0} onClick=${() => setRuns([])}>Forget all</button>
+    </div>
+    ${work.problem && html`<${Failed} problem=${work.problem} />`}
+    ${work.running && html`<${Loading} what=${`${mode} runs, ${RUNS} times per batch`} onCancel=${cancel} />`}
+    ${same.length > 0 && html`<${Curve} points=${summary(same)} mode=${mode} batches=${batches} />`}
+    ${same.length === 0 && !work.running && html`<${Empty}>
+      No step of ${mode} has been measured here with this prompt and length.
+    <//>`}
+    <${DataLink} data=${same.length > 0 ? same : null} name="dispatch-by-batch" />
+  </section>`;
+}
+
+/** One generation's mean decode step: seconds per step, null where the device does not tell. */
+async function decodeStep(lab, { mode, prompt, tokens, batch, signal }) {
+  const body = { prompts: Array(batch).fill(prompt), max_new_tokens: tokens, ignore_eos: true };
+  const { timings } = await lab.post(`/v1/modes/${encodeURIComponent(mode)}/generate`, body, { signal });
+  const { steps, ...phase } = timings.decode;
+  const perStep = (name) => (phase[`${name}_seconds`] === null ? null : phase[`${name}_seconds`] / steps);
+  const names = ["dispatch", "dispatch_low", "dispatch_high", "kernel", "wall"];
+  const seconds = Object.fromEntries(names.map((each) => [`${each}_seconds`, perStep(each)]));
+  return { mode, prompt, tokens, batch, steps, ...seconds, sources: timings.sources };
+}
+
+function Curve({ points, mode, batches }) {
+  const known = points.filter(({ dispatch, kernel }) => dispatch !== null && kernel !== null);
+  const point = ({ batch }, { value, low, high }) => ({ x: batch, y: value * 1e3, low: scaled(low), high: scaled(high) });
+  const series = ["dispatch", "kernel"].map((part) => {
+    return { name: part, colour: partColour(part), points: known.map((each) => point(each, each[part])) };
+  });
+  return html`<p class="figure" data-crossing>${crossing(known, mode)}</p>
+    <${LineChart} series=${series} label=${`Dispatch and kernel of a decode step of ${mode}, by batch`}
+      xTitle="batch" yTitle="ms per step" xTicks=${batches} xScale="log" />
+    <${Table} caption=${`A decode step of ${mode}: means of the runs on this page`} columns=${COLUMNS} rows=${points}
+      identify=${({ batch }) => batch} />
+    <p class="note">Bars and brackets are the interval of the estimate where dispatch is one (docs/method.md), means
+      over the runs; a kernel time that is the residual of the step has the same interval, turned round.</p>`;
+}
+
+const scaled = (seconds) => (seconds === null ? null : seconds * 1e3);
+
+const ABSENT = { value: null, why: "this device has not told it: profile a request" };
+const COLUMNS = [
+  { key: "batch", title: "batch", numeric: true },
+  { key: "dispatch", title: "dispatch", show: ({ dispatch }) => html`<${Interval} ...${dispatch ?? ABSENT} />` },
+  { key: "kernel", title: "kernel", show: ({ kernel }) => html`<${Interval} ...${kernel ?? ABSENT} />` },
+  { key: "index", title: "kernel / (kernel + dispatch)", numeric: true, show: indexOf },
+  { key: "runs", title: "runs", numeric: true },
+];
+
+function indexOf({ dispatch, kernel }) {
+  return dispatch && kernel ? significant(kernel.value / (kernel.value + dispatch.value)) : null;
+}

@@ -1,0 +1,37 @@
+// The dispatch budget's formulas, those of `service.anatomy.budget` and `service.statistics.boundedness`: a test
+// computes both on a grid of values and holds them equal. Durations are in one unit, whichever it is.
+
+const LAUNCH_BOUND_BELOW = 0.2;
+const KERNEL_BOUND_FROM = 0.5;
+
+/** Length of a step: the sum on a CPU; on CUDA, where both overlap, the longer one. */
+export const stepOf = (dispatch, kernel, device) => (device === "cpu" ? dispatch + kernel : Math.max(dispatch, kernel));
+
+/** How many times as fast a step is if `left` is all that remains of its dispatch. */
+export const withoutDispatch = (step, kernel, left = 0) => Math.max(1, step / (kernel + left));
+
+/** How many times as fast a step is with these shares of its dispatch and kernels; null where nothing is left. */
+export function speedupWith(dispatchRatio, kernelRatio, dispatch, kernel, device) {
+  const left = stepOf(dispatch * dispatchRatio, kernel * kernelRatio, device);
+  return left > 0 ? stepOf(dispatch, kernel, device) / left : null;
+}
+
+/** `{dispatch, index, bound}` of a step with `operators` calls of `each`, and kernels of `kernel`. */
+export function budgetOf(operators, each, kernel) {
+  const dispatch = operators * each;
+  const index = kernel / (kernel + dispatch);
+  return { dispatch, index, bound: boundOf(index) };
+}
+
+/** The class of a device-bound index. */
+export function boundOf(index) {
+  if (index < LAUNCH_BOUND_BELOW) return "launch-bound";
+  return index >= KERNEL_BOUND_FROM ? "kernel-bound" : "balanced";
+}
+
+/** The answer to "will compile help?", by class. */
+export const HELP = {
+  "launch-bound": "yes",
+  balanced: "some",
+  "kernel-bound": "little by removing dispatch; only fused kernels, which move less memory, could do more",
+};

@@ -1,0 +1,85 @@
+// Where time went, as one stacked bar with its numbers as text.
+
+import { html } from "../vendor/htm-preact.js";
+import { partColour } from "./colours.js";
+import { duration, percent } from "./numbers.js";
+
+const LABELLED = 0.2; // the share of the width from which a name fits into its segment
+
+/**
+ * `parts`: [{name, seconds, note, colour, beside}] in their order; seconds null: not measured, shown as such. Without
+ * `colour` (a CSS value) a part has that of its name: queue, dispatch, sync wait, kernel, other. `beside`: it ran
+ * beside the others, so it is listed and not stacked. `total`: seconds of the whole; what the parts leave of it is
+ * drawn empty. `scale`: seconds of the full width, to set several bars side by side.
+ */
+export function TimeBar({ parts, total, scale = total, label }) {
+  const stacked = parts.filter(({ seconds, beside }) => isMeasured(seconds) && !beside);
+  const rest = total - stacked.reduce((sum, { seconds }) => sum + seconds, 0);
+  const share = (seconds) => (scale > 0 ? Math.max(0, seconds) / scale : 0);
+  return html`<div class="timebar" role="group" aria-label=${label}>
+    <div class="track" aria-hidden="true">
+      ${stacked.map((part) => html`<${Segment} ...${part} share=${share(part.seconds)} key=${part.name} />`)}
+      <${Segment} name="" share=${share(rest)} colour="var(--rest)" />
+    </div>
+    <dl class="parts">
+      ${parts.map((part) => html`<${Part} ...${part} total=${total} key=${part.name} />`)}
+    </dl>
+  </div>`;
+}
+
+const isMeasured = (seconds) => seconds !== null && seconds !== undefined;
+
+function Segment({ name, share, colour = partColour(name) }) {
+  const drawn = { width: `${100 * share}%`, background: colour };
+  return html`<span class="segment" style=${drawn}>${share >= LABELLED && name}</span>`;
+}
+
+function Part({ name, seconds, note, total, colour = partColour(name) }) {
+  const share = total > 0 ? percent(seconds / total) : "";
+  return html`<div data-part=${name} data-seconds=${seconds ?? ""}>
+    <dt><span class="swatch" style=${{ background: colour }}></span>${name}</dt>
+    <dd>
+      ${isMeasured(seconds)
+        ? html`<b>${duration(seconds)}</b> <span class="soft">${share}</span>`
+        : html`<span class="absent">not measured here</span>`}
+      ${note && html`<small>${note}</small>`}
+    </dd>
+  </div>`;
+}
+
+/**
+ * The parts that add up to the total of an answer's `timings`. On a CPU kernels are a part of their own; on CUDA they
+ * run beside the host, which waits for them. `sampled`: token sampling ran, which counts as dispatch.
+ */
+export function partsOf(timings, sampled = false) {
+  const onHost = timings.sync_wait_seconds === null;
+  const beside = onHost
+    ? { name: "kernel", seconds: timings.kernel_seconds, note: kernelNote(timings.sources) }
+    : { name: "sync wait", seconds: timings.sync_wait_seconds, note: besideNote(timings) };
+  const dispatch = { name: "dispatch", seconds: timings.dispatch_seconds, note: dispatchNote(timings, sampled) };
+  const unknown = [dispatch, beside].filter(({ seconds }) => seconds === null).map(({ name }) => name);
+  const note = unknown.length ? `${unknown.join(" and ")} in it: not measured here` : "";
+  const other = { name: "other", seconds: timings.other_seconds, note };
+  return [{ name: "queue", seconds: timings.queue_seconds }, dispatch, beside, other];
+}
+
+function dispatchNote(timings, sampled) {
+  const source = timings.sources.dispatch;
+  const tokens = sampled ? ", token sampling and its kernels included" : "";
+  if (source === "calibrated") return `calibrated${tokens || ", a lower estimate"}`;
+  if (source !== "sampled") return source ?? "";
+  const [low, high] = ["low", "high"].map((end) =>
+    ["prefill", "decode"].reduce((sum, phase) => sum + (timings[phase][`dispatch_${end}_seconds`] ?? 0), 0),
+  );
+  return `by sampled stacks, ${duration(low)} to ${duration(high)}${tokens}`;
+}
+
+function kernelNote({ dispatch, kernel }) {
+  if (kernel !== "residual") return kernel ?? "";
+  return dispatch === "calibrated" ? "residual, an upper estimate" : "residual";
+}
+
+function besideNote({ kernel_seconds, sources }) {
+  if (kernel_seconds === null) return "kernels ran beside the host, for an unknown time until a request is profiled";
+  return `kernels ran for ${duration(kernel_seconds)} beside the host (${sources.kernel})`;
+}

@@ -1,0 +1,119 @@
+// Budget: operators per step, microseconds per operator and kernels, as sliders that start at this machine's values.
+
+import { html } from "../vendor/htm-preact.js";
+import { HELP, budgetOf } from "../parts/budget.js";
+import { ByBatch, Points } from "../parts/budget-points.js";
+import { Sliders, quantities } from "../parts/budget-sliders.js";
+import { QueryChoice, chosen } from "../parts/choices.js";
+import { DataLink } from "../parts/data.js";
+import { batchSizes, modeOptions, readyModes } from "../parts/input.js";
+import { duration, percent, significant } from "../parts/numbers.js";
+import { Question } from "../parts/question.js";
+import { StudyRun, useStudy } from "../parts/study.js";
+import { WhatIf } from "../parts/what-if.js";
+
+export const name = "budget";
+export const title = "Budget";
+export const sentence =
+  "Operators per step times microseconds per operator, against kernels, from this machine's own values: what binds the" +
+  " step, and what compiling or a graph would buy.";
+
+const MODES = [{ value: "all", label: "all that are ready" }, { value: "one", label: "this mode alone" }];
+const BATCHES = [{ value: "one", label: "this batch alone" }, { value: "all", label: "all" }];
+const EMPTY =
+  "Nothing has been measured yet: the sliders start at this machine's values. It takes some seconds per mode, more" +
+  " where one has to be compiled.";
+
+/** What the address chooses; `issuing` are the modes that issue single operators. */
+function choicesOf(lab) {
+  const sizes = batchSizes(lab.engine);
+  const issuing = lab.modes.filter(({ compilations }) => compilations.length === 0);
+  const plain = readyModes(issuing);
+  return {
+    issuing,
+    mode: chosen(lab, "mode", plain, plain[0]),
+    batch: chosen(lab, "batch", sizes, sizes[0]),
+    modes: chosen(lab, "modes", ["all", "one"], "all"),
+    batches: chosen(lab, "batches", ["all", "one"], "one"),
+  };
+}
+
+export function View({ lab }) {
+  const study = useStudy(lab, "budget");
+  const { mode, batch, modes, batches, issuing } = choicesOf(lab);
+  const body = {
+    mode,
+    batch_size: batch,
+    modes: modes === "all" ? readyModes(lab.modes) : [mode],
+    batch_sizes: batches === "all" ? batchSizes(lab.engine) : [batch],
+  };
+  const choice = (key, label, options, value) =>
+    html`<${QueryChoice} lab=${lab} name=${key} label=${label} options=${options} value=${value} />`;
+  return html`<div class="columns">
+      <section class="card" aria-label="Which step">
+        ${choice("mode", "Budget of a step in", modeOptions(issuing), mode)}
+        ${choice("batch", "Batch", batchSizes(lab.engine), batch)}
+        ${choice("modes", "Beside it, modes", MODES, modes)} ${choice("batches", "At batches", BATCHES, batches)}
+        ${study.kept && html`<${Sliders} lab=${lab} budget=${study.kept.finding.budget} />`}
+      </section>
+      <${StudyRun} study=${study} body=${body} label="Measure this machine's values" empty=${EMPTY}>
+        ${(finding) => html`<${Verdict} lab=${lab} finding=${finding} />`}
+      <//>
+    </div>
+    ${study.kept && html`<${Found} finding=${study.kept.finding} />`}`;
+}
+
+function Verdict({ lab, finding }) {
+  const { operators, each, kernel } = quantities(lab, finding.budget);
+  const { dispatch, index, bound } = budgetOf(operators, each, kernel);
+  const share = finding.device === "cpu" ? "of the step is dispatch" : "of dispatch + kernel, which overlap, is dispatch";
+  return html`<section class="card" aria-label="Verdict" data-bound=${bound} data-index=${index}>
+      <p class="figure bound ${bound}">${bound}</p>
+      <p>
+        Device-bound index ${significant(index)}: ${percent(1 - index)} ${share}. Will compile help?
+        ${" "}<b>${HELP[bound]}</b>.
+      </p>
+      <p class="soft">
+        ${operators} × ${duration(each)} = ${duration(dispatch)} of dispatch, against ${duration(kernel)} of kernels.
+      </p>
+    </section>
+    <${WhatIf} budget=${{ dispatch, kernel }} finding=${finding} />`;
+}
+
+function Found({ finding }) {
+  return html`<${Formulas} />
+    ${finding.points.length > 0 && html`<${Points} finding=${finding} />`}
+    <${ByBatch} finding=${finding} />
+    ${finding.notes.map((note) => html`<p class="note">${note}</p>`)}
+    <${Question}
+      ask="How few operators would this step have to issue until its kernels take as long as its dispatch?"
+      answer=${answer(finding.budget)} missing="Kernels were measured as nothing: measure again." />
+    <${DataLink} data=${finding} name="budget" />`;
+}
+
+const Formulas = () => html`<details>
+  <summary>The formulas</summary>
+  <ul>
+    <li>dispatch = operators × dispatch per operator</li>
+    <li>index = kernel ÷ (kernel + dispatch); below 0.2 launch-bound, from 0.5 kernel-bound, balanced between</li>
+    <li>step = dispatch + kernel on a CPU, where both share one timeline; on CUDA, where they overlap, the longer one</li>
+    <li>without dispatch: step ÷ (kernel + one empty operator)</li>
+    <li>
+      with another mode: step ÷ the step of what it leaves, its measured share of dispatch and its measured share of
+      kernels. Away from the measured values that is an extrapolation.
+    </li>
+  </ul>
+</details>`;
+
+function answer(budget) {
+  const kernel = budget.kernel_microseconds.value;
+  if (kernel === 0) return null;
+  const each = budget.microseconds_per_op.value;
+  const [now, enough] = [budget.ops_per_step.value, Math.floor(kernel / each)];
+  if (enough >= now) return `It is there already: it issues ${now}, and its kernels cover ${enough}.`;
+  const fused = significant(now / Math.max(1, enough));
+  return (
+    `${enough} instead of ${now}, at ${duration(each / 1e6)} each: ${duration(kernel / 1e6)} of kernels cover no more.` +
+    ` Fusing ${fused} operators into one on average would do it, if the kernels stayed as they are.`
+  );
+}

@@ -1,0 +1,114 @@
+// Live: what the service does now, from /metrics, read again every two seconds while the page is seen.
+
+import { html, useEffect, useState } from "../vendor/htm-preact.js";
+import { LineChart } from "../parts/chart.js";
+import { DataLink } from "../parts/data.js";
+import { colourIn } from "../parts/input.js";
+import { CURVE_SECONDS, now, ratesOf, rowsOf, WINDOW_SECONDS } from "../parts/live-figures.js";
+import { duration, significant, whole } from "../parts/numbers.js";
+import { parseMetrics } from "../parts/prometheus.js";
+import { Failed, Loading } from "../parts/states.js";
+import { Table } from "../parts/table.js";
+
+export const name = "live";
+export const title = "Live";
+export const sentence = "What the service does now: requests, latency, queue and modes, from its metrics.";
+
+const EVERY_MILLISECONDS = 2000;
+
+export function View({ lab }) {
+  const [{ scrapes, problem }, again] = useScrapes(lab);
+  if (problem) return html`<${Failed} problem=${problem} onRetry=${again} />`;
+  if (scrapes.length === 0) return html`<${Loading} what="reading the metrics" />`;
+  const rows = rowsOf(scrapes, lab.modes);
+  return html`<${Figures} ...${now(scrapes)} />
+    <${Rates} scrapes=${scrapes} lab=${lab} />
+    <${Table} caption=${`By mode; rates and quantiles over the last ${WINDOW_SECONDS} s`} columns=${columnsFor(lab)} rows=${rows}
+      identify=${({ mode }) => mode} />
+    <p class="note">Quantiles are those of the histogram's buckets, linear within a bucket, as PromQL's
+      histogram_quantile; a dash is what was not measured in this time. The page reads nothing while it is hidden. The
+      lab's own requests are counted too.</p>
+    <${DataLink} data=${{ window_seconds: WINDOW_SECONDS, now: now(scrapes), modes: rows }} name="live" />`;
+}
+
+/** `[{scrapes: [{at, samples}], problem}, again]`: the scrapes of the time shown, oldest first. */
+function useScrapes(lab) {
+  const [state, setState] = useState({ scrapes: [], problem: null });
+  const [attempt, setAttempt] = useState(0);
+  useEffect(() => {
+    const ending = new AbortController();
+    const scrape = async () => {
+      if (document.hidden) return;
+      try {
+        const samples = parseMetrics(await lab.text("/metrics", { signal: ending.signal }));
+        const newest = { at: performance.now() / 1000, samples };
+        setState(({ scrapes }) => ({ scrapes: kept(scrapes, newest), problem: null }));
+      } catch (problem) {
+        if (!ending.signal.aborted) setState(({ scrapes }) => ({ scrapes, problem }));
+      }
+    };
+    scrape();
+    const timer = setInterval(scrape, EVERY_MILLISECONDS);
+    document.addEventListener("visibilitychange", scrape);
+    return () => {
+      ending.abort();
+      clearInterval(timer);
+      document.removeEventListener("visibilitychange", scrape);
+    };
+  }, [attempt]);
+  return [state, () => setAttempt(attempt + 1)];
+}
+
+const kept = (scrapes, newest) => [...scrapes.filter(({ at }) => newest.at - at <= CURVE_SECONDS), newest];
+
+function Figures({ engine_up, requests_per_second, in_progress, queue_depth, tokens_per_second, refused }) {
+  const figures = {
+    engine: engine_up === 1 ? "up" : "down",
+    "requests per second": rateText(requests_per_second),
+    "in progress": countText(in_progress),
+    waiting: countText(queue_depth),
+    "tokens per second": rateText(tokens_per_second),
+    "refused since the start": countText(refused),
+  };
+  return html`<div class="cards figures">
+    ${Object.entries(figures).map(([label, value]) => html`<div class="card" key=${label} data-figure=${label}>
+      <p class="soft">${label}</p><p class="figure">${value ?? "–"}</p>
+    </div>`)}
+  </div>`;
+}
+
+function Rates({ scrapes, lab }) {
+  const newest = scrapes.at(-1).at;
+  const series = lab.modes.map(({ mode }) => ({
+    name: mode,
+    colour: colourIn(lab.modes, mode),
+    points: ratesOf(scrapes, mode).map(({ at, rate }) => ({ x: at - newest, y: rate })),
+  }));
+  const moving = series.filter(({ points }) => points.some(({ y }) => y > 0));
+  if (moving.length === 0) return html`<p class="state empty">No request has ended while this page looked.</p>`;
+  return html`<section class="card" aria-label="Rate">
+    <${LineChart} series=${moving} label="Requests per second by mode over two minutes; the table has the numbers"
+      xTitle="seconds" yTitle="requests per second" xTicks=${[-CURVE_SECONDS, -CURVE_SECONDS / 2, 0]} />
+  </section>`;
+}
+
+const columnsFor = (lab) => [
+  { key: "mode", title: "mode", show: ({ mode }) => html`<${Swatch} colour=${colourIn(lab.modes, mode)} />${mode}` },
+  { key: "state", title: "state" },
+  { key: "requests_per_second", title: "requests / s", numeric: true, show: (row) => rateText(row.requests_per_second) },
+  { key: "p50_seconds", title: "p50", numeric: true, show: (row) => duration(row.p50_seconds) },
+  { key: "p95_seconds", title: "p95", numeric: true, show: (row) => duration(row.p95_seconds) },
+  { key: "in_progress", title: "in progress", numeric: true, show: (row) => countText(row.in_progress) },
+  { key: "requests", title: "requests", numeric: true, show: (row) => countText(row.requests) },
+  { key: "index", title: "device-bound index, by batch", show: ({ index }) => indexText(index) },
+];
+
+const Swatch = ({ colour }) => html`<span class="swatch" style=${{ background: colour }}></span>`;
+
+const rateText = (value) => (value === null ? null : significant(value));
+const countText = (value) => (value === null ? null : whole(value));
+
+function indexText(index) {
+  const known = Object.entries(index);
+  return known.length === 0 ? null : known.map(([batch, value]) => `${batch}: ${value.toFixed(2)}`).join(" · ");
+}

@@ -1,0 +1,85 @@
+// Timeline: one step of two modes, host and device, on one axis.
+
+import { html } from "../vendor/htm-preact.js";
+import { PHASES, QueryChoice, chosen } from "../parts/choices.js";
+import { DataLink } from "../parts/data.js";
+import { batchSizes, modeOptions, readyModes } from "../parts/input.js";
+import { Interval } from "../parts/interval.js";
+import { percent } from "../parts/numbers.js";
+import { Question } from "../parts/question.js";
+import { StudyRun, useStudy } from "../parts/study.js";
+import { Speedup, Summary, Tax } from "../parts/timeline-figures.js";
+import { Tracks } from "../parts/tracks.js";
+
+export const name = "timeline";
+export const title = "Timeline";
+export const sentence =
+  "One step of two modes on one time axis: what the host issues, what runs on the device, and which share of the step" +
+  " was no kernel: the tax.";
+
+const EMPTY = "No step has been drawn yet: draw one; it takes a few seconds, more where a mode has to be compiled.";
+
+export function View({ lab }) {
+  const study = useStudy(lab, "timeline");
+  const [ready, sizes] = [readyModes(lab.modes), batchSizes(lab.engine)];
+  const mode = chosen(lab, "mode", ready, ready[0]);
+  const others = lab.modes.filter((each) => each.mode !== mode);
+  const names = readyModes(others);
+  const against = chosen(lab, "against", names, names.includes("compiled") ? "compiled" : names.at(-1));
+  const batch = chosen(lab, "batch", sizes, sizes[0]);
+  const phase = chosen(lab, "phase", ["decode", "prefill"], "decode");
+  const body = { mode, against: against ?? null, batch_size: batch, phase };
+  return html`<div class="columns">
+      <section class="card" aria-label="Which steps">
+        <${QueryChoice} lab=${lab} name="mode" label="Mode" options=${modeOptions(lab.modes)} value=${mode} />
+        <${QueryChoice} lab=${lab} name="against" label="Against" options=${modeOptions(others)} value=${against} />
+        <${QueryChoice} lab=${lab} name="batch" label="Batch" options=${sizes} value=${batch} />
+        <${QueryChoice} lab=${lab} name="phase" label="Phase" options=${PHASES} value=${phase} />
+      </section>
+      <${StudyRun} study=${study} body=${body} label="Draw both steps" empty=${EMPTY}>
+        ${(finding) => html`<${Figures} finding=${finding} />`}
+      <//>
+    </div>
+    ${study.kept && html`<${Found} lab=${lab} kept=${study.kept} />`}`;
+}
+
+/** The step of each mode, the tax on it, and the speed-up. */
+function Figures({ finding }) {
+  return html`<div class="cards">
+    ${finding.tracks.map((track) => html`<${Step} track=${track} key=${track.mode} />`)}
+    ${finding.speedup && html`<${Speedup} finding=${finding} />`}
+  </div>`;
+}
+
+function Step({ track }) {
+  return html`<section class="card" aria-label=${`the step of ${track.mode}`}>
+    <h2>${track.mode}</h2>
+    <p><${Interval} ...${track.wall} large /></p>
+    <p>Tax: <${Tax} track=${track} /></p>
+  </section>`;
+}
+
+function Found({ lab, kept }) {
+  const { finding } = kept;
+  return html`<h2>One ${finding.phase} step, batch ${finding.batch_bucket}, ${finding.device}</h2>
+    <${Tracks} tracks=${finding.tracks} key=${kept.id} />
+    <${Summary} finding=${finding} />
+    <${Question} ask="If every kernel took no time at all, how long would the first mode's step still be?"
+      answer=${answer(finding.tracks[0])} missing="A tax has to be known for that." />
+    ${finding.files.map((file) => html`<${Trace} lab=${lab} address=${`/v1/studies/${kept.id}/files/${file}`} key=${file} />`)}
+    <${DataLink} data=${finding} name="timeline" />`;
+}
+
+/** With a key the trace cannot be opened by its address, as a link carries no key. */
+function Trace({ lab, address }) {
+  if (lab.keyed) return html`<p class="note">The trace for Perfetto: GET ${address}, with the key.</p>`;
+  return html`<p><a href=${address} download>Save the trace for Perfetto</a></p>`;
+}
+
+function answer({ mode, tax, wall }) {
+  if (tax === null) return null;
+  const least = tax.source === "floor" ? "At least " : "";
+  const left = html`<${Interval} value=${tax.fraction.value * wall.value} why="a product of two measured values" />`;
+  return html`${least}${left}: the tax of ${percent(tax.fraction.value)} on ${mode}'s step of <${Interval} ...${wall} />.
+    That time is Python, binding, dispatcher and launches.`;
+}

@@ -1,0 +1,70 @@
+"""The expressions that studies know, as text; here because the front cannot import what evaluates them."""
+
+from __future__ import annotations
+
+import re
+
+OPERATOR_CALLS: dict[str, str] = {
+    "add": "torch.add(x, y)",
+    "mul": "torch.mul(x, y)",
+    "exp": "torch.exp(x)",
+    "relu": "torch.relu(x)",
+    "sum": "torch.sum(x)",
+    "softmax": "torch.softmax(x, -1)",
+    "transpose": "torch.transpose(x, 0, 1)",
+    "matmul": "torch.matmul(x, weight)",
+    "layer_norm": "F.layer_norm(x, shape, weight, bias)",
+}
+"""The calls that the operator study knows, by name; `F` is `torch.nn.functional`."""
+
+TAPE_EXPRESSIONS: dict[str, str] = {
+    "matmul": "x @ w",
+    "linear-relu-sum": "(x @ w + b).relu().sum()",
+    "layer-norm": "F.layer_norm(x @ w, (64,))",
+    "gate": "F.silu(x @ w) * x",
+    "exp": "x.exp()",
+    "scale": "x * 2",
+}
+"""Whose tape is read, over `x` [32, 64], an activation that requires grad, `w` [64, 64] and `b` [64]."""
+
+OF_THE_MODEL = ("block", "step")
+"""Parts of the served model whose tape is read."""
+
+LONGEST_CALL = 80
+"""Characters of a call's text; no known one has as many."""
+
+_TOKEN = re.compile(r"[A-Za-z_]\w*|\d+|\S")
+
+
+def operator_named(text: str) -> str:
+    """The name of the known call that `text` is, whatever its arguments are called.
+
+    `text` is compared with the list, word by word, and never evaluated. Raises ValueError, which lists the
+    known calls, for any other.
+    """
+    given = _TOKEN.findall(text[: LONGEST_CALL + 1])
+    if len(text) <= LONGEST_CALL:
+        for name, known in OPERATOR_CALLS.items():
+            if _alike(_TOKEN.findall(known), given):
+                return name
+    raise ValueError(f"no operator call '{text[:64]}'; try one of {'; '.join(OPERATOR_CALLS.values())}")
+
+
+def _alike(known: list[str], given: list[str]) -> bool:
+    """Whether both are the same but for the names of the arguments, each of which has one of its own."""
+    if len(known) != len(given):
+        return False
+    renamed: dict[str, str] = {}
+    for place, (expected, found) in enumerate(zip(known, given, strict=True)):
+        if not _is_argument(known, place):
+            if expected != found:
+                return False
+        elif not found.isidentifier() or renamed.setdefault(expected, found) != found:
+            return False
+    return len(set(renamed.values())) == len(renamed)
+
+
+def _is_argument(tokens: list[str], place: int) -> bool:
+    """Whether a word of a known call is the name of an argument: no part of the function's own name."""
+    before, after = tokens[max(place - 1, 0) : place], tokens[place + 1 : place + 2]
+    return tokens[place].isidentifier() and before != ["."] and after not in (["."], ["("])

@@ -1,0 +1,64 @@
+"""Operator calls are compared with a list: what is not on it is refused, and nothing is evaluated."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.protocol.expressions import LONGEST_CALL, OPERATOR_CALLS, operator_named
+
+
+@pytest.mark.parametrize(("name", "call"), OPERATOR_CALLS.items())
+def test_every_known_call_is_found_whatever_its_spaces(name: str, call: str) -> None:
+    assert len(call) < LONGEST_CALL
+    assert operator_named(call) == name
+    assert operator_named(call.replace(" ", "")) == name
+    assert operator_named(f"  {call.replace('(', ' ( ')} ") == name
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        ("torch.add(a, b)", "add"),
+        ("torch.matmul(query, key)", "matmul"),
+        ("torch.softmax(scores, -1)", "softmax"),
+        ("F.layer_norm(h, size, w, b)", "layer_norm"),
+    ],
+)
+def test_arguments_may_have_other_names(call: str, name: str) -> None:
+    assert operator_named(call) == name
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "torch.add",
+        "torch.add(a)",
+        "torch.add(a, a)",
+        "torch.add(a, 1)",
+        "torch.add(a, b, c)",
+        "torch.add(a, b); torch.mul(a, b)",
+        "torch.add(a, b)\nimport os",
+        "torch.softmax(a, 1)",
+        "torch.transpose(a, 1, 0)",
+        "torch . load(a, b)",
+        "other.add(a, b)",
+        "__import__('os').system(a, b)",
+        "torch.add(a, b)" + " " * LONGEST_CALL,
+    ],
+)
+def test_what_is_not_on_the_list_is_refused_with_the_list(text: str) -> None:
+    with pytest.raises(ValueError, match=r"try one of torch\.add"):
+        operator_named(text)
+
+
+@given(st.text(alphabet="torch.adm(x,y1- )\n", max_size=100))
+def test_any_text_is_a_known_call_or_refused(text: str) -> None:
+    try:
+        name = operator_named(text)
+    except ValueError:
+        return
+    known = OPERATOR_CALLS[name]
+    assert "".join(text.split())[: known.index("(") + 1] == known[: known.index("(") + 1]
