@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 
 from supply_chain.ignored import IgnoredError, read_ignored
 from supply_chain.verdict import Verdict, judged
-from supply_chain.vulnerability_service import AuditError, Audited, NotReached, ask
+from supply_chain.vulnerability_service import Audited, AuditError, NotReached, ask
 
 ROOT = Path(__file__).parents[1]
 LOCK = ROOT / "requirements.lock"
@@ -52,7 +52,9 @@ def audited(lock: Path, service: str) -> list[Audited]:
         ask(first, service, FIRST_SECONDS)
     found = ask(lock, service, WHOLE_SECONDS)
     if len(found) != len(pinned):
-        raise AuditError(f"pip-audit answered for {len(found)} of {len(pinned)} lines of {lock}: pin each once")
+        raise AuditError(
+            f"pip-audit answered for {len(found)} of {len(pinned)} lines of {lock}: pin each once"
+        )
     return found
 
 
@@ -72,7 +74,7 @@ def report(lock: Path, verdict: Verdict) -> int:
     for failure in verdict.failures:
         print(f"  {failure}", file=sys.stderr)
     print(
-        f"raise the version in {lock.name}, or write down in supply_chain/{IGNORED.name} why it cannot matter",
+        f"raise the version in {lock.name}, or say in supply_chain/{IGNORED.name} why it cannot matter",
         file=sys.stderr,
     )
     return 1

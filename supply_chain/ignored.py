@@ -1,4 +1,4 @@
-"""Known vulnerabilities that may stay for a time: each with its reason and dates, read strictly from a TOML file."""
+"""Known vulnerabilities that may stay for a time, each with its reason and dates, read strictly from TOML."""
 
 from __future__ import annotations
 

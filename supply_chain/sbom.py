@@ -40,7 +40,9 @@ def bill(python: Path, root: Path = ROOT) -> Json:
     made = _of_environment(python, root / "pyproject.toml")
     components = [_component(each, root) for each in vendored(root)]
     made["components"] += components
-    (own,) = (each for each in made["dependencies"] if each["ref"] == made["metadata"]["component"]["bom-ref"])
+    (own,) = (
+        each for each in made["dependencies"] if each["ref"] == made["metadata"]["component"]["bom-ref"]
+    )
     own["dependsOn"] = sorted([*own.get("dependsOn", []), *(each["bom-ref"] for each in components)])
     made["dependencies"] += [{"ref": each["bom-ref"]} for each in components]
     return made
@@ -58,7 +60,9 @@ def _of_environment(python: Path, pyproject: Path) -> Json:
     command = [sys.executable, "-m", "cyclonedx_py", "environment", *options, str(python)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise SbomError(f"cannot read the environment of {python}: {done.stderr.strip()}; name one with --python")
+        raise SbomError(
+            f"cannot read the environment of {python}: {done.stderr.strip()}; name one with --python"
+        )
     made: Json = json.loads(done.stdout)
     return made
 

@@ -1,4 +1,4 @@
-"""Files of other projects that lie in the tree: each folder of them has a `vendored.toml` that names its packages."""
+"""Files of other projects in the tree: each folder of them has a `vendored.toml` that names its packages."""
 
 from __future__ import annotations
 

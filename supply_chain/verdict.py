@@ -13,7 +13,7 @@ from supply_chain.vulnerability_service import Audited, Vulnerability
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How many packages were asked for, a line for each vulnerability that fails, and notes on what is ignored."""
+    """How many packages were asked for, a line for each that fails, and notes on what is ignored."""
 
     packages: int
     failures: list[str]

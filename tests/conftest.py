@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,8 @@ from tests.support.serving import Front, running
 TESTS = Path(__file__).parent
 GRAPHS_BEFORE = pytest.StashKey[int]()
 BY_FOLDER = {"end_to_end": "end_to_end", "stack": "stack", "gpu": "gpu"}
+LONGEST_FIRST: tuple[set[str], ...] = ({*BY_FOLDER.values()}, {"compiles"}, {"slow"})
+"""Marks of the files that take longest, then of those that take long; a file is as its longest test."""
 
 
 SHARE_COMPILED_CODE = ("tests/end_to_end/test_service.py", "tests/stack/")
@@ -22,15 +25,21 @@ SHARE_COMPILED_CODE = ("tests/end_to_end/test_service.py", "tests/stack/")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of the folders that need a whole service, a Prometheus or a GPU, and begin with them.
+    """Mark the tests of the folders that need a whole service, a Prometheus or a GPU, and sort the files.
 
-    They are the longest files: begun last, one of them would keep one worker busy at the end.
+    The longest begin: begun last, one of them would keep one worker busy at the end.
     """
+    places: dict[Path, int] = {}
     for item in items:
         folder = item.path.relative_to(TESTS).parts[0]
         if folder in BY_FOLDER:
             item.add_marker(BY_FOLDER[folder])
-    items.sort(key=lambda item: item.path.relative_to(TESTS).parts[0] not in BY_FOLDER)
+        marks = {mark.name for mark in item.iter_markers()}
+        place = next(
+            (n for n, of_length in enumerate(LONGEST_FIRST) if marks & of_length), len(LONGEST_FIRST)
+        )
+        places[item.path] = min(place, places.get(item.path, place))
+    items.sort(key=lambda item: places[item.path])
 
 
 class FileScheduling(LoadScopeScheduling):
@@ -48,8 +57,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FileSch
 
 @pytest.fixture(scope="session")
 def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment that gives a service the session's cache of compiled code, empty at first."""
-    return {"LAUNCHBOUND_CACHE_FOLDER": str(tmp_path_factory.mktemp("cache"))}
+    """The environment that gives a service the session's cache of compiled code, empty at first.
+
+    All workers share it: what the compiler finds out about the machine, it finds out once.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    cache = folder / "cache"
+    cache.mkdir(mode=0o700, exist_ok=True)
+    return {"LAUNCHBOUND_CACHE_FOLDER": str(cache)}
 
 
 def compiled_graphs() -> int:

@@ -19,6 +19,7 @@ from service.engine.loop import Engine
 from service.protocol.messages import EngineSettings, Job, ToFront
 from service.protocol.modes import MODES, default_modes
 from service.protocol.status import EngineStatus
+from tests.support.few_samples import few_samples
 from tests.support.hf_folders import write_model
 
 KINDS = ("llama", "gpt2", "qwen3")
@@ -63,7 +64,8 @@ def serve(folder: Path, kind: str, jobs: list[Job], modes: list[str], cache: Pat
         threads=1,
     )
     try:
-        Engine(settings, inbox).run()
+        with few_samples():
+            Engine(settings, inbox).run()
     finally:
         torch.compiler.set_stance("default")
         torch.set_num_threads(threads)

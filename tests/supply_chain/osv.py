@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
@@ -16,7 +16,7 @@ Known = dict[tuple[str, str], list[dict[str, Any]]]
 
 @dataclass
 class Osv:
-    """What it knows, and how it answers: with `status`, with `text` instead of JSON, or never while `held`."""
+    """What it knows, and how it answers: with `status`, `text` instead of JSON, or never while `held`."""
 
     known: Known = field(default_factory=dict)
     status: int = 200
@@ -39,6 +39,7 @@ def vulnerability(
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    wbufsize = -1
     osv: Osv
 
     def do_POST(self) -> None:
@@ -50,10 +51,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.osv.held.wait(60)
         known = self.osv.known.get(package)
         content = (self.osv.text or json.dumps({"vulns": known} if known else {})).encode()
-        self.send_response(self.osv.status)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
+        with suppress(ConnectionError):  # of who has stopped waiting
+            self.send_response(self.osv.status)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
 
     def log_message(self, format: str, *args: object) -> None:
         """Quiet."""

@@ -13,11 +13,14 @@ import pytest
 
 from supply_chain import audit, vulnerability_service
 from supply_chain.audit import SERVICE_VARIABLE, main
-from supply_chain.vulnerability_service import AuditError, Audited, NotReached, ask
+from supply_chain.vulnerability_service import Audited, AuditError, NotReached, ask
 from tests.supply_chain.osv import Osv, serving, vulnerability
 
 LOCK = "# Comment.\nharmless==1.0\nBroken_Thing==2.0.1\n"
 SECONDS = 60.0
+"""More than a busy machine takes."""
+
+NOWHERE = "http://nowhere.example/v1/query"
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -30,9 +33,11 @@ def without_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Audits `lock` with an ignore list of `ignored`; returns the exit code and what was printed where."""
+    monkeypatch.setattr(audit, "FIRST_SECONDS", SECONDS)
 
     def audited(service: str, *options: str, lock: str = LOCK, ignored: str = "") -> tuple[int, str, str]:
         monkeypatch.setenv(SERVICE_VARIABLE, service)
+        monkeypatch.setattr(vulnerability_service, "ANSWER_SECONDS", int(SECONDS))
         (tmp_path / "some.lock").write_text(lock)
         (tmp_path / "ignored.toml").write_text(ignored)
         files = [f"--lock={tmp_path / 'some.lock'}", f"--ignored={tmp_path / 'ignored.toml'}"]
@@ -98,10 +103,10 @@ def test_without_the_service_one_line_says_so_and_only_what_requires_it_fails(
         raise NotReached("ConnectionError")
 
     monkeypatch.setattr(audit, "ask", unreachable)
-    code, told, errors = run("http://nowhere.example/v1/query")
+    code, told, errors = run(NOWHERE)
     assert (code, told) == (0, "")
-    assert errors == "some.lock: not audited, http://nowhere.example/v1/query was not reached (ConnectionError)\n"
-    assert run("http://nowhere.example/v1/query", "--required")[0] == 1
+    assert errors == f"some.lock: not audited, {NOWHERE} was not reached (ConnectionError)\n"
+    assert run(NOWHERE, "--required")[0] == 1
 
 
 def test_nobody_waits_longer_than_the_time_for_the_first_package(
@@ -131,7 +136,7 @@ BAD = {
 
 @pytest.mark.parametrize(("lock", "ignored", "remedy"), BAD.values(), ids=BAD)
 def test_a_file_that_cannot_be_used_is_bad_input(run: Run, lock: str, ignored: str, remedy: str) -> None:
-    code, _, errors = run("http://127.0.0.1:9/", lock=lock, ignored=ignored)
+    code, _, errors = run(NOWHERE, lock=lock, ignored=ignored)
     assert code == 2
     assert re.search(remedy, errors)
     assert len(errors.splitlines()) == 1
@@ -139,6 +144,6 @@ def test_a_file_that_cannot_be_used_is_bad_input(run: Run, lock: str, ignored: s
 
 def test_an_audit_that_left_out_a_package_is_none(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit, "ask", lambda *_: [Audited("harmless", "1.0")])
-    code, _, errors = run("http://nowhere.example/v1/query")
+    code, _, errors = run(NOWHERE)
     assert code == 2
     assert "1 of 2 lines" in errors

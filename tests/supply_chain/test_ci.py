@@ -42,7 +42,11 @@ def test_lint_audits_too_and_passes_where_there_is_no_network() -> None:
 
 def test_all_that_development_asks_for_is_locked() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    locked = {line.partition("==")[0] for line in (ROOT / "requirements.lock").read_text().lower().splitlines()}
+    locked = {
+        line.partition("==")[0] for line in (ROOT / "requirements.lock").read_text().lower().splitlines()
+    }
     locked = {re.sub(r"[-_.]+", "-", name) for name in locked}
-    asked = {re.match(r"[\w-]+", each)[0].lower() for each in extras["dev"] if not each.startswith("launchbound")}
+    asked = {
+        re.match(r"[\w-]+", each)[0].lower() for each in extras["dev"] if not each.startswith("launchbound")
+    }
     assert asked <= locked
