@@ -65,10 +65,11 @@ def today() -> date:
 
 def report(lock: Path, verdict: Verdict) -> int:
     """Print what was found; returns the exit code."""
-    for note in verdict.notes:
-        print(f"{lock.name}: {note}")
+    for line in [*verdict.ignored, *verdict.notes]:
+        print(f"{lock.name}: {line}")
     if not verdict.failures:
-        print(f"{lock.name}: {verdict.packages} packages, none with a known vulnerability")
+        other = "other " if verdict.ignored else ""
+        print(f"{lock.name}: {verdict.packages} packages, no {other}known vulnerability")
         return 0
     print(f"{lock.name}: known vulnerabilities: {len(verdict.failures)}", file=sys.stderr)
     for failure in verdict.failures:

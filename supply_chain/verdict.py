@@ -13,16 +13,17 @@ from supply_chain.vulnerability_service import Audited, Vulnerability
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How many packages were asked for, a line for each that fails, and notes on what is ignored."""
+    """How many packages were asked for, a line for each that fails or is ignored, and notes."""
 
     packages: int
     failures: list[str]
+    ignored: list[str]
     notes: list[str]
 
 
 def judged(found: Sequence[Audited], ignored: Sequence[Ignored], today: date) -> Verdict:
     """Each vulnerability fails unless one of `ignored` names it and its package, and lasts until `today`."""
-    failures, notes = list[str](), list[str]()
+    failures, stays = list[str](), list[str]()
     used = set[Ignored]()
     for package in found:
         for vulnerability in package.vulns:
@@ -31,17 +32,17 @@ def judged(found: Sequence[Audited], ignored: Sequence[Ignored], today: date) ->
             used |= set(covering)
             lasting = [each for each in covering if today <= each.until]
             if lasting:
-                notes.append(f"{line}; stays until {lasting[0].until}: {lasting[0].reason}")
+                stays.append(f"{line}; stays until {lasting[0].until}: {lasting[0].reason}")
             elif covering:
                 failures.append(f"{line}; ignored until {covering[0].until}, which is past")
             else:
                 failures.append(line)
-    notes += [
+    notes = [
         f"{each.id} of {each.package} is ignored but not known of it: remove the entry"
         for each in ignored
         if each not in used
     ]
-    return Verdict(len(found), failures, notes)
+    return Verdict(len(found), failures, stays, notes)
 
 
 def _covers(entry: Ignored, package: Audited, vulnerability: Vulnerability) -> bool:

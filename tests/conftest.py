@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,16 +56,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FileSch
 
 @pytest.fixture(scope="session")
 def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment that gives a service the session's cache of compiled code, empty at first.
-
-    All workers share it: what the compiler finds out about the machine, it finds out once.
-    """
-    folder = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent
-    cache = folder / "cache"
-    cache.mkdir(mode=0o700, exist_ok=True)
-    return {"LAUNCHBOUND_CACHE_FOLDER": str(cache)}
+    """The environment that gives a service the session's cache of compiled code, empty at first."""
+    return {"LAUNCHBOUND_CACHE_FOLDER": str(tmp_path_factory.mktemp("cache"))}
 
 
 def compiled_graphs() -> int:

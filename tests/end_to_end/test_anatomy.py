@@ -24,9 +24,6 @@ SETTLED_BYTES = 8 * 2**20
 """How far an engine's resident memory may wander by itself: allocator and page granularity."""
 
 OPERATORS = "/v1/studies/operators"
-Answers = dict[tuple[str, str | None, str | None], httpx.Response]
-"""The newest answer to each study, by path, mode and phase."""
-
 STUDIES: list[tuple[str, dict[str, str]]] = [
     *((OPERATORS, {"mode": mode, "phase": phase}) for mode in MODES for phase in ("decode", "prefill")),
     *((f"/v1/probes/{name}", {}) for name in PROBES),
@@ -41,42 +38,22 @@ def until(condition: Callable[[], bool], what: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory, shared_cache: dict[str, str]) -> Iterator[httpx.Client]:
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     """A service of one layer, so that the studies compile little."""
     model = tmp_path_factory.mktemp("model")
     config = Config(layers=1, width=64, heads=2, kv_heads=1, head_width=32, hidden=64, vocabulary=4096)
     checkpoint.save(Transformer(config, 1, seed=3), model)
     Tokenizer.load(checkpoint.TINY_FOLDER, 4096).save(model)
+    cache = {"LAUNCHBOUND_CACHE_FOLDER": str(tmp_path_factory.mktemp("cache"))}
     options = [f"--model={model}", f"--modes={','.join(MODES)}", "--batch-sizes=1"]
     log = tmp_path_factory.mktemp("service") / "log"
     with (
-        launched(options, log, shared_cache) as url,
+        launched(options, log, cache) as url,
         httpx.Client(base_url=url, timeout=PATIENCE_SECONDS, trust_env=False) as http,
     ):
         until(lambda: http.get("/health/ready").status_code == 200, "all modes to be ready")
         until(lambda: http.get("/v1/modes").json()["engine"]["warm"], "their floors")
         yield http
-
-
-@pytest.fixture(scope="module")
-def answers() -> Answers:
-    """What was studied so far: a study takes seconds, and what it answers is looked at more than once."""
-    return {}
-
-
-def study(client: httpx.Client, answers: Answers, path: str, body: dict[str, str]) -> httpx.Response:
-    """Run a study, now."""
-    answer = client.post(path, json=body)
-    assert answer.status_code == 200, answer.text
-    answers[path, body.get("mode"), body.get("phase")] = answer
-    return answer
-
-
-def studied(client: httpx.Client, answers: Answers, path: str, body: dict[str, str]) -> dict[str, Any]:
-    """The newest answer to a study, run now where there is none."""
-    known = answers.get((path, body.get("mode"), body.get("phase")))
-    found: dict[str, Any] = (known or study(client, answers, path, body)).json()
-    return found
 
 
 def generate(client: httpx.Client, mode: str) -> dict[str, Any]:
@@ -116,26 +93,23 @@ def engine_now(client: httpx.Client) -> tuple[dict[str, Any], int]:
 
 
 @pytest.mark.parametrize(("path", "body"), STUDIES, ids=str)
-def test_the_engine_is_as_before_after(
-    client: httpx.Client, answers: Answers, path: str, body: dict[str, str]
-) -> None:
+def test_the_engine_is_as_before_after(client: httpx.Client, path: str, body: dict[str, str]) -> None:
     before, bytes_before = engine_now(client)
-    study(client, answers, path, body)
+    answer = client.post(path, json=body)
+    assert answer.status_code == 200, answer.text
     after, bytes_after = engine_now(client)
     assert after == before
     assert abs(bytes_after - bytes_before) < SETTLED_BYTES
 
 
-def test_a_request_during_a_study_waits_and_the_wait_is_its_queue(
-    client: httpx.Client, answers: Answers
-) -> None:
+def test_a_request_during_a_study_waits_and_the_wait_is_its_queue(client: httpx.Client) -> None:
     with ThreadPoolExecutor(1) as threads:
-        running = threads.submit(study, client, answers, OPERATORS, {"mode": "eager", "phase": "decode"})
+        study = threads.submit(client.post, OPERATORS, json={"mode": "eager"})
         until(lambda: client.get("/health/live").json()["engine_paused"], "the engine's pause")
         began = time.monotonic()
         timings = generate(client, "eager")["timings"]
         waited = time.monotonic() - began
-        running.result()
+        assert study.result().status_code == 200
     assert timings["queue_seconds"] > 0.5 * waited
     assert timings["queue_seconds"] == pytest.approx(timings["total_seconds"], rel=0.5)
     parts = [timings[f"{part}_seconds"] for part in ("queue", "dispatch", "kernel", "other")]
@@ -143,8 +117,8 @@ def test_a_request_during_a_study_waits_and_the_wait_is_its_queue(
     assert generate(client, "eager")["timings"]["queue_seconds"] < timings["queue_seconds"]
 
 
-def test_an_anatomy_has_the_fields_of_the_contract(client: httpx.Client, answers: Answers) -> None:
-    found = {mode: studied(client, answers, OPERATORS, {"mode": mode, "phase": "decode"}) for mode in MODES}
+def test_an_anatomy_has_the_fields_of_the_contract(client: httpx.Client) -> None:
+    found = {mode: client.post(OPERATORS, json={"mode": mode}).json() for mode in MODES}
     assert {mode: client.get(f"/v1/modes/{mode}/anatomy").json() for mode in MODES} == found
     for finding in found.values():
         assert {"operators", "kernels", "launches", "syncs", "copies"} <= set(finding)
@@ -157,8 +131,8 @@ def test_an_anatomy_has_the_fields_of_the_contract(client: httpx.Client, answers
     assert {"graph_breaks", "guards", "recompiles"} <= set(compiled)
 
 
-def test_a_probe_has_the_fields_of_the_contract(client: httpx.Client, answers: Answers) -> None:
-    found = studied(client, answers, "/v1/probes/sync-point", {})
+def test_a_probe_has_the_fields_of_the_contract(client: httpx.Client) -> None:
+    found = client.post("/v1/probes/sync-point").json()
     assert found["name"] == "sync-point"
     for side in ("without", "with"):
         assert found[side]["low"] <= found[side]["median_seconds"] <= found[side]["high"]

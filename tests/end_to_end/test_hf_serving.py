@@ -19,7 +19,6 @@ from service.engine.loop import Engine
 from service.protocol.messages import EngineSettings, Job, ToFront
 from service.protocol.modes import MODES, default_modes
 from service.protocol.status import EngineStatus
-from tests.support.few_samples import few_samples
 from tests.support.hf_folders import write_model
 
 KINDS = ("llama", "gpt2", "qwen3")
@@ -64,8 +63,7 @@ def serve(folder: Path, kind: str, jobs: list[Job], modes: list[str], cache: Pat
         threads=1,
     )
     try:
-        with few_samples():
-            Engine(settings, inbox).run()
+        Engine(settings, inbox).run()
     finally:
         torch.compiler.set_stance("default")
         torch.set_num_threads(threads)

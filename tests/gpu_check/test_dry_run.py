@@ -18,7 +18,6 @@ from service.protocol.messages import EngineSettings
 from service.step import profiling
 from service.step.trace import Event, step_marks
 from tests.step.made_traces import call, kernel
-from tests.support.few_samples import few_samples
 
 pytestmark = pytest.mark.slow
 KERNELS = 3
@@ -77,8 +76,7 @@ def cpu_for_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     }
     for name, fake in fakes.items():
         monkeypatch.setattr(torch.cuda, name, fake)
-    with few_samples():
-        yield
+    yield
     torch.compiler.set_stance("default")
     torch.set_num_threads(threads)
 

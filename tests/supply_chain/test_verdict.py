@@ -26,8 +26,8 @@ def ignored(number: str = "PYSEC-1", package: str = "bad-thing", until: date = T
 @pytest.mark.parametrize("package", ["bad-thing", "Bad.Thing", "bad_thing"])
 def test_an_entry_covers_by_any_id_and_any_spelling_until_its_last_day(number: str, package: str) -> None:
     verdict = judged(FOUND, [ignored(number, package)], TODAY)
-    assert (verdict.packages, verdict.failures) == (2, [])
-    assert len(verdict.notes) == 1
+    assert (verdict.packages, verdict.failures, verdict.notes) == (2, [], [])
+    assert len(verdict.ignored) == 1
 
 
 @pytest.mark.parametrize(
