@@ -29,6 +29,18 @@ COPY dashboards dashboards
 RUN pip install --no-deps --no-build-isolation .
 
 
+# The bill of materials of what was just installed, by tools that the image itself does not carry.
+FROM ${PYTHON_IMAGE} AS sbom
+WORKDIR /source
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+COPY requirements.lock ./
+RUN pip install --constraint requirements.lock cyclonedx-bom msgspec
+COPY --from=build /opt/venv /opt/venv
+COPY --from=build /source ./
+COPY supply_chain supply_chain
+RUN python -m supply_chain.sbom --python /opt/venv/bin/python --out /launchbound.cdx.json
+
+
 FROM ${PYTHON_IMAGE}
 ARG COMMIT=unknown
 LABEL org.opencontainers.image.title="launchbound" \
@@ -47,6 +59,7 @@ RUN useradd --system --uid 10001 --home-dir /cache --shell /usr/sbin/nologin lau
     && install --directory --mode 0700 --owner launchbound /cache \
     && install --directory --mode 0755 --owner launchbound /results
 COPY --from=build /opt/venv /opt/venv
+COPY --from=sbom /launchbound.cdx.json /usr/share/launchbound/launchbound.cdx.json
 
 # Everything that is written at run time lies under /cache (a volume), /tmp or, of a sweep, /results (compose's
 # volume, which takes its owner from here), so that the root may be read-only.

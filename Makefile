@@ -9,7 +9,7 @@ IN_PARALLEL := --numprocesses=3 --no-loadscope-reorder
 QUICK := not (compiles or slow or end_to_end or stack or browser or gpu)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench bench-peers test test-quick serve lint chaos dashboards gpu-check up down
+.PHONY: help setup bench bench-peers test test-quick serve lint audit sbom chaos dashboards gpu-check up down
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -41,7 +41,7 @@ test-quick: $(READY) ## the tests that need no compilation, no browser and no Pr
 serve: $(READY) ## serve on 127.0.0.1:8000
 	@.venv/bin/launchbound serve
 
-lint: $(READY) ## ruff, mypy --strict, and the linters of the compose stack
+lint: $(READY) ## ruff, mypy --strict, the linters of the compose stack, known vulnerabilities of what is locked
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
 	@.venv/bin/mypy
@@ -50,6 +50,13 @@ lint: $(READY) ## ruff, mypy --strict, and the linters of the compose stack
 	@.venv/bin/hadolint Dockerfile
 	@.venv/bin/python -m dashboards.build --check
 	@.venv/bin/python -m service.front.metrics.page --check
+	@.venv/bin/python -m supply_chain.audit
+
+audit: $(READY) ## known vulnerabilities of the locked packages, as in lint; fails where the service is not reached
+	@.venv/bin/python -m supply_chain.audit --required
+
+sbom: $(READY) ## the bill of materials of .venv: build/launchbound.cdx.json (CycloneDX)
+	@.venv/bin/python -m supply_chain.sbom
 
 # On loopback, with services of its own, which it ends by pid; about ten minutes on two cores.
 chaos: $(READY) ## kill and stop a service's processes at every stage, and print what came of it

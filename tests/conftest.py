@@ -15,6 +15,8 @@ from tests.support.serving import Front, running
 TESTS = Path(__file__).parent
 GRAPHS_BEFORE = pytest.StashKey[int]()
 BY_FOLDER = {"end_to_end": "end_to_end", "stack": "stack", "gpu": "gpu"}
+LONGEST_FIRST: tuple[set[str], ...] = ({*BY_FOLDER.values()}, {"compiles"}, {"slow"})
+"""Marks of the files that take longest, then of those that take long; a file is as its longest test."""
 
 
 SHARE_COMPILED_CODE = ("tests/end_to_end/test_service.py", "tests/stack/")
@@ -25,15 +27,21 @@ SHARE_ONE_SERVICE = "tests/front/lab/"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of the folders that need a whole service, a Prometheus or a GPU, and begin with them.
+    """Mark the tests of the folders that need a whole service, a Prometheus or a GPU, and sort the files.
 
-    They are the longest files: begun last, one of them would keep one worker busy at the end.
+    The longest begin: begun last, one of them would keep one worker busy at the end.
     """
+    places: dict[Path, int] = {}
     for item in items:
         folder = item.path.relative_to(TESTS).parts[0]
         if folder in BY_FOLDER:
             item.add_marker(BY_FOLDER[folder])
-    items.sort(key=lambda item: item.path.relative_to(TESTS).parts[0] not in BY_FOLDER)
+        marks = {mark.name for mark in item.iter_markers()}
+        place = next(
+            (n for n, of_length in enumerate(LONGEST_FIRST) if marks & of_length), len(LONGEST_FIRST)
+        )
+        places[item.path] = min(place, places.get(item.path, place))
+    items.sort(key=lambda item: places[item.path])
 
 
 class FileScheduling(LoadScopeScheduling):

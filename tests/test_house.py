@@ -105,15 +105,23 @@ ALLOWED: dict[str, set[str]] = {
     "loadtests.batch_steps": {"loadtests.run"},
     "loadtests.locustfile": {"loadtests.plan", "loadtests.run", "service.protocol.modes"},
     "dashboards": set(),
+    "supply_chain": set(),
 }
 """What the modules of a folder may import of ours, besides the folder itself."""
 
-TOPS = ("service", "models", "loadtests", "dashboards")
+TOPS = ("service", "models", "loadtests", "dashboards", "supply_chain")
 
 FOREIGN = "loadtests.peers.rivals"
 """Run by the rivals' own interpreters, as processes; what they import is not of this process."""
 
-TORCHLESS = ("service.protocol", "service.statistics", "service.front", "loadtests", "dashboards")
+TORCHLESS = (
+    "service.protocol",
+    "service.statistics",
+    "service.front",
+    "loadtests",
+    "dashboards",
+    "supply_chain",
+)
 
 
 def modules() -> dict[str, set[str]]:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.engine.sockets import SocketPair
+from tests.support.few_samples import few_samples
 
 
 @pytest.fixture
@@ -20,8 +21,9 @@ def sockets(tmp_path: Path) -> Iterator[SocketPair]:
 
 @pytest.fixture
 def restored_globals() -> Iterator[None]:
-    """An engine freezes globals of its process, which here is that of all tests."""
+    """An engine freezes globals of its process, which here is that of all tests. It takes few samples."""
     threads = torch.get_num_threads()
-    yield
+    with few_samples():
+        yield
     torch.compiler.set_stance("default")
     torch.set_num_threads(threads)

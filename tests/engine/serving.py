@@ -16,7 +16,13 @@ MODE_NAMES = ["eager", "inference_mode"]
 
 def settings(folder: Path, **changes: object) -> EngineSettings:
     base = EngineSettings(
-        address="", modes=MODE_NAMES, batch_sizes=[1, 2], cache_folder=str(folder), cpus=None, threads=1
+        address="",
+        modes=MODE_NAMES,
+        batch_sizes=[1, 2],
+        cache_folder=str(folder),
+        cpus=None,
+        threads=1,
+        linears="aten",
     )
     return msgspec.structs.replace(base, **changes)
 

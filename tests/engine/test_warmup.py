@@ -12,8 +12,8 @@ from service.engine.local_inbox import LocalInbox, local_job
 from service.engine.loop import Engine
 from service.protocol.messages import ToFront
 from service.protocol.status import EngineStatus, ModeStatus
-from service.step import parity
-from service.step.calibration import FIRST_SAMPLES, Calibration
+from service.step import calibration, parity
+from service.step.calibration import Calibration
 from tests.engine.serving import MODE_NAMES, PROMPT, serve, settings
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("restored_globals")]
@@ -101,7 +101,7 @@ def test_floors_are_sampled_again_once_the_engine_is_on_its_own_cores(
     monkeypatch.setattr(loop, "pin", lambda *_, **__: happened.append("pinned"))
     inbox = serve(tmp_path, [])
     assert happened == ["pinned", "resampled"]
-    assert all(floor.samples >= FIRST_SAMPLES for floor in inbox.modes["eager"].floors)
+    assert all(floor.samples >= calibration.FIRST_SAMPLES for floor in inbox.modes["eager"].floors)
 
 
 def test_a_hand_captured_mode_serves_on_a_cpu_and_says_what_it_runs_as(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -74,14 +75,21 @@ class Services:
             self.running -= 1
 
 
-@pytest.fixture
-def services(monkeypatch: pytest.MonkeyPatch) -> Services:
-    """Stand-ins for the services that a sweep starts."""
+@contextmanager
+def stand_ins() -> Iterator[Services]:
+    """In place of the services that a sweep starts."""
     found = Services()
-    monkeypatch.setattr(launch, "launched", found.launched)
-    monkeypatch.setattr(readiness, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(scrapes, "COUNTED_WITHIN_SECONDS", 0.2)
-    return found
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launch, "launched", found.launched)
+        patch.setattr(readiness, "POLL_SECONDS", 0.01)
+        patch.setattr(scrapes, "COUNTED_WITHIN_SECONDS", 0.2)
+        yield found
+
+
+@pytest.fixture
+def services() -> Iterator[Services]:
+    with stand_ins() as found:
+        yield found
 
 
 def invoke(*options: str) -> Result:
@@ -91,6 +99,22 @@ def invoke(*options: str) -> Result:
 def begin(folder: Path, plan: str = PLAN) -> Result:
     (folder / "own.toml").write_text(plan)
     return invoke("--plan", str(folder / "own.toml"), "--out", str(folder / "out"))
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A series that went well, to be looked at: its services, folder and what the command printed."""
+
+    services: Services
+    folder: Path
+    result: Result
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    folder = tmp_path_factory.mktemp("whole")
+    with stand_ins() as found:
+        return Whole(found, folder, begin(folder))
 
 
 def states(folder: Path) -> list[tuple[str, str]]:
@@ -117,13 +141,10 @@ def interrupting(dtype: str, number: int) -> Callable[..., Iterator[GeneratorEve
     return generator
 
 
-def test_each_precision_is_an_ordinary_sweep_and_one_page_shows_all(
-    services: Services, tmp_path: Path
-) -> None:
-    result = begin(tmp_path)
-    folder = tmp_path / "out"
-    assert services.started == DTYPES
-    assert states(tmp_path) == [(dtype, "complete") for dtype in DTYPES]
+def test_each_precision_is_an_ordinary_sweep_and_one_page_shows_all(whole: Whole) -> None:
+    result, folder = whole.result, whole.folder / "out"
+    assert whole.services.started == DTYPES
+    assert states(whole.folder) == [(dtype, "complete") for dtype in DTYPES]
     for dtype in DTYPES:
         run = read_run(folder / dtype)
         assert run.engine["dtype"] == dtype
@@ -140,14 +161,13 @@ def test_each_precision_is_an_ordinary_sweep_and_one_page_shows_all(
     assert "What precision buys" in (folder / "runs.html").read_text()
 
 
-def test_all_precisions_get_the_same_prompts_in_the_same_order(services: Services, tmp_path: Path) -> None:
-    begin(tmp_path)
+def test_all_precisions_get_the_same_prompts_in_the_same_order(whole: Whole) -> None:
     sent, orders = [], []
     for dtype in DTYPES:
-        script = services.scripts[dtype]
+        script = whole.services.scripts[dtype]
         ids = [headers["x-request-id"] for headers in script.headers]
         bodies = dict(zip(ids, script.bodies, strict=True))
-        rows = [row for row in read_rows(tmp_path / "out" / dtype) if row.stage == "measure"]
+        rows = [row for row in read_rows(whole.folder / "out" / dtype) if row.stage == "measure"]
         orders.append([(row.round, row.cell, row.index) for row in rows])
         sent.append([bodies[row.request_id] for row in rows])
     assert orders[0] == orders[1] == orders[2]
@@ -308,26 +328,23 @@ def test_a_dry_run_shows_all_runs_with_the_sum_and_gives_the_plan_back(tmp_path:
     assert invoke(*plan, "--toml").stdout == text
 
 
-def test_the_report_of_a_series_is_its_page(services: Services, tmp_path: Path) -> None:
-    begin(tmp_path)
-    page = tmp_path / "out" / "runs.html"
+def test_the_report_of_a_series_is_its_page(whole: Whole) -> None:
+    page = whole.folder / "out" / "runs.html"
     before = page.read_text()
     page.unlink()
-    done = CliRunner().invoke(launchbound.app, ["report", str(tmp_path / "out")])
+    done = CliRunner().invoke(launchbound.app, ["report", str(whole.folder / "out")])
     assert page.read_text() == before
     assert len(last(done)["runs"]) == 3
 
 
-def test_a_full_disk_names_the_whole_series(services: Services, tmp_path: Path) -> None:
-    services.raised["bfloat16"] = KeyboardInterrupt()
-    begin(tmp_path)
-    told = str(DiskFull(tmp_path / "out"))
-    assert f"go on with `launchbound sweep --resume {tmp_path / 'out'}`" in told
+def test_a_full_disk_names_the_whole_series(whole: Whole) -> None:
+    told = str(DiskFull(whole.folder / "out"))
+    assert f"go on with `launchbound sweep --resume {whole.folder / 'out'}`" in told
 
 
-def test_a_run_whose_folder_is_complete_is_complete(services: Services, tmp_path: Path) -> None:
+def test_a_run_whose_folder_is_complete_is_complete(whole: Whole, tmp_path: Path) -> None:
     """A kill may strike between the end of a run and the note of it."""
-    begin(tmp_path)
+    shutil.copytree(whole.folder / "out", tmp_path / "out")
     path = tmp_path / "out" / "series.json"
     path.write_text(path.read_text().replace('"complete"', '"begun"'))
     found: Series = read_series(tmp_path / "out")

@@ -39,10 +39,11 @@ def prometheus_binary() -> str:
     return binary("prometheus")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def stack(
     tmp_path_factory: pytest.TempPathFactory, prometheus_binary: str, shared_cache: dict[str, str]
 ) -> Iterator[Stack]:
+    """Ends with the last test of this folder: scrapes each second would go on beside all others."""
     folder: Path = tmp_path_factory.mktemp("stack")
     exporter, page = Exporter({"run": "a-sweep"}), gpu_page.GpuPage()
     with (

@@ -27,11 +27,15 @@ BODY: dict[str, object] = {"prompts": ["def mean(values):"], "max_new_tokens": 4
 
 
 def until(condition: Callable[[], Value], what: str, seconds: float = PATIENCE_SECONDS) -> Value:
-    """Poll `condition` until it holds and return its value; fail, naming `what`, after `seconds`."""
-    end = time.monotonic() + seconds
+    """Poll `condition` until it holds and return its value; fail, naming `what`, after `seconds`.
+
+    More seldom the longer it takes: asking competes for the core with what is awaited.
+    """
+    began = time.monotonic()
     while not (value := condition()):
-        assert time.monotonic() < end, f"waited too long for {what}"
-        time.sleep(0.005)
+        waited = time.monotonic() - began
+        assert waited < seconds, f"waited too long for {what}"
+        time.sleep(min(0.1, max(0.005, 0.1 * waited)))
     return value
 
 
