@@ -25,6 +25,9 @@ from tests.support.serving import until
 NEARLY = 8192
 """Bytes that are left for a part of a trace."""
 
+LITTLE = 131_072
+"""Bytes that are left for compiled code: it fits in part."""
+
 FEW_ROWS = 20_000
 """Bytes of rows after which a sweep's disk is filled."""
 
@@ -96,9 +99,9 @@ def traces_limited(folder: Path) -> Happened:
 
 
 def cache_full(folder: Path) -> Happened:
-    """The disk of the compile cache has a megabyte: what compiles nothing serves; with room all do."""
+    """The disk of the compile cache has next to no room: what compiles nothing serves; with room all do."""
     with small_disk(folder / "cache", 256 * MEGABYTE) as disk:
-        disk.fill(leave_bytes=MEGABYTE)
+        disk.fill(leave_bytes=LITTLE)
         with victim(folder, Setup(modes="eager,compiled", wrap=disk.within)) as service:
             began = monotonic()
             compiled = until(lambda: _ended(service), "the end of the compilation", COMPILE_SECONDS)
