@@ -1,4 +1,4 @@
-"""Whether a compilation that failed may be the fault of the compile cache, which is then emptied, once."""
+"""Whether a mode that failed may be the fault of the compile cache, which is then emptied, once."""
 
 from __future__ import annotations
 
@@ -43,18 +43,26 @@ class CacheDoubt:
     def watched(self, mode: str, capture: Generator[None, None, Result]) -> Generator[None, None, Result]:
         """Do `capture`, which compiles what `mode` serves with. Raises what it raises, or CacheBroken."""
         try:
-            result = yield from capture
+            return (yield from capture)
         except Unsupported:
             raise  # of the model's code, which no cache changes
         except Exception as error:
             if not is_device_lost(error) and not is_out_of_memory(error):
                 self.failed(mode)
             raise
-        self.succeeded(mode)
-        return result
+
+    def judged(self, mode: str, passed: bool) -> None:
+        """What `mode` serves with was compiled, and `passed` the check of its numbers, or did not.
+
+        A damaged library may load and compute something else. Raises what `failed` raises.
+        """
+        if passed:
+            self.succeeded(mode)
+        else:
+            self.failed(mode)
 
     def failed(self, mode: str) -> None:
-        """`mode` could not be compiled. Removes the code, and raises CacheBroken, where that may be why."""
+        """`mode` failed. Removes the code, and raises CacheBroken, where that may be why."""
         if mode in self._failed:
             return
         if self._had_code:
@@ -68,7 +76,7 @@ class CacheDoubt:
         keep_record(self._file, self._failed)
 
     def succeeded(self, mode: str) -> None:
-        """`mode` was compiled."""
+        """`mode` was compiled, and computes what it must."""
         if mode in self._failed:
             self._failed.remove(mode)
             keep_record(self._file, self._failed)

@@ -185,9 +185,8 @@ class Warmup:
         before = read_compile_counts()
         resident = resident_bytes()
         capture = self._capture.serving(configured)
-        if self._doubt is not None and self._compiles(configured):
-            capture = self._doubt.watched(configured.mode.name, capture)
-        seconds = yield from capture
+        doubt = self._doubt if self._compiles(configured) else None
+        seconds = yield from (doubt.watched(configured.mode.name, capture) if doubt else capture)
         skips = before.increase().graph_skips
         missed = before.increase().cache_misses > 0
         began = perf_counter()
@@ -200,6 +199,8 @@ class Warmup:
             resident_bytes=max(0, resident_bytes() - resident),
         )
         self._capture.count_graphs(configured, before, compiled_before=0)
+        if doubt is not None:
+            doubt.judged(configured.mode.name, verdict.passed)
         if not verdict.passed:
             self._fail(configured, "out of parity with eager: see `parity`")
         elif wrong := wrong_attention(self.attention):

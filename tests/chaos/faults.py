@@ -3,41 +3,124 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
-from tests.chaos.engine_faults import (
+from tests.chaos.anatomy_faults import (
     anatomy_hit,
-    disk_full,
-    engine_killed,
-    engine_killed_with_a_request,
-    engine_stopped,
+    anatomy_hit_at_rest,
+    engine_hit_in_study,
+    front_killed_in_study,
+    front_stopped_in_study,
+    importing,
+    studying,
+    terminated_in_study,
 )
+from tests.chaos.body_faults import bodies_attack
+from tests.chaos.cache_faults import (
+    cache_damaged,
+    cut,
+    engine_killed_compiled,
+    everything,
+    halved,
+    libraries,
+    noise,
+    pickles,
+    scattered,
+    terminated_compiling,
+)
+from tests.chaos.client_faults import crowded
+from tests.chaos.clock_faults import clock_stepped
+from tests.chaos.disk_faults import cache_full, results_full, traces_full, traces_limited
+from tests.chaos.engine_faults import engine_killed, engine_killed_with_requests, engine_stopped
 from tests.chaos.fault import ENDED_SECONDS, NOTICED_SECONDS, REPLACED_SECONDS, Fault
+from tests.chaos.overload_faults import overloaded
 from tests.chaos.service_faults import (
     cache_refused,
     front_killed,
+    front_killed_importing,
     front_stopped,
     terminated,
     writable_by_all,
 )
+from tests.chaos.soak_faults import soaked
 from tests.chaos.victim import STAGES
 
+SERVING = STAGES[-1]
 REPLACED = f"ready again within {REPLACED_SECONDS:.0f} s"
 NOTICED = f"noticed within {NOTICED_SECONDS:.0f} s, ready {REPLACED_SECONDS:.0f} s later"
 ENDED = f"ended within {ENDED_SECONDS:.0f} s, nothing left"
+STUDY_LOST = "503 within 15 s, engine serves"
+ALL_READY = "all modes ready, their tokens as before"
+SIGNALS = (("killed", signal.SIGKILL), ("stopped", signal.SIGSTOP))
 
-FAULTS = [
-    *(Fault(f"engine killed, {stage}", REPLACED, engine_killed(stage)) for stage in STAGES),
-    *(Fault(f"engine stopped, {stage}", NOTICED, engine_stopped(stage)) for stage in STAGES),
-    Fault("anatomy killed, study", "503 within 15 s, engine serves", anatomy_hit(signal.SIGKILL)),
-    Fault("anatomy stopped, study", "503 within 15 s, engine serves", anatomy_hit(signal.SIGSTOP)),
-    Fault("engine killed, request running", "503 within 2 s", engine_killed_with_a_request),
-    *(Fault(f"front killed, {stage}", "nothing left", front_killed(stage)) for stage in STAGES[2:]),
-    Fault("front stopped for 18 s", "the same engine serves on", front_stopped),
-    *(Fault(f"SIGTERM, {stage}", ENDED, terminated(stage, 1, stopped=False)) for stage in STAGES),
-    Fault("SIGTERM, engine stopped", ENDED, terminated(STAGES[3], 1, stopped=True)),
-    Fault("SIGTERM twice, engine stopped", "ended within 2 s", terminated(STAGES[3], 2, stopped=True)),
-    Fault("disk full under traces", "requests answered", disk_full),
-    Fault("cache writable by all", "exit code 2, remedy", cache_refused(writable_by_all, "chmod go-w")),
-    Fault("cache is a file", "exit code 2, remedy", cache_refused(Path.touch, "LAUNCHBOUND_CACHE_FOLDER")),
-]
+
+def all_faults(soak_seconds: float) -> list[Fault]:
+    """Every fault; the last is a soak of so many seconds."""
+    return [*_of_engine(), *_of_anatomy(), *_of_front(), *_of_folders(), *_of_clients(soak_seconds)]
+
+
+def _of_engine() -> Iterator[Fault]:
+    for stage in STAGES:
+        yield Fault(f"engine killed, {stage}", REPLACED, engine_killed(stage))
+        yield Fault(f"engine stopped, {stage}", NOTICED, engine_stopped(stage))
+    yield Fault(
+        "engine killed, compiled modes serving", f"{REPLACED}, tokens as before", engine_killed_compiled
+    )
+    yield Fault("engine killed, requests running", "503 within 2 s", engine_killed_with_requests)
+    for word, number in SIGNALS:
+        must = f"gone within {NOTICED_SECONDS:.0f} s, study answered, ready {REPLACED_SECONDS:.0f} s later"
+        yield Fault(f"engine {word}, study", must, engine_hit_in_study(number))
+
+
+def _of_anatomy() -> Iterator[Fault]:
+    for word, number in SIGNALS:
+        yield Fault(f"anatomy {word}, starting", STUDY_LOST, anatomy_hit(number, importing))
+        yield Fault(f"anatomy {word}, study", STUDY_LOST, anatomy_hit(number, studying))
+        must = f"gone within {NOTICED_SECONDS:.0f} s, the next study has another"
+        yield Fault(f"anatomy {word}, at rest", must, anatomy_hit_at_rest(number))
+
+
+def _of_front() -> Iterator[Fault]:
+    yield Fault("front killed, its own start", "nothing left", front_killed_importing)
+    for stage in STAGES:
+        yield Fault(f"front killed, {stage}", "nothing left", front_killed(stage))
+    yield Fault("front killed, study", "nothing left", front_killed_in_study)
+    for stage in STAGES:
+        yield Fault(f"front stopped for 18 s, {stage}", "the same engine serves on", front_stopped(stage))
+    yield Fault("front stopped for 18 s, study", "the same engine; studies go on", front_stopped_in_study)
+    for stage in STAGES:
+        yield Fault(f"SIGTERM, {stage}", ENDED, terminated(stage))
+    yield Fault("SIGTERM, compiling", ENDED, terminated_compiling)
+    yield Fault("SIGTERM, requests running", f"{ENDED}, requests answered", terminated(SERVING, requests=8))
+    yield Fault("SIGTERM, study", ENDED, terminated_in_study)
+    yield Fault("SIGTERM, engine stopped", ENDED, terminated(SERVING, stopped=True))
+    yield Fault("SIGTERM twice, engine stopped", "ended within 2 s", terminated(SERVING, 2, stopped=True))
+
+
+def _of_folders() -> Iterator[Fault]:
+    yield Fault("disk full under traces and log", "requests answered, traces again with room", traces_full)
+    yield Fault("file-size limit under traces", "requests answered", traces_limited)
+    yield Fault("disk full under the compile cache", "eager serves; with room all modes", cache_full)
+    yield Fault("disk full under results", "exit code 3, remedy; resumed whole", results_full)
+    yield Fault("cache writable by all", "exit code 2, remedy", cache_refused(writable_by_all, "chmod go-w"))
+    yield Fault(
+        "cache is a file", "exit code 2, remedy", cache_refused(Path.touch, "LAUNCHBOUND_CACHE_FOLDER")
+    )
+    yield Fault("cached libraries cut", ALL_READY, cache_damaged(libraries, cut))
+    yield Fault("cached libraries with bytes changed", ALL_READY, cache_damaged(libraries, scattered))
+    yield Fault("cached pickles halved", ALL_READY, cache_damaged(pickles, halved))
+    yield Fault("cached pickles with bytes changed", ALL_READY, cache_damaged(pickles, scattered))
+    yield Fault("all cached files overwritten", ALL_READY, cache_damaged(everything, noise))
+
+
+def _of_clients(soak_seconds: float) -> Iterator[Fault]:
+    yield Fault("wall clock stepped", "deadlines, timings and metrics hold, same engine", clock_stepped)
+    yield Fault("slow, half-open and vanishing clients", "honest requests answered, none left", crowded)
+    yield Fault("bad bodies for 20 s", "refused; p99 of the event loop's lag ≤ 5 ms", bodies_attack)
+    yield Fault(
+        "10× overload for 60 s",
+        "p99 of accepted ≤ (queue bound + 1) × service time, else 429; then as before",
+        overloaded,
+    )
+    yield Fault("soak of mixed load", "resident memory ≤ +1 %; the rest flat", soaked(soak_seconds))

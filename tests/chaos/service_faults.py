@@ -5,17 +5,30 @@ from __future__ import annotations
 import os
 import signal
 import stat
+import subprocess
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import monotonic
 
-from tests.chaos.fault import ENDED_SECONDS, NOTICED_SECONDS, Happened, seconds_until
-from tests.chaos.victim import PATIENCE_SECONDS, start, victim
+import httpx
+import psutil
+
+from tests.chaos.fault import (
+    ENDED_SECONDS,
+    NOTICED_SECONDS,
+    REPLACED_SECONDS,
+    Experiment,
+    Happened,
+    seconds_until,
+)
+from tests.chaos.victim import BODY, PATIENCE_SECONDS, Victim, end, start, victim
 from tests.support.processes import descendants, gone
+from tests.support.serving import until
 
 
-def front_killed(stage: str) -> Callable[[Path], Happened]:
+def front_killed(stage: str) -> Experiment:
     """SIGKILL to the front at `stage`: nothing is left."""
 
     def run(folder: Path) -> Happened:
@@ -30,27 +43,45 @@ def front_killed(stage: str) -> Callable[[Path], Happened]:
     return run
 
 
-def front_stopped(folder: Path) -> Happened:
-    """SIGSTOP to the front for longer than a hang takes to be noticed: the same engine serves on."""
-    with victim(folder) as service:
-        service.await_ready()
-        pid = service.engine()
-        service.process.send_signal(signal.SIGSTOP)
-        threading.Event().wait(NOTICED_SECONDS + 3)
-        service.process.send_signal(signal.SIGCONT)
-        began = monotonic()
-        answered = service.generate().status_code == 200
-        good = answered and service.engine() == pid
-        return Happened("the same engine answers" if good else "lost", monotonic() - began, good)
+def front_killed_importing(folder: Path) -> Happened:
+    """SIGKILL to the front before it has a port: nothing is left, and nothing was started."""
+    process = start(folder, subprocess.DEVNULL)
+    until(lambda: psutil.Process(process.pid).cmdline()[1:3] == ["-m", "launchbound"], "the front's start")
+    left = descendants(process.pid)
+    began = monotonic()
+    end(process, [])
+    good = all(map(gone, left)) and not left
+    return Happened(f"{len(left)} children", monotonic() - began, good)
 
 
-def terminated(stage: str, signals: int, stopped: bool) -> Callable[[Path], Happened]:
-    """SIGTERM to the front at `stage`, once or twice, with the engine `stopped` or not: all ends."""
+def front_stopped(stage: str) -> Experiment:
+    """SIGSTOP to the front, at the engine's `stage`, for longer than a hang takes to be noticed."""
 
     def run(folder: Path) -> Happened:
         with victim(folder) as service:
             pid = service.at(stage)
+            service.process.send_signal(signal.SIGSTOP)
+            threading.Event().wait(NOTICED_SECONDS + 3)
+            service.process.send_signal(signal.SIGCONT)
+            seconds = seconds_until(service.ready, "all modes ready")
+            answered = service.generate().status_code == 200
+            good = answered and service.engine() == pid and seconds <= REPLACED_SECONDS
+            return Happened("the same engine answers" if good else "lost", seconds, good)
+
+    return run
+
+
+def terminated(stage: str, signals: int = 1, stopped: bool = False, requests: int = 0) -> Experiment:
+    """SIGTERM to the front at `stage`, once or twice, with the engine `stopped` or not, with running
+    `requests` or not: all ends.
+    """
+
+    def run(folder: Path) -> Happened:
+        with victim(folder) as service, ThreadPoolExecutor(max(1, requests)) as pool:
+            pid = service.at(stage)
             left = descendants(service.process.pid)
+            asked = [pool.submit(_status, service) for _ in range(requests)]
+            until(lambda: service.in_progress() == requests, "running requests")
             if stopped:
                 os.kill(pid, signal.SIGSTOP)
             began = monotonic()
@@ -59,18 +90,27 @@ def terminated(stage: str, signals: int, stopped: bool) -> Callable[[Path], Happ
                 threading.Event().wait(0.5 if signals > 1 else 0)
             code = service.process.wait(PATIENCE_SECONDS)
             seconds = monotonic() - began
-            clean = code == 0 and all(map(gone, left))
+            answers = sorted({one.result() for one in asked})
+            clean = code == 0 and all(map(gone, left)) and set(answers) <= {200, 503}
             most = ENDED_SECONDS if signals == 1 else 2.0
-            return Happened(
-                f"exit code {code}, {'nothing' if clean else 'something'} left",
-                seconds,
-                clean and seconds <= most,
-            )
+            words = f"exit code {code}, {'nothing' if clean else 'something'} left"
+            told = f", {requests} requests answered with {answers}" if requests else ""
+            return Happened(words + told, seconds, clean and seconds <= most)
 
     return run
 
 
-def cache_refused(prepare: Callable[[Path], None], remedy: str) -> Callable[[Path], Happened]:
+def _status(service: Victim) -> int:
+    """What a long request is answered with; 0 where the connection broke."""
+    body = {**BODY, "max_new_tokens": 400, "ignore_eos": True}
+    with httpx.Client(base_url=service.url, timeout=PATIENCE_SECONDS, trust_env=False) as http:
+        try:
+            return http.post("/v1/modes/eager/generate", json=body).status_code
+        except httpx.TransportError:
+            return 0
+
+
+def cache_refused(prepare: Callable[[Path], None], remedy: str) -> Experiment:
     """A cache folder that `prepare` has spoilt: exit code 2, and the remedy in one line."""
 
     def run(folder: Path) -> Happened:

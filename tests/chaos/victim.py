@@ -6,14 +6,16 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
 
+from service.protocol.parent_death import owned
 from tests.support.processes import gone
 from tests.support.serving import until
 
@@ -22,6 +24,21 @@ BODY = {"prompts": ["def mean(values):"], "max_new_tokens": 8}
 PATIENCE_SECONDS = 120.0
 STAGES = ("importing torch", "loading the model", "warming up", "serving")
 """What an engine announces, in this order."""
+
+Wrap = Callable[[list[str]], list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """How a service is started: its modes, settings by their variables, `wrap` around its command line."""
+
+    modes: str = "eager,inference_mode"
+    batch_sizes: str = "1"
+    environment: Mapping[str, str] = field(default_factory=dict)
+    wrap: Wrap = list
+
+
+PLAIN = Setup()
 
 
 class Victim:
@@ -77,20 +94,39 @@ class Victim:
             return self.http.get("/health/ready").status_code == 200
         return False
 
-    def await_ready(self) -> None:
+    def await_ready(self, patience: float = PATIENCE_SECONDS) -> None:
         """Until all modes serve."""
-        until(self.ready, "all modes ready", PATIENCE_SECONDS)
+        until(self.ready, "all modes ready", patience)
 
-    def generate(self, **body: object) -> httpx.Response:
-        """POST a generation in eager mode."""
-        return self.http.post("/v1/modes/eager/generate", json={**BODY, **body})
+    def await_warm(self) -> None:
+        """Until all modes serve and the engine has its floors: from then on it does nothing but serve."""
+        self.await_ready()
+        until(lambda: self.http.get("/v1/modes").json()["engine"]["warm"], "the floors", PATIENCE_SECONDS)
+
+    def generate(self, mode: str = "eager", **body: object) -> httpx.Response:
+        """POST a generation."""
+        return self.http.post(f"/v1/modes/{mode}/generate", json={**BODY, **body})
+
+    def series(self) -> dict[str, float]:
+        """The exposition: 'name{labels}' → value, names without their prefix."""
+        lines = self.http.get("/metrics").text.splitlines()
+        pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+        return {name.removeprefix("launchbound_"): float(value) for name, value in pairs}
+
+    def at_rest(self) -> None:
+        """Until no request is accepted and unfinished."""
+        until(lambda: not self.in_progress(), "the end of all requests", PATIENCE_SECONDS)
+
+    def in_progress(self) -> float:
+        """How many requests are accepted and unfinished."""
+        return sum(n for name, n in self.series().items() if name.startswith("requests_in_progress{"))
 
 
 @contextmanager
-def victim(folder: Path) -> Iterator[Victim]:
+def victim(folder: Path, setup: Setup = PLAIN) -> Iterator[Victim]:
     """A service with its cache in `folder`; it and its descendants are gone at the end."""
     with (folder / "service.log").open("ab") as log:
-        process = start(folder, log)
+        process = start(folder, log, setup)
         started: list[psutil.Process] = []
         try:
             assert process.stdout is not None
@@ -98,22 +134,26 @@ def victim(folder: Path) -> Iterator[Victim]:
             assert line.startswith(SERVING_LINE), f"the service did not start: {line!r}"
             running = Victim(process, line.removeprefix(SERVING_LINE).strip())
             with running.http:
-                yield running
-                with suppress(psutil.NoSuchProcess):
-                    started = psutil.Process(process.pid).children(recursive=True)
+                try:
+                    yield running
+                finally:
+                    with suppress(psutil.NoSuchProcess):
+                        started = psutil.Process(process.pid).children(recursive=True)
         finally:
             end(process, [child.pid for child in started])
 
 
-def start(folder: Path, log: Any = subprocess.PIPE) -> subprocess.Popen[str]:
-    """Start `launchbound serve` on a free port."""
-    options = ["--port=0", "--modes=eager,inference_mode", "--batch-sizes=1", "--device=cpu"]
+def start(folder: Path, log: Any = subprocess.PIPE, setup: Setup = PLAIN) -> subprocess.Popen[str]:
+    """Start `launchbound serve` on a free port; it ends with this process."""
+    options = ["--port=0", f"--modes={setup.modes}", f"--batch-sizes={setup.batch_sizes}", "--device=cpu"]
+    command = owned([sys.executable, "-m", "launchbound", "serve", *options], signal.SIGKILL)
+    own = {"LAUNCHBOUND_CACHE_FOLDER": str(folder / "cache"), **setup.environment}
     return subprocess.Popen(
-        [sys.executable, "-m", "launchbound", "serve", *options],
+        setup.wrap(command),
         stdout=subprocess.PIPE,
         stderr=log,
         text=True,
-        env={**os.environ, "LAUNCHBOUND_CACHE_FOLDER": str(folder / "cache")},
+        env={**os.environ, **own},
         start_new_session=True,
     )
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from service.engine import life, warmup
@@ -13,7 +14,9 @@ from service.engine.cache_doubt import CacheBroken, CacheDoubt
 from service.engine.capture import Capture
 from service.engine.configured_mode import ConfiguredMode
 from service.engine.local_inbox import LocalInbox
+from service.engine.parity_check import ParityCheck
 from service.front.supervisor import EXIT_CACHE_DISCARDED
+from service.protocol.status import Parity
 from service.step.compile_cache import compile_cache
 from service.step.process_state import prepare_process
 from tests.engine.serving import serve, settings
@@ -62,9 +65,14 @@ def test_what_fails_without_such_code_is_not_tried_again_for_it_later(tmp_path: 
         CacheDoubt(with_code(tmp_path), "of another model").failed("compiled")
 
 
+def test_what_is_out_of_parity_without_such_code_is_not_tried_again_for_it_later(tmp_path: Path) -> None:
+    CacheDoubt(tmp_path, "key").judged("compiled", passed=False)
+    CacheDoubt(with_code(tmp_path), "key").judged("compiled", passed=False)
+
+
 def test_a_mode_that_compiled_since_is_in_doubt_again(tmp_path: Path) -> None:
     CacheDoubt(tmp_path, "key").failed("compiled")
-    CacheDoubt(tmp_path, "key").succeeded("compiled")
+    CacheDoubt(tmp_path, "key").judged("compiled", passed=True)
     with pytest.raises(CacheBroken):
         CacheDoubt(with_code(tmp_path), "key").failed("compiled")
 
@@ -90,6 +98,17 @@ def fail_capture(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
 
     original = getattr(Capture, what)
     monkeypatch.setattr(Capture, what, failing)
+
+
+def fail_parity(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the broken mode compute something else, as a library may that was damaged and loads."""
+
+    def run(self: ParityCheck, configured: ConfiguredMode) -> Parity:
+        found = original(self, configured)
+        return msgspec.structs.replace(found, passed=False) if configured.mode.name == BROKEN else found
+
+    original = ParityCheck.run
+    monkeypatch.setattr(ParityCheck, "run", run)
 
 
 def fail_proof(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,6 +165,18 @@ def test_an_engine_empties_the_cache_once_and_then_fails_the_mode(
     assert (again.modes["eager"].state, again.modes[BROKEN].state) == ("ready", "failed")
     with_code(compile_cache(str(tmp_path)))
     assert life.live(mine, LocalInbox([])) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("restored_globals", "compiles")
+def test_a_mode_out_of_parity_on_code_from_before_is_tried_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_parity(monkeypatch)
+    with_code(compile_cache(str(tmp_path)))
+    mine = settings(tmp_path, linears="aten", batch_sizes=[1])
+    assert life.live(mine, LocalInbox([])) == EXIT_CACHE_DISCARDED
+    assert list(compile_cache(str(tmp_path)).iterdir()) == []
 
 
 def test_an_engine_that_is_told_so_begins_without_the_code_of_another(

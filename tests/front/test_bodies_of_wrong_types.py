@@ -57,6 +57,17 @@ FLOODS: dict[str, tuple[str, str, str | None]] = {
         f'{{"model": "tiny:eager", "prompt": "a", "logit_bias": {many("{}")}}}',
         "logit_bias",
     ),
+    "texts of a backslash": (GENERATE, f'{{"prompts": {many(chr(34) + chr(92) * 2 + chr(34))}}}', "prompts"),
+    "as many tokens as fit": (
+        COMPLETE,
+        f'{{"model": "tiny:eager", "prompt": [1{",1" * 3 * MANY}]}}',
+        "prompt",
+    ),
+    "one long list of tokens": (
+        COMPLETE,
+        f'{{"model": "tiny:eager", "prompt": [[1{",1" * 3 * MANY}]]}}',
+        "prompt",
+    ),
     "nesting": (GENERATE, '{"prompts": ["a"], "seed": ' + "[" * 500_000, None),
 }
 

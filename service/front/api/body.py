@@ -14,8 +14,10 @@ import msgspec
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
+from service.front.api.body_limits import Limits
+from service.front.api.body_refusals import bad_request, too_large, wrong_type
 from service.front.api.state import AppState
-from service.front.errors import BadRequest, BodyTooLarge, ClientGone
+from service.front.errors import BadRequest, ClientGone
 from service.front.large_bodies import LARGE_BYTES
 from service.front.refusals import TooSlow
 
@@ -47,15 +49,19 @@ class BodyReader(Generic[Body]):
 
     async def read(self, request: Request, state: AppState) -> Body:
         """The body. Raises BodyTooLarge, TooSlow, BadRequest, or what refuses a large body unread."""
-        values = self._values(await _read(request, state), state.settings.batch_sizes[-1])
+        body = await _read(request, state)
+        limits = Limits.of(state)
+        if len(body) > LARGE_BYTES:
+            await state.large_bodies.turn()
+        values = self._values(body, limits)
         if self._prompts in values:
-            _check_counts(self._prompts, values[self._prompts], state)
+            limits.check(self._prompts, values[self._prompts])
         try:
             return self._schema.model_validate(values)
         except ValidationError as error:
-            raise _bad_request(error) from None
+            raise bad_request(error) from None
 
-    def _values(self, body: bytes, most: int) -> dict[str, Any]:
+    def _values(self, body: bytes, limits: Limits) -> dict[str, Any]:
         """The fields that were sent. Raises BadRequest, naming the first at fault."""
         field = ""
         try:
@@ -63,24 +69,25 @@ class BodyReader(Generic[Body]):
             values = {name: _decode(raw) for name in self._others if (raw := _bounded(found, name))}
             field = self._prompts
             if field and memoryview(prompts := getattr(found, field)).nbytes:
-                values[field] = self._prompts_of(prompts, most)
+                values[field] = self._prompts_of(prompts, limits)
         except msgspec.ValidationError as error:
-            raise _wrong_type(str(error), field) from None
+            raise wrong_type(str(error), field) from None
         except (ValueError, RecursionError) as error:
             raise BadRequest(f"the body is no JSON: {str(error)[:200]}", type="invalid_json") from None
         return values
 
-    def _prompts_of(self, raw: msgspec.Raw, most: int) -> object:
-        """By the form of the first prompt. Lists are counted before any is made: they are slow to make."""
-        if not self._with_tokens:
-            return _texts.decode(raw)
-        opening = _OPENING_OF_TOKENS.match(raw)
+    def _prompts_of(self, raw: msgspec.Raw, limits: Limits) -> object:
+        """By the form of the first prompt. What is slow to make is counted before any of it is made."""
+        large = bytes(raw) if memoryview(raw).nbytes > LARGE_BYTES else b""
+        opening = _OPENING_OF_TOKENS.match(raw) if self._with_tokens else None
         if opening is None:
-            return _text_or_texts.decode(raw)
+            limits.check_texts(self._prompts, large)
+            return (_text_or_texts if self._with_tokens else _texts).decode(raw)
         if opening[1] != b"[":
+            limits.check_numbers(self._prompts, large, lists=1)
             return _tokens.decode(raw)
-        if (lists := bytes(raw).count(b"[") - 1) > most:
-            raise _too_many(self._prompts, lists, most)
+        limits.check_lists(self._prompts, bytes(raw))
+        limits.check_numbers(self._prompts, large, lists=limits.prompts)
         return _lists_of_tokens.decode(raw)
 
 
@@ -89,7 +96,7 @@ async def _read(request: Request, state: AppState) -> bytes:
     limit = state.settings.max_body_bytes
     announced = _announced_bytes(request)
     if announced is not None and announced > limit:
-        raise _too_large(limit)
+        raise too_large(limit)
     if announced is not None and announced <= LARGE_BYTES:
         return await _receive(request, state)
     state.client.check_room()
@@ -120,7 +127,7 @@ async def _receive(request: Request, state: AppState) -> bytes:
                 chunks.append(message.get("body", b""))
                 size += len(chunks[-1])
                 if size > state.settings.max_body_bytes:
-                    raise _too_large(state.settings.max_body_bytes)
+                    raise too_large(state.settings.max_body_bytes)
                 if not message.get("more_body", False):
                     return b"".join(chunks)
     except TimeoutError:
@@ -135,47 +142,3 @@ def _bounded(found: msgspec.Struct, name: str) -> msgspec.Raw | None:
     if size > MAX_FIELD_BYTES:
         raise BadRequest(f"{name}: {size} bytes are over the limit of {MAX_FIELD_BYTES}", param=name)
     return raw if size else None
-
-
-def _check_counts(name: str, prompts: str | list[Any], state: AppState) -> None:
-    """Raise BadRequest where there are more prompts, or token ids, than any batch here has."""
-    if isinstance(prompts, str):
-        return
-    most = state.settings.batch_sizes[-1]
-    tokens = sum(len(prompt) if isinstance(prompt, list) else isinstance(prompt, int) for prompt in prompts)
-    of_one = bool(prompts) and isinstance(prompts[0], int)
-    if not of_one and len(prompts) > most:
-        raise _too_many(name, len(prompts), most)
-    engine = state.client.engine
-    if engine is not None and tokens > engine.context * (1 if of_one else most):
-        message = f"{name}: {tokens} tokens are over the context of {engine.context} per prompt"
-        raise BadRequest(message, type="prompt_too_long", param=name)
-
-
-def _too_large(limit: int) -> BodyTooLarge:
-    return BodyTooLarge(f"the body is over the limit of {limit} bytes: send fewer or shorter prompts")
-
-
-def _too_many(name: str, count: int, most: int) -> BadRequest:
-    message = f"{name}: {count} are over the limit of {most}; send them in several requests"
-    return BadRequest(message, type="batch_too_large", param=name)
-
-
-def _wrong_type(text: str, field: str) -> BadRequest:
-    """What the decoder says, in our words: 'prompts[0]: expected str, got int'."""
-    what, _, path = text.replace("`", "").partition(" - at $")
-    unknown = re.search(r"unknown field (.*)", what)
-    place = unknown[1][:64] if unknown else field + path.lstrip(".")
-    message = "there is no such field" if unknown else what[:1].lower() + what[1:]
-    param = re.match(r"\w+", place)
-    return BadRequest(f"{place}: {message}" if place else message, param=param[0] if param else None)
-
-
-def _bad_request(error: ValidationError) -> BadRequest:
-    """A message about the first fault; it does not echo the input."""
-    faults = error.errors(include_url=False, include_input=False, include_context=False)
-    first = faults[0]
-    place = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in first["loc"]).lstrip(".")
-    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-    message = f"{place}: {first['msg']}{more}" if place else f"{first['msg']}{more}"
-    return BadRequest(message, param=str(first["loc"][0]) if first["loc"] else None)

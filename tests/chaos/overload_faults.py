@@ -1,0 +1,110 @@
+"""Ten times as many requests as can be served: those that are accepted wait no longer than the queue is."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean, median
+from time import perf_counter
+
+import httpx
+import psutil
+
+from loadtests.run.placement import off_cores
+from tests.chaos.fault import Happened
+from tests.chaos.honest import Answers, ask, ratio_of, within_noise
+from tests.chaos.victim import BODY, PATIENCE_SECONDS, Setup, Victim, victim
+
+FACTOR = 10.0
+SECONDS = 60.0
+QUEUE = 16
+ALONE = 40
+LONG: dict[str, object] = {**BODY, "max_new_tokens": 64, "ignore_eos": True}
+"""Long enough that ten times the capacity is a rate which the one who sends can keep."""
+
+
+@dataclass(slots=True)
+class Flood:
+    """What came of the requests: seconds in all and those of service alone where accepted, statuses of all.
+
+    `amiss`: refusals without Retry-After, and what broke.
+    """
+
+    latencies: list[float] = field(default_factory=list)
+    services: list[float] = field(default_factory=list)
+    statuses: Counter[int] = field(default_factory=Counter)
+    amiss: Counter[str] = field(default_factory=Counter)
+
+    def p99(self) -> float:
+        """Of the accepted ones' latencies: that of rank ⌈0.99 n⌉."""
+        ordered = sorted(self.latencies)
+        return ordered[math.ceil(0.99 * len(ordered)) - 1]
+
+
+def overloaded(folder: Path) -> Happened:
+    """Ten times the capacity for a minute, by a queue of 16."""
+    with victim(folder, Setup(environment={"LAUNCHBOUND_MAX_QUEUE": str(QUEUE)})) as service:
+        service.await_warm()
+        with off_cores(psutil.Process(service.engine()).cpu_affinity()):
+            before = ask(ALONE, service.url, **LONG)
+            flood = asyncio.run(flooded(service, FACTOR / median(before.seconds), SECONDS, LONG))
+            service.at_rest()
+            after = ask(ALONE, service.url, **LONG)
+        return _happened(before, flood, after)
+
+
+async def flooded(service: Victim, rate: float, seconds: float, body: dict[str, object]) -> Flood:
+    """Send `rate` requests per second with that `body`, each when it is due, whatever became of others."""
+    flood, tasks = Flood(), set[asyncio.Task[None]]()
+    most = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+    options = {"timeout": PATIENCE_SECONDS, "limits": most, "trust_env": False}
+    async with httpx.AsyncClient(base_url=service.url, **options) as http:
+        began = perf_counter()
+        for number in range(round(rate * seconds)):
+            await asyncio.sleep(max(0.0, began + number / rate - perf_counter()))
+            tasks.add(asyncio.create_task(_one(http, flood, body)))
+        await asyncio.gather(*tasks)
+    return flood
+
+
+async def _one(http: httpx.AsyncClient, flood: Flood, body: dict[str, object]) -> None:
+    began = perf_counter()
+    try:
+        answer = await http.post("/v1/modes/eager/generate", json=body)
+    except httpx.TransportError as error:
+        flood.amiss[type(error).__name__] += 1
+        return
+    seconds = perf_counter() - began
+    flood.statuses[answer.status_code] += 1
+    if answer.status_code == 200:
+        timings = answer.json()["timings"]
+        flood.latencies.append(seconds)
+        flood.services.append(timings["total_seconds"] - timings["queue_seconds"])
+    elif answer.status_code != 429:
+        flood.amiss[f"status {answer.status_code}"] += 1
+    elif int(answer.headers.get("retry-after", 0)) < 1:
+        flood.amiss["429 without Retry-After"] += 1
+
+
+def _happened(before: Answers, flood: Flood, after: Answers) -> Happened:
+    """Judged by the service time of the very requests that were served meanwhile; that alone is said."""
+    wrong = [*before.amiss, *after.amiss, *flood.amiss]
+    ratio, service = ratio_of(after, before), fmean(flood.services)
+    bound = (QUEUE + 1) * service
+    held = flood.p99() <= bound and flood.statuses[429] > 0
+    good = held and not wrong and within_noise(ratio)
+    words = (
+        f"{flood.statuses[200]} accepted, {flood.statuses[429]} refused with 429; p99 {flood.p99():.2f} s, "
+        f"bound {QUEUE + 1} × {service * 1e3:.0f} ms = {bound:.2f} s ({before.median_ms:.0f} ms alone); "
+        f"latency afterwards {ratio.value:.2f} [{ratio.low:.2f}, {ratio.high:.2f}] of before"
+        f"{'; ' + wrong[0] if wrong else ''}"
+    )
+    numbers = {
+        "accepted": flood.statuses[200], "refused": flood.statuses[429], "p99_seconds": flood.p99(),
+        "service_seconds": service, "alone_seconds": median(before.seconds), "after_ratio": ratio.value,
+        "after_ratio_low": ratio.low, "after_ratio_high": ratio.high,
+    }  # fmt: skip
+    return Happened(words, SECONDS, good, numbers)

@@ -1,0 +1,113 @@
+"""What the faults are made with does what it says: a full disk, a stepped clock, a judgement."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from time import time
+
+import pytest
+
+from tests.chaos.body_faults import Lag
+from tests.chaos.disk_faults import sweep_amiss
+from tests.chaos.fault import NotPossible
+from tests.chaos.small_disk import MEGABYTE, SmallDisk, small_disk
+from tests.chaos.soak_faults import Sample, judge
+from tests.chaos.stepped_clock import SteppedClock
+from tests.support.fake_service import Script, fake_service
+
+CLOCKS = """
+import datetime, time
+before = time.monotonic()
+print(time.time(), time.time_ns() / 1e9, datetime.datetime.now().timestamp(), time.monotonic() - before)
+"""
+WRITE = """
+import sys
+try:
+    open(sys.argv[1], "wb").write(bytes(100_000))
+    print("written")
+except OSError as error:
+    print(error.errno)
+"""
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    try:
+        with small_disk(tmp_path / "disk", 8 * MEGABYTE) as mounted:
+            yield mounted
+    except NotPossible as lacking:
+        pytest.skip(str(lacking))
+
+
+def within(disk: SmallDisk, name: str) -> str:
+    """What a write of 100 kB there comes to."""
+    command = disk.within([sys.executable, "-c", WRITE, str(disk.at / name)])
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_a_small_disk_is_full_has_room_again_and_is_seen_by_nobody_else(disk: SmallDisk) -> None:
+    disk.fill()
+    assert within(disk, "one") == str(errno.ENOSPC)
+    disk.fill(leave_bytes=50_000)
+    assert within(disk, "two") == str(errno.ENOSPC)
+    disk.free()
+    assert within(disk, "three") == "written"
+    assert (disk.seen / "three").stat().st_size == 100_000
+    assert list(disk.at.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_sweep_whose_disk_fills_names_resume_and_is_whole_by_it(disk: SmallDisk, tmp_path: Path) -> None:
+    with fake_service(Script(service_seconds=0.005)) as url:
+        assert sweep_amiss(disk, tmp_path, [f"--url={url}"]) == ""
+
+
+@pytest.mark.parametrize("ahead", [1_000_000, -1_000_000])
+def test_a_stepped_clock_moves_the_wall_clock_of_its_process_and_no_other(tmp_path: Path, ahead: int) -> None:
+    clock = SteppedClock(tmp_path)
+    clock.set_ahead(ahead)
+    done = subprocess.run(
+        [sys.executable, "-c", CLOCKS],
+        env={**os.environ, **clock.environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    *wall, passed = map(float, done.stdout.split())
+    assert all(abs(one - time() - ahead) < 1000 for one in wall)
+    assert 0 <= passed < 1000
+
+
+def samples(resident: list[float], descriptors: list[float]) -> list[Sample]:
+    """One per ten seconds, of one process."""
+    pairs = zip(resident, descriptors, strict=True)
+    return [Sample(10.0 * number, {"engine": r}, {"descriptors": d}) for number, (r, d) in enumerate(pairs)]
+
+
+def test_a_soak_is_judged_by_what_is_held_after_it_has_settled() -> None:
+    level = judge(samples([50, 90, 100, 102, 105, 99, 104, 102, 100], [9, 8, 7, 8, 6, 9, 7, 7, 8]), 20.0)
+    assert level.growth == {"engine": 1.0}
+    assert level.grown == {}
+
+
+def test_a_soak_in_which_memory_or_descriptors_grow_is_told() -> None:
+    grown = judge(samples([100.0 + n for n in range(9)], [float(n) for n in range(9)]), 0.0)
+    assert grown.growth["engine"] == pytest.approx(107 / 101)
+    assert grown.grown == {"descriptors": (2.0, 8.0)}
+
+
+def test_a_soak_that_was_too_short_is_not_judged() -> None:
+    with pytest.raises(ValueError, match="soak for longer"):
+        judge(samples([1.0] * 9, [1.0] * 9), 50.0)
+
+
+def test_a_quantile_of_the_lag_is_the_first_boundary_that_holds_its_share() -> None:
+    before = Lag(10, {0.001: 10, 0.005: 10, 0.02: 10})
+    after = Lag(110, {0.001: 100, 0.005: 109, 0.02: 110})
+    assert after.since(before).quantile(0.99) == 0.005
+    assert after.since(before).quantile(0.995) == 0.02

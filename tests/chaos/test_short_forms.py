@@ -1,0 +1,108 @@
+"""The faults of `make chaos` that take seconds, in short and without a word on time, on one service."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from tests.chaos.body_faults import REFUSED, attacked
+from tests.chaos.client_faults import among
+from tests.chaos.clock_faults import DAY, amiss_after
+from tests.chaos.disk_faults import traces_amiss
+from tests.chaos.fault import NotPossible
+from tests.chaos.honest import ask
+from tests.chaos.mixed_load import burst
+from tests.chaos.overload_faults import FACTOR, LONG, flooded
+from tests.chaos.small_disk import MEGABYTE, SmallDisk, small_disk
+from tests.chaos.soak_faults import sample
+from tests.chaos.stepped_clock import SteppedClock
+from tests.chaos.victim import Setup, Victim, victim
+
+pytestmark = [pytest.mark.slow, pytest.mark.end_to_end]
+
+QUEUE = 16
+CONNECTION_SECONDS = dict.fromkeys(("HEAD", "BODY", "UNREAD"), "0.5")
+SETTINGS = {
+    "LAUNCHBOUND_MAX_QUEUE": str(QUEUE),
+    "LAUNCHBOUND_LINEARS": "aten",
+    **{f"LAUNCHBOUND_{what}_TIMEOUT_SECONDS": seconds for what, seconds in CONNECTION_SECONDS.items()},
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("chaos")
+
+
+@pytest.fixture(scope="module")
+def clock(folder: Path) -> SteppedClock:
+    return SteppedClock(folder)
+
+
+@pytest.fixture(scope="module")
+def disk(folder: Path) -> Iterator[SmallDisk | str]:
+    """The disk of the service's cache folder, or why there is none."""
+    with ExitStack() as stack:
+        try:
+            yield stack.enter_context(small_disk(folder / "cache", 64 * MEGABYTE))
+        except NotPossible as lacking:
+            yield str(lacking)
+
+
+@pytest.fixture(scope="module")
+def service(folder: Path, clock: SteppedClock, disk: SmallDisk | str) -> Iterator[Victim]:
+    """One service for all, with a clock and, where that is allowed, a disk of its own."""
+    wrap = disk.within if isinstance(disk, SmallDisk) else list
+    setup = Setup(environment={**SETTINGS, **clock.environment}, wrap=wrap)
+    with victim(folder, setup) as started:
+        started.await_warm()
+        yield started
+
+
+def test_a_full_disk_costs_traces_and_no_answer(service: Victim, disk: SmallDisk | str) -> None:
+    if isinstance(disk, str):
+        pytest.skip(disk)
+    assert traces_amiss(service, disk) == ""
+
+
+@pytest.mark.parametrize("ahead", [DAY, -DAY])
+def test_timings_and_metrics_hold_where_the_wall_clock_is_stepped(
+    service: Victim, clock: SteppedClock, ahead: int
+) -> None:
+    assert list(amiss_after(service, clock, ahead)) == []
+
+
+def test_honest_requests_go_on_beside_clients_that_are_slow_silent_half_open_or_gone(service: Victim) -> None:
+    found = among(service, each=4, seconds=3.0, alone=8)
+    assert found.as_must, found.words
+
+
+def test_what_is_over_the_queue_is_refused_with_retry_after_and_the_rest_is_served(service: Victim) -> None:
+    body = {**LONG, "max_new_tokens": 16}
+    rate = FACTOR / median(ask(5, service.url, **body).seconds)
+    flood = asyncio.run(flooded(service, rate, 2.0, body))
+    assert flood.statuses.keys() == {200, 429}
+    assert not flood.amiss
+    service.at_rest()
+    assert service.generate().status_code == 200
+
+
+def test_bad_bodies_are_refused_by_the_thousand_and_the_service_is_unharmed(service: Victim) -> None:
+    found = attacked(service, seconds=2.0)
+    assert found.statuses.total() > len(REFUSED)
+    assert found.statuses.keys() <= REFUSED
+    assert found.unharmed
+    assert found.lag.readings > 0
+
+
+def test_a_mixed_load_leaves_nothing_running(service: Victim) -> None:
+    engine = service.engine()
+    burst(service.url, seconds=2.0, seed=1, rows=1)
+    held = sample(service, at=2.0)
+    assert service.engine() == engine
+    assert held.counts["descriptors of front"] > 0
