@@ -11,7 +11,6 @@ from service.anatomy.probes.study import ProbeFinding
 
 def show(finding: ProbeFinding, console: Console) -> None:
     """Print both times, their ratio, the counter, the line to blame and the cure."""
-    step = f"one {finding.phase} step, {finding.layers} layers, batch {finding.batch_size}, {finding.device}"
     table = Table()
     for heading in ("", "ms", "95 %", finding.counter.name.replace("_", " ")):
         table.add_column(heading, justify="left" if not heading else "right")
@@ -19,7 +18,7 @@ def show(finding: ProbeFinding, console: Console) -> None:
     table.add_row("without", *_times(finding.without), f"{counter.before:g}")
     table.add_row("with", *_times(finding.with_fault), f"{counter.after:g}")
     console.print(f"{finding.name}: {finding.teaches}", markup=False, soft_wrap=True)
-    console.print(step, markup=False)
+    console.print(f"{finding.subject}, {finding.device}", markup=False)
     console.print(table)
     ratio = finding.ratio
     console.print(
