@@ -1,0 +1,81 @@
+"""What the lessons are drawn from: findings of studies and probes, kept as one JSON file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from service.anatomy.budget.points import BatchPoint
+from service.anatomy.layers.study import LayersFinding
+from service.anatomy.lessons.key_orders import KeyOrder
+from service.anatomy.lessons.layer_norm import LayerNormKernels
+from service.anatomy.lessons.strides import StridedRead
+from service.anatomy.median_seconds import MedianSeconds
+from service.anatomy.operators.finding import DispatchShare
+from service.anatomy.operators.registry import Registry
+from service.anatomy.prepared_bench import Machine
+from service.anatomy.probes.study import ProbeFinding
+
+FILE = "findings.json"
+
+FORMAT_VERSION = 1
+
+
+class StepCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """One decode step of a mode at batch 1, from the study of operators.
+
+    `calls` below autograd, of which `views` compute nothing and `autograd` pass a key of autograd. `kernels`
+    of the compiled code: generated ones and calls of a library's; None where nothing is compiled.
+    """
+
+    step: MedianSeconds
+    dispatch: DispatchShare | None
+    calls: int
+    views: int
+    autograd: int
+    kernels: int | None
+    launches: int | None
+
+
+class SavedBytes(msgspec.Struct, frozen=True, kw_only=True):
+    """What eager's tape alone keeps alive in a prefill chunk of `batch_size`, beside the parameters."""
+
+    batch_size: int
+    saved_bytes: int
+    parameter_bytes: int
+
+
+class Findings(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that was measured. `speedups` has points of decode at batch 1, by the mode compared with."""
+
+    format_version: int = FORMAT_VERSION
+    machine: Machine
+    measured: str
+    rounds: int
+    model_layers: int
+    layers: LayersFinding
+    steps: dict[str, StepCounts]
+    speedups: dict[str, list[BatchPoint]]
+    saved: list[SavedBytes]
+    layer_norm: LayerNormKernels
+    strides: StridedRead
+    keys: list[KeyOrder]
+    registry: Registry
+    probes: dict[str, ProbeFinding]
+
+
+def write(findings: Findings, folder: Path) -> None:
+    """Keep `findings` in `folder`, which is made."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = msgspec.json.format(msgspec.json.encode(findings), indent=1)
+    (folder / FILE).write_bytes(text + b"\n")
+
+
+def read(folder: Path) -> Findings:
+    """The findings in `folder`. Raises ValueError, with the remedy, for a file of another format."""
+    try:
+        return msgspec.json.decode((folder / FILE).read_bytes(), type=Findings)
+    except msgspec.DecodeError as error:
+        message = f"{folder.name}/{FILE} is not of this version's format ({error}): measure again"
+        raise ValueError(f"{message} with `launchbound lessons`") from error
