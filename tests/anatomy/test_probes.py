@@ -22,11 +22,14 @@ from torch._dynamo.utils import counters, graph_break_reasons
 from models.checkpoint import save
 from models.transformer import Transformer
 from service.anatomy.errors import StudyError
+from service.anatomy.median_seconds import MedianSeconds
+from service.anatomy.prepared_bench import machine_of
 from service.anatomy.probes import memory
 from service.anatomy.probes import device_memory
 from service.anatomy.probes import study as probes
 from service.anatomy.probes.comparison import Counter, FaultComparison, TimedStep, interleave
 from service.anatomy.probes.probed_model import ProbedModel, make_probed_model
+from service.anatomy.probes.page import PAGE, output_of, page_of
 from service.anatomy.probes.show import show
 from service.anatomy.probes.dynamic import LENGTHS
 from service.anatomy.probes.extension import cpp_operator, python_calls, python_norm, python_operator
@@ -203,7 +206,7 @@ def test_a_probe_leaves_weights_and_steps_as_they_were(bench: Bench) -> None:
     }
 
 
-@pytest.mark.parametrize("name", ["hidden-copy", "autocast", "sync-point"])
+@pytest.mark.parametrize("name", ["hidden-copy", "autocast", "sync-point", "view-keeps-storage"])
 def test_a_probe_computes_the_same_with_its_fault(name: str, bench: Bench) -> None:
     probed = make_probed_model(bench, 2)
     comparison = TABLE[name].run(probed, quiet)
@@ -287,6 +290,35 @@ def test_a_finding_is_shown_with_its_blame_and_cure(seen: Callable[[str], Seen])
         assert part in text.getvalue()
 
 
+def test_short_times_are_shown_in_microseconds_and_long_ones_in_milliseconds(
+    seen: Callable[[str], Seen],
+) -> None:
+    finding = seen("cpp-extension").finding
+    for seconds, unit in ((9e-6, "µs"), (2e-3, "ms")):
+        side = MedianSeconds(median_seconds=seconds, low=seconds, high=seconds, samples=9)
+        text = StringIO()
+        show(msgspec.structs.replace(finding, without=side), Console(file=text, width=200))
+        assert f" {unit} " in text.getvalue()
+        assert {"µs": " 9.000 ", "ms": " 2.000 "}[unit] in text.getvalue()
+
+
+def test_the_page_has_every_probe_with_its_cure_or_its_reason() -> None:
+    sections = dict(part.split("\n", 1) for part in PAGE.read_text(encoding="utf-8").split("\n## ")[1:])
+    assert list(sections) == list(PROBES)
+    for name, text in sections.items():
+        assert PROBES[name][1:] in text
+        assert NOT_ON_CPU.get(name, f"cure: {TABLE[name].cure}") in text
+
+
+def test_a_pages_output_is_that_of_the_terminal_or_the_refusal(bench: Bench) -> None:
+    assert output_of(bench, "pinned-copy", 9, quiet).startswith(f"launchbound: {NOT_ON_CPU['pinned-copy']}")
+    shown = output_of(bench, "hidden-copy", 9, quiet)
+    assert shown.startswith(f"hidden-copy: {PROBES['hidden-copy']}")
+    page = page_of(machine_of(bench), 9, [("hidden-copy", shown)])
+    assert f"```\n{shown}\n```" in page
+    assert str(Path(bench.settings.model).parent) not in page
+
+
 def test_sizes_that_the_allocator_keeps_are_skipped_and_a_study_without_others_refused() -> None:
     faults = iter([0, 0, 0, 50])
     assert memory._unkept_size(lambda: next(faults)) == memory.SCRATCH_BYTES[1]
@@ -323,6 +355,12 @@ def test_a_layout_of_its_own_is_one_copy_a_call(seen: Callable[[str], Seen]) -> 
     assert counted(finding) == (0, 1)
     assert (finding.phase, finding.layers) == (None, None)
     assert "convolution" in finding.subject
+
+
+def test_a_convolution_computes_the_same_in_both_layouts(bench: Bench) -> None:
+    comparison = TABLE["channels-last"].run(make_probed_model(bench, 1), quiet)
+    without, with_fault = comparison.without.call(), comparison.with_fault.call()
+    torch.testing.assert_close(without, with_fault)
 
 
 def test_each_length_but_the_first_recompiles_unless_marked(seen: Callable[[str], Seen]) -> None:
