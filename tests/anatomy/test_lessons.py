@@ -20,9 +20,9 @@ from service.anatomy.errors import StudyError
 from service.anatomy.lessons import run
 from service.anatomy.lessons.answer import Measured, Quoted, about
 from service.anatomy.lessons.claims import CLAIMS, answers
+from service.anatomy.lessons.decided import autocast_is, autograd_keys_are, sync_costs
 from service.anatomy.lessons.findings import Findings, read, write
 from service.anatomy.lessons.key_orders import key_orders
-from service.anatomy.lessons.key_readings import autocast_is, autograd_keys_are
 from service.anatomy.lessons.measure import COMPARED, MODES, measure
 from service.anatomy.lessons.page import PAGE, newest, page_of
 from service.anatomy.lessons.readings import probe_difference
@@ -210,6 +210,18 @@ def test_a_probes_difference_combines_the_worse_ends_of_both_sides() -> None:
         pytest.approx((100, 98, 103.5))
     ]
     assert list(probe_difference("y")(found)) == list(probe_difference("z")(found)) == []
+
+
+@pytest.mark.parametrize(
+    ("probe", "verdict"), [("slower", "agrees"), ("no detectable difference", "disagrees")]
+)
+def test_a_sync_costs_where_its_probe_says_so(probe: str, verdict: str) -> None:
+    side = MedianSeconds(median_seconds=1e-6, low=1e-6, high=2e-6, samples=9)
+    sync = SimpleNamespace(without=side, with_fault=side, verdict=probe)
+    found: Any = SimpleNamespace(probes={"sync-point": sync}, machine=SimpleNamespace(device="cuda"))
+    assert sync_costs(found).verdict == verdict
+    found.probes.clear()
+    assert sync_costs(found).verdict == "cannot be measured here"
 
 
 def test_settings_without_a_mode_that_is_compared_are_refused(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from service.anatomy.lessons import readings
 from service.anatomy.lessons.answer import Answer, Quoted, about
 from service.anatomy.lessons.findings import Findings
-from service.anatomy.lessons.key_readings import autocast_is, autograd_keys_are
+from service.anatomy.lessons.decided import autocast_is, autograd_keys_are, sync_costs
 
 _ANY = math.inf
 
@@ -110,10 +110,7 @@ CLAIMS: tuple[Claim, ...] = (
         "launches of a step", "80–200", f"{_OPERATORS} of eager",
         Quoted(80, 200, "", readings.launches, readings.needs_gpu).answer,
     ),
-    Claim(
-        "a sync in the step", "costs a wait", "`launchbound probe sync-point`",
-        Quoted(1e-9, _ANY, " µs", readings.probe_difference("sync-point"), readings.needs_gpu).answer,
-    ),
+    Claim("a sync in the step", "costs a wait", "`launchbound probe sync-point`", sync_costs),
 )  # fmt: skip
 """In the order of the page: Python and its layers, modes, counts, and what only a GPU can show."""
 

@@ -75,7 +75,10 @@ def write(findings: Findings, folder: Path) -> None:
 def read(folder: Path) -> Findings:
     """The findings in `folder`. Raises ValueError, with the remedy, for a file of another format."""
     try:
-        return msgspec.json.decode((folder / FILE).read_bytes(), type=Findings)
+        found = msgspec.json.decode((folder / FILE).read_bytes(), type=Findings)
+        if found.format_version != FORMAT_VERSION:
+            raise msgspec.DecodeError(f"it is of format {found.format_version}, this reads {FORMAT_VERSION}")
     except msgspec.DecodeError as error:
-        message = f"{folder.name}/{FILE} is not of this version's format ({error}): measure again"
+        message = f"{folder.name}/{FILE} cannot be read ({error}): measure again"
         raise ValueError(f"{message} with `launchbound lessons`") from error
+    return found

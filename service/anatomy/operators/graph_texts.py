@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 from torch._dynamo.backends.common import aot_autograd
-from torch._functorch.aot_autograd import make_boxed_func
+from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._inductor.decomposition import select_decomp_table
 from torch.fx import GraphModule
 

@@ -59,14 +59,14 @@ def dynamic_shapes(probed: ProbedModel, report: Report) -> FaultComparison:
     report("compiling for two lengths")
     lengths.warm()
     first = seconds_of(lengths.call)
+    blame = line_that_calls(dynamic.__code__, lengths.call)
     price = _price(probed, (dynamic, marked[0]), (lengths.step, prompts[0]))
-    lengths.warm()
     return FaultComparison(
         without=TimedStep(without),
         with_fault=TimedStep(lengths.call, prepare=lengths.warm, warm_passes=0),
         most_repeats=EVENTS,
         counter=Counter(name="recompiles", before=before, after=after),
-        blame=line_that_calls(dynamic.__code__, lengths.call),
+        blame=blame,
         notes=[
             f"Counted over {LENGTHS} lengths. {failed_guard(reason)}",
             f"The second length took {first:.2f} s to compile. Those that are timed found their kernels in "

@@ -19,8 +19,8 @@ def show(finding: ProbeFinding, console: Console) -> None:
     for heading in ("", unit, "95 %", finding.counter.name.replace("_", " ")):
         table.add_column(heading, justify="left" if not heading else "right")
     counter = finding.counter
-    table.add_row("without", *_times(finding.without, scale), f"{counter.before:g}")
-    table.add_row("with", *_times(finding.with_fault, scale), f"{counter.after:g}")
+    table.add_row("without", *_times(finding.without, scale), f"{counter.before:,.10g}")
+    table.add_row("with", *_times(finding.with_fault, scale), f"{counter.after:,.10g}")
     console.print(f"{finding.name}: {finding.teaches}", markup=False, soft_wrap=True)
     console.print(f"{finding.subject}, {finding.device}", markup=False)
     console.print(table)

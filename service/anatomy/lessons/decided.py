@@ -1,11 +1,15 @@
-"""Answers claims about dispatch keys from real calls: their order, and which modes still pass autograd's."""
+"""Claims that no range decides: about dispatch keys, from real calls, and about what a wait costs."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
-from service.anatomy.lessons.answer import Answer
+from service.anatomy.lessons.answer import Answer, Quoted
 from service.anatomy.lessons.findings import Findings
+from service.anatomy.lessons.readings import needs_gpu, probe_difference
+
+SYNC_PROBE = "sync-point"
 
 
 def autocast_is(above: bool) -> Callable[[Findings], Answer]:
@@ -31,6 +35,15 @@ def autograd_keys_are(kept: bool, mode: str) -> Callable[[Findings], Answer]:
         return Answer((value,), "agrees" if (step.autograd > 0) == kept else "disagrees")
 
     return answer
+
+
+def sync_costs(findings: Findings) -> Answer:
+    """What an `.item()` in the step adds: it costs where the probe's own verdict is that the step is slower."""
+    found = findings.probes.get(SYNC_PROBE)
+    if found is None:
+        return Answer((), "cannot be measured here", needs_gpu(findings))
+    added = Quoted(-math.inf, math.inf, " µs", probe_difference(SYNC_PROBE)).answer(findings)
+    return Answer(added.values, "agrees" if found.verdict == "slower" else "disagrees")
 
 
 def _place(keys: Sequence[str], kind: str) -> int | None:
