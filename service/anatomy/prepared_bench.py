@@ -15,7 +15,6 @@ from service.step.device import choose_device, device_name
 from service.step.process_state import prepare_process
 from service.step.profiling import warm_profiler
 
-
 _VENDORS = frozenset({"amd", "intel", "nvidia", "arm", "unknown", "cpu"})
 
 
@@ -38,7 +37,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def prepare_bench(settings: EngineSettings) -> Bench:
-    """Prepare this process and load the model. Raises StudyError, with the remedy, for settings that cannot work."""
+    """Prepare this process and load the model. Raises StudyError for settings that cannot work."""
     try:
         prepare_process(settings.cache_folder)
         bench = Bench(settings)
@@ -52,7 +51,7 @@ def prepare_bench(settings: EngineSettings) -> Bench:
 
 
 def machine_label(device: str) -> str:
-    """A short name of this machine for a folder: the kind of its processor or GPU, and its cores ('epyc2')."""
+    """A short name of this machine: the kind of its processor or GPU, and its cores ('epyc2')."""
     name = device_name(choose_device(device)).lower().replace("(r)", "").replace("(tm)", "")
     kinds = [word for word in name.split() if word.isalnum() and word not in _VENDORS]
     return f"{kinds[0] if kinds else 'machine'}{os.cpu_count() or 1}"

@@ -83,7 +83,7 @@ def test_a_dispatch_table_tells_a_kernel_from_autograds() -> None:
 
 
 def test_an_unknown_operator_is_refused_with_those_that_are_near() -> None:
-    with pytest.raises(StudyError, match="did you mean .*aten::mul") as refused:
+    with pytest.raises(StudyError, match=r"did you mean .*aten::mul") as refused:
         read_dispatch_table("aten::mull.Tensor")
     assert refused.value.param == "operator"
 

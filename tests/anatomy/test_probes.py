@@ -24,15 +24,14 @@ from models.transformer import Transformer
 from service.anatomy.errors import StudyError
 from service.anatomy.median_seconds import MedianSeconds
 from service.anatomy.prepared_bench import machine_of
-from service.anatomy.probes import memory
-from service.anatomy.probes import device_memory
+from service.anatomy.probes import device_memory, memory
 from service.anatomy.probes import study as probes
 from service.anatomy.probes.comparison import Counter, FaultComparison, TimedStep, interleave
-from service.anatomy.probes.probed_model import ProbedModel, make_probed_model
-from service.anatomy.probes.page import PAGE, output_of, page_of
-from service.anatomy.probes.show import show
 from service.anatomy.probes.dynamic import LENGTHS
 from service.anatomy.probes.extension import cpp_operator, python_calls, python_norm, python_operator
+from service.anatomy.probes.page import PAGE, output_of, page_of
+from service.anatomy.probes.probed_model import ProbedModel, make_probed_model
+from service.anatomy.probes.show import show
 from service.anatomy.probes.study import ProbeFinding, ProbesArguments, run_probe, verdict_of
 from service.anatomy.probes.table import TABLE
 from service.anatomy.progress import Report
@@ -145,7 +144,7 @@ def seen(bench: Bench) -> Callable[[str], Seen]:
 
 def test_the_table_has_the_probes_that_the_front_lists() -> None:
     assert list(TABLE) == list(PROBES)
-    assert ON_CPU == list(FAULTY_LINES)
+    assert list(FAULTY_LINES) == ON_CPU
 
 
 @pytest.mark.parametrize("name", NOT_ON_CPU)

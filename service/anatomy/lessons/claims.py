@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from service.anatomy.lessons import readings
 from service.anatomy.lessons.answer import Answer, Quoted, about
-from service.anatomy.lessons.findings import Findings
 from service.anatomy.lessons.decided import autocast_is, autograd_keys_are, sync_costs
+from service.anatomy.lessons.findings import Findings
 
 _ANY = math.inf
 
@@ -64,7 +64,8 @@ CLAIMS: tuple[Claim, ...] = (
         Quoted(30, 100, " %", readings.gain_of_compiling).answer,
     ),
     Claim(
-        "a layer norm in operators", "5+ kernels", _LESSONS, Quoted(5, _ANY, "", readings.norm_by_operator).answer
+        "a layer norm in operators", "5+ kernels", _LESSONS,
+        Quoted(5, _ANY, "", readings.norm_by_operator).answer,
     ),
     Claim("the same compiled", "1 kernel", _LESSONS, Quoted(1, 1, "", readings.norm_compiled).answer),
     Claim(
@@ -76,7 +77,8 @@ CLAIMS: tuple[Claim, ...] = (
         Quoted(2, 4, "", readings.block_compiled).answer,
     ),
     Claim(
-        "saved tensors against parameters", "4–8×", f"{_MEMORY}, prefill", Quoted(4, 8, " ×", readings.saved).answer
+        "saved tensors against parameters", "4–8×", f"{_MEMORY}, prefill",
+        Quoted(4, 8, " ×", readings.saved).answer,
     ),
     Claim("strided access", "5–10× slower", _LESSONS, Quoted(5, 10, " ×", readings.strided).answer),
     Claim(

@@ -38,7 +38,7 @@ def autograd_keys_are(kept: bool, mode: str) -> Callable[[Findings], Answer]:
 
 
 def sync_costs(findings: Findings) -> Answer:
-    """What an `.item()` in the step adds: it costs where the probe's own verdict is that the step is slower."""
+    """What an `.item()` in the step adds: it costs where the probe itself finds the step slower."""
     found = findings.probes.get(SYNC_PROBE)
     if found is None:
         return Answer((), "cannot be measured here", needs_gpu(findings))

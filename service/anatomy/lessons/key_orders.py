@@ -28,7 +28,7 @@ class KeyOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def key_orders(bench: Bench) -> list[KeyOrder]:
-    """Of a product of an activation and a weight that requires grad, with the thread's state as it is then."""
+    """Of a product with a weight that requires grad, by the thread's state as it is then."""
     x = torch.ones(1, 8, device=bench.device)
     weight = torch.ones(8, 8, device=bench.device, requires_grad=True)
     found = []

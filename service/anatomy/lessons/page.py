@@ -16,21 +16,24 @@ SUFFIX = "-lessons"
 
 _INTRODUCTION = """# Lessons: the folklore, beside what this machine measures
 
-Texts about PyTorch's overhead quote the same numbers again and again, often without a machine beside them. Each row has
-a quoted claim, the value measured on one machine by a study or a probe that you can run on yours, and the verdict."""
+Texts about PyTorch's overhead quote the same numbers again and again, often without a machine beside them.
+Each row has a quoted claim, the value measured on one machine by a study or a probe that you can run on
+yours, and the verdict."""
 
-_READING = f"""A value stands with its 95 % interval in parentheses; one without was counted, not timed. A row *agrees* where the
-interval of every value meets the quoted range, *agrees in part* where that of some does, and *disagrees* where none
-does; a quoted "~x" is taken as x / {ABOUT:g} to x · {ABOUT:g}. Layers are of one operator on [8, 8] tensors, called again and again, with
-grad mode on: within a model each costs more. On a CPU dispatch is a lower estimate by the hollow twin and kernels are an upper
-one ([method.md](method.md)), so a ratio of the two is a lower bound. Counts of a block are those of a whole decode step
-over its layers, with embedding, mask and head. Saved tensors are those that only eager's tape keeps alive in a prefill chunk."""
+_READING = f"""A value stands with its 95 % interval in parentheses; one without was counted, not timed. A row
+*agrees* where the interval of every value meets the quoted range, *agrees in part* where that of some does,
+and *disagrees* where none does; a quoted "~x" is taken as x / {ABOUT:g} to x · {ABOUT:g}. Layers are of one operator on
+[8, 8] tensors, called again and again, with grad mode on: within a model each costs more. On a CPU dispatch
+is a lower estimate by the hollow twin and kernels are an upper one ([method.md](method.md)), so a ratio of
+the two is a lower bound. Counts of a block are those of a whole decode step over its layers, with embedding,
+mask and head. Saved tensors are those that only eager's tape keeps alive in a prefill chunk."""
 
-_WAITING = """Rows that need a GPU wait for one: a CPU launches nothing, allocates nothing on a device and waits for none."""
+_WAITING = """Rows that need a GPU wait for one: a CPU launches nothing, allocates nothing on a device and
+waits for none."""
 
 
 def newest(kept: Path = KEPT) -> Path:
-    """The newest folder of findings, whose names begin with the day. Raises LookupError where there is none."""
+    """The newest folder of findings, by the day in its name. Raises LookupError where there is none."""
     folders = sorted(file.parent for file in kept.glob(f"*{SUFFIX}/{FILE}"))
     if not folders:
         raise LookupError(f"no findings in {kept.name}/*{SUFFIX}: run `launchbound lessons`")
@@ -49,8 +52,8 @@ def page_of(folder: Path) -> str:
 def _source(findings: Findings, folder: Path) -> str:
     where = f"[benchmarks/{folder.name}](../benchmarks/{folder.name}/{FILE})"
     return (
-        f"Measured on {findings.measured}: {findings.machine}. {findings.rounds} rounds; every finding is in\n"
-        f"{where}. `launchbound lessons` measures anew, in minutes, and writes this page."
+        f"Measured on {findings.measured}: {findings.machine}.\n{findings.rounds} rounds; every finding is in "
+        f"{where}.\n`launchbound lessons` measures anew, in minutes, and writes this page."
     )
 
 

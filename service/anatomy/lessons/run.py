@@ -1,4 +1,4 @@
-"""Measures the lessons of this machine in the command line's own process, keeps them and writes their page."""
+"""Measures the lessons of this machine in this process, keeps the findings and writes their page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ def main(settings: EngineSettings, out: Path, rounds: int) -> None:
     Raises StudyError, with the remedy, for settings that cannot work.
     """
     if missing := [mode for mode in MODES if mode not in settings.modes]:
-        raise StudyError("invalid_request", f"the lessons compare {', '.join(MODES)}: add {', '.join(missing)}")
+        raise StudyError(
+            "invalid_request", f"the lessons compare {', '.join(MODES)}: add {', '.join(missing)}"
+        )
     if not out.name.endswith(SUFFIX):
         raise StudyError("invalid_request", f"{out.name}: let the name of the folder end in {SUFFIX}", "out")
     with progress(Console(stderr=True)) as report:

@@ -10,7 +10,9 @@ import torch
 
 from service.anatomy.errors import StudyError
 
-_ENTRY = re.compile(r"^(?P<key>\w+): (?P<through>fallthrough )?registered at (?P<place>.*?) \[(?P<kind>.*)\]$")
+_ENTRY = re.compile(
+    r"^(?P<key>\w+): (?P<through>fallthrough )?registered at (?P<place>.*?) \[(?P<kind>.*)\]$"
+)
 
 
 class DispatchEntry(msgspec.Struct, frozen=True, kw_only=True):

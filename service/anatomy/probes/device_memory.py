@@ -38,9 +38,7 @@ class _Request:
         torch.cuda.empty_cache()
         segment = torch.empty(BLOCKS * BLOCK_BYTES, dtype=torch.uint8, device=self.device)
         del segment  # stays with the allocator, which cuts the blocks from it
-        self.held = [
-            torch.empty(BLOCK_BYTES, dtype=torch.uint8, device=self.device) for _ in range(BLOCKS)
-        ]
+        self.held = [torch.empty(BLOCK_BYTES, dtype=torch.uint8, device=self.device) for _ in range(BLOCKS)]
         del self.held[self.freed]
 
     def call(self) -> Tensor:

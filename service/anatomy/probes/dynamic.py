@@ -91,11 +91,11 @@ def _price(
     for_one: tuple[Callable[..., object], Tensor],
 ) -> str:
     """What the code for all lengths takes at one length, beside the code for that length alone."""
-    sides = [
+    every, alone = (
         TimedStep(probed.served(unpadded(step, repeat(prompt)), "prefill"))
         for step, prompt in (for_all, for_one)
-    ]
-    found = ratio_of(*sides, probed.bench.synchronise)
+    )
+    found = ratio_of(every, alone, probed.bench.synchronise)
     return (
         f"At one length the code for all lengths takes {found.value:.2f} times as long "
         f"[{found.low:.2f} to {found.high:.2f}] as the code for that length alone."

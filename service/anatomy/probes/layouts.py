@@ -21,15 +21,11 @@ SIDE = 32
 def channels_last(probed: ProbedModel, report: Report) -> FaultComparison:
     """A 3 × 3 convolution with a channels-last weight, on an input in the same layout and in the other."""
     images, weight = _operands(probed)
-    last_images, last_weight = (
-        tensor.to(memory_format=torch.channels_last) for tensor in (images, weight)
-    )
+    last_images, last_weight = (tensor.to(memory_format=torch.channels_last) for tensor in (images, weight))
     without = _convolving(last_images, last_weight)
     with_fault = _convolving(images, last_weight)
     report("timing the layouts")
-    first = ratio_of(
-        TimedStep(_convolving(images, weight)), TimedStep(without), probed.bench.synchronise
-    )
+    first = ratio_of(TimedStep(_convolving(images, weight)), TimedStep(without), probed.bench.synchronise)
     before, _ = copies(probed, without)
     after, copied_bytes = copies(probed, with_fault)
     return FaultComparison(

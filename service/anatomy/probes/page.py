@@ -25,25 +25,26 @@ COLUMNS = 110
 
 _INTRODUCTION = """# Probes: one pitfall each, live
 
-A probe puts one pitfall into the served step, or into a small operation beside it, and takes it out again: both timings
-in interleaved pairs with 95 % intervals, the counter that moved, the line to blame, the cure. `launchbound probe NAME`
-prints what stands below, and `POST /v1/probes/NAME` answers with the same as JSON, while the engine is paused; `GET
-/v1/probes` lists them. A probe leaves no trace in its process. The verdict names a difference only where the interval of
-the ratio excludes 1; on a busy machine run it again, with more repeats (`--set repeats=201`)."""
+A probe puts one pitfall into the served step, or into a small operation beside it, and takes it out again:
+both timings in interleaved pairs with 95 % intervals, the counter that moved, the line to blame, the cure.
+`launchbound probe NAME` prints what stands below, and `POST /v1/probes/NAME` answers with the same as JSON,
+while the engine is paused; `GET /v1/probes` lists them. A probe leaves no trace in its process. The verdict
+names a difference only where the interval of the ratio excludes 1; on a busy machine run it again, with
+more repeats (`--set repeats=201`)."""
 
 
 def page_of(machine: Machine, repeats: int, outputs: Iterable[tuple[str, str]]) -> str:
     """The page of probes' `outputs` by name."""
     source = (
-        f"Measured here: {machine}. {repeats} pairs, fewer where each one compiles. `launchbound probe-page` "
-        "runs them all and\nwrites this page."
+        f"Measured here: {machine}.\n{repeats} pairs, fewer where each one compiles. `launchbound probe-page` "
+        "runs them all and writes this page."
     )
     sections = [f"## {name}\n\n{_capital(PROBES[name])}.\n\n```\n{text}\n```" for name, text in outputs]
     return "\n\n".join([_INTRODUCTION, source, *sections]) + "\n"
 
 
 def main(settings: EngineSettings, repeats: int) -> None:
-    """Run every probe and write the page. Raises StudyError, with the remedy, for settings that cannot work."""
+    """Run every probe and write the page. Raises StudyError for settings that cannot work."""
     with progress(Console(stderr=True)) as report:
         report("loading the model")
         bench = prepare_bench(settings)

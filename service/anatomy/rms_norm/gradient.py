@@ -18,9 +18,9 @@ def save_inputs(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: Tensor) 
 def rms_norm_gradient(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:  # noqa: ANN401 - torch's
     """The gradients of x [..., width] and of weight [width], in their dtypes; epsilon has none.
 
-    With r = rsqrt(mean(x²) + epsilon) per row and s = gradient · weight, that of x is r · s − x · r³ · mean(s · x),
-    and that of the weight the sum over rows of gradient · x · r: the derivative of Zhang and Sennrich's
-    definition (arXiv:1910.07467). Computed in float32, or in float64 where x is.
+    With r = rsqrt(mean(x²) + epsilon) per row and s = gradient · weight, that of x is
+    r · s − x · r³ · mean(s · x), and that of the weight the sum over rows of gradient · x · r: the derivative
+    of Zhang and Sennrich's definition (arXiv:1910.07467). Computed in float32, or in float64 where x is.
     """
     x, weight = ctx.saved_tensors
     wide = torch.promote_types(x.dtype, torch.float32)
