@@ -19,6 +19,7 @@ Rounds = Annotated[int, typer.Option(min=6, help="Repeats behind every interval.
 def lessons(
     out: Annotated[Path | None, typer.Option(help="A folder whose name ends in -lessons.")] = None,
     rounds: Rounds = 25,
+    page_only: Annotated[bool, typer.Option("--page-only", help="From the newest findings.")] = False,
     model: Model = None,
     device: Device = None,
     dtype: Dtype = None,
@@ -29,11 +30,15 @@ def lessons(
     """
     settings = settings_from(model=model, device=device, dtype=dtype)
     from service.anatomy.errors import StudyError
-    from service.anatomy.lessons.run import main
+    from service.anatomy.lessons.page import newest
+    from service.anatomy.lessons.run import main, write_page
 
     try:
-        main(settings.engine_settings(""), out or _folder(settings.device), rounds)
-    except StudyError as error:
+        if page_only:
+            write_page(out or newest())
+        else:
+            main(settings.engine_settings(""), out or _folder(settings.device), rounds)
+    except (StudyError, LookupError, ValueError) as error:
         bad_input(error)
 
 

@@ -44,21 +44,32 @@ def quoted(low: float, high: float, *values: Measured) -> Quoted:
 
 
 @given(ends, ends, ends, ends)
-def test_a_value_agrees_exactly_where_its_interval_meets_the_quoted_range(
+def test_a_value_agrees_only_where_its_whole_interval_lies_in_the_quoted_range(
     a: float, b: float, c: float, d: float
 ) -> None:
     (low, high), (quoted_low, quoted_high) = sorted((a, b)), sorted((c, d))
     answer = quoted(quoted_low, quoted_high, Measured("x", low, low, high)).answer(EVIDENCE)
-    apart = high < quoted_low or quoted_high < low
-    assert answer.verdict == ("disagrees" if apart else "agrees")
+    ends_inside = [quoted_low <= end <= quoted_high for end in (low, high)]
+    across = low < quoted_low and high > quoted_high
+    expected = "agrees" if all(ends_inside) else "undecided" if any(ends_inside) or across else "disagrees"
+    assert answer.verdict == expected
 
 
 @pytest.mark.parametrize(
     ("values", "verdict"),
-    [((2.0, 3.0), "agrees"), ((2.0, 30.0), "agrees in part"), ((20.0, 30.0), "disagrees")],
+    [
+        ([(2, 2), (3, 3)], "agrees"),
+        ([(2, 2), (30, 31)], "agrees in part"),
+        ([(2, 2), (30, 31), (0, 3)], "agrees in part"),
+        ([(20, 21), (30, 31)], "disagrees"),
+        ([(2, 2), (0, 3)], "undecided"),
+        ([(20, 21), (0, 9)], "undecided"),
+    ],
 )
-def test_several_values_agree_in_part_where_only_some_do(values: tuple[float, ...], verdict: str) -> None:
-    found = quoted(1, 5, *(Measured.counted("x", value) for value in values)).answer(EVIDENCE)
+def test_several_values_agree_in_part_where_some_lie_outside(
+    values: list[tuple[float, float]], verdict: str
+) -> None:
+    found = quoted(1, 5, *(Measured("x", low, low, high) for low, high in values)).answer(EVIDENCE)
     assert found.verdict == verdict
     assert len(found.values) == len(values)
 

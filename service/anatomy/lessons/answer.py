@@ -10,7 +10,7 @@ from typing import Literal
 from service.anatomy.lessons.findings import Findings
 from service.statistics.intervals import Interval
 
-Verdict = Literal["agrees", "agrees in part", "disagrees", "cannot be measured here"]
+Verdict = Literal["agrees", "agrees in part", "disagrees", "undecided", "cannot be measured here"]
 
 ABOUT = 1.5
 """A quoted `~x` is taken as x / ABOUT to x · ABOUT."""
@@ -59,13 +59,27 @@ class Quoted:
     why_not: Callable[[Findings], str] = lambda _: "nothing of it was measured"
 
     def answer(self, findings: Findings) -> Answer:
-        """Agrees: the interval of every value meets the quoted range. Disagrees: that of none does."""
+        """The verdict that the whole interval of every value allows: see `verdict_of`."""
         values = tuple(self.measured(findings))
         if not values:
             return Answer((), "cannot be measured here", self.why_not(findings))
-        meets = [value.low <= self.high and value.high >= self.low for value in values]
-        verdict: Verdict = "agrees" if all(meets) else "agrees in part" if any(meets) else "disagrees"
-        return Answer(tuple(f"{_text(value)}{self.unit}" for value in values), verdict)
+        shown = tuple(f"{_text(value)}{self.unit}" for value in values)
+        return Answer(shown, verdict_of(values, self.low, self.high))
+
+
+def verdict_of(values: Iterable[Measured], low: float, high: float) -> Verdict:
+    """Agrees: every interval lies in [low, high]. Disagrees: each lies outside.
+
+    In part: some do the one and some the other. Undecided: for lack of that, one reaches across an end.
+    """
+    single: set[Verdict] = set()
+    for value in values:
+        inside = low <= value.low and value.high <= high
+        outside = value.high < low or high < value.low
+        single.add("agrees" if inside else "disagrees" if outside else "undecided")
+    if len(single) == 1:
+        return single.pop()
+    return "agrees in part" if {"agrees", "disagrees"} <= single else "undecided"
 
 
 def about(value: float) -> tuple[float, float]:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import msgspec
 
-from service.anatomy.budget.points import BatchPoint
 from service.anatomy.layers.study import LayersFinding
 from service.anatomy.lessons.key_orders import KeyOrder
 from service.anatomy.lessons.layer_norm import LayerNormKernels
@@ -16,6 +15,7 @@ from service.anatomy.operators.finding import DispatchShare
 from service.anatomy.operators.registry import Registry
 from service.anatomy.prepared_bench import Machine
 from service.anatomy.probes.study import ProbeFinding
+from service.statistics.intervals import Interval
 
 FILE = "findings.json"
 
@@ -38,6 +38,20 @@ class StepCounts(msgspec.Struct, frozen=True, kw_only=True):
     launches: int | None
 
 
+class ModePoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A decode step of `mode` at batch 1, from the study of the budget, in seconds.
+
+    `speedup` is against the mode that it was timed with, by round. `source` `calibrated`: the kernels are an
+    upper estimate.
+    """
+
+    mode: str
+    step: Interval
+    kernel_seconds: Interval
+    source: str
+    speedup: Interval
+
+
 class SavedBytes(msgspec.Struct, frozen=True, kw_only=True):
     """What eager's tape alone keeps alive in a prefill chunk of `batch_size`, beside the parameters."""
 
@@ -47,7 +61,7 @@ class SavedBytes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Findings(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that was measured. `speedups` has points of decode at batch 1, by the mode compared with."""
+    """Everything that was measured. `speedups` has the points by the mode that they are compared with."""
 
     format_version: int = FORMAT_VERSION
     machine: Machine
@@ -56,7 +70,7 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     model_layers: int
     layers: LayersFinding
     steps: dict[str, StepCounts]
-    speedups: dict[str, list[BatchPoint]]
+    speedups: dict[str, list[ModePoint]]
     saved: list[SavedBytes]
     layer_norm: LayerNormKernels
     strides: StridedRead

@@ -5,10 +5,11 @@ from __future__ import annotations
 import msgspec
 import torch
 from torch import Tensor
-from torch._inductor import metrics
 
+from service.anatomy.operators.compiled import graph_calls
 from service.anatomy.operators.dispatch_keys import thread_keys
 from service.anatomy.operators.records import OperatorRecorder
+from service.anatomy.operators.sources import fused_kernels
 from service.measure.cases import Bench
 from service.protocol.modes import MODES
 
@@ -17,7 +18,7 @@ EPSILON = 1e-5
 
 
 class LayerNormKernels(msgspec.Struct, frozen=True, kw_only=True):
-    """`by_operator` counts the operators that compute (views do not), `compiled` the generated kernels."""
+    """`by_operator` counts the operators that compute (views do not), `compiled` the calls of kernels."""
 
     by_operator: int
     compiled: int
@@ -38,10 +39,10 @@ def count_kernels(bench: Bench) -> LayerNormKernels:
     recorder = OperatorRecorder(thread_keys(MODES["inference_mode"], bench.device, bench.precision))
     with torch.inference_mode(), recorder:
         written_out(x, weight, bias)
-    before = metrics.generated_kernel_count
-    with torch.inference_mode():
+    with torch.inference_mode(), graph_calls() as calls:
         torch.compile(written_out, fullgraph=True, dynamic=False)(x, weight, bias)
+    kernels = [kernel for call in calls for kernel in fused_kernels(call.graph.source_code)]
     return LayerNormKernels(
         by_operator=sum(not one.is_view for one in recorder.seen),
-        compiled=metrics.generated_kernel_count - before,
+        compiled=sum(kernel.calls for kernel in kernels),
     )

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from service.anatomy.budget.points import BatchPoint
 from service.anatomy.budget.study import BudgetArguments, draw_budget
 from service.anatomy.layers.study import LayersArguments, measure_layers
-from service.anatomy.lessons.findings import Findings, SavedBytes, StepCounts
+from service.anatomy.lessons.findings import Findings, ModePoint, SavedBytes, StepCounts
 from service.anatomy.lessons.key_orders import key_orders
 from service.anatomy.lessons.layer_norm import count_kernels
 from service.anatomy.lessons.strides import time_strides
@@ -72,9 +71,18 @@ def counts_of(found: OperatorsFinding) -> StepCounts:
     )
 
 
-def _points(bench: Bench, mode: str, rounds: int, report: Report) -> list[BatchPoint]:
+def _points(bench: Bench, mode: str, rounds: int, report: Report) -> list[ModePoint]:
     arguments = BudgetArguments(modes=list(COMPARED[mode]), batch_sizes=[min(bench.buffers)], rounds=rounds)
-    return draw_budget(bench, arguments, report).points
+    return [
+        ModePoint(
+            mode=point.mode,
+            step=point.step,
+            kernel_seconds=point.kernel_seconds,
+            source=point.source,
+            speedup=point.speedup,
+        )
+        for point in draw_budget(bench, arguments, report).points
+    ]
 
 
 def _saved(bench: Bench, batch_size: int, report: Report) -> SavedBytes:

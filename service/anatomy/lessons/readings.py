@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
-from service.anatomy.budget.points import BatchPoint
 from service.anatomy.lessons.answer import Measured
-from service.anatomy.lessons.findings import Findings
+from service.anatomy.lessons.findings import Findings, ModePoint
 
 Reading = Callable[[Findings], Iterator[Measured]]
 
@@ -166,5 +165,5 @@ def probe_difference(name: str) -> Reading:
     return read
 
 
-def _point(findings: Findings, against: str, mode: str) -> BatchPoint | None:
+def _point(findings: Findings, against: str, mode: str) -> ModePoint | None:
     return next((point for point in findings.speedups[against] if point.mode == mode), None)

@@ -29,5 +29,11 @@ def main(settings: EngineSettings, out: Path, rounds: int) -> None:
     with progress(Console(stderr=True)) as report:
         report("loading the model")
         write(measure(prepare_bench(settings), rounds, report), out)
-    PAGE.write_text(page_of(out), encoding="utf-8")
-    print(f"{out} and {PAGE}")
+    write_page(out)
+    print(out)
+
+
+def write_page(folder: Path) -> None:
+    """Write docs/lessons.md from the findings in `folder`. Raises ValueError for another format."""
+    PAGE.write_text(page_of(folder), encoding="utf-8")
+    print(PAGE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 
 import msgspec
@@ -48,7 +49,8 @@ def decompose(bench: Bench, case: Case) -> Decomposition:
     """
     arguments = case.buffers.arguments(case.phase)
     # Tensors of inference mode cannot be traced into an exported program.
-    with torch.inference_mode(False), torch.no_grad():
+    with torch.inference_mode(False), torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # torch's, of its own use of its tree of arguments
         # Not the arguments themselves: export takes off the marks of those that it is given.
         program = torch.export.export(PositionalStep(bench.model), tree_map(Tensor.detach, arguments))
         return compare(_counted(program), _counted(program.run_decompositions()))

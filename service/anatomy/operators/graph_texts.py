@@ -29,7 +29,7 @@ class GraphText(msgspec.Struct, frozen=True, kw_only=True):
     """One graph as the Python that torch.fx writes for it: the first LINES_KEPT of `lines`.
 
     `dynamo`: torch's functions and methods as the model calls them. `aot`: the same in ATen, functional,
-    after the decompositions that Inductor asks for; this is what it fuses. `operations` counts the graph's calls.
+    after the decompositions that Inductor asks for; this is what it fuses. `operations` counts its calls.
     """
 
     stage: Stage

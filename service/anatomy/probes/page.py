@@ -36,8 +36,8 @@ more repeats (`--set repeats=201`)."""
 def page_of(machine: Machine, repeats: int, outputs: Iterable[tuple[str, str]]) -> str:
     """The page of probes' `outputs` by name."""
     source = (
-        f"Measured here: {machine}.\n{repeats} pairs, fewer where each one compiles. `launchbound probe-page` "
-        "runs them all and writes this page."
+        f"Measured here: {machine}.\n{repeats} pairs, fewer where each one compiles. "
+        "`launchbound probe-page` runs them all and writes this page."
     )
     sections = [f"## {name}\n\n{_capital(PROBES[name])}.\n\n```\n{text}\n```" for name, text in outputs]
     return "\n\n".join([_INTRODUCTION, source, *sections]) + "\n"

@@ -65,7 +65,7 @@ TABLE: dict[str, Probe] = {
     ),
     "custom-op": Probe(
         custom_op, resets=True,
-        cure="Register it (`torch.library.custom_op`) with `register_fake`, and `register_autograd` to train it.",
+        cure="Register it (`torch.library.custom_op`) with a fake, and with a gradient where it is trained.",
     ),
     "autocast": Probe(
         autocast, cure="Cast the weights once (`--dtype bfloat16`): autocast is for training in float32."
