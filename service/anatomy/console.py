@@ -13,13 +13,10 @@ from rich.console import Console
 
 from service.anatomy import studies
 from service.anatomy.errors import StudyError
+from service.anatomy.prepared_bench import prepare_bench
 from service.anatomy.progress import Report
 from service.anatomy.tape.computations import own_expressions
-from service.measure.cases import Bench
 from service.protocol.messages import EngineSettings
-from service.protocol.placement import pin
-from service.step.process_state import prepare_process
-from service.step.profiling import warm_profiler
 
 PIPE_COLUMNS = 160
 
@@ -31,28 +28,13 @@ def main(settings: EngineSettings, name: str, arguments: dict[str, Any], as_json
     """
     own_expressions.set(True)  # the user of a command line can run any Python already
     given = {key: value for key, value in arguments.items() if value is not None}
-    with _progress(Console(stderr=True)) as report:
+    with progress(Console(stderr=True)) as report:
         report("loading the model")
-        bench = open_bench(settings)
-        found = studies.run(bench, name, msgspec.json.encode(given), report)
+        found = studies.run(prepare_bench(settings), name, msgspec.json.encode(given), report)
     if as_json:
         print(msgspec.json.encode(found).decode())
     else:
         studies.shown(name)(found, _output())
-
-
-def open_bench(settings: EngineSettings) -> Bench:
-    """Make this process one for studies: its bench. Raises StudyError for settings that cannot work."""
-    try:
-        prepare_process(settings.cache_folder)
-        bench = Bench(settings)
-    except ValueError as error:
-        raise StudyError("invalid_request", str(error)) from error
-    # The engine's cores, so that both measure the same ones.
-    pin(bench.cpus)
-    if bench.device.type == "cuda":
-        warm_profiler(bench.device)
-    return bench
 
 
 def _output() -> Console:
@@ -76,7 +58,7 @@ def further_arguments(pairs: Iterable[str]) -> dict[str, Any]:
 
 
 @contextmanager
-def _progress(console: Console) -> Iterator[Report]:
+def progress(console: Console) -> Iterator[Report]:
     """Yields a `Report` for the body: a terminal shows the newest line, anything else all of them."""
     if not console.is_terminal:
         yield lambda text, *_: console.print(text, soft_wrap=True, markup=False)

@@ -22,7 +22,7 @@ import torch
 from rich.console import Console
 
 from service.anatomy import studies
-from service.anatomy.console import open_bench
+from service.anatomy.prepared_bench import prepare_bench
 from service.measure.cases import Bench
 from service.protocol.messages import EngineSettings
 
@@ -140,7 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = EngineSettings(
             address="", modes=MODES, batch_sizes=[1, 4, 16], threads=1, cache_folder=given.cache_folder
         )
-        bench = open_bench(settings)
+        bench = prepare_bench(settings)
         made = "\n".join(outputs(bench, about_machine(bench, given.note)))
         PAGE.write_text(f"{written.partition(BEGIN)[0].rstrip()}\n\n{made}", encoding="utf-8")
         return 0

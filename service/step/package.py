@@ -72,7 +72,7 @@ def _compile(model: nn.Module, options: dict[str, Any], arguments: tuple[Any, ..
     # Tensors of inference mode cannot be traced into an exported program.
     with torch.inference_mode(False), torch.no_grad():
         program = torch.export.export(
-            _Positional(model),
+            PositionalStep(model),
             # Not the arguments themselves: export takes off the marks of those that it is given.
             tree_map(Tensor.detach, arguments),
             dynamic_shapes=_dynamic(arguments),
@@ -84,7 +84,7 @@ def _compile(model: nn.Module, options: dict[str, Any], arguments: tuple[Any, ..
         )
 
 
-class _Positional(nn.Module):
+class PositionalStep(nn.Module):
     """`model` with the signature of a step: export reads names from it."""
 
     def __init__(self, model: nn.Module) -> None:

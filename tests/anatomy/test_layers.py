@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from service.anatomy import cpp_library
 from service.anatomy.errors import StudyError
-from service.anatomy.layers import loops as layers_loops
 from service.anatomy.layers.ablations import ABLATIONS, ArmSeconds
 from service.anatomy.layers.arms import Arm, State, collector_off, python_arm, time_arms
 from service.anatomy.layers.loops import Loops, load_loops
@@ -223,7 +223,7 @@ def test_an_arm_runs_in_its_state_and_leaves_none_behind() -> None:
 
 def test_a_missing_compiler_is_named_with_its_remedy(tmp_path: Path) -> None:
     with pytest.raises(StudyError, match="install g\\+\\+, or set CXX"):
-        layers_loops._compile("no-such-compiler", tmp_path / "loops.so")
+        cpp_library.build("no-such-compiler", "", tmp_path / "loops.so")
 
 
 @pytest.mark.parametrize(

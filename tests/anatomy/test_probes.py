@@ -22,16 +22,23 @@ from torch._dynamo.utils import counters, graph_break_reasons
 from models.checkpoint import save
 from models.transformer import Transformer
 from service.anatomy.errors import StudyError
-from service.anatomy.probes import memory
+from service.anatomy.median_seconds import MedianSeconds
+from service.anatomy.prepared_bench import machine_of
+from service.anatomy.probes import device_memory, memory
 from service.anatomy.probes import study as probes
 from service.anatomy.probes.comparison import Counter, FaultComparison, TimedStep, interleave
+from service.anatomy.probes.dynamic import LENGTHS
+from service.anatomy.probes.extension import cpp_operator, python_calls, python_norm, python_operator
+from service.anatomy.probes.page import PAGE, output_of, page_of
 from service.anatomy.probes.probed_model import ProbedModel, make_probed_model
 from service.anatomy.probes.show import show
-from service.anatomy.probes.study import TABLE, ProbeFinding, ProbesArguments, run_probe, verdict_of
+from service.anatomy.probes.study import ProbeFinding, ProbesArguments, run_probe, verdict_of
+from service.anatomy.probes.table import TABLE
 from service.anatomy.progress import Report
+from service.anatomy.rms_norm.study import aten_rms_norm
 from service.measure.cases import Bench
 from service.protocol.messages import EngineSettings
-from service.protocol.probes import PROBES
+from service.protocol.probes import NOT_ON_CPU, PROBES
 from service.statistics.intervals import Interval
 from tests.support.anatomy_bench import CONFIG, quiet
 
@@ -50,7 +57,14 @@ FAULTY_LINES = {
     "thread-change": "torch.set_num_threads(",
     "custom-op": "self.kernel(",
     "autocast": "casting",
+    "view-keeps-storage": "[-1:]",
+    "version-counter": ".mul_(",
+    "inference-tensor-in-autograd": "functional.linear(",
+    "channels-last": "functional.conv2d(",
+    "dynamic-shapes": "step(prompt",
+    "cpp-extension": "operator(",
 }
+ON_CPU = [name for name in TABLE if name not in NOT_ON_CPU]
 
 
 @dataclass(frozen=True)
@@ -107,7 +121,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         prefill_chunk=8,
         threads=1,
         linears="aten",
-        cache_folder="",
+        cache_folder=str(tmp_path_factory.mktemp("cache")),
     )
     yield Bench(settings)
     torch.set_num_threads(threads)
@@ -129,10 +143,18 @@ def seen(bench: Bench) -> Callable[[str], Seen]:
 
 
 def test_the_table_has_the_probes_that_the_front_lists() -> None:
-    assert list(TABLE) == list(PROBES) == list(FAULTY_LINES)
+    assert list(TABLE) == list(PROBES)
+    assert list(FAULTY_LINES) == ON_CPU
 
 
-@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("name", NOT_ON_CPU)
+def test_a_probe_that_a_cpu_cannot_show_is_refused_with_the_reason(bench: Bench, name: str) -> None:
+    with pytest.raises(StudyError, match=NOT_ON_CPU[name].split(":")[0]) as refused:
+        run_probe(bench, ProbesArguments(name=name), quiet)
+    assert (refused.value.type, refused.value.param) == ("unsupported_here", "name")
+
+
+@pytest.mark.parametrize("name", ON_CPU)
 def test_an_answer_has_every_field_of_the_contract(name: str, seen: Callable[[str], Seen]) -> None:
     answer = msgspec.json.decode(msgspec.json.encode(seen(name).finding))
     assert answer.keys() >= CONTRACT
@@ -144,25 +166,25 @@ def test_an_answer_has_every_field_of_the_contract(name: str, seen: Callable[[st
     assert answer["ratio"].keys() == {"value", "low", "high", "samples"}
 
 
-@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("name", ON_CPU)
 def test_the_fault_moves_its_counter(name: str, seen: Callable[[str], Seen]) -> None:
     counter = seen(name).finding.counter
     assert counter.after > counter.before >= 0
 
 
-@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("name", ON_CPU)
 def test_the_line_to_blame_holds_the_fault(name: str, seen: Callable[[str], Seen]) -> None:
     file, _, number = seen(name).finding.blame.partition(":")
     assert FAULTY_LINES[name] in linecache.getline(str(ROOT / file), int(number))
 
 
-@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("name", ON_CPU)
 def test_a_probe_restores_the_process(name: str, seen: Callable[[str], Seen]) -> None:
     found = seen(name)
     assert found.after == found.before
 
 
-@pytest.mark.parametrize("name", ["recompile", "thread-change"])
+@pytest.mark.parametrize("name", ["recompile", "thread-change", "dynamic-shapes"])
 def test_a_fault_that_compiles_takes_longer_than_a_step(name: str, seen: Callable[[str], Seen]) -> None:
     finding = seen(name).finding
     assert finding.verdict == "slower"
@@ -183,7 +205,7 @@ def test_a_probe_leaves_weights_and_steps_as_they_were(bench: Bench) -> None:
     }
 
 
-@pytest.mark.parametrize("name", ["hidden-copy", "autocast", "sync-point"])
+@pytest.mark.parametrize("name", ["hidden-copy", "autocast", "sync-point", "view-keeps-storage"])
 def test_a_probe_computes_the_same_with_its_fault(name: str, bench: Bench) -> None:
     probed = make_probed_model(bench, 2)
     comparison = TABLE[name].run(probed, quiet)
@@ -267,8 +289,155 @@ def test_a_finding_is_shown_with_its_blame_and_cure(seen: Callable[[str], Seen])
         assert part in text.getvalue()
 
 
+def test_short_times_are_shown_in_microseconds_and_long_ones_in_milliseconds(
+    seen: Callable[[str], Seen],
+) -> None:
+    finding = seen("cpp-extension").finding
+    for seconds, unit in ((9e-6, "µs"), (2e-3, "ms")):
+        side = MedianSeconds(median_seconds=seconds, low=seconds, high=seconds, samples=9)
+        text = StringIO()
+        show(msgspec.structs.replace(finding, without=side), Console(file=text, width=200))
+        assert f" {unit} " in text.getvalue()
+        assert {"µs": " 9.000 ", "ms": " 2.000 "}[unit] in text.getvalue()
+
+
+def test_the_page_has_every_probe_with_its_cure_or_its_reason() -> None:
+    sections = dict(part.split("\n", 1) for part in PAGE.read_text(encoding="utf-8").split("\n## ")[1:])
+    assert list(sections) == list(PROBES)
+    for name, text in sections.items():
+        assert PROBES[name][1:] in text
+        assert NOT_ON_CPU.get(name, f"cure: {TABLE[name].cure}") in text
+
+
+def test_a_pages_output_is_that_of_the_terminal_or_the_refusal(bench: Bench) -> None:
+    assert output_of(bench, "pinned-copy", 9, quiet).startswith(f"launchbound: {NOT_ON_CPU['pinned-copy']}")
+    shown = output_of(bench, "hidden-copy", 9, quiet)
+    assert shown.startswith(f"hidden-copy: {PROBES['hidden-copy']}")
+    page = page_of(machine_of(bench), 9, [("hidden-copy", shown)])
+    assert f"```\n{shown}\n```" in page
+    assert str(Path(bench.settings.model).parent) not in page
+
+
 def test_sizes_that_the_allocator_keeps_are_skipped_and_a_study_without_others_refused() -> None:
     faults = iter([0, 0, 0, 50])
     assert memory._unkept_size(lambda: next(faults)) == memory.SCRATCH_BYTES[1]
     with pytest.raises(StudyError, match="by itself"):
         memory._unkept_size(lambda: 0)
+
+
+def counted(finding: ProbeFinding) -> tuple[float, float]:
+    return finding.counter.before, finding.counter.after
+
+
+def test_a_kept_view_is_counted_with_the_bytes_of_its_storage(seen: Callable[[str], Seen]) -> None:
+    finding = seen("view-keeps-storage").finding
+    row = CONFIG.width * 4
+    assert counted(finding) == (row, 8 * row)
+    assert (finding.phase, finding.layers) == ("prefill", 2)
+
+
+def test_a_change_in_place_fails_backward_with_torchs_own_words(seen: Callable[[str], Seen]) -> None:
+    finding = seen("version-counter").finding
+    assert counted(finding) == (0, 1)
+    assert "modified by an inplace operation" in finding.notes[0]
+    assert "expected version 0" in finding.notes[0]
+
+
+def test_a_tensor_of_inference_mode_is_refused_and_its_clone_is_one_copy(seen: Callable[[str], Seen]) -> None:
+    finding = seen("inference-tensor-in-autograd").finding
+    assert finding.counter.after == finding.counter.before + 1
+    assert "Inference tensors cannot be saved for backward" in finding.notes[0]
+
+
+def test_a_layout_of_its_own_is_one_copy_a_call(seen: Callable[[str], Seen]) -> None:
+    finding = seen("channels-last").finding
+    assert counted(finding) == (0, 1)
+    assert (finding.phase, finding.layers) == (None, None)
+    assert "convolution" in finding.subject
+
+
+def test_a_convolution_computes_the_same_in_both_layouts(bench: Bench) -> None:
+    comparison = TABLE["channels-last"].run(make_probed_model(bench, 1), quiet)
+    without, with_fault = comparison.without.call(), comparison.with_fault.call()
+    torch.testing.assert_close(without, with_fault)
+
+
+def test_each_length_but_the_first_recompiles_unless_marked(seen: Callable[[str], Seen]) -> None:
+    assert counted(seen("dynamic-shapes").finding) == (0, LENGTHS - 1)
+
+
+@pytest.mark.parametrize("shape", [(3, 8), (2, 3, 8), (0, 8)])
+def test_the_norm_in_cpp_is_the_one_in_python_and_atens(bench: Bench, shape: tuple[int, ...]) -> None:
+    in_cpp = cpp_operator(bench.settings.cache_folder, quiet)
+    x, weight = torch.randn(shape), torch.randn(8)
+    for other in (python_norm, python_operator(), aten_rms_norm):
+        torch.testing.assert_close(in_cpp(x, weight, 1e-5), other(x, weight, 1e-5))
+
+
+def test_the_operator_in_cpp_passes_torchs_checks_and_has_a_gradient(bench: Bench) -> None:
+    in_cpp: Any = cpp_operator(bench.settings.cache_folder, quiet)
+    x = torch.randn(3, 8, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(8, dtype=torch.float64, requires_grad=True)
+    assert set(torch.library.opcheck(in_cpp, (x, weight, 1e-5)).values()) == {"SUCCESS"}
+    assert torch.autograd.gradcheck(in_cpp, (x, weight, 1e-5))
+
+
+def test_the_library_of_the_operator_is_built_once(bench: Bench) -> None:
+    folder = Path(bench.settings.cache_folder)
+    cpp_operator(str(folder), quiet)
+    assert cpp_operator(str(folder / "elsewhere"), quiet) is cpp_operator(str(folder), quiet)
+    assert not (folder / "elsewhere").exists()
+
+
+def test_every_entered_python_function_is_counted_and_the_profile_function_kept() -> None:
+    def inner() -> None:
+        abs(-1)
+
+    def outer() -> None:
+        inner()
+        inner()
+
+    before = sys.getprofile()
+    assert (python_calls(inner), python_calls(outer)) == (1, 3)
+    assert sys.getprofile() is before
+
+
+@pytest.mark.parametrize(("freed", "neighbours"), [(slice(2), True), (slice(None, None, 2), False)])
+def test_half_of_the_blocks_are_freed_together_or_apart(
+    monkeypatch: pytest.MonkeyPatch, freed: slice, neighbours: bool
+) -> None:
+    monkeypatch.setattr(device_memory, "BLOCKS", 4)
+    monkeypatch.setattr(device_memory, "BLOCK_BYTES", 8)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    made: list[torch.Tensor] = []
+    empty = torch.empty
+
+    def noted(*size: int, **options: Any) -> torch.Tensor:
+        made.append(empty(*size, **options))
+        return made[-1]
+
+    monkeypatch.setattr(torch, "empty", noted)
+    request = device_memory._Request(torch.device("cpu"), freed)
+    request.prepare()
+    places = [next(place for place, one in enumerate(made[1:]) if one is held) for held in request.held]
+    assert made[0].nbytes == 32
+    assert places == ([2, 3] if neighbours else [1, 3])
+    assert request.call().nbytes == 16
+    request.release()
+    assert request.held == []
+
+
+@pytest.mark.parametrize(("kinds", "pageable"), [(["Pinned"], 0), (["Pageable", "Pinned", "Pageable"], 2)])
+def test_copies_from_pageable_memory_are_told_by_the_profilers_names(
+    monkeypatch: pytest.MonkeyPatch, kinds: list[str], pageable: int
+) -> None:
+    events = [
+        {"name": f"Memcpy HtoD ({kind} -> Device)", "cat": "gpu_memcpy", "ph": "X", "ts": 0.0, "dur": 1.0}
+        for kind in kinds
+    ]
+    monkeypatch.setattr(device_memory, "record_steps", lambda device, run, steps: events)
+    cpu = torch.device("cpu")
+    assert device_memory._pageable_copies(cpu, lambda: torch.ones(1)) == pageable
+    events.clear()
+    with pytest.raises(StudyError, match="gpu-check"):
+        device_memory._pageable_copies(cpu, lambda: torch.ones(1))

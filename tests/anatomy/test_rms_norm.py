@@ -62,6 +62,26 @@ def test_the_operator_passes_every_check_of_torch(shape: tuple[int, ...]) -> Non
     assert set(checks.values()) == {"SUCCESS"}
 
 
+@pytest.mark.parametrize("shape", [(3, 8), (2, 3, 8), (8,), (0, 8)])
+def test_the_operators_gradient_is_that_of_finite_differences(shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(8, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(rms_norm_operator(), (x, weight, EPSILON))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_operators_gradient_is_that_of_aten_and_passes_every_check_of_torch(dtype: torch.dtype) -> None:
+    x = torch.randn(4, 8).to(dtype).requires_grad_()
+    weight = torch.randn(8).to(dtype).requires_grad_()
+    found, expected = (
+        torch.autograd.grad(norm(x, weight, EPSILON).square().sum(), (x, weight))
+        for norm in (rms_norm_operator(), aten_rms_norm)
+    )
+    torch.testing.assert_close(found, expected)
+    checks = torch.library.opcheck(rms_norm_operator(), (x, weight, EPSILON))
+    assert set(checks.values()) == {"SUCCESS"}
+
+
 def test_the_operator_is_registered_once() -> None:
     assert rms_norm_operator() is rms_norm_operator()
 

@@ -18,7 +18,7 @@ from models.config import Config
 from models.tokenizer import Tokenizer
 from models.transformer import Transformer
 from service.front.launch import launched
-from service.protocol.probes import PROBES
+from service.protocol.probes import NOT_ON_CPU, PROBES
 
 MODES = ("eager", "compiled")
 PATIENCE_SECONDS = 280.0
@@ -40,7 +40,7 @@ SHORT: dict[str, dict[str, Any]] = {
 STUDIES: list[tuple[str, dict[str, Any]]] = [
     *((OPERATORS, {"mode": mode, "phase": phase}) for mode in MODES for phase in ("decode", "prefill")),
     *((f"/v1/studies/{name}", body) for name, body in SHORT.items()),
-    *((f"/v1/probes/{name}", {}) for name in PROBES),
+    *((f"/v1/probes/{name}", {}) for name in PROBES if name not in NOT_ON_CPU),
 ]
 
 
@@ -114,6 +114,15 @@ def test_the_engine_is_as_before_after(client: httpx.Client, path: str, body: di
     after, bytes_after = engine_now(client)
     assert after == before
     assert abs(bytes_after - bytes_before) < SETTLED_BYTES
+
+
+@pytest.mark.parametrize("name", NOT_ON_CPU)
+def test_a_probe_that_a_cpu_cannot_show_is_refused_with_the_reason(client: httpx.Client, name: str) -> None:
+    answer = client.post(f"/v1/probes/{name}")
+    assert answer.status_code == 422
+    detail = answer.json()["error"]
+    assert (detail["type"], detail["param"]) == ("unsupported_here", "name")
+    assert NOT_ON_CPU[name] in detail["message"]
 
 
 def test_a_request_during_a_study_waits_and_the_wait_is_its_queue(client: httpx.Client) -> None:

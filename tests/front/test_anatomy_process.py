@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from service.front import sweep_tracker
-from service.protocol.probes import PROBES
+from service.protocol.probes import NOT_ON_CPU, PROBES
 from tests.support.serving import Front, running, until
 
 pytestmark = pytest.mark.slow
@@ -402,6 +402,7 @@ def test_the_probes_are_listed_with_what_each_teaches(here: Place) -> None:
     assert [probe["name"] for probe in listed] == list(PROBES)
     assert len(listed) >= 10
     assert all(probe["teaches"] for probe in listed)
+    assert {p["name"]: p["not_on_cpu"] for p in listed if p["not_on_cpu"]} == NOT_ON_CPU
 
 
 def test_a_probe_is_run_by_its_name_and_an_unknown_one_is_refused_with_the_names(here: Place) -> None:

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
-import subprocess
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.cpp_extension import get_cxx_compiler, include_paths, library_paths
 
-from service.anatomy.errors import StudyError
+from service.anatomy.cpp_library import load_library
 from service.anatomy.progress import Report
 
 
@@ -136,36 +130,9 @@ def load_loops(cache_folder: str, report: Report) -> Loops:
     registered = getattr(torch.ops, _NAMESPACE)
     if hasattr(registered, "loop"):
         return _loops_of(registered)
-    compiler = get_cxx_compiler()
-    key = hashlib.sha256(f"{torch.__version__} {compiler} {_SOURCE}".encode()).hexdigest()[:16]
-    library = Path(cache_folder) / f"layers-{key}.so"
-    if not library.exists():
-        report("compiling the loops in C++")
-        library.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _compile(compiler, library)
-    torch.ops.load_library(library)
+    load_library(cache_folder, "layers", _SOURCE, report)
     return _loops_of(registered)
 
 
 def _loops_of(registered: Any) -> Loops:  # noqa: ANN401 - torch creates its namespaces on access
     return Loops(registered.loop.default, registered.loop_after.default)
-
-
-def _compile(compiler: str, library: Path) -> None:
-    """Build `library` and rename it into place, so that two processes may build it at the same time."""
-    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
-        made = Path(folder) / library.name
-        command = [compiler, "-O2", "-std=c++20", "-shared", "-fPIC", "-x", "c++", "-", "-o", str(made)]
-        command += [f"-I{path}" for path in include_paths()]
-        command += [*(f"-L{path}" for path in library_paths()), "-ltorch_cpu", "-lc10"]
-        try:
-            subprocess.run(command, input=_SOURCE, text=True, capture_output=True, check=True, timeout=300)
-        except FileNotFoundError:
-            message = (
-                f"the layer table needs a C++ compiler and {compiler} is not there: install g++, or set CXX"
-            )
-            raise StudyError("unsupported_here", message) from None
-        except subprocess.CalledProcessError as error:
-            message = f"{compiler} cannot build against torch's headers: {error.stderr.strip()[:500]}"
-            raise StudyError("unsupported_here", message) from None
-        os.replace(made, library)

@@ -9,6 +9,7 @@ import msgspec
 from service.anatomy.median_seconds import MedianSeconds, finite
 from service.anatomy.operators.graph_breaks import GraphBreak
 from service.anatomy.operators.guards import Guard
+from service.anatomy.operators.lowering import Lowering
 from service.anatomy.operators.native import NativeSamples
 from service.anatomy.operators.rows import Copy, Operator, Sync
 from service.anatomy.operators.sources import FusedKernel
@@ -19,13 +20,16 @@ from service.protocol.messages import Phase
 
 
 class OperatorsArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which step is listed."""
+    """Which step is listed. `lowering` adds what it is on its way down, with the table of `operator`."""
 
     mode: str = "eager"
     batch_size: int = 1
     phase: Phase = "decode"
     native: bool | None = None
     """Whether to sample native functions; None: only where the answer comes in time with it."""
+
+    lowering: bool = False
+    operator: str = "aten::mul.Tensor"
 
 
 class DispatchShare(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +60,7 @@ class OperatorsFinding(msgspec.Struct, frozen=True, kw_only=True):
 
     `kernels`, `launches` and `kernel_table` are None on a CPU, and `kernels` where the profiler lost some;
     `no_device` has the reason. The fields from `graphs` to `generated_code` are None for modes that are not
-    compiled.
+    compiled. `lowering` is there where it was asked for.
     `operators_seconds`, which is `operators_share` of `step_seconds`, are spent in the listed calls: as
     profiled, less `event_seconds` per inner event. The rest is Python, binding and composite operators (in
     compiled modes generated code, guards and wrappers); `tail_seconds` of it come after the last call, where
@@ -95,5 +99,6 @@ class OperatorsFinding(msgspec.Struct, frozen=True, kw_only=True):
     fused_kernels: list[FusedKernel] | None = None
     generated_code: str | None = None
     native: NativeSamples | None = None
+    lowering: Lowering | None = None
     prepare_seconds: float
     notes: list[str]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -45,11 +46,16 @@ def trace(bench: Bench, case: Case) -> Tracing:
     known = _TRACED.setdefault(bench, {})
     if key not in known:
         backend = ExplainWithBackend("eager")
-        broken = Effect(case.mode, {"backend": backend, "dynamic": False})
-        mode = replace(MODES[case.mode], cpu=broken, cuda=broken)
-        build_step(mode, bench.model, precision=bench.precision)(*case.buffers.arguments(case.phase))
+        trace_with(bench, case, backend)
         known[key] = _read(backend.output())
     return known[key]
+
+
+def trace_with(bench: Bench, case: Case, backend: Callable[..., Any]) -> None:
+    """Give the graphs of the step of `case` to `backend`, in the step's contexts, and run them once."""
+    broken = Effect(case.mode, {"backend": backend, "dynamic": False})
+    mode = replace(MODES[case.mode], cpu=broken, cuda=broken)
+    build_step(mode, bench.model, precision=bench.precision)(*case.buffers.arguments(case.phase))
 
 
 def _read(explained: Any) -> Tracing:  # noqa: ANN401 - torch's ExplainOutput

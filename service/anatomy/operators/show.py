@@ -9,6 +9,7 @@ from service.anatomy.median_seconds import MedianSeconds
 from service.anatomy.operators.finding import DispatchShare, OperatorsFinding
 from service.anatomy.operators.show_compiled import show_compiled
 from service.anatomy.operators.show_kernels import show_kernels
+from service.anatomy.operators.show_lowering import show_lowering
 
 MICRO = 1e6
 
@@ -24,6 +25,8 @@ def show(finding: OperatorsFinding, console: Console) -> None:
     _native(finding, console)
     if finding.kernel_table is not None:
         show_kernels(finding.kernel_table, console)
+    if finding.lowering is not None:
+        show_lowering(finding.lowering, console)
     for note in finding.notes:
         console.print(f"note: {note}")
 

@@ -25,9 +25,10 @@ class SourceLine:
     module: str
 
     @classmethod
-    def of_frame(cls, frame: FrameType) -> SourceLine:
-        """The line at which `frame` is."""
-        return cls(frame.f_code.co_filename, frame.f_lineno, frame.f_globals.get("__name__") or "")
+    def of_frame(cls, frame: FrameType, number: int | None = None) -> SourceLine:
+        """Line `number` of the code of `frame`; None: the line at which it is."""
+        module = frame.f_globals.get("__name__") or ""
+        return cls(frame.f_code.co_filename, frame.f_lineno if number is None else number, module)
 
     @classmethod
     def in_file(cls, file: str, number: int) -> SourceLine:

@@ -18,6 +18,7 @@ from service.anatomy.operators.dispatch_keys import thread_keys
 from service.anatomy.operators.finding import DispatchShare, OperatorsArguments, OperatorsFinding
 from service.anatomy.operators.graph_breaks import trace
 from service.anatomy.operators.kernels import NO_KERNELS, kernels_of
+from service.anatomy.operators.lowering import read_lowering
 from service.anatomy.operators.native import (
     NativeSamples,
     late,
@@ -70,6 +71,9 @@ def list_operators(bench: Bench, arguments: OperatorsArguments, report: Report) 
     taken = perf_counter() - began - prepared
     sampled = sampling_seconds(taken)
     native = _native(bench, case, arguments, taken, report)
+    lowering = None
+    if arguments.lowering:
+        lowering = read_lowering(bench, case, compiled, arguments.operator, report)
     notes = _notes(bench, case, listed, no_floor)
     if native is not None and native.samples and (cut := note_of_cut(sampled)):
         notes.append(cut)
@@ -78,7 +82,7 @@ def list_operators(bench: Bench, arguments: OperatorsArguments, report: Report) 
         notes.append(NO_KERNELS)
     report("calibrating dispatch")
     found = _finding(bench, case, arguments, listed, compiler, native, prepared, notes)
-    return msgspec.structs.replace(found, kernel_table=kernels)
+    return msgspec.structs.replace(found, kernel_table=kernels, lowering=lowering)
 
 
 def _native(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from traceback import walk_tb
 from types import CodeType, FrameType
 from typing import Any
 
@@ -56,6 +57,12 @@ def line_of_break(reasons: list[Any]) -> str:
     """The probe's line at which the compiler stopped; `reasons` are Dynamo's."""
     frames = [frame for one in reasons for frame in reversed(one.user_stack)]
     return _first([SourceLine.in_file(frame.filename, frame.lineno) for frame in frames], "a graph break")
+
+
+def line_that_raised(error: BaseException) -> str:
+    """The probe's innermost line on the way to `error`."""
+    lines = [SourceLine.of_frame(frame, number) for frame, number in walk_tb(error.__traceback__)]
+    return _first(lines[::-1], type(error).__name__)
 
 
 def line_in(reason: str) -> str:

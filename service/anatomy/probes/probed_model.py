@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +18,17 @@ from service.anatomy.errors import StudyError
 from service.anatomy.resolve import resolve_bucket
 from service.measure.cases import Bench, Case
 from service.protocol.messages import Phase
+from service.protocol.modes import GradMode
 from service.step.buffers import Buffers, allocate
 from service.step.untimed import DECODE_POSITION
+
+Result = TypeVar("Result")
+
+_GRAD_MODES: dict[GradMode, Callable[[], AbstractContextManager[object]]] = {
+    "enabled": torch.enable_grad,
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+}
 
 LAYERS = 2
 """Few, so that a compilation takes seconds; two, so that one layer has no fault."""
@@ -54,15 +64,17 @@ class ProbedModel:
         self.buffers.positions.fill_(decode if phase == "decode" else 0)
         return self.buffers.arguments(phase)
 
-    def served(self, run: Callable[..., object], phase: Phase = "decode") -> Callable[[], object]:
-        """A call of `run` with the arguments of `phase`, in inference mode and the served precision."""
+    def served(
+        self, run: Callable[..., Result], phase: Phase = "decode", grad_mode: GradMode = "inference_mode"
+    ) -> Callable[[], Result]:
+        """A call of `run` with the arguments of `phase`, in `grad_mode` and the served precision."""
         arguments = self.arguments(phase)
-        inference = torch.inference_mode()
+        grad = _GRAD_MODES[grad_mode]()
         lowered = self.bench.precision.autocast
         autocast = torch.autocast(self.bench.device.type, lowered) if lowered else nullcontext()
 
-        def call() -> object:
-            with autocast, inference:
+        def call() -> Result:
+            with autocast, grad:
                 return run(*arguments)
 
         return call

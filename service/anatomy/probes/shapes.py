@@ -24,18 +24,18 @@ _MOST_LENGTHS = 10
 
 def unbucketed_shape(probed: ProbedModel, report: Report) -> FaultComparison:
     """Prompts of several lengths padded to one shape, and each in its own."""
-    prompts = _prompts(probed)
+    prompts = prompts_of_lengths(probed, LIMIT + 1)
     padded, own = compiled(probed.model), compiled(probed.model)
     without = probed.served(_padding(padded, cycle(prompts)), "prefill")
     report("compiling one padded length")
     without()
-    first = probed.served(_unpadded(own, iter(prompts[:LIMIT])), "prefill")
+    first = probed.served(unpadded(own, iter(prompts[:LIMIT])), "prefill")
     report(f"compiling {LIMIT} lengths")
     first()
     new_shape = seconds_of(first)
     reason = why_recompiled()
     # All entries are used; the lengths that have one do not come again.
-    with_fault = probed.served(_unpadded(own, cycle(prompts[LIMIT:])), "prefill")
+    with_fault = probed.served(unpadded(own, cycle(prompts[LIMIT:])), "prefill")
     return FaultComparison(
         without=TimedStep(without),
         with_fault=TimedStep(with_fault),
@@ -50,12 +50,12 @@ def unbucketed_shape(probed: ProbedModel, report: Report) -> FaultComparison:
     )
 
 
-def _prompts(probed: ProbedModel) -> list[Tensor]:
-    """Chunks of different lengths, all shorter than a whole one. Raises StudyError where too few fit."""
+def prompts_of_lengths(probed: ProbedModel, fewest: int) -> list[Tensor]:
+    """Chunks of different lengths, all shorter than a whole one. Raises StudyError below `fewest`."""
     chunk = probed.buffers.arguments("prefill")[0]
     longest = chunk.shape[1] - 1
     lengths = range(longest, max(longest - _MOST_LENGTHS, 1), -1)
-    if len(lengths) <= LIMIT:
+    if len(lengths) < fewest:
         raise StudyError(
             "unsupported_here",
             f"prompts of several lengths do not fit a prefill chunk of {chunk.shape[1]}: make it 8 or more",
@@ -75,7 +75,9 @@ def _padding(step: Callable[..., object], prompts: Iterator[Tensor]) -> Callable
     return pad
 
 
-def _unpadded(step: Callable[..., object], prompts: Iterator[Tensor]) -> Callable[..., object]:
+def unpadded(step: Callable[..., object], prompts: Iterator[Tensor]) -> Callable[..., object]:
+    """A step that runs the next of `prompts` in the place of the chunk that it is called with."""
+
     def run_unpadded(chunk: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> object:
         prompt = next(prompts)
         last.fill_(prompt.shape[1] - 1)

@@ -8,18 +8,21 @@ from rich.table import Table
 from service.anatomy.median_seconds import MedianSeconds
 from service.anatomy.probes.study import ProbeFinding
 
+SHORT_SECONDS = 1e-4
+"""Below it times are shown in microseconds."""
+
 
 def show(finding: ProbeFinding, console: Console) -> None:
     """Print both times, their ratio, the counter, the line to blame and the cure."""
-    step = f"one {finding.phase} step, {finding.layers} layers, batch {finding.batch_size}, {finding.device}"
     table = Table()
-    for heading in ("", "ms", "95 %", finding.counter.name.replace("_", " ")):
+    unit, scale = ("µs", 1e6) if finding.without.median_seconds < SHORT_SECONDS else ("ms", 1e3)
+    for heading in ("", unit, "95 %", finding.counter.name.replace("_", " ")):
         table.add_column(heading, justify="left" if not heading else "right")
     counter = finding.counter
-    table.add_row("without", *_times(finding.without), f"{counter.before:g}")
-    table.add_row("with", *_times(finding.with_fault), f"{counter.after:g}")
+    table.add_row("without", *_times(finding.without, scale), f"{counter.before:,.10g}")
+    table.add_row("with", *_times(finding.with_fault, scale), f"{counter.after:,.10g}")
     console.print(f"{finding.name}: {finding.teaches}", markup=False, soft_wrap=True)
-    console.print(step, markup=False)
+    console.print(f"{finding.subject}, {finding.device}", markup=False)
     console.print(table)
     ratio = finding.ratio
     console.print(
@@ -32,6 +35,6 @@ def show(finding: ProbeFinding, console: Console) -> None:
         console.print(f"- {note}", markup=False, soft_wrap=True)
 
 
-def _times(found: MedianSeconds) -> tuple[str, str]:
-    low, high = ("?" if side is None else f"{side * 1000:.3f}" for side in (found.low, found.high))
-    return f"{found.median_seconds * 1000:.3f}", f"{low} to {high}"
+def _times(found: MedianSeconds, scale: float) -> tuple[str, str]:
+    low, high = ("?" if side is None else f"{side * scale:.3f}" for side in (found.low, found.high))
+    return f"{found.median_seconds * scale:.3f}", f"{low} to {high}"

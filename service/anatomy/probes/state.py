@@ -36,6 +36,8 @@ def as_found(bench: Bench, resets: bool, recompile_limit: int) -> Iterator[None]
         torch.set_num_threads(threads)
         torch.set_default_dtype(default_dtype)
         gc.collect()  # a step and its compiled code refer to each other
+        if bench.device.type == "cuda":
+            torch._C._host_emptyCache()  # torch keeps pinned memory whose tensor is gone
 
 
 def _plain(device_type: str, recompile_limit: int) -> list[AbstractContextManager[Any]]:

@@ -18,6 +18,7 @@ from torch.nn import functional
 from service.anatomy.errors import StudyError
 from service.anatomy.layers.arms import Arm, State, time_arms
 from service.anatomy.progress import Report
+from service.anatomy.rms_norm.gradient import rms_norm_gradient, save_inputs
 from service.measure.cases import Bench
 from service.statistics.intervals import Interval, median_interval
 
@@ -71,7 +72,8 @@ class RmsNormFinding(msgspec.Struct, frozen=True, kw_only=True):
 def rms_norm_operator() -> Norm:
     """The custom operator, registered at the first call and once per process.
 
-    (x [..., width], weight [width], epsilon) → as x. Forward only. A Triton kernel on CUDA, ATen's on a CPU.
+    (x [..., width], weight [width], epsilon) → as x. A Triton kernel on CUDA, ATen's on a CPU; the gradient
+    is of ATen's operators on both.
     """
 
     @torch.library.custom_op(NAME, mutates_args=(), device_types="cpu")
@@ -89,6 +91,7 @@ def rms_norm_operator() -> Norm:
 
         return launch(x, weight, epsilon)
 
+    rms_norm.register_autograd(rms_norm_gradient, setup_context=save_inputs)
     return rms_norm
 
 

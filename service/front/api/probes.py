@@ -11,7 +11,7 @@ from service.front.api.state import state_of
 from service.front.api.studies import run_study, spent
 from service.front.errors import NotFound
 from service.front.schemas.probes import ProbeAnswer, ProbesAnswer
-from service.protocol.probes import PROBES
+from service.protocol.probes import NOT_ON_CPU, PROBES
 
 router = APIRouter(tags=["anatomy"])
 
@@ -19,7 +19,13 @@ router = APIRouter(tags=["anatomy"])
 @router.get("/probes", responses={200: {"model": ProbesAnswer}})
 async def probes() -> Response:
     """The probes by name, with what each teaches."""
-    return reply({"probes": [{"name": name, "teaches": teaches} for name, teaches in PROBES.items()]})
+    answer: ProbesAnswer = {
+        "probes": [
+            {"name": name, "teaches": teaches, "not_on_cpu": NOT_ON_CPU.get(name)}
+            for name, teaches in PROBES.items()
+        ]
+    }
+    return reply(answer)
 
 
 @router.post("/probes/{name}", responses={200: {"model": ProbeAnswer}, **STUDY_ERRORS})

@@ -6,10 +6,11 @@ from typing_extensions import TypedDict
 
 
 class ProbeName(TypedDict):
-    """One live experiment, and what it teaches."""
+    """One live experiment, and what it teaches; `not_on_cpu` is why it needs CUDA, null where it does not."""
 
     name: str
     teaches: str
+    not_on_cpu: str | None
 
 
 class ProbesAnswer(TypedDict):

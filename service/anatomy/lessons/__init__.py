@@ -1,0 +1,1 @@
+"""The field's folklore about PyTorch's costs, beside what this machine measures."""
