@@ -58,7 +58,7 @@ class Engine:
         self._witnesses = new_device_witnesses(
             parts.loaded.device, parts.warmup, parts.buffers, self._profiler
         )
-        self._floors = FloorKeeper(parts.warmup, parts.calibration.refresh)
+        self._floors = FloorKeeper(parts.warmup.floors, parts.calibration.refresh)
         self._known_floors: dict[tuple[str, int], dict[Phase, Floor | None]] = {}
         self._busy_until_ns = self._memory_ns = perf_counter_ns()
         self._status = parts.status(warm=False)
@@ -165,7 +165,7 @@ class Engine:
         """The floors of both phases, computed from their samples once until samples are added."""
         known = self._known_floors.get((mode, bucket))
         if known is None:
-            known = {phase: self.parts.warmup.floor(mode, phase, bucket) for phase in PHASES}
+            known = {phase: self.parts.warmup.floors.of(mode, phase, bucket) for phase in PHASES}
             self._known_floors[mode, bucket] = known
         return known
 

@@ -78,7 +78,7 @@ class EngineParts:
             memory_bandwidth=self._bandwidth(moved.weights) if warm else None,
             step_bytes=moved,
             no_twin=self.no_twin,
-            no_stacks=self.warmup.stacks.missing,
+            no_stacks=self.warmup.floors.stacks.missing,
             warm=warm,
         )
 

@@ -5,7 +5,7 @@ Started as `python fake_engine.py OPTIONS SETTINGS`, both JSON. Options: `device
 life but the first), `no_twin` (why it measures no dispatch), `silent` (never say hello), `deaf`
 (ends neither at a Stop nor at SIGTERM),
 `unconnected` (never connects), `cold` (never warm), `mute` (gives no sign of life), `doing` (what those say),
-`pause_fails` (the first pause does not hold).
+`busy_limit` (of CPU time in a step, as those say), `pause_fails` (the first pause does not hold).
 A prompt that is no command, or token ids, completes to one word per token.
 """
 
@@ -96,7 +96,8 @@ class FakeEngine:
             raise SystemExit("the front has ended")
         if not self.options.get("mute") and time.monotonic() > self.beat_due:
             self.beat_due = time.monotonic() + 0.5
-            self.send(Doing(what=self.options.get("doing", SERVING), limit_seconds=10.0))
+            doing, busy = self.options.get("doing", SERVING), self.options.get("busy_limit")
+            self.send(Doing(what=doing, limit_seconds=10.0, busy_limit_seconds=busy))
         if not self.stream.wait(min(milliseconds, 500)):
             return
         try:
@@ -146,6 +147,9 @@ class FakeEngine:
             return
         elif command == "!stall":
             return
+        elif command == "!spin":
+            while True:
+                continue
         elif command == "!problem":
             self.end(job, "error", Problem(type=argument, message="as commanded", param=None))
             return
