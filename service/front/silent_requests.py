@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 from service.front.errors import DeadlinePassed
 from service.front.pending_request import PendingRequest
 from service.front.process_watch import ProcessWatch
 from service.protocol.doing import SERVING, Doing
+
+log = logging.getLogger("launchbound.engine")
 
 GRACE_SECONDS = 1.0
 """How long after its deadline a job's outcome may still arrive before the front fails it."""
@@ -24,6 +27,7 @@ class SilentRequests:
         self._hang_seconds = hang_seconds
         self._cancel = cancel
         self._stuck: asyncio.Future[str] | None = None
+        self._announced = ""
         self._engine_watch: ProcessWatch | None = None
 
     @property
@@ -33,7 +37,7 @@ class SilentRequests:
 
     def attach(self, engine_watch: ProcessWatch) -> asyncio.Future[str]:
         """A new engine process was started; returns what becomes the reason where it is to be ended."""
-        self._engine_watch = engine_watch
+        self._engine_watch, self._announced = engine_watch, ""
         self._stuck = asyncio.get_running_loop().create_future()
         return self._stuck
 
@@ -42,9 +46,12 @@ class SilentRequests:
         self._engine_watch = self._stuck = None
 
     def heard(self, doing: Doing) -> None:
-        """The engine announced what it does."""
+        """The engine announced what it does; what is not served with is a line of the log, once in a row."""
         if self._engine_watch is not None:
             self._engine_watch.heard(doing)
+            if doing.what not in (SERVING, self._announced):
+                self._announced = doing.what
+                log.info("the engine is %s; it may take %.0f s", doing.what, doing.limit_seconds)
 
     def expired(self, pending: PendingRequest) -> None:
         """The engine did not end the job at its deadline; it stays unfinished until its outcome arrives."""
