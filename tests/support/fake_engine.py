@@ -5,7 +5,7 @@ Started as `python fake_engine.py OPTIONS SETTINGS`, both JSON. Options: `device
 life but the first), `no_twin` (why it measures no dispatch), `silent` (never say hello), `deaf`
 (ends neither at a Stop nor at SIGTERM),
 `unconnected` (never connects), `cold` (never warm), `mute` (gives no sign of life), `doing` (what those say),
-`busy_limit` (of CPU time in a step, as those say), `pause_fails` (the first pause does not hold).
+`prompt_bytes` (limit of one), `says` (on standard error), `busy_limit` (of CPU time in a step, as those say), `pause_fails` (the first pause does not hold).
 A prompt that is no command, or token ids, completes to one word per token.
 """
 
@@ -334,6 +334,7 @@ class FakeEngine:
             layers=1,
             width=8,
             context=64,
+            prompt_bytes=self.options.get("prompt_bytes"),
             prefill_chunk=self.settings.prefill_chunk,
             batch_buckets=self.settings.batch_sizes,
             model_hash="0",
@@ -366,6 +367,8 @@ def main() -> int:
     if "exit" in options:
         print("as commanded", file=sys.stderr)
         return int(options["exit"])
+    if "says" in options:
+        print(options["says"], file=sys.stderr, flush=True)
     if "unconnected" in options:
         signal.pause()
     FakeEngine(settings, options).run()

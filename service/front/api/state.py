@@ -47,7 +47,7 @@ class AppState:
 
     def observe_all(self) -> None:
         """Record what is still to be recorded: before anyone reads it, when the engine has its next job, and
-        in any case soon.
+        soon where it has none.
 
         So no client waits for it, and nobody who reads misses a request that has been answered.
         """
@@ -57,11 +57,14 @@ class AppState:
             self._observe(timing)
 
     def look(self, lag_seconds: float) -> None:
-        """Called several times a second: the event loop was late by `lag_seconds`; who reads the log waits no
-        longer than that for a request that no other follows.
+        """Called several times a second: the event loop was late by `lag_seconds`.
+
+        Where no request runs, those that have ended are recorded: who reads the log need not wait for another
+        one. Between the runs of a comparison that is in none of their times.
         """
         self.metrics.loop_lag(lag_seconds)
-        self.observe_all()
+        if not self.client.in_progress():
+            self.observe_all()
 
     def failed(self, job: Job, error: LaunchboundError, ending: Ending, status: int, seconds: float) -> None:
         """Record an accepted request that failed after `seconds`; its client has got `status`."""
