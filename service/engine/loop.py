@@ -22,9 +22,9 @@ from service.engine.local_inbox import LocalInbox
 from service.engine.outcome import build_outcome
 from service.engine.parts import build_parts
 from service.engine.request_profiler import PHASES, RequestProfiler
+from service.protocol.floors import Floor
 from service.protocol.messages import Calibrate, EngineSettings, Job, Phase
 from service.protocol.placement import pin
-from service.protocol.status import Floor
 from service.step.device import memory
 from service.step.marking import with_nvtx
 from service.step.meters import new_meter

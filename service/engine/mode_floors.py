@@ -9,8 +9,8 @@ import msgspec
 from service.engine.capture import PHASES
 from service.engine.configured_mode import ConfiguredMode
 from service.engine.stack_shares import StackShares
+from service.protocol.floors import Floor
 from service.protocol.messages import FloorSamples, Phase
-from service.protocol.status import Floor
 from service.step.calibration import Calibration
 
 

@@ -13,6 +13,7 @@ from tests.chaos.engine_faults import (
     engine_stopped,
 )
 from tests.chaos.fault import ENDED_SECONDS, NOTICED_SECONDS, REPLACED_SECONDS, Fault
+from tests.chaos.looping_engine import engine_loops
 from tests.chaos.service_faults import (
     cache_refused,
     front_killed,
@@ -29,6 +30,7 @@ ENDED = f"ended within {ENDED_SECONDS:.0f} s, nothing left"
 FAULTS = [
     *(Fault(f"engine killed, {stage}", REPLACED, engine_killed(stage)) for stage in STAGES),
     *(Fault(f"engine stopped, {stage}", NOTICED, engine_stopped(stage)) for stage in STAGES),
+    Fault("engine in an endless loop, step", "503 within 15 s, replaced", engine_loops),
     Fault("anatomy killed, study", "503 within 15 s, engine serves", anatomy_hit(signal.SIGKILL)),
     Fault("anatomy stopped, study", "503 within 15 s, engine serves", anatomy_hit(signal.SIGSTOP)),
     Fault("engine killed, request running", "503 within 2 s", engine_killed_with_a_request),

@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 from service.protocol.doing import SERVING, Doing
+from service.protocol.floors import Floor
 from service.protocol.frames import connect
 from service.protocol.messages import (
     Cancel,
@@ -40,7 +41,7 @@ from service.protocol.messages import (
     Token,
 )
 from service.protocol.modes import MODES
-from service.protocol.status import EngineStatus, Floor, ModeStatus, Parity, Readiness
+from service.protocol.status import EngineStatus, ModeStatus, Parity, Readiness
 from service.protocol.timings import PhaseTimings, StepProfile, Timings
 
 STEP_SECONDS = 40e-6

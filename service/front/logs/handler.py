@@ -40,7 +40,8 @@ class LineHandler(logging.Handler):
             self._dropped += 1
             return
         if self._dropped and not self._waiting:
-            self._waiting.append(self._line(_confession(self._dropped)))
+            text = "%d lines of this log were dropped: nobody read them, or their disk is full"
+            self._waiting.append(self._line(_own(text, self._dropped)))
             self._dropped = 0
         self._waiting.append(self._line(record))
         self._write(0)
@@ -55,7 +56,11 @@ class LineHandler(logging.Handler):
         super().close()
 
     def _line(self, record: logging.LogRecord) -> bytes:
-        return self.format(record).encode(errors="backslashreplace") + b"\n"
+        try:
+            text = self.format(record)
+        except Exception as error:  # noqa: BLE001 - a bad record is a line as well, and ends nobody who logs it
+            text = self.format(_own("a line of %s could not be made: %s", record.name, error))
+        return text.encode(errors="backslashreplace") + b"\n"
 
     def _write(self, milliseconds: int) -> None:
         while (self._rest or self._waiting) and self._poll.poll(milliseconds):
@@ -72,6 +77,6 @@ class LineHandler(logging.Handler):
                 self._rest = line[written:]
 
 
-def _confession(count: int) -> logging.LogRecord:
-    text = "%d lines of this log were dropped: nobody read them, or their disk is full"
-    return logging.LogRecord("launchbound.log", logging.WARNING, __file__, 0, text, (count,), None)
+def _own(text: str, *arguments: object) -> logging.LogRecord:
+    """What the log has to say of itself."""
+    return logging.LogRecord("launchbound.log", logging.WARNING, __file__, 0, text, arguments, None)

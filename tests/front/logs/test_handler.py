@@ -50,6 +50,13 @@ def test_a_line_that_can_be_written_is_written_at_once(pipe: tuple[int, int]) ->
     assert read(pipe[0]) == ["hello"]
 
 
+def test_a_record_that_makes_no_line_is_a_line_that_says_so(pipe: tuple[int, int]) -> None:
+    bad = logging.LogRecord("uvicorn.error", logging.INFO, __file__, 1, "%d", ("no number",), None)
+    made(pipe[1]).handle(bad)
+    (line,) = read(pipe[0])
+    assert line.startswith("a line of uvicorn.error could not be made: %d format")
+
+
 def test_a_line_longer_than_a_piece_arrives_whole(pipe: tuple[int, int]) -> None:
     text = "".join(map(str, range(PIECE_BYTES)))
     say(made(pipe[1]), text)
