@@ -74,6 +74,11 @@ def stream(front: Front, request_id: str) -> None:
     assert answer.status_code == 200
 
 
+def complete(front: Front, request_id: str) -> None:
+    body = {"model": "tiny:eager", "prompt": ["x", "y"]}
+    front.http.post("/v1/completions", json=body, headers={"X-Request-ID": request_id})
+
+
 def refuse_host(front: Front, request_id: str) -> None:
     front.generate(headers={"X-Request-ID": request_id, "Host": "elsewhere.example"})
 
@@ -103,6 +108,7 @@ def leave(front: Front, request_id: str) -> None:
     ("send", "status", "outcome", "error", "mode"),
     [
         (stream, 200, "ok", None, "eager"),
+        (complete, 200, "ok", None, "eager"),
         (command("!oom"), 503, "oom", "out_of_memory", "eager"),
         (command("!problem internal"), 500, "error", "internal", "eager"),
         (command("!problem timeout"), 504, "timeout", "timeout", "eager"),
