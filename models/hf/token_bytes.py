@@ -13,12 +13,14 @@ from tokenizers.pre_tokenizers import ByteLevel
 SHRINKS = {"NFC": 3, "NFD": 3, "NFKC": 4, "NFKD": 4, "Lowercase": 3, "Prepend": 1, "ByteLevel": 1}
 """How many times shorter a normaliser can make the UTF-8 of a text.
 
-By Unicode's tables: three Hangul letters of 3 bytes compose to one of 3; U+1FEF decomposes from 3 bytes to 1,
-U+1D400 compatibly from 4 to 1; U+212A has a lower case of 1. What is not here may remove text of any length, as
-StripAccents and BertNormalizer do, or is not known.
+By Unicode's tables: three Hangul letters of 3 bytes compose to one of 3; U+1FEF decomposes from 3 bytes to
+1, U+1D400 compatibly from 4 to 1; U+212A has a lower case of 1. What is not here may remove text of any
+length, as StripAccents and BertNormalizer do, or is not known.
 """
 
-KEEPERS = frozenset({"ByteLevel", "Metaspace", "Digits", "UnicodeScripts", "FixedLength", "Split", "Punctuation"})
+KEEPERS = frozenset(
+    {"ByteLevel", "Metaspace", "Digits", "UnicodeScripts", "FixedLength", "Split", "Punctuation"}
+)
 """Pre-tokenizers that cut a text and remove nothing of it, the last two unless told to."""
 
 Told = Mapping[str, Any]
@@ -62,7 +64,7 @@ def _keeps(pre_tokenizer: Told | None) -> bool:
 
 
 def _has_token_for_all(told: Told) -> bool:
-    """Whether every character has tokens of its own, or an unknown one does: else a run of them is one, or none."""
+    """Whether every character has tokens of its own, also an unknown one: else a run of those is one, or none."""
     model = told["model"]
     if model["type"] != "BPE":
         return False

@@ -32,8 +32,8 @@ from service.step.process_state import resident_bytes
 class Warmup:
     """The configured modes, made ready in the ladder's order.
 
-    `reference_seconds` is what eager's reference took, `reference_busy_seconds` the CPU time of this thread in
-    it.
+    `reference_seconds` is what eager's reference took, `reference_busy_seconds` what it took of this thread's
+    CPU time.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Which jobs the service takes now: none while it drains or has no engine, and no more than its queue holds."""
+"""Which jobs the service takes: none while it drains or has no engine, and no more than its queue holds."""
 
 from __future__ import annotations
 

@@ -29,8 +29,8 @@ def launched(
     """Run `launchbound serve OPTIONS` on a free port of this machine; gives its URL, not yet warm.
 
     Its log goes to `log`, as text, in which `last_log_line` reads, and without a line for every request that
-    ends well: who launches a service to measure it keeps rows of its own, and disks are slow. Raises LaunchError
-    where it ends before it listens.
+    ends well: who launches a service to measure it keeps rows of its own, and disks are slow. Raises
+    LaunchError where it ends before it listens.
     """
     command = owned([sys.executable, "-m", "launchbound", "serve", "--port", "0", *options])
     with log.open("ab") as errors:

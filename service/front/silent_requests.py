@@ -1,4 +1,4 @@
-"""Requests that the engine does not answer: they fail at their deadline, and an engine that lost one is ended."""
+"""Requests without an answer from the engine: they fail at their deadline, and who lost one is ended."""
 
 from __future__ import annotations
 

@@ -136,8 +136,8 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
     `memory_bandwidth` is None until measured. It and `step_bytes` make the roofline of a decode step.
     `profiler_note` says where the profiler slows all later steps, or why that is not known; `no_device_times`
     is the reason where a CUDA device's own times of a step could not be taken.
-    `attention` has the backends of eager's attention, checked as the modes become ready. `prompt_bytes` is the
-    UTF-8 of one prompt, at most: a longer one is refused before it is made into tokens. None: not told.
+    `attention` has the backends of eager's attention, checked as the modes become ready. `prompt_bytes` is
+    the UTF-8 of one prompt, at most: a longer one is refused before it is made into tokens. None: not told.
     """
 
     pid: int

@@ -25,7 +25,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def engine_loops(folder: Path) -> Happened:
-    """A prompt of more than 100 tokens is never prefilled: the engine is replaced, and the request answered."""
+    """A prompt of over 100 tokens is never prefilled: the engine is replaced, and the request answered."""
     settings = {"modes": ["eager"], "batch_sizes": [1], "device": "cpu", "cache_folder": folder / "cache"}
     with running(settings, [sys.executable, "-c", LOOPS]) as front:
         front.await_ready(PATIENCE_SECONDS)

@@ -125,7 +125,8 @@ def test_what_was_used_before_a_message_does_not_count() -> None:
 def test_cpu_time_used_while_the_front_itself_was_suspended_is_not_held_against_the_engine() -> None:
     ticks = iter([0, 100 * TICKS_PER_SECOND])
     watch = watch_of(lambda _: Activity(0, True, False, {1: next(ticks)}), STEPS)
-    assert [watch.hung(seconds) for seconds in (LOOK_SECONDS, LOOK_SECONDS, LOOK_SECONDS, 3600.0)] == [None] * 4
+    passed = (LOOK_SECONDS, LOOK_SECONDS, LOOK_SECONDS, 3600.0)
+    assert [watch.hung(seconds) for seconds in passed] == [None] * 4
 
 
 @pytest.mark.parametrize(("state", "at_work"), [(state, state in "RDt") for state in "RDtST"])

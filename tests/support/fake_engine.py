@@ -5,7 +5,8 @@ Started as `python fake_engine.py OPTIONS SETTINGS`, both JSON. Options: `device
 life but the first), `no_twin` (why it measures no dispatch), `silent` (never say hello), `deaf`
 (ends neither at a Stop nor at SIGTERM),
 `unconnected` (never connects), `cold` (never warm), `mute` (gives no sign of life), `doing` (what those say),
-`prompt_bytes` (limit of one), `says` (on standard error), `busy_limit` (of CPU time in a step, as those say), `pause_fails` (the first pause does not hold).
+`busy_limit` (of CPU time in a step, as those say), `prompt_bytes` (limit of one), `says` (on standard error),
+`pause_fails` (the first pause does not hold).
 A prompt that is no command, or token ids, completes to one word per token.
 """
 

@@ -15,7 +15,7 @@ class ChildOutput:
     """A pipe to be a child's output, and lines of `component` for what comes out of it.
 
     What begins with `launchbound`, our own words of what is wrong, is a warning; the rest is information. A
-    pipe of our own, because asyncio's is waited for: it ends when the child's own children have closed it too.
+    pipe of our own, because asyncio's is waited for, and the child's own children may keep that open.
     """
 
     def __init__(self, component: str) -> None:

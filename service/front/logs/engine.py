@@ -1,4 +1,4 @@
-"""What the engine says of itself, as lines: the banner, each mode as it becomes ready or fails, and the end."""
+"""What the engine says of itself, as lines: the banner, and each mode as it becomes ready or fails."""
 
 from __future__ import annotations
 

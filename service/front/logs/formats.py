@@ -29,7 +29,8 @@ class TextFormatter(logging.Formatter):
         """One line, and those of a traceback."""
         at = datetime.fromtimestamp(record.created).isoformat(" ", "milliseconds")
         head = f"{at} {record.levelname.lower():<7} {_component(record.name):<10}"
-        told = str(record.msg).split("\n") if isinstance(record.msg, Event) else [record.getMessage().rstrip()]
+        message = record.getMessage().rstrip()
+        told = message.split("\n") if isinstance(record.msg, Event) else [message]
         lines = [f"{head} {one_line(line)}" for line in told]
         if (trace := _traceback(self, record)) is not None:
             lines += [f"    {one_line(line)}" for line in trace.split("\n")]

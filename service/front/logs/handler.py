@@ -58,7 +58,7 @@ class LineHandler(logging.Handler):
     def _line(self, record: logging.LogRecord) -> bytes:
         try:
             text = self.format(record)
-        except Exception as error:  # noqa: BLE001 - a bad record is a line as well, and ends nobody who logs it
+        except Exception as error:  # noqa: BLE001 - a bad record must not end who logs it
             text = self.format(_own("a line of %s could not be made: %s", record.name, error))
         return text.encode(errors="backslashreplace") + b"\n"
 

@@ -1,4 +1,4 @@
-"""Where the log goes, and in which form: one handler for our lines, the server's and Python's own warnings."""
+"""Where the log goes, and in which form: one handler for our lines, the server's and Python's warnings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What serves here is said when an engine connects; then each mode that is ready or has failed, and the end."""
+"""What serves here is said when an engine connects; then each mode that is ready or failed, and the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every request that is counted has its line: with the numbers of its answer, and nothing that its client wrote."""
+"""Every request that is counted has its line, with its answer's numbers and nothing that its client wrote."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ def test_what_a_device_cannot_measure_is_null_and_not_shown_to_people(cuda_front
         (line,) = until(lambda: [one for one in text.lines if one.endswith("id text")], "its line")
     found = read_text(line)
     assert found is not None
-    assert re.match(r"eager +200 ok +[\d.]+ ms  batch 1 +tokens +\d+ \+ 4 +queue [\d.]+  dispatch ", found.message)
+    head = r"eager +200 ok +[\d.]+ ms  batch 1 +tokens +\d+ \+ 4 +queue [\d.]+  dispatch "
+    assert re.match(head, found.message)
     assert "kernel" not in found.message
     assert "wait " in found.message
 
@@ -155,7 +156,8 @@ def test_there_are_as_many_lines_as_requests_were_counted(lines: Lines) -> None:
         series = front.series()
         found = Counter(line["outcome"] for line in lines.objects("request"))
     for outcome, count in {"ok": 5, "oom": 1, "rejected": 1}.items():
-        counted = sum(series[f'requests_total{{mode="{mode}",outcome="{outcome}"}}'] for mode in ("eager", "no_grad"))
+        names = [f'requests_total{{mode="{mode}",outcome="{outcome}"}}' for mode in ("eager", "no_grad")]
+        counted = sum(series[name] for name in names)
         assert found[outcome] == counted == count
     assert found.total() == 7
 
@@ -185,7 +187,8 @@ def test_nothing_that_a_client_sends_can_break_a_line_or_forge_one(
 ) -> None:
     """Ids and modes of any bytes: line ends, escapes of terminals, no UTF-8 at all."""
     lines.lines.clear()
-    head = b"Host: localhost\r\nContent-Type: application/json\r\nConnection: close\r\nX-Request-ID: " + request_id
+    head = b"Host: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    head += b"X-Request-ID: " + request_id
     data = b"POST /v1/modes/%s/generate HTTP/1.1\r\n%s\r\nContent-Length: %d\r\n\r\n%s"
     answer = exchange(front, data % (mode, head, len(BODY), BODY))
     told = until(lambda: lines.objects("request") or answer.status == 400, "its line")
