@@ -22,8 +22,8 @@ one that computes all the while by the CPU time that it uses.
 """
 
 STEP_BUSY_SECONDS = 4.0
-"""Of CPU time in one thread, within which an engine that serves looks at its inbox again, unless its steps are
-known to use more.
+"""Of CPU time in one thread, within which an engine that serves looks at its inbox again, unless its steps
+are known to use more.
 
 A step of a small model takes milliseconds of it, whatever else the machine does.
 """

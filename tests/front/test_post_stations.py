@@ -43,7 +43,7 @@ AFTERWARDS = {
     "front.advice",
     "front.logs.requests",
 }
-"""Entered only by the observation, which waits for the engine's next job, a reader of the metrics or a while."""
+"""Entered only by the observation, which waits for the engine's next job, a reader of the metrics or time."""
 
 
 class Call(NamedTuple):

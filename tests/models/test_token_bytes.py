@@ -46,7 +46,9 @@ def byte_level(normalizer: Any = None, **changes: Any) -> tokenizers.Tokenizer:
 
 def with_fallback() -> tokenizers.Tokenizer:
     """As Llama 2 and Gemma have it: blanks become a letter, and what has no token becomes bytes."""
-    made = tokenizers.Tokenizer(models.BPE(FALLBACK, [("▁", "a")], unk_token="▁", fuse_unk=True, byte_fallback=True))
+    made = tokenizers.Tokenizer(
+        models.BPE(FALLBACK, [("▁", "a")], unk_token="▁", fuse_unk=True, byte_fallback=True)
+    )
     made.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     return made
 

@@ -83,9 +83,7 @@ class EngineLog:
         self._status = None
 
     def _states(self, status: EngineStatus) -> dict[str, str]:
-        return {
-            name: self._modes[name].state if name in self._modes else "cold" for name in status.modes
-        }
+        return {name: self._modes[name].state if name in self._modes else "cold" for name in status.modes}
 
 
 def _line_of(status: ModeStatus) -> ModeLine:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -37,7 +38,7 @@ def messages(pieces: list[bytes]) -> list[str]:
 @given(st.binary(max_size=500), st.lists(st.integers(0, 500), max_size=4))
 def test_a_line_does_not_depend_on_the_pieces_that_it_came_in(data: bytes, cuts: list[int]) -> None:
     places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
-    pieces = [data[begin:end] for begin, end in zip(places, places[1:], strict=False)]
+    pieces = [data[begin:end] for begin, end in pairwise(places)]
     whole = messages([data])
     assert messages(pieces) == whole
     assert len(whole) == sum(bool(line.decode(errors="replace").rstrip()) for line in data.split(b"\n"))

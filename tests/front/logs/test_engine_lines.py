@@ -85,7 +85,9 @@ def test_deaths_restarts_and_the_next_banner_are_lines(own_front: Front) -> None
 def test_what_the_engine_announces_is_a_line_once_in_a_row() -> None:
     with logged() as lines, running(doing="warming up compiled") as front:
         front.await_ready()
-        until(lambda: front.state.client.doing and front.state.client.doing.what != "starting", "a word of it")
+        until(
+            lambda: front.state.client.doing and front.state.client.doing.what != "starting", "a word of it"
+        )
     announced = [line["message"] for line in lines.objects("engine") if "warming" in line["message"]]
     assert announced == ["the engine is warming up compiled; it may take 10 s"]
 

@@ -26,7 +26,7 @@ class Note(Event, frozen=True, kw_only=True):
     """An event of these tests."""
 
     text: str
-    inner: dict[str, list[str]] = {}
+    inner: dict[str, list[str]] | None = None
 
     def __str__(self) -> str:
         return one_line(self.text)
@@ -110,14 +110,21 @@ def test_a_huge_text_is_cut_and_says_so() -> None:
 
 
 def test_the_fields_of_an_event_stand_beside_those_of_every_line() -> None:
-    told: dict[str, Any] = json.loads(JsonFormatter().format(record(Note(text="hello"), "launchbound.request")))
+    told: dict[str, Any] = json.loads(
+        JsonFormatter().format(record(Note(text="hello"), "launchbound.request"))
+    )
     assert told.pop("time")
-    assert told == {"level": "info", "component": "request", "text": "hello", "inner": {}}
+    assert told == {"level": "info", "component": "request", "text": "hello", "inner": None}
 
 
 @pytest.mark.parametrize(
     ("logger", "component"),
-    [("launchbound", "service"), ("launchbound.api", "api"), ("uvicorn.error", "server"), ("asyncio", "asyncio")],
+    [
+        ("launchbound", "service"),
+        ("launchbound.api", "api"),
+        ("uvicorn.error", "server"),
+        ("asyncio", "asyncio"),
+    ],
 )
 def test_a_component_is_named_after_its_logger(logger: str, component: str) -> None:
     assert json.loads(JsonFormatter().format(record("hello", logger)))["component"] == component

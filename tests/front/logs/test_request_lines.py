@@ -163,7 +163,9 @@ def test_there_are_as_many_lines_as_requests_were_counted(lines: Lines) -> None:
 
 
 @pytest.mark.parametrize(("which", "outcomes"), [("failed", ["rejected"]), ("off", [])])
-def test_lines_can_be_had_of_failures_only_or_not_at_all(which: str, outcomes: list[str], lines: Lines) -> None:
+def test_lines_can_be_had_of_failures_only_or_not_at_all(
+    which: str, outcomes: list[str], lines: Lines
+) -> None:
     with running({"log_requests": which}) as front:
         front.await_ready()
         front.generate()
