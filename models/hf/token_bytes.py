@@ -64,7 +64,7 @@ def _keeps(pre_tokenizer: Told | None) -> bool:
 
 
 def _has_token_for_all(told: Told) -> bool:
-    """Whether each character has tokens of its own, also where it is unknown: else a run may be one, or none."""
+    """Whether each character has tokens of its own, an unknown one too: else a run may be one, or none."""
     model = told["model"]
     if model["type"] != "BPE":
         return False

@@ -39,10 +39,8 @@ class LineHandler(logging.Handler):
         if len(self._waiting) >= BACKLOG_LINES:
             self._dropped += 1
             return
-        if self._dropped and not self._waiting:
-            text = "%d lines of this log were dropped: nobody read them, or their disk is full"
-            self._waiting.append(self._line(_own(text, self._dropped)))
-            self._dropped = 0
+        if self._dropped and not self._waiting and not self._rest:
+            self._confess()
         self._waiting.append(self._line(record))
         self._write(0)
 
@@ -75,6 +73,17 @@ class LineHandler(logging.Handler):
                 self._dropped += 1
             else:
                 self._rest = line[written:]
+
+    def _confess(self) -> None:
+        """Say how many lines are missing, where that can be written; else it stays to be said."""
+        text = "%d lines of this log were dropped: nobody read them, or their disk is full"
+        line = self._line(_own(text, self._dropped))
+        try:
+            if self._poll.poll(0):
+                os.write(self._descriptor, line)
+                self._dropped = 0
+        except OSError:
+            return
 
 
 def _own(text: str, *arguments: object) -> logging.LogRecord:
