@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-import msgspec
 import tokenizers
 from tokenizers.decoders import DecodeStream
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
 
 from models.hf.loading import load_config, silence_transformers
+from models.hf.token_bytes import longest_token_bytes
 from models.tokenizer import TOKENIZER_FILE, TokenizerError, refuse_surrogates
 
 
@@ -90,18 +90,6 @@ def load(folder: Path, vocabulary: int) -> HuggingFaceTokenizer:
             "use the tokenizer that the model was trained with"
         )
     return tokenizer
-
-
-def longest_token_bytes(inner: tokenizers.Tokenizer) -> int | None:
-    """As `ServedTokenizer`. None where text may shrink before it is cut into tokens, or one token stand for
-    any run of what is unknown or blank.
-    """
-    told = msgspec.json.decode(inner.to_str())
-    model = told["model"]
-    absorbs = any(token["lstrip"] or token["rstrip"] for token in told["added_tokens"])
-    if told["normalizer"] is not None or model["type"] != "BPE" or model["unk_token"] is not None or absorbs:
-        return None
-    return max(len(token.encode()) for token in inner.get_vocab(with_added_tokens=True))
 
 
 def end_tokens(folder: Path) -> frozenset[int]:

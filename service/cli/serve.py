@@ -39,10 +39,22 @@ def serve(
     batch_sizes: BatchSizes = None,
     host: Annotated[str | None, typer.Option(help="Address to bind.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to bind; 0 takes a free one.")] = None,
+    log_format: Annotated[str | None, typer.Option(help="text, or json: one object a line.")] = None,
+    log_requests: Annotated[
+        str | None, typer.Option(help="Requests that get a line in the log: all, failed or off.")
+    ] = None,
 ) -> None:
     """Serve on 127.0.0.1:8000 until a signal stops it. Settings may also come as LAUNCHBOUND_<NAME>."""
     settings = settings_from(
-        model=model, device=device, dtype=dtype, modes=modes, batch_sizes=batch_sizes, host=host, port=port
+        model=model,
+        device=device,
+        dtype=dtype,
+        modes=modes,
+        batch_sizes=batch_sizes,
+        host=host,
+        port=port,
+        log_format=log_format,
+        log_requests=log_requests,
     )
     from service.front.app import serve as serve_until_stopped
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from time import perf_counter_ns
 
-from service.engine.warmup import Warmup
+from service.engine.mode_floors import ModeFloors
 from service.protocol.messages import Calibrate, Calibrated
 
 QUIET_SECONDS = 10.0
@@ -21,8 +21,8 @@ CALIBRATION_SHARE = 0.01
 class FloorKeeper:
     """The floors of one engine life, after its warm-up."""
 
-    def __init__(self, warmup: Warmup, refresh: Callable[[Callable[[], bool]], float]) -> None:
-        self._warmup = warmup
+    def __init__(self, floors: ModeFloors, refresh: Callable[[Callable[[], bool]], float]) -> None:
+        self._floors = floors
         self._refresh = refresh
         self._served_ns = self._refreshed_ns = perf_counter_ns()
         self._taken_ns = 0
@@ -30,7 +30,7 @@ class FloorKeeper:
 
     def take(self) -> Iterator[None]:
         """Take all floors anew, by both witnesses; yields where other work does no harm."""
-        yield from self._warmup.recalibrate()
+        yield from self._floors.recalibrate()
         self._taken_ns = perf_counter_ns()
 
     def served(self) -> None:
@@ -44,7 +44,7 @@ class FloorKeeper:
             for _ in self.take():
                 # Requests wait: these floors are for a measurement that wants them of a quiet machine.
                 continue
-        return Calibrated(id=request.id, floors=self._warmup.floor_samples())
+        return Calibrated(id=request.id, floors=self._floors.samples())
 
     def refresh_one(self, interrupted: Callable[[], bool]) -> bool:
         """In a quiet time, and where the budget allows, sample one twin; returns whether it did.
@@ -56,7 +56,7 @@ class FloorKeeper:
             return False
         self._refreshed_ns = perf_counter_ns()
         self._refresh_seconds = self._refresh(interrupted)
-        self._warmup.announce_floors()
+        self._floors.announce_round()
         return True
 
 

@@ -17,7 +17,15 @@ BEAT_NS = 1_000_000_000
 STEP_LIMIT_SECONDS = 60.0
 """Within this an engine that serves looks at its inbox again, unless its steps are known to take longer.
 
-Far more than a step takes: one may page a swapped-out model in. One that does nothing is noticed by that.
+Far more than a step takes: one may page a swapped-out model in. One that does nothing is noticed by that, and
+one that computes all the while by the CPU time that it uses.
+"""
+
+STEP_BUSY_SECONDS = 4.0
+"""Of CPU time in one thread, within which an engine that serves looks at its inbox again, unless its steps
+are known to use more.
+
+A step of a small model takes milliseconds of it, whatever else the machine does.
 """
 
 
@@ -33,7 +41,8 @@ class Inbox:
         self._paused_until_ns = 0
         self._running_id: str | None = None
         self._cancelled: set[str] = set()
-        self._serving = self._doing = Doing(what=SERVING, limit_seconds=STEP_LIMIT_SECONDS)
+        self.expect_steps_of(0.0, 0.0)
+        self._doing = self._serving
         self._told: Doing | None = None
         self._tell_ns = 0
         self.stopped = False
@@ -43,9 +52,15 @@ class Inbox:
         self._doing = doing
         self._tell(perf_counter_ns())
 
-    def expect_steps_of(self, seconds: float) -> None:
-        """Between two calls of `receive` while it serves, this thread may take so long."""
-        self._serving = Doing(what=SERVING, limit_seconds=max(STEP_LIMIT_SECONDS, seconds))
+    def expect_steps_of(self, seconds: float, busy_seconds: float) -> None:
+        """Between two calls of `receive` while it serves, this thread may take so long, and use so much CPU
+        time of it; where that is less than the least that is always given, it may take that.
+        """
+        self._serving = Doing(
+            what=SERVING,
+            limit_seconds=max(STEP_LIMIT_SECONDS, seconds),
+            busy_limit_seconds=max(STEP_BUSY_SECONDS, busy_seconds),
+        )
 
     def _tell(self, now_ns: int) -> None:
         """Say what is done; the same once a second at most."""

@@ -36,7 +36,7 @@ class LocalInbox:
     def announce(self, doing: Doing) -> None:
         """Nobody waits for a sign of life."""
 
-    def expect_steps_of(self, seconds: float) -> None:
+    def expect_steps_of(self, seconds: float, busy_seconds: float) -> None:
         """Nobody waits for a step."""
 
     def take(self) -> Job | None:

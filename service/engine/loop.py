@@ -22,9 +22,9 @@ from service.engine.local_inbox import LocalInbox
 from service.engine.outcome import build_outcome
 from service.engine.parts import build_parts
 from service.engine.request_profiler import PHASES, RequestProfiler
+from service.protocol.floors import Floor
 from service.protocol.messages import Calibrate, EngineSettings, Job, Phase
 from service.protocol.placement import pin
-from service.protocol.status import Floor
 from service.step.device import memory
 from service.step.marking import with_nvtx
 from service.step.meters import new_meter
@@ -58,7 +58,7 @@ class Engine:
         self._witnesses = new_device_witnesses(
             parts.loaded.device, parts.warmup, parts.buffers, self._profiler
         )
-        self._floors = FloorKeeper(parts.warmup, parts.calibration.refresh)
+        self._floors = FloorKeeper(parts.warmup.floors, parts.calibration.refresh)
         self._known_floors: dict[tuple[str, int], dict[Phase, Floor | None]] = {}
         self._busy_until_ns = self._memory_ns = perf_counter_ns()
         self._status = parts.status(warm=False)
@@ -165,7 +165,7 @@ class Engine:
         """The floors of both phases, computed from their samples once until samples are added."""
         known = self._known_floors.get((mode, bucket))
         if known is None:
-            known = {phase: self.parts.warmup.floor(mode, phase, bucket) for phase in PHASES}
+            known = {phase: self.parts.warmup.floors.of(mode, phase, bucket) for phase in PHASES}
             self._known_floors[mode, bucket] = known
         return known
 

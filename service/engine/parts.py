@@ -15,6 +15,7 @@ from models.opening import content_hash, open_tokenizer
 from models.served import NoTwin, Served, ServedTokenizer
 from service.engine.cache_doubt import CacheDoubt
 from service.engine.cold_starts import ColdStarts
+from service.engine.prompts import most_prompt_bytes
 from service.engine.stack_shares import StackShares
 from service.engine.warmup import Warmup
 from service.protocol.messages import EngineSettings
@@ -59,6 +60,7 @@ class EngineParts:
             layers=config.layers,
             width=config.width,
             context=config.context,
+            prompt_bytes=most_prompt_bytes(self.tokenizer, config.context),
             prefill_chunk=settings.prefill_chunk,
             batch_buckets=sorted(self.buffers),
             device=loaded.device.type,
@@ -78,7 +80,7 @@ class EngineParts:
             memory_bandwidth=self._bandwidth(moved.weights) if warm else None,
             step_bytes=moved,
             no_twin=self.no_twin,
-            no_stacks=self.warmup.stacks.missing,
+            no_stacks=self.warmup.floors.stacks.missing,
             warm=warm,
         )
 

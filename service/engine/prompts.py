@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,38 +11,46 @@ from torch import Tensor
 from models.served import ServedTokenizer
 from service.engine.job_result import JobError
 
+UNBOUNDED_TOKEN_BYTES = 64
+"""Of a prompt per token of the context, where a tokenizer may make one token of any length of text, or none.
+
+Prose has four or five. What is over it would nearly always be over the context, once it had been encoded.
+"""
+
 
 def encode_prompts(
     prompts: Sequence[str | list[int]], tokenizer: ServedTokenizer, context: int
 ) -> list[list[int]]:
     """Token ids of each prompt, given as text or as ids.
 
-    Raises JobError for an id outside the vocabulary, and for a prompt that cannot fit into `context` tokens
-    whatever it says: a megabyte of text takes this thread longer to encode than many requests to be served.
+    Raises JobError for an id outside the vocabulary, and for a prompt that is too long whatever it says: a
+    megabyte of text takes this thread longer to encode than many requests to be served.
     """
+    most = most_prompt_bytes(tokenizer, context)
     for prompt in prompts:
-        _refuse_hopeless(prompt, tokenizer.longest_token_bytes, context)
+        _refuse_hopeless(prompt, most, context)
     return [
         tokenizer.encode(prompt) if isinstance(prompt, str) else _checked(prompt, tokenizer.vocabulary)
         for prompt in prompts
     ]
 
 
-def _refuse_hopeless(prompt: str | list[int], longest_token_bytes: int | None, context: int) -> None:
-    """By the least number of tokens that `prompt` can have, as far as that is known."""
+def most_prompt_bytes(tokenizer: ServedTokenizer, context: int) -> int:
+    """The UTF-8 of a prompt that is encoded, at most: what `context` of the tokenizer's longest tokens stand
+    for. Where these have no bound, UNBOUNDED_TOKEN_BYTES for each.
+    """
+    return context * (tokenizer.longest_token_bytes or UNBOUNDED_TOKEN_BYTES)
+
+
+def _refuse_hopeless(prompt: str | list[int], most_bytes: int, context: int) -> None:
+    """By its size alone; the front does the same with text, before it sends it."""
     if isinstance(prompt, list):
-        least = len(prompt)
-    elif longest_token_bytes is None:
-        return
+        size, most, unit = len(prompt), context, "tokens"
     else:
-        least = math.ceil(len(prompt.encode(errors="replace")) / longest_token_bytes)
-    if least > context:
-        raise JobError(
-            "prompt_too_long",
-            f"a prompt of {len(prompt)} {'characters' if isinstance(prompt, str) else 'tokens'} has at "
-            f"least {least} tokens, over the context of {context}: shorten it",
-            "prompts",
-        )
+        size, most, unit = len(prompt.encode(errors="replace")), most_bytes, "bytes"
+    if size > most:
+        text = f"a prompt of {size} {unit} is over the limit of {most} for a context of {context}: shorten it"
+        raise JobError("prompt_too_long", text, "prompts")
 
 
 def check_lengths(prompts: list[list[int]], new_tokens: int, context: int) -> None:

@@ -13,8 +13,8 @@ from service.engine.job_result import JobResult
 from service.engine.kernel_times import KernelTimes
 from service.engine.profile_schedule import ProfileSchedule
 from service.engine.timings import StepEstimates
+from service.protocol.floors import Floor
 from service.protocol.messages import Job, Phase
-from service.protocol.status import Floor
 from service.protocol.timings import StepProfile
 from service.step.meters import Meter
 from service.step.profiling import STEPS_PER_TRACE, Profiler

@@ -8,8 +8,8 @@ from random import Random
 from statistics import median
 
 from service.engine.configured_mode import ConfiguredMode
+from service.protocol.floors import StackShare
 from service.protocol.messages import Phase
-from service.protocol.status import StackShare
 from service.statistics.intervals import mean_interval
 from service.step.buffers import Buffers
 from service.step.callables import Step

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from service.engine.job_result import JobResult
+from service.protocol.floors import Floor
 from service.protocol.messages import Phase
-from service.protocol.status import Floor
 from service.protocol.timings import PhaseTimings, Source, Timings
 from service.step.meters import Readings
 

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from time import perf_counter
+from time import perf_counter, thread_time
 
 import msgspec
 from torch._dynamo.exc import Unsupported
 
 from models.served import Served
 from service.engine.cache_doubt import CacheBroken, CacheDoubt
-from service.engine.capture import PHASES, BuildStep, Capture
+from service.engine.capture import BuildStep, Capture
 from service.engine.cold_starts import ColdStarts
 from service.engine.compiler import load_compiler, not_one_graph, read_compile_counts
 from service.engine.configured_mode import ConfiguredMode
 from service.engine.mode_checks import verify_graph_replay
+from service.engine.mode_floors import ModeFloors
 from service.engine.parity_check import ParityCheck, new_parity_check
 from service.engine.stack_shares import StackShares
-from service.protocol.messages import FloorSamples, Phase
+from service.protocol.messages import Phase
 from service.protocol.modes import MODES, Mode
-from service.protocol.status import Attention, Floor, ModeStatus
+from service.protocol.status import Attention, ModeStatus
 from service.step.attention import wrong_attention
 from service.step.buffers import Arguments, Buffers
 from service.step.calibration import Calibration
@@ -29,7 +30,11 @@ from service.step.process_state import resident_bytes
 
 
 class Warmup:
-    """The configured modes, made ready in the ladder's order."""
+    """The configured modes, made ready in the ladder's order.
+
+    `reference_seconds` is what eager's reference took, `reference_busy_seconds` what it took of this thread's
+    CPU time.
+    """
 
     def __init__(
         self,
@@ -52,10 +57,12 @@ class Warmup:
         self._build = build
         self._device = next(model.parameters()).device
         self.modes = {name: self._cold(MODES[name]) for name in modes}
-        self.stacks = stacks
+        self.floors = ModeFloors(
+            calibration, stacks, buffers, self.ready, lambda one, floors: self.update(one, floors=floors)
+        )
         self._doubt = doubt
         self.attention: list[Attention] = []
-        self.reference_seconds = 0.0
+        self.reference_seconds = self.reference_busy_seconds = 0.0
         self._proofs: list[tuple[ConfiguredMode, Callable[[], None]]] = []
 
     def _cold(self, mode: Mode) -> ConfiguredMode:
@@ -71,52 +78,9 @@ class Warmup:
         configured.status = msgspec.structs.replace(configured.status, **changes)
         self._announce(configured.status)
 
-    def recalibrate(self) -> Iterator[None]:
-        """Take the floors of all ready modes again, by both witnesses; yields where other work does no harm.
-
-        The stacks of a mode change only at the end, all at once.
-        """
-        self._calibration.resample()
-        yield from self.stacks.resample(self.ready())
-        self._announce_floors()
-
-    def floor_samples(self) -> list[FloorSamples]:
-        """The floors of all ready modes with the twin's samples."""
-        return [
-            FloorSamples(
-                mode=name,
-                floor=floor,
-                samples_seconds=list(self._calibration.samples(name, floor.phase, floor.batch)),
-            )
-            for name, configured in self.ready().items()
-            for floor in self._floors(configured)
-        ]
-
-    def floor(self, mode: str, phase: Phase, bucket: int) -> Floor | None:
-        """Dispatch of one step, by both witnesses; None before it is calibrated."""
-        floor = self._calibration.floor(mode, phase, bucket)
-        if floor is None:
-            return None
-        return msgspec.structs.replace(floor, stacks=self.stacks.share(mode, phase, bucket))
-
     def ready(self) -> dict[str, ConfiguredMode]:
         """The modes that serve now, in the ladder's order."""
         return {name: one for name, one in self.modes.items() if one.status.state == "ready"}
-
-    def announce_floors(self) -> None:
-        """Send the current floors of all ready modes, once per round of refreshes over the twins."""
-        if self._calibration.round_complete:
-            self._announce_floors()
-
-    def _announce_floors(self) -> None:
-        for configured in self.ready().values():
-            self.update(configured, floors=self._floors(configured))
-
-    def _floors(self, configured: ConfiguredMode) -> list[Floor]:
-        floors = (
-            self.floor(configured.mode.name, phase, bucket) for phase in PHASES for bucket in self._buffers
-        )
-        return [floor for floor in floors if floor]
 
     def run(self) -> Iterator[None]:
         """Capture every mode and check its parity; yields so that ready modes can serve meanwhile.
@@ -124,10 +88,10 @@ class Warmup:
         What is needed once for all modes is done before the mode that needs it first, so that no mode's
         warm-up contains it. A mode that promises graph replay is not ready until `finish` has proved it.
         """
-        began = perf_counter()
+        began, busy = perf_counter(), thread_time()
         parity_check = new_parity_check(self._model, self._buffers, self._build(MODES["eager"], self._model))
         self.attention = parity_check.attention
-        self.reference_seconds = perf_counter() - began
+        self.reference_seconds, self.reference_busy_seconds = perf_counter() - began, thread_time() - busy
         compiler_loaded = False
         for configured in self.modes.values():
             self.update(configured, state="warming")
@@ -230,4 +194,5 @@ class Warmup:
         self._calibration.first_samples(configured.mode.name)
         self._capture.count_graphs(configured, before, compiled_before)
         captures = self._captures(configured)
-        self.update(configured, floors=self._floors(configured), graph_captures=captures)
+        floors = self.floors.of_mode(configured.mode.name)
+        self.update(configured, floors=floors, graph_captures=captures)

@@ -16,6 +16,7 @@ import msgspec
 from service.front.child_process import FOLDER_PREFIX, kill_group, module_command, spawn, watch
 from service.front.child_socket import ChildSocket
 from service.front.errors import StudyInterrupted, from_problem
+from service.front.logs.child_output import ChildOutput
 from service.front.process_watch import ProcessWatch, look_after
 from service.front.study_result import Heard, unheard
 from service.protocol.doing import Doing
@@ -133,9 +134,10 @@ class AnatomyProcess:
         with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX) as folder:
             address = f"{folder}/anatomy.sock"
             self._socket = socket = ChildSocket(address, self._received)
+            output = ChildOutput("anatomy")
             try:
                 settings = self._settings_for(address)
-                process = await spawn(self._command, settings, self._cores)
+                process = await spawn(self._command, settings, self._cores, output)
                 self.pid = process.pid
                 self._watch = ProcessWatch(process.pid, doing=STARTING)
                 looking = asyncio.create_task(look_after(self._watch, self._terminate), name="anatomy-watch")
@@ -149,6 +151,7 @@ class AnatomyProcess:
                 kill_group(self.pid)  # else its compilers would run on and disturb the engine
                 self._socket = self.pid = self.doing = self._watch = None
                 socket.close()
+                output.close()
 
     def _received(self, frame: bytes) -> None:
         """One message from the process. Raises msgspec.DecodeError for anything but a `FromAnatomy`."""

@@ -6,8 +6,6 @@ import asyncio
 import logging
 import os
 import re
-import socket
-import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, closing
 
@@ -40,11 +38,17 @@ from service.front.api.middleware import (
 from service.front.api.openapi import ACCESS_ERRORS, OF_ANY_REQUEST
 from service.front.api.origins import Origins, exposure
 from service.front.api.state import AppState
+from service.front.bound_socket import bound_socket, url_of
 from service.front.build import build_commit, build_version
 from service.front.core_claims import CoreClaims
 from service.front.engine_client import EngineClient
 from service.front.http_server import server_config
 from service.front.large_bodies import LargeBodies
+from service.front.listeners import Listeners
+from service.front.logs.banner import Place
+from service.front.logs.engine import EngineLog
+from service.front.logs.requests import RequestLog
+from service.front.logs.setup import set_up
 from service.front.loop_lag import LoopLag
 from service.front.metrics.recorder import Metrics
 from service.front.metrics.series import new_registry
@@ -57,9 +61,6 @@ from service.protocol.placement import engine_cpus, front_cpus, share_cpus
 log = logging.getLogger("launchbound")
 
 EXIT_BAD_INPUT = 2
-
-BACKLOG = 2048
-"""Connections that wait to be accepted; uvicorn's own default."""
 
 DIRECT_ROUTES = (
     DirectRoute(re.compile(r"/v1/modes/(?P<mode>[^/]+)/generate"), generate.generate),
@@ -78,14 +79,17 @@ def create_app(
     engine_command: Sequence[str] | None = None,
     refused: Callable[[str], None] | None = None,
     anatomy_command: Sequence[str] | None = None,
+    address: str | None = None,
 ) -> FastAPI:
     """The front as an ASGI app. Its lifespan starts and stops the engine.
 
     `engine_command` and `anatomy_command` replace the command lines of these processes; their settings are
     appended as JSON. `refused` is called with the reason where the first engine refuses its settings.
+    `address` is where it will be reached, for the log.
     """
-    state = _assemble(settings, engine_command or ENGINE_COMMAND, anatomy_command or ANATOMY_COMMAND, refused)
-    lag = LoopLag(state.metrics.loop_lag)
+    commands = engine_command or ENGINE_COMMAND, anatomy_command or ANATOMY_COMMAND
+    state = _assemble(settings, commands, refused, address)
+    lag = LoopLag(state.look)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -97,6 +101,7 @@ def create_app(
             lag.stop()
             await state.client.drain(settings.drain_seconds)
             await asyncio.gather(state.studies.stop(), state.supervisor.stop())
+            state.observe_all()
 
     app = FastAPI(
         title="launchbound",
@@ -126,11 +131,11 @@ def create_app(
 
 def serve(settings: Settings) -> int:
     """Run the service until a signal stops it. Returns the exit code: 0, or 2 for unusable settings."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    set_up(settings.log_format)
     if os.environ.get("WEB_CONCURRENCY", "1") != "1":
         return _bad_input("WEB_CONCURRENCY: this service has one front process, as its counters live in it")
     try:
-        listener = _listen(settings.host, settings.port)
+        listener = bound_socket(settings.host, settings.port)
     except OSError as error:
         return _bad_input(f"cannot listen on {settings.host}:{settings.port}: {error}; choose another --port")
     cores = share_cpus(settings.cores)
@@ -141,7 +146,8 @@ def serve(settings: Settings) -> int:
         refusals.append(reason)
         server.should_exit = True
 
-    app = create_app(settings, refused=refused)  # before the front is pinned: its children may use all cores
+    # Before the front is pinned: its children may use all cores.
+    app = create_app(settings, refused=refused, address=url_of(listener))
     os.sched_setaffinity(0, front_cpus(settings.front_cpus, settings.engine_cpus))
     server = Server(server_config(app, settings), app.state.launchbound, listener)
     with closing(CoreClaims(engine_cpus(settings.engine_cpus, cores))) as claims:
@@ -153,20 +159,27 @@ def serve(settings: Settings) -> int:
 
 def _assemble(
     settings: Settings,
-    engine_command: Sequence[str],
-    anatomy_command: Sequence[str],
+    commands: tuple[Sequence[str], Sequence[str]],
     refused: Callable[[str], None] | None,
+    address: str | None,
 ) -> AppState:
     build = {"version": build_version(), "commit": build_commit(settings.commit)}
     instrumented = settings.instrumentation == "full"
     recorder = Metrics(new_registry(), settings.modes, settings.batch_sizes, build, instrumented)
-    client = EngineClient(settings.modes, settings.max_queue, settings.hang_seconds, recorder)
-    supervisor = Supervisor(client, settings.engine_settings, engine_command, refused=refused)
-    studies = StudyRunner(
-        client, AnatomyProcess(settings.engine_settings, anatomy_command), _limits(settings)
+    listeners = Listeners(recorder, EngineLog(Place.of(settings, **build, address=address)))
+    client = EngineClient(settings.modes, settings.max_queue, settings.hang_seconds, listeners)
+    supervisor = Supervisor(client, settings.engine_settings, commands[0], refused=refused)
+    studies = StudyRunner(client, AnatomyProcess(settings.engine_settings, commands[1]), _limits(settings))
+    return AppState(
+        settings,
+        client,
+        supervisor,
+        studies,
+        recorder,
+        ServedRequests(),
+        LargeBodies(settings.max_queue),
+        RequestLog(settings.log_requests),
     )
-    large_bodies = LargeBodies(settings.max_queue)
-    return AppState(settings, client, supervisor, studies, recorder, ServedRequests(), large_bodies)
 
 
 def _limits(settings: Settings) -> StudyLimits:
@@ -179,22 +192,6 @@ def _limits(settings: Settings) -> StudyLimits:
     )
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    """A bound socket, before anything else is started; raises OSError where the port is taken."""
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    listener = socket.socket(family, kind, protocol)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind(address)
-        # At once: two sockets may be bound to a port that is reused as long as neither listens.
-        listener.listen(BACKLOG)
-    except OSError:
-        listener.close()
-        raise
-    listener.set_inheritable(False)
-    return listener
-
-
 def _bad_input(message: str) -> int:
-    print(f"launchbound: {message}", file=sys.stderr)
+    log.error(message)
     return EXIT_BAD_INPUT

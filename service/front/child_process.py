@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from service.front.child_socket import ChildSocket
+from service.front.logs.child_output import ChildOutput
 from service.protocol.messages import EngineSettings, Stop
 from service.protocol.parent_death import owned
 
@@ -36,10 +37,12 @@ def module_command(module: str) -> tuple[str, ...]:
     return sys.executable, "-m", module
 
 
-async def spawn(command: Sequence[str], settings: EngineSettings, cores: set[int]) -> Process:
+async def spawn(
+    command: Sequence[str], settings: EngineSettings, cores: set[int], output: ChildOutput
+) -> Process:
     """Start a child in a session of its own, so that Ctrl-C reaches the front alone; it ends with the front.
 
-    Its settings are appended as JSON, and its output goes to our stderr. It may use all of `cores`. It gets
+    Its settings are appended as JSON, and what it writes goes to `output`. It may use all of `cores`. It gets
     SIGKILL where the front dies: a suspended one does not handle SIGTERM. Raises OSError where it cannot be
     started.
     """
@@ -48,7 +51,8 @@ async def spawn(command: Sequence[str], settings: EngineSettings, cores: set[int
         return await asyncio.create_subprocess_exec(
             *owned((*command, argument), signal.SIGKILL),
             stdin=asyncio.subprocess.DEVNULL,
-            stdout=2,
+            stdout=output.descriptor,
+            stderr=output.descriptor,
             start_new_session=True,
         )
 

@@ -9,11 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from service.front.logs.formats import read_text
 from service.protocol.parent_death import owned
 
 SERVING = "launchbound: serving on "
-ENGINE = "launchbound engine: "
 STOP_SECONDS = 30.0
+
+QUIET, READABLE = {"LAUNCHBOUND_LOG_REQUESTS": "failed"}, {"LAUNCHBOUND_LOG_FORMAT": "text"}
 
 
 class LaunchError(RuntimeError):
@@ -26,7 +28,9 @@ def launched(
 ) -> Iterator[str]:
     """Run `launchbound serve OPTIONS` on a free port of this machine; gives its URL, not yet warm.
 
-    Its output goes to `log`. Raises LaunchError where it ends before it listens.
+    Its log goes to `log`, as text, in which `last_log_line` reads, and without a line for every request that
+    ends well: who launches a service to measure it keeps rows of its own, and disks are slow. Raises
+    LaunchError where it ends before it listens.
     """
     command = owned([sys.executable, "-m", "launchbound", "serve", "--port", "0", *options])
     with log.open("ab") as errors:
@@ -35,7 +39,7 @@ def launched(
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
-            env={**os.environ, **(environment or {})},
+            env={**QUIET, **os.environ, **(environment or {}), **READABLE},
             # Ctrl-C must reach only the launching process, which then terminates the service.
             start_new_session=True,
         )
@@ -54,10 +58,12 @@ def _url(process: subprocess.Popen[str], log: Path) -> str:
 
 
 def last_log_line(log: Path) -> str:
-    """Why a service ended, from its log: the last line of its engine, else its own last line."""
+    """Why a service ended, from its log: the last warning of its engine, else its own last line."""
     lines = log.read_text(errors="replace").strip().splitlines()
-    of_engine = [line.removeprefix(ENGINE) for line in lines if line.startswith(ENGINE)]
-    return (of_engine or lines or ["it logged nothing"])[-1]
+    read = [found for line in lines if (found := read_text(line)) is not None]
+    of_engine = [line.message for line in read if (line.component, line.level) == ("engine", "warning")]
+    last = [found.message if (found := read_text(line)) else line for line in lines[-1:]]
+    return (of_engine or last or ["it logged nothing"])[-1]
 
 
 def _end(process: subprocess.Popen[str]) -> None:

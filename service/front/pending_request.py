@@ -1,10 +1,15 @@
-"""One accepted job from the side that waits for it: tokens as they arrive, then exactly one end."""
+"""One accepted job from the side that waits for it: tokens as they arrive, then exactly one end; and all of
+them that have not ended.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from time import perf_counter_ns
+
+import msgspec
 
 from service.front.errors import LaunchboundError
 from service.protocol.messages import Job, Outcome, Token
@@ -72,3 +77,62 @@ class PendingRequest:
             self._timer.cancel()
         if self._changed is not None:
             self._changed.set()
+
+
+class PendingRequests:
+    """The accepted jobs that the engine has not ended, by id, in the order in which they were sent."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, PendingRequest] = {}
+        self._none_left = asyncio.Event()
+        self._none_left.set()
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __contains__(self, pending: PendingRequest) -> bool:
+        return pending.job.id in self._by_id
+
+    def add(self, job: Job) -> PendingRequest:
+        """`job` is accepted; its id is changed where one that has not ended has the same."""
+        number = 1
+        while job.id in self._by_id:
+            number += 1
+            job = msgspec.structs.replace(job, id=f"{job.id.partition('#')[0]}#{number}")
+        pending = self._by_id[job.id] = PendingRequest(job, asyncio.get_running_loop())
+        self._none_left.clear()
+        return pending
+
+    def push(self, token: Token) -> None:
+        """A token arrived; of a job that has ended meanwhile it is dropped."""
+        if (pending := self._by_id.get(token.id)) is not None:
+            pending.push(token)
+
+    def finish(self, outcome: Outcome) -> None:
+        """An outcome arrived: the engine is done with this job."""
+        if (pending := self._by_id.pop(outcome.id, None)) is not None:
+            pending.finish(outcome)
+        if not self._by_id:
+            self._none_left.set()
+
+    def fail_all(self, error: Callable[[], LaunchboundError]) -> list[PendingRequest]:
+        """End all of them without an outcome, each by an error of its own; returns them."""
+        ended = list(self._by_id.values())
+        self._by_id.clear()
+        self._none_left.set()
+        for pending in ended:
+            pending.fail(error())
+        return ended
+
+    def by_mode(self) -> Counter[str]:
+        """How many there are of each mode."""
+        return Counter(pending.job.mode for pending in self._by_id.values())
+
+    def longest_wait_seconds(self) -> float:
+        """How long ago the oldest was sent; 0 where there is none."""
+        oldest = next(iter(self._by_id.values()), None)
+        return (perf_counter_ns() - oldest.job.sent_ns) / 1e9 if oldest else 0.0
+
+    async def none_left(self) -> None:
+        """Wait until all have ended."""
+        await self._none_left.wait()

@@ -11,6 +11,7 @@ from types import FrameType
 import uvicorn
 
 from service.front.api.state import AppState
+from service.front.bound_socket import url_of
 
 
 class Server(uvicorn.Server):
@@ -32,18 +33,16 @@ class Server(uvicorn.Server):
         # What lives as long as the server need not be looked through at every full collection.
         gc.collect()
         gc.freeze()
-        host, port = self._listener.getsockname()[:2]
-        shown = f"[{host}]" if ":" in host else host
-        print(f"launchbound: serving on http://{shown}:{port}", flush=True)
+        print(f"launchbound: serving on {url_of(self._listener)}", flush=True)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A signal arrived: drain, then end with exit code 0."""
         if self._loop is None:
             self.should_exit = True
-        elif self._state.client.draining:
+        elif self._state.client.admission.draining:
             self._loop.call_soon_threadsafe(self._end_at_once)
         else:
-            self._state.client.draining = True
+            self._state.client.admission.draining = True
             self._loop.call_soon_threadsafe(self._begin_drain)
 
     def _end_at_once(self) -> None:

@@ -76,6 +76,8 @@ class Settings(BaseSettings):
     anatomy_pause_seconds: float = Field(default=30.0, gt=0, le=3600, allow_inf_nan=False)
     anatomy_idle_seconds: float = Field(default=300.0, ge=0, le=86400, allow_inf_nan=False)
     front_cpus: Cores = None
+    log_format: Literal["text", "json"] = "text"
+    log_requests: Literal["all", "failed", "off"] = "all"
     commit: str | None = None
     results_folder: Path = Path("results")
 

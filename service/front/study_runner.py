@@ -102,7 +102,7 @@ class StudyRunner:
         await self.process.end(in_order=True)
 
     def _admit(self) -> None:
-        if self._client.draining:
+        if self._client.admission.draining:
             raise Draining("the service is shutting down and takes no new studies; try another instance")
         if self._client.engine is None:
             raise ModeNotReady(

@@ -17,6 +17,7 @@ from service.front.child_process import FOLDER_PREFIX, kill_group, module_comman
 from service.front.child_socket import ChildSocket
 from service.front.deaths import Deaths
 from service.front.engine_client import EngineClient
+from service.front.logs.child_output import ChildOutput
 from service.front.process_watch import ProcessWatch, look_after
 from service.protocol.messages import EngineSettings
 
@@ -142,7 +143,17 @@ class Supervisor:
     async def _watched(self, path: str, socket: ChildSocket) -> tuple[str, int | None]:
         """As `_run_engine`, with its socket bound at `path`."""
         settings = msgspec.structs.replace(self._settings_for(path), discard_compiled=self._discard_compiled)
-        self._process = process = await spawn(self._command, settings, self._cores)
+        output = ChildOutput("engine")
+        try:
+            return await self._run(settings, socket, output)
+        finally:
+            output.close()
+
+    async def _run(
+        self, settings: EngineSettings, socket: ChildSocket, output: ChildOutput
+    ) -> tuple[str, int | None]:
+        """As `_run_engine`, with `settings`."""
+        self._process = process = await spawn(self._command, settings, self._cores, output)
         engine_watch = ProcessWatch(process.pid)
         stuck = self._client.attach(socket.send, engine_watch)
         looking = asyncio.create_task(look_after(engine_watch, stuck), name="engine-watch")

@@ -12,7 +12,8 @@ from typing import Literal
 import msgspec
 
 from service.protocol.doing import Doing
-from service.protocol.status import EngineStatus, Floor, ModeStatus
+from service.protocol.floors import Floor
+from service.protocol.status import EngineStatus, ModeStatus
 from service.protocol.timings import StepProfile, Timings
 
 Phase = Literal["prefill", "decode"]

@@ -17,9 +17,9 @@ from service.engine.request_profiler import PHASES, RequestProfiler
 from service.front.metrics.recorder import Metrics
 from service.front.request_timing import RequestTiming, add_up
 from service.measure.cases import Bench
+from service.protocol.floors import Floor
 from service.protocol.messages import Phase
 from service.protocol.modes import MODES
-from service.protocol.status import Floor
 from service.selftest.checks import NEW_TOKENS, PROMPT
 from service.step.calibration import Calibration, twin_inputs
 from service.step.callables import Step, build_step

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from models.served import Served
+from service.protocol.floors import Floor
 from service.protocol.messages import Phase
 from service.protocol.modes import Mode
-from service.protocol.status import Floor
 from service.step.buffers import Arguments, Buffers, allocate
 from service.step.callables import Step
 from service.step.cold_cache import ColdCacheEmulation, issued_by_operator

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from service.protocol.floors import Floor
 from service.protocol.messages import Phase
-from service.protocol.status import Floor
 from service.statistics.intervals import median_interval
 from service.step.buffers import Arguments
 from service.step.callables import Step

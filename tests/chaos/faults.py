@@ -34,6 +34,7 @@ from tests.chaos.clock_faults import clock_stepped
 from tests.chaos.disk_faults import cache_full, results_full, traces_full, traces_limited
 from tests.chaos.engine_faults import engine_killed, engine_killed_with_requests, engine_stopped
 from tests.chaos.fault import ENDED_SECONDS, NOTICED_SECONDS, REPLACED_SECONDS, Fault
+from tests.chaos.looping_engine import engine_loops
 from tests.chaos.overload_faults import overloaded
 from tests.chaos.service_faults import (
     cache_refused,
@@ -64,6 +65,7 @@ def _of_engine() -> Iterator[Fault]:
     for stage in STAGES:
         yield Fault(f"engine killed, {stage}", REPLACED, engine_killed(stage))
         yield Fault(f"engine stopped, {stage}", NOTICED, engine_stopped(stage))
+    yield Fault("engine in an endless loop, step", "503 within 15 s, replaced", engine_loops)
     yield Fault(
         "engine killed, compiled modes serving", f"{REPLACED}, tokens as before", engine_killed_compiled
     )

@@ -16,7 +16,7 @@ import httpx
 import psutil
 import pytest
 
-from service.front import app
+from service.front.bound_socket import bound_socket
 from tests.support.processes import gone
 from tests.support.serving import BODY, PATIENCE_SECONDS, fake_engine_command, until
 
@@ -203,9 +203,9 @@ def test_a_taken_port_ends_with_exit_code_2_and_no_engine_is_started() -> None:
 
 def test_a_port_is_taken_from_the_moment_that_a_service_begins_to_start() -> None:
     """Else a second one that starts meanwhile finds it free, and both have an engine."""
-    first = app._listen("127.0.0.1", 0)
+    first = bound_socket("127.0.0.1", 0)
     with first, pytest.raises(OSError, match="in use"):
-        app._listen("127.0.0.1", first.getsockname()[1])
+        bound_socket("127.0.0.1", first.getsockname()[1])
 
 
 def test_more_than_one_worker_is_refused_with_exit_code_2() -> None:

@@ -42,10 +42,19 @@ class Unwilling:
         raise AssertionError("a prompt was encoded that cannot fit")
 
 
-@pytest.mark.parametrize("prompt", ["é" * 101, [0] * 101])
-def test_a_prompt_that_cannot_fit_is_refused_before_it_is_encoded(prompt: str | list[int]) -> None:
-    with pytest.raises(JobError, match=r"at least 101 tokens, over the context of 100: shorten it"):
-        encode_prompts([prompt], Unwilling(2), 100)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("prompt", "longest", "size"),
+    [
+        ("é" * 101, 2, "202 bytes is over the limit of 200"),
+        ("é" * 3201, None, "6402 bytes is over the limit of 6400"),
+        ([0] * 101, 2, "101 tokens is over the limit of 100"),
+    ],
+)
+def test_a_prompt_that_cannot_fit_is_refused_before_it_is_encoded(
+    prompt: str | list[int], longest: int | None, size: str
+) -> None:
+    with pytest.raises(JobError, match=f"a prompt of {size} for a context of 100: shorten it"):
+        encode_prompts([prompt], Unwilling(longest), 100)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("longest", [2, None])

@@ -91,13 +91,13 @@ def test_a_model_with_slow_steps_has_as_long_for_one_and_no_model_less_than_the_
     sockets: SocketPair, clock: Callable[[float], None]
 ) -> None:
     limits = []
-    for seconds in (0.1, 90.0):
-        sockets.inbox.expect_steps_of(seconds)
+    for seconds, busy_seconds in ((0.1, 0.1), (90.0, 70.0)):
+        sockets.inbox.expect_steps_of(seconds, busy_seconds)
         sockets.inbox.take()
         clock(2.0)
         sockets.inbox.receive()
-        limits += [doing.limit_seconds for doing in heard(sockets)]
-    assert limits == [inbox.STEP_LIMIT_SECONDS, 90.0]
+        limits += [(doing.limit_seconds, doing.busy_limit_seconds) for doing in heard(sockets)]
+    assert limits == [(inbox.STEP_LIMIT_SECONDS, inbox.STEP_BUSY_SECONDS), (90.0, 70.0)]
 
 
 def test_a_running_job_is_heard_of_between_its_steps(
@@ -118,12 +118,16 @@ class Told(LocalInbox):
 
     requests: list[object] = field(default_factory=list)
     said: list[Doing] = field(default_factory=list)
+    expected: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         super().__init__([])
 
     def announce(self, doing: Doing) -> None:
         self.said.append(doing)
+
+    def expect_steps_of(self, seconds: float, busy_seconds: float) -> None:
+        self.expected = (seconds, busy_seconds)
 
     def take(self) -> object:  # type: ignore[override]
         return self.requests.pop(0) if self._warm and self.requests else None
@@ -149,6 +153,7 @@ def test_each_piece_of_a_warm_up_is_announced_before_it_begins() -> None:
     class Stages:
         doing = "warming up eager"
         reference_seconds = 5.0
+        reference_busy_seconds = 3.0
 
     stages, told, order = Stages(), Told(), []
 
@@ -163,6 +168,7 @@ def test_each_piece_of_a_warm_up_is_announced_before_it_begins() -> None:
         continue
     assert order == [("eager", 1), ("compiled", 2)]
     assert {doing.limit_seconds for doing in told.said} == {announcements.PIECE_SECONDS}
+    assert told.expected == (announcements.SLOWER * 5.0, announcements.SLOWER * 3.0)
 
 
 def test_the_engine_process_connects_and_speaks_before_it_imports_torch() -> None:

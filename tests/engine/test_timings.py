@@ -7,7 +7,7 @@ import pytest
 
 from service.engine.job_result import JobResult
 from service.engine.timings import StepEstimates, timings
-from service.protocol.status import Floor, StackShare
+from service.protocol.floors import Floor, StackShare
 from service.protocol.timings import PhaseTimings, Timings
 from service.step.meters import Readings
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from models.checkpoint import TINY_FOLDER
+from models.tokenizer import Tokenizer
 from service.engine import capture, loop
 from service.engine.local_inbox import LocalInbox, local_job
 from service.engine.loop import Engine
@@ -125,3 +127,4 @@ def test_the_engine_says_which_attention_it_runs_and_that_it_is_right(tmp_path: 
     ]
     assert all(one.parity and one.parity.passed for one in warm.attention)
     assert warm.no_null_kernel_graph is None
+    assert warm.prompt_bytes == warm.context * (Tokenizer.load(TINY_FOLDER).longest_token_bytes or 0)

@@ -22,7 +22,7 @@ def test_over_the_queue_a_request_is_a_429_and_those_before_it_are_served() -> N
             answer = front.generate()
             assert refused(answer, 429)["type"] == "queue_full"
             assert int(answer.headers["retry-after"]) > 0
-            front.state.client._max_queue = 3
+            front.state.client.admission.max_queue = 3
             assert front.command("!release").status_code == 200
             assert first.result().status_code == second.result().status_code == 200
 
@@ -73,12 +73,12 @@ def test_while_draining_a_request_is_a_503_and_what_runs_is_finished(own_front: 
     with ThreadPoolExecutor(1) as pool:
         running_one = pool.submit(own_front.command, "!hold")
         until(lambda: own_front.state.client.in_progress().total() == 1, "the held request")
-        own_front.state.client.draining = True
+        own_front.state.client.admission.draining = True
         answer = own_front.generate()
         assert refused(answer, 503)["type"] == "draining"
         assert int(answer.headers["retry-after"]) > 0
         assert refused(own_front.http.get("/health/ready"), 503)["type"] == "draining"
-        own_front.state.client.draining = False
+        own_front.state.client.admission.draining = False
         own_front.command("!release")
         assert running_one.result().status_code == 200
 

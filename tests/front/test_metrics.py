@@ -101,13 +101,13 @@ def be_refused(front: Front) -> None:
     front.generate(headers={"Authorization": "Bearer wrong"})
     front.generate(max_new_tokens=0)
     front.generate(prompts=["x" * 9000])
-    limit = client._max_queue
-    client._max_queue = 0
+    limit = client.admission.max_queue
+    client.admission.max_queue = 0
     front.generate()
-    client._max_queue = limit
-    client.draining = True
+    client.admission.max_queue = limit
+    client.admission.draining = True
     front.generate()
-    client.draining = False
+    client.admission.draining = False
     front.command("!state reduce-overhead warming")
     front.generate("reduce-overhead")
     front.command("!state reduce-overhead ready")

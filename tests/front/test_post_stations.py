@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import pytest
 
-from service.front import supervisor
+from service.front import loop_lag, supervisor
 from tests.support.serving import Front, running
 
 pytestmark = pytest.mark.slow
@@ -36,8 +36,14 @@ STATIONS = [
 RETURN = ["front.child_socket", "protocol.frames", "front.engine_client", "front.pending_request"]
 """The outcome's way from the engine's socket to the coroutine that waits for it."""
 
-AFTERWARDS = {"front.metrics.recorder", "front.metrics.series", "front.metrics.histogram", "front.advice"}
-"""Entered only by the observation, which waits for the engine's next job or for a reader of the metrics."""
+AFTERWARDS = {
+    "front.metrics.recorder",
+    "front.metrics.series",
+    "front.metrics.histogram",
+    "front.advice",
+    "front.logs.requests",
+}
+"""Entered only by the observation, which waits for the engine's next job, a reader of the metrics or time."""
 
 
 class Call(NamedTuple):
@@ -95,9 +101,11 @@ def traced_front() -> Iterator[tuple[Front, Tracer]]:
     tracer = Tracer()
     threading.setprofile(tracer)
     try:
-        # Neither the engine's signs of life nor who looks for them belong to a request.
+        # Neither the engine's signs of life nor who looks for them belong to a request; nor does a moment
+        # that passes without one.
         with (
             patch.object(supervisor, "look_after", unwatched),
+            patch.object(loop_lag, "INTERVAL_SECONDS", 3600.0),
             running({"api_key": "key"}, bare_protocol=True, mute=True) as front,
         ):
             front.http.headers["Authorization"] = "Bearer key"

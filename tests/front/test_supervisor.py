@@ -163,6 +163,21 @@ def test_an_engine_that_is_stopped_is_replaced_and_its_request_ends(
     assert own_front.state.supervisor.pid != pid
 
 
+def test_an_engine_in_an_endless_loop_within_a_step_is_replaced_and_its_request_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(process_watch, "QUIET_SECONDS", 0.1)
+    monkeypatch.setattr(process_watch, "LOOK_SECONDS", 0.1)
+    with running(busy_limit=0.3) as front:
+        front.await_ready()
+        pid = front.state.supervisor.pid
+        answer = front.command("!spin")
+        assert answer.status_code == 503
+        assert "of CPU time within one step" in answer.json()["error"]["message"]
+        front.await_ready()
+        assert front.state.supervisor.pid != pid
+
+
 def test_an_engine_that_ends_once_is_replaced_at_once_and_later_ones_are_waited_for(own_front: Front) -> None:
     for waited in ("0.0 s", "0.5 s"):
         own_front.command("!die")
@@ -182,9 +197,9 @@ def test_a_request_that_waits_behind_announced_work_does_not_end_the_engine() ->
     settings = {"request_timeout_seconds": 0.1, "hang_seconds": 0.1}
     with running(settings, doing="warming up compiled") as front:
         front.await_ready()
-        client, looks = front.state.client, []
-        missed = client._missed
-        client._missed = lambda pending: (looks.append(pending), missed(pending))  # type: ignore[method-assign]
+        silent: Any = front.state.client.silent
+        missed, looks = silent._missed, []
+        silent._missed = lambda pending: (looks.append(pending), missed(pending))
         assert front.command("!stall").status_code == 504
         until(lambda: len(looks) > 2, "some looks at the request")
         assert front.state.supervisor.starts == 1

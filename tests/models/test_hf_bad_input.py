@@ -246,5 +246,5 @@ def test_serve_ends_with_2_and_the_sentence(folder: Path, tmp_path: Path, prefix
     environment = {**os.environ, "LAUNCHBOUND_CACHE_FOLDER": str(tmp_path / "cache")}
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 2
-    assert re.search(r"^launchbound engine: .*pytorch_model\.bin.*refused", ended.stderr, re.MULTILINE)
+    assert re.search(r" warning engine +.*pytorch_model\.bin.*refused", ended.stderr, re.MULTILINE)
     assert "Traceback" not in ended.stderr

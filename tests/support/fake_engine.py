@@ -5,6 +5,7 @@ Started as `python fake_engine.py OPTIONS SETTINGS`, both JSON. Options: `device
 life but the first), `no_twin` (why it measures no dispatch), `silent` (never say hello), `deaf`
 (ends neither at a Stop nor at SIGTERM),
 `unconnected` (never connects), `cold` (never warm), `mute` (gives no sign of life), `doing` (what those say),
+`busy_limit` (of CPU time in a step, as those say), `prompt_bytes` (limit of one), `says` (on standard error),
 `pause_fails` (the first pause does not hold).
 A prompt that is no command, or token ids, completes to one word per token.
 """
@@ -21,6 +22,7 @@ from typing import Any
 import msgspec
 
 from service.protocol.doing import SERVING, Doing
+from service.protocol.floors import Floor
 from service.protocol.frames import connect
 from service.protocol.messages import (
     Cancel,
@@ -40,7 +42,7 @@ from service.protocol.messages import (
     Token,
 )
 from service.protocol.modes import MODES
-from service.protocol.status import EngineStatus, Floor, ModeStatus, Parity, Readiness
+from service.protocol.status import EngineStatus, ModeStatus, Parity, Readiness
 from service.protocol.timings import PhaseTimings, StepProfile, Timings
 
 STEP_SECONDS = 40e-6
@@ -96,7 +98,8 @@ class FakeEngine:
             raise SystemExit("the front has ended")
         if not self.options.get("mute") and time.monotonic() > self.beat_due:
             self.beat_due = time.monotonic() + 0.5
-            self.send(Doing(what=self.options.get("doing", SERVING), limit_seconds=10.0))
+            doing, busy = self.options.get("doing", SERVING), self.options.get("busy_limit")
+            self.send(Doing(what=doing, limit_seconds=10.0, busy_limit_seconds=busy))
         if not self.stream.wait(min(milliseconds, 500)):
             return
         try:
@@ -146,6 +149,9 @@ class FakeEngine:
             return
         elif command == "!stall":
             return
+        elif command == "!spin":
+            while True:
+                continue
         elif command == "!problem":
             self.end(job, "error", Problem(type=argument, message="as commanded", param=None))
             return
@@ -330,6 +336,7 @@ class FakeEngine:
             layers=1,
             width=8,
             context=64,
+            prompt_bytes=self.options.get("prompt_bytes"),
             prefill_chunk=self.settings.prefill_chunk,
             batch_buckets=self.settings.batch_sizes,
             model_hash="0",
@@ -362,6 +369,8 @@ def main() -> int:
     if "exit" in options:
         print("as commanded", file=sys.stderr)
         return int(options["exit"])
+    if "says" in options:
+        print(options["says"], file=sys.stderr, flush=True)
     if "unconnected" in options:
         signal.pause()
     FakeEngine(settings, options).run()

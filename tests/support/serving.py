@@ -55,9 +55,9 @@ class Front:
         """Have the fake engine do something."""
         return self.generate(**{"prompts": [command], **body})
 
-    def await_ready(self) -> None:
-        """Until all modes serve."""
-        until(lambda: self.http.get("/health/ready").status_code == 200, "all modes ready")
+    def await_ready(self, seconds: float = PATIENCE_SECONDS) -> None:
+        """Until all modes serve; fails after `seconds`."""
+        until(lambda: self.http.get("/health/ready").status_code == 200, "all modes ready", seconds)
 
     def series(self) -> dict[str, float]:
         """The exposition: 'name{labels}' → value."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from time import perf_counter_ns
 from types import TracebackType
 from typing import Self
@@ -18,11 +19,13 @@ from service.front.errors import (
     OutOfMemory,
     from_problem,
 )
+from service.front.logs.requests import Ending
 from service.front.pending_request import PendingRequest
 from service.front.request_timing import RequestTiming, add_up
 from service.front.schemas.requests import CompareBody, GenerateBody, Generation
 from service.front.sweep_tracker import SweepTracker
 from service.protocol.messages import Job, Outcome, Problem
+from service.protocol.status import EngineStatus
 
 SWEEP_HEADER = b"x-launchbound-run"
 LAB_HEADER = b"x-launchbound-client"
@@ -33,7 +36,8 @@ class EngineCall:
 
     From its first accepted job to its end, a request with `X-Launchbound-Run` is one of a sweep. One with
     `X-Launchbound-Client` is of the lab: no job of it is accepted while a sweep is in progress, as requests
-    of the sweep would wait behind it.
+    of the sweep would wait behind it. `answered_status` is that of an answer that has begun, for who streams
+    it to set.
     """
 
     def __init__(self, state: AppState, scope: Scope, receive: Receive) -> None:
@@ -46,6 +50,7 @@ class EngineCall:
         self._pending: PendingRequest | None = None
         self._watch: asyncio.Task[None] | None = None
         self._disconnected = False
+        self.answered_status: int | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -90,7 +95,9 @@ class EngineCall:
                 raise from_problem(outcome.problem or _default_problem(outcome))
         except LaunchboundError as error:
             if error.rejection is None:
-                self._state.metrics.failed(pending.job.mode, _outcome_label(error))
+                seconds = (perf_counter_ns() - received_ns) / 1e9
+                status = self.answered_status or error.status
+                self._state.failed(pending.job, error, _ending(error), status, seconds)
             raise
         return add_up(pending.job, outcome, received_ns, pending.outcome_ns, perf_counter_ns())
 
@@ -105,11 +112,30 @@ class EngineCall:
 def check_limits(state: AppState, body: Generation) -> None:
     """Raise BadRequest, naming the limit, for what this instance cannot run in any mode."""
     engine = state.client.engine
+    if engine is not None:
+        check_sizes(engine, body.prompts, "prompts")
     if engine is not None and body.max_new_tokens >= engine.context:
         message = (
             f"max_new_tokens: {body.max_new_tokens} and a prompt are over the context of {engine.context}"
         )
         raise BadRequest(message, param="max_new_tokens")
+
+
+def check_sizes(engine: EngineStatus, prompts: Sequence[str | list[int]], param: str) -> None:
+    """Raise BadRequest for a text that would take the engine's thread long to encode, in vain."""
+    most = engine.prompt_bytes
+    if most is None:
+        return
+    for prompt in prompts:
+        # A character has four bytes at most: of those that are short enough by that none is encoded here.
+        if isinstance(prompt, str) and 4 * len(prompt) > most:
+            size = len(prompt.encode(errors="replace"))
+            if size > most:
+                message = (
+                    f"{param}: a prompt of {size} bytes is over the limit of {most} for a context of "
+                    f"{engine.context}: shorten it"
+                )
+                raise BadRequest(message, type="prompt_too_long", param=param)
 
 
 def new_job(
@@ -148,6 +174,6 @@ def _default_problem(outcome: Outcome) -> Problem:
     return Problem(type=kind, message=message)
 
 
-def _outcome_label(error: LaunchboundError) -> str:
-    labels = {DeadlinePassed: "timeout", ClientGone: "cancelled", OutOfMemory: "oom"}
+def _ending(error: LaunchboundError) -> Ending:
+    labels: dict[type, Ending] = {DeadlinePassed: "timeout", ClientGone: "cancelled", OutOfMemory: "oom"}
     return labels.get(type(error), "error")

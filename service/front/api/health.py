@@ -52,7 +52,7 @@ async def ready(request: Request) -> Response:
 def _obstacle(state: AppState, told: bool) -> Unavailable | None:
     """Why not every mode can serve now, with details only where `told`; None where all can."""
     client = state.client
-    if client.draining:
+    if client.admission.draining:
         return Unavailable("the service is shutting down", type="draining")
     if (reason := state.supervisor.unhealthy_reason) is not None:
         shown = reason if told else f"the engine keeps failing to start; {ASK}"

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from service.front.api.answers import reply, server_timing
 from service.front.api.body import BodyReader
-from service.front.api.call import EngineCall
+from service.front.api.call import EngineCall, check_sizes
 from service.front.api.openai_answers import CompletionContext, CompletionEvents, completion_answer
 from service.front.api.openapi import GENERATION_ERRORS, Responses, body_schema
 from service.front.api.state import AppState, state_of
@@ -127,6 +127,8 @@ def _check_limits(state: AppState, body: CompletionBody, copies: int) -> None:
         message = f"{what} completions are over the limit of {largest}; send them in several requests"
         raise BadRequest(message, type="batch_too_large", param="n" if copies > 1 else "prompt")
     engine = state.client.engine
+    if engine is not None:
+        check_sizes(engine, body.prompt, "prompt")
     new = body.max_tokens or 16
     if engine is not None and new >= engine.context:
         message = f"max_tokens: {new} and a prompt are over the context of {engine.context}"

@@ -42,7 +42,7 @@ def refuse(request: Request, error: LaunchboundError) -> Response:
         # Only a POST is a generation request of its mode; a refused GET is not counted under it.
         generates = request.method == "POST" and mode in state.settings.modes
         valid = generates and not isinstance(error, Unauthorised)
-        state.metrics.rejected(error.rejection, mode if valid else None)
+        state.rejected(request.state.request_id, mode if valid else None, error)
     elif error.status in (500, 504):
         log.warning("request %s: %s: %s", request.state.request_id, error.type, error.message)
     body = _body(request, error.type, error.message, error.param)
@@ -77,5 +77,6 @@ async def _http_exception(request: Request, error: Exception) -> Response:
 async def _unexpected(request: Request, error: Exception) -> Response:
     """A bug. The framework logs the traceback; the answer bypasses our middleware, so the id is set here."""
     log.error("request %s failed: %s: %s", request.state.request_id, type(error).__name__, error)
+    state_of(request).request_log.broken(request.state.request_id)
     message = f"the service failed; its log has the reason under the request id {request.state.request_id}"
     return reply(_body(request, "internal", message), {REQUEST_ID_HEADER: request.state.request_id}, 500)

@@ -8,15 +8,17 @@ from starlette.requests import HTTPConnection
 
 from service.front.advice import ServedRequests
 from service.front.engine_client import EngineClient
-from service.front.errors import UnknownMode
+from service.front.errors import LaunchboundError, UnknownMode
 from service.front.findings import Findings
 from service.front.large_bodies import LargeBodies
+from service.front.logs.requests import Ending, RequestLog
 from service.front.metrics.recorder import Metrics
 from service.front.request_timing import RequestTiming
 from service.front.run_comparison import RunComparison
 from service.front.settings import Settings
 from service.front.study_runner import StudyRunner
 from service.front.supervisor import Supervisor
+from service.protocol.messages import Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,7 @@ class AppState:
     metrics: Metrics
     statistics: ServedRequests
     large_bodies: LargeBodies
+    request_log: RequestLog
     findings: Findings = field(default_factory=Findings)
     comparison: RunComparison = field(default_factory=RunComparison)
     _unobserved: list[RequestTiming] = field(default_factory=list)
@@ -41,11 +44,12 @@ class AppState:
             raise UnknownMode(f"no mode '{mode[:64]}' here; try one of {', '.join(known)}", param=param)
 
     def observe_soon(self, timing: RequestTiming) -> None:
-        """Have one request that ended well recorded in the metrics, and for the advice, by `observe_all`."""
+        """Have one request that ended well recorded in metrics, advice and log, by `observe_all`."""
         self._unobserved.append(timing)
 
     def observe_all(self) -> None:
-        """Record what is still to be recorded: before anyone reads it, and when the engine has its next job.
+        """Record what is still to be recorded: before anyone reads it, when the engine has its next job, and
+        soon where it has none.
 
         So no client waits for it, and nobody who reads misses a request that has been answered.
         """
@@ -54,9 +58,31 @@ class AppState:
         for timing in unobserved:
             self._observe(timing)
 
+    def look(self, lag_seconds: float) -> None:
+        """Called several times a second: the event loop was late by `lag_seconds`.
+
+        Where no request runs, those that have ended are recorded: who reads the log need not wait for another
+        one. Between the runs of a comparison that is in none of their times.
+        """
+        self.metrics.loop_lag(lag_seconds)
+        if not self.client.in_progress():
+            self.observe_all()
+
+    def failed(self, job: Job, error: LaunchboundError, ending: Ending, status: int, seconds: float) -> None:
+        """Record an accepted request that failed after `seconds`; its client has got `status`."""
+        self.metrics.failed(job.mode, ending)
+        self.request_log.failed(job, error, ending, status, seconds)
+
+    def rejected(self, request_id: str, mode: str | None, error: LaunchboundError) -> None:
+        """Record a request that was refused before it ran; `mode` where it had named a valid one."""
+        if error.rejection is not None:
+            self.metrics.rejected(error.rejection, mode)
+            self.request_log.rejected(request_id, mode, error)
+
     def _observe(self, timing: RequestTiming) -> None:
         """One that ran as another form of its mode than declared says nothing of that mode."""
         self.metrics.observe(timing)
+        self.request_log.ended(timing)
         declared = self.client.modes.get(timing.job.mode)
         if declared is None or timing.outcome.effective == declared.effective:
             self.statistics.observe(timing)

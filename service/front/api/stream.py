@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import perf_counter_ns
 from typing import Protocol
 
 from starlette.responses import Response
@@ -50,6 +51,7 @@ class EventStream(Response):
             pending = call.submit(self._job)
             self._state.observe_all()  # earlier requests, while the engine works
             await self._send_tokens(pending, send)
+            call.answered_status = self.status_code if self._started else None
             try:
                 timing = await call.result(pending, self._received_ns)
             except LaunchboundError as error:
@@ -57,7 +59,8 @@ class EventStream(Response):
                     raise
                 if error.rejection is not None:
                     # A refusal after the start: the handler that counts refusals does not see it.
-                    self._state.metrics.failed(self._job.mode, "error")
+                    seconds = (perf_counter_ns() - self._received_ns) / 1e9
+                    self._state.failed(pending.job, error, "error", self.status_code, seconds)
                 await self._send(send, self._events.error(error), last=True)
                 return
             await self._send(send, self._events.end(timing), last=True)

@@ -1,0 +1,1 @@
+"""The service's log: who writes to it, in which form, and where it goes."""

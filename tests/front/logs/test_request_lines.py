@@ -1,0 +1,211 @@
+"""Every request that is counted has its line, with its answer's numbers and nothing that its client wrote."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from service.front.api.middleware import WELL_FORMED
+from service.front.logs.formats import read_text
+from service.front.logs.requests import RequestLine
+from tests.support.logs import Lines, logged
+from tests.support.raw_http import exchange
+from tests.support.serving import Front, running, until
+
+pytestmark = pytest.mark.slow
+
+FIELDS = {"time", "level", "component", *RequestLine.__struct_fields__}
+BODY = json.dumps({"prompts": ["def mean(values):"], "max_new_tokens": 4}).encode()
+
+
+@pytest.fixture
+def lines() -> Iterator[Lines]:
+    with logged() as kept:
+        yield kept
+
+
+def line_of(lines: Lines, request_id: str) -> dict[str, Any]:
+    """The one line of this request, once it is written; nobody asks the service for anything meanwhile."""
+
+    def found() -> list[dict[str, Any]]:
+        return [line for line in lines.objects("request") if line["id"] == request_id]
+
+    (line,) = until(found, f"the line of {request_id}")
+    return line
+
+
+def test_a_line_has_the_numbers_of_the_answer_under_their_names(front: Front, lines: Lines) -> None:
+    answer = front.generate("compiled", {"X-Request-ID": "one"}, prompts=["a b c", "d e f"]).json()
+    line = line_of(lines, "one")
+    assert set(line) == FIELDS
+    assert (line["level"], line["mode"], line["status"], line["outcome"]) == ("info", "compiled", 200, "ok")
+    assert (line["effective"], line["error"]) == (answer["mode"]["effective"], None)
+    assert line["batch_size"] == 2
+    assert line["prompt_tokens"] == answer["usage"]["prompt_tokens"]
+    assert line["completion_tokens"] == answer["usage"]["completion_tokens"]
+    timed = [name for name in RequestLine.__struct_fields__ if name.endswith("_seconds")]
+    assert {name: line[name] for name in timed} == {name: answer["timings"][name] for name in timed}
+
+
+def test_what_a_device_cannot_measure_is_null_and_not_shown_to_people(cuda_front: Front) -> None:
+    with logged() as lines:
+        cuda_front.generate(headers={"X-Request-ID": "json"})
+        assert line_of(lines, "json")["kernel_seconds"] is None
+    with logged("text") as text:
+        cuda_front.generate(headers={"X-Request-ID": "text"})
+        (line,) = until(lambda: [one for one in text.lines if one.endswith("id text")], "its line")
+    found = read_text(line)
+    assert found is not None
+    head = r"eager +200 ok +[\d.]+ ms  batch 1 +tokens +\d+ \+ 4 +queue [\d.]+  dispatch "
+    assert re.match(head, found.message)
+    assert "kernel" not in found.message
+    assert "wait " in found.message
+
+
+def stream(front: Front, request_id: str) -> None:
+    answer = front.generate(headers={"X-Request-ID": request_id}, stream=True)
+    assert answer.status_code == 200
+
+
+def complete(front: Front, request_id: str) -> None:
+    body = {"model": "tiny:eager", "prompt": ["x", "y"]}
+    front.http.post("/v1/completions", json=body, headers={"X-Request-ID": request_id})
+
+
+def refuse_host(front: Front, request_id: str) -> None:
+    front.generate(headers={"X-Request-ID": request_id, "Host": "elsewhere.example"})
+
+
+def command(text: str, mode: str = "eager") -> Callable[[Front, str], None]:
+    def send(front: Front, request_id: str) -> None:
+        front.generate(mode, {"X-Request-ID": request_id}, prompts=[text])
+
+    return send
+
+
+def ask_nothing(front: Front, request_id: str) -> None:
+    front.generate(headers={"X-Request-ID": request_id}, prompts=[])
+
+
+def leave(front: Front, request_id: str) -> None:
+    with pytest.raises(httpx.ReadTimeout):
+        front.http.post(
+            "/v1/modes/eager/generate",
+            json={"prompts": ["!hold"]},
+            headers={"X-Request-ID": request_id},
+            timeout=0.2,
+        )
+
+
+@pytest.mark.parametrize(
+    ("send", "status", "outcome", "error", "mode"),
+    [
+        (stream, 200, "ok", None, "eager"),
+        (complete, 200, "ok", None, "eager"),
+        (command("!oom"), 503, "oom", "out_of_memory", "eager"),
+        (command("!problem internal"), 500, "error", "internal", "eager"),
+        (command("!problem timeout"), 504, "timeout", "timeout", "eager"),
+        (command("!problem prompt_too_long"), 422, "rejected", "prompt_too_long", "eager"),
+        (command("x", "nothing"), 404, "rejected", "unknown_mode", None),
+        (ask_nothing, 422, "rejected", "invalid_request", "eager"),
+        (refuse_host, 403, "rejected", "host_not_allowed", None),
+        (leave, 499, "cancelled", "cancelled", "eager"),
+    ],
+)
+def test_however_a_request_ends_it_has_one_line(
+    front: Front,
+    lines: Lines,
+    send: Callable[[Front, str], None],
+    status: int,
+    outcome: str,
+    error: str | None,
+    mode: str | None,
+) -> None:
+    send(front, "it")
+    line = line_of(lines, "it")
+    assert set(line) == FIELDS
+    told = (line["status"], line["outcome"], line["error"], line["mode"])
+    assert told == (status, outcome, error, mode)
+    assert line["level"] == ("info" if outcome == "ok" else "warning")
+    assert (line["batch_size"] is None) is (outcome == "rejected")
+    assert (line["total_seconds"] is None) is (outcome == "rejected")
+
+
+def test_a_stream_that_breaks_has_the_status_that_its_client_has_got(own_front: Front, lines: Lines) -> None:
+    own_front.command("!die-after-tokens", headers={"X-Request-ID": "broken"}, stream=True)
+    line = line_of(lines, "broken")
+    assert (line["status"], line["outcome"], line["error"]) == (200, "error", "engine_lost")
+
+
+def test_there_are_as_many_lines_as_requests_were_counted(lines: Lines) -> None:
+    with running({"modes": ["eager", "no_grad"]}) as front:
+        front.await_ready()
+        front.generate()
+        front.http.post("/v1/compare", json={"prompts": ["x"], "max_new_tokens": 2, "repeats": 2})
+        front.command("!oom")
+        front.generate(max_new_tokens=0)
+        front.http.get("/v1/modes")
+        series = front.series()
+        found = Counter(line["outcome"] for line in lines.objects("request"))
+    for outcome, count in {"ok": 5, "oom": 1, "rejected": 1}.items():
+        names = [f'requests_total{{mode="{mode}",outcome="{outcome}"}}' for mode in ("eager", "no_grad")]
+        counted = sum(series[name] for name in names)
+        assert found[outcome] == counted == count
+    assert found.total() == 7
+
+
+@pytest.mark.parametrize(("which", "outcomes"), [("failed", ["rejected"]), ("off", [])])
+def test_lines_can_be_had_of_failures_only_or_not_at_all(
+    which: str, outcomes: list[str], lines: Lines
+) -> None:
+    with running({"log_requests": which}) as front:
+        front.await_ready()
+        front.generate()
+        front.generate(max_new_tokens=0)
+        front.http.get("/metrics")  # what is to be recorded is
+        assert [line["outcome"] for line in lines.objects("request")] == outcomes
+
+
+HEADER = st.binary(max_size=300).map(lambda value: re.sub(rb"[\r\n\x00]", b" ", value))
+"""What can stand in a header: anything but its end."""
+
+PATH = st.binary(min_size=1, max_size=100).map(
+    lambda value: b"".join(b"%%%02x" % byte for byte in value.replace(b"/", b"."))
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(request_id=HEADER, mode=PATH)
+def test_nothing_that_a_client_sends_can_break_a_line_or_forge_one(
+    front: Front, lines: Lines, request_id: bytes, mode: bytes
+) -> None:
+    """Ids and modes of any bytes: line ends, escapes of terminals, no UTF-8 at all."""
+    lines.lines.clear()
+    head = b"Host: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    head += b"X-Request-ID: " + request_id
+    data = b"POST /v1/modes/%s/generate HTTP/1.1\r\n%s\r\nContent-Length: %d\r\n\r\n%s"
+    answer = exchange(front, data % (mode, head, len(BODY), BODY))
+    told = until(lambda: lines.objects("request") or answer.status == 400, "its line")
+    if told is True:
+        return  # no HTTP, which the server itself refuses
+    assert isinstance(told, list)
+    (line,) = told
+    assert set(line) == FIELDS
+    assert WELL_FORMED.fullmatch(line["id"])
+    assert line["id"] == answer.headers["x-request-id"]
+    assert (line["status"], line["mode"]) == (answer.status, None)
+    assert all(len(one.splitlines()) == 1 for one in lines.lines)
+
+
+def test_a_huge_id_is_replaced_in_the_line_too(front: Front, lines: Lines) -> None:
+    answer = front.generate(headers={"X-Request-ID": "x" * 5000})
+    line = line_of(lines, answer.headers["x-request-id"])
+    assert len(line["id"]) == 32
