@@ -10,15 +10,25 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.fuzz.seed import SEED, VARIABLE
 from tests.support.serving import Front, running
 
 TESTS = Path(__file__).parent
 GRAPHS_BEFORE = pytest.StashKey[int]()
-BY_FOLDER = {"end_to_end": "end_to_end", "stack": "stack", "gpu": "gpu"}
+BY_FOLDER = {"end_to_end": "end_to_end", "fuzz": "end_to_end", "stack": "stack", "gpu": "gpu"}
 
 
 SHARE_COMPILED_CODE = ("tests/end_to_end/test_service.py", "tests/stack/")
 """Services of the same model, modes and batch sizes: the first compiles for all, so one worker runs them."""
+
+
+SHARE_A_SERVICE = "tests/fuzz/"
+"""One service is sent all that is generated."""
+
+
+def pytest_report_header() -> str:
+    """How to have the same requests generated again."""
+    return f"generated requests: {VARIABLE}={SEED}"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -38,6 +48,8 @@ class FileScheduling(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
+        if file.startswith(SHARE_A_SERVICE):
+            return SHARE_A_SERVICE
         return SHARE_COMPILED_CODE[0] if file.startswith(SHARE_COMPILED_CODE) else file
 
 

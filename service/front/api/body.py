@@ -27,8 +27,8 @@ MAX_FIELD_BYTES = 16_384
 _decode = msgspec.json.decode
 _texts = msgspec.json.Decoder(list[str])
 _text_or_texts = msgspec.json.Decoder(str | list[str])
-_tokens = msgspec.json.Decoder(list[int])
-_lists_of_tokens = msgspec.json.Decoder(list[list[int]])
+_tokens = msgspec.json.Decoder(list[int | float])
+_lists_of_tokens = msgspec.json.Decoder(list[list[int | float]])
 _OPENING_OF_TOKENS = re.compile(rb"\s*\[\s*([\[\d-])")
 
 
@@ -142,8 +142,8 @@ def _check_counts(name: str, prompts: str | list[Any], state: AppState) -> None:
     if isinstance(prompts, str):
         return
     most = state.settings.batch_sizes[-1]
-    tokens = sum(len(prompt) if isinstance(prompt, list) else isinstance(prompt, int) for prompt in prompts)
-    of_one = bool(prompts) and isinstance(prompts[0], int)
+    tokens = sum(1 if isinstance(one, int | float) else len(one) * isinstance(one, list) for one in prompts)
+    of_one = bool(prompts) and isinstance(prompts[0], int | float)
     if not of_one and len(prompts) > most:
         raise _too_many(name, len(prompts), most)
     engine = state.client.engine

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
+
+from service.front.schemas.requests import WHOLE
 
 
 class OperatorsBody(BaseModel):
@@ -19,7 +21,9 @@ class OperatorsBody(BaseModel):
     )
 
     mode: str = Field(description="One of GET /v1/modes.")
-    batch_size: int = Field(default=1, ge=1, description="Run in the smallest bucket that holds it.")
+    batch_size: Annotated[int, Field(ge=1), WHOLE] = Field(
+        default=1, description="Run in the smallest bucket that holds it."
+    )
     phase: Literal["decode", "prefill"] = "decode"
 
 
