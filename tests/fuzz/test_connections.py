@@ -62,7 +62,7 @@ def almost_http(draw: st.DrawFn) -> list[bytes]:
 
 
 @seed(SEED)
-@settings(BOUNDED, max_examples=200)
+@settings(BOUNDED, max_examples=120)
 @given(segments=almost_http())
 def test_what_is_almost_http_comes_to_an_end_with_whole_and_declared_answers(
     fuzzed: Fuzzed, segments: list[bytes]
@@ -71,14 +71,14 @@ def test_what_is_almost_http_comes_to_an_end_with_whole_and_declared_answers(
 
 
 @seed(SEED)
-@settings(BOUNDED, max_examples=60)
+@settings(BOUNDED, max_examples=40)
 @given(data=st.binary(min_size=1, max_size=400))
 def test_any_bytes_come_to_an_end(fuzzed: Fuzzed, data: bytes) -> None:
     check(fuzzed, answers(exchange(fuzzed.url, [data])))
 
 
 @seed(SEED)
-@settings(BOUNDED, max_examples=60)
+@settings(BOUNDED, max_examples=40)
 @given(
     sent=st.lists(st.sampled_from(REQUESTS), max_size=7),
     cuts=st.lists(st.integers(0, 1200), max_size=6),
@@ -112,7 +112,7 @@ def false_chunks(draw: st.DrawFn) -> bytes:
 
 
 @seed(SEED)
-@settings(BOUNDED, max_examples=100)
+@settings(BOUNDED, max_examples=60)
 @given(body=false_chunks())
 def test_a_body_in_false_chunks_is_refused(fuzzed: Fuzzed, body: bytes) -> None:
     found = answers(exchange(fuzzed.url, [CHUNKED + body]))
