@@ -10,11 +10,12 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.fuzz.seed import SEED, VARIABLE
 from tests.support.serving import Front, running
 
 TESTS = Path(__file__).parent
 GRAPHS_BEFORE = pytest.StashKey[int]()
-BY_FOLDER = {"end_to_end": "end_to_end", "stack": "stack", "gpu": "gpu"}
+BY_FOLDER = {"end_to_end": "end_to_end", "fuzz": "end_to_end", "stack": "stack", "gpu": "gpu"}
 LONGEST_FIRST: tuple[set[str], ...] = ({*BY_FOLDER.values()}, {"compiles"}, {"slow"})
 """Marks of the files that take longest, then of those that take long; a file is as its longest test."""
 
@@ -22,8 +23,13 @@ LONGEST_FIRST: tuple[set[str], ...] = ({*BY_FOLDER.values()}, {"compiles"}, {"sl
 SHARE_COMPILED_CODE = ("tests/end_to_end/test_service.py", "tests/stack/")
 """Services of the same model, modes and batch sizes: the first compiles for all, so one worker runs them."""
 
-SHARE_ONE_SERVICE = "tests/front/lab/"
-"""These share a service and a browser, which their folder's fixtures start."""
+SHARE_ONE_SERVICE = ("tests/front/lab/", "tests/fuzz/")
+"""The tests of each of these share what their folder's fixtures start: a service, and the lab's a browser."""
+
+
+def pytest_report_header() -> str:
+    """How to have the same requests generated again."""
+    return f"generated requests: {VARIABLE}={SEED}"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -49,8 +55,9 @@ class FileScheduling(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        if file.startswith(SHARE_ONE_SERVICE):
-            return SHARE_ONE_SERVICE
+        for folder in SHARE_ONE_SERVICE:
+            if file.startswith(folder):
+                return folder
         return SHARE_COMPILED_CODE[0] if file.startswith(SHARE_COMPILED_CODE) else file
 
 

@@ -91,6 +91,23 @@ def test_a_container_may_write_and_do_no_more_than_it_needs(name: str) -> None:
     assert not definition.get("privileged", False)
 
 
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_container_has_a_limit_of_open_files_that_its_load_fits_in(name: str) -> None:
+    limit = SERVICES[name]["ulimits"]["nofile"]
+    # Locust warns below 10,000; an engine and its compile workers are far from as many as the connections.
+    assert limit >= max(10_000, 4 * Settings.model_fields["max_connections"].default)
+    assert limit < 100_000
+
+
+def test_the_command_that_pins_images_names_every_one_from_elsewhere() -> None:
+    text = (ROOT / "SECURITY.md").read_text()
+    command = text[text.index("--lock-image-digests") :].partition("```")[0]
+    foreign = {name for name, one in SERVICES.items() if not BUILT_HERE.match(one["image"])}
+    assert set(command.rpartition("override.yml ")[2].split()) == foreign
+    (base,) = re.findall(r"^ARG PYTHON_IMAGE=(\S+)$", DOCKERFILE, re.MULTILINE)
+    assert f"--build-arg PYTHON_IMAGE={base}@sha256" in text
+
+
 def test_no_container_runs_as_root() -> None:
     users = re.findall(r"^USER (\S+)$", DOCKERFILE, re.MULTILINE)
     assert users

@@ -92,7 +92,9 @@ def test_a_bad_field_is_a_422_that_names_it(untouched: Front, fields: dict[str, 
         {"repeats": 0},
         {"repeats": 51},
         {"stream": True},
+        {"stream": 0},
         {"profile": True},
+        {"profile": 0},
         {"mode": "eager"},
     ],
     ids=str,
@@ -152,6 +154,20 @@ def test_text_that_people_send_is_served(front: Front, text: str) -> None:
 def test_a_prompt_over_the_context_is_the_engines_422(front: Front) -> None:
     answer = front.command("!problem prompt_too_long")
     assert refused(answer, 422)["type"] == "prompt_too_long"
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        (GENERATE, {"prompts": ["a"], "max_new_tokens": 2.0, "seed": 7.0, "top_k": 5e0}),
+        ("/v1/compare", {"prompts": ["a"], "max_new_tokens": 2.0, "repeats": 1.0, "modes": ["eager"]}),
+        ("/v1/completions", {"model": "tiny:eager", "prompt": [5.0, 6], "max_tokens": 2.0, "n": 1.0}),
+        ("/v1/completions", {"model": "tiny:eager", "prompt": [[5.0], [6]], "max_tokens": 2}),
+    ],
+)
+def test_an_integer_may_be_written_with_a_point(front: Front, path: str, fields: dict[str, object]) -> None:
+    answer = front.http.post(path, json=fields)
+    assert answer.status_code == 200, answer.text
 
 
 def test_the_input_is_not_echoed(untouched: Front) -> None:

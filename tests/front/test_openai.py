@@ -323,6 +323,10 @@ def test_completions_move_the_same_metrics_as_generate(own_front: Front) -> None
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "echo": ({"echo": True}, "echo"),
+    "echo as a number": ({"echo": 0}, "echo"),
+    "presence_penalty as a truth": ({"presence_penalty": False}, "presence_penalty"),
+    "repetition_penalty as a truth": ({"repetition_penalty": True}, "repetition_penalty"),
+    "best_of as a truth": ({"best_of": True}, "best_of"),
     "suffix": ({"suffix": "end"}, "suffix"),
     "logprobs": ({"logprobs": 0}, "logprobs"),
     "best_of": ({"best_of": 2}, "best_of"),

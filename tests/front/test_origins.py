@@ -67,6 +67,13 @@ def test_without_a_host_a_request_is_refused(front: Front) -> None:
     assert exchange(front, b"GET /v1/modes HTTP/1.0\r\n\r\n").error()["type"] == "host_not_allowed"
 
 
+@pytest.mark.parametrize("hosts", [(b"localhost", b"evil.example"), (b"evil.example", b"localhost")])
+def test_a_request_for_two_hosts_is_refused(front: Front, hosts: tuple[bytes, bytes]) -> None:
+    head = b"GET /v1/modes HTTP/1.1\r\nHost: %b\r\nHost: %b\r\nConnection: close\r\n\r\n" % hosts
+    answer = exchange(front, head)
+    assert (answer.status, answer.error()["type"]) == (403, "host_not_allowed")
+
+
 @pytest.mark.parametrize(
     ("bound", "names", "host", "passes"),
     [

@@ -29,8 +29,8 @@ MAX_FIELD_BYTES = 16_384
 _decode = msgspec.json.decode
 _texts = msgspec.json.Decoder(list[str])
 _text_or_texts = msgspec.json.Decoder(str | list[str])
-_tokens = msgspec.json.Decoder(list[int])
-_lists_of_tokens = msgspec.json.Decoder(list[list[int]])
+_tokens = msgspec.json.Decoder(list[int | float])
+_lists_of_tokens = msgspec.json.Decoder(list[list[int | float]])
 _OPENING_OF_TOKENS = re.compile(rb"\s*\[\s*([\[\d-])")
 
 

@@ -55,7 +55,7 @@ class Limits:
         """Raise BadRequest where there are more prompts, or token ids, than any batch here has."""
         if isinstance(prompts, str):
             return
-        of_one = bool(prompts) and isinstance(prompts[0], int)
+        of_one = bool(prompts) and isinstance(prompts[0], int | float)
         if not of_one and len(prompts) > self.prompts:
             raise too_many(name, str(len(prompts)), self.prompts)
         tokens = len(prompts) if of_one else sum(len(one) for one in prompts if isinstance(one, list))

@@ -9,6 +9,8 @@ from fastapi import APIRouter, FastAPI, Request
 from starlette.responses import FileResponse, Response
 
 from service.front.api.answers import reply
+from service.front.api.document import describe
+from service.front.api.state import state_of
 from service.front.errors import NotFound
 
 FOLDER = Path(__file__).parents[1] / "swagger"
@@ -31,7 +33,8 @@ router = APIRouter(include_in_schema=False)
 async def document(request: Request) -> Response:
     """The OpenAPI document. The first call makes it, which takes long: not on the event loop."""
     app: FastAPI = request.app
-    return reply(app.openapi_schema or await asyncio.to_thread(app.openapi))
+    made = app.openapi_schema
+    return reply(made or await asyncio.to_thread(describe, app, state_of(request).settings))
 
 
 @router.get("/docs")

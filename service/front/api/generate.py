@@ -22,6 +22,7 @@ _body = BodyReader(GenerateBody, "prompts")
 
 @router.post(
     "/modes/{mode}/generate",
+    operation_id="generate",
     openapi_extra=body_schema(GenerateBody),
     responses={200: {"model": GenerateAnswer, "content": {"text/event-stream": {}}}, **GENERATION_ERRORS},
 )

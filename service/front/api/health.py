@@ -10,16 +10,19 @@ from starlette.responses import Response
 
 from service.front.api.answers import reply
 from service.front.api.middleware import has_key
+from service.front.api.openapi import error
 from service.front.api.state import AppState, state_of
 from service.front.errors import Unavailable
-from service.front.schemas.answers import ErrorBody
+from service.front.schemas.health import LiveAnswer, ReadyAnswer
 
 ASK = "with the API key, GET /v1/modes and this route have the reason"
 
-router = APIRouter(prefix="/health", tags=["health"], responses={503: {"model": ErrorBody}})
+router = APIRouter(
+    prefix="/health", tags=["health"], responses=error(503, "Not so; the message has the reason.")
+)
 
 
-@router.get("/live")
+@router.get("/live", responses={200: {"model": LiveAnswer}})
 async def live(request: Request) -> Response:
     """200 while the front can do its work; 503 where it keeps failing to start an engine."""
     state = state_of(request)
@@ -28,25 +31,29 @@ async def live(request: Request) -> Response:
         raise Unavailable(reason if told else f"the engine keeps failing to start; {ASK}", type="unwell")
     up = state.client.engine is not None
     doing = state.studies.process.doing
-    return reply(
-        {
-            "status": "live",
-            "engine": "up" if up else state.client.down_reason if told else "down",
-            "engine_doing": state.client.doing.what if told and state.client.doing else None,
-            "engine_paused": state.client.pause.held,
-            "anatomy": doing if told or doing is None else "up",
-        }
-    )
+    answer: LiveAnswer = {
+        "status": "live",
+        "engine": "up" if up else state.client.down_reason if told else "down",
+        "engine_doing": state.client.doing.what if told and state.client.doing else None,
+        "engine_paused": state.client.pause.held,
+        "anatomy": doing if told or doing is None else "up",
+    }
+    return reply(answer)
 
 
-@router.get("", summary="The same as /health/ready, where vLLM has it: load generators request it first.")
-@router.get("/ready")
+@router.get(
+    "",
+    summary="The same as /health/ready, where vLLM has it: load generators request it first.",
+    responses={200: {"model": ReadyAnswer}},
+)
+@router.get("/ready", responses={200: {"model": ReadyAnswer}})
 async def ready(request: Request) -> Response:
     """200 once every configured mode is warm and in parity."""
     state = state_of(request)
     if (obstacle := _obstacle(state, has_key(state.settings, request.scope))) is not None:
         raise obstacle
-    return reply({"status": "ready", "modes": state.client.ready_modes()})
+    answer: ReadyAnswer = {"status": "ready", "modes": state.client.ready_modes()}
+    return reply(answer)
 
 
 def _obstacle(state: AppState, told: bool) -> Unavailable | None:

@@ -68,11 +68,13 @@ class EntryMiddleware:
     def _look(self, scope: Scope) -> tuple[str | None, bool]:
         """The given id, and whether no header gives cause for more than a look."""
         given, own, json, browser = None, False, scope["method"] != "POST", False
+        named = False
         for name, value in scope["headers"]:
             if name == _REQUEST_ID:
                 given = str(value, "latin-1")
             elif name == b"host":
-                own = (value.rpartition(b":")[0] or value) in self._origins.names
+                own = not named and (value.rpartition(b":")[0] or value) in self._origins.names
+                named = True
             elif name == b"content-type":
                 json = json or value == b"application/json"
             elif name in _OF_BROWSERS:

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from service.front.api.answers import reply
-from service.front.api.openapi import GENERATION_ERRORS, POST_ERRORS
+from service.front.api.openapi import GENERATION_ERRORS, POST_ERRORS, link
 from service.front.api.state import state_of
 from service.front.machine import machine
 from service.front.schemas.modes import FloorSamplesBody, FloorsAnswer, ModeBody, ModesAnswer
@@ -19,7 +19,9 @@ from service.protocol.status import ModeStatus
 router = APIRouter(tags=["modes"])
 
 
-@router.get("/modes", responses={200: {"model": ModesAnswer}})
+@router.get(
+    "/modes", responses={200: {"model": ModesAnswer, "links": link("generate", mode="/modes/0/mode")}}
+)
 async def modes(request: Request) -> Response:
     """State, requested and effective form with the reason, warm-up, dispatch floors, parity."""
     state = state_of(request)

@@ -11,7 +11,7 @@ from service.front.api.answers import reply, server_timing
 from service.front.api.body import BodyReader
 from service.front.api.call import EngineCall, check_sizes
 from service.front.api.openai_answers import CompletionContext, CompletionEvents, completion_answer
-from service.front.api.openapi import GENERATION_ERRORS, Responses, body_schema
+from service.front.api.openapi import GENERATION_ERRORS, Responses, body_schema, link
 from service.front.api.state import AppState, state_of
 from service.front.api.stream import EventStream
 from service.front.errors import BadRequest, NotFound, UnknownMode
@@ -36,7 +36,13 @@ router = APIRouter(tags=["openai"])
 _body = BodyReader(CompletionBody, "prompt", tokens=True)
 
 
-@router.get("/models", responses={200: {"model": ModelsAnswer}, 401: OPENAI_ERRORS[401]})
+@router.get(
+    "/models",
+    responses={
+        200: {"model": ModelsAnswer, "links": link("read_model", model_id="/data/0/id")},
+        401: OPENAI_ERRORS[401],
+    },
+)
 async def models(request: Request) -> Response:
     """Every configured mode as a model, in the ladder's order, ready or not."""
     state = state_of(request)
@@ -49,6 +55,7 @@ async def models(request: Request) -> Response:
 
 @router.get(
     "/models/{model_id}",
+    operation_id="read_model",
     responses={200: {"model": ModelBody}, 401: OPENAI_ERRORS[401], 404: OPENAI_ERRORS[404]},
 )
 async def model(model_id: str, request: Request) -> Response:

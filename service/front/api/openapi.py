@@ -10,17 +10,41 @@ from service.front.schemas.answers import ErrorBody
 
 Responses = dict[int | str, dict[str, Any]]
 
+RETRY_AFTER: dict[str, Any] = {
+    "description": "Seconds after which another attempt may succeed.",
+    "required": True,
+    "schema": {"type": "integer", "minimum": 0},
+}
+CHALLENGE: dict[str, Any] = {
+    "description": "The scheme of the key, by RFC 6750.",
+    "required": True,
+    "schema": {"type": "string", "pattern": "^Bearer "},
+}
+HEADERS: dict[int, dict[str, Any]] = {
+    401: {"WWW-Authenticate": CHALLENGE},
+    429: {"Retry-After": RETRY_AFTER},
+    503: {"Retry-After": RETRY_AFTER},
+}
+"""The headers that an error of this status always has."""
+
 
 def error(status: int, description: str) -> Responses:
     """One error status, in the shape of all errors."""
-    return {status: {"model": ErrorBody, "description": description}}
+    declared: dict[str, Any] = {"model": ErrorBody, "description": description}
+    if status in HEADERS:
+        declared["headers"] = HEADERS[status]
+    return {status: declared}
 
 
 OF_ANY_REQUEST: Responses = {
     **error(400, "No HTTP that can be understood."),
+    **error(408, "The request did not arrive in time."),
     **error(431, "Request line and headers are over the limit."),
     **error(500, "A fault of the service; its log has the reason under the request id."),
+    **error(503, "As many connections as are allowed are open."),
 }
+"""Also where the server refuses a connection or a head that no route has seen."""
+
 ACCESS_ERRORS: Responses = {
     **error(401, "The API key is missing or wrong."),
     **error(403, "The `Host` is not one of this service's, or a web page of another origin calls."),
@@ -49,6 +73,12 @@ STUDY_ERRORS: Responses = {
     **error(503, "The engine is not ready, or the anatomy process ended."),
 }
 NO_STUDY = error(404, "No such finding; the message names the POST that makes one.")
+
+
+def link(operation: str, **parameters: str) -> dict[str, Any]:
+    """From an answer to an operation by its id: parameters by name, each a place in the answer's body."""
+    given = {name: f"$response.body#{place}" for name, place in parameters.items()}
+    return {operation: {"operationId": operation, "parameters": given}}
 
 
 def body_schema(schema: type[BaseModel]) -> dict[str, Any]:

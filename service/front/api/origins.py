@@ -36,7 +36,11 @@ class Origins:
         self, method: str, path: str, headers: Iterable[tuple[bytes, bytes]]
     ) -> LaunchboundError | None:
         """Why the request is refused; None where it may pass."""
-        given = dict(headers)
+        sent = list(headers)
+        given = dict(sent)
+        if sum(name == b"host" for name, _ in sent) > 1:
+            # A proxy in front may have believed the other one.
+            return HostNotAllowed("a request says once which host it is for: send one Host header")
         host = given.get(b"host", b"").lower()
         if not self._allows(host):
             return HostNotAllowed(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request
 from starlette.responses import Response
 
 from service.front.api.answers import reply
@@ -14,6 +16,8 @@ from service.front.schemas.probes import ProbeAnswer, ProbesAnswer
 from service.protocol.probes import NOT_ON_CPU, PROBES
 
 router = APIRouter(tags=["anatomy"])
+
+NAMES = Path(json_schema_extra={"enum": [*PROBES], "examples": ["hidden-copy"]})
 
 
 @router.get("/probes", responses={200: {"model": ProbesAnswer}})
@@ -29,7 +33,7 @@ async def probes() -> Response:
 
 
 @router.post("/probes/{name}", responses={200: {"model": ProbeAnswer}, **STUDY_ERRORS})
-async def probe(name: str, request: Request) -> Response:
+async def probe(name: Annotated[str, NAMES], request: Request) -> Response:
     """One pitfall, live: a step without and with it, the counter that moved, the line to blame, the cure."""
     if name not in PROBES:
         raise NotFound(f"no probe '{name[:64]}'; try one of {', '.join(PROBES)}", param="name")

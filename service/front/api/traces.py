@@ -15,9 +15,10 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from service.front.api.answers import reply
-from service.front.api.openapi import error
+from service.front.api.openapi import error, link
 from service.front.api.state import state_of
 from service.front.errors import NotFound
+from service.front.schemas.traces import TracesAnswer
 
 router = APIRouter(tags=["traces"])
 
@@ -30,7 +31,9 @@ def _folder(request: Request) -> Path:
     return state_of(request).settings.cache_folder / "traces"
 
 
-@router.get("/traces")
+@router.get(
+    "/traces", responses={200: {"model": TracesAnswer, "links": link("read_trace", identity="/traces/0/id")}}
+)
 def traces(request: Request) -> Response:
     """The newest profiled requests, newest first, with their operators' self times."""
     notes = sorted(_notes(_folder(request)), key=lambda note: float(note["created"]), reverse=True)
@@ -41,7 +44,7 @@ def _notes(folder: Path) -> Iterator[dict[str, Any]]:
     for path in folder.glob("*.json"):
         try:
             note = json.loads(path.read_text(encoding="utf-8"))
-            float(note["created"])
+            str(note["id"]), float(note["created"])
         except FileNotFoundError:
             # The engine keeps only the newest and may have removed it since it was listed.
             continue
@@ -51,7 +54,11 @@ def _notes(folder: Path) -> Iterator[dict[str, Any]]:
         yield note
 
 
-@router.get("/traces/{identity}", responses=error(404, "No trace of this name, or no longer kept."))
+@router.get(
+    "/traces/{identity}",
+    operation_id="read_trace",
+    responses=error(404, "No trace of this name, or no longer kept."),
+)
 def trace(identity: str, request: Request) -> Response:
     """One trace in the Chrome format: open it at ui.perfetto.dev."""
     unknown = NotFound(

@@ -70,12 +70,16 @@ class ModelsAnswer(TypedDict):
 
 
 class CompletionErrorDetail(TypedDict):
-    """The one error shape, and `code`, which OpenAI's clients read."""
+    """The one error shape, and `code`, which OpenAI's clients read.
+
+    There is none where the connection was refused before the address was known: 400, 408, 431, and a 503 for
+    too many connections.
+    """
 
     type: str
     message: str
     param: str | None
-    code: str
+    code: NotRequired[str]
 
 
 class CompletionErrorBody(TypedDict):

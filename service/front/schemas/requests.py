@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.config import JsonDict
 
-CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+CONTROL_CHARACTERS = r"\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"
+CONTROL = re.compile(f"[{CONTROL_CHARACTERS}]")
+READABLE: JsonDict = {"pattern": f"^[^{CONTROL_CHARACTERS}]*$"}
+
 MAX_TOP_K = 1_000_000
+MAX_STOP_CHARACTERS = 256
 MAX_REPEATS = 50
 
 
@@ -23,8 +27,26 @@ def _readable(text: str) -> str:
     return text
 
 
-Prompt = Annotated[str, Field(min_length=1), AfterValidator(_readable)]
-StopString = Annotated[str, Field(min_length=1, max_length=256)]
+def whole(value: object) -> object:
+    """A number without a fraction is an integer to JSON Schema, however it is written: 4.0 is 4."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _off(value: bool) -> bool:
+    """Refuse what is not served by this route."""
+    if value:
+        raise ValueError("this is not served here; leave it out")
+    return value
+
+
+WHOLE = BeforeValidator(whole)
+"""Stands behind the bounds of an integer: before them, pydantic leaves these out of the schema."""
+
+Off = Annotated[bool, AfterValidator(_off), Field(json_schema_extra={"const": False})]
+"""A field of another route. Of a `Literal[False]`, 0 would be one too."""
+
+Prompt = Annotated[str, Field(min_length=1, json_schema_extra=READABLE), AfterValidator(_readable)]
+StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -34,12 +56,12 @@ class Generation(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     prompts: list[Prompt] = Field(min_length=1, description="One batch: they run together, in one step each.")
-    max_new_tokens: int = Field(
-        default=32, ge=1, description="Per prompt; with the longest prompt within the context."
+    max_new_tokens: Annotated[int, Field(ge=1), WHOLE] = Field(
+        default=32, description="Per prompt; with the longest prompt within the context."
     )
     temperature: FiniteFloat = Field(default=0.0, ge=0, le=100, description="0: greedy.")
-    top_k: int | None = Field(default=None, ge=1, le=MAX_TOP_K)
-    seed: int | None = Field(default=None, ge=0, lt=2**63)
+    top_k: Annotated[int, Field(ge=1, le=MAX_TOP_K), WHOLE] | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**63), WHOLE] | None = None
     stop: list[StopString] = Field(default=[], max_length=4, description="Ends a text; left out of it.")
     ignore_eos: bool = Field(default=False, description="Go on after an end-of-text token.")
 
@@ -66,11 +88,9 @@ class CompareBody(Generation):
     modes: list[str] | None = Field(
         default=None, min_length=1, description="All that are ready, if left out."
     )
-    repeats: int = Field(
+    repeats: Annotated[int, Field(ge=1, le=MAX_REPEATS), WHOLE] = Field(
         default=8,
-        ge=1,
-        le=MAX_REPEATS,
         description="Rounds; each runs all modes, shuffled. Below 8 a speed-up has no interval.",
     )
-    stream: Literal[False] = False
-    profile: Literal[False] = False
+    stream: Off = False
+    profile: Off = False

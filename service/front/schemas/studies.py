@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from service.front.schemas.requests import WHOLE
 from service.protocol.expressions import (
     LONGEST_CALL,
     OF_THE_MODEL,
@@ -44,9 +45,9 @@ def _one_of(known: Iterable[str]) -> AfterValidator:
 
 Name = Annotated[str, Field(max_length=64)]
 ModeName = Annotated[str, Field(max_length=64, description="One of GET /v1/modes.")]
-BatchSize = Annotated[int, Field(ge=1, description="Run in the smallest bucket that holds it.")]
-Rounds = Annotated[int, Field(ge=6, le=MOST_ROUNDS, description="Repeats behind every interval.")]
-Size = Annotated[int, Field(ge=1, le=MOST_SIZE)]
+BatchSize = Annotated[int, Field(ge=1, description="Run in the smallest bucket that holds it."), WHOLE]
+Rounds = Annotated[int, Field(ge=6, le=MOST_ROUNDS, description="Repeats behind every interval."), WHOLE]
+Size = Annotated[int, Field(ge=1, le=MOST_SIZE), WHOLE]
 Grad = Annotated[GradMode, Field(description="Grad mode on (`enabled`) or off, or inference mode.")]
 Microseconds = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 
