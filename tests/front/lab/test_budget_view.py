@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from service.anatomy.budget.gains import speedup_with
+from service.statistics.boundedness import bounds_within
+from service.statistics.intervals import Interval
 from tests.front.lab.study_pages import Kept, data, near, real, row
 from tests.support.browser import Tab
 
@@ -25,6 +27,17 @@ def test_a_budget_starts_at_the_measured_values_and_says_what_the_study_says(lab
         own["device_bound_index"]
     )
     point = finding["points"][0]
+    index = Interval(
+        own["device_bound_index"],
+        *(
+            point["kernel_seconds"][end] / (point["kernel_seconds"][end] + point["dispatch_seconds"][other])
+            for end, other in (("low", "high"), ("high", "low"))
+        ),
+        samples=1,
+    )
+    words = bounds_within(index)
+    said = own["bound"] if len(words) == 1 else f"undecided: {' or '.join(words)}"
+    assert lab.text('[aria-label="Verdict"] .figure') == said
     speedups = lab.page.locator("[data-speedup]")
     bought = [float(one) for one in speedups.evaluate_all("all => all.map((each) => each.dataset.speedup)")]
     gain = finding["gains"][0]

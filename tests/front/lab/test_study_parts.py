@@ -15,6 +15,8 @@ from service.anatomy.budget.verdict import Quantity, make_budget, step_of, witho
 from service.anatomy.timeline.page import COLOURS, MEANINGS
 from service.front.api.lab import FILES
 from service.protocol.expressions import OF_THE_MODEL, OPERATOR_CALLS, TAPE_EXPRESSIONS
+from service.statistics.boundedness import bounds_within
+from service.statistics.intervals import Interval
 from tests.support.browser import Tab, tab
 from tests.support.serving import Front
 
@@ -48,6 +50,19 @@ def test_a_budget_is_that_of_the_study_on_a_grid(page: Tab) -> None:
         assert one["bound"] == expected.bound
         assert expected.will_compile_help.startswith(texts[one["bound"]] + ": ")
     assert {one["bound"] for one in found} == {"launch-bound", "balanced", "kernel-bound"}
+
+
+def test_a_class_is_named_only_where_both_intervals_allow_it(page: Tab) -> None:
+    """As the service's own rule, over the index at the worse ends of dispatch and kernel."""
+    ends = [(90, 110, 5, 10), (90, 110, 5, 40), (90, 110, 20, 300), (1, 2, 300, 400), (0, 5, 0, 7)]
+    given = [[{"low": a, "high": b}, {"low": c, "high": d}] for a, b, c, d in ends]
+    found = run(page, "parts/budget", "return given.map((each) => it.boundsWithin(...each))", given)
+    for (low, high, least, most), classes in zip(ends, found, strict=True):
+        index = Interval(0.5, least / (least + high), most / (most + low), 9)
+        assert tuple(classes) == bounds_within(index)
+    open_ended = [{"low": 1.0, "high": None}, {"low": None, "high": None}]
+    every = run(page, "parts/budget", "return it.boundsWithin(...given)", open_ended)
+    assert every == ["launch-bound", "balanced", "kernel-bound"]
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

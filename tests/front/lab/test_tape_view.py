@@ -26,6 +26,8 @@ def test_a_tape_shows_the_findings_operators_nodes_and_bytes(lab: Tab, tape: Kep
         assert near(cells["bytes"], sum(one["tensor_bytes"] for one in node["saved"]))
     saved = sum(len(node["saved"]) for node in finding["backward"])
     assert lab.page.locator(".tape .saved").count() == saved == finding["held"]["tensors"]
+    drawn = lab.page.locator(".tape .box.node").all_text_contents()
+    assert all(any(f".grad of {leaf['name']}" in text for text in drawn) for leaf in finding["leaves"])
     assert near(lab.text('[data-figure="saved"]'), finding["held"]["storage_bytes"])
     assert near(lab.text('[data-figure="own"]'), finding["held"]["own_bytes"])
     assert data(lab) == finding

@@ -24,6 +24,9 @@ export function quantities(lab, budget) {
   };
 }
 
+/** Whether every slider stands at its measured value. */
+export const asMeasured = (lab) => ["operators", "each", "kernel"].every((slider) => quarters(lab, slider) === 0);
+
 export function Sliders({ lab, budget }) {
   const micros = ({ value }) => (steps) => duration(scaled(value, steps) / 1e6);
   const { ops_per_step: operators, microseconds_per_op: each, kernel_microseconds: kernel } = budget;

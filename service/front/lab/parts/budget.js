@@ -29,6 +29,16 @@ export function boundOf(index) {
   return index >= KERNEL_BOUND_FROM ? "kernel-bound" : "balanced";
 }
 
+const CLASSES = ["launch-bound", "balanced", "kernel-bound"];
+
+/** The classes that a step's index touches, within the intervals {low, high} of its dispatch and kernel; null: no end. */
+export function boundsWithin(dispatch, kernel) {
+  const index = (part, other) => (part === 0 ? 0 : part / (part + other));
+  const low = index(kernel.low ?? 0, dispatch.high ?? Infinity);
+  const high = kernel.high === null ? 1 : index(kernel.high, dispatch.low ?? 0);
+  return CLASSES.slice(CLASSES.indexOf(boundOf(low)), CLASSES.indexOf(boundOf(high)) + 1);
+}
+
 /** The answer to "will compile help?", by class. */
 export const HELP = {
   "launch-bound": "yes",

@@ -6,8 +6,8 @@ import { BOX, feedPath, tapeLayout } from "./tape-layout.js";
 
 const LABEL = "The tape, drawn; the tables below have the same in words";
 
-/** `forward` and `backward` of a tape finding; with grad mode off `backward` is empty. */
-export function TapeDrawing({ forward, backward }) {
+/** `forward`, `backward` and `leaves` of a tape finding; with grad mode off `backward` is empty. */
+export function TapeDrawing({ forward, backward, leaves }) {
   const layout = useMemo(() => tapeLayout(forward, backward), [forward, backward]);
   const { operators, nodes, saved, feeds, width, height } = layout;
   return html`<div class="scroll tape" tabindex="0" role="region" aria-label=${LABEL}>
@@ -15,7 +15,7 @@ export function TapeDrawing({ forward, backward }) {
       ${feeds.map((feed) => html`<path class="feed" d=${feedPath(feed)} />`)}
       ${saved.map((edge, place) => html`<${SavedEdge} ...${edge} place=${place} />`)}
       ${operators.map((placed, place) => html`<${Operator} ...${placed} place=${place} />`)}
-      ${nodes.map((placed) => html`<${Node} ...${placed} />`)}
+      ${nodes.map((placed) => html`<${Node} ...${placed} leaf=${leaves.find(({ node }) => node === placed.node.index)} />`)}
     </svg>
   </div>`;
 }
@@ -27,9 +27,10 @@ function Operator({ operator, x, y, place }) {
     title=${`${operator.operator} → ${made}`} />`;
 }
 
-function Node({ node, x, y }) {
+function Node({ node, x, y, leaf }) {
+  const saves = node.saved.length ? `saves ${bytes(savedBytes(node))}` : "saves nothing";
   return html`<${Box} kind="node" x=${x} y=${y} first=${`${node.index} ${node.name.replace("Backward0", "")}`}
-    second=${node.saved.length ? `saves ${bytes(savedBytes(node))}` : "saves nothing"}
+    second=${leaf ? `.grad of ${leaf.name}` : saves}
     title=${[node.name, ...node.saved.map(savedText)].join("\n")} />`;
 }
 

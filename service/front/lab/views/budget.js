@@ -1,9 +1,9 @@
 // Budget: operators per step, microseconds per operator and kernels, as sliders that start at this machine's values.
 
 import { html } from "../vendor/htm-preact.js";
-import { HELP, budgetOf } from "../parts/budget.js";
+import { HELP, boundsWithin, budgetOf } from "../parts/budget.js";
 import { ByBatch, Points } from "../parts/budget-points.js";
-import { Sliders, quantities } from "../parts/budget-sliders.js";
+import { Sliders, asMeasured, quantities } from "../parts/budget-sliders.js";
 import { QueryChoice, chosen } from "../parts/choices.js";
 import { DataLink } from "../parts/data.js";
 import { batchSizes, modeOptions, readyModes } from "../parts/input.js";
@@ -63,15 +63,25 @@ export function View({ lab }) {
     ${study.kept && html`<${Found} finding=${study.kept.finding} />`}`;
 }
 
+/** The classes that the measurement leaves open; with a slider moved it is not the measured step any more. */
+function classesOf(lab, { budget, points }, bound) {
+  const point = points.find(({ mode, batch_size }) => mode === budget.mode && batch_size === budget.batch_size);
+  return point && asMeasured(lab) ? boundsWithin(point.dispatch_seconds, point.kernel_seconds) : [bound];
+}
+
+const UNDECIDED = "not decided by this measurement: its intervals touch more than one class; measure again on a quiet machine";
+
 function Verdict({ lab, finding }) {
   const { operators, each, kernel } = quantities(lab, finding.budget);
   const { dispatch, index, bound } = budgetOf(operators, each, kernel);
   const share = finding.device === "cpu" ? "of the step is dispatch" : "of dispatch + kernel, which overlap, is dispatch";
+  const classes = classesOf(lab, finding, bound);
+  const decided = classes.length === 1;
   return html`<section class="card" aria-label="Verdict" data-bound=${bound} data-index=${index}>
-      <p class="figure bound ${bound}">${bound}</p>
+      <p class="figure bound ${decided ? bound : ""}">${decided ? bound : `undecided: ${classes.join(" or ")}`}</p>
       <p>
         Device-bound index ${significant(index)}: ${percent(1 - index)} ${share}. Will compile help?
-        ${" "}<b>${HELP[bound]}</b>.
+        ${" "}<b>${decided ? HELP[bound] : UNDECIDED}</b>.
       </p>
       <p class="soft">
         ${operators} × ${duration(each)} = ${duration(dispatch)} of dispatch, against ${duration(kernel)} of kernels.

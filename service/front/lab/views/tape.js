@@ -98,7 +98,7 @@ function EmptyTape({ count, saved }) {
 function Found({ lab, finding }) {
   const { grad, forward, backward } = runOf(lab, finding);
   return html`<h2>${finding.source}, on ${finding.device}</h2>
-    <${TapeDrawing} forward=${forward} backward=${backward} />
+    <${TapeDrawing} forward=${forward} backward=${backward} leaves=${finding.leaves} />
     <p class="note">
       Left to right: the operators in order. Below each, the node that autograd made for it; backward runs right to
       left, along the curves, down to the leaves that get a gradient. Between them the saved tensors with their bytes:
