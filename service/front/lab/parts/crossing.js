@@ -19,12 +19,15 @@ function parts(of, residual) {
   const [dispatch, kernel] = [of("dispatch_seconds"), of("kernel_seconds")];
   const [low, high] = [of("dispatch_low_seconds"), of("dispatch_high_seconds")];
   const known = low !== null && high !== null && high > 0;
-  const turned = (end) => (known && residual ? Math.max(0, dispatch + kernel - end) : null);
+  const turned = (end) => (known && residual ? left(dispatch + kernel, end) : null);
   return {
     dispatch: dispatch === null ? null : { value: dispatch, low: known ? low : null, high: known ? high : null },
     kernel: kernel === null ? null : { value: kernel, low: turned(high), high: turned(low) },
   };
 }
+
+/** What `end` leaves of `wall`. An end at the wall leaves nothing, whatever its last bits are. */
+const left = (wall, end) => (end > wall * (1 - 1e-9) ? 0 : wall - end);
 
 /** What `points` of `summary`, with both parts, show of the crossover, as a sentence; with what is open about it. */
 export function crossing(points, mode) {
