@@ -67,7 +67,11 @@ EXAMPLES: tuple[Example, ...] = (
         "--timeline --mode eager --against compiled",
         {"mode": "eager", "against": "compiled"},
     ),
-    Example("budget", "--budget", {}),
+    Example(
+        "budget",
+        '--budget --set \'modes=["eager", "inference_mode"]\'',
+        {"modes": ["eager", "inference_mode"]},
+    ),
     Example("memory", "--memory", {}),
     Example("rms-norm", "--rms-norm", {}),
 )
