@@ -105,7 +105,8 @@ class Inbox:
     def take(self) -> Job | Calibrate | None:
         """What has waited longest; a job is from now on the running one. None while paused.
 
-        Who calls this serves, so what was announced is over.
+        Who calls this serves, so what was announced is over, and its limits with it: the front hears of that
+        before the job runs, whose first step may be the one that never ends.
         A Pause is queued like a job. When it reaches the head of the queue, the pause begins and `Paused` is
         sent.
         """
@@ -118,6 +119,8 @@ class Inbox:
             self._begin_pause(first)
             first = None
         self._running_id = first.id if isinstance(first, Job) else None
+        if self._running_id is not None and self._told is not self._doing:
+            self._tell(perf_counter_ns())
         return first
 
     @property

@@ -76,6 +76,19 @@ def test_what_is_announced_is_heard_at_once_and_holds_until_the_engine_serves_ag
     assert [doing.what for doing in heard(sockets)] == [SERVING]
 
 
+def test_a_job_does_not_begin_under_the_limits_of_what_was_announced_before_it(
+    sockets: SocketPair, clock: Callable[[float], None]
+) -> None:
+    sockets.inbox.announce(COMPILING)
+    sockets.deliver(job("a"))
+    sockets.inbox.receive()
+    heard(sockets)
+    sockets.inbox.take()
+    assert [(doing.what, doing.busy_limit_seconds) for doing in heard(sockets)] == [
+        (SERVING, inbox.STEP_BUSY_SECONDS)
+    ]
+
+
 def test_many_short_pieces_of_one_kind_are_one_message_a_second(
     sockets: SocketPair, clock: Callable[[float], None]
 ) -> None:
