@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
 import math
-import shutil
-import tempfile
 from collections.abc import Mapping
-from functools import cache
 from itertools import chain
 from pathlib import Path
 from random import Random
@@ -47,38 +43,9 @@ def make_results(
 ) -> Path:
     """Write a sweep whose modes take 20 ms × batch × `relative`, with `scatter` per request and per round.
 
-    The first `fail` measured requests failed; every request saw so many involuntary `switches`. A sweep that
-    was made before is copied: it would be the same.
+    The first `fail` measured requests failed; every request saw so many involuntary `switches`.
     """
-    chosen = plan or make_plan("quick", 1)
-    key = (tuple(relative.items()), chosen, scatter, device, fail, switches, complete, seed, started)
-    shutil.copytree(_made(*key), folder, dirs_exist_ok=True)
-    return folder
-
-
-@cache
-def _root() -> Path:
-    """Where this process keeps what it made."""
-    root = Path(tempfile.mkdtemp(prefix="made-results-"))
-    atexit.register(shutil.rmtree, root)
-    return root
-
-
-@cache
-def _made(
-    pairs: tuple[tuple[str, float], ...],
-    plan: Plan,
-    scatter: float,
-    device: str,
-    fail: int,
-    switches: int,
-    complete: bool,
-    seed: int,
-    started: str,
-) -> Path:
-    """A folder with the sweep of `make_results`."""
-    folder, relative = Path(tempfile.mkdtemp(dir=_root())), dict(pairs)
-    random, now, sequence = Random(seed), 1_700_000_000.0, 0
+    plan, random, now, sequence = plan or make_plan("quick", 1), Random(seed), 1_700_000_000.0, 0
     orders = []
     latencies = Latencies()
     visits = chain([(0, order(plan, 0))], rounds(plan, latencies, lambda _: None))
