@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 from time import perf_counter, thread_time
 
@@ -64,6 +64,7 @@ class Warmup:
         self.attention: list[Attention] = []
         self.reference_seconds = self.reference_busy_seconds = 0.0
         self._proofs: list[tuple[ConfiguredMode, Callable[[], None]]] = []
+        self._compiler_loaded = False
 
     def _cold(self, mode: Mode) -> ConfiguredMode:
         effect = mode.effect(self._device.type)
@@ -92,15 +93,10 @@ class Warmup:
         parity_check = new_parity_check(self._model, self._buffers, self._build(MODES["eager"], self._model))
         self.attention = parity_check.attention
         self.reference_seconds, self.reference_busy_seconds = perf_counter() - began, thread_time() - busy
-        compiler_loaded = False
         for configured in self.modes.values():
             self.update(configured, state="warming")
-            compiles = self._compiles(configured)
-            if compiles and not compiler_loaded:
-                load_compiler(self._device)
-                compiler_loaded = True
             yield from self._or_fail(configured, self._warm(configured, parity_check))
-            if not compiles and configured.status.state == "ready":
+            if not self._compiles(configured) and configured.status.state == "ready":
                 yield from self._or_fail(configured, self._calibrate(configured))
 
     @property
@@ -146,10 +142,13 @@ class Warmup:
 
     def _warm(self, configured: ConfiguredMode, parity_check: ParityCheck) -> Iterator[None]:
         """Capture every callable that serves a mode, then check its parity."""
+        doubt = self._doubt if self._compiles(configured) else None
+        if self._compiles(configured) and not self._compiler_loaded:
+            loading = self._load_compiler()
+            yield from (doubt.watched(configured.mode.name, loading) if doubt else loading)
         before = read_compile_counts()
         resident = resident_bytes()
         capture = self._capture.serving(configured)
-        doubt = self._doubt if self._compiles(configured) else None
         seconds = yield from (doubt.watched(configured.mode.name, capture) if doubt else capture)
         skips = before.increase().graph_skips
         missed = before.increase().cache_misses > 0
@@ -174,6 +173,12 @@ class Warmup:
             self._proofs.append((configured, proof))
         else:
             self.update(configured, state="ready")
+
+    def _load_compiler(self) -> Generator[None, None, None]:
+        """Where this fails, as on a full disk, it fails the mode that it was for, and not the engine."""
+        load_compiler(self._device)
+        self._compiler_loaded = True
+        yield
 
     def _prove(self, configured: ConfiguredMode, proof: Callable[[], None]) -> Iterator[None]:
         proof()

@@ -15,6 +15,7 @@ import pytest
 from tests.chaos.body_faults import Lag
 from tests.chaos.disk_faults import sweep_amiss
 from tests.chaos.fault import NotPossible
+from tests.chaos.overload_faults import Flood, Served
 from tests.chaos.small_disk import MEGABYTE, SmallDisk, small_disk
 from tests.chaos.soak_faults import Sample, judge
 from tests.chaos.stepped_clock import SteppedClock
@@ -111,3 +112,9 @@ def test_a_quantile_of_the_lag_is_the_first_boundary_that_holds_its_share() -> N
     after = Lag(110, {0.001: 100, 0.005: 109, 0.02: 110})
     assert after.since(before).quantile(0.99) == 0.005
     assert after.since(before).quantile(0.995) == 0.02
+
+
+def test_a_wait_is_counted_in_services_of_its_own_time() -> None:
+    slow = [Served(0.0, 2.0, 2.0), Served(0.0, 4.0, 2.0), Served(0.0, 6.0, 2.0)]
+    fast = [Served(6.0, 6.5, 0.5), Served(6.0, 7.0, 0.5)]
+    assert Flood(served=[*slow, *fast]).services_waited() == [1.0, 2.0, 3.0, 1.0, 2.0]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import torch
 
 from service.engine import life, warmup
 from service.engine.cache_doubt import CacheBroken, CacheDoubt
@@ -177,6 +178,21 @@ def test_a_mode_out_of_parity_on_code_from_before_is_tried_without_it(
     mine = settings(tmp_path, linears="aten", batch_sizes=[1])
     assert life.live(mine, LocalInbox([])) == EXIT_CACHE_DISCARDED
     assert list(compile_cache(str(tmp_path)).iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("restored_globals", "compiles")
+def test_a_compiler_that_finds_no_room_fails_the_mode_and_the_others_serve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(device: torch.device) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(warmup, "load_compiler", no_room)
+    inbox = LocalInbox([])
+    assert life.live(settings(tmp_path, linears="aten", batch_sizes=[1]), inbox) == 0
+    assert (inbox.modes["eager"].state, inbox.modes[BROKEN].state) == ("ready", "failed")
+    assert "No space left on device" in str(inbox.modes[BROKEN].detail)
 
 
 def test_an_engine_that_is_told_so_begins_without_the_code_of_another(
