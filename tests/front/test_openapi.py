@@ -112,6 +112,8 @@ def test_a_study_has_its_body_and_its_events_in_the_document(document: dict[str,
     assert schema["properties"].keys() == STUDY_BODIES[name].model_fields.keys()
     assert schema["additionalProperties"] is False
     assert {"application/json", "text/event-stream"} <= route["responses"]["200"]["content"].keys()
+
+
 def test_no_route_declares_a_422_in_the_frameworks_shape_or_one_that_cannot_be(
     document: dict[str, Any],
 ) -> None:
