@@ -35,7 +35,7 @@ def until(condition: Callable[[], Value], what: str, seconds: float = PATIENCE_S
     while not (value := condition()):
         waited = time.monotonic() - began
         assert waited < seconds, f"waited too long for {what}"
-        time.sleep(min(0.1, max(0.005, 0.1 * waited)))
+        time.sleep(min(0.05, max(0.005, 0.1 * waited)))
     return value
 
 
