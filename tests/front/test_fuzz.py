@@ -48,17 +48,20 @@ GOOD: dict[str, dict[str, object]] = {
     "/v1/compare": {"prompts": ["a"], "max_new_tokens": 2, "modes": ["eager"], "repeats": 1},
     "/v1/completions": {"model": "tiny:eager", "prompt": "a", "max_tokens": 2},
     "/v1/studies/operators": {"mode": "eager", "batch_size": 99},
-    "/v1/studies/operator": {"expression": "torch.add(a, b)", "size": 9999},
-    "/v1/studies/budget": {"modes": ["eager"], "batch_sizes": [99]},
+    "/v1/studies/operator": {"expression": "torch.add(a, b)", "size": 8},
     "/v1/probes/nothing": {},
 }
 
 
 @pytest.fixture(scope="module")
-def fuzzed() -> Iterator[Front]:
-    """A front whose engine is at the end the one of the beginning, and answers as at the beginning."""
+def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
+    """A front whose engine is at the end the one of the beginning, and answers as at the beginning.
+
+    Its studies measure nothing: a body of any values may be a good one.
+    """
     seconds = dict.fromkeys(("head_timeout_seconds", "body_timeout_seconds"), 0.1)
-    with running({"modes": ["eager", "no_grad"], **seconds}) as started:
+    anatomy = tmp_path_factory.mktemp("anatomy")
+    with running({"modes": ["eager", "no_grad"], **seconds}, anatomy=anatomy) as started:
         started.await_ready()
         before, pid = started.generate().json()["outputs"], started.state.supervisor.pid
         yield started
