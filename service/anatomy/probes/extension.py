@@ -1,4 +1,4 @@
-"""Probe of C++ operators: one norm as five calls of ATen, from C++ and from Python."""
+"""Probe of C++ operators: one norm as six calls of ATen, from C++ and from Python."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def cpp_extension(probed: ProbedModel, report: Report) -> FaultComparison:
     return FaultComparison(
         without=TimedStep(without),
         with_fault=TimedStep(with_fault),
-        subject=f"one RMS norm over {tuple(x.shape)}, the same five calls of ATen",
+        subject=f"one RMS norm over {tuple(x.shape)}, the same six calls of ATen",
         counter=Counter(
             name="python_functions_per_call", before=python_calls(without), after=python_calls(with_fault)
         ),
@@ -86,7 +86,7 @@ def cpp_extension(probed: ProbedModel, report: Report) -> FaultComparison:
         notes=[
             f"As a plain Python function it takes {median_of(function, probed.bench.synchronise)}: what the "
             "operator in Python takes longer is its registration, not its calls.",
-            "In C++ without a dispatch key it is composite: autograd and the compiler see its five calls.",
+            "In C++ without a dispatch key it is composite: autograd and the compiler see its six calls.",
         ],
     )
 
