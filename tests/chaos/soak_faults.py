@@ -47,10 +47,10 @@ def soaked(seconds: float) -> Experiment:
 
     def run(folder: Path) -> Happened:
         settle = min(SETTLE_SECONDS, seconds / 4)
-        samples, began = list[Sample](), monotonic()
+        samples = list[Sample]()
         with victim(folder, SETUP) as service:
             service.await_warm()
-            engine, number = service.engine(), 0
+            engine, number, began = service.engine(), 0, monotonic()
             while monotonic() - began < seconds:
                 burst(service.url, min(BURST_SECONDS, seconds / 12), number, rows=ROWS)
                 samples.append(sample(service, monotonic() - began))
