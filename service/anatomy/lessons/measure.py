@@ -15,7 +15,7 @@ from service.anatomy.operators.registry import count_registry
 from service.anatomy.operators.study import OperatorsArguments, OperatorsFinding, list_operators
 from service.anatomy.prepared_bench import machine_of
 from service.anatomy.probes.study import ProbeFinding, ProbesArguments, run_probe
-from service.anatomy.progress import Report
+from service.anatomy.progress import Report, named
 from service.measure.cases import Bench
 
 SIZE = 8
@@ -41,12 +41,12 @@ def measure(bench: Bench, rounds: int, report: Report) -> Findings:
         measured=datetime.now(UTC).date().isoformat(),
         rounds=rounds,
         model_layers=bench.model.config.layers,
-        layers=measure_layers(bench, layers, _named("layers", report)),
-        steps={mode: _step(bench, mode, _named(mode, report)) for mode in MODES},
-        speedups={mode: _points(bench, mode, rounds, _named("budget", report)) for mode in COMPARED},
+        layers=measure_layers(bench, layers, named("layers", report)),
+        steps={mode: _step(bench, mode, named(mode, report)) for mode in MODES},
+        speedups={mode: _points(bench, mode, rounds, named("budget", report)) for mode in COMPARED},
         saved=[_saved(bench, size, report) for size in sorted({min(bench.buffers), max(bench.buffers)})],
         layer_norm=count_kernels(bench),
-        strides=time_strides(bench, rounds, _named("strides", report)),
+        strides=time_strides(bench, rounds, named("strides", report)),
         keys=key_orders(bench),
         registry=count_registry(),
         probes=_probes(bench, rounds, report),
@@ -98,10 +98,6 @@ def _probes(bench: Bench, rounds: int, report: Report) -> dict[str, ProbeFinding
     if bench.device.type != "cuda":
         return {}
     return {
-        name: run_probe(bench, ProbesArguments(name=name, repeats=rounds), _named(name, report))
+        name: run_probe(bench, ProbesArguments(name=name, repeats=rounds), named(name, report))
         for name in PROBES_ON_CUDA
     }
-
-
-def _named(what: str, report: Report) -> Report:
-    return lambda text: report(f"{what}: {text}")

@@ -14,7 +14,7 @@ from service.anatomy.prepared_bench import Machine, machine_of, prepare_bench
 from service.anatomy.probes.show import show
 from service.anatomy.probes.study import ProbesArguments, run_probe
 from service.anatomy.probes.table import TABLE
-from service.anatomy.progress import Report
+from service.anatomy.progress import Report, named
 from service.measure.cases import Bench
 from service.protocol.messages import EngineSettings
 from service.protocol.probes import PROBES
@@ -57,7 +57,7 @@ def output_of(bench: Bench, name: str, repeats: int, report: Report) -> str:
     """What `launchbound probe` prints of `name`, its refusal included."""
     try:
         arguments = ProbesArguments(name=name, repeats=repeats)
-        found = run_probe(bench, arguments, lambda text: report(f"{name}: {text}"))
+        found = run_probe(bench, arguments, named(name, report))
     except StudyError as error:
         return f"launchbound: {error}"
     text = StringIO()
