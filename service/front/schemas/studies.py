@@ -48,6 +48,9 @@ ModeName = Annotated[str, Field(max_length=64, description="One of GET /v1/modes
 BatchSize = Annotated[int, Field(ge=1, description="Run in the smallest bucket that holds it."), WHOLE]
 Rounds = Annotated[int, Field(ge=6, le=MOST_ROUNDS, description="Repeats behind every interval."), WHOLE]
 Size = Annotated[int, Field(ge=1, le=MOST_SIZE), WHOLE]
+OverloadName = Annotated[
+    str, Field(max_length=128, pattern=r"^\w+::\w+(\.\w+)?$", description="As torch has it: aten::mm.")
+]
 Grad = Annotated[GradMode, Field(description="Grad mode on (`enabled`) or off, or inference mode.")]
 Microseconds = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 
@@ -73,7 +76,10 @@ class StudyBody(BaseModel):
 
 
 class OperatorsBody(StudyBody):
-    """Which step to list, operator by operator. `native`: sample native functions too, however long."""
+    """Which step to list, operator by operator. `native`: sample native functions too, however long.
+
+    `lowering`: also graphs, the step in core ATen, and the dispatch table of `operator`.
+    """
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"mode": "eager", "batch_size": 1}]})
 
@@ -81,6 +87,8 @@ class OperatorsBody(StudyBody):
     batch_size: BatchSize = 1
     phase: Phase = "decode"
     native: bool | None = None
+    lowering: bool | None = None
+    operator: OverloadName | None = None
 
 
 class OperatorBody(StudyBody):
@@ -149,7 +157,7 @@ class BudgetBody(StudyBody):
     batch_sizes: Annotated[list[BatchSize], Field(min_length=1, max_length=32)] | None = None
     mode: ModeName | None = None
     batch_size: BatchSize | None = None
-    ops_per_step: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    ops_per_step: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] | None = None
     microseconds_per_op: Microseconds | None = None
     kernel_microseconds: Microseconds | None = None
     rounds: Rounds = 11
@@ -176,8 +184,8 @@ class MemoryBody(StudyBody):
 class RmsNormBody(StudyBody):
     """Hidden states [rows, width] that are normed; `width` null: the model's."""
 
-    rows: int = Field(default=16, ge=1, le=4096)
-    width: Annotated[int, Field(ge=1, le=8192)] | None = None
+    rows: Annotated[int, Field(ge=1, le=4096), WHOLE] = 16
+    width: Annotated[int, Field(ge=1, le=8192), WHOLE] | None = None
     rounds: Rounds = 15
 
 
