@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
 from service.front.api.body_limits import Limits
-from service.front.api.body_refusals import bad_request, too_large, wrong_type
+from service.front.api.body_refusals import bad_request, too_large, too_long, too_many, wrong_type
 from service.front.api.state import AppState
 from service.front.errors import BadRequest, ClientGone
 from service.front.large_bodies import LARGE_BYTES
@@ -50,18 +50,17 @@ class BodyReader(Generic[Body]):
     async def read(self, request: Request, state: AppState) -> Body:
         """The body. Raises BodyTooLarge, TooSlow, BadRequest, or what refuses a large body unread."""
         body = await _read(request, state)
-        limits = Limits.of(state)
         if len(body) > LARGE_BYTES:
             await state.large_bodies.turn()
-        values = self._values(body, limits)
+        values = self._values(body, state)
         if self._prompts in values:
-            limits.check(self._prompts, values[self._prompts])
+            _check_counts(self._prompts, values[self._prompts], state)
         try:
             return self._schema.model_validate(values)
         except ValidationError as error:
             raise bad_request(error) from None
 
-    def _values(self, body: bytes, limits: Limits) -> dict[str, Any]:
+    def _values(self, body: bytes, state: AppState) -> dict[str, Any]:
         """The fields that were sent. Raises BadRequest, naming the first at fault."""
         field = ""
         try:
@@ -69,20 +68,22 @@ class BodyReader(Generic[Body]):
             values = {name: _decode(raw) for name in self._others if (raw := _bounded(found, name))}
             field = self._prompts
             if field and memoryview(prompts := getattr(found, field)).nbytes:
-                values[field] = self._prompts_of(prompts, limits)
+                values[field] = self._prompts_of(prompts, state)
         except msgspec.ValidationError as error:
             raise wrong_type(str(error), field) from None
         except (ValueError, RecursionError) as error:
             raise BadRequest(f"the body is no JSON: {str(error)[:200]}", type="invalid_json") from None
         return values
 
-    def _prompts_of(self, raw: msgspec.Raw, limits: Limits) -> object:
+    def _prompts_of(self, raw: msgspec.Raw, state: AppState) -> object:
         """By the form of the first prompt. What is slow to make is counted before any of it is made."""
         large = bytes(raw) if memoryview(raw).nbytes > LARGE_BYTES else b""
         opening = _OPENING_OF_TOKENS.match(raw) if self._with_tokens else None
         if opening is None:
-            limits.check_texts(self._prompts, large)
+            if large:
+                Limits.of(state).check_texts(self._prompts, large)
             return (_text_or_texts if self._with_tokens else _texts).decode(raw)
+        limits = Limits.of(state)
         if opening[1] != b"[":
             limits.check_numbers(self._prompts, large, lists=1)
             return _tokens.decode(raw)
@@ -133,6 +134,19 @@ async def _receive(request: Request, state: AppState) -> bytes:
     except TimeoutError:
         seconds = state.settings.body_timeout_seconds
         raise TooSlow(f"the body did not arrive within {seconds:g} s; send it at once") from None
+
+
+def _check_counts(name: str, prompts: str | list[Any], state: AppState) -> None:
+    """Raise BadRequest where there are more prompts, or token ids, than any batch here has."""
+    if isinstance(prompts, str):
+        return
+    most, engine = state.settings.batch_sizes[-1], state.client.engine
+    of_one = bool(prompts) and isinstance(prompts[0], int | float)
+    if not of_one and len(prompts) > most:
+        raise too_many(name, str(len(prompts)), most)
+    tokens = len(prompts) if of_one else sum(len(one) for one in prompts if isinstance(one, list))
+    if engine is not None and tokens > engine.context * (1 if of_one else most):
+        raise too_long(name, str(tokens), engine.context)
 
 
 def _bounded(found: msgspec.Struct, name: str) -> msgspec.Raw | None:

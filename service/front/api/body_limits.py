@@ -1,13 +1,12 @@
-"""How many prompts and tokens a body may have, by exact count or, before they are made, by punctuation."""
+"""How many prompts and tokens a body may have, told by its punctuation before they are made."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
-from service.front.api.body_refusals import too_many
+from service.front.api.body_refusals import too_long, too_many
 from service.front.api.state import AppState
-from service.front.errors import BadRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +48,4 @@ class Limits:
         """
         least = raw.count(b",") + 1 - lists
         if self.context is not None and least > self.context * lists:
-            raise self._too_long(name, f"at least {least}")
-
-    def check(self, name: str, prompts: str | list[Any]) -> None:
-        """Raise BadRequest where there are more prompts, or token ids, than any batch here has."""
-        if isinstance(prompts, str):
-            return
-        of_one = bool(prompts) and isinstance(prompts[0], int | float)
-        if not of_one and len(prompts) > self.prompts:
-            raise too_many(name, str(len(prompts)), self.prompts)
-        tokens = len(prompts) if of_one else sum(len(one) for one in prompts if isinstance(one, list))
-        if self.context is not None and tokens > self.context * (1 if of_one else self.prompts):
-            raise self._too_long(name, str(tokens))
-
-    def _too_long(self, name: str, count: str) -> BadRequest:
-        message = f"{name}: {count} tokens are over the context of {self.context} per prompt"
-        return BadRequest(message, type="prompt_too_long", param=name)
+            raise too_long(name, f"at least {least}", self.context)

@@ -20,6 +20,12 @@ def too_many(name: str, count: str, most: int) -> BadRequest:
     return BadRequest(message, type="batch_too_large", param=name)
 
 
+def too_long(name: str, count: str, context: int) -> BadRequest:
+    """More token ids than prompts of `context` tokens have; `count` as in `too_many`."""
+    message = f"{name}: {count} tokens are over the context of {context} per prompt"
+    return BadRequest(message, type="prompt_too_long", param=name)
+
+
 def wrong_type(text: str, field: str) -> BadRequest:
     """What the decoder says, in our words: 'prompts[0]: expected str, got int'."""
     what, _, path = text.replace("`", "").partition(" - at $")
