@@ -10,6 +10,9 @@ from loadtests.report.payback import bucket_of
 from loadtests.report.verdict import Findings
 from service.statistics.intervals import Interval
 
+AGREEING = 0.1
+"""A larger difference is not called agreement, even where the intervals are wide enough to hold it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Witness:
@@ -75,6 +78,8 @@ def _compared(seen: list[Witness]) -> str:
     case = f"{worst.mode}, {worst.phase}, batch {worst.batch}"
     shares = f"{worst.twin.value:.0%} kernel by the twin, {worst.stacks.value:.0%} by sampled native stacks"
     apart = worst.twin.low > worst.stacks.high or worst.stacks.low > worst.twin.high
-    verb = "disagree by up to" if apart else "agree within"
+    verb = "disagree by up to" if apart else "differ, within their own intervals, by up to"
+    if not apart and abs(worst.difference) <= AGREEING:
+        verb = "agree within"
     reach = "every interval reaches from one to the other"
     return f"On this machine the two witnesses of the split {verb} {points} ({case}: {shares}); {reach}."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,17 @@ def test_stacks_that_disagree_are_told_with_the_worst_case(folder: Path) -> None
         "disagree by up to 10 points (compiled-cpp, decode, batch 4: 86% kernel by the twin"
         in proof(findings).sentences[1]
     )
+
+
+def test_wide_intervals_do_not_make_agreement_of_a_large_difference(folder: Path) -> None:
+    def one_unsure(run: Any) -> None:
+        for floor in run.floors_after:
+            if (floor["mode"], floor["phase"], floor["batch"]) == ("reduce-overhead", "decode", 4):
+                floor["stacks"] |= {"kernel_share": 0.5, "low": 0.1, "high": 0.95}
+
+    edit_run(with_floors(folder, off=0.02), one_unsure)
+    told = proof(found(folder)).sentences[1]
+    assert re.search(r"differ, within their own intervals, by up to 3\d points", told)
 
 
 def test_a_selftest_whose_split_rows_do_not_all_pass_is_counted_out(folder: Path) -> None:
