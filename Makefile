@@ -5,9 +5,9 @@ READY := .venv/.ready
 PART ?= 1
 SOAK ?= 120
 ONLY ?=
-# Three workers for two cores: half of a worker's time goes to waiting for the processes that tests start. tests/conftest.py
+# Four workers for two cores: half of a worker's time goes to waiting for the processes that tests start. tests/conftest.py
 # shares the files among them. No test depends on time.
-IN_PARALLEL := --numprocesses=3 --no-loadscope-reorder
+IN_PARALLEL := --numprocesses=4 --no-loadscope-reorder
 QUICK := not (compiles or slow or end_to_end or stack or browser or gpu)
 
 .DEFAULT_GOAL := help

@@ -16,7 +16,7 @@ from tests.support.serving import Front, running
 TESTS = Path(__file__).parent
 GRAPHS_BEFORE = pytest.StashKey[int]()
 BY_FOLDER = {"end_to_end": "end_to_end", "fuzz": "end_to_end", "stack": "stack", "gpu": "gpu"}
-LONGEST_FIRST: tuple[set[str], ...] = ({*BY_FOLDER.values()}, {"compiles"}, {"slow"})
+LONGEST_FIRST: tuple[set[str], ...] = ({*BY_FOLDER.values(), "browser"}, {"compiles"}, {"slow"})
 """Marks of the files that take longest, then of those that take long; a file is as its longest test."""
 
 

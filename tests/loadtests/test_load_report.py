@@ -335,7 +335,8 @@ def test_a_terminal_shows_rates_sentence_and_whose_objectives(loaded: Path, widt
     console = Console(file=stream, width=width, force_terminal=True, color_system=None)
     print_findings(Findings(results(loaded)), console)
     lines = stream.getvalue().splitlines()
-    assert any(said(loaded) in line for line in lines)
+    sentence_said = said(loaded)
+    assert any(sentence_said in line for line in lines)
     assert any(line.endswith("The objectives are those of the plan.") for line in lines)
     rates = [line.split() for line in lines if line.split()[-3:] == ["2", "of", "8"]]
     assert [rate[:2] for rate in rates] == [["eager", "110"]]
