@@ -15,7 +15,7 @@ from service.protocol.modes import MODES, default_modes
 
 PROMPTS = ["def mean(values):\n", "import os\n" * 30]
 OPTIONS = ["--batch-sizes=2"]
-PATIENCE_SECONDS = 240.0
+PATIENCE_SECONDS = 500.0
 
 
 def until(condition: Callable[[], bool], what: str) -> None:

@@ -20,7 +20,7 @@ LARGEST_BATCH = 4
 VOCABULARY = 4096
 """Tokens that `tiny` has: another one is the engine's 422, which no schema can know."""
 
-PATIENCE_SECONDS = 120.0
+PATIENCE_SECONDS = 240.0
 GENERATE = "/v1/modes/{mode}/generate"
 SAMPLED = {"temperature": 0.8, "seed": 5}
 GOOD: tuple[tuple[str, dict[str, object]], ...] = (

@@ -21,7 +21,7 @@ from service.front.settings import Settings
 
 FAKE_ENGINE = Path(__file__).parent / "fake_engine.py"
 FAKE_ANATOMY = Path(__file__).parent / "fake_anatomy.py"
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 60.0
 Value = TypeVar("Value")
 BODY: dict[str, object] = {"prompts": ["def mean(values):"], "max_new_tokens": 4}
 

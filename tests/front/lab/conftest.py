@@ -17,7 +17,7 @@ from tests.support.made_results import CLEAR, make_results
 from tests.support.serving import Front, until
 
 OPTIONS = ["--modes=eager,inference_mode", "--batch-sizes=1,4"]
-START_SECONDS = 120.0
+START_SECONDS = 240.0
 PLAN = make_plan("quick", 1, ["eager", "inference_mode"], [1])
 SLOWER = {mode: 3 * value for mode, value in CLEAR.items()}
 
