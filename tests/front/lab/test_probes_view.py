@@ -24,7 +24,7 @@ def test_a_probe_runs_and_its_numbers_are_the_answers(lab: Tab) -> None:
     shown = re.search(r": ([\d,.]+) without, ([\d,.]+) with$", lab.text(".counter"))
     assert shown is not None
     for text, end in zip(shown.groups(), ("before", "after"), strict=True):
-        assert abs(float(text.replace(",", "")) - found["counter"][end]) <= 0.5
+        assert float(text.replace(",", "")) == pytest.approx(found["counter"][end], rel=1e-3, abs=0.5)
     assert found["blame"] in lab.text(".probe")
     assert found["blame"] in the_answer(lab)
     assert data(lab) == found
