@@ -21,15 +21,16 @@ from service.anatomy.lessons import run
 from service.anatomy.lessons.answer import Measured, Quoted, about
 from service.anatomy.lessons.claims import CLAIMS, answers
 from service.anatomy.lessons.decided import autocast_is, autograd_keys_are, sync_costs
-from service.anatomy.lessons.findings import Findings, read, write
+from service.anatomy.lessons.findings import Findings, ModePoint, read, write
 from service.anatomy.lessons.key_orders import key_orders
 from service.anatomy.lessons.measure import COMPARED, MODES, measure
 from service.anatomy.lessons.page import PAGE, newest, page_of
-from service.anatomy.lessons.readings import probe_difference
+from service.anatomy.lessons.readings import eager_over_kernels, probe_difference
 from service.anatomy.median_seconds import MedianSeconds
 from service.anatomy.prepared_bench import machine_label
 from service.measure.cases import Bench
 from service.protocol.messages import EngineSettings
+from service.statistics.intervals import Interval
 from tests.support.anatomy_bench import CONFIG, quiet
 
 EVIDENCE: Any = None
@@ -86,6 +87,31 @@ def test_a_value_is_shown_with_its_interval_and_what_was_counted_without() -> No
     unbounded = Measured("at least", 2.0, 1.5, math.inf)
     shown = [quoted(0, 1, one).answer(EVIDENCE).values[0] for one in (timed, counted, unbounded)]
     assert shown == ["add 0.612 (0.6 to 0.62) µs", "2,345 µs", "at least 2 (1.5 to more) µs"]
+
+
+def step_over_kernels(source: str, ratio: float) -> Any:
+    """Findings of one point of eager: a step of `ratio` seconds, kernels of one, both within 1 %."""
+    step, kernel = Interval(ratio, ratio * 0.99, ratio * 1.01, 25), Interval(1.0, 0.99, 1.01, 25)
+    even = Interval(1.0, 1.0, 1.0, 25)
+    point = ModePoint(mode="eager", step=step, kernel_seconds=kernel, source=source, speedup=even)
+    return SimpleNamespace(speedups={"eager": [point]})
+
+
+@pytest.mark.parametrize(
+    ("source", "ratio", "verdict"),
+    [
+        ("measured", 2.0, "disagrees"),
+        ("measured", 5.0, "agrees"),
+        ("calibrated", 2.0, "undecided"),
+        ("calibrated", 5.0, "undecided"),
+        ("calibrated", 20.0, "disagrees"),
+    ],
+)
+def test_a_lower_bound_disagrees_only_from_above(source: str, ratio: float, verdict: str) -> None:
+    """Kernels of an upper estimate leave open how much slower eager is: 2 at least may be 5."""
+    found = Quoted(*about(5), " ×", eager_over_kernels).answer(step_over_kernels(source, ratio))
+    assert found.verdict == verdict
+    assert ("at least" in found.values[0]) == ("to more" in found.values[0]) == (source == "calibrated")
 
 
 @given(st.floats(1e-3, 1e6))

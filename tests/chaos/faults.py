@@ -44,7 +44,7 @@ from tests.chaos.service_faults import (
     terminated,
     writable_by_all,
 )
-from tests.chaos.soak_faults import soaked
+from tests.chaos.soak_faults import LONG_SECONDS, soaked
 from tests.chaos.victim import STAGES
 
 SERVING = STAGES[-1]
@@ -125,4 +125,8 @@ def _of_clients(soak_seconds: float) -> Iterator[Fault]:
         "p99 of accepted ≤ (queue bound + 1) × service time, else 429; then as before",
         overloaded,
     )
-    yield Fault("soak of mixed load", "resident memory ≤ +1 %; the rest flat", soaked(soak_seconds))
+    flat = "descriptors, threads and series flat"
+    judged = soak_seconds >= LONG_SECONDS
+    yield Fault(
+        "soak of mixed load", f"resident memory ≤ +1 %, {flat}" if judged else flat, soaked(soak_seconds)
+    )

@@ -20,6 +20,7 @@ from tests.chaos.small_disk import MEGABYTE, SmallDisk, small_disk
 from tests.chaos.soak_faults import Sample, judge
 from tests.chaos.stepped_clock import SteppedClock
 from tests.support.fake_service import Script, fake_service
+from tests.support.lacking import without
 
 CLOCKS = """
 import datetime, time
@@ -42,7 +43,7 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
         with small_disk(tmp_path / "disk", 8 * MEGABYTE) as mounted:
             yield mounted
     except NotPossible as lacking:
-        pytest.skip(str(lacking))
+        without(str(lacking))
 
 
 def within(disk: SmallDisk, name: str) -> str:

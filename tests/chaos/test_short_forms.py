@@ -22,6 +22,7 @@ from tests.chaos.small_disk import MEGABYTE, SmallDisk, small_disk
 from tests.chaos.soak_faults import sample
 from tests.chaos.stepped_clock import SteppedClock
 from tests.chaos.victim import Setup, Victim, victim
+from tests.support.lacking import without
 
 pytestmark = [pytest.mark.slow, pytest.mark.end_to_end]
 
@@ -66,7 +67,7 @@ def service(folder: Path, clock: SteppedClock, disk: SmallDisk | str) -> Iterato
 
 def test_a_full_disk_costs_traces_and_no_answer(service: Victim, disk: SmallDisk | str) -> None:
     if isinstance(disk, str):
-        pytest.skip(disk)
+        without(disk)
     assert traces_amiss(service, disk) == ""
 
 

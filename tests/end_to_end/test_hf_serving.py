@@ -1,4 +1,4 @@
-"""Models of Hugging Face through the real engine: `transformers`' own tokens, in all five modes."""
+"""Models of Hugging Face through the real engine: `transformers`' own tokens, one in all modes."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def twinless(model: HuggingFaceModel) -> HuggingFaceModel:
     raise NoTwin("of a reason")
 
 
-def test_tokens_equal_generate_in_every_mode(served: Served) -> None:
+def test_tokens_equal_generate_in_every_mode_served(served: Served) -> None:
     outcomes = {outcome.id: outcome for outcome in served.inbox.outcomes}
     assert served.expected[0] != served.expected[1]
     for mode, count in product(served.modes, (2, 1)):
