@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import StringIO
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
@@ -37,20 +38,32 @@ LINES_SHOWN = 60
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A study as the page shows it: its command line, and the arguments, which are the body over HTTP too."""
+    """A study as the page shows it: its command line, and the arguments, which are the body over HTTP too.
+
+    The page has its output from the first line that begins with `begins`.
+    """
 
     study: str
     options: str
     arguments: dict[str, Any]
+    title: str = ""
+    begins: str = ""
 
     @property
-    def heading(self) -> str:
-        """Its line in the page."""
-        return f"### `{self.study}`"
+    def name(self) -> str:
+        """The heading of its output in the page."""
+        return f"`{self.study}`{self.title}"
 
 
 EXAMPLES: tuple[Example, ...] = (
     Example("operators", "--mode inference_mode", {"mode": "inference_mode"}),
+    Example(
+        "operators",
+        "--mode compiled --lowering",
+        {"mode": "compiled", "lowering": True},
+        title=", what the compiler is given, after the step's list",
+        begins="Dynamo's graph",
+    ),
     Example("operator", '--op "torch.add(a, b)"', {"expression": "torch.add(a, b)"}),
     Example(
         "layers",
@@ -78,10 +91,11 @@ EXAMPLES: tuple[Example, ...] = (
 
 
 def missing(page: str) -> list[str]:
-    """The studies of which `page` has no output."""
+    """The examples that `page` lacks, and the studies of which there is no example."""
     made = page.partition(BEGIN)[2]
-    shown = {example.study for example in EXAMPLES if f"{example.heading}\n" in made}
-    return [name for name in studies.STUDIES if name != "probes" and name not in shown]
+    absent = [example.name for example in EXAMPLES if f"### {example.name}\n" not in made]
+    exemplified = {example.study for example in EXAMPLES}
+    return [*absent, *(name for name in studies.STUDIES if name != "probes" and name not in exemplified)]
 
 
 def outputs(bench: Bench, about: str) -> Iterator[str]:
@@ -94,15 +108,21 @@ def outputs(bench: Bench, about: str) -> Iterator[str]:
 
 
 def section(example: Example, finding: msgspec.Struct) -> str:
-    """One study: how it is run, and what it prints, of which the first lines."""
+    """One study: how it is run, and what it prints, of which the first lines.
+
+    Raises ValueError where nothing begins as the example says.
+    """
     text = StringIO()
     studies.shown(example.study)(finding, Console(file=text, width=COLUMNS))
     lines = [line.rstrip() for line in text.getvalue().splitlines()]
+    lines = list(dropwhile(lambda line: not line.startswith(example.begins), lines))
+    if not lines:
+        raise ValueError(f"{example.name}: no line that begins with '{example.begins}' was printed")
     if len(lines) > LINES_SHOWN:
         lines = [*lines[:LINES_SHOWN], f"… {len(lines) - LINES_SHOWN} more lines"]
     printed = "\n".join(lines)
     return (
-        f"{example.heading}\n\n`launchbound anatomy {example.options}`, or "
+        f"### {example.name}\n\n`launchbound anatomy {example.options}`, or "
         f"`POST /v1/studies/{example.study}` with `{json.dumps(example.arguments)}`:\n\n"
         f"```text\n{printed}\n```\n"
     )

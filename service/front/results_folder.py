@@ -10,8 +10,8 @@ import msgspec
 from service.front.errors import NotFound
 from service.front.schemas.runs import RunBody
 
-RUN_FILE, REPORT_FILE, MARKDOWN_FILE, VALIDATION_FILE = (
-    "run.json", "report.html", "report.md", "validation.json",
+RUN_FILE, SERIES_FILE, REPORT_FILE, MARKDOWN_FILE, VALIDATION_FILE = (
+    "run.json", "series.json", "report.html", "report.md", "validation.json",
 )  # fmt: skip
 """Of a sweep's folder, as docs/sweeps.md describes it."""
 
@@ -48,21 +48,24 @@ _decode_validation = msgspec.json.Decoder(_Validation).decode
 
 
 class ResultsFolder:
-    """Folders with a `run.json` directly in `path`, which need not exist."""
+    """Folders with a `run.json` in `path`, which need not exist, or in a folder with a `series.json` there.
+
+    A sweep of such a series, one of a plan with several precisions, is named `SERIES/PRECISION`.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def runs(self) -> list[RunBody]:
         """Every sweep, newest first; one whose files cannot be read has a `problem`."""
-        found = [_described(folder) for folder in self._folders()]
+        found = [_described(folder, self._name(folder)) for folder in self._folders()]
         return sorted(found, key=lambda run: (run["started"] or "", run["name"]), reverse=True)
 
     def folder(self, name: str) -> Path:
         """The folder of one sweep. Raises NotFound for a name that is not one of `runs`."""
         for folder in self._folders():
             # Among the names that there are, so that none leads out of the folder.
-            if folder.name == name:
+            if self._name(folder) == name:
                 return folder
         raise NotFound(f"no sweep '{name[:64]}' here: GET /v1/runs lists those that there are", param="name")
 
@@ -75,11 +78,17 @@ class ResultsFolder:
             raise NotFound(message, type="no_report", param="name") from None
 
     def _folders(self) -> Iterator[Path]:
-        if self.path.is_dir():
-            yield from (folder for folder in self.path.iterdir() if (folder / RUN_FILE).is_file())
+        if not self.path.is_dir():
+            return
+        for folder in self.path.iterdir():
+            inner = folder.iterdir() if (folder / SERIES_FILE).is_file() else ()
+            yield from (one for one in (folder, *inner) if (one / RUN_FILE).is_file())
+
+    def _name(self, folder: Path) -> str:
+        return folder.relative_to(self.path).as_posix()
 
 
-def _described(folder: Path) -> RunBody:
+def _described(folder: Path, name: str) -> RunBody:
     problem, run, valid = None, _Run(), None
     try:
         run = _decode_run((folder / RUN_FILE).read_bytes())
@@ -88,7 +97,7 @@ def _described(folder: Path) -> RunBody:
         problem = f"cannot be read: {error}"
     engine = run.engine or _Engine()
     return {
-        "name": folder.name,
+        "name": name,
         "started": run.started,
         "complete": run.complete,
         "preset": run.plan.preset,

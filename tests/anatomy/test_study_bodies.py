@@ -72,7 +72,7 @@ def test_a_page_without_a_study_is_refused_with_the_command_that_mends_it(
     monkeypatch.setattr(page, "PAGE", tmp_path / "anatomy.md")
     page.PAGE.write_text(written.replace("### `tape`\n", "### tape\n"))
     assert page.main(["--check"]) == 1
-    assert "no output of tape: run with --write" in capsys.readouterr().err
+    assert "`tape`: run with --write" in capsys.readouterr().err
 
 
 def test_a_section_is_the_command_the_body_and_what_the_study_prints() -> None:
@@ -82,5 +82,19 @@ def test_a_section_is_the_command_the_body_and_what_the_study_prints() -> None:
     assert '`{"size": 4}`' in text
     assert "AutogradCPU" in text
     made = f"{BEGIN}\n{text}"
-    assert "operator" not in missing(made)
-    assert set(missing(made)) == {example.study for example in EXAMPLES} - {"operator"}
+    assert "`operator`" not in missing(made)
+    assert set(missing(made)) == {example.name for example in EXAMPLES} - {"`operator`"}
+
+
+def test_a_section_may_begin_further_down() -> None:
+    finding = msgspec.json.decode(EXAMPLE.read_bytes(), type=OperatorCallFinding)
+    whole, later = (
+        section(Example("operator", "--op x", {}, title=title, begins=begins), finding)
+        for title, begins in (("", ""), (", below", "dispatched on"))
+    )
+    first, line = (text.partition("```text\n")[2] for text in (whole, later))
+    assert line.startswith("dispatched on: ")
+    assert first.endswith(line)
+    assert later.startswith("### `operator`, below\n")
+    with pytest.raises(ValueError, match="no line that begins with 'graphs'"):
+        section(Example("operator", "--op x", {}, begins="graphs"), finding)

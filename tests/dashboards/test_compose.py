@@ -242,6 +242,9 @@ def test_a_sweep_runs_once_and_its_results_stay() -> None:
     # A sweep makes its folder under `results`, as the image's user.
     assert Path(sweep["working_dir"]) / "results" == Path(folder)
     assert f"install --directory --mode 0755 --owner launchbound {folder}\n" in DOCKERFILE
+    for service in ("service", "service-gpu"):
+        assert f"{volume}:ro" in SERVICES[service]["volumes"]
+        assert SERVICES[service]["environment"]["LAUNCHBOUND_RESULTS_FOLDER"] == folder
 
 
 def test_the_image_has_what_the_report_of_a_sweep_needs() -> None:

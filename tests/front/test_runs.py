@@ -43,6 +43,11 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "old" / "report.html").write_text("<!doctype html><p>a report")
     for name, text in {"cut": '{"format_ver', "list": "[]"}.items():
         (folder / name / "run.json").write_text(text)
+    for name in ("series", "others"):
+        (folder / name / "float32").mkdir(parents=True)
+        (folder / name / "float32" / "run.json").write_text('{"started": "2025-12-31T00:00:00Z"}')
+    (folder / "series" / "series.json").write_text("{}")
+    (folder / "series" / "float32" / "report.html").write_text("<!doctype html><p>one of two")
     (folder / "run.json").write_text("{}")
     (folder.parent / "run.json").write_text("{}")
     (folder.parent / "report.html").write_text("secret")
@@ -63,7 +68,7 @@ def listed(front: Front) -> dict[str, dict[str, Any]]:
 
 
 def test_sweeps_are_listed_newest_first_and_what_is_none_is_not(keeping: Front) -> None:
-    assert list(listed(keeping)) == ["new", "far", "old", "list", "cut"]
+    assert list(listed(keeping)) == ["new", "far", "old", "series/float32", "list", "cut"]
     assert keeping.http.get("/v1/runs").json()["folder"] == "results"
 
 
@@ -74,6 +79,12 @@ def test_a_sweep_is_described_from_its_own_files(keeping: Front) -> None:
     assert (new["headline"], new["problem"]) == (None, None)
     assert (old["started"], old["preset"], old["complete"]) == ("2026-01-01T00:00:00Z", "quick", True)
     assert isinstance(old["valid"], bool)
+
+
+def test_one_of_a_series_has_its_own_report(keeping: Front) -> None:
+    assert "one of two" in keeping.http.get("/v1/runs/series%2Ffloat32/report").text
+    refused(keeping.http.get("/v1/runs/others%2Ffloat32/report"), 404)
+    refused(keeping.http.get("/v1/runs/series%2F..%2F..%2Freport"), 404)
 
 
 @pytest.mark.parametrize("name", ["cut", "list"])

@@ -29,13 +29,13 @@ NO_RUN = error(404, "No such sweep, or it has no report; `message` has the remed
 
 @router.get("/runs", responses={200: {"model": RunsAnswer}})
 def runs(request: Request) -> Response:
-    """The sweeps with a folder of their own under LAUNCHBOUND_RESULTS_FOLDER, newest first."""
+    """The sweeps under LAUNCHBOUND_RESULTS_FOLDER, newest first; one of a series is named SERIES/PRECISION."""
     results = _results(request)
     answer: RunsAnswer = {"folder": results.path.name, "runs": results.runs()}
     return reply(answer)
 
 
-@router.get("/runs/{name}/report", responses={200: {"content": {"text/html": {}}}, **NO_RUN})
+@router.get("/runs/{name:path}/report", responses={200: {"content": {"text/html": {}}}, **NO_RUN})
 def report(name: str, request: Request) -> Response:
     """The page of a sweep's report, in a sandbox: its scripts cannot call this service."""
     headers = {"Content-Security-Policy": POLICY, "Referrer-Policy": "no-referrer"}

@@ -37,6 +37,6 @@ class CompareRunsBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    before: str = Field(min_length=1, max_length=255)
-    after: str = Field(min_length=1, max_length=255, description="The sweep of the build to be judged.")
+    before: str = Field(min_length=1, max_length=511)
+    after: str = Field(min_length=1, max_length=511, description="The sweep of the build to be judged.")
     force: bool = Field(default=False, description="Compare unlike runs too, and say what differs.")
