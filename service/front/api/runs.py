@@ -29,7 +29,7 @@ NO_RUN = error(404, "No such sweep, or it has no report; `message` has the remed
 
 @router.get("/runs", responses={200: {"model": RunsAnswer}})
 def runs(request: Request) -> Response:
-    """The sweeps under LAUNCHBOUND_RESULTS_FOLDER, newest first; one of a series is named SERIES/PRECISION."""
+    """The sweeps under LAUNCHBOUND_RESULTS_FOLDER, newest first; a series has one per precision."""
     results = _results(request)
     answer: RunsAnswer = {"folder": results.path.name, "runs": results.runs()}
     return reply(answer)
