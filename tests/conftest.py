@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,6 +65,19 @@ class FileScheduling(LoadScopeScheduling):
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FileScheduling:
     """How several workers share the tests (`make test`)."""
     return FileScheduling(config, log)
+
+
+@pytest.fixture(scope="session")
+def common_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache folder of the whole run, for tests that are not about an empty one.
+
+    The C++ of studies and probes, and torch's own headers for each folder that Inductor compiles into, then
+    cost their time once, and not once per file and worker.
+    """
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "common-cache"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
 
 
 @pytest.fixture(scope="session")

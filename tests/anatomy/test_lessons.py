@@ -162,7 +162,7 @@ def test_a_machine_has_a_short_name(monkeypatch: pytest.MonkeyPatch, name: str, 
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+def bench(tmp_path_factory: pytest.TempPathFactory, common_cache: Path) -> Iterator[Bench]:
     folder = tmp_path_factory.mktemp("model")
     save(Transformer(CONFIG, max_batch=2, seed=5), folder)
     threads = torch.get_num_threads()
@@ -175,7 +175,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         prefill_chunk=16,
         threads=1,
         linears="aten",
-        cache_folder=str(tmp_path_factory.mktemp("cache")),
+        cache_folder=str(common_cache),
     )
     yield Bench(settings)
     torch.set_num_threads(threads)

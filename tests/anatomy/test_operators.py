@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -62,7 +63,7 @@ ONE = Interval(1.0, 0.9, 1.1, 11)
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+def bench(tmp_path_factory: pytest.TempPathFactory, common_cache: Path) -> Iterator[Bench]:
     folder = tmp_path_factory.mktemp("model")
     save(Transformer(CONFIG, max_batch=2, seed=3), folder)
     threads = torch.get_num_threads()
@@ -73,7 +74,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         modes=MODE_NAMES,
         batch_sizes=[1, 2],
         threads=1,
-        cache_folder=str(tmp_path_factory.mktemp("cache")),
+        cache_folder=str(common_cache),
     )
     yield Bench(settings)
     torch.set_num_threads(threads)

@@ -108,7 +108,7 @@ def tensor_bytes() -> int:
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+def bench(tmp_path_factory: pytest.TempPathFactory, common_cache: Path) -> Iterator[Bench]:
     folder = tmp_path_factory.mktemp("model")
     save(Transformer(CONFIG, max_batch=2, seed=7), folder)
     threads = torch.get_num_threads()
@@ -121,7 +121,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         prefill_chunk=8,
         threads=1,
         linears="aten",
-        cache_folder=str(tmp_path_factory.mktemp("cache")),
+        cache_folder=str(common_cache),
     )
     yield Bench(settings)
     torch.set_num_threads(threads)

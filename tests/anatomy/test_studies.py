@@ -165,9 +165,9 @@ def launchbound(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_the_command_prints_one_json_document_and_its_progress_to_stderr(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, common_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("LAUNCHBOUND_CACHE_FOLDER", str(tmp_path))
+    monkeypatch.setenv("LAUNCHBOUND_CACHE_FOLDER", str(common_cache))
     ended = launchbound("anatomy", "--mode=eager", "--batch-size=2", f"--model={folder}", "--json")
     assert ended.returncode == 0, ended.stderr
     found: dict[str, Any] = json.loads(ended.stdout)

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -57,13 +58,13 @@ def until(condition: Callable[[], bool], what: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+def client(tmp_path_factory: pytest.TempPathFactory, common_cache: Path) -> Iterator[httpx.Client]:
     """A service of one layer, so that the studies compile little."""
     model = tmp_path_factory.mktemp("model")
     config = Config(layers=1, width=64, heads=2, kv_heads=1, head_width=32, hidden=64, vocabulary=4096)
     checkpoint.save(Transformer(config, 1, seed=3), model)
     Tokenizer.load(checkpoint.TINY_FOLDER, 4096).save(model)
-    cache = {"LAUNCHBOUND_CACHE_FOLDER": str(tmp_path_factory.mktemp("cache"))}
+    cache = {"LAUNCHBOUND_CACHE_FOLDER": str(common_cache)}
     options = [f"--model={model}", f"--modes={','.join(MODES)}", "--batch-sizes=1"]
     log = tmp_path_factory.mktemp("service") / "log"
     with (

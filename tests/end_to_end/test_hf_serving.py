@@ -83,7 +83,9 @@ def generated(folder: Path, prompt: str, **options: object) -> list[int]:
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Served:
+def served(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, common_cache: Path
+) -> Served:
     """One architecture: a batch of two and a single prompt in each mode.
 
     Only one compiles twins too, and the same graphs once more for `reduce-overhead`.
@@ -98,7 +100,7 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     with pytest.MonkeyPatch.context() as patch:
         if request.param != WITH_TWIN:
             patch.setattr(HuggingFaceModel, "twin", twinless)
-        life = serve(folder, request.param, jobs, modes, folder / "cache")
+        life = serve(folder, request.param, jobs, modes, common_cache)
     life.expected = [generated(folder, prompt, min_new_tokens=NEW) for prompt in PROMPTS]
     return life
 
@@ -141,13 +143,13 @@ def test_dispatch_is_there_with_a_twin_and_absent_without_one(served: Served) ->
 
 
 @pytest.mark.parametrize("kind", ["gemma2", "mistral"])
-def test_tokens_beyond_a_sliding_window_equal_generate(tmp_path: Path, kind: str) -> None:
+def test_tokens_beyond_a_sliding_window_equal_generate(tmp_path: Path, common_cache: Path, kind: str) -> None:
     folder = write_model(tmp_path / "model", kind)
     modes = ["eager", "compiled"] if kind == "gemma2" else PLAIN
     jobs = [local_job(mode, mode, PROMPTS, NEW, ignore_eos=True) for mode in modes]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(HuggingFaceModel, "twin", twinless)
-        inbox = serve(folder, kind, jobs, modes, tmp_path).inbox
+        inbox = serve(folder, kind, jobs, modes, common_cache).inbox
     expected = [generated(folder, prompt, min_new_tokens=NEW) for prompt in PROMPTS]
     for outcome in inbox.outcomes:
         assert outcome.kind == "ok", outcome.problem
@@ -170,7 +172,7 @@ def test_a_row_ends_where_generate_ends_it(tmp_path: Path) -> None:
 
 
 def test_where_no_one_graph_can_be_compiled_the_other_modes_serve_and_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, common_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = LlamaMLP.forward
 
@@ -182,7 +184,7 @@ def test_where_no_one_graph_can_be_compiled_the_other_modes_serve_and_are_named(
     monkeypatch.setattr(LlamaMLP, "forward", broken)
     folder = write_model(tmp_path / "model", "llama")
     jobs = [local_job(mode, mode, PROMPTS[:1], 2) for mode in ("eager", "compiled")]
-    inbox = serve(folder, "llama", jobs, [*PLAIN, "compiled"], tmp_path).inbox
+    inbox = serve(folder, "llama", jobs, [*PLAIN, "compiled"], common_cache).inbox
     failed = inbox.modes["compiled"]
     assert failed.state == "failed"
     assert "cannot be compiled as one graph; what remains: eager, no_grad, inference_mode." in str(

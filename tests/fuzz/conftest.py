@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -10,9 +11,9 @@ from tests.fuzz.service import Fuzzed, started
 
 
 @pytest.fixture(scope="session")
-def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fuzzed]:
+def fuzzed(tmp_path_factory: pytest.TempPathFactory, common_cache: Path) -> Iterator[Fuzzed]:
     """A service that was fresh before the first test."""
-    with started(tmp_path_factory.mktemp("fuzzed")) as service:
+    with started(tmp_path_factory.mktemp("fuzzed"), common_cache) as service:
         yield service
         service.check_log()
 

@@ -72,10 +72,10 @@ class Fuzzed:
 
 
 @contextmanager
-def started(folder: Path) -> Iterator[Fuzzed]:
-    """A service with its cache and its log in `folder`."""
+def started(folder: Path, cache: Path) -> Iterator[Fuzzed]:
+    """A service with its log in `folder`."""
     options = [f"--modes={','.join(MODES)}", f"--batch-sizes=1,{LARGEST_BATCH}", "--device=cpu"]
-    environment = {"LAUNCHBOUND_CACHE_FOLDER": str(folder / "cache"), "LAUNCHBOUND_API_KEY": KEY}
+    environment = {"LAUNCHBOUND_CACHE_FOLDER": str(cache), "LAUNCHBOUND_API_KEY": KEY}
     headers = {"Authorization": f"Bearer {KEY}"}
     log = folder / "log"
     with (

@@ -58,10 +58,10 @@ def with_kernels(session: Any) -> list[Event]:
 
 
 @pytest.fixture(autouse=True)
-def cpu_for_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def cpu_for_cuda(common_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     threads = torch.get_num_threads()
-    monkeypatch.setenv("LAUNCHBOUND_CACHE_FOLDER", str(tmp_path / "cache"))
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("LAUNCHBOUND_CACHE_FOLDER", str(common_cache))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(common_cache))
     monkeypatch.setattr("service.step.loaded_model.choose_device", lambda requested: torch.device("cpu"))
     monkeypatch.setattr(profiling, "chrome_events", with_kernels)
     fakes: dict[str, object] = {

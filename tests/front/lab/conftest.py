@@ -35,12 +35,13 @@ def sweeps(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="package")
-def lab_url(
-    tmp_path_factory: pytest.TempPathFactory, shared_cache: dict[str, str], sweeps: Path
-) -> Iterator[str]:
+def lab_url(tmp_path_factory: pytest.TempPathFactory, common_cache: Path, sweeps: Path) -> Iterator[str]:
     """The address of a warm service with two modes, whose results folder is `sweeps`."""
     log = tmp_path_factory.mktemp("lab") / "log"
-    environment = {**shared_cache, "LAUNCHBOUND_RESULTS_FOLDER": str(sweeps)}
+    environment = {
+        "LAUNCHBOUND_CACHE_FOLDER": str(common_cache),
+        "LAUNCHBOUND_RESULTS_FOLDER": str(sweeps),
+    }
     with launched(OPTIONS, log, environment) as url, httpx.Client(base_url=url, timeout=60.0) as http:
 
         def warm() -> bool:
