@@ -13,7 +13,7 @@ from contextlib import suppress
 
 import msgspec
 
-from service.front.child_process import FOLDER_PREFIX, kill_group, module_command, spawn, watch
+from service.front.child_process import FOLDER_PREFIX, has_ended, kill_group, module_command, spawn, watch
 from service.front.child_socket import ChildSocket
 from service.front.errors import StudyInterrupted, from_problem
 from service.front.logs.child_output import ChildOutput
@@ -56,12 +56,12 @@ class AnatomyProcess:
         self._decode = msgspec.msgpack.Decoder(FromAnatomy).decode
 
     async def start(self) -> None:
-        """Start the process unless it runs; returns once its model is loaded.
+        """Start the process unless it runs; returns once its model is loaded. One that has just died is none.
 
         Raises StudyInterrupted where the process ends before that.
         """
         if self._process_task is not None and not self._process_task.done():
-            if not self._ending:
+            if not self._ending and (self.pid is None or not has_ended(self.pid)):
                 return
             await asyncio.wait({self._process_task})
         self._ending = False

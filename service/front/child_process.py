@@ -57,6 +57,14 @@ async def spawn(
         )
 
 
+def has_ended(pid: int) -> bool:
+    """Whether the child `pid` has ended, which the event loop may not have heard of yet."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:  # reaped already
+        return True
+
+
 async def watch(name: str, process: Process, socket: ChildSocket, terminate: asyncio.Future[str]) -> str:
     """Wait for the end of the process; kill it once `terminate` has a reason or a message cannot be decoded.
 
