@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Literal
+
 import pytest
 from playwright.sync_api import Browser
 
 from service.front.api.lab import FIRST_VIEW, VIEWS
-from tests.support.browser import NARROW, Tab, tab
+from tests.support.browser import NARROW, WIDE, Tab, tab
 from tests.support.serving import running
 
 pytestmark = pytest.mark.browser
@@ -15,35 +18,33 @@ SETTLED = "main h1 ~ *:not(.sentence):not([role=status])"
 """What a view draws below its sentence, once it need not wait."""
 
 
-@pytest.mark.parametrize("view", VIEWS)
-def test_a_view_opens_by_its_address_with_a_title_and_one_sentence(lab: Tab, view: str) -> None:
-    lab.open(f"/lab/{view}", SETTLED)
-    sentence = lab.text(".sentence")
+@pytest.fixture(scope="module", params=VIEWS)
+def view(request: pytest.FixtureRequest, browser: Browser, lab_url: str) -> Iterator[Tab]:
+    """Each view, opened once for all tests of it; the walk by keyboard, which moves the focus, is last."""
+    with tab(browser, lab_url) as opened:
+        opened.open(f"/lab/{request.param}", SETTLED)
+        yield opened
+
+
+def test_a_view_opens_by_its_address_with_a_title_and_one_sentence(view: Tab) -> None:
+    sentence = view.text(".sentence")
     assert sentence.endswith(".")
     assert sentence.count(". ") == 0
-    heading = lab.text("h1")
-    assert lab.page.title() == f"{heading} · launchbound"
-    assert lab.text("nav [aria-current=page]") == heading
-
-
-def test_the_first_view_is_at_the_root(lab: Tab) -> None:
-    lab.open("/", SETTLED)
-    assert lab.value("nav [aria-current=page]", "href") == f"/lab/{FIRST_VIEW}"
+    heading = view.text("h1")
+    assert view.page.title() == f"{heading} · launchbound"
+    assert view.text("nav [aria-current=page]") == heading
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("view", VIEWS)
-def test_axe_finds_nothing_in_a_view(browser: Browser, lab_url: str, view: str, scheme: str) -> None:
-    with tab(browser, lab_url, scheme=scheme) as opened:
-        opened.open(f"/lab/{view}", SETTLED)
-        assert opened.violations() == []
+def test_axe_finds_nothing_in_a_view(view: Tab, scheme: Literal["light", "dark"]) -> None:
+    view.page.emulate_media(color_scheme=scheme)
+    assert view.violations() == []
 
 
-@pytest.mark.parametrize("view", VIEWS)
-def test_a_view_does_not_scroll_sideways_on_a_phone(browser: Browser, lab_url: str, view: str) -> None:
-    with tab(browser, lab_url, NARROW) as opened:
-        opened.open(f"/lab/{view}", SETTLED)
-        assert opened.reach() <= NARROW[0]
+def test_a_view_does_not_scroll_sideways_on_a_phone(view: Tab) -> None:
+    view.page.set_viewport_size({"width": NARROW[0], "height": NARROW[1]})
+    assert view.reach() <= NARROW[0]
+    view.page.set_viewport_size({"width": WIDE[0], "height": WIDE[1]})
 
 
 CONTROLS = (
@@ -58,17 +59,20 @@ FOCUSED = f"""(controls) => {{ const at = document.activeElement;
   return [{FOUND}.indexOf(at), getComputedStyle(drawn).outlineStyle]; }}"""
 
 
-@pytest.mark.parametrize("view", VIEWS)
-def test_every_control_is_reached_by_tab_and_shows_that_it_is(lab: Tab, view: str) -> None:
-    lab.open(f"/lab/{view}", SETTLED)
-    count = lab.page.evaluate(f"(controls) => {FOUND}.length", CONTROLS)
+def test_every_control_is_reached_by_tab_and_shows_that_it_is(view: Tab) -> None:
+    count = view.page.evaluate(f"(controls) => {FOUND}.length", CONTROLS)
     assert count > len(VIEWS)
     reached: list[tuple[int, str]] = []
     for _ in range(count):
-        lab.page.keyboard.press("Tab")
-        reached.append(tuple(lab.page.evaluate(FOCUSED, CONTROLS)))
+        view.page.keyboard.press("Tab")
+        reached.append(tuple(view.page.evaluate(FOCUSED, CONTROLS)))
     assert [place for place, _ in reached] == list(range(count))
     assert {outline for _, outline in reached} == {"solid"}
+
+
+def test_the_first_view_is_at_the_root(lab: Tab) -> None:
+    lab.open("/", SETTLED)
+    assert lab.value("nav [aria-current=page]", "href") == f"/lab/{FIRST_VIEW}"
 
 
 def test_a_view_is_chosen_by_keyboard_and_its_heading_gets_the_focus(lab: Tab) -> None:
