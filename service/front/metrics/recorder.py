@@ -139,14 +139,16 @@ class Metrics:
 
     def _observe_request(self, timing: RequestTiming, mode: str) -> None:
         for name, seconds in request_seconds(timing, self._splits).items():
-            self._series.write(name, seconds, mode)
+            if seconds is not None:
+                self._series.write(name, seconds, mode)
 
     def _exemplify(self, timing: RequestTiming, mode: str) -> None:
         """Have the histograms that would have counted this request point to its trace."""
         trace, at = trace_of(timing), time()
         if trace is not None:
             for name, seconds in request_seconds(timing, self._splits).items():
-                self._series.exemplify(name, exemplar(trace, seconds, at), mode)
+                if seconds is not None:
+                    self._series.exemplify(name, exemplar(trace, seconds, at), mode)
 
     def _observe_phase(self, phase: PhaseTimings, mode: str, name: str, batch: str) -> None:
         steps, dispatch, kernel = phase.steps, phase.dispatch_seconds, phase.kernel_seconds

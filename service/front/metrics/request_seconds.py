@@ -5,8 +5,8 @@ from __future__ import annotations
 from service.front.request_timing import RequestTiming
 
 
-def request_seconds(timing: RequestTiming, splits: bool) -> dict[str, float]:
-    """Histogram → seconds of this request; what was not measured of it is left out.
+def request_seconds(timing: RequestTiming, splits: bool) -> dict[str, float | None]:
+    """Histogram → seconds of this request; None: not measured.
 
     `splits`: its engine tells dispatch and kernel apart.
     """
@@ -25,4 +25,4 @@ def request_seconds(timing: RequestTiming, splits: bool) -> dict[str, float]:
     if splits and parts.dispatch_seconds is None:
         # Its mode has no floors yet: what closes its sum would be the steps themselves.
         del seconds["request_other_seconds"]
-    return {name: value for name, value in seconds.items() if value is not None}
+    return seconds
