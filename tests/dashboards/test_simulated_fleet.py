@@ -14,7 +14,7 @@ from dashboards.simulated_fleet.pages import accepted, address
 from dashboards.simulated_fleet.projection import ADDED_PER_TARGET, fitted, on_paper
 from dashboards.simulated_fleet.replica import BATCH_SIZES, OPEN_METRICS, Replica
 from dashboards.simulated_fleet.table import table
-from service.front.metrics.catalogue import CATALOGUE, PREFIX
+from service.front.metrics.catalogue import CATALOGUE, PREFIX, REQUEST_BUCKETS
 from service.front.settings import Settings
 
 SCALE = (Path(__file__).parents[2] / "docs" / "scale.md").read_text()
@@ -72,6 +72,7 @@ def test_the_page_on_scale_has_the_counted_series(device: str) -> None:
     if device == "cpu":
         paper = on_paper(series.total(), 1000, 15, 15)
         for stated in (
+            f"{len(REQUEST_BUCKETS) + 1} buckets × 6 modes × 1,000 replicas",
             f"{paper.series:,} series",
             f"{paper.samples_per_second:,.0f} samples per second",
             f"{paper.head_bytes / 1e9:.1f} GB",
