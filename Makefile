@@ -43,13 +43,14 @@ test-quick: $(READY) ## the tests that need no compilation, no browser and no Pr
 serve: $(READY) ## serve on 127.0.0.1:8000
 	@.venv/bin/launchbound serve
 
-lint: $(READY) ## ruff, mypy --strict, the linters of the compose stack, known vulnerabilities of what is locked
+lint: $(READY) ## ruff, mypy --strict, the linters of compose and Kubernetes, known vulnerabilities of what is locked
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
 	@.venv/bin/mypy
 	@.venv/bin/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
 	@.venv/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/ci.yml docs/ci/performance.yml
 	@.venv/bin/hadolint Dockerfile
+	@.venv/bin/python -m deploy.check
 	@.venv/bin/python -m dashboards.build --check
 	@.venv/bin/python -m service.front.metrics.page --check
 	@.venv/bin/python -m supply_chain.audit

@@ -34,6 +34,16 @@ class TimeSeries:
 
 
 @dataclass(frozen=True, slots=True)
+class Exemplar:
+    """One request that a series points to: the series' labels and its own, its value, and when (epoch)."""
+
+    series: Mapping[str, str]
+    labels: Mapping[str, str]
+    value: float
+    timestamp: float
+
+
+@dataclass(frozen=True, slots=True)
 class Prometheus:
     """A running server and its HTTP API. A query that it refuses raises ValueError with its message."""
 
@@ -42,17 +52,26 @@ class Prometheus:
     def query(self, expr: str, at: float | None = None) -> list[TimeSeries]:
         """`expr` at `at` (seconds since the epoch; None: now): one point per series."""
         when = {} if at is None else {"time": at}
-        found = self._get("query", query=expr, **when)["result"]
+        found = self._get("query", query=expr, **when)["data"]["result"]
         return [TimeSeries(one["metric"], (_point(one["value"]),)) for one in found]
 
     def query_range(self, expr: str, start: float, end: float, step_seconds: float) -> list[TimeSeries]:
         """`expr` over time, from `start` to `end` in seconds since the epoch."""
-        found = self._get("query_range", query=expr, start=start, end=end, step=step_seconds)["result"]
-        return [TimeSeries(one["metric"], tuple(map(_point, one["values"]))) for one in found]
+        found = self._get("query_range", query=expr, start=start, end=end, step=step_seconds)["data"]
+        return [TimeSeries(one["metric"], tuple(map(_point, one["values"]))) for one in found["result"]]
+
+    def exemplars(self, expr: str, start: float, end: float) -> list[Exemplar]:
+        """What the series in `expr` pointed to from `start` to `end`, in seconds since the epoch."""
+        found = self._get("query_exemplars", query=expr, start=start, end=end)["data"]
+        return [
+            Exemplar(series["seriesLabels"], one["labels"], float(one["value"]), float(one["timestamp"]))
+            for series in found
+            for one in series["exemplars"]
+        ]
 
     def health(self) -> dict[str, str]:
         """Scraped address "host:port" → "up" or the last error; undiscovered targets are missing."""
-        targets = self._get("targets", state="active")["activeTargets"]
+        targets = self._get("targets", state="active")["data"]["activeTargets"]
         return {
             one["discoveredLabels"]["__address__"]: "up"
             if one["health"] == "up"
@@ -62,7 +81,7 @@ class Prometheus:
 
     def rules(self) -> list[dict[str, Any]]:
         """All rules, each with `name`, `query`, `health` and `type` (recording or alerting)."""
-        return [rule for group in self._get("rules")["groups"] for rule in group["rules"]]
+        return [rule for group in self._get("rules")["data"]["groups"] for rule in group["rules"]]
 
     def _get(self, call: str, **parameters: object) -> dict[str, Any]:
         # As a form: a long expression may exceed the length limit of an address.
@@ -70,8 +89,8 @@ class Prometheus:
         address = f"{self.url}/api/v1/{call}" + ("" if form else f"?{urlencode(parameters)}")
         try:
             with _OPENER.open(address, form, timeout=20) as response:
-                data: dict[str, Any] = json.load(response)["data"]
-                return data
+                answer: dict[str, Any] = json.load(response)
+                return answer
         except OSError as error:
             detail = error.read().decode(errors="replace") if hasattr(error, "read") else str(error)
             raise ValueError(
@@ -116,6 +135,7 @@ def local_prometheus(
         f"--config.file={folder / 'prometheus.yml'}",
         f"--storage.tsdb.path={folder / 'data'}",
         f"--web.listen-address=127.0.0.1:{port}",
+        "--enable-feature=exemplar-storage",
     ]
     log = folder / "prometheus.log"
     with log.open("w", encoding="utf-8") as output:

@@ -101,7 +101,7 @@ def _latency() -> list[Panel]:
     return [
         graph(
             PanelStyle(f"Latency p{round(q * 100)}", "s"),
-            Query(quantile(q, "request_duration_seconds"), "{{mode}}"),
+            Query(quantile(q, "request_duration_seconds"), "{{mode}}", exemplars=q == 0.95),
         )
         for q in (0.5, 0.95, 0.99)
     ]

@@ -29,10 +29,14 @@ P = TypeVar("P", timeseries.Panel, stat.Panel, barchart.Panel, table.Panel)
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One expression and the name of its series (a legend template, or a table's column)."""
+    """One expression and the name of its series (a legend template, or a table's column).
+
+    `exemplars`: lines over time show the requests too that the expression's buckets point to.
+    """
 
     expr: str
     legend: str
+    exemplars: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +146,8 @@ def _target(query: Query, index: int, as_table: bool = False) -> prometheus.Data
     target.ref_id(chr(ord("A") + index)).datasource(DATASOURCE)
     if as_table:
         return target.instant().format(PromQueryFormat.TABLE)
+    if query.exemplars:
+        target.exemplar(True)
     return target.range().format(PromQueryFormat.TIME_SERIES)
 
 

@@ -77,6 +77,7 @@ def _lines(service: str, prometheus: str | None, scrape_seconds: int) -> Iterato
         source = f"a Prometheus data source with scrape interval {scrape_seconds}s"
         yield f"Grafana:    add {prometheus} as {source}, and"
         yield f"            import {BOARDS}/*.json; see docs/observability.md"
+        yield f"            exemplars: label trace_id, URL {service}/v1/traces/${{__value.raw}}"
     yield "Ctrl-C stops what was started here"
 
 

@@ -105,11 +105,18 @@ ALLOWED: dict[str, set[str]] = {
     "loadtests.batch_steps": {"loadtests.run"},
     "loadtests.locustfile": {"loadtests.plan", "loadtests.run", "service.protocol.modes"},
     "dashboards": set(),
+    "dashboards.simulated_fleet": {
+        "dashboards",
+        "service.front.metrics",
+        "service.front.request_timing",
+        "service.protocol",
+    },
+    "deploy": set(),
     "supply_chain": set(),
 }
 """What the modules of a folder may import of ours, besides the folder itself."""
 
-TOPS = ("service", "models", "loadtests", "dashboards", "supply_chain")
+TOPS = ("service", "models", "loadtests", "dashboards", "deploy", "supply_chain")
 
 FOREIGN = "loadtests.peers.rivals"
 """Run by the rivals' own interpreters, as processes; what they import is not of this process."""
@@ -120,6 +127,7 @@ TORCHLESS = (
     "service.front",
     "loadtests",
     "dashboards",
+    "deploy",
     "supply_chain",
 )
 

@@ -152,6 +152,17 @@ def test_estimates_are_shown_as_means_unless_the_device_measures_them(expr: str)
         assert "device_span_seconds_count" in expr
 
 
+def test_exemplars_are_asked_for_where_the_buckets_of_the_duration_are_read() -> None:
+    shown = {
+        (panel["title"], target["expr"])
+        for _, panel in PLACED
+        for target in panel["targets"]
+        if target.get("exemplar")
+    }
+    assert [title for title, _ in shown] == ["Latency p95"]
+    assert all("launchbound_request_duration_seconds_bucket" in expr for _, expr in shown)
+
+
 def test_every_mode_of_the_ladder_has_its_own_colour() -> None:
     assert list(MODE_COLOURS) == [*MODES, "fallback"]
     assert len(set(MODE_COLOURS.values())) == len(MODE_COLOURS)

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
+from service.front.metrics.exemplars import exemplar
 from service.front.metrics.histogram import CachedHistogram, exposed
 
 BOUNDS = (25e-6, 0.5, 1.0, 12.0)
@@ -58,3 +60,46 @@ def test_a_registry_collects_the_same_samples_without_the_cached_text() -> None:
     assert registry.get_sample_value("x_seconds_bucket", {"le": "0.5"}) == 0
     assert registry.get_sample_value("x_seconds_bucket", {"le": "1.0"}) == 1
     assert registry.get_sample_value("x_seconds_sum") == 0.7
+
+
+def pointing(*values: float) -> tuple[CachedHistogram, CollectorRegistry]:
+    """A histogram that has observed 0.7, with an exemplar `t0`, `t1`, … for each of `values`."""
+    registry = CollectorRegistry()
+    histogram = CachedHistogram("x_seconds", "Help.", ["mode"], "seconds", BOUNDS)
+    registry.register(histogram)
+    histogram.labels("eager")(0.7)
+    for number, value in enumerate(values):
+        histogram.exemplify(exemplar(f"t{number}", value, 1_700_000_000.1234 + number), "eager")
+    return histogram, registry
+
+
+@pytest.mark.parametrize("accept", ["", OPEN])
+def test_exemplars_are_written_as_the_library_writes_them_and_only_in_openmetrics(accept: str) -> None:
+    encode, _ = choose_encoder(accept)
+    histogram, registry = pointing(0.3, 25e-6, 20.0, 0.4)
+    page = exposed([histogram], partial(encode, registry), exemplars=accept == OPEN)
+    assert page == encode(registry)
+    assert (b"trace_id" in page) == (accept == OPEN)
+
+
+def test_the_newest_exemplar_of_a_bucket_stands_there_and_counts_nothing() -> None:
+    encode, _ = choose_encoder(OPEN)
+    histogram, registry = pointing(0.3, 0.4, 20.0)
+    page = exposed([histogram], partial(encode, registry), exemplars=True).decode()
+    (family,) = parse_openmetrics(page)
+    found = {sample.labels.get("le"): sample.exemplar for sample in family.samples if sample.exemplar}
+    assert {bound: one.labels for bound, one in found.items()} == {
+        "0.5": {"trace_id": "t1"},
+        "+Inf": {"trace_id": "t2"},
+    }
+    assert found["0.5"].value == 0.4
+    assert float(found["0.5"].timestamp) == 1_700_000_001.123
+    assert registry.get_sample_value("x_seconds_count", {"mode": "eager"}) == 1
+
+
+def test_an_exemplar_that_comes_after_a_scrape_is_in_the_next_one() -> None:
+    encode, _ = choose_encoder(OPEN)
+    histogram, registry = pointing()
+    assert b"trace_id" not in exposed([histogram], partial(encode, registry), exemplars=True)
+    histogram.exemplify(exemplar("late", 0.1, 1.0), "eager")
+    assert b'# {trace_id="late"} 0.1 1.0\n' in exposed([histogram], partial(encode, registry), exemplars=True)

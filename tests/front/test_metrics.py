@@ -271,6 +271,37 @@ def test_a_profiled_request_enters_no_time_histogram(own_front: Front) -> None:
     assert series['step_batch_wall_seconds_count{batch="1",mode="eager",phase="decode"}'] == 0
 
 
+def exemplars(front: Front) -> dict[tuple[str, str], str]:
+    """(sample, mode) → the trace that one of its buckets points to, in OpenMetrics."""
+    page = front.http.get("/metrics", headers={"Accept": "application/openmetrics-text"}).text
+    return {
+        (sample.name.removeprefix(PREFIX), sample.labels["mode"]): sample.exemplar.labels["trace_id"]
+        for family in parse_openmetrics(page)
+        for sample in family.samples
+        if sample.exemplar
+    }
+
+
+def test_a_profiled_request_is_an_exemplar_of_the_histograms_that_do_not_count_it(own_front: Front) -> None:
+    own_front.generate()
+    assert exemplars(own_front) == {}
+    own_front.generate(prompts=["!profiled"], headers={"X-Request-ID": "the-one"})
+    names = {
+        name for (name, mode), trace in exemplars(own_front).items() if (mode, trace) == ("eager", "the-one")
+    }
+    parts = [f"request_{part}_seconds" for part in ("duration", "queue", "dispatch", "kernel", "other")]
+    first, next_ = "time_to_first_token_seconds", "time_per_output_token_seconds"
+    assert names == {f"{name}_bucket" for name in (*parts, first, next_)}
+    assert "the-one" not in own_front.http.get("/metrics").text
+
+
+def test_an_id_that_is_too_long_for_an_exemplar_is_none(own_front: Front) -> None:
+    for length in (120, 121):
+        own_front.generate(prompts=["!profiled"], headers={"X-Request-ID": "i" * length})
+    assert set(exemplars(own_front).values()) == {"i" * 120}
+    assert own_front.series()['profiled_requests_total{mode="eager"}'] == 2
+
+
 @pytest.mark.parametrize(
     ("reason", "counted"), [("graph_skipped", "graph_skipped"), ("a long text", "other")]
 )

@@ -103,6 +103,30 @@ def test_a_page_of_another_origin_is_refused(
     assert refused(front.http.request(method, path, json=body, headers=headers), 403)["type"] == "cross_site"
 
 
+FOLLOWED = {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+"""What a browser sends where a person follows a link of another page in a tab of its own."""
+
+
+@pytest.mark.parametrize("site", ["same-site", "cross-site"])
+def test_a_link_of_another_page_leads_to_a_trace(front: Front, site: str) -> None:
+    answer = front.http.get("/v1/traces/none", headers=FOLLOWED | {"Sec-Fetch-Site": site})
+    assert refused(answer, 404)["param"] == "identity"
+
+
+@pytest.mark.parametrize(
+    ("path", "headers"),
+    [
+        ("/v1/traces", {}),
+        ("/v1/modes", {}),
+        ("/v1/traces/none", {"Sec-Fetch-Dest": "iframe"}),
+        ("/v1/traces/none", {"Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "script"}),
+        ("/v1/traces/none", {"Sec-Fetch-Mode": "cors", "Sec-Fetch-Dest": "empty"}),
+    ],
+)
+def test_another_page_can_embed_and_fetch_no_trace(front: Front, path: str, headers: dict[str, str]) -> None:
+    assert refused(front.http.get(path, headers=FOLLOWED | headers), 403)["type"] == "cross_site"
+
+
 @pytest.mark.parametrize("headers", OWN_PAGES, ids=str)
 def test_a_page_of_this_service_is_served(front: Front, headers: dict[str, str]) -> None:
     assert front.generate(headers=headers).status_code == 200

@@ -16,6 +16,10 @@ ANY = "*"
 ACTING = "/v1/"
 """What is behind this prefix does or tells something; pages and probes are outside."""
 
+LINKED = "/v1/traces/"
+"""What a link on another page, such as a board, may lead to: in a tab of its own, where that page reads
+nothing of it."""
+
 OPEN = frozenset({"/health", "/health/live", "/health/ready", "/metrics"})
 """For scrapers and orchestrators, which call by whatever name or address they have."""
 
@@ -50,7 +54,7 @@ class Origins:
             )
         if not path.startswith(ACTING):
             return None
-        if _is_foreign(given, host):
+        if _is_foreign(given, host) and not _follows_a_link(method, path, given):
             return CrossSite("a web page of another origin may not call this service: call it from a program")
         if method == "POST" and not _is_json(given):
             return NotJson("send the body as JSON, with the header 'Content-Type: application/json'")
@@ -96,6 +100,12 @@ def _is_foreign(headers: dict[bytes, bytes], host: bytes) -> bool:
         return urlsplit(origin).netloc.lower() != host
     except ValueError:
         return True
+
+
+def _follows_a_link(method: str, path: str, headers: dict[bytes, bytes]) -> bool:
+    """Whether a browser says that a person opens a linked address as a page, not within another one."""
+    as_page = headers.get(b"sec-fetch-mode") == b"navigate" and headers.get(b"sec-fetch-dest") == b"document"
+    return as_page and method == "GET" and path.startswith(LINKED)
 
 
 def _is_json(headers: dict[bytes, bytes]) -> bool:

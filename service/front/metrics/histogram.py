@@ -9,27 +9,36 @@ from math import inf
 
 from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar
 from prometheus_client.utils import floatToGoString
+
+from service.front.metrics.exemplars import written
 
 Labels = tuple[str, ...]
 
 
 class _HistogramChild:
-    """One label set: a count per bucket and the sum, and its lines, cached until it changes."""
+    """One label set: counts, sum and exemplars of its buckets, and its lines, cached until it changes."""
 
-    __slots__ = ("_bounds", "_lines", "_prefixes", "counts", "total")
+    __slots__ = ("_bounds", "_lines", "_prefixes", "counts", "exemplars", "total")
 
     def __init__(self, bounds: list[float], prefixes: list[str]) -> None:
         self._bounds = bounds
         self._prefixes = prefixes
         self.counts = [0] * len(bounds)
         self.total = 0.0
-        self._lines: str | None = None
+        self.exemplars: dict[int, Exemplar] = {}
+        self._lines: tuple[str, str] | None = None
 
     def observe(self, value: float) -> None:
         """Count `value` in the first bucket whose bound is not below it."""
         self.counts[bisect_left(self._bounds, value)] += 1
         self.total += value
+        self._lines = None
+
+    def exemplify(self, exemplar: Exemplar) -> None:
+        """Have `exemplar` stand by the bucket that its value belongs to, which does not count it."""
+        self.exemplars[bisect_left(self._bounds, exemplar.value)] = exemplar
         self._lines = None
 
     def cumulative(self) -> list[int]:
@@ -41,15 +50,23 @@ class _HistogramChild:
             counts.append(reached)
         return counts
 
-    def lines(self) -> str:
-        """Its samples as both formats write them."""
+    def lines(self, exemplars: bool) -> str:
+        """Its samples as both formats write them; with `exemplars` as OpenMetrics alone does."""
         if self._lines is None:
-            counts = self.cumulative()
-            values = [*(f"{count}.0" for count in counts), f"{counts[-1]}.0", floatToGoString(self.total)]
-            self._lines = "".join(
-                f"{prefix}{value}\n" for prefix, value in zip(self._prefixes, values, strict=True)
-            )
-        return self._lines
+            self._lines = self._written()
+        return self._lines[exemplars]
+
+    def _written(self) -> tuple[str, str]:
+        """The lines without and with exemplars."""
+        counts = self.cumulative()
+        values = [*(f"{count}.0" for count in counts), f"{counts[-1]}.0", floatToGoString(self.total)]
+        lines = [f"{prefix}{value}" for prefix, value in zip(self._prefixes, values, strict=True)]
+        plain = "\n".join(lines) + "\n"
+        if not self.exemplars:
+            return plain, plain
+        for place, exemplar in self.exemplars.items():
+            lines[place] += written(exemplar)
+        return plain, "\n".join(lines) + "\n"
 
 
 class CachedHistogram(Collector):
@@ -68,18 +85,18 @@ class CachedHistogram(Collector):
 
     def labels(self, *values: str) -> Callable[[float], None]:
         """How to observe a value, in the unit of this histogram, under these labels."""
-        child = self._children.get(values)
-        if child is None:
-            child = self._children[values] = _HistogramChild(self._bounds, self._prefixes(values))
-        return child.observe
+        return self._child(values).observe
+
+    def exemplify(self, exemplar: Exemplar, *values: str) -> None:
+        """Have `exemplar` stand by its bucket under these labels, in OpenMetrics; it is not observed."""
+        self._child(values).exemplify(exemplar)
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
         """The family as the library sees it; without samples within `heads_only`."""
         family = HistogramMetricFamily(self.name, self._text, labels=self._label_names, unit=self._unit)
         if not self._heads_only:
             for labels, child in self._children.items():
-                buckets = zip(map(floatToGoString, self._bounds), map(float, child.cumulative()), strict=True)
-                family.add_metric(labels, list(buckets), child.total)
+                family.add_metric(labels, self._buckets(child), child.total)
         yield family
 
     @contextmanager
@@ -91,13 +108,27 @@ class CachedHistogram(Collector):
         finally:
             self._heads_only = False
 
-    def insert(self, exposition: str) -> str:
+    def insert(self, exposition: str, exemplars: bool) -> str:
         """`exposition`, written within `heads_only`, with the samples where they belong."""
         for head in (f"# UNIT {self.name} {self._unit}\n", f"# TYPE {self.name} histogram\n"):
             before, found, after = exposition.partition(head)
             if found:
-                return "".join((before, found, *(child.lines() for child in self._children.values()), after))
+                samples = (child.lines(exemplars) for child in self._children.values())
+                return "".join((before, found, *samples, after))
         return exposition
+
+    def _buckets(self, child: _HistogramChild) -> list[tuple[str, float] | tuple[str, float, Exemplar]]:
+        counted = zip(map(floatToGoString, self._bounds), map(float, child.cumulative()), strict=True)
+        return [
+            (*bucket, child.exemplars[place]) if place in child.exemplars else bucket
+            for place, bucket in enumerate(counted)
+        ]
+
+    def _child(self, values: Labels) -> _HistogramChild:
+        child = self._children.get(values)
+        if child is None:
+            child = self._children[values] = _HistogramChild(self._bounds, self._prefixes(values))
+        return child
 
     def _prefixes(self, values: Labels) -> list[str]:
         """What stands before each value, in the library's order: buckets, count, sum; labels by name."""
@@ -111,15 +142,20 @@ class CachedHistogram(Collector):
         return [*buckets, prefix("count"), prefix("sum")]
 
 
-def exposed(histograms: Iterable[CachedHistogram], encode: Callable[[], bytes]) -> bytes:
-    """What `encode` makes of a registry with `histograms` in it, their samples from cached text."""
+def exposed(
+    histograms: Iterable[CachedHistogram], encode: Callable[[], bytes], exemplars: bool = False
+) -> bytes:
+    """What `encode` makes of a registry with `histograms` in it, their samples from cached text.
+
+    `exemplars`: `encode` writes OpenMetrics, the one format that has them.
+    """
     histograms = list(histograms)
     with ExitStack() as stack:
         for histogram in histograms:
             stack.enter_context(histogram.heads_only())
         exposition = encode().decode()
     for histogram in histograms:
-        exposition = histogram.insert(exposition)
+        exposition = histogram.insert(exposition, exemplars)
     return exposition.encode()
 
 

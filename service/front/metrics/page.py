@@ -51,7 +51,12 @@ Every name begins with `{PREFIX}`. Units are base units: seconds, bytes, or a pu
 only the values listed below, so there are at most 800 series per mode. What this device can measure is there
 at 0 for every label set from the start; what it cannot is absent, never a copy of something else. All figures
 of one request are observed together, after its answer and before anyone reads them. A counter never goes
-backwards while the front process lives, even where the engine is restarted."""
+backwards while the front process lives, even where the engine is restarted.
+
+In OpenMetrics a bucket of a request's time histograms may carry an exemplar: the newest profiled request
+whose time belongs there, by its `trace_id` (`GET /v1/traces/{{id}}`, while the trace is kept). The bucket
+does not count it, because the profiler slows what it observes; an id of more than 120 characters is left
+out."""
 
 ABSENCE = """\
 ## When a metric is absent

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter as Tally
 from collections.abc import Mapping
-from time import perf_counter
+from time import perf_counter, time
 
 from prometheus_client import CollectorRegistry
 
 from service.front.errors import Rejection
+from service.front.metrics.exemplars import exemplar, trace_of
+from service.front.metrics.request_seconds import request_seconds
 from service.front.metrics.series import Labels, Series
 from service.front.metrics.spec import FALLBACK, FALLBACK_REASONS, Start
 from service.front.metrics.statuses import Statuses
@@ -56,9 +58,10 @@ class Metrics:
         write("engine_involuntary_switches_total", timing.engine.involuntary_switches)
         self._observe_replays(timing)
         if timing.outcome.profile is not None:
-            # The profiler slows what it observes, so profiled requests enter no time histogram.
+            # The profiler slows what it observes, so no time histogram counts a profiled request.
             write("profiled_requests_total", 1, timing.job.mode)
             self._observe_profile(timing.outcome.profile, mode)
+            self._exemplify(timing, mode)
         else:
             self._observe_request(timing, mode)
             batch = str(timing.outcome.batch_bucket)
@@ -135,23 +138,17 @@ class Metrics:
             self._series.write("cudagraph_replays_total", steps, mode)
 
     def _observe_request(self, timing: RequestTiming, mode: str) -> None:
-        parts = {
-            "request_duration_seconds": timing.parts.total_seconds,
-            "request_queue_seconds": timing.parts.queue_seconds,
-            "request_dispatch_seconds": timing.parts.dispatch_seconds,
-            "request_device_span_seconds": timing.parts.device_span_seconds,
-            "request_kernel_seconds": timing.parts.kernel_seconds,
-            "request_sync_wait_seconds": timing.parts.sync_wait_seconds,
-            "request_other_seconds": timing.parts.other_seconds,
-            "time_to_first_token_seconds": timing.parts.time_to_first_token_seconds,
-            "time_per_output_token_seconds": timing.time_per_output_token_seconds,
-        }
-        if self._splits and timing.parts.dispatch_seconds is None:
-            # Its mode has no floors yet: what closes its sum would be the steps themselves.
-            del parts["request_other_seconds"]
-        for name, seconds in parts.items():
+        for name, seconds in request_seconds(timing, self._splits).items():
             if seconds is not None:
                 self._series.write(name, seconds, mode)
+
+    def _exemplify(self, timing: RequestTiming, mode: str) -> None:
+        """Have the histograms that would have counted this request point to its trace."""
+        trace, at = trace_of(timing), time()
+        if trace is not None:
+            for name, seconds in request_seconds(timing, self._splits).items():
+                if seconds is not None:
+                    self._series.exemplify(name, exemplar(trace, seconds, at), mode)
 
     def _observe_phase(self, phase: PhaseTimings, mode: str, name: str, batch: str) -> None:
         steps, dispatch, kernel = phase.steps, phase.dispatch_seconds, phase.kernel_seconds

@@ -17,6 +17,7 @@ from prometheus_client import (
 from prometheus_client.core import SummaryMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar
 
 from service.front.metrics.catalogue import CATALOGUE, PREFIX
 from service.front.metrics.histogram import CachedHistogram, exposed
@@ -80,6 +81,12 @@ class Series:
         """Add to a counter, set a gauge, observe in a histogram; 1 makes an info appear."""
         self.writer(name, labels)(value)
 
+    def exemplify(self, name: str, exemplar: Exemplar, *labels: str) -> None:
+        """Have `exemplar` stand by its bucket of a histogram, which does not count it."""
+        family = self._family(name)
+        assert isinstance(family, CachedHistogram)
+        family.exemplify(exemplar, *labels)
+
     def add_steps(self, name: str, seconds: float, steps: int, *labels: str) -> None:
         """Add to the sum and count of a summary."""
         family = self._family(name)
@@ -97,7 +104,8 @@ class Series:
         """The exposition in the format that an Accept header requests, and its content type."""
         encode, content_type = choose_encoder(accept)
         histograms = (family for family in self._families.values() if isinstance(family, CachedHistogram))
-        return exposed(histograms, lambda: encode(self._registry)), content_type
+        open_metrics = content_type.startswith("application/openmetrics-text")
+        return exposed(histograms, lambda: encode(self._registry), open_metrics), content_type
 
     def writer(self, name: str, labels: Labels) -> Write:
         """The cached writer of one series."""
