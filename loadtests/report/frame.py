@@ -28,7 +28,7 @@ _FIELDS: dict[str, _Type] = {
     "mode": pl.Categorical, "control": pl.Boolean, "batch_size": pl.Int32, "prompt_set": pl.Categorical,
     "new_tokens": pl.Int32, "concurrency": pl.Int32, "intended_start": pl.Float64, "start": pl.Float64,
     "latency_seconds": pl.Float64, "latency_from_intended_seconds": pl.Float64,
-    "effective_mode": pl.Categorical, "load": pl.Float64, "rate": pl.Float64, "prompt_tokens": pl.Int32,
+    "effective_mode": pl.Categorical, "picked_mode": pl.Categorical, "load": pl.Float64, "rate": pl.Float64, "prompt_tokens": pl.Int32,
     "completion_tokens": pl.Int32, "padded_prompt_tokens": pl.Int32, "attended_tokens": pl.Int32,
     "involuntary_switches": pl.Int32, "total_seconds": pl.Float64, "time_to_first_token_seconds": pl.Float64,
     "device_span_seconds": pl.Float64, **{f"{part}_seconds": pl.Float64 for part in PARTS},
