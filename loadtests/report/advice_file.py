@@ -50,5 +50,10 @@ def _batches(findings: Findings) -> Iterator[dict[str, Any]]:
             "reason": "; ".join(reason.rstrip(".") for reason in reasons if reason),
             "speedup": None
             if speedup is None
-            else {"vs": verdict.baseline.cell.mode, "ratio": speedup.value, "low": speedup.low, "high": speedup.high},
+            else {
+                "vs": verdict.baseline.cell.mode,
+                "ratio": speedup.value,
+                "low": speedup.low,
+                "high": speedup.high,
+            },
         }

@@ -80,7 +80,7 @@ def _auto_run(verdict: Verdict, findings: Findings) -> AutoRun | None:
         return None
     fastest = min(verdict.candidates, key=lambda one: one.latency.value)
     best = verdict.of(verdict.choice.fastest) if verdict.choice else fastest
-    medians = [findings.results.medians(one.cell.name) for one in (best, own)]
+    medians = findings.results.medians(best.cell.name), findings.results.medians(own.cell.name)
     shared = medians[0].keys() & medians[1].keys()
     return AutoRun(
         own=own,

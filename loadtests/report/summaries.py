@@ -14,7 +14,9 @@ from service.statistics.intervals import Interval
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One cell over all rounds. `effective` None: unknown, or that of `auto`, which runs others. `parts` are mean seconds per request, None where this device has none.
+    """One cell over all rounds. `effective` None: it is unknown, or `auto`, which runs others.
+
+    `parts` are mean seconds per request, None where this device has none.
 
     `latency` is the typical round's median, `mean_seconds` the mean over requests: `parts` and
     `outside_seconds` add up to the latter. `upper_estimate`: kernel is an upper estimate (a CPU's residual).

@@ -156,6 +156,6 @@ class Findings:
 
 
 def _ran(cell: Cell, rows: pl.DataFrame) -> str:
-    """The mode that the rows of `cell` ran in; `auto` where it picked several, which have no floor in common."""
+    """The mode that the rows of `cell` ran in; `auto` where it picked several, which share no floor."""
     picked = rows["picked_mode"].unique().to_list() if cell.mode == AUTO else []
     return str(picked[0]) if len(picked) == 1 else cell.mode

@@ -88,8 +88,8 @@ def sweep(
         return
     if url and (any(options.values()) or chosen.dtypes):
         bad_input(
-            "--model, --device, --dtype, --advice and a plan's `dtypes` belong to the service: leave them out "
-            "where --url names one; sweep one of each precision, and put them on one page by `report A B C`"
+            "--model, --device, --dtype, --advice and a plan's `dtypes` belong to the service: leave them "
+            "out where --url names one; sweep one of each precision, and show them together by `report A B C`"
         )
     if len(chosen.dtypes) > 1:
         raise typer.Exit(begin(chosen, out, options, workers or 1))

@@ -68,7 +68,7 @@ class AutoMode:
         self._settle()
 
     def pick(self, batch_size: int, ready: Collection[str]) -> Asked:
-        """The mode for a batch that fits the largest bucket; one that is not in `ready` waits for no advice."""
+        """The mode for a batch that fits the largest bucket: the advised one where it is in `ready`."""
         advised = self.advised[next(size for size in self._buckets if size >= batch_size)]
         if advised.mode in ready or advised.mode == self.default:
             return Asked(AUTO, advised.mode, advised.reason)
@@ -85,7 +85,7 @@ class AutoMode:
         self._refreshed = monotonic()
 
     def learn(self, bucket: int, ready: Sequence[str]) -> None:
-        """Take in what the requests of `bucket` advise for the modes `ready`; too few of them change nothing."""
+        """Take in what requests of `bucket` advise for the modes `ready`; too few change nothing."""
         try:
             found = self._served.advise(bucket, self._buckets, ready)
         except NotMeasured:
@@ -95,7 +95,7 @@ class AutoMode:
         self._settle()
 
     def engine(self, status: EngineStatus) -> None:
-        """The engine told of itself: the first time it is judged, and logged, whether the advice is of such a one.
+        """The engine told of itself: the first time, whether a sweep's advice is of such a one; it is logged.
 
         Later ones run on the same device, with the same settings.
         """

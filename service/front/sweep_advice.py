@@ -61,7 +61,7 @@ class SweepAdvice(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(_other(self.folder, "dtype", self.dtype, dtype))
 
     def unlike(self, engine: EngineStatus) -> str | None:
-        """In what the sweep's engine differs from `engine`, so that its advice is not of it; None: in nothing."""
+        """In what `engine` is not the one that was swept, so that advice is not of it; None: in nothing."""
         for fact in ("device_name", "dtype", "model_hash"):
             own, here = getattr(self, fact), getattr(engine, fact)
             if own != here:
@@ -70,7 +70,7 @@ class SweepAdvice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_advice(folder: Path) -> SweepAdvice:
-    """`advice.json` in `folder`. Raises ValueError, with the remedy, where it cannot be followed by anybody."""
+    """`advice.json` in `folder`. Raises ValueError, with the remedy, where nobody can follow it."""
     path = folder / ADVICE_FILE
     try:
         found = msgspec.json.decode(path.read_bytes(), type=SweepAdvice)
@@ -81,8 +81,8 @@ def read_advice(folder: Path) -> SweepAdvice:
         raise ValueError(f"{path} cannot be read ({error}): {remedy}") from error
     if found.format_version != FORMAT_VERSION:
         raise ValueError(
-            f"{path} has format {found.format_version}, this version reads {FORMAT_VERSION}: write it again by "
-            f"`launchbound report {folder}`"
+            f"{path} has format {found.format_version}, this version reads {FORMAT_VERSION}: write it again "
+            f"by `launchbound report {folder}`"
         )
     if not found.valid:
         raise ValueError(f"the sweep in {folder} is not valid, as its report says: sweep again")

@@ -125,7 +125,7 @@ ALL_MODES = "all"
 """Stands for every mode of the ladder, where modes are named."""
 
 AUTO = "auto"
-"""Has the service choose a mode for each request: an endpoint, no row of the ladder, and not in `ALL_MODES`."""
+"""Has the service choose a mode for each request: an endpoint, not a row, and not among `ALL_MODES`."""
 
 
 def default_modes() -> list[str]:

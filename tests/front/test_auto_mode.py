@@ -156,13 +156,14 @@ def test_advice_of_another_engine_is_not_used_and_that_is_said_once_and_in_each_
 def test_requests_are_looked_at_no_more_often_than_every_some_seconds_and_one_bucket_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    now, looked = 0.0, list[int]()
-    monkeypatch.setattr(auto_mode, "monotonic", lambda: now)
+    times, looked = iter([0.0, 1.0, 4.9, 5.0, 5.0, 5.1, 9.9, 10.0, 10.0, 15.0, 15.0]), list[int]()
+    monkeypatch.setattr(auto_mode, "monotonic", lambda: next(times))
     monkeypatch.setattr(AutoMode, "learn", lambda _, bucket, __: looked.append(bucket))
     made = auto()
-    for now in (1.0, 4.9, 5.0, 5.1, 9.9, 10.0, 15.0):
+    for _ in range(7):
         made.refresh(SERVED)
     assert looked == [1, 4, 1]
+    assert list(times) == []
 
 
 # ---------------------------------------------------------------- what is refused at the start
@@ -172,7 +173,11 @@ def test_requests_are_looked_at_no_more_often_than_every_some_seconds_and_one_bu
     ("changes", "given", "remedy"),
     [
         ({"valid": False}, {}, "is not valid, as its report says: sweep again"),
-        ({"format_version": 2}, {}, "has format 2, this version reads 1: write it again by `launchbound report"),
+        (
+            {"format_version": 2},
+            {},
+            "has format 2, this version reads 1: write it again by `launchbound report",
+        ),
         ({"batches": 3}, {}, "cannot be read .*`launchbound report .*` writes it again"),
         ({}, {"modes": ["eager", "no_grad"]}, "advises compiled, which is not served: add it to --modes"),
         ({}, {"model": "small"}, "is of model tiny, and this service of small: sweep this one"),

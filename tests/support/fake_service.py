@@ -26,8 +26,8 @@ class Script:
     """How this instance behaves. After `fail_after` requests all get 500; each POST waits for `hold`.
 
     `settled` answers POST /v1/floors, one after the other; without any there is no such call. `odd_mode`
-    writes other texts than the rest; `auto` runs `auto_runs`. With `service_seconds` requests run one after another and take at least
-    so long; of those, at most `room` are taken at once, and more get 429.
+    writes other texts than the rest; `auto` runs `auto_runs`. With `service_seconds` requests run one after
+    another and take at least so long; of those, at most `room` are taken at once, and more get 429.
     """
 
     states: list[str] = field(default_factory=lambda: ["ready"])

@@ -19,7 +19,9 @@ class Counters:
     """The server counted, per mode, exactly the requests with a row: no other client, no loss.
 
     Whatever came of them: the server counts those that it rejects under their mode too, and those of a search
-    have rows. Those to `auto` it counts under the mode that it picked. An earlier part ended while requests were in flight: the server may have counted so many more.
+    have rows. Those to `auto` it counts under the mode that it picked.
+
+    An earlier part ended while requests were in flight: the server may have counted so many more.
     Where it was killed it has no scrape after it, its service may be gone too, and its rows stay unchecked.
     """
 
