@@ -20,7 +20,10 @@ PLAIN = "inference_mode"
 """Where nothing advises: the best mode without a compiler."""
 
 REFRESH_SECONDS = 5.0
-"""Between two looks at the requests served, each of which compares those of one batch bucket."""
+"""Between two looks at the requests served, each of which compares those of one batch bucket.
+
+A look at several thousand requests takes milliseconds, in which the front answers nobody.
+"""
 
 Source = Literal["sweep", "live", "default"]
 
@@ -62,6 +65,7 @@ class AutoMode:
         self._live: dict[int, Advised] = {}
         self._refreshed = monotonic()
         self._turn = 0
+        self._looked: dict[int, int] = {}
         self._told = False
         self.advised: dict[int, Advised] = {}
         """By batch bucket, ascending."""
@@ -76,12 +80,17 @@ class AutoMode:
         return Asked(AUTO, self.default, f"{meanwhile}; {advised.reason}")
 
     def refresh(self, ready: Sequence[str]) -> None:
-        """Look at the requests served, at one bucket every REFRESH_SECONDS; called where no request runs."""
+        """Look at the requests served, at one bucket every REFRESH_SECONDS; called where no request runs.
+
+        Where none was served since that bucket's last look there is nothing to see: an idle front rests.
+        """
         if monotonic() - self._refreshed < REFRESH_SECONDS:
             return
         bucket = self._buckets[self._turn % len(self._buckets)]
         self._turn += 1
-        self.learn(bucket, ready)
+        if self._looked.get(bucket) != self._served.observed:
+            self._looked[bucket] = self._served.observed
+            self.learn(bucket, ready)
         self._refreshed = monotonic()
 
     def learn(self, bucket: int, ready: Sequence[str]) -> None:

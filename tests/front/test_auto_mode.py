@@ -159,11 +159,30 @@ def test_requests_are_looked_at_no_more_often_than_every_some_seconds_and_one_bu
     times, looked = iter([0.0, 1.0, 4.9, 5.0, 5.0, 5.1, 9.9, 10.0, 10.0, 15.0, 15.0]), list[int]()
     monkeypatch.setattr(auto_mode, "monotonic", lambda: next(times))
     monkeypatch.setattr(AutoMode, "learn", lambda _, bucket, __: looked.append(bucket))
-    made = auto()
+    served = ServedRequests()
+    made = auto(served=served)
     for _ in range(7):
+        served.observed += 1
         made.refresh(SERVED)
     assert looked == [1, 4, 1]
     assert list(times) == []
+
+
+def test_a_bucket_is_not_looked_at_again_before_another_request_was_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked = list[int]()
+    monkeypatch.setattr(auto_mode, "REFRESH_SECONDS", 0.0)
+    monkeypatch.setattr(AutoMode, "learn", lambda _, bucket, __: looked.append(bucket))
+    traffic = Traffic()
+    made = auto(served=traffic.served)
+    for _ in range(4):
+        made.refresh(SERVED)
+    assert looked == [1, 4]
+    traffic.request("eager", 1, 1e-3)
+    for _ in range(4):
+        made.refresh(SERVED)
+    assert looked == [1, 4, 1, 4]
 
 
 # ---------------------------------------------------------------- what is refused at the start
