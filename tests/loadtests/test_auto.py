@@ -37,6 +37,8 @@ from loadtests.run.sweep import run_sweep
 from loadtests.run.target import Target, TargetError
 from loadtests.run.validation import validate
 from loadtests.side_by_side.entry import best, read_entries
+from loadtests.side_by_side.precisions import precisions_of
+from loadtests.side_by_side.view import groups
 from service.cli.options import EXIT_BAD_INPUT
 from service.front.sweep_advice import read_advice
 from service.protocol.modes import AUTO, MODES, named_endpoints
@@ -245,6 +247,13 @@ def test_it_is_never_shipped_tied_or_paid_back(tmp_path: Path, auto_runs: str) -
     assert own.payback.requests == "nothing to pay back"
 
 
+def test_compiling_is_paid_back_against_a_mode_and_not_against_auto(tmp_path: Path) -> None:
+    plan = make_plan("quick", 1, ["eager", "compiled", AUTO], [1])
+    make_results(tmp_path, plan=plan, auto_runs="no_grad")
+    payback = Findings(read_results(tmp_path)).main[0].of("compiled").payback
+    assert payback.reference == "eager"
+
+
 def test_of_equal_modes_it_is_in_no_tie(tmp_path: Path) -> None:
     headline = make_report(make_results(tmp_path, ALIKE, plan=PLAN, scatter=0.004))
     assert not [batch for batch in headline["batches"] if AUTO in batch["tied"]]
@@ -315,10 +324,16 @@ def test_two_builds_are_not_compared_by_what_they_were_advised(made: Path, tmp_p
 
 def test_of_several_runs_the_best_is_one_of_the_ladder(tmp_path: Path, made: Path) -> None:
     few = msgspec.structs.replace(PLAN, rounds=5, rounds_most=None)
-    make_results(tmp_path, CLEAR | {"inference_mode": 0.9}, plan=few, auto_runs="no_grad")
+    make_results(tmp_path, CLEAR | {"no_grad": 0.1}, plan=few, auto_runs="no_grad")
     edit_run(tmp_path, lambda run: run.engine.update(dtype="bfloat16"))
-    for entry in read_entries([made, tmp_path]):
+    entries = read_entries([made, tmp_path])
+    for entry in entries:
         assert {best(verdict).cell.mode for verdict in entry.findings.main} == {"compiled"}
+    found = precisions_of(entries, groups(entries))
+    assert found is not None
+    for group in found.groups:
+        assert group.fastest.summary.cell.mode == "compiled"
+        assert AUTO not in {place.summary.cell.mode for place in group.near} | group.bought.keys()
 
 
 @pytest.mark.parametrize(
