@@ -64,7 +64,9 @@ def add_options(parser: LocustArgumentParser) -> None:
     """Options of this file, on the command line and on locust's page."""
     group = parser.add_argument_group("launchbound")
     group.add_argument(
-        "--modes", default=",".join(default_modes()), help="Modes to send requests to, comma-separated"
+        "--modes",
+        default=",".join(default_modes()),
+        help="Modes to send requests to, comma-separated; auto is one",
     )
     group.add_argument("--batch-sizes", default="1,4,16", help="Prompts per request, comma-separated")
     group.add_argument("--new-tokens", default="32", help="Tokens to generate per prompt")

@@ -10,6 +10,7 @@ from statistics import fmean
 from loadtests.compare.side import Side, swept_in_turn
 from loadtests.plan.cells import Cell
 from loadtests.report.frame import PARTS
+from service.protocol.modes import AUTO
 from service.statistics.builds import (
     LATENCY_SCATTER,
     RATIO_SCATTER,
@@ -54,9 +55,11 @@ def matched(before: Side, after: Side, stated: Scatter | None = None) -> Matched
         for name in side.cells.keys() - other.cells.keys()
     }
     left_out |= {name: f"not in every sweep of {side.path}" for side, _ in sides for name in side.partial}
+    of_auto = {name for side in (before, after) for name, cell in side.cells.items() if cell.mode == AUTO}
+    left_out |= dict.fromkeys(of_auto, "runs what each sweep was advised, which is no difference of builds")
     in_turn = swept_in_turn(before, after)
     changes = []
-    for name in (name for name in before.cells if name in after.cells):
+    for name in (name for name in before.cells if name in after.cells and name not in left_out):
         few = _least_rounds(before, after, before.cells[name])
         if few < MINIMUM_ROUNDS and len(before.sweeps) == len(after.sweeps) == 1:
             left_out[name] = f"{few} rounds, at least {MINIMUM_ROUNDS} are needed in a single sweep"

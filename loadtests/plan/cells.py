@@ -12,7 +12,7 @@ from loadtests.plan.arrivals import Arrivals
 from loadtests.plan.errors import PlanError as PlanError
 from loadtests.plan.prompts import PromptSet
 from loadtests.plan.slo import Slo
-from service.protocol.modes import MODES
+from service.protocol.modes import AUTO, MODES
 from service.statistics.choice import MINIMUM_ROUNDS as MINIMUM_ROUNDS
 from service.statistics.looks import confidence_of, looks
 
@@ -32,8 +32,8 @@ ShareOf = Literal["capacity", "search"]
 
 
 def mode_names() -> list[str]:
-    """The names of all modes, in the order of the ladder."""
-    return list(MODES)
+    """What a cell's requests can be sent to: all modes in the order of the ladder, and `auto`."""
+    return [*MODES, AUTO]
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +56,11 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     share_of: ShareOf = "capacity"
     control: bool = False
     requests: int = 3
+
+    @property
+    def candidate(self) -> bool:
+        """Whether its mode is one to choose: the control cell's is there already, and `auto` runs another."""
+        return not self.control and self.mode != AUTO
 
     @property
     def open_loop(self) -> bool:
@@ -108,8 +113,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def modes(self) -> list[str]:
-        """Modes in the order of their first cell."""
+        """Modes in the order of their first cell, `auto` among them."""
         return list(dict.fromkeys(cell.mode for cell in self.cells))
+
+    @property
+    def ladder_modes(self) -> list[str]:
+        """Those that a service has to be started with: without `auto`, which runs one of them."""
+        return [mode for mode in self.modes if mode != AUTO]
 
     @property
     def batch_sizes(self) -> list[int]:

@@ -13,7 +13,7 @@ from loadtests.plan.cells import BASELINE, Cell, Plan, PlanError
 from loadtests.plan.checks import check
 from loadtests.plan.dtypes import Dtype
 from loadtests.plan.slo import Slo, SloTable
-from service.protocol.modes import default_modes, named_modes
+from service.protocol.modes import default_modes, named_endpoints
 
 
 class PlanDocument(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -47,7 +47,7 @@ class DocumentError(PlanError):
 def plan_of(document: PlanDocument) -> Plan:
     """The plan that `document` describes. Raises DocumentError where it cannot be run."""
     try:
-        modes = tuple(named_modes(document.modes or default_modes()))
+        modes = tuple(named_endpoints(document.modes or default_modes()))
     except ValueError as error:
         raise DocumentError(str(error), "modes") from error
     if BASELINE not in modes:

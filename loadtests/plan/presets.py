@@ -27,6 +27,7 @@ _RELATIVE_COST = {
     "cuda-graph": 0.5,
     "max-autotune": 0.4,
     "aot-inductor": 0.4,
+    "auto": 0.5,
 }
 """A mode's usual share of eager's time, for estimates; one that is not listed counts as eager."""
 

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from loadtests.report import wording
+from loadtests.report.auto_section import auto_numbers
 from loadtests.report.proof import proof
 from loadtests.report.summaries import Verdict
 from loadtests.report.verdict import Findings
@@ -23,11 +24,11 @@ def headline(findings: Findings) -> dict[str, Any]:
         "measured_share": wall_time(findings.results).measured_share,
         "split_proved": proof(findings).proved,
         "crossover_batch": crossing.typical.batch if crossing.typical.where == "at" else None,
-        "batches": [_batch(verdict) for verdict in findings.main],
+        "batches": [_batch(verdict, findings) for verdict in findings.main],
     }
 
 
-def _batch(verdict: Verdict) -> dict[str, Any]:
+def _batch(verdict: Verdict, findings: Findings) -> dict[str, Any]:
     choice, shipped, decode = verdict.choice, verdict.shipped, verdict.baseline.decode
     comparison = shipped.comparison if shipped else None
     back = shipped.payback if shipped else None
@@ -40,6 +41,7 @@ def _batch(verdict: Verdict) -> dict[str, Any]:
         "given_up": msgspec.to_builtins(choice.given_up) if choice and choice.given_up else None,
         "speedup": msgspec.to_builtins(comparison.speedup) if comparison else None,
         "word": comparison.word if comparison else None,
+        "auto": auto_numbers(verdict, findings),
         "bound": decode.bound,
         "device_bound_index": decode.index,
         "device_bound_index_interval": [decode.interval.low, decode.interval.high]

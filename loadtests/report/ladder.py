@@ -20,7 +20,7 @@ COLD = (
 def ladder(findings: Findings) -> Iterator[str]:
     """Whether the modes behave as expected: floors fall, and modes converge as batches grow."""
     run = findings.results.run
-    known = {mode: floor for mode in run.plan.modes if (floor := smallest_floor(run.mode(mode)))}
+    known = {mode: floor for mode in run.plan.ladder_modes if (floor := smallest_floor(run.mode(mode)))}
     if len(known) > 1:
         falls = _falls(list(known.values()))
         floors = [
@@ -35,7 +35,7 @@ def ladder(findings: Findings) -> Iterator[str]:
     if len(findings.main) > 1:
         ends = (findings.main[0], findings.main[-1])
         spreads = [
-            slowest_over_fastest({s.cell.mode: findings.results.medians(s.cell.name) for s in end.modes})
+            slowest_over_fastest({s.cell.mode: findings.results.medians(s.cell.name) for s in end.candidates})
             for end in ends
         ]
         verb = "converge" if spreads[1] < spreads[0] else "do NOT converge"

@@ -84,7 +84,7 @@ def _add_bars(findings: Findings, figure: Any, column: int, verdict: Verdict, se
 def floors(findings: Findings) -> Plot | None:
     """Dispatch floor of one decode step by mode at the smallest batch."""
     run = findings.results.run
-    known = {mode: floor for mode in run.plan.modes if (floor := smallest_floor(run.mode(mode)))}
+    known = {mode: floor for mode in run.plan.ladder_modes if (floor := smallest_floor(run.mode(mode)))}
     if not known:
         return None
     figure = base("dispatch floor of one decode step, µs", "", height=110 + 40 * len(known))

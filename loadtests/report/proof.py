@@ -70,7 +70,7 @@ def backs(selftest: Mapping[str, Any], findings: Findings) -> bool:
 def _fits(selftest: Mapping[str, Any], findings: Findings) -> bool:
     engine = findings.results.run.engine
     alike = all(selftest.get(key) == engine.get(key) for key in ("dtype", "threads"))
-    return alike and set(findings.results.run.plan.modes) <= set(selftest.get("modes") or [])
+    return alike and set(findings.results.run.plan.ladder_modes) <= set(selftest.get("modes") or [])
 
 
 def _missing(found: Mapping[str, Any] | None, findings: Findings, seen: bool) -> str:

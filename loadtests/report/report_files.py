@@ -8,6 +8,7 @@ from typing import Any
 
 from loadtests.plan.slo import Slo
 from loadtests.report import plots_batches, plots_index, plots_modes, plots_parts, plots_time
+from loadtests.report.advice_file import write_advice
 from loadtests.report.csv_tables import write_tables
 from loadtests.report.headline import headline
 from loadtests.report.load import plots as plots_load
@@ -28,7 +29,9 @@ __all__ = ["headline", "make_report", "print_findings", "print_table", "write_re
 
 
 def make_report(folder: Path | str, peers: Path | None = None, slo: Slo | None = None) -> dict[str, Any]:
-    """Write `report.html`, `report.md`, `cells.csv` and `summary.csv` into `folder`; returns the headline.
+    """Write the report's files into `folder`; returns the headline.
+
+    These are `report.html`, `report.md`, `cells.csv`, `summary.csv` and `advice.json`.
 
     With open-loop cells also `load.csv` and `knees.csv`, judged by `slo` in place of the plan's. `peers` is a
     folder of `launchbound peers`, whose comparison with other runtimes the report then shows.
@@ -44,6 +47,7 @@ def write_report(findings: Findings, peers: Path | None = None) -> dict[str, Any
     compared = None if peers is None else comparable(peers, findings.results.run)
     write_tables(findings)
     write_load(findings.load)
+    write_advice(findings)
     write_validation(findings.results.folder, findings.results.gates)
     context = view(findings, compared)
     drawn = [

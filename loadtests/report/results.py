@@ -129,7 +129,7 @@ class Results:
     def phases_by_cell(self) -> dict[str, pl.DataFrame]:
         """By cell the rows that count, with the columns of both phases; a copy of these columns."""
         phases = [pl.col(f"^{phase}_.*$") for phase in PHASES]
-        found = self.measured.select("cell", "round", "effective_mode", *phases).collect()
+        found = self.measured.select("cell", "round", "effective_mode", "picked_mode", *phases).collect()
         return {str(name): rows for (name,), rows in found.partition_by("cell", as_dict=True).items()}
 
     def medians(self, cell: str, column: str = "latency_seconds") -> dict[int, float]:

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from loadtests.plan.cells import BASELINE, Cell, Group
 from loadtests.report.payback import Payback
 from loadtests.report.phases import Phase
+from service.protocol.modes import AUTO
 from service.statistics.choice import Choice, Comparison
 from service.statistics.intervals import Interval
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One cell over all rounds. `parts` are mean seconds per request, None where this device has none.
+    """One cell over all rounds. `effective` None: it is unknown, or `auto`, which runs others.
+
+    `parts` are mean seconds per request, None where this device has none.
 
     `latency` is the typical round's median, `mean_seconds` the mean over requests: `parts` and
     `outside_seconds` add up to the latter. `upper_estimate`: kernel is an upper estimate (a CPU's residual).
@@ -102,5 +105,15 @@ class Verdict:
 
     @property
     def modes(self) -> list[Summary]:
-        """All but the control cell, in the ladder's order."""
+        """All but the control cell, in the ladder's order, `auto` last."""
         return [summary for summary in self.summaries if not summary.cell.control]
+
+    @property
+    def candidates(self) -> list[Summary]:
+        """The modes to choose from: without `auto`."""
+        return [summary for summary in self.summaries if summary.cell.candidate]
+
+    @property
+    def auto(self) -> Summary | None:
+        """The cell of `auto`; None without one."""
+        return next((summary for summary in self.summaries if summary.cell.mode == AUTO), None)

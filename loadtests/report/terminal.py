@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from loadtests.report import formatting, wording
+from loadtests.report.auto_section import auto_runs
 from loadtests.report.crossing import crossing
 from loadtests.report.load.section import load_section
 from loadtests.report.load.terminal import print_load
@@ -45,6 +46,8 @@ def print_findings(findings: Findings, console: Console) -> None:
     for verdict in findings.verdicts:
         console.print(table(verdict, narrow=console.width < WIDTH - 10))
         console.print(Text(f"  → {conclusion(verdict, findings)}\n", style="bold"), soft_wrap=True)
+    for one in auto_runs(findings):
+        console.print(Text(one.sentence), soft_wrap=True)
     section = load_section(findings.load, findings.summaries, findings.label)
     print_load(section, console, narrow=console.width < WIDTH - 10)
     console.print(Text(wording.headline(findings), style="bold"), soft_wrap=True)

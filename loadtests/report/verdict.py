@@ -16,6 +16,7 @@ from loadtests.report.payback import NOTHING, Payback, bucket_of, cost_of, is_co
 from loadtests.report.phases import phase_of
 from loadtests.report.results import Results
 from loadtests.report.summaries import Summary, Verdict
+from service.protocol.modes import AUTO
 from service.statistics.boundedness import CrossoverSpan, crossover, crossover_span
 from service.statistics.choice import Comparison, choose, compare
 from service.statistics.disturbance import is_disturbed
@@ -96,10 +97,11 @@ class Findings:
     def _summary(self, cell: Cell, rows: pl.DataFrame) -> Summary:
         means = self.results.cells.row(by_predicate=pl.col("cell") == cell.name, named=True)
         group = cell.group
+        ran = _ran(cell, rows)
         first_tokens = self.results.medians(cell.name, "time_to_first_token_seconds")
         return Summary(
             cell=cell,
-            effective=rows["effective_mode"][0],
+            effective=None if cell.mode == AUTO else rows["effective_mode"][0],
             requests=means["requests"],
             latency=typical(self.results.medians(cell.name)),
             latency_p95_seconds=means["latency_p95_seconds"],
@@ -109,8 +111,8 @@ class Findings:
             parts={part: means[f"{part}_seconds_mean"] for part in PARTS},
             total_seconds=means["total_seconds_mean"],
             outside_seconds=means["outside_seconds_mean"],
-            prefill=phase_of(rows, "prefill", self._later(cell, "prefill", means["kernel_residual"])),
-            decode=phase_of(rows, "decode", self._later(cell, "decode", means["kernel_residual"])),
+            prefill=phase_of(rows, "prefill", self._later(ran, cell, "prefill", means["kernel_residual"])),
+            decode=phase_of(rows, "decode", self._later(ran, cell, "decode", means["kernel_residual"])),
             prompt_tokens=means["prompt_tokens"],
             padded_prompt_tokens=means["padded_prompt_tokens"],
             attended_tokens=means["attended_tokens"],
@@ -121,15 +123,15 @@ class Findings:
             payback=self._payback(cell),
         )
 
-    def _later(self, cell: Cell, phase: PhaseName, estimated: bool) -> LaterFloor | None:
-        """The floor after the sweep, where dispatch is an estimate that it can widen."""
+    def _later(self, ran: str, cell: Cell, phase: PhaseName, estimated: bool) -> LaterFloor | None:
+        """The floor of the mode `ran` after the sweep, where dispatch is an estimate that it can widen."""
         run = self.results.run
         bucket = bucket_of(cell.batch_size, run.engine.get("batch_buckets") or [])
-        return later_floor(run, cell.mode, phase, bucket) if estimated else None
+        return later_floor(run, ran, phase, bucket) if estimated else None
 
     def _verdict(self, group: Group) -> Verdict:
         summaries = tuple(s for s in self.summaries if s.cell.group == group)
-        rounds = {s.cell.mode: self.results.medians(s.cell.name) for s in summaries if not s.cell.control}
+        rounds = {s.cell.mode: self.results.medians(s.cell.name) for s in summaries if s.cell.candidate}
         control = next((s.comparison for s in summaries if s.cell.control), None)
         noise = control.speedup if control else None
         return Verdict(group, summaries, noise, choose(rounds, self.confidence))
@@ -140,7 +142,7 @@ class Findings:
         status = run.mode(cell.mode)
         if cell.control or not is_compiled(status):
             return NOTHING
-        plain = [c for c in self._cells if c.group == cell.group and not c.control]
+        plain = [c for c in self._cells if c.group == cell.group and c.candidate]
         typicals = {
             c: typical(self.results.medians(c.name)).value for c in plain if not is_compiled(run.mode(c.mode))
         }
@@ -151,3 +153,9 @@ class Findings:
         cost = cost_of(status, bucket_of(cell.batch_size, run.engine.get("batch_buckets") or []))
         own = typical(self.results.medians(cell.name)).value
         return pay_back(reference.mode, comparison, typicals[reference], own, cost)
+
+
+def _ran(cell: Cell, rows: pl.DataFrame) -> str:
+    """The mode that the rows of `cell` ran in; `auto` where it picked several, which share no floor."""
+    picked = rows["picked_mode"].unique().to_list() if cell.mode == AUTO else []
+    return str(picked[0]) if len(picked) == 1 else cell.mode

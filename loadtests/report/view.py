@@ -7,6 +7,7 @@ from typing import Any
 from loadtests.peers.results import PeersRun
 from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS
 from loadtests.report import wording
+from loadtests.report.auto_section import auto_section
 from loadtests.report.cards import card
 from loadtests.report.crossing import crossing
 from loadtests.report.floor_changes import floor_changes
@@ -46,11 +47,12 @@ def view(findings: Findings, peers: PeersRun | None = None) -> dict[str, Any]:
         "other_cards": [card(verdict, findings) for verdict in findings.others],
         "tables": [table(verdict) for verdict in findings.verdicts],
         "load": load_section(findings.load, findings.summaries, findings.label),
+        "auto": auto_section(findings),
         "ladder": [*ladder(findings), *([design.absent] if design.absent else [])],
         "designs": design.designs,
         "roofline": roofline_section(findings),
         "floor_changes": floor_changes(findings),
-        "modes": [mode_status(run, mode) for mode in run.plan.modes],
+        "modes": [mode_status(run, mode) for mode in run.plan.ladder_modes],
         "environment": [
             *environment(run),
             *load_side(results),

@@ -72,5 +72,5 @@ def undecided_groups(plan: Plan, groups: Collection[Group], latencies: Latencies
 
 
 def _is_decided(plan: Plan, cells: Sequence[Cell], latencies: Latencies) -> bool:
-    by_mode = {cell.mode: latencies.medians(cell.name) for cell in cells if not cell.control}
+    by_mode = {cell.mode: latencies.medians(cell.name) for cell in cells if cell.candidate}
     return decided(by_mode, plan.confidence)

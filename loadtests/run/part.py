@@ -106,7 +106,7 @@ class SweepPart:
         run.parts.append(part)
         run.ended, run.complete, run.stopped_because = None, False, None
         if part.number == 1:
-            run.modes_before, run.floors_before = document["modes"], floors
+            run.modes_before, run.auto, run.floors_before = document["modes"], document.get("auto"), floors
         else:
             part.floors_before = floors
         write_run(self._folder, run)

@@ -10,7 +10,7 @@ import msgspec
 
 from loadtests.plan.cells import Plan
 from loadtests.run.target import ModeFailed, Target, TargetError, Unreachable
-from service.protocol.modes import doubles
+from service.protocol.modes import AUTO, doubles
 
 CONNECT_GRACE_SECONDS = 60.0
 """How long the service may be unreachable: one that has just been started imports for some seconds."""
@@ -33,10 +33,12 @@ def wait_until_ready(
 ) -> dict[str, Any]:
     """The document of GET /v1/modes once all modes of `plan` are ready and no other is warming up.
 
-    Raises what `await_modes` raises.
+    Raises what `await_modes` raises, and TargetError for a plan with `auto` where the service has none.
     """
-    document = await_modes(target, plan.modes, report, without_progress_seconds, settled=True)
+    document = await_modes(target, plan.ladder_modes, report, without_progress_seconds, settled=True)
     _check_fits(document, plan)
+    if AUTO in plan.modes and "auto" not in document:
+        raise TargetError(f"{target.url} is of a version without `{AUTO}`: sweep without it, or update it")
     return document
 
 

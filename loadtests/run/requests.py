@@ -67,7 +67,7 @@ def row(
     """The row of `requests.jsonl`; `clock_offset` turns the client's clock into Unix seconds."""
     cell = request.cell
     document = _document(response)
-    effective = document.get("mode", {}).get("effective")
+    named = document.get("mode", {})
     ok = response.status == 200 and response.failure is None and "timings" in document
     intended = response.started if request.intended is None else request.intended
     fields: dict[str, Any] = {
@@ -80,7 +80,7 @@ def row(
         "index": request.index,
         "stage": request.stage,
         "mode": cell.mode,
-        "effective_mode": effective,
+        "effective_mode": named.get("effective"),
         "batch_size": cell.batch_size,
         "prompt_set": cell.prompt_set,
         "new_tokens": cell.new_tokens,
@@ -96,6 +96,8 @@ def row(
         "status": response.status,
         "error": None if ok else _error(response, document),
     }
+    if "picked" in named:
+        fields["picked_mode"] = named["picked"]
     if ok:
         usage = document.get("usage", {})
         fields |= {name: usage.get(name) for name in ("prompt_tokens", "completion_tokens")}

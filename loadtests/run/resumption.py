@@ -16,6 +16,7 @@ from loadtests.run.run_file import RunError, SweepRun, read_run
 from loadtests.run.scrapes import read_scrapes
 from loadtests.run.target import samples
 from loadtests.run.validation import check_rows
+from service.protocol.modes import AUTO
 
 _CODE = ("commit", "changes")
 """Of the load tests' own code: what makes rows incomparable where it differs."""
@@ -108,10 +109,17 @@ def refuse_other_service(folder: Path, run: SweepRun, document: Mapping[str, Any
     _refuse(folder, run.engine, engine, _SERVICE)
     layouts = [(one.get("linears") or {}).get("layout") for one in (run.engine, engine)]
     _refuse(folder, {_LINEARS: layouts[0]}, {_LINEARS: layouts[1]})
+    if AUTO in run.plan.modes and run.auto is not None:
+        _refuse(folder, _advised(run.auto), _advised(document["auto"]))
     earlier = read_scrapes(folder, 1)[0]
     if earlier is not None:
         then, now = ({"service build": _build(text)} for text in (earlier, metrics_text))
         _refuse(folder, then, now)
+
+
+def _advised(auto: Mapping[str, Any]) -> dict[str, Any]:
+    """What `auto` runs, by batch bucket."""
+    return {f"auto at batch bucket {one['batch_bucket']}": one["mode"] for one in auto["batches"]}
 
 
 def _build(metrics_text: str) -> str:

@@ -62,7 +62,8 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     `padded_prompt_tokens` are the tokens per row that prefill computed, padding included; `attended_tokens`
     the cache positions that attention read in the last step. `text_digest` identifies the completions' texts.
     `profiled`: it ran under the profiler, which slows it down, and counts in no statistic. `part` is the
-    start of the sweep that it belongs to: 1, or more after `--resume`.
+    start of the sweep that it belongs to: 1, or more after `--resume`. `picked_mode` is the mode that `auto`
+    ran; None: `auto` was not asked for, or did not answer.
     """
 
     run: str
@@ -103,10 +104,16 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     padded_prompt_tokens: int | None = None
     attended_tokens: int | None = None
     text_digest: str | None = None
+    picked_mode: str | None = None
     profiled: bool = False
     prefill: RowPhase | None = None
     decode: RowPhase | None = None
     sources: RowSources | None = None
+
+    @property
+    def ran_mode(self) -> str:
+        """The mode of the ladder that it ran in; `auto` where only the service knows."""
+        return self.picked_mode or self.mode
 
     @property
     def ok(self) -> bool:

@@ -100,6 +100,7 @@ class SweepRun(msgspec.Struct, kw_only=True):
     `environment` is the machine and commit of the service, as it says itself; empty where it does not say.
     `load_tests` is the commit of the load tests' own code, with a digest of its changes. `method` is that of
     the load generator, None in folders of before it was recorded; the service's own is in `environment`.
+    `auto` is that of GET /v1/modes at the start: what advised then; None of a service without `auto`.
     """
 
     format_version: int = FORMAT_VERSION
@@ -118,6 +119,7 @@ class SweepRun(msgspec.Struct, kw_only=True):
     environment: dict[str, Any] = {}
     load_tests: dict[str, Any] = {}
     engine: dict[str, Any] = {}
+    auto: dict[str, Any] | None = None
     modes_before: list[dict[str, Any]] = []
     modes: list[dict[str, Any]] = []
     floors_before: list[dict[str, Any]] = []

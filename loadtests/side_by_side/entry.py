@@ -52,7 +52,7 @@ class Entry:
 
 def best(verdict: Verdict) -> Summary:
     """The mode to ship, or the fastest where too few rounds decide nothing."""
-    return verdict.shipped or min(verdict.modes, key=lambda one: one.latency.value)
+    return verdict.shipped or min(verdict.candidates, key=lambda one: one.latency.value)
 
 
 def read_entries(folders: Sequence[Path]) -> list[Entry]:

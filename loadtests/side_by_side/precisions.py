@@ -109,7 +109,7 @@ def _at(entries: Sequence[Entry], reference: Entry, group: Group) -> AtGroup:
 
 def _places(entry: Entry, group: Group) -> dict[str, Place]:
     verdict = entry.verdict(group)
-    return {one.cell.mode: place_of(entry, one) for one in (verdict.modes if verdict else [])}
+    return {one.cell.mode: place_of(entry, one) for one in (verdict.candidates if verdict else [])}
 
 
 def place_of(entry: Entry, summary: Summary) -> Place:

@@ -50,6 +50,9 @@ Model = Annotated[str | None, typer.Option(help="tiny, small, base, a folder, hf
 Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
 Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or autocast-bfloat16.")]
 Modes = Annotated[str | None, typer.Option(help="Modes, with commas; all: each of the ladder.")]
+Advice = Annotated[
+    str | None, typer.Option(help="Results folder of a sweep: `auto` runs what its report advises.")
+]
 BatchSizes = Annotated[str | None, typer.Option(help="Batch buckets, with commas.")]
 
 

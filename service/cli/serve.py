@@ -16,6 +16,7 @@ from rich.console import Console
 
 from service.cli.options import (
     EXIT_FAILED,
+    Advice,
     BatchSizes,
     Device,
     Dtype,
@@ -39,6 +40,7 @@ def serve(
     batch_sizes: BatchSizes = None,
     host: Annotated[str | None, typer.Option(help="Address to bind.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to bind; 0 takes a free one.")] = None,
+    advice: Advice = None,
     log_format: Annotated[str | None, typer.Option(help="text, or json: one object a line.")] = None,
     log_requests: Annotated[
         str | None, typer.Option(help="Requests that get a line in the log: all, failed or off.")
@@ -53,6 +55,7 @@ def serve(
         batch_sizes=batch_sizes,
         host=host,
         port=port,
+        advice=advice,
         log_format=log_format,
         log_requests=log_requests,
     )

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from service.cli.options import (
     EXIT_DISK_FULL,
+    Advice,
     BatchSizes,
     Device,
     Dtype,
@@ -55,6 +56,7 @@ def sweep(
     dtype: Dtype = None,
     modes: Modes = None,
     batch_sizes: BatchSizes = None,
+    advice: Advice = None,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Load processes; default 1, or those of --resume.")
     ] = None,
@@ -72,7 +74,7 @@ def sweep(
         chosen = chosen_plan(plan, preset, seed, modes, batch_sizes, slo, dtype)
     except ValueError as error:
         bad_input(error)
-    options = {"model": model, "device": device, "dtype": dtype}
+    options = {"model": model, "device": device, "dtype": dtype, "advice": advice}
     if resume is not None:
         if out or dry_run or any(options.values()):
             bad_input(
@@ -86,8 +88,8 @@ def sweep(
         return
     if url and (any(options.values()) or chosen.dtypes):
         bad_input(
-            "--model, --device, --dtype and a plan's `dtypes` belong to the service: leave them out where "
-            "--url names one; sweep one of each precision, and put them on one page by `report A B C`"
+            "--model, --device, --dtype, --advice and a plan's `dtypes` belong to the service: leave them "
+            "out where --url names one; sweep one of each precision, and show them together by `report A B C`"
         )
     if len(chosen.dtypes) > 1:
         raise typer.Exit(begin(chosen, out, options, workers or 1))
@@ -116,7 +118,7 @@ def _begin(
 
     plan = chosen.plan
     sizes = ",".join(map(str, plan.batch_sizes))
-    given = {**options, "modes": ",".join(plan.modes), "batch_sizes": sizes}
+    given = {**options, "modes": ",".join(plan.ladder_modes), "batch_sizes": sizes}
     served = {} if url else {name: value for name, value in given.items() if value is not None}
     if not url:
         settings_from(**served)

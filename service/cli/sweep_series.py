@@ -45,6 +45,8 @@ def begin(chosen: ChosenPlan, out: Path | None, options: dict[str, str | None], 
     from loadtests.run.series import begin_series
     from loadtests.run.sweep import new_folder
 
+    if options.get("advice"):
+        bad_input("--advice is of one precision: choose that by --dtype, or leave out --advice")
     served = _served(chosen.document, {name: value for name, value in options.items() if value is not None})
     for dtype in chosen.dtypes:
         settings_from(**served, dtype=dtype)
@@ -98,7 +100,7 @@ def _served(document: PlanDocument, options: dict[str, str]) -> dict[str, str]:
     plan = plan_of(document)
     sizes = ",".join(map(str, plan.batch_sizes))
     given = {name: value for name, value in options.items() if name != "dtype"}
-    return {**given, "modes": ",".join(plan.modes), "batch_sizes": sizes}
+    return {**given, "modes": ",".join(plan.ladder_modes), "batch_sizes": sizes}
 
 
 def _measured(folder: Path, measure: Callable[[Console], Series]) -> int:

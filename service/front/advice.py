@@ -44,10 +44,11 @@ class ServedRequests:
     """What served requests took, by the work that they did, and their decode's kernel and dispatch time.
 
     Whole requests without their queue are compared, and only with requests of the same work. Profiled
-    requests are left out.
+    requests are left out. `observed` counts those that were taken in.
     """
 
     def __init__(self) -> None:
+        self.observed = 0
         self._served: OrderedDict[Work, deque[ServedRequest]] = OrderedDict()
         self._decode: dict[tuple[str, int], Split] = {}
 
@@ -56,6 +57,7 @@ class ServedRequests:
         outcome, engine, parts = timing.outcome, timing.engine, timing.parts
         if outcome.profile is not None:
             return
+        self.observed += 1
         mode, bucket, decode = timing.job.mode, outcome.batch_bucket, engine.decode
         work = Work(bucket, engine.padded_prompt_tokens, decode.steps, greedy=timing.job.temperature == 0)
         served = self._served.setdefault(work, deque(maxlen=REQUESTS_KEPT))

@@ -38,6 +38,7 @@ from service.front.api.middleware import (
 from service.front.api.openapi import ACCESS_ERRORS, OF_ANY_REQUEST
 from service.front.api.origins import Origins, exposure
 from service.front.api.state import AppState
+from service.front.auto_mode import AutoMode
 from service.front.bound_socket import bound_socket, url_of
 from service.front.build import build_commit, build_version
 from service.front.core_claims import CoreClaims
@@ -166,20 +167,14 @@ def _assemble(
     build = {"version": build_version(), "commit": build_commit(settings.commit)}
     instrumented = settings.instrumentation == "full"
     recorder = Metrics(new_registry(), settings.modes, settings.batch_sizes, build, instrumented)
-    listeners = Listeners(recorder, EngineLog(Place.of(settings, **build, address=address)))
+    served = ServedRequests()
+    auto = AutoMode(settings.modes, settings.batch_sizes, settings.advice, served)
+    listeners = Listeners(recorder, EngineLog(Place.of(settings, **build, address=address)), auto)
     client = EngineClient(settings.modes, settings.max_queue, settings.hang_seconds, listeners)
     supervisor = Supervisor(client, settings.engine_settings, commands[0], refused=refused)
     studies = StudyRunner(client, AnatomyProcess(settings.engine_settings, commands[1]), _limits(settings))
-    return AppState(
-        settings,
-        client,
-        supervisor,
-        studies,
-        recorder,
-        ServedRequests(),
-        LargeBodies(settings.max_queue),
-        RequestLog(settings.log_requests),
-    )
+    bodies, request_log = LargeBodies(settings.max_queue), RequestLog(settings.log_requests)
+    return AppState(settings, client, supervisor, studies, recorder, served, auto, bodies, request_log)
 
 
 def _limits(settings: Settings) -> StudyLimits:

@@ -6,11 +6,12 @@ import difflib
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, InstanceOf, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from service.front.sweep_advice import SweepAdvice, read_advice
 from service.protocol.messages import EngineSettings
 from service.protocol.modes import default_modes, named_modes
 from service.protocol.placement import Share
@@ -80,6 +81,7 @@ class Settings(BaseSettings):
     log_requests: Literal["all", "failed", "off"] = "all"
     commit: str | None = None
     results_folder: Path = Path("results")
+    advice: Annotated[InstanceOf[SweepAdvice] | None, NoDecode] = None
 
     @model_validator(mode="before")
     @classmethod
@@ -118,6 +120,18 @@ class Settings(BaseSettings):
         if value is not None and not all("!" <= char <= "~" for char in value.get_secret_value()):
             raise ValueError("an API key consists of printable ASCII without spaces")
         return value
+
+    @field_validator("advice", mode="before")
+    @classmethod
+    def _advice_is_read(cls, value: object) -> object:
+        """Given as a folder, and read here, so that bad advice is refused as every bad setting is."""
+        return read_advice(Path(value).expanduser()) if isinstance(value, str | Path) else value
+
+    @model_validator(mode="after")
+    def _advice_fits(self) -> Self:
+        if self.advice is not None:
+            self.advice.check(self.modes, self.model, self.dtype)
+        return self
 
     @field_validator("cache_folder", "results_folder")
     @classmethod

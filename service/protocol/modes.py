@@ -124,6 +124,9 @@ MODES: dict[str, Mode] = {mode.name: mode for mode in LADDER}
 ALL_MODES = "all"
 """Stands for every mode of the ladder, where modes are named."""
 
+AUTO = "auto"
+"""Has the service choose a mode for each request: an endpoint, not a row, and not among `ALL_MODES`."""
+
 
 def default_modes() -> list[str]:
     """The modes that are served and swept where none are named, in the ladder's order."""
@@ -144,8 +147,18 @@ def named_modes(names: Iterable[str]) -> list[str]:
 
     Raises ValueError, which lists the valid names, for a name that is none.
     """
+    return _named(names, list(MODES))
+
+
+def named_endpoints(names: Iterable[str]) -> list[str]:
+    """As `named_modes`, and AUTO last where it is among `names`: what requests can be sent to."""
     chosen = set(names)
-    unknown = sorted(chosen - MODES.keys() - {ALL_MODES})
+    return _named(chosen, [*MODES, AUTO]) + ([AUTO] if AUTO in chosen else [])
+
+
+def _named(names: Iterable[str], valid: list[str]) -> list[str]:
+    chosen = set(names)
+    unknown = sorted(chosen - {*valid, ALL_MODES})
     if unknown:
-        raise ValueError(f"unknown mode {', '.join(unknown)}; try some of {', '.join(MODES)}, or {ALL_MODES}")
+        raise ValueError(f"unknown mode {', '.join(unknown)}; try some of {', '.join(valid)}, or {ALL_MODES}")
     return [name for name in MODES if ALL_MODES in chosen or name in chosen]

@@ -55,7 +55,7 @@ def chunks(client: OpenAI, **fields: Any) -> list[Completion]:
 
 def test_every_mode_is_a_model_in_the_order_of_the_ladder(front: Front, client: OpenAI) -> None:
     ids = [model.id for model in client.models.list()]
-    assert ids == [f"tiny:{mode}" for mode in front.state.settings.modes]
+    assert ids == [f"tiny:{mode}" for mode in [*front.state.settings.modes, "auto"]]
     assert client.models.retrieve("tiny:reduce-overhead").id == "tiny:reduce-overhead"
 
 

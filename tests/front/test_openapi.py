@@ -72,6 +72,7 @@ STUDY = {*V1, "404", "409", "415", "422", "504"}
     ("method", "path", "errors"),
     [
         ("post", "/v1/modes/{mode}/generate", GENERATION),
+        ("post", "/v1/modes/auto/generate", GENERATION),
         ("post", "/v1/compare", GENERATION),
         ("post", "/v1/completions", GENERATION),
         ("get", "/v1/models", V1),
@@ -130,7 +131,7 @@ def test_what_this_instance_was_started_with_is_in_its_schemas(document: dict[st
     modes = comparison["properties"]["modes"]["anyOf"][0]
     assert (modes["items"]["enum"], modes["uniqueItems"]) == (["eager", "compiled"], True)
     completion = paths["/v1/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]
-    assert completion["properties"]["model"]["enum"] == ["tiny:eager", "tiny:compiled"]
+    assert completion["properties"]["model"]["enum"] == ["tiny:eager", "tiny:compiled", "tiny:auto"]
     text, texts, tokens, lists = completion["properties"]["prompt"]["anyOf"]
     assert (texts["maxItems"], lists["maxItems"]) == (8, 8)
     assert "maxItems" not in {**text, **tokens}

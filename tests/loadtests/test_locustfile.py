@@ -32,11 +32,11 @@ def locust(url: str, *options: str, cwd: Path = ROOT) -> subprocess.CompletedPro
 def test_every_mode_and_batch_has_a_row_of_its_own() -> None:
     script = Script()
     with fake_service(script) as url:
-        done = locust(url, "--modes", "eager,compiled", "--batch-sizes", "1,4", "--new-tokens", "7")
+        done = locust(url, "--modes", "eager,auto", "--batch-sizes", "1,4", "--new-tokens", "7")
     assert done.returncode == 0, done.stderr
     names = set(re.findall(r"^POST +(\S+ b=\d+) ", done.stdout + done.stderr, flags=re.MULTILINE))
-    assert names == {"eager b=1", "eager b=4", "compiled b=1", "compiled b=4"}
-    assert {mode for mode, _ in script.bodies} == {"eager", "compiled"}
+    assert names == {"eager b=1", "eager b=4", "auto b=1", "auto b=4"}
+    assert {mode for mode, _ in script.bodies} == {"eager", "auto"}
     assert {len(body["prompts"]) for _, body in script.bodies} == {1, 4}
     assert {body["max_new_tokens"] for _, body in script.bodies} == {7}
 

@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Lock, Thread
 from typing import Any
 
+from service.protocol.modes import AUTO
 from service.statistics.method import METHOD
 
 STEP_SECONDS = {
@@ -25,8 +26,8 @@ class Script:
     """How this instance behaves. After `fail_after` requests all get 500; each POST waits for `hold`.
 
     `settled` answers POST /v1/floors, one after the other; without any there is no such call. `odd_mode`
-    writes other texts than the rest. With `service_seconds` requests run one after another and take at least
-    so long; of those, at most `room` are taken at once, and more get 429.
+    writes other texts than the rest; `auto` runs `auto_runs`. With `service_seconds` requests run one after
+    another and take at least so long; of those, at most `room` are taken at once, and more get 429.
     """
 
     states: list[str] = field(default_factory=lambda: ["ready"])
@@ -40,6 +41,7 @@ class Script:
     hold: Event | None = None
     settled: list[list[dict[str, Any]]] = field(default_factory=list)
     odd_mode: str | None = None
+    auto_runs: str = "compiled"
     service_seconds: float = 0.0
     room: int = 1_000_000
     taken: int = 0
@@ -111,6 +113,15 @@ def mode_status(mode: str, state: str, in_parity: bool = True) -> dict[str, Any]
         "dispatch_floors": floors(mode),
         "parity": parity if state == "ready" else None,
     }
+
+
+def auto_status(mode: str, source: str = "sweep") -> dict[str, Any]:
+    """What GET /v1/modes says of an `auto` that runs `mode` at every batch size."""
+    batches = [
+        {"batch_bucket": bucket, "mode": mode, "source": source, "reason": "as commanded"}
+        for bucket in (1, 4, 16)
+    ]
+    return {"default": "inference_mode", "sweep": "the sweep A", "unused": None, "batches": batches}
 
 
 def engine_status(largest_bucket: int = 16) -> dict[str, Any]:
@@ -223,7 +234,10 @@ class _Handler(BaseHTTPRequestHandler):
             ]
             own = {"device": script.device, "dtype": script.dtype}
             engine = engine_status(script.largest_bucket) | own if state == "ready" else None
-            return self._reply(200, {"modes": modes, "engine": engine, "service": service_itself()})
+            auto = auto_status(script.auto_runs)
+            return self._reply(
+                200, {"modes": modes, "auto": auto, "engine": engine, "service": service_itself()}
+            )
         return self._reply(404, {"error": {"type": "not_found", "message": self.path, "param": None}})
 
     def do_POST(self) -> None:
@@ -233,12 +247,13 @@ class _Handler(BaseHTTPRequestHandler):
             if not script.settled:
                 return self._reply(404, {"error": {"type": "not_found", "message": "", "param": None}})
             return self._reply(200, {"floors": script.settled.pop(0)})
-        mode = self.path.split("/")[3]
+        requested = self.path.split("/")[3]
+        mode = script.auto_runs if requested == AUTO else requested
         if script.hold is not None:
             script.hold.wait(60)
         with script.lock:
             script.headers.append({name.lower(): value for name, value in self.headers.items()})
-            script.bodies.append((mode, body))
+            script.bodies.append((requested, body))
             script.ran[mode] += 1
             fails = script.fail_after is not None and sum(script.ran.values()) > script.fail_after
             full = script.taken >= script.room
@@ -266,7 +281,8 @@ class _Handler(BaseHTTPRequestHandler):
             {
                 "id": self.headers["X-Request-ID"],
                 "model": "tiny",
-                "mode": {"requested": mode, "effective": effective, "reason": None},
+                "mode": {"requested": requested, "effective": effective, "reason": None}
+                | ({"picked": mode} if requested == AUTO else {}),
                 "device": "cpu",
                 "batch_size": batch,
                 "batch_bucket": batch,

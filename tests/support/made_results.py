@@ -15,8 +15,9 @@ from loadtests.run.rows import RowWriter, each_row
 from loadtests.run.run_file import Client, SweepRun, write_run
 from loadtests.run.scrapes import SCRAPES_FOLDER
 from loadtests.run.validation import validate_folder, write_validation
+from service.protocol.modes import AUTO
 from service.statistics.method import METHOD
-from tests.support.fake_service import STEP_SECONDS, engine_status, mode_status, timings
+from tests.support.fake_service import STEP_SECONDS, auto_status, engine_status, mode_status, timings
 
 CLEAR = {"eager": 1.0, "no_grad": 0.8, "inference_mode": 0.7, "compiled": 0.4, "reduce-overhead": 0.6}
 """Relative latency of each mode: `compiled` wins everywhere."""
@@ -40,10 +41,12 @@ def make_results(
     complete: bool = True,
     seed: int = 11,
     started: str = "2026-01-01T00:00:00Z",
+    auto_runs: str = "compiled",
 ) -> Path:
     """Write a sweep whose modes take 20 ms × batch × `relative`, with `scatter` per request and per round.
 
-    The first `fail` measured requests failed; every request saw so many involuntary `switches`.
+    The first `fail` measured requests failed; every request saw so many involuntary `switches`. `auto` runs
+    the mode `auto_runs`, and takes what that does.
     """
     plan, random, now, sequence = plan or make_plan("quick", 1), Random(seed), 1_700_000_000.0, 0
     orders = []
@@ -58,8 +61,9 @@ def make_results(
                     factor = math.exp(random.gauss(drift, scatter)) * (1 if number else 3)
                     failed = bool(number) and fail > 0
                     fail -= failed
-                    seconds = 0.02 * cell.batch_size * relative[cell.mode] * factor
-                    rows.write(_row(cell, number, sequence, now, seconds, failed, device, switches))
+                    ran = auto_runs if cell.mode == AUTO else cell.mode
+                    seconds = 0.02 * cell.batch_size * relative[ran] * factor
+                    rows.write(_row(cell, ran, number, sequence, now, seconds, failed, device, switches))
                     if number and not failed:
                         latencies.add(cell.name, number, seconds)
                     now, sequence = now + seconds, sequence + 1
@@ -77,6 +81,7 @@ def make_results(
         order=orders[1:],
         environment=HERE,
         engine=engine,
+        auto=auto_status(auto_runs) if AUTO in plan.modes else None,
         modes=[mode_status(mode, "ready") for mode in STEP_SECONDS],
         client=Client(cpus=[0], cpu_share=0.05, warmup_passes=2, warmup_settled=True, warmup_reason="flat"),
         settings={"model": "tiny"},
@@ -91,6 +96,7 @@ def make_results(
 
 def _row(
     cell: Cell,
+    ran: str,
     number: int,
     sequence: int,
     now: float,
@@ -100,7 +106,7 @@ def _row(
     switches: int,
 ) -> dict[str, object]:
     tokens = cell.new_tokens
-    measured = timings(cell.mode, cell.batch_size, tokens) | {"involuntary_switches": switches}
+    measured = timings(ran, cell.batch_size, tokens) | {"involuntary_switches": switches}
     if device == "cuda":
         measured |= {
             "kernel_seconds": None,
@@ -117,7 +123,7 @@ def _row(
         "sequence": sequence,
         "stage": "measure" if number else "warmup",
         "mode": cell.mode,
-        "effective_mode": "compiled-cpp" if cell.mode == "reduce-overhead" else cell.mode,
+        "effective_mode": "compiled-cpp" if ran == "reduce-overhead" else ran,
         "batch_size": cell.batch_size,
         "prompt_set": cell.prompt_set,
         "new_tokens": tokens,
@@ -134,13 +140,15 @@ def _row(
     }
     if failed:
         return fields
+    if cell.mode == AUTO:
+        fields["picked_mode"] = ran
     return fields | {"prompt_tokens": 6, "completion_tokens": tokens * cell.batch_size} | measured
 
 
 def _counts(folder: Path) -> dict[str, int]:
     counts: dict[str, int] = {}
     for row in each_row(folder):
-        counts[row.mode] = counts.get(row.mode, 0) + 1
+        counts[row.ran_mode] = counts.get(row.ran_mode, 0) + 1
     return counts
 
 

@@ -9,6 +9,7 @@ from loadtests.run.gates.gate import Gate
 from loadtests.run.rows import RequestRow
 from loadtests.run.run_file import SweepRun
 from loadtests.run.target import requests_by_mode
+from service.protocol.modes import AUTO
 
 Scrapes = tuple[str | None, str | None]
 """The texts of /metrics before and after one part of a sweep; None where there is none."""
@@ -18,7 +19,9 @@ class Counters:
     """The server counted, per mode, exactly the requests with a row: no other client, no loss.
 
     Whatever came of them: the server counts those that it rejects under their mode too, and those of a search
-    have rows. An earlier part ended while requests were in flight: the server may have counted so many more.
+    have rows. Those to `auto` it counts under the mode that it picked.
+
+    An earlier part ended while requests were in flight: the server may have counted so many more.
     Where it was killed it has no scrape after it, its service may be gone too, and its rows stay unchecked.
     """
 
@@ -27,7 +30,7 @@ class Counters:
 
     def add(self, row: RequestRow) -> None:
         """Take in any row."""
-        self._sent[row.part][row.mode] += 1
+        self._sent[row.part][row.ran_mode] += 1
 
     def sent(self, part: int) -> int:
         """Rows of `part`."""
@@ -60,11 +63,17 @@ def _most_in_flight(run: SweepRun) -> int:
 
 
 def _miscounts(sent: Counter[str], counted: Counter[str], in_flight: int) -> list[str]:
-    """What the server counted wrongly; `in_flight` more than were sent are none, in all modes together."""
-    more = {mode: counted[mode] - sent[mode] for mode in sorted(sent.keys() | counted.keys())}
-    if min(more.values(), default=0) >= 0 and sum(more.values()) <= in_flight:
+    """What the server counted wrongly; `in_flight` more than were sent are none, in all modes together.
+
+    A request to `auto` that was refused, as by a full queue, does not say which mode it was counted under: so
+    many more must stand in some mode.
+    """
+    more = {mode: counted[mode] - sent[mode] for mode in sorted({*sent, *counted} - {AUTO})}
+    surplus = sum(more.values())
+    if min(more.values(), default=0) >= 0 and sent[AUTO] <= surplus <= sent[AUTO] + in_flight:
         return []
-    return [f"{mode}: {sent[mode]} rows, {counted[mode]:.0f} counted" for mode in more if more[mode]]
+    wrong = [f"{mode}: {sent[mode]} rows, {counted[mode]:.0f} counted" for mode in more if more[mode]]
+    return [*wrong, f"{AUTO}: {sent[AUTO]} rows without the mode that it picked"] if sent[AUTO] else wrong
 
 
 def _count_difference(before: str, after: str) -> Counter[str]:

@@ -10,13 +10,14 @@ from loadtests.run.decisions import Latencies, group_name
 from loadtests.run.gates.gate import Gate, some
 from loadtests.run.rows import RequestRow
 from loadtests.run.run_file import SweepRun
+from service.protocol.modes import AUTO
 from service.statistics.choice import EQUIVALENT, compare
 from service.statistics.intervals import Interval
 
 
 def parity(run: SweepRun) -> Gate:
-    """Every mode was compared with eager at warm-up, and computes the same."""
-    verdicts = {mode: run.mode(mode).get("parity") for mode in run.plan.modes}
+    """Every mode was compared with eager at warm-up, and computes the same; of `auto` all that it can run."""
+    verdicts = {mode: run.mode(mode).get("parity") for mode in _run_modes(run)}
     unknown = [mode for mode, verdict in verdicts.items() if verdict is None]
     out = [mode for mode, verdict in verdicts.items() if verdict is not None and not verdict["passed"]]
     detail = "every mode computes what eager computes"
@@ -28,8 +29,16 @@ def parity(run: SweepRun) -> Gate:
     return Gate(name="parity", passed=not out and not unknown, detail=detail)
 
 
+def _run_modes(run: SweepRun) -> list[str]:
+    """The modes in which requests of the plan can run: `auto` picks among those that are ready."""
+    if AUTO not in run.plan.modes:
+        return run.plan.modes
+    ready = [status["mode"] for status in run.modes or run.modes_before if status["state"] == "ready"]
+    return list(dict.fromkeys([*run.plan.ladder_modes, *ready]))
+
+
 class Fallbacks:
-    """Requests that ran as something else than their mode had declared at warm-up."""
+    """Requests that ran as something else than their mode, or that which `auto` picked, had declared."""
 
     def __init__(self) -> None:
         self._ran = Counter[tuple[str, str | None]]()
@@ -37,11 +46,11 @@ class Fallbacks:
     def add(self, row: RequestRow) -> None:
         """Take in any row."""
         if row.ok:
-            self._ran[row.mode, row.effective_mode] += 1
+            self._ran[row.ran_mode, row.effective_mode] += 1
 
     def gate(self, run: SweepRun) -> Gate:
         """How many, and as what."""
-        declared = {mode: run.mode(mode).get("effective") for mode in run.plan.modes}
+        declared = {mode: run.mode(mode).get("effective") for mode in _run_modes(run)}
         other = [
             f"{count} × {mode} ran as {effective}"
             for (mode, effective), count in self._ran.items()

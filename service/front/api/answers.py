@@ -7,8 +7,11 @@ import math
 import msgspec
 from starlette.responses import Response
 
+from service.front.auto_mode import Asked
 from service.front.request_timing import RequestTiming
-from service.front.schemas.answers import GenerateAnswer, Speedup, TimingsBody
+from service.front.schemas.answers import GenerateAnswer, ModeName, Speedup, TimingsBody
+from service.protocol.messages import Outcome
+from service.protocol.modes import AUTO
 from service.statistics.choice import MINIMUM_ROUNDS
 from service.statistics.intervals import Interval
 
@@ -28,7 +31,9 @@ def reply(answer: object, headers: dict[str, str] | None = None, status: int = 2
     return Response(encode_json(answer), status, headers, media_type="application/json")
 
 
-def generate_answer(timing: RequestTiming, request_id: str, model: str, device: str) -> GenerateAnswer:
+def generate_answer(
+    timing: RequestTiming, asked: Asked, request_id: str, model: str, device: str
+) -> GenerateAnswer:
     """The body of one generation."""
     outcome = timing.outcome
     counts = [len(output.token_ids) for output in outcome.outputs]
@@ -36,7 +41,7 @@ def generate_answer(timing: RequestTiming, request_id: str, model: str, device: 
     return {
         "id": request_id,
         "model": model,
-        "mode": {"requested": timing.job.mode, "effective": outcome.effective, "reason": outcome.reason},
+        "mode": _mode_name(asked, outcome),
         "device": device,
         "batch_size": outcome.batch_size,
         "batch_bucket": outcome.batch_bucket,
@@ -55,6 +60,19 @@ def generate_answer(timing: RequestTiming, request_id: str, model: str, device: 
         },
         "timings": timing.parts,
     }
+
+
+def _mode_name(asked: Asked, outcome: Outcome) -> ModeName:
+    """What was asked for and what ran; why that was picked, and why it ran in the form that it did."""
+    reasons = [reason for reason in (asked.reason, outcome.reason) if reason]
+    name: ModeName = {
+        "requested": asked.requested,
+        "effective": outcome.effective,
+        "reason": "; ".join(reasons) or None,
+    }
+    if asked.requested == AUTO:
+        name["picked"] = asked.mode
+    return name
 
 
 def server_timing(timings: TimingsBody) -> str:

@@ -11,6 +11,7 @@ from service.front.api.middleware import REQUEST_ID_HEADER, WELL_FORMED
 from service.front.model_name import model_name
 from service.front.schemas.openai import MAX_COPIES
 from service.front.settings import Settings
+from service.protocol.modes import AUTO
 
 Schema = dict[str, Any]
 
@@ -65,7 +66,7 @@ def _make_exact(node: Any) -> None:  # noqa: ANN401 - any JSON value
 def _limits(settings: Settings) -> dict[str, tuple[str, Schema]]:
     """By the name of a parameter or a field: the type that is narrowed, and what that type is narrowed by."""
     modes, most = settings.modes, settings.batch_sizes[-1]
-    models = {"enum": [f"{model_name(settings.model)}:{mode}" for mode in modes]}
+    models = {"enum": [f"{model_name(settings.model)}:{mode}" for mode in [*modes, AUTO]]}
     return {
         "mode": ("string", {"enum": modes}),
         "modes": ("array", {"items": {"type": "string", "enum": modes}, "uniqueItems": True}),

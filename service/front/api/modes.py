@@ -11,8 +11,9 @@ from starlette.responses import Response
 from service.front.api.answers import reply
 from service.front.api.openapi import GENERATION_ERRORS, POST_ERRORS, link
 from service.front.api.state import state_of
+from service.front.auto_mode import AutoMode
 from service.front.machine import machine
-from service.front.schemas.modes import FloorSamplesBody, FloorsAnswer, ModeBody, ModesAnswer
+from service.front.schemas.modes import AutoBody, FloorSamplesBody, FloorsAnswer, ModeBody, ModesAnswer
 from service.protocol.modes import MODES
 from service.protocol.status import ModeStatus
 
@@ -28,6 +29,7 @@ async def modes(request: Request) -> Response:
     client = state.client
     answer: ModesAnswer = {
         "modes": [_mode_body(name, client.modes.get(name)) for name in client.configured],
+        "auto": _auto_body(state.auto),
         "engine": None if client.engine is None else msgspec.to_builtins(client.engine),
         # In a thread: the first call starts programs, and the event loop serves requests.
         "service": await asyncio.to_thread(machine, state.settings.commit),
@@ -51,6 +53,18 @@ async def take_floors(request: Request) -> Response:
     ]
     answer: FloorsAnswer = {"floors": floors}
     return reply(answer)
+
+
+def _auto_body(auto: AutoMode) -> AutoBody:
+    return {
+        "default": auto.default,
+        "sweep": None if auto.advice is None else auto.advice.name,
+        "unused": auto.unused,
+        "batches": [
+            {"batch_bucket": bucket, "mode": own.mode, "source": own.source, "reason": own.reason}
+            for bucket, own in auto.advised.items()
+        ],
+    }
 
 
 def _mode_body(name: str, status: ModeStatus | None) -> ModeBody:

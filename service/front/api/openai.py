@@ -14,6 +14,7 @@ from service.front.api.openai_answers import CompletionContext, CompletionEvents
 from service.front.api.openapi import GENERATION_ERRORS, Responses, body_schema, link
 from service.front.api.state import AppState, state_of
 from service.front.api.stream import EventStream
+from service.front.engine_client import EngineClient
 from service.front.errors import BadRequest, NotFound, UnknownMode
 from service.front.model_name import model_name
 from service.front.schemas.openai import CompletionBody
@@ -22,8 +23,11 @@ from service.front.schemas.openai_answers import (
     CompletionErrorBody,
     ModelBody,
     ModelsAnswer,
+    ModelState,
 )
 from service.protocol.messages import Job
+from service.protocol.modes import AUTO
+from service.protocol.status import Readiness
 
 CREATED = int(time())
 """When this front started: models have no other date of creation."""
@@ -44,11 +48,11 @@ _body = BodyReader(CompletionBody, "prompt", tokens=True)
     },
 )
 async def models(request: Request) -> Response:
-    """Every configured mode as a model, in the ladder's order, ready or not."""
+    """Every configured mode as a model, in the ladder's order, ready or not, and `auto` last."""
     state = state_of(request)
     answer: ModelsAnswer = {
         "object": "list",
-        "data": [_model(state, mode) for mode in state.settings.modes],
+        "data": [_model(state, mode) for mode in [*state.settings.modes, AUTO]],
     }
     return reply(answer)
 
@@ -84,9 +88,11 @@ async def completions(request: Request) -> Response:
     copies = body.n or 1
     _check_limits(state, body, copies)
     request_id: str = request.state.request_id
-    job = _new_job(state, request_id, mode, body, copies, received_ns)
+    asked = state.asked(mode, len(body.prompt) * copies)
+    request.state.mode = asked.mode
+    job = _new_job(state, request_id, asked.mode, body, copies, received_ns)
     usage = bool(body.stream_options and body.stream_options.include_usage)
-    context = CompletionContext(request_id, body.model, copies, usage)
+    context = CompletionContext(request_id, asked, body.model, copies, usage)
     if body.stream:
         return EventStream(state, job, received_ns, CompletionEvents(state, context))
     async with EngineCall(state, request.scope, request.receive) as call:
@@ -100,25 +106,41 @@ async def completions(request: Request) -> Response:
 
 def _model(state: AppState, mode: str) -> ModelBody:
     client = state.client
-    status = client.modes.get(mode)
     return {
         "id": f"{model_name(state.settings.model)}:{mode}",
         "object": "model",
         "created": CREATED,
         "owned_by": "launchbound",
         "max_model_len": client.engine.context if client.engine else None,
-        "launchbound": {
-            "mode": mode,
-            "state": status.state if status else "cold",
-            "effective": status.effective if status else None,
-            "reason": status.reason if status else None,
-        },
+        "launchbound": _auto_state(client) if mode == AUTO else _mode_state(client, mode),
+    }
+
+
+def _mode_state(client: EngineClient, mode: str) -> ModelState:
+    status = client.modes.get(mode)
+    return {
+        "mode": mode,
+        "state": status.state if status else "cold",
+        "effective": status.effective if status else None,
+        "reason": status.reason if status else None,
+    }
+
+
+def _auto_state(client: EngineClient) -> ModelState:
+    """`auto` is as far as the mode that is furthest: what it runs as, each answer says."""
+    states = {client.admission.state(mode) for mode in client.configured}
+    furthest: list[Readiness] = ["ready", "warming", "cold", "failed"]
+    return {
+        "mode": AUTO,
+        "state": next(state for state in furthest if state in states),
+        "effective": None,
+        "reason": "runs the mode that is advised for the batch size; GET /v1/modes says which, and why",
     }
 
 
 def _mode_of(state: AppState, model: str) -> str:
     """The mode that a model id names; raises UnknownMode, 404, listing the ids there are."""
-    ids = {f"{model_name(state.settings.model)}:{mode}": mode for mode in state.settings.modes}
+    ids = {f"{model_name(state.settings.model)}:{mode}": mode for mode in [*state.settings.modes, AUTO]}
     if model not in ids:
         message = f"no model '{model[:128]}' here; try one of {', '.join(ids)}"
         raise UnknownMode(message, type="unknown_model", param="model")

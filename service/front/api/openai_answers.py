@@ -9,6 +9,7 @@ from time import time
 from service.front.api.answers import encode_json, generate_answer
 from service.front.api.openai_errors import completion_error
 from service.front.api.state import AppState
+from service.front.auto_mode import Asked
 from service.front.errors import LaunchboundError
 from service.front.request_timing import RequestTiming
 from service.front.schemas.answers import GenerateAnswer, Usage
@@ -23,6 +24,7 @@ class CompletionContext:
     """What an answer needs of its request. `copies`: completions per prompt, consecutive in the answer."""
 
     request_id: str
+    asked: Asked
     model: str
     copies: int
     include_usage: bool
@@ -94,7 +96,8 @@ def _choice(index: int, text: str, reason: FinishReason | None) -> Choice:
 
 def _own_answer(context: CompletionContext, timing: RequestTiming, state: AppState) -> GenerateAnswer:
     """The answer of the service's own route."""
-    return generate_answer(timing, context.request_id, state.settings.model, state.client.device)
+    settings, device = state.settings, state.client.device
+    return generate_answer(timing, context.asked, context.request_id, settings.model, device)
 
 
 def _usage(own: GenerateAnswer, copies: int) -> Usage:

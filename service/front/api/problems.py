@@ -38,7 +38,8 @@ def refuse(request: Request, error: LaunchboundError) -> Response:
     """The answer of `error`; a refusal is counted, and a failure of ours is logged."""
     if error.rejection is not None:
         state = state_of(request)
-        mode = request.path_params.get("mode", getattr(request.state, "mode", None))
+        # Of `auto` it is the mode that was picked; before that it has named none, as its label must be one.
+        mode = getattr(request.state, "mode", request.path_params.get("mode"))
         # Only a POST is a generation request of its mode; a refused GET is not counted under it.
         generates = request.method == "POST" and mode in state.settings.modes
         valid = generates and not isinstance(error, Unauthorised)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from starlette.requests import HTTPConnection
 
 from service.front.advice import ServedRequests
+from service.front.auto_mode import Asked, AutoMode
 from service.front.engine_client import EngineClient
 from service.front.errors import LaunchboundError, UnknownMode
 from service.front.findings import Findings
@@ -19,6 +20,7 @@ from service.front.settings import Settings
 from service.front.study_runner import StudyRunner
 from service.front.supervisor import Supervisor
 from service.protocol.messages import Job
+from service.protocol.modes import AUTO
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,7 @@ class AppState:
     studies: StudyRunner
     metrics: Metrics
     statistics: ServedRequests
+    auto: AutoMode
     large_bodies: LargeBodies
     request_log: RequestLog
     findings: Findings = field(default_factory=Findings)
@@ -42,6 +45,18 @@ class AppState:
         known = self.settings.modes
         if mode not in known:
             raise UnknownMode(f"no mode '{mode[:64]}' here; try one of {', '.join(known)}", param=param)
+
+    def check_endpoint(self, name: str) -> None:
+        """Raise UnknownMode unless requests can be sent to `name`: a mode that is served, or `auto`."""
+        if name != AUTO and name not in self.settings.modes:
+            known = ", ".join([*self.settings.modes, AUTO])
+            raise UnknownMode(f"no mode '{name[:64]}' here; try one of {known}", param="mode")
+
+    def asked(self, name: str, batch_size: int) -> Asked:
+        """The mode that runs a request to `name`, which `check_endpoint` has let through."""
+        if name != AUTO:
+            return Asked(name, name)
+        return self.auto.pick(batch_size, self.client.admission.open)
 
     def observe_soon(self, timing: RequestTiming) -> None:
         """Have one request that ended well recorded in metrics, advice and log, by `observe_all`."""
@@ -62,11 +77,15 @@ class AppState:
         """Called several times a second: the event loop was late by `lag_seconds`.
 
         Where no request runs, those that have ended are recorded: who reads the log need not wait for another
-        one. Between the runs of a comparison that is in none of their times.
+        one. Between the runs of a comparison that is in none of their times. What requests advise is looked
+        at then too, but not during a sweep, whose next request would wait for it, and which would see `auto`
+        change.
         """
         self.metrics.loop_lag(lag_seconds)
         if not self.client.in_progress():
             self.observe_all()
+            if not self.studies.sweeps.seconds_left():
+                self.auto.refresh(self.client.ready_modes())
 
     def failed(self, job: Job, error: LaunchboundError, ending: Ending, status: int, seconds: float) -> None:
         """Record an accepted request that failed after `seconds`; its client has got `status`."""

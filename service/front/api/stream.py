@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 from service.front.api.answers import encode_json, generate_answer
 from service.front.api.call import EngineCall
 from service.front.api.state import AppState
+from service.front.auto_mode import Asked
 from service.front.errors import LaunchboundError, error_body
 from service.front.pending_request import PendingRequest
 from service.front.request_timing import RequestTiming
@@ -80,9 +81,10 @@ class EventStream(Response):
 class GenerateEvents:
     """`token`s, then one `result` with the answer of a plain request, or one `error`."""
 
-    def __init__(self, state: AppState, request_id: str) -> None:
+    def __init__(self, state: AppState, request_id: str, asked: Asked) -> None:
         self._state = state
         self._request_id = request_id
+        self._asked = asked
 
     def tokens(self, tokens: Sequence[Token]) -> bytes:
         """One `token` event each."""
@@ -91,7 +93,7 @@ class GenerateEvents:
     def end(self, timing: RequestTiming) -> bytes:
         """The `result`."""
         model, device = self._state.settings.model, self._state.client.device
-        return _event("result", generate_answer(timing, self._request_id, model, device))
+        return _event("result", generate_answer(timing, self._asked, self._request_id, model, device))
 
     def error(self, error: LaunchboundError) -> bytes:
         """The `error`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NotRequired
 
 from typing_extensions import TypedDict
 
@@ -25,11 +26,15 @@ class ErrorBody(TypedDict):
 
 
 class ModeName(TypedDict):
-    """The requested mode, and the one that the request really ran as."""
+    """The requested mode, and the one that the request really ran as.
+
+    Where `auto` was requested, `picked` is the mode of the ladder that ran, and `reason` says who advises it.
+    """
 
     requested: str
     effective: str
     reason: str | None
+    picked: NotRequired[str]
 
 
 class OutputBody(TypedDict):

@@ -129,9 +129,32 @@ class ModeBody(TypedDict):
     profiler_cost: ProfilerCostBody | None
 
 
+class AutoBatch(TypedDict):
+    """The mode that `auto` runs for one batch bucket, where it is ready; `source`: who advises it."""
+
+    batch_bucket: int
+    mode: str
+    source: Literal["sweep", "live", "default"]
+    reason: str
+
+
+class AutoBody(TypedDict):
+    """What `auto` runs. `sweep`: the folder whose report advises; `unused`: why that is not followed.
+
+    Null: there is no such folder; it is followed, or the engine has not told of itself yet. `default` runs
+    where nothing advises, and while an advised mode is not ready.
+    """
+
+    default: str
+    sweep: str | None
+    unused: str | None
+    batches: list[AutoBatch]
+
+
 class ModesAnswer(TypedDict):
     """Answer of GET /v1/modes; `engine` is null while it starts. `service`: its build, machine and load."""
 
     modes: list[ModeBody]
+    auto: AutoBody
     engine: dict[str, Any] | None
     service: dict[str, Any]

@@ -1,0 +1,358 @@
+"""`auto` runs what a sweep or the requests served here advise, and each answer says which mode and why."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from pydantic import ValidationError
+
+from service.front import auto_mode
+from service.front.advice import ServedRequests
+from service.front.auto_mode import Asked, AutoMode
+from service.front.settings import Settings
+from service.front.sweep_advice import AdvisedBatch, SweepAdvice
+from service.protocol.modes import AUTO
+from service.protocol.status import EngineStatus
+from tests.front.test_advice import FAST, MODES, Traffic
+from tests.support.logs import logged
+from tests.support.serving import Front, running, until
+
+SERVED = ["eager", "no_grad", "inference_mode", "compiled"]
+ADVICE: dict[str, Any] = {
+    "format_version": 1,
+    "valid": True,
+    "model": "tiny",
+    "model_hash": "0",
+    "device_name": "fake",
+    "dtype": "float32",
+    "commit": "0123456789ab",
+    "batches": [
+        {"batch_size": 1, "mode": "compiled", "reason": "2.5× the speed of eager"},
+        {"batch_size": 4, "mode": "no_grad", "reason": "1.2× the speed of eager"},
+    ],
+}
+"""Of a sweep of the fake engine, at its batch sizes."""
+
+ENGINE = EngineStatus(
+    pid=1, model="tiny", parameters=1, layers=1, width=8, context=64, prefill_chunk=64, batch_buckets=[1, 4],
+    model_hash="0", device="cpu", device_name="fake", dtype="float32", torch="none", cuda=None, threads=1,
+    cpus=[0], modes=SERVED,
+)  # fmt: skip
+
+
+def advice(**changes: Any) -> SweepAdvice:
+    return msgspec.convert({**ADVICE, "folder": "results/a-sweep", **changes}, SweepAdvice)
+
+
+def written(folder: Path, **changes: Any) -> Path:
+    (folder / "advice.json").write_text(json.dumps({**ADVICE, **changes}))
+    return folder
+
+
+def auto(
+    found: SweepAdvice | None = None, modes: list[str] = SERVED, served: ServedRequests | None = None
+) -> AutoMode:
+    """With an engine that has told of itself."""
+    made = AutoMode(modes, [1, 4], found, served or ServedRequests())
+    made.engine(ENGINE)
+    return made
+
+
+# ---------------------------------------------------------------- which mode
+
+
+def test_without_any_advice_it_is_the_best_mode_without_a_compiler() -> None:
+    asked = auto().pick(1, SERVED)
+    assert (asked.requested, asked.mode) == (AUTO, "inference_mode")
+    assert asked.reason is not None
+    assert asked.reason.startswith("nothing advises on batch bucket 1")
+    assert auto(modes=["no_grad", "compiled"]).pick(1, SERVED).mode == "no_grad"
+
+
+def test_a_sweep_decides_by_the_bucket_that_the_batch_fits_in() -> None:
+    picked = [auto(advice()).pick(size, SERVED) for size in (1, 2, 4)]
+    assert [asked.mode for asked in picked] == ["compiled", "no_grad", "no_grad"]
+    assert picked[0].reason == (
+        "advised by the sweep a-sweep (commit 0123456789ab) at batch 1: 2.5× the speed of eager"
+    )
+
+
+def test_a_bucket_that_the_sweep_has_not_decided_is_nobodys() -> None:
+    asked = auto(advice(batches=[ADVICE["batches"][0]])).pick(4, SERVED)
+    assert asked.mode == "inference_mode"
+    assert "a-sweep (commit 0123456789ab) has no answer for it" in str(asked.reason)
+
+
+def test_an_advised_mode_that_is_not_ready_is_replaced_meanwhile_and_the_reason_says_so() -> None:
+    asked = auto(advice()).pick(1, ["eager", "inference_mode"])
+    assert asked.mode == "inference_mode"
+    assert str(asked.reason).startswith(
+        "compiled is not ready, so inference_mode runs meanwhile; advised by the sweep"
+    )
+
+
+def test_requests_advise_where_no_sweep_does() -> None:
+    traffic = Traffic()
+    traffic.in_turn(FAST, bucket=4)
+    made = auto(served=traffic.served)
+    made.learn(4, MODES)
+    assert made.pick(3, SERVED).mode == "compiled"
+    assert "advised by the 8 rounds of requests served here" in str(made.pick(3, SERVED).reason)
+    assert made.pick(1, SERVED).mode == "inference_mode"
+
+
+def test_what_requests_have_advised_is_kept_when_later_ones_would_not_suffice() -> None:
+    """`auto` itself runs one mode alone, of which no advice can come."""
+    traffic = Traffic()
+    traffic.in_turn(FAST)
+    made = auto(served=traffic.served)
+    made.learn(1, MODES)
+    made._served = ServedRequests()
+    made.learn(1, MODES)
+    assert made.pick(1, SERVED).mode == "compiled"
+
+
+def test_a_sweep_goes_before_what_requests_advise() -> None:
+    traffic = Traffic()
+    traffic.in_turn(FAST | {"no_grad": 0.5e-3})
+    made = auto(advice(), served=traffic.served)
+    made.learn(1, MODES)
+    assert made.pick(1, SERVED).mode == "compiled"
+
+
+@pytest.mark.parametrize(
+    ("fact", "shown"),
+    [
+        ({"device_name": "another CPU"}, "its device name is another CPU, and here it is fake"),
+        ({"dtype": "bfloat16"}, "its dtype is bfloat16, and here it is float32"),
+        ({"model_hash": "1"}, "its model hash is 1, and here it is 0"),
+        ({"device_name": None}, "its device name is not recorded, and here it is fake"),
+    ],
+)
+def test_advice_of_another_engine_is_not_used_and_that_is_said_once_and_in_each_answer(
+    fact: dict[str, str | None], shown: str
+) -> None:
+    with logged() as log:
+        made = auto(advice(**fact))
+        made.engine(ENGINE)
+    (line,) = map(json.loads, log.lines)
+    assert line["level"] == "warning"
+    assert shown in line["message"]
+    assert made.pick(1, SERVED).mode == "inference_mode"
+    assert shown in str(made.pick(1, SERVED).reason)
+    traffic = Traffic()
+    traffic.in_turn(FAST)
+    made._served = traffic.served
+    made.learn(1, MODES)
+    assert made.pick(1, SERVED).mode == "compiled"
+    assert shown in str(made.pick(1, SERVED).reason)
+
+
+def test_requests_are_looked_at_no_more_often_than_every_some_seconds_and_one_bucket_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    times, looked = iter([0.0, 1.0, 4.9, 5.0, 5.0, 5.1, 9.9, 10.0, 10.0, 15.0, 15.0]), list[int]()
+    monkeypatch.setattr(auto_mode, "monotonic", lambda: next(times))
+    monkeypatch.setattr(AutoMode, "learn", lambda _, bucket, __: looked.append(bucket))
+    served = ServedRequests()
+    made = auto(served=served)
+    for _ in range(7):
+        served.observed += 1
+        made.refresh(SERVED)
+    assert looked == [1, 4, 1]
+    assert list(times) == []
+
+
+def test_a_bucket_is_not_looked_at_again_before_another_request_was_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked = list[int]()
+    monkeypatch.setattr(auto_mode, "REFRESH_SECONDS", 0.0)
+    monkeypatch.setattr(AutoMode, "learn", lambda _, bucket, __: looked.append(bucket))
+    traffic = Traffic()
+    made = auto(served=traffic.served)
+    for _ in range(4):
+        made.refresh(SERVED)
+    assert looked == [1, 4]
+    traffic.request("eager", 1, 1e-3)
+    for _ in range(4):
+        made.refresh(SERVED)
+    assert looked == [1, 4, 1, 4]
+
+
+# ---------------------------------------------------------------- what is refused at the start
+
+
+@pytest.mark.parametrize(
+    ("changes", "given", "remedy"),
+    [
+        ({"valid": False}, {}, "is not valid, as its report says: sweep again"),
+        (
+            {"format_version": 2},
+            {},
+            "has format 2, this version reads 1: write it again by `launchbound report",
+        ),
+        ({"batches": 3}, {}, "cannot be read .*`launchbound report .*` writes it again"),
+        ({}, {"modes": ["eager", "no_grad"]}, "advises compiled, which is not served: add it to --modes"),
+        ({}, {"model": "small"}, "is of model tiny, and this service of small: sweep this one"),
+        ({}, {"dtype": "bfloat16"}, "is of dtype float32, and this service of bfloat16: sweep this one"),
+    ],
+)
+def test_advice_that_cannot_be_followed_is_refused_with_the_remedy(
+    tmp_path: Path, changes: dict[str, Any], given: dict[str, Any], remedy: str
+) -> None:
+    with pytest.raises(ValidationError, match=remedy):
+        Settings(advice=written(tmp_path, **changes), **given)
+
+
+def test_a_folder_without_advice_is_refused_with_the_command_that_writes_it(tmp_path: Path) -> None:
+    with pytest.raises(ValidationError, match=f"`launchbound report {tmp_path}` writes it"):
+        Settings(advice=tmp_path)
+
+
+def test_a_folder_may_be_named_in_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAUNCHBOUND_ADVICE", str(written(tmp_path)))
+    found = Settings().advice
+    assert found is not None
+    assert found.batches[0] == AdvisedBatch(batch_size=1, mode="compiled", reason="2.5× the speed of eager")
+
+
+# ---------------------------------------------------------------- over HTTP
+
+
+@pytest.fixture(scope="module")
+def advised(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
+    """A front whose sweep advises `reduce-overhead` at batch 1 and `no_grad` at 4."""
+    batches = [{"batch_size": 1, "mode": "reduce-overhead", "reason": "it is fast"}, ADVICE["batches"][1]]
+    folder = written(tmp_path_factory.mktemp("swept"), batches=batches)
+    with running({"advice": folder}) as front:
+        front.await_ready()
+        yield front
+
+
+def test_an_answer_names_what_was_picked_what_it_ran_as_and_both_reasons(advised: Front) -> None:
+    mode = advised.generate(AUTO).json()["mode"]
+    assert mode.keys() == {"requested", "effective", "reason", "picked"}
+    named = (mode["requested"], mode["picked"], mode["effective"])
+    assert named == (AUTO, "reduce-overhead", "compiled-cpp")
+    assert "at batch 1: it is fast; a CPU has no CUDA graphs" in mode["reason"]
+    larger = advised.generate(AUTO, prompts=["a", "b"]).json()
+    assert (larger["batch_bucket"], larger["mode"]["picked"]) == (4, "no_grad")
+
+
+def test_a_stream_ends_with_the_same_and_a_completion_has_it_too(advised: Front) -> None:
+    events = advised.generate(AUTO, stream=True).text
+    result = json.loads(events.split("event: result\ndata: ")[1])
+    assert result["mode"]["picked"] == "reduce-overhead"
+    asked = {"model": "tiny:auto", "prompt": ["a", "b"], "max_tokens": 2}
+    plain = advised.http.post("/v1/completions", json=asked).json()
+    assert (plain["model"], plain["launchbound"]["mode"]["picked"]) == ("tiny:auto", "no_grad")
+    # Copies of a prompt are rows of the batch, by which the mode is picked.
+    copies = advised.http.post("/v1/completions", json={**asked, "prompt": "a", "n": 3}).json()
+    assert copies["launchbound"]["mode"]["picked"] == "no_grad"
+    streamed = advised.http.post("/v1/completions", json={**asked, "stream": True}).text
+    last = json.loads(streamed.split("data: ")[-2])
+    assert last["launchbound"]["mode"]["requested"] == AUTO
+
+
+def test_a_request_is_counted_logged_and_learnt_from_as_the_mode_that_ran(advised: Front) -> None:
+    counted = 'requests_total{mode="reduce-overhead",outcome="ok"}'
+    before = advised.series()[counted]
+    with logged() as lines:
+        advised.generate(AUTO, {"X-Request-ID": "auto-one"})
+        found = until(
+            lambda: [one for one in lines.objects("request") if one["id"] == "auto-one"], "its line"
+        )
+    assert [one["mode"] for one in found] == ["reduce-overhead"]
+    assert advised.series()[counted] == before + 1
+    assert not [name for name in advised.series() if f'mode="{AUTO}"' in name]
+    served = advised.state.statistics._served.values()
+    assert AUTO not in {request.mode for requests in served for request in requests}
+
+
+def test_models_list_it_last_with_the_state_of_the_furthest_mode(advised: Front) -> None:
+    listed = advised.http.get("/v1/models").json()["data"]
+    assert listed[-1]["id"] == "tiny:auto"
+    assert listed[-1]["launchbound"]["state"] == "ready"
+    assert advised.http.get("/v1/models/tiny:auto").json() == listed[-1]
+
+
+def test_modes_say_what_advises_on_every_bucket(advised: Front) -> None:
+    answer = advised.http.get("/v1/modes").json()
+    assert AUTO not in {mode["mode"] for mode in answer["modes"]}
+    assert [(one["batch_bucket"], one["mode"], one["source"]) for one in answer["auto"]["batches"]] == [
+        (1, "reduce-overhead", "sweep"),
+        (4, "no_grad", "sweep"),
+    ]
+    assert answer["auto"]["default"] == "inference_mode"
+    assert answer["auto"]["unused"] is None
+    assert "(commit 0123456789ab)" in answer["auto"]["sweep"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/compare", {"prompts": ["x"], "modes": ["eager", AUTO]}),
+        ("/v1/studies/operators", {"mode": AUTO}),
+    ],
+)
+def test_what_measures_a_mode_refuses_it(advised: Front, path: str, body: dict[str, Any]) -> None:
+    assert advised.http.post(path, json=body).status_code in (404, 422)
+    assert advised.http.get(f"/v1/modes/{AUTO}/anatomy").status_code == 404
+
+
+def test_an_unknown_mode_is_told_that_there_is_auto(advised: Front) -> None:
+    message = advised.generate("fast").json()["error"]["message"]
+    assert message.endswith(", reduce-overhead, auto")
+
+
+def test_a_refusal_is_counted_under_the_mode_that_was_picked_and_before_that_under_none() -> None:
+    rejected = 'requests_total{mode="inference_mode",outcome="rejected"}'
+    reason = 'requests_rejected_total{reason="%s"}'
+    with running({"max_queue": 1}, states={"inference_mode": "warming"}) as front:
+        until(lambda: front.state.client.engine is not None, "the engine's status")
+        before = front.series()
+        assert front.generate(AUTO, prompts=[]).status_code == 422
+        middle = front.series()
+        assert middle[reason % "bad_request"] == before[reason % "bad_request"] + 1
+        assert middle[rejected] == before[rejected]
+        refused = front.generate(AUTO)
+        assert refused.json()["error"]["type"] == "mode_not_ready"
+        assert front.generate(AUTO, stream=True).status_code == 503
+        asked = {"model": "tiny:auto", "prompt": "a"}
+        assert front.http.post("/v1/completions", json=asked).status_code == 503
+        after = front.series()
+        assert after[rejected] == middle[rejected] + 3
+        assert after[reason % "not_ready"] == middle[reason % "not_ready"] + 3
+
+
+def test_served_requests_are_looked_at_where_none_runs_and_no_sweep_measures(own_front: Front) -> None:
+    looked = list[int]()
+    state = own_front.state
+    state.auto._refreshed -= auto_mode.REFRESH_SECONDS
+    state.auto.learn = lambda bucket, _: looked.append(bucket)  # type: ignore[method-assign]
+    until(lambda: looked, "a look")
+    state.studies.sweeps._requests = 1
+    looked.clear()
+    state.auto._refreshed -= auto_mode.REFRESH_SECONDS
+    state.look(0.0)
+    assert not looked
+
+
+def test_the_engine_is_not_told_of_auto(advised: Front) -> None:
+    job = json.loads(advised.generate(AUTO, prompts=["!job"]).json()["outputs"][0]["text"])
+    assert job["mode"] == "reduce-overhead"
+    assert Asked("eager", "eager").reason is None
+
+
+def test_the_start_says_what_advises(tmp_path: Path) -> None:
+    with logged() as lines, running({"advice": written(tmp_path)}) as front:
+        front.await_ready()
+        told = [line for line in lines.lines if "auto runs what" in line]
+    assert len(told) == 1
+    assert "compiled at batch 1, no_grad at batch 4" in told[0]

@@ -1,0 +1,363 @@
+"""`auto` in a sweep: measured beside the modes, counted as the one that ran, and never a mode to choose."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+import launchbound
+from loadtests.compare.verdict import compare_builds
+from loadtests.plan.cells import Cell, Plan
+from loadtests.plan.document import plan_of
+from loadtests.plan.plan_file import parse_plan, toml_of
+from loadtests.plan.presets import PRESETS, make_plan, overridden, preset_document
+from loadtests.report.plotting import colour
+from loadtests.report.report_files import make_report
+from loadtests.report.results import read_results
+from loadtests.report.surroundings import reproduce
+from loadtests.report.terminal import print_table
+from loadtests.report.verdict import Findings
+from loadtests.run import readiness, scrapes
+from loadtests.run.gates.gate import Gate
+from loadtests.run.readiness import wait_until_ready
+from loadtests.run.resumption import CannotResume, refuse_other_service
+from loadtests.run.rows import RequestRow, read_rows
+from loadtests.run.run_file import SweepRun, read_run
+from loadtests.run.sweep import run_sweep
+from loadtests.run.target import Target, TargetError
+from loadtests.run.validation import validate
+from loadtests.side_by_side.entry import best, read_entries
+from loadtests.side_by_side.precisions import precisions_of
+from loadtests.side_by_side.view import groups
+from service.cli.options import EXIT_BAD_INPUT
+from service.front.sweep_advice import read_advice
+from service.protocol.modes import AUTO, MODES, named_endpoints
+from tests.support.fake_service import Script, auto_status, engine_status, fake_service, mode_status
+from tests.support.made_evidence import edit_run
+from tests.support.made_results import ALIKE, CLEAR, make_results, scrape_text
+
+pytestmark = pytest.mark.slow
+
+PLAN = make_plan("quick", 1, ["eager", "inference_mode", "compiled", AUTO], [1, 4])
+CELL = "auto b=1 short n=32 c=1"
+COUNTS = "client rows = server's count"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A reported sweep in which `auto` ran `compiled`, the fastest mode, at every batch size."""
+    folder = make_results(tmp_path_factory.mktemp("auto"), plan=PLAN)
+    make_report(folder)
+    return folder
+
+
+def gate(name: str, run: SweepRun, rows: list[RequestRow], counted: dict[str, int] | None = None) -> Gate:
+    after = None if counted is None else scrape_text(counted)
+    found = validate(run, rows, None if counted is None else scrape_text({}), after)
+    return next(one for one in found if one.name == name)
+
+
+# ---------------------------------------------------------------- plans
+
+
+def test_all_modes_are_those_of_the_ladder_and_auto_is_added_by_name() -> None:
+    assert named_endpoints(["all"]) == list(MODES)
+    assert named_endpoints([AUTO, "all"]) == [*MODES, AUTO]
+    with pytest.raises(ValueError, match=r"unknown mode fast; try some of eager.*, auto, or all"):
+        named_endpoints(["fast", AUTO])
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_plan_with_auto_has_its_cells_and_comes_back_from_its_file(preset: str) -> None:
+    document = overridden(preset_document(preset), modes=["eager", "compiled", AUTO])
+    plan = plan_of(document)
+    assert (plan.modes, plan.ladder_modes) == (["eager", "compiled", AUTO], ["eager", "compiled"])
+    assert plan_of(parse_plan(toml_of(document))) == plan
+    controls = [cell for cell in plan.cells if cell.control]
+    assert not [cell for cell in controls if cell.mode == AUTO]
+
+
+def test_it_has_a_colour_of_its_own() -> None:
+    assert len({colour(mode) for mode in [*MODES, AUTO]}) == len(MODES) + 1
+
+
+# ---------------------------------------------------------------- a sweep
+
+
+@pytest.fixture
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readiness, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(scrapes, "COUNTED_WITHIN_SECONDS", 0.2)
+
+
+@pytest.mark.usefixtures("_impatient")
+def test_a_sweep_keeps_what_ran_and_its_gates_hold(tmp_path: Path) -> None:
+    cells = [Cell(mode=mode, batch_size=1, new_tokens=4, requests=2) for mode in ("eager", "compiled", AUTO)]
+    plan = Plan(preset="own", seed=5, rounds=8, cells=tuple(cells))
+    script = Script(auto_runs="reduce-overhead")
+    with fake_service(script) as url:
+        result = run_sweep(url, plan, tmp_path, console=Console(file=io.StringIO()), exporter_port=0)
+    assert {one.name for one in result.failed} <= {"client CPU < 80%"}
+    rows = read_rows(tmp_path)
+    picked = Counter((row.mode, row.picked_mode, row.effective_mode) for row in rows)
+    assert set(picked) == {
+        ("eager", None, "eager"),
+        ("compiled", None, "compiled"),
+        (AUTO, "reduce-overhead", "compiled-cpp"),
+    }
+    assert script.ran["reduce-overhead"] == sum(row.mode == AUTO for row in rows)
+    assert read_run(tmp_path).auto == auto_status("reduce-overhead")
+    fallbacks = next(one for one in result.gates if one.name == "fallbacks")
+    assert fallbacks.passed
+
+
+@pytest.mark.usefixtures("_impatient")
+def test_past_saturation_refused_requests_of_auto_are_counted_too(tmp_path: Path) -> None:
+    cells = [Cell(mode=mode, batch_size=1, new_tokens=4, requests=2) for mode in ("eager", AUTO)]
+    cells.append(Cell(mode=AUTO, batch_size=1, new_tokens=4, requests=30, rate=400.0))
+    plan = Plan(preset="own", seed=5, rounds=1, cells=tuple(cells))
+    with fake_service(Script(service_seconds=0.02, room=2)) as url:
+        result = run_sweep(url, plan, tmp_path, console=Console(file=io.StringIO()), exporter_port=0)
+    assert any(row.rejected and row.picked_mode is None for row in read_rows(tmp_path))
+    counts = next(one for one in result.gates if one.name == COUNTS)
+    assert counts.passed, counts.detail
+
+
+def test_a_service_without_auto_is_refused_before_anything_is_measured() -> None:
+    class Old(Target):
+        def modes(self) -> dict[str, Any]:
+            modes = [mode_status(mode, "ready") for mode in CLEAR]
+            return {"modes": modes, "engine": engine_status(), "service": {}}
+
+    with pytest.raises(TargetError, match="is of a version without `auto`"):
+        wait_until_ready(Old("http://127.0.0.1:1"), PLAN, lambda _: None)
+
+
+def test_a_sweep_is_not_gone_on_with_where_something_else_is_advised(made: Path) -> None:
+    run = read_run(made)
+    document = {"engine": run.engine, "service": run.environment, "auto": auto_status("compiled")}
+    refuse_other_service(made, run, document, scrape_text({}))
+    with pytest.raises(CannotResume, match="auto at batch bucket 1 was compiled, and is eager now"):
+        refuse_other_service(made, run, document | {"auto": auto_status("eager")}, scrape_text({}))
+
+
+# ---------------------------------------------------------------- gates
+
+
+def test_its_rows_count_as_the_mode_that_ran(made: Path) -> None:
+    run, rows = read_run(made), read_rows(made)
+    counted = Counter(row.ran_mode for row in rows)
+    assert AUTO not in counted
+    assert gate(COUNTS, run, rows, counted).passed
+    other = [msgspec.structs.replace(row, picked_mode="eager") if row.picked_mode else row for row in rows]
+    found = gate(COUNTS, run, other, counted)
+    assert found.failed
+    assert "eager: " in found.detail
+
+
+def test_a_refused_request_may_be_counted_under_any_mode_but_must_be_counted(made: Path) -> None:
+    run, rows = read_run(made), read_rows(made)
+    counted = Counter(row.ran_mode for row in rows)
+    place = next(place for place, row in enumerate(rows) if row.mode == AUTO)
+    rows[place] = msgspec.structs.replace(rows[place], picked_mode=None, status=429, error="full")
+    assert gate(COUNTS, run, rows, counted).passed
+    elsewhere = counted + Counter(eager=1) - Counter(compiled=1)
+    assert gate(COUNTS, run, rows, elsewhere).passed
+    for wrong in (counted - Counter(compiled=1), counted + Counter(eager=1)):
+        found = gate(COUNTS, run, rows, wrong)
+        assert found.failed
+        assert "auto: 1 rows without the mode that it picked" in found.detail
+
+
+def test_a_fallback_is_one_of_the_mode_that_was_picked(made: Path) -> None:
+    run, rows = read_run(made), read_rows(made)
+    assert gate("fallbacks", run, rows).passed
+    fell = [msgspec.structs.replace(row, effective_mode="eager") if row.picked_mode else row for row in rows]
+    found = gate("fallbacks", run, fell)
+    assert not found.passed
+    assert "× compiled ran as eager" in found.detail
+
+
+def test_parity_is_asked_of_every_mode_that_it_can_run(made: Path) -> None:
+    run = read_run(made)
+    assert gate("parity", run, []).passed
+    modes = [mode_status(mode, "ready", mode != "no_grad") for mode in CLEAR]
+    out = msgspec.structs.replace(run, modes=modes)
+    found = gate("parity", out, [])
+    assert found.failed
+    assert "out of parity: no_grad" in found.detail
+    cells = tuple(cell for cell in PLAN.cells if cell.mode != AUTO)
+    without = msgspec.structs.replace(out, plan=msgspec.structs.replace(PLAN, cells=cells))
+    assert gate("parity", without, []).passed
+
+
+def test_more_rounds_are_never_for_auto(tmp_path: Path) -> None:
+    """It equals the mode that it runs: told apart they never are, and equal within 2 % not for long."""
+    plan = make_plan("quick", 1, ["eager", "compiled", AUTO], [1])
+    assert plan.looks[-1] > plan.rounds
+    run = read_run(make_results(tmp_path, plan=plan, scatter=0.1))
+    assert len(run.order) == plan.rounds
+
+
+# ---------------------------------------------------------------- the report
+
+
+def texts(folder: Path) -> dict[str, str]:
+    printed = io.StringIO()
+    print_table(folder, Console(file=printed, width=120))
+    page = re.sub(r"<script>.*?</script>", "", (folder / "report.html").read_text(), flags=re.DOTALL)
+    return {"page": page, "markdown": (folder / "report.md").read_text(), "terminal": printed.getvalue()}
+
+
+def test_its_speed_is_that_of_the_best_mode_by_the_rule_of_all_verdicts(made: Path) -> None:
+    headline = make_report(made)
+    for batch in headline["batches"]:
+        found = batch["auto"]
+        assert (found["best"], found["word"]) == ("compiled", "no detectable difference")
+        assert found["speedup"][1] < 1 < found["speedup"][2]
+        assert found["requests"] == {"compiled": 8 * 3}
+    for text in texts(made).values():
+        assert "compiled 100 %" in text
+        assert "no detectable difference" in text
+    for text in list(texts(made).values())[:2]:
+        assert "the sweep A" in text
+
+
+@pytest.mark.parametrize("auto_runs", ["compiled", "eager"])
+def test_it_is_never_shipped_tied_or_paid_back(tmp_path: Path, auto_runs: str) -> None:
+    plan = make_plan("quick", 1, ["eager", "inference_mode", AUTO], [1])
+    headline = make_report(make_results(tmp_path, plan=plan, auto_runs=auto_runs))
+    (batch,) = headline["batches"]
+    assert (batch["ship"], batch["fastest"], batch["tied"]) == ("inference_mode", "inference_mode", [])
+    assert batch["auto"]["word"] == ("faster" if auto_runs == "compiled" else "slower")
+    assert AUTO not in headline["text"]
+    findings = Findings(read_results(tmp_path))
+    own = findings.main[0].auto
+    assert own is not None
+    assert own.payback.requests == "nothing to pay back"
+
+
+def test_compiling_is_paid_back_against_a_mode_and_not_against_auto(tmp_path: Path) -> None:
+    plan = make_plan("quick", 1, ["eager", "compiled", AUTO], [1])
+    make_results(tmp_path, plan=plan, auto_runs="no_grad")
+    payback = Findings(read_results(tmp_path)).main[0].of("compiled").payback
+    assert payback.reference == "eager"
+
+
+def test_of_equal_modes_it_is_in_no_tie(tmp_path: Path) -> None:
+    headline = make_report(make_results(tmp_path, ALIKE, plan=PLAN, scatter=0.004))
+    assert not [batch for batch in headline["batches"] if AUTO in batch["tied"]]
+
+
+def test_shares_are_told_where_it_ran_several_modes(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "requests.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in lines:
+        if row["cell"] == CELL and row["round"] <= 2:
+            row.update(picked_mode="eager", effective_mode="eager")
+    path.write_text("".join(json.dumps(row) + "\n" for row in lines))
+    make_report(tmp_path)
+    assert "compiled 75 %, eager 25 %" in texts(tmp_path)["page"]
+
+
+def test_without_auto_there_is_no_section(tmp_path: Path) -> None:
+    headline = make_report(make_results(tmp_path, plan=make_plan("quick", 1, ["eager", "compiled"], [1])))
+    assert headline["batches"][0]["auto"] is None
+    assert "<h2>auto</h2>" not in texts(tmp_path)["page"]
+    assert "## auto" not in texts(tmp_path)["markdown"]
+
+
+def test_the_command_that_measures_again_names_auto_and_the_advice(made: Path) -> None:
+    run = read_run(made)
+    run.settings = {"modes": "eager,inference_mode,compiled", "batch_sizes": "1,4", "advice": "results/a"}
+    command = reproduce(run)[-1]
+    assert "--modes eager,inference_mode,compiled,auto " in command
+    assert command.endswith("--advice results/a")
+
+
+# ---------------------------------------------------------------- advice.json
+
+
+def test_a_service_reads_what_the_report_has_chosen(made: Path) -> None:
+    found = read_advice(made)
+    assert [(one.batch_size, one.mode) for one in found.batches] == [(1, "compiled"), (4, "compiled")]
+    assert found.batches[0].reason.endswith("× the speed of eager")
+    assert (found.model, found.model_hash, found.device_name) == ("tiny", "0123456789ab", "a CPU")
+    document = json.loads((made / "advice.json").read_text())
+    speedup = document["batches"][0]["speedup"]
+    assert (speedup["vs"], document["commit"]) == ("eager", read_run(made).environment["commit"])
+    assert speedup["low"] < speedup["ratio"] < speedup["high"]
+
+
+def test_an_invalid_sweep_says_so_and_is_refused(tmp_path: Path) -> None:
+    make_report(make_results(tmp_path, plan=PLAN, fail=1))
+    with pytest.raises(ValueError, match="is not valid"):
+        read_advice(tmp_path)
+
+
+def test_a_batch_size_that_was_not_decided_is_absent(tmp_path: Path) -> None:
+    few = msgspec.structs.replace(PLAN, rounds=5, rounds_most=None)
+    make_report(make_results(tmp_path, plan=few))
+    assert json.loads((tmp_path / "advice.json").read_text())["batches"] == []
+
+
+# ---------------------------------------------------------------- beside other sweeps, and the command line
+
+
+def test_two_builds_are_not_compared_by_what_they_were_advised(made: Path, tmp_path: Path) -> None:
+    make_results(tmp_path, plan=PLAN, auto_runs="eager", seed=3)
+    found = compare_builds(made, tmp_path)
+    assert AUTO not in {one.cell.mode for one in found.changes}
+    assert "what each sweep was advised" in found.left_out[CELL]
+
+
+def test_of_several_runs_the_best_is_one_of_the_ladder(tmp_path: Path, made: Path) -> None:
+    few = msgspec.structs.replace(PLAN, rounds=5, rounds_most=None)
+    make_results(tmp_path, CLEAR | {"no_grad": 0.1}, plan=few, auto_runs="no_grad")
+    edit_run(tmp_path, lambda run: run.engine.update(dtype="bfloat16"))
+    entries = read_entries([made, tmp_path])
+    for entry in entries:
+        assert {best(verdict).cell.mode for verdict in entry.findings.main} == {"compiled"}
+    found = precisions_of(entries, groups(entries))
+    assert found is not None
+    for group in found.groups:
+        assert group.fastest.summary.cell.mode == "compiled"
+        assert AUTO not in {place.summary.cell.mode for place in group.near} | group.bought.keys()
+
+
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [
+        (["--advice", "nowhere"], "`launchbound report nowhere` writes it"),
+        (["--advice", "nowhere", "--url", "http://127.0.0.1:1"], "belong to the service"),
+        (["--advice", "nowhere", "--resume", "nowhere"], "leave out all but"),
+    ],
+)
+def test_advice_that_cannot_be_followed_is_refused_before_a_service_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], remedy: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(launchbound.app, ["sweep", "--modes", "eager,auto", *options])
+    assert done.exit_code == EXIT_BAD_INPUT
+    assert remedy in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_advice_is_of_one_precision(tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    document = msgspec.structs.replace(preset_document("quick"), dtypes=["float32", "bfloat16"])
+    (tmp_path / "plan.toml").write_text(toml_of(document))
+    done = CliRunner().invoke(launchbound.app, ["sweep", "--plan", "plan.toml", "--advice", str(made)])
+    assert done.exit_code == EXIT_BAD_INPUT
+    assert "--advice is of one precision: choose that by --dtype" in done.stderr
