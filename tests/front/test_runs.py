@@ -7,6 +7,7 @@ import json
 import socket
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -165,7 +166,12 @@ STUCK = (sys.executable, "-c", "import signal; signal.pause()")
 
 
 def children() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if "signal.pause" in " ".join(child.cmdline())]
+    found = []
+    for child in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):  # it has ended since it was listed
+            if "signal.pause" in " ".join(child.cmdline()):
+                found.append(child)
+    return found
 
 
 def test_a_comparison_that_is_cancelled_ends_its_process_and_only_one_runs(tmp_path: Path) -> None:
