@@ -58,11 +58,30 @@ def ask(count: int, url: str, **body: object) -> Answers:
     return ask_while(lambda done: done < count, url, **body)
 
 
+def ask_in_turn(count: int, *urls: str, **body: object) -> list[Answers]:
+    """`count` requests to each of `urls`, one after the other."""
+    every = [Answers() for _ in urls]
+    for _ in range(count):
+        for found, url in zip(every, urls, strict=True):
+            one = ask(1, url, **body)
+            found.seconds += one.seconds
+            found.amiss += one.amiss
+            found.refused += one.refused
+    return every
+
+
 def within_noise(ratio: Interval) -> bool:
     """Whether latencies whose `ratio` this is are the same, as far as can be told."""
     return ratio.low <= 1.0 or ratio.value <= MOST_SLOWER
 
 
-def ratio_of(after: Answers, before: Answers) -> Interval:
-    """Latency after over latency before."""
-    return unpaired_ratio(after.seconds, before.seconds)
+def ratio_of(after: tuple[Answers, Answers], before: tuple[Answers, Answers]) -> Interval:
+    """Latency after over latency before, each over that of a control: the second, answered in turn with it.
+
+    A machine that became slower meanwhile is slower for both.
+    """
+    return unpaired_ratio(*(_over_control(*pair) for pair in (after, before)))
+
+
+def _over_control(own: Answers, control: Answers) -> list[float]:
+    return [one / other for one, other in zip(own.seconds, control.seconds, strict=True)]

@@ -16,7 +16,7 @@ import psutil
 
 from loadtests.run.placement import off_cores
 from tests.chaos.fault import Happened
-from tests.chaos.honest import Answers, ask, ratio_of, within_noise
+from tests.chaos.honest import Answers, ask_in_turn, ratio_of, within_noise
 from tests.chaos.victim import BODY, PATIENCE_SECONDS, Setup, Victim, victim
 
 FACTOR = 10.0
@@ -67,15 +67,25 @@ def p99(values: Sequence[float]) -> float:
 
 
 def overloaded(folder: Path) -> Happened:
-    """Ten times the capacity for a minute, by a queue of 16."""
-    with victim(folder, Setup(environment={"LAUNCHBOUND_MAX_QUEUE": str(QUEUE)})) as service:
-        service.await_warm()
+    """Ten times the capacity for a minute, by a queue of 16; beside it a service that is left alone."""
+    (beside := folder / "control").mkdir()
+    with (
+        victim(folder, Setup(environment={"LAUNCHBOUND_MAX_QUEUE": str(QUEUE)})) as service,
+        victim(beside) as control,
+    ):
+        for one in (service, control):
+            one.await_warm()
         with off_cores(psutil.Process(service.engine()).cpu_affinity()):
-            before = ask(ALONE, service.url, **LONG)
-            flood = asyncio.run(flooded(service, FACTOR / median(before.seconds), SECONDS, LONG))
+            before = _in_turn(service, control)
+            flood = asyncio.run(flooded(service, FACTOR / median(before[0].seconds), SECONDS, LONG))
             service.at_rest()
-            after = ask(ALONE, service.url, **LONG)
+            after = _in_turn(service, control)
         return _happened(before, flood, after)
+
+
+def _in_turn(service: Victim, control: Victim) -> tuple[Answers, Answers]:
+    own, other = ask_in_turn(ALONE, service.url, control.url, **LONG)
+    return own, other
 
 
 async def flooded(service: Victim, rate: float, seconds: float, body: dict[str, object]) -> Flood:
@@ -111,21 +121,22 @@ async def _one(http: httpx.AsyncClient, flood: Flood, body: dict[str, object]) -
         flood.amiss["429 without Retry-After"] += 1
 
 
-def _happened(before: Answers, flood: Flood, after: Answers) -> Happened:
+def _happened(before: tuple[Answers, Answers], flood: Flood, after: tuple[Answers, Answers]) -> Happened:
     """Judged by the services of the very requests that were served meanwhile; one alone is said beside."""
-    wrong = [*before.amiss, *after.amiss, *flood.amiss]
+    wrong = [*(text for one in (*before, *after) for text in one.amiss), *flood.amiss]
     ratio, waited = ratio_of(after, before), p99(flood.services_waited())
     latency, service = p99([one.latency for one in flood.served]), fmean(one.service for one in flood.served)
     good = waited <= QUEUE + 1 and flood.statuses[429] > 0 and not wrong and within_noise(ratio)
     words = (
         f"{flood.statuses[200]} accepted, {flood.statuses[429]} refused with 429; p99 {latency:.2f} s, "
-        f"{waited:.1f} services of {service * 1e3:.0f} ms (bound {QUEUE + 1}; {before.median_ms:.0f} ms "
-        f"alone); latency afterwards {ratio.value:.2f} [{ratio.low:.2f}, {ratio.high:.2f}] of before"
+        f"{waited:.1f} services of {service * 1e3:.0f} ms (bound {QUEUE + 1}; {before[0].median_ms:.0f} ms "
+        f"alone); latency afterwards {ratio.value:.2f} [{ratio.low:.2f}, {ratio.high:.2f}] of before, "
+        f"against a service beside it"
         f"{'; ' + wrong[0] if wrong else ''}"
     )
     numbers = {
         "accepted": flood.statuses[200], "refused": flood.statuses[429], "p99_seconds": latency,
-        "p99_services": waited, "service_seconds": service, "alone_seconds": median(before.seconds),
+        "p99_services": waited, "service_seconds": service, "alone_seconds": median(before[0].seconds),
         "after_ratio": ratio.value, "after_ratio_low": ratio.low, "after_ratio_high": ratio.high,
     }  # fmt: skip
     return Happened(words, SECONDS, good, numbers)
