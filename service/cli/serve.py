@@ -39,6 +39,9 @@ def serve(
     batch_sizes: BatchSizes = None,
     host: Annotated[str | None, typer.Option(help="Address to bind.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to bind; 0 takes a free one.")] = None,
+    batching: Annotated[
+        str | None, typer.Option(help="How requests that wait are merged: off, window or continuous.")
+    ] = None,
     log_format: Annotated[str | None, typer.Option(help="text, or json: one object a line.")] = None,
     log_requests: Annotated[
         str | None, typer.Option(help="Requests that get a line in the log: all, failed or off.")
@@ -53,6 +56,7 @@ def serve(
         batch_sizes=batch_sizes,
         host=host,
         port=port,
+        batching=batching,
         log_format=log_format,
         log_requests=log_requests,
     )
