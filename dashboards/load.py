@@ -75,6 +75,7 @@ def _outcomes() -> list[Panel]:
         graph(
             PanelStyle("Sequences per decode step", "none"),
             Query(mean("step_batch_rows", "mode", OF_MODE + DECODE), "{{mode}}"),
+            Query(mean("batch_size"), "{{mode}}, per request"),
         ),
         graph(
             PanelStyle("Profiled requests", "reqps"), Query(total_rate("profiled_requests_total"), "{{mode}}")

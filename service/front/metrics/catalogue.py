@@ -57,8 +57,8 @@ CATALOGUE: tuple[MetricSpec, ...] = (
     _gauge("requests_in_progress", "mode", "always",
         "Requests accepted and not finished, by requested mode."),
     _gauge("queue_depth", "", "always",
-        "Requests accepted and not started: all unfinished but one, which is taken to run. Where requests are "
-        "merged, all that the engine has not begun."),
+        "Requests accepted and not started: all unfinished but one, which is taken to run. Where requests "
+        "are merged, all that the engine has not begun."),
     _counter("requests_rejected_total", "reason", "always", "Requests refused before they ran, by reason."),
     _request("request_duration_seconds", "always",
         "Body parsed until the answer, or a stream's last event, is ready to be serialised."),
