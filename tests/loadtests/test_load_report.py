@@ -248,7 +248,10 @@ def test_a_queue_clock_that_is_wrong_disagrees_with_the_replay(tmp_path: Path) -
 
 
 def test_merged_requests_have_their_effective_batch_and_no_wait_in_turn(tmp_path: Path) -> None:
-    folders = [make_load(tmp_path / name, (30,), requests=40) for name in ("in turn", "merged")]
+    folders = [tmp_path / name for name in ("in turn", "merged")]
+    for folder in folders:
+        folder.mkdir()
+        make_load(folder, (30,), requests=40)
     merge: Callable[[dict[str, Any]], None] = lambda row: row.update(  # noqa: E731
         effective_batch=1.0 + row["round"] % 2, sources={**(row.get("sources") or {}), "steps": "shared"}
     )

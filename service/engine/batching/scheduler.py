@@ -93,6 +93,7 @@ class Scheduler:
             for job in jobs:
                 if batch.room:
                     batch.join([(job, JobResult())])
+                if batch.members:
                     batch.step()
             while batch.members:
                 batch.step()
