@@ -60,7 +60,8 @@ class Batch:
     def join(self, jobs: Sequence[tuple[Job, JobResult]]) -> None:
         """Prefill `jobs`, whose prompts are no more than `room`; those that run stand still meanwhile.
 
-        A job that cannot run with its arguments leaves at once, with the reason in its result.
+        A job that cannot run with its arguments leaves at once, with the reason in its result; where their
+        prefill fails, all of `jobs` do. Raises what loses the device's context.
         """
         began = perf_counter_ns()
         standing = self._log if self.members else None
@@ -68,7 +69,12 @@ class Batch:
         for job, result in jobs:
             self._enter(job, result)
         if entered := self.members[first:]:
-            self._prefill(entered)
+            try:
+                self._prefill(entered)
+            except Exception as error:
+                if is_device_lost(error):
+                    raise
+                self.break_off(error, [member for member in entered if member in self.members])
         if standing is not None:
             standing.stalls[-1] += perf_counter_ns() - began
 
@@ -179,8 +185,8 @@ class Batch:
         self._generator.stream(member.job, member.rows.end())
         self._left(left)
 
-    def break_off(self, error: Exception) -> None:
-        """A step has failed: all leave."""
-        self._failed(error, [member.result for member in self.members])
-        for member in list(self.members):
+    def break_off(self, error: Exception, members: Sequence[Member]) -> None:
+        """A step of `members` has failed: they leave."""
+        self._failed(error, [member.result for member in members])
+        for member in list(members):
             self._leave(member)

@@ -80,7 +80,7 @@ class Scheduler:
         except Exception as error:
             if is_device_lost(error):
                 raise
-            batch.break_off(error)
+            batch.break_off(error, batch.members)
 
     def warm(self) -> None:
         """Merge sampled jobs of one ready mode, unanswered: on CUDA the first use of a kernel loads it."""

@@ -110,6 +110,27 @@ def test_a_failing_step_fails_all_that_were_in_it_and_none_that_come_later() -> 
     assert len(served.outcomes["a"].outputs[0].token_ids) == 2
 
 
+def test_a_prefill_that_fails_fails_those_that_join_and_none_that_run() -> None:
+    prefills = 0
+
+    def failing_second(step: Step) -> Step:
+        def run(*arguments: Any) -> Any:
+            nonlocal prefills
+            prefills += arguments[0].shape[1] > 1
+            if prefills == 2 and arguments[0].shape[1] > 1:
+                raise RuntimeError("no such prefill")
+            return step(*arguments)
+
+        return run
+
+    engine = TinyEngine(wrap=failing_second)
+    served = engine.merged({0: [job("a", count=20)], 4: [job("b")], 9: [job("c")]})
+    kinds = {name: outcome.kind for name, outcome in served.outcomes.items()}
+    assert kinds == {"a": "ok", "b": "error", "c": "ok"}
+    assert served.tokens["a"] == engine.alone(job("a", count=20))
+    assert served.tokens["c"] == engine.alone(job("c"))
+
+
 def test_where_no_bucket_fits_into_the_free_rows_all_wait_until_one_does() -> None:
     served = TinyEngine(buckets=[3]).merged({0: [job("a")], 2: [job("b")]})
     assert begun(served) == [["a"], ["b"]]
