@@ -19,7 +19,7 @@ WHERE_STEPS_ARE_MEASURED = (
 )
 """Keeps series of instances on CUDA. Elsewhere dispatch by step is an estimate, so quantiles mean nothing."""
 
-_PARTS = ("queue", "dispatch", "sync_wait", "kernel", "other")
+_PARTS = ("queue", "dispatch", "sync_wait", "kernel", "stall", "other")
 
 
 def series(name: str, labels: str = OF_MODE) -> str:
@@ -86,6 +86,8 @@ def request_parts(window: str = NOW) -> dict[str, str]:
     )
     means = {part: mean(f"request_{part}_seconds", "mode", OF_MODE, window) for part in _PARTS}
     means["kernel"] = f"{total} / ({count} > 0)"
+    # A series that is absent where requests are not merged, and none of them stalls another.
+    means["stall"] = f"({means['stall']}) or 0 * ({means['queue']})"
     return {part.replace("_", " "): expr for part, expr in means.items()}
 
 

@@ -22,6 +22,7 @@ PART_COLOURS: Mapping[str, str] = {
     "queue": "#B0B7C3",
     "dispatch": "#C2549D",
     "sync wait": "#8D6CAB",
+    "stall": "#A3485E",
     "kernel": "#5B8C5A",
     "other": "#D9CBA3",
 }

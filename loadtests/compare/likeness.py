@@ -83,6 +83,7 @@ NEEDED: Mapping[str, Reading] = {
     "prefill chunk": _engine("prefill_chunk"),
     "layout of linear weights": _linears,
     "method": _method,
+    "batching": lambda run: str(run.engine.get("batching", "off")),
     "load processes": lambda run: str(run.settings.get("workers", 1)),
 }
 """What makes a difference of its own."""

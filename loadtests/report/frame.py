@@ -34,6 +34,7 @@ _FIELDS: dict[str, _Type] = {
     "involuntary_switches": pl.Int32, "total_seconds": pl.Float64, "time_to_first_token_seconds": pl.Float64,
     "device_span_seconds": pl.Float64, **{f"{part}_seconds": pl.Float64 for part in PARTS},
     "ok": pl.Boolean, "rejected": pl.Boolean, "profiled": pl.Boolean, "part": pl.Int32, "steps": pl.Int32,
+    "merged": pl.Boolean, "effective_batch": pl.Float64,
 }  # fmt: skip
 """Fields and properties of a row. Texts that repeat in most rows are categories, a tenth of their size."""
 

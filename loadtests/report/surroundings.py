@@ -109,6 +109,9 @@ def environment(run: SweepRun) -> Iterator[tuple[str, str]]:
         replaced = ", ".join(f"{name} {value}" for name, value in run.overrides.items())
         yield "options over the plan", replaced
     yield "context", f"{formatting.whole(engine.get('context'))} cache positions per sequence"
+    if (batching := engine.get("batching", "off")) != "off":
+        window = engine.get("batch_window_ms")
+        yield "requests merged", batching if window is None else f"{batching} of {window:g} ms"
     yield "batch buckets", f"{engine.get('batch_buckets')}, prefill chunk {engine.get('prefill_chunk')}"
 
 

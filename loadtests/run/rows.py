@@ -46,10 +46,15 @@ class RowPhase(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class RowSources(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How dispatch and kernel times were obtained: `measured`, `calibrated`, `residual`, …"""
+    """How dispatch and kernel times were obtained: `measured`, `calibrated`, `residual`, …
+
+    `steps` "shared": the service merged the request with others, whose steps these are as well. None: of an
+    older service, which never merges.
+    """
 
     dispatch: str | None = None
     kernel: str | None = None
+    steps: str | None = None
 
 
 class RequestRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -97,12 +102,14 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     device_span_seconds: float | None = None
     kernel_seconds: float | None = None
     sync_wait_seconds: float | None = None
+    stall_seconds: float | None = None
     other_seconds: float | None = None
     total_seconds: float | None = None
     time_to_first_token_seconds: float | None = None
     involuntary_switches: int | None = None
     padded_prompt_tokens: int | None = None
     attended_tokens: int | None = None
+    effective_batch: float | None = None
     text_digest: str | None = None
     picked_mode: str | None = None
     profiled: bool = False
@@ -124,6 +131,11 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def counts(self) -> bool:
         """Whether it counts in statistics: measured, successful, and not slowed down by the profiler."""
         return self.ok and self.stage == "measure" and not self.profiled
+
+    @property
+    def merged(self) -> bool:
+        """Whether it ran in steps that other requests ran in too."""
+        return self.sources is not None and self.sources.steps == "shared"
 
     @property
     def open_loop(self) -> bool:

@@ -20,7 +20,7 @@ FACTS = {"model": lambda run: run.engine.get("model"), **NEEDED, **SAID}
 
 NAMING = (
     "model", "dtype", "device", "the service's processor", "threads", "torch", "commit", "context",
-    "layout of linear weights",
+    "layout of linear weights", "batching",
 )  # fmt: skip
 """Which of them name a run, the first that tell runs apart."""
 

@@ -10,6 +10,7 @@ from loadtests.report import formatting, wording
 from loadtests.report.plotting import colour
 from loadtests.report.summaries import Summary
 from loadtests.side_by_side.entry import FACTS, Entry, best, differing
+from loadtests.side_by_side.load_view import load_view
 from loadtests.side_by_side.numbers import interval
 from loadtests.side_by_side.precision_view import precision_view
 from loadtests.side_by_side.precisions import Precisions, place_of, reference_of, told_apart
@@ -35,8 +36,10 @@ def view(
     """Everything the templates need, save the plots; `absent`: runs without results, and why."""
     shared = groups(entries)
     apart = differing(entries)
+    load = load_view(entries)
     return {
-        "headline": headline(entries, shared, absent),
+        "headline": headline(entries, shared, absent, under_load=bool(load)),
+        "load": load,
         "absent": absent,
         "precision": precision_view(precisions),
         "differing": apart,
@@ -48,11 +51,15 @@ def view(
     }
 
 
-def headline(entries: Sequence[Entry], shared: Sequence[Group], absent: Mapping[str, str]) -> str:
+def headline(
+    entries: Sequence[Entry], shared: Sequence[Group], absent: Mapping[str, str], under_load: bool = False
+) -> str:
     """Which run is fastest at which batch, in a sentence; before it, what is not valid or not there."""
     bad = [entry.name for entry in entries if not entry.valid]
     mark = f"NOT VALID: {formatting.listed(bad)}. " if bad else ""
     mark += f"NOT MEASURED: {formatting.listed(list(absent))}. " if absent else ""
+    if not shared and under_load:
+        return f"{mark}These runs have open-loop cells in common alone: their knees and rates stand below."
     if not shared:
         return f"{mark}These runs have no cells in common: nothing stands side by side."
     at: dict[str, list[str]] = {}

@@ -41,6 +41,9 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Address to bind.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to bind; 0 takes a free one.")] = None,
     advice: Advice = None,
+    batching: Annotated[
+        str | None, typer.Option(help="How requests that wait are merged: off, window or continuous.")
+    ] = None,
     log_format: Annotated[str | None, typer.Option(help="text, or json: one object a line.")] = None,
     log_requests: Annotated[
         str | None, typer.Option(help="Requests that get a line in the log: all, failed or off.")
@@ -56,6 +59,7 @@ def serve(
         host=host,
         port=port,
         advice=advice,
+        batching=batching,
         log_format=log_format,
         log_requests=log_requests,
     )

@@ -16,7 +16,7 @@ WIDTH = 60
 """Cells of the bar."""
 
 _LOOKS = {"queue": ("░", "yellow"), "dispatch": ("█", "blue"), "kernel": ("▓", "green"),
-          "sync wait": ("▓", "green"), "other": ("▒", "bright_black")}  # fmt: skip
+          "sync wait": ("▓", "green"), "stall": ("▒", "red"), "other": ("▒", "bright_black")}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +45,13 @@ def bar_segments(timings: Mapping[str, Any], sampled: bool) -> list[BarSegment]:
         beside = BarSegment("sync wait", timings["sync_wait_seconds"], _kernel_beside(timings, sources))
     unknown = [segment.name for segment in (dispatch, beside) if segment.seconds is None]
     note = f"{' and '.join(unknown)} in it: not measured here" if unknown else ""
+    stall = timings.get("stall_seconds")
+    stalls = [] if stall is None else [BarSegment("stall", stall, "others, merged with it, were prefilled")]
     return [
         BarSegment("queue", timings["queue_seconds"]),
         dispatch,
         beside,
+        *stalls,
         BarSegment("other", timings["other_seconds"], note),
     ]
 

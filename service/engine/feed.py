@@ -6,6 +6,7 @@ from ctypes import c_int64
 from time import perf_counter_ns
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from service.step.buffers import Buffers
@@ -28,6 +29,9 @@ class Feed(Protocol):
     def advance(self, readings: Readings) -> None:
         """Move every row on by one position, after a step."""
 
+    def put_rows(self, tokens: list[int], positions: list[int], readings: Readings) -> None:
+        """Set a decode step's tokens and positions, one of each per row of the bucket, from the host."""
+
 
 class DeviceFeed:
     """By operators on the device, which the host has to issue as it does the step's: they are dispatch."""
@@ -37,6 +41,8 @@ class DeviceFeed:
         self._token_row = buffers.token_row
         self._positions = buffers.positions
         self._one = buffers.one
+        self._rows = torch.zeros(2, buffers.bucket, dtype=torch.int64, pin_memory=buffers.token.is_cuda)
+        self._host_rows = _words(self._rows.view(-1))
 
     def put_chunk(self, chunk: Tensor, begin: int, last: Tensor, readings: Readings) -> None:
         """Three operators, without a wait."""
@@ -55,6 +61,15 @@ class DeviceFeed:
         began = perf_counter_ns()
         self._positions.add_(self._one)
         readings.feed[-1] += perf_counter_ns() - began
+
+    def put_rows(self, tokens: list[int], positions: list[int], readings: Readings) -> None:
+        """Two copies out of pinned memory, which the device has read by the time the step is waited for."""
+        began = perf_counter_ns()
+        for index, value in enumerate((*tokens, *positions)):
+            self._host_rows[index] = value
+        self._token_row.copy_(self._rows[0], non_blocking=True)
+        self._positions.copy_(self._rows[1], non_blocking=True)
+        readings.feed.append(perf_counter_ns() - began)
 
 
 class HostFeed:
@@ -84,6 +99,14 @@ class HostFeed:
         positions = self._positions
         for index in range(len(positions)):
             positions[index] += 1
+
+    def put_rows(self, tokens: list[int], positions: list[int], readings: Readings) -> None:
+        """Word by word, as `put`."""
+        token_row, position_row = self._tokens, self._positions
+        for index, token in enumerate(tokens):
+            token_row[index] = token
+        for index, position in enumerate(positions):
+            position_row[index] = position
 
 
 def _write_chunk(buffers: Buffers, chunk: Tensor, begin: int, last: Tensor) -> None:

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from models.served import ServedTokenizer
-from service.engine.feed import Feed, new_feed
+from service.engine.feed import new_feed
 from service.engine.job_result import JobResult
-from service.engine.prompts import check_lengths, encode_prompts, lay_out
+from service.engine.prefill import Place, prefill
+from service.engine.prompts import check_lengths, encode_prompts
 from service.engine.text import Completion, Completions
 from service.protocol.messages import Job, OutcomeKind, Phase, Token
 from service.step.buffers import Buffers
@@ -52,8 +52,7 @@ class _JobContext:
     result: JobResult
     longest: int
     rows: Completions
-    buffers: Buffers
-    feed: Feed
+    place: Place
     sampler: Sampler
     meter: Meter
 
@@ -64,11 +63,10 @@ class Generator:
     def __init__(
         self, tokenizer: ServedTokenizer, buffers: dict[int, Buffers], context: int, channel: JobChannel
     ) -> None:
-        self._tokenizer = tokenizer
-        self._buffers = buffers
+        self.places = {bucket: Place(one, new_feed(one)) for bucket, one in buffers.items()}
+        self.tokenizer = tokenizer
         self._context = context
         self._channel = channel
-        self._feeds = {bucket: new_feed(one) for bucket, one in buffers.items()}
         self._poll_due = False
 
     def run(self, job: Job, steps: Mapping[tuple[Phase, int], Step], result: JobResult, meter: Meter) -> None:
@@ -79,11 +77,10 @@ class Generator:
         """
         before = resource.getrusage(resource.RUSAGE_THREAD)
         try:
-            prompts, rows = self._tokenise(job, result)
-            buffers = self._buffers[result.bucket]
-            sampler = Sampler(job, buffers.token.device, self._tokenizer.ends)
-            feed = self._feeds[result.bucket]
-            context = _JobContext(job, result, max(map(len, prompts)), rows, buffers, feed, sampler, meter)
+            prompts, rows = self.tokenise(job, result)
+            place = self.places[result.bucket]
+            sampler = Sampler(job, place.buffers.token.device, self.tokenizer.ends)
+            context = _JobContext(job, result, max(map(len, prompts)), rows, place, sampler, meter)
             tokens = self._prefill(context, prompts, steps["prefill", result.bucket])
             now = resource.getrusage(resource.RUSAGE_THREAD)
             result.prefill.minor_faults = now.ru_minflt - before.ru_minflt
@@ -96,15 +93,19 @@ class Generator:
             result.involuntary_switches = after.ru_nivcsw - before.ru_nivcsw
             result.decode.minor_faults = after.ru_minflt - before.ru_minflt - result.prefill.minor_faults
             if result.rows is not None:
-                self._stream(job, result.rows.end())
+                self.stream(job, result.rows.end())
 
-    def _tokenise(self, job: Job, result: JobResult) -> tuple[list[list[int]], Completions]:
+    def tokenise(self, job: Job, result: JobResult) -> tuple[list[list[int]], Completions]:
+        """The token ids of the prompts, and their completions, which are still empty.
+
+        Raises JobError where the prompts do not fit.
+        """
         began = perf_counter_ns()
-        prompts = encode_prompts(job.prompts, self._tokenizer, self._context)
+        prompts = encode_prompts(job.prompts, self.tokenizer, self._context)
         result.prompt_tokens = sum(map(len, prompts))
         check_lengths(prompts, job.max_new_tokens, self._context)
-        result.bucket = min(bucket for bucket in self._buffers if bucket >= len(prompts))
-        result.rows = rows = Completions(job, self._tokenizer)
+        result.bucket = min(bucket for bucket in self.places if bucket >= len(prompts))
+        result.rows = rows = Completions(job, self.tokenizer)
         result.tokenise_ns = perf_counter_ns() - began
         return prompts, rows
 
@@ -122,38 +123,19 @@ class Generator:
             raise _StopGeneration("cancelled")
 
     def _prefill(self, context: _JobContext, prompts: list[list[int]], step: Step) -> Tensor:
-        """Fill the cache chunk by chunk; returns the first new tokens, int64 [bucket].
-
-        Rows are padded on the right. What padding writes to the cache lies behind a row's own positions and
-        is overwritten by decode before anything may attend to it.
-        """
-        buffers = context.buffers
-        readings = context.result.prefill
-        layout = lay_out(prompts, buffers.bucket, list(buffers.chunks), pinned=buffers.token.is_cuda)
-        logits = greedy = None
-        begin = 0
-        for index, chunk in enumerate(layout.chunks):
-            self._check(context.job, perf_counter_ns())
-            length = chunk.shape[1]
-            arguments = buffers.arguments("prefill", length, buffers.reach(begin + length))
-            context.feed.put_chunk(chunk, begin, layout.last[index], readings)
-            new_logits, new_greedy = context.meter.run(step, arguments, readings)
-            begin += length
-            if logits is None or greedy is None:
-                logits, greedy = new_logits, new_greedy
-                if len(layout.chunks) > 1:
-                    # Kept by copy: another chunk follows, and a graph replay overwrites its last output.
-                    logits, greedy = logits.clone(), greedy.clone()
-            else:
-                contains = layout.contains[index].to(new_logits.device, non_blocking=True)
-                logits = torch.where(contains.unsqueeze(1), new_logits, logits)
-                greedy = torch.where(contains, new_greedy, greedy)
-        assert logits is not None
-        assert greedy is not None
-        context.result.padded_prompt_tokens = begin
-        buffers.positions.copy_(layout.lengths, non_blocking=True)
-        buffers.last.zero_()
-        return context.sampler.choose(logits, greedy, readings)
+        """Fill the cache; returns the first new tokens, int64 [bucket]."""
+        job, result, place = context.job, context.result, context.place
+        found = prefill(
+            prompts,
+            place,
+            step,
+            context.meter,
+            result.prefill,
+            between=lambda: self._check(job, perf_counter_ns()),
+        )
+        result.padded_prompt_tokens = found.padded
+        place.buffers.positions.copy_(found.lengths, non_blocking=True)
+        return context.sampler.choose(found.logits, found.greedy, result.prefill)
 
     def _decode(self, context: _JobContext, tokens: Tensor, step: Step) -> None:
         """Run decode steps until every row is complete; `tokens`, int64 [bucket], are those of prefill.
@@ -161,7 +143,12 @@ class Generator:
         What runs between two calls of `step` here is the engine's own work per decode step.
         """
         job, result, rows = context.job, context.result, context.rows
-        buffers, feed, meter, sampler = context.buffers, context.feed, context.meter, context.sampler
+        buffers, feed, meter, sampler = (
+            context.place.buffers,
+            context.place.feed,
+            context.meter,
+            context.sampler,
+        )
         readings = result.prefill
         used = context.longest
         reach = 0
@@ -171,7 +158,7 @@ class Generator:
             if result.first_token_ns is None:
                 result.first_token_ns = now
             if examined := rows.take_in(values):
-                self._stream(job, examined)
+                self.stream(job, examined)
                 if rows.complete:
                     return
             self._check(job, now)
@@ -185,7 +172,7 @@ class Generator:
             feed.advance(readings)
             tokens = sampler.choose(logits, greedy, readings)
 
-    def _stream(self, job: Job, examined: list[tuple[int, Completion]]) -> None:
+    def stream(self, job: Job, examined: list[tuple[int, Completion]]) -> None:
         """Send what may leave of the `examined` rows, where the job streams."""
         if job.stream:
             for index, row in examined:

@@ -39,7 +39,7 @@ class Inbox:
         self._waiting: deque[Job | Pause | Calibrate] = deque()
         self._pause_id = 0
         self._paused_until_ns = 0
-        self._running_id: str | None = None
+        self._running: set[str] = set()
         self._cancelled: set[str] = set()
         self.expect_steps_of(0.0, 0.0)
         self._doing = self._serving
@@ -87,7 +87,7 @@ class Inbox:
             self.stopped = True
         if self._cancelled:
             waiting = {job.id for job in self._waiting if isinstance(job, Job)}
-            self._cancelled &= waiting | {self._running_id or ""}
+            self._cancelled &= waiting | self._running
 
     def _handle(self, message: ToEngine) -> None:
         if isinstance(message, Job | Calibrate):
@@ -113,15 +113,35 @@ class Inbox:
         self._doing = self._serving
         if self.paused:
             return None
-        self._cancelled.discard(self._running_id or "")
+        self._cancelled -= self._running
+        self._running.clear()
         first = self._waiting.popleft() if self._waiting else None
         if isinstance(first, Pause):
             self._begin_pause(first)
             first = None
-        self._running_id = first.id if isinstance(first, Job) else None
-        if self._running_id is not None and self._told is not self._doing:
-            self._tell(perf_counter_ns())
+        if isinstance(first, Job):
+            self._running.add(first.id)
+            if self._told is not self._doing:
+                self._tell(perf_counter_ns())
         return first
+
+    @property
+    def next_job(self) -> Job | None:
+        """What `take` would return, if that is a job; it stays where it is."""
+        first = self._waiting[0] if self._waiting and not self.paused else None
+        return first if isinstance(first, Job) else None
+
+    def join(self) -> Job:
+        """Take `next_job`, which there is, to run beside those that run; `left` once it has ended."""
+        job = self._waiting.popleft()
+        assert isinstance(job, Job)
+        self._running.add(job.id)
+        return job
+
+    def left(self, job: Job) -> None:
+        """A job that was taken or has joined has ended; others that run go on."""
+        self._running.discard(job.id)
+        self._cancelled.discard(job.id)
 
     @property
     def paused(self) -> bool:

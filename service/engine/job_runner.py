@@ -15,12 +15,12 @@ from service.engine.local_inbox import NO_DEADLINE_NS
 from service.engine.request_profiler import RequestProfiler
 from service.engine.warmup import Warmup
 from service.protocol.doing import Doing
-from service.protocol.messages import Job, Problem
+from service.protocol.messages import Job, OutcomeKind, Problem
 from service.step.device_errors import free_memory, is_device_lost, is_out_of_memory
 from service.step.meters import Meter
 from service.step.recompilation import is_recompile_error
 
-_SAMPLING: tuple[dict[str, Any], ...] = (
+SAMPLING: tuple[dict[str, Any], ...] = (
     {"temperature": 1.0, "top_k": 2, "seed": 1, "min_tokens": 2},
     {"temperature": 1.0, "top_p": 0.5},
 )
@@ -51,8 +51,8 @@ class JobRunner:
         not to serve: a client that sends the like is answered with the reason.
         """
         for configured in list(ready.values())[:1]:
-            for bucket, options in product(buckets, _SAMPLING):
-                job = _warming_job(configured.mode.name, bucket, options)
+            for bucket, options in product(buckets, SAMPLING):
+                job = warming_job(configured.mode.name, bucket, options)
                 try:
                     self._generator.run(job, configured.steps, JobResult(), self._meter)
                 except Exception as error:
@@ -68,19 +68,25 @@ class JobRunner:
         """
         try:
             self._generate(job, configured, result)
-        except JobError as error:
-            result.fail(error.problem)
         except Exception as error:
             if is_device_lost(error):
                 raise
-            if is_out_of_memory(error):
-                message = f"the device is out of memory: send fewer prompts or tokens ({error})"
-                result.fail(Problem(type="out_of_memory", message=message), "oom")
-                free_memory(error)
-                return
-            if is_recompile_error(error):
-                self._warmup.update(configured, recompiles=configured.status.recompiles + 1)
-            result.fail(Problem(type="internal", message=f"{type(error).__name__}: {error}"[:2000]))
+            self.failed(error, configured, [result])
+
+    def failed(self, error: Exception, configured: ConfiguredMode, results: Iterable[JobResult]) -> None:
+        """Record in the `results` of the jobs that it was for what a step, or their arguments, raised."""
+        kind: OutcomeKind = "error"
+        problem = Problem(type="internal", message=f"{type(error).__name__}: {error}"[:2000])
+        if isinstance(error, JobError):
+            problem = error.problem
+        elif is_out_of_memory(error):
+            message = f"the device is out of memory: send fewer prompts or tokens ({error})"
+            kind, problem = "oom", Problem(type="out_of_memory", message=message)
+            free_memory(error)
+        elif is_recompile_error(error):
+            self._warmup.update(configured, recompiles=configured.status.recompiles + 1)
+        for result in results:
+            result.fail(problem, kind)
 
     def _generate(self, job: Job, configured: ConfiguredMode, result: JobResult) -> None:
         if not self._profiler.is_due(job):
@@ -94,7 +100,8 @@ class JobRunner:
             self._warmup.update(configured, kernel_times=kernel_times)
 
 
-def _warming_job(mode: str, rows: int, options: dict[str, Any]) -> Job:
+def warming_job(mode: str, rows: int, options: dict[str, Any]) -> Job:
+    """A short job that nobody waits for."""
     return Job(
         id="warm-up",
         mode=mode,

@@ -46,6 +46,18 @@ class LocalInbox:
         return msgspec.structs.replace(self._jobs.popleft(), sent_ns=perf_counter_ns())
 
     @property
+    def next_job(self) -> Job | None:
+        """The next job, which stays where it is."""
+        return self._jobs[0] if self._warm and self._jobs else None
+
+    def join(self) -> Job:
+        """The next job, as `take` returns it."""
+        return msgspec.structs.replace(self._jobs.popleft(), sent_ns=perf_counter_ns())
+
+    def left(self, job: Job) -> None:
+        """Nobody cancels a job."""
+
+    @property
     def idle(self) -> bool:
         """Always: so that floors are refreshed between jobs as they are in service."""
         return True

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from time import perf_counter_ns
@@ -12,18 +13,21 @@ import msgspec
 import torch
 
 from service.engine.announcements import TAKING_FLOORS, announced
+from service.engine.batching.answers import Answers
+from service.engine.batching.scheduler import Scheduler
 from service.engine.device_witnesses import new_device_witnesses
 from service.engine.floor_keeper import FloorKeeper
 from service.engine.generation import Generator
 from service.engine.inbox import Inbox
 from service.engine.job_result import JobResult
 from service.engine.job_runner import JobRunner, not_ready
+from service.engine.known_floors import KnownFloors
 from service.engine.local_inbox import LocalInbox
 from service.engine.outcome import build_outcome
 from service.engine.parts import build_parts
-from service.engine.request_profiler import PHASES, RequestProfiler
-from service.protocol.floors import Floor
-from service.protocol.messages import Calibrate, EngineSettings, Job, Phase
+from service.engine.request_profiler import RequestProfiler
+from service.engine.timings import StepEstimates, timings
+from service.protocol.messages import Calibrate, EngineSettings, Job
 from service.protocol.placement import pin
 from service.step.device import memory
 from service.step.marking import with_nvtx
@@ -55,11 +59,18 @@ class Engine:
         traces_folder = Path(settings.cache_folder) / "traces"
         self._profiler = RequestProfiler(parts.loaded.device, settings.profile_every, traces_folder)
         self._runner = JobRunner(generator, self._profiler, meter, parts.warmup, inbox.announce)
+        answers = Answers(parts.warmup.modes, self._usual_estimates, inbox.send, self._job_answered)
+        self._scheduler = Scheduler(
+            inbox, settings, generator, meter, self._runner, parts.warmup, answers, self._serve
+        )
+        self._run_job: Callable[[Job], None] = self._serve
+        if settings.batching != "off":
+            self._run_job = lambda job: self._scheduler.serve(job, self._busy_until_ns)
         self._witnesses = new_device_witnesses(
             parts.loaded.device, parts.warmup, parts.buffers, self._profiler
         )
         self._floors = FloorKeeper(parts.warmup.floors, parts.calibration.refresh)
-        self._known_floors: dict[tuple[str, int], dict[Phase, Floor | None]] = {}
+        self._known_floors = KnownFloors(parts.warmup.floors)
         self._busy_until_ns = self._memory_ns = perf_counter_ns()
         self._status = parts.status(warm=False)
         self._early_requests: list[Calibrate] = []
@@ -98,6 +109,8 @@ class Engine:
         self._profiler.warm()
         forbid_recompilation()
         self._runner.warm(self.parts.warmup.ready(), list(self.parts.buffers))
+        if self.parts.settings.batching != "off":
+            self._scheduler.warm()
         gc.collect()
         gc.freeze()
         pin(self.parts.loaded.cpus)
@@ -129,7 +142,7 @@ class Engine:
                 self._calibrate(taken)
                 self._known_floors.clear()
             else:
-                self._serve(taken)
+                self._run_job(taken)
                 self._floors.served()
             self._announce_memory()
             self._busy_until_ns = perf_counter_ns()
@@ -158,16 +171,16 @@ class Engine:
             result.fail(not_ready(job.mode, modes))
         else:
             self._runner.run(job, configured, result)
-        estimates = self._profiler.estimates(job, result, self._floors_of(job.mode, result.bucket))
-        self._inbox.send(build_outcome(job, result, configured, estimates))
+        estimates = self._profiler.estimates(job, result, self._known_floors.of(job.mode, result.bucket))
+        self._inbox.send(build_outcome(job, result, configured, partial(timings, result, estimates)))
 
-    def _floors_of(self, mode: str, bucket: int) -> dict[Phase, Floor | None]:
-        """The floors of both phases, computed from their samples once until samples are added."""
-        known = self._known_floors.get((mode, bucket))
-        if known is None:
-            known = {phase: self.parts.warmup.floors.of(mode, phase, bucket) for phase in PHASES}
-            self._known_floors[mode, bucket] = known
-        return known
+    def _usual_estimates(self, mode: str, bucket: int) -> StepEstimates:
+        return self._profiler.usual_estimates(mode, bucket, self._known_floors.of(mode, bucket))
+
+    def _job_answered(self) -> None:
+        """A job has left a batch, in which others go on."""
+        self._floors.served()
+        self._announce_memory()
 
     def _announce_memory(self) -> None:
         """Send the status again where device memory changed; looks at most once a second, on CUDA only."""

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 
 from service.engine.configured_mode import ConfiguredMode
 from service.engine.job_result import JobResult
 from service.engine.request_profiler import totals
-from service.engine.timings import StepEstimates, timings
 from service.protocol.messages import Job, Outcome
 from service.protocol.modes import Mode
 from service.protocol.status import ModeStatus
-from service.protocol.timings import StepProfile
+from service.protocol.timings import StepProfile, Timings
 
 
 def build_outcome(
-    job: Job, result: JobResult, configured: ConfiguredMode | None, estimates: StepEstimates
+    job: Job,
+    result: JobResult,
+    configured: ConfiguredMode | None,
+    measured: Callable[[int], Timings],
 ) -> Outcome:
-    """What is answered to `job`; `configured` is None where its mode is not configured."""
+    """What is answered to `job`; `configured` is None where its mode is not configured.
+
+    `measured` makes its timings, given the instant at which all else is done; not called where it never ran.
+    """
     kernels, launches = totals(result)
     outputs = result.rows.outputs() if result.rows else []
     effective: str = job.mode
@@ -36,7 +41,7 @@ def build_outcome(
         batch_bucket=result.bucket,
         prompt_tokens=result.prompt_tokens,
         outputs=outputs,
-        timings=timings(result, estimates, done_ns=perf_counter_ns()) if result.bucket else None,
+        timings=measured(perf_counter_ns()) if result.bucket else None,
         kernels=kernels,
         launches=launches,
         profile=result.profile,

@@ -81,6 +81,8 @@ class EngineParts:
             step_bytes=moved,
             no_twin=self.no_twin,
             no_stacks=self.warmup.floors.stacks.missing,
+            batching=settings.batching,
+            batch_window_ms=settings.batch_window_ms if settings.batching == "window" else None,
             warm=warm,
         )
 

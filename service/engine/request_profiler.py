@@ -70,14 +70,19 @@ class RequestProfiler:
 
     def estimates(self, job: Job, result: JobResult, floors: Mapping[Phase, Floor | None]) -> StepEstimates:
         """Costs per step of `job`: from its own profile if that has all kernels, else from earlier ones."""
-        per_step: dict[Phase, float | None] = {
-            phase: self.kernel_times.per_step(job.mode, phase, result.bucket) for phase in PHASES
-        }
+        usual = self.usual_estimates(job.mode, result.bucket, floors)
         own = result.profile or []
         complete = bool(own) and covered(result) and all(entry.kernel_steps == entry.steps for entry in own)
-        if complete:
-            per_step |= {entry.phase: entry.kernel_seconds for entry in own}
-        return StepEstimates(self._cuda, floors, per_step, "profiled" if complete else "sampled")
+        if not complete:
+            return usual
+        per_step = dict(usual.kernel_per_step_seconds)
+        per_step |= {entry.phase: entry.kernel_seconds for entry in own}
+        return StepEstimates(self._cuda, floors, per_step, "profiled")
+
+    def usual_estimates(self, mode: str, bucket: int, floors: Mapping[Phase, Floor | None]) -> StepEstimates:
+        """Costs per step of `mode` in `bucket`, from earlier profiled requests."""
+        per_step = {phase: self.kernel_times.per_step(mode, phase, bucket) for phase in PHASES}
+        return StepEstimates(self._cuda, floors, per_step, "sampled")
 
 
 def covered(result: JobResult) -> bool:

@@ -29,10 +29,9 @@ class StepEstimates:
 def timings(result: JobResult, estimates: StepEstimates, done_ns: int) -> Timings:
     """What the job took, in seconds, by the definitions of `service.protocol.timings.Timings`."""
     decode_begins_ns = result.decode.begin[0] if result.decode.begin else result.ended_ns
-    prefill = _phase(result.prefill, "prefill", estimates, decode_begins_ns)
-    decode = _phase(result.decode, "decode", estimates, result.ended_ns)
-    dispatch_source: Source = "measured" if estimates.cuda else _estimated(estimates)
-    kernel_source: Source = estimates.kernel_source if estimates.cuda else "residual"
+    prefill = phase_timings(result.prefill, "prefill", estimates, decode_begins_ns)
+    decode = phase_timings(result.decode, "decode", estimates, result.ended_ns)
+    dispatch_source, kernel_source = sources(estimates)
     return Timings(
         queue_seconds=result.queue_ns / 1e9,
         prefill=prefill,
@@ -49,7 +48,8 @@ def timings(result: JobResult, estimates: StepEstimates, done_ns: int) -> Timing
     )
 
 
-def _phase(readings: Readings, phase: Phase, estimates: StepEstimates, until_ns: int) -> PhaseTimings:
+def phase_timings(readings: Readings, phase: Phase, estimates: StepEstimates, until_ns: int) -> PhaseTimings:
+    """What the steps in `readings` took, the last of which ended, with its bookkeeping, at `until_ns`."""
     if readings.unmeasured:
         # Instrumentation is off: only the number of steps is known.
         return PhaseTimings(
@@ -64,6 +64,13 @@ def _phase(readings: Readings, phase: Phase, estimates: StepEstimates, until_ns:
     if estimates.cuda:
         return _cuda_phase(readings, estimates.kernel_per_step_seconds.get(phase), until_ns)
     return _cpu_phase(readings, estimates.floors.get(phase), until_ns)
+
+
+def sources(estimates: StepEstimates) -> tuple[Source, Source]:
+    """How dispatch and kernel are found, where they are."""
+    if estimates.cuda:
+        return "measured", estimates.kernel_source
+    return _estimated(estimates), "residual"
 
 
 def _estimated(estimates: StepEstimates) -> Source:

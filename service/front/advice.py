@@ -44,7 +44,7 @@ class ServedRequests:
     """What served requests took, by the work that they did, and their decode's kernel and dispatch time.
 
     Whole requests without their queue are compared, and only with requests of the same work. Profiled
-    requests are left out. `observed` counts those that were taken in.
+    requests are left out, and those that were merged with others. `observed` counts those that were taken in.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class ServedRequests:
     def observe(self, timing: RequestTiming) -> None:
         """Take in one request that ended well and ran as the form of its mode that was declared."""
         outcome, engine, parts = timing.outcome, timing.engine, timing.parts
-        if outcome.profile is not None:
+        if outcome.profile is not None or (engine.shared is not None and not engine.shared.alone):
             return
         self.observed += 1
         mode, bucket, decode = timing.job.mode, outcome.batch_bucket, engine.decode

@@ -18,6 +18,7 @@ from service.front.process_watch import ProcessWatch
 from service.front.silent_requests import GRACE_SECONDS, SilentRequests
 from service.protocol.doing import Doing
 from service.protocol.messages import (
+    Begun,
     Calibrated,
     Cancel,
     FloorSamples,
@@ -103,8 +104,8 @@ class EngineClient:
         return await self._floors.take()
 
     def waiting(self) -> int:
-        """Accepted jobs that have not begun: the engine runs one at a time, and none while paused."""
-        return max(0, len(self._unfinished) - (0 if self.pause.held else 1))
+        """Accepted jobs that have not begun: the engine runs none while paused."""
+        return self._unfinished.waiting(paused=self.pause.held)
 
     async def drain(self, seconds: float) -> None:
         """Refuse new jobs, wait for the unfinished ones, and fail those that have not ended in `seconds`.
@@ -158,6 +159,8 @@ class EngineClient:
         message = self._decode(frame)
         if isinstance(message, Token):
             self._unfinished.push(message)
+        elif isinstance(message, Begun):
+            self._unfinished.begin(message)
         elif isinstance(message, Outcome):
             self._unfinished.finish(message)
         elif isinstance(message, ModeStatus):

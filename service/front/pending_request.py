@@ -12,7 +12,7 @@ from time import perf_counter_ns
 import msgspec
 
 from service.front.errors import LaunchboundError
-from service.protocol.messages import Job, Outcome, Token
+from service.protocol.messages import Begun, Job, Outcome, Token
 
 
 class PendingRequest:
@@ -84,6 +84,8 @@ class PendingRequests:
 
     def __init__(self) -> None:
         self._by_id: dict[str, PendingRequest] = {}
+        self._begun: set[str] = set()
+        self._told = False
         self._none_left = asyncio.Event()
         self._none_left.set()
 
@@ -108,8 +110,23 @@ class PendingRequests:
         if (pending := self._by_id.get(token.id)) is not None:
             pending.push(token)
 
+    def begin(self, begun: Begun) -> None:
+        """The engine has begun to run these jobs."""
+        self._told = True
+        self._begun.update(self._by_id.keys() & begun.ids)
+
+    def waiting(self, paused: bool) -> int:
+        """How many have not begun: all but one, which runs unless the engine is paused.
+
+        One that merges jobs says which have begun.
+        """
+        if self._told:
+            return len(self._by_id) - len(self._begun)
+        return max(0, len(self._by_id) - (0 if paused else 1))
+
     def finish(self, outcome: Outcome) -> None:
         """An outcome arrived: the engine is done with this job."""
+        self._begun.discard(outcome.id)
         if (pending := self._by_id.pop(outcome.id, None)) is not None:
             pending.finish(outcome)
         if not self._by_id:
@@ -119,6 +136,8 @@ class PendingRequests:
         """End all of them without an outcome, each by an error of its own; returns them."""
         ended = list(self._by_id.values())
         self._by_id.clear()
+        self._begun.clear()
+        self._told = False
         self._none_left.set()
         for pending in ended:
             pending.fail(error())

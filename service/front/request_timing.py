@@ -13,8 +13,9 @@ from service.protocol.timings import PhaseTimings, Timings
 class RequestTiming:
     """One served request: `parts` as its answer shows them, `engine` as the engine measured them.
 
-    CUDA (where `sync_wait_seconds` is measured): total = queue + dispatch + sync_wait + other, kernels run
-    beside it. CPU: total = queue + dispatch + kernel + other. `other` closes the sum; `border_seconds` (the
+    CUDA (where `sync_wait_seconds` is measured): total = queue + dispatch + sync_wait + stall + other, and
+    kernels run beside it. CPU: total = queue + dispatch + kernel + stall + other. `stall` is None where
+    requests are not merged. `other` closes the sum; `border_seconds` (the
     way to the engine and back), `front_seconds` (from the parsed body until the job is sent, and from the
     outcome's arrival to the end) and `tokenise_seconds` are pieces of it, measured apart. None: this device
     cannot measure it, or it is not known yet.
@@ -53,13 +54,17 @@ def add_up(
     beside = kernel if sync_wait is None else sync_wait
     to_engine = (timings.taken_ns - job.sent_ns) / 1e9 - timings.queue_seconds
     first_ns = timings.first_token_ns
+    shared = timings.shared
+    stall = None if shared is None else shared.stall_seconds
+    own_steps = shared is None or shared.alone
     parts = TimingsBody(
         queue_seconds=timings.queue_seconds,
         dispatch_seconds=dispatch,
         device_span_seconds=_sum([phase.device_span_seconds for phase in phases]),
         kernel_seconds=kernel,
         sync_wait_seconds=sync_wait,
-        other_seconds=total - timings.queue_seconds - (dispatch or 0.0) - (beside or 0.0),
+        stall_seconds=stall,
+        other_seconds=total - timings.queue_seconds - (dispatch or 0.0) - (beside or 0.0) - (stall or 0.0),
         border_seconds=to_engine + (outcome_ns - timings.done_ns) / 1e9,
         front_seconds=(job.sent_ns - received_ns + handed_over_ns - outcome_ns) / 1e9,
         tokenise_seconds=timings.tokenise_seconds,
@@ -70,7 +75,12 @@ def add_up(
         attended_tokens=timings.attended_tokens,
         prefill=_phase_body(timings.prefill),
         decode=_phase_body(timings.decode),
-        sources={"dispatch": timings.dispatch_source, "kernel": timings.kernel_source},
+        effective_batch=float(outcome.batch_size) if shared is None else shared.rows,
+        sources={
+            "dispatch": timings.dispatch_source,
+            "kernel": timings.kernel_source,
+            "steps": "own" if own_steps else "shared",
+        },
         kernels=outcome.kernels,
         launches=outcome.launches,
         profiled=outcome.profile is not None,

@@ -15,6 +15,7 @@ from service.front.sweep_advice import SweepAdvice, read_advice
 from service.protocol.messages import EngineSettings
 from service.protocol.modes import default_modes, named_modes
 from service.protocol.placement import Share
+from service.protocol.status import Batching
 
 PREFIX = "LAUNCHBOUND_"
 
@@ -59,6 +60,8 @@ class Settings(BaseSettings):
     instrumentation: Literal["off", "host", "full"] = "full"
     profile_every: int | None = Field(default=None, ge=0)
     nvtx: bool = False
+    batching: Batching = "off"
+    batch_window_ms: float = Field(default=5.0, ge=0, le=1000, allow_inf_nan=False)
 
     # How it is served.
     host: str = Field(default="127.0.0.1", min_length=1)
@@ -138,6 +141,15 @@ class Settings(BaseSettings):
     def _absolute(cls, value: Path) -> Path:
         return value.expanduser().absolute()
 
+    @model_validator(mode="after")
+    def _profiled_by_turns_only_alone(self) -> Settings:
+        if self.batching != "off" and self.profile_every:
+            raise ValueError(
+                'profile_every: where requests are merged only those with "profile": true are profiled, '
+                "alone; leave it out, or set batching to off"
+            )
+        return self
+
     def engine_settings(self, address: str) -> EngineSettings:
         """What the engine process is started with; `address` is that of the socket to it."""
         return EngineSettings(
@@ -156,6 +168,8 @@ class Settings(BaseSettings):
             instrumentation=self.instrumentation,
             profile_every=self.profile_every,
             nvtx=self.nvtx,
+            batching=self.batching,
+            batch_window_ms=self.batch_window_ms,
         )
 
 

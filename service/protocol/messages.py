@@ -13,7 +13,7 @@ import msgspec
 
 from service.protocol.doing import Doing
 from service.protocol.floors import Floor
-from service.protocol.status import EngineStatus, ModeStatus
+from service.protocol.status import Batching, EngineStatus, ModeStatus
 from service.protocol.timings import StepProfile, Timings
 
 Phase = Literal["prefill", "decode"]
@@ -40,7 +40,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     autocast-bfloat16; None: float32 on a CPU, bfloat16 on CUDA. `linears` is how linear weights lie in
     memory: aten, transposed, or auto for the faster one here. `profile_every` None: a small share of the
     requests on CUDA, none on a CPU. `nvtx`: a range around each step, on CUDA. `discard_compiled`: compile
-    anew, because an engine before this one died on what the cache holds.
+    anew, because an engine before this one died on what the cache holds. `batching`: how jobs that wait are
+    merged; `batch_window_ms`: how long the first of a batch waits for others, where that is "window".
     """
 
     address: str
@@ -59,13 +60,16 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     profile_every: int | None = None
     nvtx: bool = False
     discard_compiled: bool = False
+    batching: Batching = "off"
+    batch_window_ms: float = 5.0
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, tag="job"):
     """One POST: a batch of prompts to be run in one mode. Validated by the front.
 
     A prompt is text, or its token ids, which only the engine can check. Until a row has `min_tokens`,
-    neither an end of text (unless that is ignored anyway) nor a stop string ends it.
+    neither an end of text (unless that is ignored anyway) nor a stop string ends it. `alone`: never merged
+    with others, because it is compared with what runs alone; a profiled one is not either.
     """
 
     id: str
@@ -81,6 +85,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, tag="job"):
     ignore_eos: bool = False
     stream: bool = False
     profile: bool = False
+    alone: bool = False
     sent_ns: int
     deadline_ns: int
 
@@ -128,6 +133,12 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, tag="token"):
     id: str
     index: int
     text: str
+
+
+class Begun(msgspec.Struct, frozen=True, kw_only=True, tag="begun"):
+    """These jobs have left the queue; said only by an engine that merges jobs. Others run one at a time."""
+
+    ids: list[str]
 
 
 class Output(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,4 +202,4 @@ class Calibrated(msgspec.Struct, frozen=True, kw_only=True, tag="calibrated"):
     floors: list[FloorSamples]
 
 
-ToFront = Token | Outcome | ModeStatus | EngineStatus | Paused | Calibrated | Doing
+ToFront = Token | Begun | Outcome | ModeStatus | EngineStatus | Paused | Calibrated | Doing

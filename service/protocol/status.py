@@ -12,6 +12,9 @@ from service.protocol.floors import Floor
 Readiness = Literal["cold", "warming", "ready", "failed"]
 Cache = Literal["cold", "warm"]
 
+Batching = Literal["off", "window", "continuous"]
+"""How requests that wait are merged: never; those that come within a window; whenever rows are free."""
+
 
 class Compilation(msgspec.Struct, frozen=True, kw_only=True):
     """The first call of one compiled callable.
@@ -138,6 +141,7 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
     is the reason where a CUDA device's own times of a step could not be taken.
     `attention` has the backends of eager's attention, checked as the modes become ready. `prompt_bytes` is
     the UTF-8 of one prompt, at most: a longer one is refused before it is made into tokens. None: not told.
+    `batching`: how requests are merged, `batch_window_ms` the window; None without one.
     """
 
     pid: int
@@ -170,4 +174,6 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
     no_stacks: str | None = None
     profiler_note: str | None = None
     no_device_times: str | None = None
+    batching: Batching = "off"
+    batch_window_ms: float | None = None
     warm: bool = False

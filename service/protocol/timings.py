@@ -43,12 +43,41 @@ class PhaseTimings(msgspec.Struct, frozen=True, kw_only=True):
     period_steps_seconds: list[float] = []
 
 
+class StepGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Steps of one phase and one batch bucket. `rows`: sequences of requests in them, added up over the
+    steps; the rest of each bucket was padding.
+    """
+
+    phase: Literal["prefill", "decode"]
+    batch: int
+    rows: int
+    timings: PhaseTimings
+
+
+class SharedWork(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job that ran in a batch with others says of it.
+
+    `stall_seconds`: after its prefill, it stood still while the engine prefilled prompts of others. `rows`:
+    the mean number of sequences per step that the job ran with, its own included. `alone`: no step had
+    sequences of another job, and none stalled it. A step belongs to all jobs in it, and is counted by one:
+    `counted` are the steps that this one counts in metrics, `counted_switches` the involuntary switches.
+    """
+
+    stall_seconds: float
+    rows: float
+    alone: bool
+    counted: list[StepGroup]
+    counted_switches: int
+
+
 class Timings(msgspec.Struct, frozen=True, kw_only=True):
     """What the engine measured of one job.
 
-    `queue_seconds` is the time the job waited while the engine was busy with something else; transport
-    between the processes is not queue, it is part of `other`. `padded_prompt_tokens` are the tokens per row
-    that prefill computed, `attended_tokens` the cache positions that attention read in the last decode step.
+    `queue_seconds` is the time the job waited while the engine was busy with something else, or for others to
+    be merged with; transport between the processes is not queue, it is part of `other`.
+    `padded_prompt_tokens` are the tokens per row that prefill computed, `attended_tokens` the cache positions
+    that attention read in the last decode step. `shared` is there where jobs are merged: the phases then
+    have the whole of each step that the job ran in, whoever else was in it.
     """
 
     queue_seconds: float
@@ -63,6 +92,7 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
     taken_ns: int
     first_token_ns: int | None
     done_ns: int
+    shared: SharedWork | None = None
 
 
 class StepProfile(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ from service.engine.job_result import JobResult
 from service.engine.local_inbox import LocalInbox, local_job
 from service.engine.outcome import build_outcome
 from service.engine.request_profiler import PHASES, RequestProfiler
+from service.engine.timings import timings
 from service.front.metrics.recorder import Metrics
 from service.front.request_timing import RequestTiming, add_up
 from service.measure.cases import Bench
@@ -85,6 +86,7 @@ class RequestPath:
         floors: dict[Phase, Floor | None] = {}
         if with_floor:
             floors = {phase: self._calibration.floor(self._mode, phase, result.bucket) for phase in PHASES}
-        outcome = build_outcome(job, result, None, self._profiler.estimates(job, result, floors))
+        estimates = self._profiler.estimates(job, result, floors)
+        outcome = build_outcome(job, result, None, lambda done_ns: timings(result, estimates, done_ns))
         now_ns = perf_counter_ns()
         return add_up(job, outcome, received_ns, now_ns, now_ns)

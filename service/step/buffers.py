@@ -147,6 +147,13 @@ def _sized(tensor: Tensor, sizes: list[int]) -> Tensor:
     return _static(tensor)
 
 
+def copy_row(cache: Cache, source: int, target: int, positions: int) -> None:
+    """Copy the first `positions` of row `source` of `cache` to row `target`, in every layer."""
+    for keys, values in cache:
+        for part in (keys, values):
+            part[target, :positions].copy_(part[source, :positions])
+
+
 def prepare(buffers: Buffers, position: int = 0) -> Tensor:
     """Set `buffers` for a single decode step at `position`; returns its tokens, int64 [bucket, 1]."""
     buffers.positions.fill_(position)

@@ -34,6 +34,11 @@ class Sampler:
         if job.seed is not None:
             self._generator = torch.Generator(device).manual_seed(job.seed)
 
+    @property
+    def looks_at_logits(self) -> bool:
+        """Whether the next token may be another than the greedy one."""
+        return self._temperature != 0.0 or self._forced > 0
+
     def choose(self, logits: Tensor, greedy: Tensor, readings: Readings) -> Tensor:
         """Next tokens, int64 [bucket], from logits [bucket, vocabulary] and their argmax [bucket].
 

@@ -72,3 +72,14 @@ def test_what_feeds_a_step_on_a_cpu_reads_no_clock(buffers: Buffers, monkeypatch
 
 def test_on_a_cpu_nothing_goes_through_the_dispatcher(buffers: Buffers) -> None:
     assert isinstance(new_feed(buffers), HostFeed)
+
+
+@pytest.mark.parametrize("kind", [DeviceFeed, HostFeed])
+def test_rows_are_written_from_the_host_in_place(
+    buffers: Buffers, kind: type[DeviceFeed] | type[HostFeed]
+) -> None:
+    address = buffers.positions.data_ptr()
+    kind(buffers).put_rows([5, 0, 4095, 2**33], [1, 0, 2**40, 9], Readings())
+    assert buffers.token.tolist() == [[5], [0], [4095], [2**33]]
+    assert buffers.positions.tolist() == [1, 0, 2**40, 9]
+    assert buffers.positions.data_ptr() == address

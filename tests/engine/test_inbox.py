@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from service.protocol.messages import Cancel, Job, Token
+from service.protocol.messages import Cancel, Job, Pause, Token
 from tests.engine.sockets import SocketPair, job
 
 
@@ -58,3 +58,32 @@ def test_sending_to_a_front_that_has_gone_is_a_stop(sockets: SocketPair) -> None
 def test_a_cancel_of_an_unknown_job_is_forgotten(sockets: SocketPair) -> None:
     sockets.deliver(Cancel(id="a"))
     assert not sockets.inbox.is_cancelled(job("a"))
+
+
+def test_a_job_joins_those_that_run_and_each_can_be_cancelled_until_it_has_left(sockets: SocketPair) -> None:
+    sockets.deliver(job("a"), job("b"), job("c"))
+    first = sockets.inbox.take()
+    assert isinstance(first, Job)
+    assert sockets.inbox.next_job is not None
+    assert sockets.inbox.next_job.id == "b"
+    second = sockets.inbox.join()
+    sockets.deliver(Cancel(id="a"), Cancel(id="b"), Cancel(id="c"))
+    assert sockets.inbox.is_cancelled(first)
+    assert sockets.inbox.is_cancelled(second)
+    sockets.inbox.left(second)
+    sockets.inbox.receive()
+    assert not sockets.inbox.is_cancelled(second)
+    assert sockets.inbox.is_cancelled(first)
+    third = sockets.inbox.take()
+    assert isinstance(third, Job)
+    assert sockets.inbox.is_cancelled(third)
+    assert not sockets.inbox.is_cancelled(first)
+
+
+def test_who_waits_behind_a_pause_is_not_the_next(sockets: SocketPair) -> None:
+    sockets.deliver(job("a"), Pause(id=1, lease_seconds=60.0), job("b"))
+    assert sockets.inbox.take() is not None
+    assert sockets.inbox.next_job is None
+    assert not sockets.inbox.idle
+    assert sockets.inbox.take() is None  # the pause begins
+    assert sockets.inbox.next_job is None

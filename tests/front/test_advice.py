@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +16,7 @@ from service.front.aligned_requests import WINDOW_SECONDS, ServedRequest, aligne
 from service.front.errors import NotMeasured
 from service.front.request_timing import add_up
 from service.protocol.messages import Job, Outcome, Output
-from service.protocol.timings import PhaseTimings, StepProfile, Timings
+from service.protocol.timings import PhaseTimings, SharedWork, StepProfile, Timings
 from service.statistics.boundedness import bound, crossover, device_bound_index
 from service.statistics.choice import MINIMUM_ROUNDS
 from tests.support.serving import Front, until
@@ -47,6 +48,7 @@ class Traffic:
         scatter: float = 0.01,
         spread: float = 0.0,
         profile: list[StepProfile] | None = None,
+        shared: SharedWork | None = None,
     ) -> None:
         """One request, of whose decode dispatch takes `share`; its prefill is all kernel, one step's time."""
         self.now_seconds += 1.0
@@ -65,6 +67,7 @@ class Traffic:
             taken_ns=0,
             first_token_ns=1,
             done_ns=round(self.now_seconds * 1e9),
+            shared=shared,
         )
         job = Job(
             id="a",
@@ -217,6 +220,18 @@ def test_too_few_rounds_are_an_error_that_names_what_to_run() -> None:
         traffic.served.advise(1, [1], MODES[:2])
     with pytest.raises(NotMeasured, match="add it to --modes"):
         traffic.served.advise(1, [1], MODES[1:])
+
+
+def test_requests_in_steps_of_others_do_not_count_and_those_that_met_nobody_do() -> None:
+    work = SharedWork(stall_seconds=0.0, rows=2.0, alone=False, counted=[], counted_switches=0)
+    for alone in (False, True):
+        traffic = Traffic()
+        traffic.in_turn(FAST, shared=msgspec.structs.replace(work, alone=alone))
+        if alone:
+            assert traffic.served.advise(1, [1], MODES).mode == "compiled"
+        else:
+            with pytest.raises(NotMeasured):
+                traffic.served.advise(1, [1], MODES)
 
 
 def test_profiled_requests_do_not_count() -> None:

@@ -14,7 +14,7 @@ TIMINGS = {
     "decode", "sources", "kernels", "launches", "profiled",
 }  # fmt: skip
 PIECES = ("border_seconds", "front_seconds", "tokenise_seconds")
-EXTRA = {"padded_prompt_tokens", "attended_tokens", *PIECES}
+EXTRA = {"padded_prompt_tokens", "attended_tokens", "stall_seconds", "effective_batch", *PIECES}
 PHASE = {
     "dispatch_low_seconds",
     "dispatch_high_seconds",
@@ -53,7 +53,7 @@ def test_the_answer_has_the_fields_of_the_contract_and_no_others(front: Front) -
     assert answer["outputs"][0].keys() == {"text", "finish_reason", "completion_tokens"}
     assert answer["timings"].keys() == TIMINGS | EXTRA
     assert answer["timings"]["prefill"].keys() == answer["timings"]["decode"].keys() == PHASE
-    assert answer["timings"]["sources"] == {"dispatch": "calibrated", "kernel": "residual"}
+    assert answer["timings"]["sources"] == {"dispatch": "calibrated", "kernel": "residual", "steps": "own"}
 
 
 def test_each_prompt_has_its_output_and_the_usage_counts_all(front: Front) -> None:

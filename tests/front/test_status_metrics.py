@@ -68,11 +68,12 @@ def test_replays_are_counted_by_what_a_mode_does_on_the_engines_device(
     made = CollectorRegistry()
     metrics = Metrics(made, ["max-autotune"], [1], {"version": "0", "commit": "0"})
     metrics._device_type = device
-    steps = SimpleNamespace(prefill=SimpleNamespace(steps=1), decode=SimpleNamespace(steps=3))
+    phases = {"prefill": SimpleNamespace(steps=1), "decode": SimpleNamespace(steps=3)}
+    steps = SimpleNamespace(**phases, shared=None)
     timing: Any = SimpleNamespace(
         job=SimpleNamespace(mode="max-autotune"),
         engine=steps,
-        outcome=SimpleNamespace(effective="max-autotune"),
+        outcome=SimpleNamespace(effective="max-autotune", batch_size=1, batch_bucket=1),
     )
     metrics._observe_replays(timing)
     sample = made.get_sample_value("launchbound_cudagraph_replays_total", {"mode": "max-autotune"})

@@ -13,7 +13,7 @@ from loadtests.report.report_files import make_report
 from loadtests.report.results import read_results
 from loadtests.run.floors import moved_floors
 from loadtests.run.gates.gate import Gate, some
-from loadtests.run.rows import RequestRow, RowPhase, read_rows
+from loadtests.run.rows import RequestRow, RowPhase, RowSources, read_rows
 from loadtests.run.run_file import Look, Part, RoundMachine, SweepRun, read_run
 from loadtests.run.validation import VALIDATION_FILE, validate
 from tests.support.fake_service import settled_floor
@@ -116,6 +116,25 @@ def test_more_than_one_request_in_a_hundred_that_queued_is_a_warning(made: Made)
     assert "24 of 432 requests waited over 0.2 ms, the longest 0.8 ms" in gate(name, run, many).detail
     in_parallel = [msgspec.structs.replace(row, concurrency=4) for row in many]
     assert gate(name, run, in_parallel).passed is None
+
+
+def test_a_services_window_makes_every_request_wait_and_that_is_no_warning(made: Made) -> None:
+    run, rows = made
+    waiting = altered(rows, COMPILED, queue_seconds=0.005)
+    window = changed(run, engine={**run.engine, "batching": "window"})
+    assert gate("queue at concurrency 1 is 0", run, waiting).passed is False
+    assert gate("queue at concurrency 1 is 0", window, waiting).passed is None
+
+
+def test_requests_in_steps_of_others_are_a_warning_that_names_their_cells(made: Made) -> None:
+    run, rows = made
+    name = "requests not merged"
+    assert gate(name, run, rows).passed is None
+    merging = changed(run, engine={**run.engine, "batching": "continuous"})
+    assert gate(name, merging, altered(rows, COMPILED, sources=RowSources(steps="own"))).passed
+    found = gate(name, merging, altered(rows, COMPILED, sources=RowSources(steps="shared")))
+    assert (found.passed, found.warning) == (False, True)
+    assert f"continuous: 24 of 432 ran in steps of others: {COMPILED} (24 ×)" in found.detail
 
 
 def test_clipped_estimates_are_counted(made: Made) -> None:

@@ -247,6 +247,23 @@ def test_a_queue_clock_that_is_wrong_disagrees_with_the_replay(tmp_path: Path) -
     assert record["queue_mean_seconds_high"] < record["queue_replayed_seconds_low"]
 
 
+def test_merged_requests_have_their_effective_batch_and_no_wait_in_turn(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("in turn", "merged")]
+    for folder in folders:
+        folder.mkdir()
+        make_load(folder, (30,), requests=40)
+    merge: Callable[[dict[str, Any]], None] = lambda row: row.update(  # noqa: E731
+        effective_batch=1.0 + row["round"] % 2, sources={**(row.get("sources") or {}), "steps": "shared"}
+    )
+    edit_rows(folders[1], merge)
+    before, record = (cells(folder, "eager")[30] for folder in folders)
+    assert record["effective_batch"] == pytest.approx(1.5)
+    assert record["effective_batch_low"] < 1.5 < record["effective_batch_high"]
+    assert record["queue_mean_seconds"] == before["queue_mean_seconds"]
+    assert record["queue_replayed_seconds"] is record["queue_pollaczek_khinchine_seconds"] is None
+    assert before["effective_batch"] is None
+
+
 def test_constant_arrivals_are_a_ladder_of_their_own_without_a_steady_wait(tmp_path: Path) -> None:
     make_load(tmp_path, (20, 100), slo=IN_TIME, arrivals="constant", requests=40)
     assert group_of(tmp_path).ladder == (1, "short", 32, "constant")

@@ -19,7 +19,8 @@ from loadtests.report.verdict import Findings
 from loadtests.run.rows import RowsError
 from loadtests.side_by_side.entry import read_entries
 from loadtests.side_by_side.files import make_picture, write_picture
-from tests.support.made_evidence import edit_run
+from tests.support.made_evidence import edit_rows, edit_run
+from tests.support.made_load import make_load
 from tests.support.made_results import CLEAR, make_results
 
 pytestmark = pytest.mark.slow
@@ -127,6 +128,30 @@ def test_runs_without_a_common_cell_say_so(folders: list[Path], tmp_path: Path) 
     found = make_picture([folders[0], other], tmp_path / "out")
     assert "no cells in common" in found["headline"]
     assert found["groups"] == []
+
+
+def test_runs_under_load_stand_side_by_side_at_each_rate_with_their_effective_batch(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("off", "continuous")]
+    for folder in folders:
+        folder.mkdir()
+        make_load(folder, (20, 60), requests=40)
+    edit_run(folders[1], lambda run: run.engine.update(batching="continuous"))
+    for folder, batch in zip(folders, (1.0, 3.5), strict=True):
+        edit_rows(folder, lambda row, batch=batch: row.update(effective_batch=batch))  # type: ignore[misc]
+    make_picture(folders, tmp_path / "picture")
+    text = (tmp_path / "picture" / "runs.md").read_text()
+    rates = re.findall(r"^\| (\w+) \| (\d+) \| (A|B) \((\w+)\) \| ([\d.]+) ", text, re.MULTILINE)
+    assert rates == [
+        (mode, rate, letter, label, batch)
+        for mode in ("eager", "inference_mode")
+        for rate in ("20", "60")
+        for letter, label, batch in (("A", "off", "1.00"), ("B", "continuous", "3.50"))
+    ]
+    knees = re.findall(r"^\| (\w+) \| (A|B) \(\w+\) \| (.+) \|$", text, re.MULTILINE)
+    assert [(mode, letter) for mode, letter, _ in knees] == [
+        (mode, letter) for mode in ("eager", "inference_mode") for letter in "AB"
+    ]
+    assert "Under load" in (tmp_path / "picture" / "runs.html").read_text()
 
 
 def test_the_same_folder_twice_is_refused(folders: list[Path], tmp_path: Path) -> None:

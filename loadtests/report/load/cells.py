@@ -9,7 +9,7 @@ from loadtests.plan.cells import Cell
 from loadtests.report.load.objectives import SECONDS, Criterion, Kind
 from loadtests.report.load.visits import Visit
 from loadtests.report.load.witness import Witness, witness_of
-from service.statistics.intervals import Interval
+from service.statistics.intervals import Interval, mean_interval
 from service.statistics.knee import RatePoint, kept_up_point, met_point
 from service.statistics.quantiles import quantile_interval
 from service.statistics.visits import rate_interval, settling
@@ -98,6 +98,12 @@ class LoadCell:
             kind: {share: quantile_interval(values, share) for share in QUANTILES}
             for kind, values in by_kind.items()
         }
+
+    @cached_property
+    def effective_batch(self) -> Interval | None:
+        """Sequences per step that a request ran with, mean over rounds; None where that is not known."""
+        known = [visit.effective_batch for visit in self.visits if visit.effective_batch is not None]
+        return mean_interval(known) if known and len(known) == len(self.visits) else None
 
     @cached_property
     def witness(self) -> Witness | None:

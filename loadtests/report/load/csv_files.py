@@ -45,6 +45,7 @@ def load_records(findings: LoadFindings) -> Iterator[dict[str, Any]]:
             **_spread("served_per_second", one.served_rate),
             **_spread("goodput_per_second", one.goodput),
             **_spread("attainment", one.attainment),
+            **_spread("effective_batch", one.effective_batch),
             **_latencies(one),
             **_waits(one),
         }

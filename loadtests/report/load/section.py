@@ -91,6 +91,7 @@ def _rate(one: LoadCell, label: sentences.Label) -> dict[str, Any]:
         "goodput": _value(one.goodput),
         "attainment": _value(one.attainment, 100.0),
         "latencies": [_value(one.quantiles[kind][share], 1e3) for kind in SECONDS for share in QUANTILES],
+        "effective_batch": _value(one.effective_batch),
         "sent": one.sent,
         "rounds": len(one.visits),
         "rejected": one.rejected,

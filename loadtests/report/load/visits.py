@@ -25,7 +25,8 @@ class Visit:
     answers over that of arrivals, in the second half; `met_share` is the share of requests in time, rejected
     ones being late. None: not known, or no objective. Latencies are of the judged answers. `queue_seconds`
     and `service_seconds` are of all answers in their order, `replayed_seconds` the waits that follow from
-    arrivals and service alone.
+    arrivals and service alone; None where the service merges requests, which then do not wait in turn.
+    `effective_batch` is the mean over the answers of the sequences per step; None of an older service.
     """
 
     round: int
@@ -41,7 +42,8 @@ class Visit:
     latencies: dict[Kind, Values]
     queue_seconds: Values
     service_seconds: Values
-    replayed_seconds: Values
+    replayed_seconds: Values | None
+    effective_batch: float | None
 
     def share(self, criterion: Criterion) -> float | None:
         """What decides whether its rate was served; where the queue only grew nobody is, in the end."""
@@ -106,8 +108,17 @@ def _visit(number: int, rows: pl.DataFrame, cut: bool, limits: dict[Kind, float]
         latencies={kind: answers[f"{kind}_judged"].drop_nulls().to_numpy() for kind in SECONDS},
         queue_seconds=good["queue_seconds"].to_numpy(),
         service_seconds=service,
-        replayed_seconds=np.array(replayed_waits(good["start"].to_list(), service.tolist())),
+        replayed_seconds=None if good["merged"].any() else _replayed(good, service),
+        effective_batch=_mean(good["effective_batch"]),
     )
+
+
+def _replayed(good: pl.DataFrame, service: Values) -> Values:
+    return np.array(replayed_waits(good["start"].to_list(), service.tolist()))
+
+
+def _mean(values: pl.Series) -> float | None:
+    return None if values.null_count() or values.is_empty() else float(values.to_numpy().mean())
 
 
 def _ended(rows: pl.DataFrame) -> list[float | None]:

@@ -21,11 +21,11 @@ class Witness:
     for any arrivals; it does not know the queue's clock. It takes all of that time as the engine's, although
     the front works on one request while the engine serves another, and so reads a little high under load.
     `steady` is Pollaczek and Khinchine's, for Poisson arrivals below saturation after an infinite time: a
-    visit, which starts empty, waits less. None where it does not apply.
+    visit, which starts empty, waits less. None where it does not apply: both where requests are merged.
     """
 
     measured: Interval
-    replayed: Interval
+    replayed: Interval | None
     steady: Interval | None
 
 
@@ -33,9 +33,13 @@ def witness_of(cell: Cell, rate: float, visits: Sequence[Visit]) -> Witness | No
     """The waits of `cell`; None where a visit has no answer or no time in the queue."""
     if not visits or any(not v.answers or np.isnan(v.queue_seconds).any() for v in visits):
         return None
+    measured = mean_interval([float(visit.queue_seconds.mean()) for visit in visits])
+    replayed = [visit.replayed_seconds for visit in visits if visit.replayed_seconds is not None]
+    if len(replayed) < len(visits):
+        return Witness(measured, None, None)
     return Witness(
-        mean_interval([float(visit.queue_seconds.mean()) for visit in visits]),
-        mean_interval([float(visit.replayed_seconds.mean()) for visit in visits]),
+        measured,
+        mean_interval([float(waits.mean()) for waits in replayed]),
         _steady(cell, rate, visits),
     )
 

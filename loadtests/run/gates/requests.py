@@ -9,6 +9,7 @@ from collections import Counter
 
 from loadtests.run.gates.gate import Gate, some
 from loadtests.run.rows import RequestRow
+from loadtests.run.run_file import SweepRun
 from service.statistics.disturbance import is_disturbed
 
 QUEUED_SECONDS = 0.0002
@@ -87,9 +88,11 @@ class Queue:
             self._queued += 1
             self._longest = max(self._longest, row.queue_seconds)
 
-    def gate(self) -> Gate:
-        """How many waited, and the longest wait."""
+    def gate(self, run: SweepRun) -> Gate:
+        """How many waited, and the longest wait. In a window of the service's each waits for others."""
         name = "queue at concurrency 1 is 0"
+        if run.engine.get("batching") == "window":
+            return Gate(name=name, passed=None, detail="requests wait for others to be merged with")
         if not self._waits:
             return Gate(name=name, passed=None, detail="no such request, or none with its queue time")
         detail = f"{self._queued} of {self._waits} requests waited over {QUEUED_SECONDS * 1e3:.1f} ms"
@@ -120,3 +123,28 @@ class Clipped:
             cells = some(sorted(self._cut))
             detail += f" ({cells}): their floor was longer than the phase, and was cut to it"
         return Gate(name="clipped estimates", passed=not self._cut, detail=detail, warning=True)
+
+
+class Merged:
+    """No request ran in steps of others: such times are of what arrived, and of no mode alone."""
+
+    def __init__(self) -> None:
+        self._counted = 0
+        self._merged = Counter[str]()
+
+    def add(self, row: RequestRow) -> None:
+        """Take in a row that counts."""
+        self._counted += 1
+        if row.merged:
+            self._merged[row.cell] += 1
+
+    def gate(self, run: SweepRun) -> Gate:
+        """How many did, and in which cells; a warning, because it is what batching is for."""
+        name = "requests not merged"
+        batching = run.engine.get("batching", "off")
+        if batching == "off" and not self._merged:
+            return Gate(name=name, passed=None, detail="the service merges none", warning=True)
+        cells = some([f"{cell} ({count} ×)" for cell, count in self._merged.most_common()])
+        detail = f"batching {batching}: {self._merged.total()} of {self._counted} ran in steps of others"
+        detail += f": {cells}; their times are those of the mode in the batches that arrived" if cells else ""
+        return Gate(name=name, passed=not self._merged, detail=detail, warning=True)

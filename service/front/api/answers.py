@@ -15,7 +15,7 @@ from service.protocol.modes import AUTO
 from service.statistics.choice import MINIMUM_ROUNDS
 from service.statistics.intervals import Interval
 
-SHOWN_PARTS = ("queue", "dispatch", "kernel", "sync_wait", "other", "total")
+SHOWN_PARTS = ("queue", "dispatch", "kernel", "sync_wait", "stall", "other", "total")
 
 BASELINE = "eager"
 """The mode that speed-ups are against."""

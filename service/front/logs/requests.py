@@ -23,6 +23,7 @@ PARTS = (
     ("dispatch", "dispatch_seconds"),
     ("kernel", "kernel_seconds"),
     ("wait", "sync_wait_seconds"),
+    ("stall", "stall_seconds"),
     ("other", "other_seconds"),
     ("first", "time_to_first_token_seconds"),
 )
@@ -52,6 +53,7 @@ class RequestLine(Event, frozen=True, kw_only=True):
     device_span_seconds: float | None = None
     kernel_seconds: float | None = None
     sync_wait_seconds: float | None = None
+    stall_seconds: float | None = None
     other_seconds: float | None = None
     time_to_first_token_seconds: float | None = None
     involuntary_switches: int | None = None
@@ -132,6 +134,7 @@ def _line_of(timing: RequestTiming) -> RequestLine:
         device_span_seconds=parts.device_span_seconds,
         kernel_seconds=parts.kernel_seconds,
         sync_wait_seconds=parts.sync_wait_seconds,
+        stall_seconds=parts.stall_seconds,
         other_seconds=parts.other_seconds,
         time_to_first_token_seconds=parts.time_to_first_token_seconds,
         involuntary_switches=parts.involuntary_switches,

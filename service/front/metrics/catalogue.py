@@ -57,7 +57,8 @@ CATALOGUE: tuple[MetricSpec, ...] = (
     _gauge("requests_in_progress", "mode", "always",
         "Requests accepted and not finished, by requested mode."),
     _gauge("queue_depth", "", "always",
-        "Requests accepted and not started: all unfinished but one, which is taken to run."),
+        "Requests accepted and not started: all unfinished but one, which is taken to run. Where requests "
+        "are merged, all that the engine has not begun."),
     _counter("requests_rejected_total", "reason", "always", "Requests refused before they ran, by reason."),
     _request("request_duration_seconds", "always",
         "Body parsed until the answer, or a stream's last event, is ready to be serialised."),
@@ -68,6 +69,8 @@ CATALOGUE: tuple[MetricSpec, ...] = (
         "issues."),
     _request("request_kernel_seconds", "cpu", "The device really ran kernels." + _ESTIMATE),
     _request("request_sync_wait_seconds", "cuda", "Host blocked on the device."),
+    _request("request_stall_seconds", "merged",
+        "After its first token a request stood still while others, merged with it, were prefilled."),
     _request("request_other_seconds", "timings",
         "The closing term: tokenise, transport between processes, bookkeeping. Like dispatch and kernel not "
         "observed for requests that a mode served before it had floors."),
@@ -90,6 +93,8 @@ CATALOGUE: tuple[MetricSpec, ...] = (
         "between steps is left out."),
     _step("step_batch_period_seconds", "summary", "mode phase batch", "always",
         "All the time per step by batch bucket, from call to call: exact sums for means."),
+    _step("step_batch_rows", "summary", "mode phase batch", "always",
+        "Sequences per step by batch bucket, the rest of which is padding: exact sums for means."),
     _gauge("step_device_seconds", "mode phase batch", "once measured",
         "One step on the device, by calls queued back to back at warm-up, without the profiler. Absent where "
         "the host could not queue ahead."),
@@ -113,7 +118,9 @@ CATALOGUE: tuple[MetricSpec, ...] = (
         "dispatch is measured, compiled modes have none."),
     _counter("tokens_total", "mode kind", "always",
         "Tokens taken in (prompt) and generated.", of_requests=True),
-    MetricSpec("batch_size", "histogram", ("mode",), "Sequences per executed batch.", of_requests=True),
+    MetricSpec("batch_size", "histogram", ("mode",),
+        "Prompts per request. Where requests are merged, step_batch_rows has what a step ran with.",
+        of_requests=True),
     _counter("graph_breaks_total", "mode", "always",
         "Graph breaks while the mode was made ready, by torch's own count."),
     _counter("recompiles_total", "mode", "always",

@@ -38,6 +38,7 @@ ABSENT: dict[Start, str] = {
     "dispatch": "on a CPU without a hollow twin",
     "cpu": "on CUDA, until measured; on a CPU without a hollow twin",
     "cuda": "on a CPU",
+    "merged": "where requests are not merged",
     "once measured": "until measured",
 }
 

@@ -9,6 +9,7 @@ from time import perf_counter, time
 from prometheus_client import CollectorRegistry
 
 from service.front.errors import Rejection
+from service.front.metrics.counted_steps import counted_steps, counted_switches
 from service.front.metrics.exemplars import exemplar, trace_of
 from service.front.metrics.request_seconds import request_seconds
 from service.front.metrics.series import Labels, Series
@@ -18,7 +19,7 @@ from service.front.model_name import model_name
 from service.front.request_timing import RequestTiming
 from service.protocol.modes import MODES
 from service.protocol.status import EngineStatus, ModeStatus
-from service.protocol.timings import PhaseTimings, StepProfile
+from service.protocol.timings import StepGroup, StepProfile
 
 
 class Metrics:
@@ -37,7 +38,7 @@ class Metrics:
     ) -> None:
         self._build = build
         self._instrumented = instrumented
-        self._splits = False
+        self._splits = self._merges = False
         self._device_type = "cpu"
         self._series = Series(registry, modes, batch_sizes)
         self._modes = modes
@@ -55,7 +56,7 @@ class Metrics:
         write("tokens_total", timing.outcome.prompt_tokens, mode, "prompt")
         generated = sum(output.completion_tokens for output in timing.outcome.outputs)
         write("tokens_total", generated, mode, "generated")
-        write("engine_involuntary_switches_total", timing.engine.involuntary_switches)
+        write("engine_involuntary_switches_total", counted_switches(timing.engine))
         self._observe_replays(timing)
         if timing.outcome.profile is not None:
             # The profiler slows what it observes, so no time histogram counts a profiled request.
@@ -64,9 +65,8 @@ class Metrics:
             self._exemplify(timing, mode)
         else:
             self._observe_request(timing, mode)
-            batch = str(timing.outcome.batch_bucket)
-            self._observe_phase(timing.engine.prefill, mode, "prefill", batch)
-            self._observe_phase(timing.engine.decode, mode, "decode", batch)
+            for group in counted_steps(timing.outcome, timing.engine):
+                self._observe_phase(group, mode)
         write("instrumentation_seconds_total", perf_counter() - began)
 
     def failed(self, mode: str, outcome: str) -> None:
@@ -89,7 +89,7 @@ class Metrics:
         if self._instrumented:
             measurable = _measurable(status)
             self._series.start(*measurable)
-            self._splits = "dispatch" in measurable
+            self._splits, self._merges = "dispatch" in measurable, "merged" in measurable
         write = self._series.write
         write("engine_up", 1)
         version, commit = self._build["version"], self._build["commit"]
@@ -134,11 +134,11 @@ class Metrics:
         mode, timings = timing.job.mode, timing.engine
         effect = MODES[mode].effect(self._device_type)
         if effect.graph_replay and timing.outcome.effective == effect.name:
-            steps = timings.prefill.steps + timings.decode.steps
+            steps = sum(group.timings.steps for group in counted_steps(timing.outcome, timings))
             self._series.write("cudagraph_replays_total", steps, mode)
 
     def _observe_request(self, timing: RequestTiming, mode: str) -> None:
-        for name, seconds in request_seconds(timing, self._splits).items():
+        for name, seconds in request_seconds(timing, self._splits, self._merges).items():
             if seconds is not None:
                 self._series.write(name, seconds, mode)
 
@@ -146,14 +146,16 @@ class Metrics:
         """Have the histograms that would have counted this request point to its trace."""
         trace, at = trace_of(timing), time()
         if trace is not None:
-            for name, seconds in request_seconds(timing, self._splits).items():
+            for name, seconds in request_seconds(timing, self._splits, self._merges).items():
                 if seconds is not None:
                     self._series.exemplify(name, exemplar(trace, seconds, at), mode)
 
-    def _observe_phase(self, phase: PhaseTimings, mode: str, name: str, batch: str) -> None:
+    def _observe_phase(self, group: StepGroup, mode: str) -> None:
+        phase, name, batch = group.timings, group.phase, str(group.batch)
         steps, dispatch, kernel = phase.steps, phase.dispatch_seconds, phase.kernel_seconds
         if steps == 0:
             return
+        self._series.add_steps("step_batch_rows", group.rows, steps, mode, name, batch)
         sums = {
             "wall": phase.wall_seconds,
             "dispatch": dispatch,
@@ -189,6 +191,7 @@ class Metrics:
 
 def _measurable(status: EngineStatus) -> tuple[Start, ...]:
     """What this engine can measure; on a CPU dispatch needs a hollow twin, and kernel is the rest."""
+    merged: tuple[Start, ...] = ("merged",) if status.batching != "off" else ()
     if status.device.startswith("cuda"):
-        return "dispatch", "cuda"
-    return ("dispatch", "cpu") if status.no_twin is None else ()
+        return "dispatch", "cuda", *merged
+    return ("dispatch", "cpu", *merged) if status.no_twin is None else merged

@@ -8,7 +8,7 @@ from itertools import product
 from typing import Literal
 
 Kind = Literal["counter", "gauge", "histogram", "summary", "info"]
-Start = Literal["always", "timings", "dispatch", "cpu", "cuda", "once measured"]
+Start = Literal["always", "timings", "dispatch", "cpu", "cuda", "merged", "once measured"]
 
 FALLBACK = "fallback"
 OUTCOMES = ("ok", "error", "cancelled", "timeout", "oom", "rejected")
@@ -24,7 +24,8 @@ class MetricSpec:
 
     "always": from the start. "timings": from the start, unless instrumentation is turned down. The others as
     "timings", once the engine reports that it runs there, else only once it was measured: "dispatch" wherever
-    dispatch is known, "cpu" on a CPU where it is (kernel is the rest there), "cuda" on CUDA.
+    dispatch is known, "cpu" on a CPU where it is (kernel is the rest there), "cuda" on CUDA. "merged": from
+    the start of an engine that merges requests.
     `of_requests`: observed per request, and so with the mode "fallback" too. A histogram without `buckets`
     takes the configured batch sizes.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NotRequired
+from typing import Literal, NotRequired
 
 from typing_extensions import TypedDict
 
@@ -82,11 +82,13 @@ class Sources(TypedDict):
     A "sampled" dispatch is the share of real steps in which the engine's native stacks were in no kernel.
     A "calibrated" dispatch is a lower estimate: that of a hollow twin of the model, whose kernels do nothing.
     A "residual" kernel is what dispatch leaves of the wall-clock time. Beside a calibrated dispatch that is
-    an upper estimate.
+    an upper estimate. `steps` are "shared" where the service merged this request with others: dispatch and
+    kernel are then those of the whole of every step that it ran in, and belong to the others as well.
     """
 
     dispatch: Source | None
     kernel: Source | None
+    steps: Literal["own", "shared"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,10 @@ class TimingsBody:
     """From the body parsed until just before the answer is serialised, in parts that add up.
 
     `padded_prompt_tokens` are the tokens per row that prefill computed, padding included; `attended_tokens`
-    the cache positions that attention read in the last decode step.
+    the cache positions that attention read in the last decode step. `stall_seconds`: after its first token it
+    stood still while others were prefilled that run with it; null where requests are not merged.
+    `effective_batch` is the mean number of sequences per step that it ran with: its own, and where requests
+    are merged those of others.
     """
 
     queue_seconds: float
@@ -102,6 +107,7 @@ class TimingsBody:
     device_span_seconds: float | None
     kernel_seconds: float | None
     sync_wait_seconds: float | None
+    stall_seconds: float | None
     other_seconds: float
     border_seconds: float
     front_seconds: float
@@ -111,6 +117,7 @@ class TimingsBody:
     involuntary_switches: int
     padded_prompt_tokens: int
     attended_tokens: int
+    effective_batch: float
     prefill: PhaseBody
     decode: PhaseBody
     sources: Sources

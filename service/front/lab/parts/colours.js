@@ -13,5 +13,5 @@ export function modeColour(mode, modes = []) {
   return place < 0 ? "var(--neutral)" : `var(--palette-${place % PALETTE})`;
 }
 
-/** The colour of a part of a request's time: queue, dispatch, sync wait, kernel, other. */
+/** The colour of a part of a request's time: queue, dispatch, sync wait, kernel, stall, other. */
 export const partColour = (part) => `var(--part-${part.replace(" ", "-")})`;

@@ -8,7 +8,7 @@ const LABELLED = 0.2; // the share of the width from which a name fits into its 
 
 /**
  * `parts`: [{name, seconds, note, colour, beside}] in their order; seconds null: not measured, shown as such. Without
- * `colour` (a CSS value) a part has that of its name: queue, dispatch, sync wait, kernel, other. `beside`: it ran
+ * `colour` (a CSS value) a part has that of its name: queue, dispatch, sync wait, kernel, stall, other. `beside`: it ran
  * beside the others, so it is listed and not stacked. `total`: seconds of the whole; what the parts leave of it is
  * drawn empty. `scale`: seconds of the full width, to set several bars side by side.
  */
@@ -60,7 +60,9 @@ export function partsOf(timings, sampled = false) {
   const unknown = [dispatch, beside].filter(({ seconds }) => seconds === null).map(({ name }) => name);
   const note = unknown.length ? `${unknown.join(" and ")} in it: not measured here` : "";
   const other = { name: "other", seconds: timings.other_seconds, note };
-  return [{ name: "queue", seconds: timings.queue_seconds }, dispatch, beside, other];
+  const stall = { name: "stall", seconds: timings.stall_seconds, note: "others, merged with it, were prefilled" };
+  const stalls = isMeasured(timings.stall_seconds) ? [stall] : [];
+  return [{ name: "queue", seconds: timings.queue_seconds }, dispatch, beside, ...stalls, other];
 }
 
 function dispatchNote(timings, sampled) {

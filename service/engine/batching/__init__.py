@@ -1,0 +1,1 @@
+"""Requests merged into one batch: within a window, or continuously between two steps."""

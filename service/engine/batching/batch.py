@@ -1,0 +1,192 @@
+"""Jobs of one mode that run together: they join between two steps, and leave as soon as they are complete."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from time import perf_counter_ns
+
+from torch import Tensor
+
+from service.engine.batching.member import LeftMember, Member, never_ran
+from service.engine.batching.slots import Slots
+from service.engine.batching.step_log import StepLog
+from service.engine.generation import Generator, JobChannel
+from service.engine.job_result import JobResult
+from service.engine.prefill import prefill
+from service.protocol.messages import Job, OutcomeKind, Phase
+from service.step.buffers import copy_row
+from service.step.callables import Step
+from service.step.device_errors import is_device_lost
+from service.step.meters import Meter, Readings
+from service.step.sampling import Sampler
+
+
+class Batch:
+    """The jobs that run now. `left` is called with each that ends, whatever ends it; `failed` before that
+    with what a job's arguments raised, or a step for all.
+    """
+
+    def __init__(
+        self,
+        generator: Generator,
+        channel: JobChannel,
+        steps: Mapping[tuple[Phase, int], Step],
+        meter: Meter,
+        left: Callable[[LeftMember], None],
+        failed: Callable[[Exception, list[JobResult]], None],
+    ) -> None:
+        self._generator = generator
+        self._channel = channel
+        self._steps = steps
+        self._meter = meter
+        self._left = left
+        self._failed = failed
+        self._places = generator.places
+        largest = self._places[max(self._places)].buffers
+        self._device = largest.token.device
+        self._slots = Slots(self._places, partial(copy_row, largest.cache))
+        self._log = StepLog()
+        self._reach = 0
+        self._poll_due = False
+        self.members: list[Member] = []
+
+    @property
+    def room(self) -> int:
+        """The most rows that may join now."""
+        return self._slots.room
+
+    def join(self, jobs: Sequence[tuple[Job, JobResult]]) -> None:
+        """Prefill `jobs`, whose prompts are no more than `room`; those that run stand still meanwhile.
+
+        A job that cannot run with its arguments leaves at once, with the reason in its result; where their
+        prefill fails, all of `jobs` do. Raises what loses the device's context.
+        """
+        began = perf_counter_ns()
+        standing = self._log if self.members else None
+        first = len(self.members)
+        for job, result in jobs:
+            self._enter(job, result)
+        if entered := self.members[first:]:
+            try:
+                self._prefill(entered)
+            except Exception as error:
+                if is_device_lost(error):
+                    raise
+                self.break_off(error, [member for member in entered if member in self.members])
+        if standing is not None:
+            standing.stalls[-1] += perf_counter_ns() - began
+
+    def _enter(self, job: Job, result: JobResult) -> None:
+        usage = resource.getrusage(resource.RUSAGE_THREAD)
+        try:
+            prompts, rows = self._generator.tokenise(job, result)
+            sampler = Sampler(job, self._device, self._generator.tokenizer.ends)
+        except Exception as error:
+            if is_device_lost(error):
+                raise
+            self._failed(error, [result])
+            self._left(never_ran(job, result))
+        else:
+            self.members.append(
+                Member(job, result, prompts, rows, sampler, usage, decode_begin=self._log.end)
+            )
+
+    def _prefill(self, entered: list[Member]) -> None:
+        """In the smallest bucket that holds the prompts of all `entered`."""
+        prompts = [prompt for member in entered for prompt in member.prompts]
+        bucket = self._slots.bucket(len(prompts))
+        self._slots.clear(bucket)
+        readings = Readings()
+        found = prefill(
+            prompts,
+            self._places[bucket],
+            self._steps["prefill", bucket],
+            self._meter,
+            readings,
+            between=self._channel.receive,
+        )
+        log = StepLog(readings)
+        for _ in range(readings.steps):
+            log.add(bucket, len(prompts))
+        first = 0
+        for member in entered:
+            member.slots = list(range(first, first := first + len(member.prompts)))
+            self._slots.take(member.slots, map(len, member.prompts))
+            member.prefilled = log
+            member.result.padded_prompt_tokens = found.padded
+        tokens = self._choose(entered, found.logits, found.greedy, readings)
+        values = self._meter.fetch(tokens, readings)
+        faults = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+        now = perf_counter_ns()
+        for member in entered:
+            member.result.prefill.minor_faults = faults - member.usage.ru_minflt
+            member.result.first_token_ns = now
+        self._hand_out(entered, values, now)
+
+    def step(self) -> None:
+        """One decode step of all members, of which there is at least one."""
+        bucket = self._slots.compact()
+        place, readings = self._places[bucket], self._log.readings
+        self._reach = place.buffers.reach(self._slots.used)
+        place.feed.put_rows(self._slots.tokens[:bucket], self._slots.positions[:bucket], readings)
+        arguments = place.buffers.arguments("decode", reach=self._reach)
+        logits, greedy = self._meter.run(self._steps["decode", bucket], arguments, readings)
+        tokens = self._choose(self.members, logits, greedy, readings)
+        values = self._meter.fetch(tokens, readings)
+        self._log.add(bucket, self._slots.taken)
+        self._slots.advance()
+        self._hand_out(list(self.members), values, perf_counter_ns())
+
+    def _choose(self, members: list[Member], logits: Tensor, greedy: Tensor, readings: Readings) -> Tensor:
+        """The next tokens, int64 [bucket]: of each job that samples, by its own sampler as if it were alone.
+
+        One entry of `readings.sampling` for all of them, the copies from and to their rows included.
+        """
+        choosing = [member for member in members if member.sampler.looks_at_logits]
+        began = perf_counter_ns()
+        tokens = greedy.clone() if choosing else greedy
+        for member in choosing:
+            rows, unread = member.places(self._device), Readings()
+            own = logits.index_select(0, rows), greedy.index_select(0, rows)
+            tokens.index_copy_(0, rows, member.sampler.choose(*own, unread))
+        readings.sampling.append(perf_counter_ns() - began if choosing else 0)
+        return tokens
+
+    def _hand_out(self, members: list[Member], values: list[int], now_ns: int) -> None:
+        """Each of `members` takes its tokens; those that are complete, late or cancelled leave."""
+        self._poll_due = not self._poll_due
+        if self._poll_due:
+            self._channel.receive()
+        for member in members:
+            own = [values[row] for row in member.slots]
+            for row, value in zip(member.slots, own, strict=True):
+                self._slots.tokens[row] = value
+            if examined := member.rows.take_in(own):
+                self._generator.stream(member.job, examined)
+                if member.rows.complete:
+                    self._leave(member)
+                    continue
+            if now_ns > member.job.deadline_ns:
+                self._leave(member, "timeout")
+            elif self._channel.is_cancelled(member.job):
+                self._leave(member, "cancelled")
+        self._log.forget(min((member.decode_begin for member in self.members), default=self._log.end))
+
+    def _leave(self, member: Member, kind: OutcomeKind | None = None) -> None:
+        if kind is not None:
+            member.result.kind = kind
+        self.members.remove(member)
+        if member.slots:
+            self._slots.release(member.slots)
+        member.result.attended_tokens = self._reach if member.decode_begin < self._log.end else 0
+        left = member.leave(self._log, perf_counter_ns())
+        self._generator.stream(member.job, member.rows.end())
+        self._left(left)
+
+    def break_off(self, error: Exception, members: Sequence[Member]) -> None:
+        """A step of `members` has failed: they leave."""
+        self._failed(error, [member.result for member in members])
+        for member in list(members):
+            self._leave(member)

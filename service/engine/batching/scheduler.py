@@ -1,0 +1,182 @@
+"""Which jobs run together: in order of arrival, of one mode, as many as there are free rows for.
+
+Nobody is overtaken. Whoever cannot join the running batch (of another mode, or to run alone, or with more
+prompts than rows are free) has all that came later wait too, until the batch has made room or has ended.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from math import ceil
+from time import perf_counter_ns
+
+from service.engine.batching.answers import Answers
+from service.engine.batching.batch import Batch
+from service.engine.batching.member import LeftMember, never_ran
+from service.engine.batching.queue import Queue
+from service.engine.configured_mode import ConfiguredMode
+from service.engine.generation import Generator
+from service.engine.job_result import JobResult
+from service.engine.job_runner import SAMPLING, JobRunner, warming_job
+from service.engine.warmup import Warmup
+from service.protocol.messages import Begun, EngineSettings, Job, OutcomeKind
+from service.step.device_errors import free_memory, is_device_lost
+from service.step.meters import Meter
+
+Arrived = tuple[Job, JobResult]
+
+
+class Scheduler:
+    """Merges the jobs of `queue`; `serve_alone` runs and answers one that is not merged."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        settings: EngineSettings,
+        generator: Generator,
+        meter: Meter,
+        runner: JobRunner,
+        warmup: Warmup,
+        answers: Answers,
+        serve_alone: Callable[[Job], None],
+    ) -> None:
+        self._queue = queue
+        self._continuous = settings.batching == "continuous"
+        self._window_ns = 0 if self._continuous else round(settings.batch_window_ms * 1e6)
+        self._largest = max(generator.places)
+        self._generator = generator
+        self._meter = meter
+        self._runner = runner
+        self._warmup = warmup
+        self._answers = answers
+        self._serve_alone = serve_alone
+
+    def serve(self, first: Job, idle_since_ns: int) -> None:
+        """Run `first`, and whoever may run with it, until all have ended.
+
+        The engine has had nothing else to do since `idle_since_ns`. Raises what loses the device's context.
+        """
+        configured = self._warmup.modes.get(first.mode)
+        startable = configured is not None and configured.status.state == "ready"
+        if configured is None or not startable or runs_alone(first) or self._ended(first):
+            self._queue.send(Begun(ids=[first.id]))
+            self._serve_alone(first)
+        else:
+            self._answers.batch_begins()
+            self._merge(first, configured, idle_since_ns)
+
+    def _merge(self, first: Job, configured: ConfiguredMode, idle_since_ns: int) -> None:
+        batch = self._new_batch(configured, self._left)
+        joining = self._gathered(first, idle_since_ns)
+        try:
+            while joining or batch.members:
+                if joining:
+                    self._queue.send(Begun(ids=[job.id for job, _ in joining]))
+                    batch.join(joining)
+                if batch.members:
+                    batch.step()
+                joining = self._joining(batch, first.mode) if self._continuous else []
+        except Exception as error:
+            if is_device_lost(error):
+                raise
+            batch.break_off(error, batch.members)
+
+    def warm(self) -> None:
+        """Merge sampled jobs of one ready mode, unanswered: on CUDA the first use of a kernel loads it."""
+        configured = next(iter(self._warmup.ready().values()), None)
+        if configured is None:
+            return
+        jobs = [warming_job(configured.mode.name, 1, options) for options in SAMPLING]
+        batch = self._new_batch(configured, left=lambda _: None)
+        try:
+            for job in jobs:
+                if batch.room:
+                    batch.join([(job, JobResult())])
+                if batch.members:
+                    batch.step()
+            while batch.members:
+                batch.step()
+        except Exception as error:
+            if is_device_lost(error):
+                raise
+            print(f"launchbound engine: merged requests of the warm-up failed: {error}", file=sys.stderr)
+            free_memory(error)
+
+    def _new_batch(self, configured: ConfiguredMode, left: Callable[[LeftMember], None]) -> Batch:
+        def failed(error: Exception, results: list[JobResult]) -> None:
+            self._runner.failed(error, configured, results)
+
+        return Batch(self._generator, self._queue, configured.steps, self._meter, left, failed)
+
+    def _left(self, left: LeftMember) -> None:
+        self._answers.answer(left)
+        self._queue.left(left.job)
+
+    def _gathered(self, first: Job, idle_since_ns: int) -> list[Arrived]:
+        """`first` and those that come within its window, or wait already; the window ends where one cannot
+        join, because it would have to wait for the others.
+        """
+        queue = self._queue
+        transports = [(first, _transport_ns(first, idle_since_ns))]
+        rows, closes_ns = len(first.prompts), first.sent_ns + self._window_ns
+        while rows < self._largest and not queue.stopped:
+            job = self._next_job()
+            if job is not None and _may_join(job, first.mode, self._largest - rows):
+                transports.append((queue.join(), _transport_ns(job, idle_since_ns)))
+                rows += len(job.prompts)
+            elif not queue.idle or (left_ns := closes_ns - perf_counter_ns()) <= 0:
+                break
+            else:
+                idle_since_ns = perf_counter_ns()
+                queue.receive(ceil(left_ns / 1e6))
+        now = perf_counter_ns()
+        return [(job, _taken(job, now, transport)) for job, transport in transports]
+
+    def _joining(self, batch: Batch, mode: str) -> list[Arrived]:
+        """Those that join a running batch now; the engine has been busy since they were sent."""
+        queue, room = self._queue, batch.room
+        joining: list[Arrived] = []
+        if not batch.members:
+            return joining
+        while room and not queue.stopped and (job := self._next_job()) is not None:
+            if not _may_join(job, mode, room):
+                break
+            joining.append((queue.join(), _taken(job, perf_counter_ns(), 0)))
+            room -= len(job.prompts)
+        return joining
+
+    def _next_job(self) -> Job | None:
+        """The first that waits, if that is a job; those that need not run any more are answered before it."""
+        while (job := self._queue.next_job) is not None:
+            kind = self._ended(job)
+            if kind is None:
+                return job
+            self._left(never_ran(self._queue.join(), JobResult(taken_ns=perf_counter_ns(), kind=kind)))
+        return None
+
+    def _ended(self, job: Job) -> OutcomeKind | None:
+        """How a job ended that waited too long."""
+        if perf_counter_ns() > job.deadline_ns:
+            return "timeout"
+        return "cancelled" if self._queue.is_cancelled(job) else None
+
+
+def _may_join(job: Job, mode: str, room: int) -> bool:
+    """Whether it runs beside others of `mode`, and fits."""
+    return job.mode == mode and not runs_alone(job) and len(job.prompts) <= room
+
+
+def runs_alone(job: Job) -> bool:
+    """Whether a job is never merged: what the profiler sees of a step, or what is compared, is one job's."""
+    return job.profile or job.alone
+
+
+def _transport_ns(job: Job, idle_since_ns: int) -> int:
+    """How long a job that has just been received was on its way to an engine that waited for it."""
+    return max(0, perf_counter_ns() - max(job.sent_ns, idle_since_ns))
+
+
+def _taken(job: Job, now_ns: int, transport_ns: int) -> JobResult:
+    """Its queue ends now, where its prefill begins."""
+    return JobResult(taken_ns=now_ns, queue_ns=max(0, now_ns - job.sent_ns - transport_ns))

@@ -1,0 +1,116 @@
+"""Readings of steps that jobs shared become the timings of one of them.
+
+A job's dispatch and kernel are those of the whole of every step that it ran in, as it waited for all of it:
+so its parts make its total. What is counted in metrics is taken from each step once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from service.engine.batching.member import LeftMember
+from service.engine.batching.step_log import BucketReadings
+from service.engine.timings import StepEstimates, phase_timings, sources
+from service.protocol.messages import Phase
+from service.protocol.timings import PhaseTimings, SharedWork, StepGroup, Timings
+from service.step.meters import Readings
+
+EstimatesOf = Callable[[int], StepEstimates]
+"""Costs per step in a batch bucket."""
+
+SUMS = (
+    "wall_seconds", "dispatch_seconds", "device_span_seconds", "kernel_seconds", "sync_wait_seconds",
+    "dispatch_low_seconds", "dispatch_high_seconds", "period_seconds",
+)  # fmt: skip
+
+
+def shared_timings(
+    left: LeftMember, estimates_of: EstimatesOf, counted_switches: int, done_ns: int
+) -> Timings:
+    """What the job took, by the definitions of `service.protocol.timings.Timings`.
+
+    Its steps that no job has counted become its to count, with `counted_switches`, where it ended well.
+    """
+    result = left.result
+    prefill = _total(left.prefill.by_bucket(), "prefill", estimates_of, result.bucket)
+    decode = _total(left.decode.by_bucket(), "decode", estimates_of, result.bucket)
+    dispatch_source, kernel_source = sources(estimates_of(result.bucket))
+    return Timings(
+        queue_seconds=result.queue_ns / 1e9,
+        prefill=msgspec.structs.replace(prefill, minor_faults=result.prefill.minor_faults),
+        decode=msgspec.structs.replace(decode, minor_faults=result.decode.minor_faults),
+        tokenise_seconds=result.tokenise_ns / 1e9,
+        involuntary_switches=result.involuntary_switches,
+        padded_prompt_tokens=result.padded_prompt_tokens,
+        attended_tokens=result.attended_tokens,
+        dispatch_source=dispatch_source if prefill.dispatch_seconds is not None else None,
+        kernel_source=kernel_source if prefill.kernel_seconds is not None else None,
+        taken_ns=result.taken_ns,
+        first_token_ns=result.first_token_ns,
+        done_ns=done_ns,
+        shared=_shared(left, estimates_of, counted_switches),
+    )
+
+
+def _shared(left: LeftMember, estimates_of: EstimatesOf, counted_switches: int) -> SharedWork:
+    own = len(left.job.prompts)
+    rows = [*left.prefill.rows, *left.decode.rows]
+    stall_ns = left.decode.stall_ns
+    well = left.result.kind == "ok"
+    counted = [*_counted(left, estimates_of)] if well else []
+    return SharedWork(
+        stall_seconds=stall_ns / 1e9,
+        rows=sum(rows) / len(rows) if rows else float(own),
+        alone=stall_ns == 0 and all(count == own for count in rows),
+        counted=counted,
+        counted_switches=counted_switches if well else 0,
+    )
+
+
+def _counted(left: LeftMember, estimates_of: EstimatesOf) -> list[StepGroup]:
+    phases: dict[Phase, Mapping[int, BucketReadings]] = {
+        "prefill": left.prefill.count(),
+        "decode": left.decode.count(),
+    }
+    return [
+        StepGroup(phase=phase, batch=bucket, rows=found.rows, timings=_timings(found, phase, estimates))
+        for phase, groups in phases.items()
+        for bucket, found in groups.items()
+        for estimates in [estimates_of(bucket)]
+    ]
+
+
+def _timings(found: BucketReadings, phase: Phase, estimates: StepEstimates) -> PhaseTimings:
+    """Of steps of one bucket; their periods are not one stretch of time, so they are added up."""
+    timed = phase_timings(found.readings, phase, estimates, until_ns=0)
+    if timed.period_seconds is None:
+        return timed
+    return msgspec.structs.replace(
+        timed,
+        period_seconds=sum(found.periods) / 1e9,
+        period_steps_seconds=[value / 1e9 for value in found.periods] if estimates.cuda else [],
+    )
+
+
+def _total(
+    groups: Mapping[int, BucketReadings], phase: Phase, estimates_of: EstimatesOf, bucket: int
+) -> PhaseTimings:
+    """The sums over steps of several buckets, whose costs per step differ; its single steps are left out."""
+    parts = [_timings(found, phase, estimates_of(size)) for size, found in groups.items()]
+    if not parts:
+        return phase_timings(Readings(), phase, estimates_of(bucket), until_ns=0)
+    sums: dict[str, float | None] = {}
+    for name in SUMS:
+        values = [getattr(part, name) for part in parts]
+        sums[name] = None if None in values else sum(values)
+    return msgspec.structs.replace(
+        parts[0],
+        **sums,
+        steps=sum(part.steps for part in parts),
+        clipped=any(part.clipped for part in parts),
+        dispatch_steps_seconds=[],
+        device_span_steps_seconds=[],
+        period_steps_seconds=[],
+    )

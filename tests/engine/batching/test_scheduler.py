@@ -1,0 +1,137 @@
+"""Who runs with whom: in order of arrival, of one mode, in the smallest bucket that holds the rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from service.engine.local_inbox import local_job
+from service.protocol.messages import Begun, Job
+from service.step.callables import Step
+from tests.engine.batching.merging import Served, TinyEngine
+
+
+@pytest.fixture(scope="module")
+def engine() -> TinyEngine:
+    return TinyEngine()
+
+
+def job(name: str, mode: str = "inference_mode", rows: int = 1, count: int = 6, **options: object) -> Job:
+    return local_job(name, mode, ["x"] * rows, count, ignore_eos=True, **options)
+
+
+def begun(served: Served) -> list[list[str]]:
+    """Who left the queue together."""
+    return [message.ids for message in served.queue.sent if isinstance(message, Begun)]
+
+
+def order(served: Served) -> list[str]:
+    return list(served.outcomes)
+
+
+def decode_rows(served: Served) -> list[int]:
+    """The bucket of each decode step."""
+    return [rows for rows, length in served.shapes if length == 1]
+
+
+def test_what_waits_is_merged_and_nobody_waits_for_the_last_to_end(engine: TinyEngine) -> None:
+    served = engine.merged({0: [job("long", count=9), job("short", count=3), job("middle", count=5)]})
+    assert begun(served) == [["long", "short", "middle"]]
+    assert order(served) == ["short", "middle", "long"]
+
+
+def test_a_step_runs_in_the_smallest_bucket_that_holds_its_rows(engine: TinyEngine) -> None:
+    served = engine.merged({0: [job("a", count=9)], 3: [job("b", count=3), job("c", count=3)]})
+    rows = decode_rows(served)
+    assert rows[0] == 1
+    assert 4 in rows
+    assert rows[-1] == 1
+    assert served.outcomes["a"].batch_bucket == 4
+
+
+def test_a_window_takes_what_comes_within_it_and_nobody_after(engine: TinyEngine) -> None:
+    served = engine.merged({0: [job("a"), job("b")], 1: [job("c", count=2)]}, "window", window_ms=0.0)
+    assert begun(served) == [["a", "b"], ["c"]]
+
+
+def test_a_window_waits_for_those_that_come_and_ends_when_the_bucket_is_full(engine: TinyEngine) -> None:
+    arrivals = {number: [job(name)] for number, name in enumerate("abcd")}
+    arrivals[3].append(job("e", rows=4))
+    served = engine.merged(arrivals, "window", window_ms=60_000.0)
+    assert begun(served) == [["a", "b", "c", "d"], ["e"]]
+
+
+@pytest.mark.parametrize("batching", ["window", "continuous"])
+def test_a_request_of_another_mode_waits_for_its_turn_and_is_not_overtaken(
+    engine: TinyEngine, batching: str
+) -> None:
+    arrivals = {0: [job("a", count=9)], 3: [job("b", "eager", count=2), job("c", count=2)]}
+    served = engine.merged(arrivals, batching)
+    assert order(served) == ["a", "b", "c"]
+    assert begun(served) == [["a"], ["b"], ["c"]]
+
+
+def test_one_with_more_prompts_than_rows_are_free_waits_and_is_not_overtaken(engine: TinyEngine) -> None:
+    served = engine.merged({0: [job("a", count=9)], 3: [job("wide", rows=4, count=2), job("c", count=2)]})
+    assert begun(served) == [["a"], ["wide"], ["c"]]
+
+
+@pytest.mark.parametrize("option", ["alone", "profile"])
+def test_who_is_to_run_alone_shares_no_step(engine: TinyEngine, option: str) -> None:
+    served = engine.merged({0: [job("a", count=9)], 2: [job("b", **{option: True}), job("c")]})
+    assert begun(served) == [["a"], ["b"], ["c"]]
+    timings = served.outcomes["b"].timings
+    assert timings is not None
+    assert timings.shared is None
+
+
+def test_a_failing_step_fails_all_that_were_in_it_and_none_that_come_later() -> None:
+    calls = 0
+
+    def failing_once(step: Step) -> Step:
+        def run(*arguments: Any) -> Any:
+            nonlocal calls
+            in_both = arguments[0].shape == (2, 1)
+            calls += in_both
+            if in_both and calls == 2:
+                raise RuntimeError("no such step")
+            return step(*arguments)
+
+        return run
+
+    engine = TinyEngine(wrap=failing_once)
+    served = engine.merged({0: [job("a"), job("b")], 12: [job("c")]}, "window")
+    assert {name: outcome.kind for name, outcome in served.outcomes.items()} == {
+        "a": "error",
+        "b": "error",
+        "c": "ok",
+    }
+    assert len(served.outcomes["a"].outputs[0].token_ids) == 2
+
+
+def test_a_prefill_that_fails_fails_those_that_join_and_none_that_run() -> None:
+    prefills = 0
+
+    def failing_second(step: Step) -> Step:
+        def run(*arguments: Any) -> Any:
+            nonlocal prefills
+            prefills += arguments[0].shape[1] > 1
+            if prefills == 2 and arguments[0].shape[1] > 1:
+                raise RuntimeError("no such prefill")
+            return step(*arguments)
+
+        return run
+
+    engine = TinyEngine(wrap=failing_second)
+    served = engine.merged({0: [job("a", count=20)], 4: [job("b")], 9: [job("c")]})
+    kinds = {name: outcome.kind for name, outcome in served.outcomes.items()}
+    assert kinds == {"a": "ok", "b": "error", "c": "ok"}
+    assert served.tokens["a"] == engine.alone(job("a", count=20))
+    assert served.tokens["c"] == engine.alone(job("c"))
+
+
+def test_where_no_bucket_fits_into_the_free_rows_all_wait_until_one_does() -> None:
+    served = TinyEngine(buckets=[3]).merged({0: [job("a")], 2: [job("b")]})
+    assert begun(served) == [["a"], ["b"]]
+    assert set(decode_rows(served)) == {3}
