@@ -19,7 +19,8 @@ from service.front.settings import Settings
 
 SCALE = (Path(__file__).parents[2] / "docs" / "scale.md").read_text()
 NEVER_ON = {
-    "cpu": {row.name for row in CATALOGUE if row.start == "cuda" or row.name.startswith("memory_")}
+    "cpu": {"request_stall_seconds"}
+    | {row.name for row in CATALOGUE if row.start == "cuda" or row.name.startswith("memory_")}
     | {
         "step_device_seconds",
         "step_kernel_seconds",
@@ -27,9 +28,9 @@ NEVER_ON = {
         "step_launches",
         "profiler_dispatch_ratio",
     },
-    "cuda": set(),
+    "cuda": {"request_stall_seconds"},
 }
-"""What this device cannot have; all else a replica that was used has."""
+"""What this device cannot have, or only where requests are merged; all else a replica that was used has."""
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
