@@ -8,11 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.fuzz.seed import SEED, VARIABLE
 from tests.support.serving import Front, running
+
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")  # no test depends on time
 
 TESTS = Path(__file__).parent
 GRAPHS_BEFORE = pytest.StashKey[int]()

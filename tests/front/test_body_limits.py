@@ -6,7 +6,7 @@ import asyncio
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from service.front.api.body_limits import Limits
@@ -19,20 +19,17 @@ TOGETHER = 5
 texts = st.text(st.sampled_from('\\"a,[ é\u2028\n'), max_size=12) | st.text(max_size=12)
 
 
-@settings(deadline=None)
 @given(prompts=st.lists(texts, max_size=LIMITS.prompts), escaped=st.booleans())
 def test_texts_that_fit_are_never_refused_whatever_they_hold(prompts: list[str], escaped: bool) -> None:
     LIMITS.check_texts("prompts", json.dumps(prompts, ensure_ascii=escaped).encode("utf-8", "surrogatepass"))
 
 
-@settings(deadline=None)
 @given(prompts=st.lists(texts, min_size=2 * LIMITS.prompts + 2, max_size=20))
 def test_twice_as_many_texts_as_fit_are_always_refused(prompts: list[str]) -> None:
     with pytest.raises(BadRequest, match="at least"):
         LIMITS.check_texts("prompts", json.dumps(prompts).encode("utf-8", "surrogatepass"))
 
 
-@settings(deadline=None)
 @given(prompts=st.lists(st.lists(st.integers(0, 9), max_size=LIMITS.context), max_size=LIMITS.prompts))
 def test_lists_of_tokens_that_fit_are_never_refused(prompts: list[list[int]]) -> None:
     raw = json.dumps(prompts).encode()

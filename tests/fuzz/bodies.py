@@ -11,7 +11,6 @@ from tests.fuzz.service import LARGEST_BATCH, MODES, VOCABULARY
 
 BOUNDED = settings(
     max_examples=60,
-    deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )

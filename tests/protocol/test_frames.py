@@ -40,7 +40,7 @@ def receive(stream: FrameStream, count: int) -> list[bytes]:
 SIZES = st.sampled_from([0, 1, 3, 4, 100, CHUNK_BYTES - LENGTH_BYTES, CHUNK_BYTES, 300_000])
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(sizes=st.lists(SIZES, max_size=8))
 def test_frames_of_any_size_arrive_whole_and_in_order(sizes: list[int]) -> None:
     sender, receiver = connected()

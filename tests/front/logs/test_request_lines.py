@@ -182,7 +182,7 @@ PATH = st.binary(min_size=1, max_size=100).map(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(request_id=HEADER, mode=PATH)
 def test_nothing_that_a_client_sends_can_break_a_line_or_forge_one(
     front: Front, lines: Lines, request_id: bytes, mode: bytes
