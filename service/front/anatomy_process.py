@@ -61,7 +61,8 @@ class AnatomyProcess:
         Raises StudyInterrupted where the process ends before that.
         """
         if self._process_task is not None and not self._process_task.done():
-            if not self._ending and (self.pid is None or not has_ended(self.pid)):
+            ending = self._ending or self._terminate.done()
+            if not ending and (self.pid is None or not has_ended(self.pid)):
                 return
             await asyncio.wait({self._process_task})
         self._ending = False

@@ -10,6 +10,7 @@ import sys
 from asyncio.subprocess import Process
 from collections.abc import Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -58,11 +59,15 @@ async def spawn(
 
 
 def has_ended(pid: int) -> bool:
-    """Whether the child `pid` has ended, which the event loop may not have heard of yet."""
+    """Whether the child `pid` has ended, which the event loop may not have heard of yet.
+
+    Its first thread has; others may still be ending, until when the kernel tells no parent.
+    """
     try:
-        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-    except ChildProcessError:  # reaped already
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except OSError:  # reaped already
         return True
+    return stat.rpartition(")")[2].split()[0] in "ZX"
 
 
 async def watch(name: str, process: Process, socket: ChildSocket, terminate: asyncio.Future[str]) -> str:

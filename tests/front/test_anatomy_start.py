@@ -30,11 +30,14 @@ def test_a_start_right_after_a_death_begins_another_process(tmp_path: Path) -> N
             # Nothing was awaited since: the loop still takes it for alive.
             await process.start()
             seen.append(process.pid)
+            process.kill()
+            await process.start()
+            seen.append(process.pid)
         finally:
             await process.end(in_order=True)
         return seen
 
-    first, second, third, last = asyncio.run(pids())
+    first, second, third, last, after_kill = asyncio.run(pids())
     assert first == second == third
-    assert None not in (first, last)
-    assert first != last
+    assert None not in (first, last, after_kill)
+    assert len({first, last, after_kill}) == 3
