@@ -31,6 +31,13 @@ def timings(result: JobResult, estimates: StepEstimates, done_ns: int) -> Timing
     decode_begins_ns = result.decode.begin[0] if result.decode.begin else result.ended_ns
     prefill = phase_timings(result.prefill, "prefill", estimates, decode_begins_ns)
     decode = phase_timings(result.decode, "decode", estimates, result.ended_ns)
+    return job_timings(result, prefill, decode, estimates, done_ns)
+
+
+def job_timings(
+    result: JobResult, prefill: PhaseTimings, decode: PhaseTimings, estimates: StepEstimates, done_ns: int
+) -> Timings:
+    """Those of a job whose phases took `prefill` and `decode`."""
     dispatch_source, kernel_source = sources(estimates)
     return Timings(
         queue_seconds=result.queue_ns / 1e9,

@@ -12,7 +12,7 @@ import msgspec
 
 from service.engine.batching.member import LeftMember
 from service.engine.batching.step_log import BucketReadings
-from service.engine.timings import StepEstimates, phase_timings, sources
+from service.engine.timings import StepEstimates, job_timings, phase_timings
 from service.protocol.messages import Phase
 from service.protocol.timings import PhaseTimings, SharedWork, StepGroup, Timings
 from service.step.meters import Readings
@@ -36,22 +36,14 @@ def shared_timings(
     result = left.result
     prefill = _total(left.prefill.by_bucket(), "prefill", estimates_of, result.bucket)
     decode = _total(left.decode.by_bucket(), "decode", estimates_of, result.bucket)
-    dispatch_source, kernel_source = sources(estimates_of(result.bucket))
-    return Timings(
-        queue_seconds=result.queue_ns / 1e9,
-        prefill=msgspec.structs.replace(prefill, minor_faults=result.prefill.minor_faults),
-        decode=msgspec.structs.replace(decode, minor_faults=result.decode.minor_faults),
-        tokenise_seconds=result.tokenise_ns / 1e9,
-        involuntary_switches=result.involuntary_switches,
-        padded_prompt_tokens=result.padded_prompt_tokens,
-        attended_tokens=result.attended_tokens,
-        dispatch_source=dispatch_source if prefill.dispatch_seconds is not None else None,
-        kernel_source=kernel_source if prefill.kernel_seconds is not None else None,
-        taken_ns=result.taken_ns,
-        first_token_ns=result.first_token_ns,
-        done_ns=done_ns,
-        shared=_shared(left, estimates_of, counted_switches),
+    whole = job_timings(
+        result,
+        msgspec.structs.replace(prefill, minor_faults=result.prefill.minor_faults),
+        msgspec.structs.replace(decode, minor_faults=result.decode.minor_faults),
+        estimates_of(result.bucket),
+        done_ns,
     )
+    return msgspec.structs.replace(whole, shared=_shared(left, estimates_of, counted_switches))
 
 
 def _shared(left: LeftMember, estimates_of: EstimatesOf, counted_switches: int) -> SharedWork:
