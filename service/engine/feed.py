@@ -65,7 +65,8 @@ class DeviceFeed:
     def put_rows(self, tokens: list[int], positions: list[int], readings: Readings) -> None:
         """Two copies out of pinned memory, which the device has read by the time the step is waited for."""
         began = perf_counter_ns()
-        for index, value in enumerate((*tokens, *positions)):
+        bucket = len(self._positions)
+        for index, value in enumerate((*tokens[:bucket], *positions[:bucket])):
             self._host_rows[index] = value
         self._token_row.copy_(self._rows[0], non_blocking=True)
         self._positions.copy_(self._rows[1], non_blocking=True)
@@ -103,10 +104,9 @@ class HostFeed:
     def put_rows(self, tokens: list[int], positions: list[int], readings: Readings) -> None:
         """Word by word, as `put`."""
         token_row, position_row = self._tokens, self._positions
-        for index, token in enumerate(tokens):
-            token_row[index] = token
-        for index, position in enumerate(positions):
-            position_row[index] = position
+        for index in range(len(token_row)):
+            token_row[index] = tokens[index]
+            position_row[index] = positions[index]
 
 
 def _write_chunk(buffers: Buffers, chunk: Tensor, begin: int, last: Tensor) -> None:

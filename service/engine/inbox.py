@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from time import perf_counter_ns
 
 import msgspec
@@ -130,6 +131,13 @@ class Inbox:
         """What `take` would return, if that is a job; it stays where it is."""
         first = self._waiting[0] if self._waiting and not self.paused else None
         return first if isinstance(first, Job) else None
+
+    def waiting_jobs(self) -> Iterator[Job]:
+        """`next_job` and those behind it, up to the first other message; they stay where they are."""
+        for message in self._waiting:
+            if not isinstance(message, Job) or self.paused:
+                return
+            yield message
 
     def join(self) -> Job:
         """Take `next_job`, which there is, to run beside those that run; `left` once it has ended."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter_ns
 
 import msgspec
@@ -49,6 +49,10 @@ class LocalInbox:
     def next_job(self) -> Job | None:
         """The next job, which stays where it is."""
         return self._jobs[0] if self._warm and self._jobs else None
+
+    def waiting_jobs(self) -> Iterator[Job]:
+        """The jobs that are left, as if they had been sent this moment."""
+        return (msgspec.structs.replace(job, sent_ns=perf_counter_ns()) for job in self._jobs if self._warm)
 
     def join(self) -> Job:
         """The next job, as `take` returns it."""

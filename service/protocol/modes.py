@@ -127,6 +127,9 @@ ALL_MODES = "all"
 AUTO = "auto"
 """Has the service choose a mode for each request: an endpoint, not a row, and not among `ALL_MODES`."""
 
+FALLBACK = "fallback"
+"""Under which requests are counted that ran as another form than their mode had declared."""
+
 
 def default_modes() -> list[str]:
     """The modes that are served and swept where none are named, in the ladder's order."""

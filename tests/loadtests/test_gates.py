@@ -70,6 +70,15 @@ def test_equal_texts_pass_and_one_that_differs_fails_in_float32_only(made: Made)
     assert (found.passed, found.failed) == (False, False)
 
 
+def test_counts_of_one_replica_are_not_held_against_the_rows_of_all(made: Made) -> None:
+    run, rows = made
+    name = "client rows = server's count"
+    assert gate(name, run, rows).failed
+    found = gate(name, changed(run, plan=msgspec.structs.replace(run.plan, replicas=True)), rows)
+    assert found.passed is None
+    assert found.detail.startswith("not judged: several replicas")
+
+
 def test_the_mode_that_differs_is_named_and_never_the_baseline(made: Made) -> None:
     run, rows = made
     others = [

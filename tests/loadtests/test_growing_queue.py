@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from heapq import heappop, heappush
 from random import Random
 from statistics import median
 
 import pytest
 
 from loadtests.plan.arrivals import Arrivals, due_times
-from loadtests.run.growing_queue import LEAST_ANSWERS, GrowingQueue
+from loadtests.plan.presets import make_plan
+from loadtests.run.assignment import Assignment
+from loadtests.run.growing_queue import LEAST_ANSWERS, GrowingQueue, rows_at_once
 
 USERS = 64
 
@@ -19,15 +22,21 @@ Service = Callable[[], float]
 """Gives the service time of the next request."""
 
 
-def in_flight(due: Sequence[float], service: Service, room: float = math.inf) -> Iterator[int]:
-    """What each arrival finds in flight: one server, first come first served, refusing above `room`."""
-    ends = deque[float]()
+def in_flight(
+    due: Sequence[float], service: Service, room: float = math.inf, at_once: int = 1
+) -> Iterator[int]:
+    """What each arrival finds in flight: so many servers `at_once`, first come first served, refusing above
+    `room`; each takes so many times as long as one alone.
+    """
+    ends, free = deque[float](), [0.0] * at_once
     for now in due:
         while ends and ends[0] <= now:
             ends.popleft()
         yield len(ends)
         if len(ends) < room:
-            ends.append(max(now, ends[-1] if ends else now) + service())
+            ends.append(max(now, heappop(free)) + at_once * service())
+            heappush(free, ends[-1])
+            ends = deque(sorted(ends)) if at_once > 1 else ends
 
 
 def cut_after(
@@ -37,22 +46,23 @@ def cut_after(
     service: Service = lambda: 1.0,
     arrivals: Arrivals = "poisson",
     room: float = math.inf,
+    at_once: int = 1,
 ) -> tuple[int | None, str]:
     """After how many arrivals a visit at `load` of the capacity is cut, and why; None where it is not."""
-    queue = GrowingQueue(requests, USERS)
-    for found in in_flight(due_times(arrivals, load, requests, str(seed)), service, room):
+    queue = GrowingQueue(requests, USERS, at_once)
+    for found in in_flight(due_times(arrivals, load, requests, str(seed)), service, room, at_once):
         if reason := queue.arrival(found):
             return queue.accepted, reason
     return None, ""
 
 
-def share_cut(load: float, requests: int, visits: int, scatter: float = 0.0) -> float:
+def share_cut(load: float, requests: int, visits: int, scatter: float = 0.0, at_once: int = 1) -> float:
     random = Random(f"{load} {requests}")
 
     def service() -> float:
         return math.exp(random.gauss(-(scatter**2) / 2, scatter)) if scatter else 1.0
 
-    found = [cut_after(load, requests, seed, service)[0] for seed in range(visits)]
+    found = [cut_after(load, requests, seed, service, at_once=at_once)[0] for seed in range(visits)]
     return sum(after is not None for after in found) / visits
 
 
@@ -66,6 +76,30 @@ def test_below_saturation_fewer_than_one_visit_in_a_hundred_is_cut(
 
 def test_service_times_that_scatter_do_not_cut_a_stable_queue() -> None:
     assert share_cut(0.9, 60, 1000, scatter=0.2) < 0.01
+
+
+@pytest.mark.parametrize("at_once", [4, 16])
+def test_a_service_that_merges_is_not_cut_for_the_requests_that_it_runs_together(at_once: int) -> None:
+    assert share_cut(0.9, 200, 400, scatter=0.1, at_once=at_once) < 0.01
+    assert share_cut(2.0, 400, 100, at_once=at_once) > 0.9
+
+
+def test_the_rule_for_one_request_at_a_time_would_cut_it_below_its_capacity() -> None:
+    for seed in range(30):
+        found = in_flight(due_times("poisson", 0.9, 200, str(seed)), lambda: 1.0, at_once=16)
+        one_at_a_time = GrowingQueue(200, USERS)
+        if any(one_at_a_time.arrival(each) for each in found):
+            return
+    pytest.fail("no visit was cut")
+
+
+def test_a_service_runs_as_many_together_as_its_largest_bucket_where_it_merges() -> None:
+    engine = {"batch_buckets": [1, 4, 16]}
+    assert rows_at_once(engine) == rows_at_once({**engine, "batching": "off"}) == 1
+    assert rows_at_once({**engine, "batching": "window"}) == 16
+    plan = make_plan("quick", modes=["eager"])
+    assignment = Assignment(run="r", url="u", folder="f", plan=plan, prompt_file="p", rows_at_once=16)
+    assert [assignment.at_once(size) for size in (1, 4, 16, 32)] == [16, 4, 1, 1]
 
 
 def test_the_more_load_the_more_visits_are_cut_and_the_sooner() -> None:

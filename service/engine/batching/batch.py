@@ -5,12 +5,13 @@ from __future__ import annotations
 import resource
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from statistics import fmean
 from time import perf_counter_ns
 
-from torch import Tensor
-
 from service.engine.batching.member import LeftMember, Member, never_ran
+from service.engine.batching.round import Round, choose, new_round
 from service.engine.batching.slots import Slots
+from service.engine.batching.step_costs import StepCost
 from service.engine.batching.step_log import StepLog
 from service.engine.generation import Generator, JobChannel
 from service.engine.job_result import JobResult
@@ -25,7 +26,8 @@ from service.step.sampling import Sampler
 
 class Batch:
     """The jobs that run now. `left` is called with each that ends, whatever ends it; `failed` before that
-    with what a job's arguments raised, or a step for all.
+    with what a job's arguments raised, or a step for all. What decode steps and prefills take is added to
+    `cost`, by their bucket.
     """
 
     def __init__(
@@ -36,6 +38,7 @@ class Batch:
         meter: Meter,
         left: Callable[[LeftMember], None],
         failed: Callable[[Exception, list[JobResult]], None],
+        cost: Callable[[Phase, int], StepCost],
     ) -> None:
         self._generator = generator
         self._channel = channel
@@ -43,14 +46,29 @@ class Batch:
         self._meter = meter
         self._left = left
         self._failed = failed
+        self._cost = cost
         self._places = generator.places
         largest = self._places[max(self._places)].buffers
         self._device = largest.token.device
         self._slots = Slots(self._places, partial(copy_row, largest.cache))
         self._log = StepLog()
+        self._round: Round | None = None
         self._reach = 0
         self._poll_due = False
         self.members: list[Member] = []
+
+    @property
+    def rows(self) -> int:
+        """The rows that run."""
+        return self._slots.taken
+
+    @property
+    def steps_left(self) -> float:
+        """Decode steps that a row which runs still takes, on average; fewer where a text ends early."""
+        left = [
+            member.job.max_new_tokens - 1 - (self._log.end - member.decode_begin) for member in self.members
+        ]
+        return fmean(max(0, one) for one in left)
 
     @property
     def room(self) -> int:
@@ -76,7 +94,7 @@ class Batch:
                     raise
                 self.break_off(error, [member for member in entered if member in self.members])
         if standing is not None:
-            standing.stalls[-1] += perf_counter_ns() - began
+            standing.stall(perf_counter_ns() - began)
 
     def _enter(self, job: Job, result: JobResult) -> None:
         usage = resource.getrusage(resource.RUSAGE_THREAD)
@@ -95,9 +113,11 @@ class Batch:
 
     def _prefill(self, entered: list[Member]) -> None:
         """In the smallest bucket that holds the prompts of all `entered`."""
+        began = perf_counter_ns()
         prompts = [prompt for member in entered for prompt in member.prompts]
         bucket = self._slots.bucket(len(prompts))
         self._slots.clear(bucket)
+        self._round = None
         readings = Readings()
         found = prefill(
             prompts,
@@ -116,10 +136,11 @@ class Batch:
             self._slots.take(member.slots, map(len, member.prompts))
             member.prefilled = log
             member.result.padded_prompt_tokens = found.padded
-        tokens = self._choose(entered, found.logits, found.greedy, readings)
+        tokens = choose(entered, found.logits, found.greedy, readings)
         values = self._meter.fetch(tokens, readings)
         faults = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
         now = perf_counter_ns()
+        self._cost("prefill", bucket).add(now - began)
         for member in entered:
             member.result.prefill.minor_faults = faults - member.usage.ru_minflt
             member.result.first_token_ns = now
@@ -127,32 +148,20 @@ class Batch:
 
     def step(self) -> None:
         """One decode step of all members, of which there is at least one."""
-        bucket = self._slots.compact()
-        place, readings = self._places[bucket], self._log.readings
-        self._reach = place.buffers.reach(self._slots.used)
-        place.feed.put_rows(self._slots.tokens[:bucket], self._slots.positions[:bucket], readings)
-        arguments = place.buffers.arguments("decode", reach=self._reach)
-        logits, greedy = self._meter.run(self._steps["decode", bucket], arguments, readings)
-        tokens = self._choose(self.members, logits, greedy, readings)
-        values = self._meter.fetch(tokens, readings)
-        self._log.add(bucket, self._slots.taken)
-        self._slots.advance()
-        self._hand_out(list(self.members), values, perf_counter_ns())
-
-    def _choose(self, members: list[Member], logits: Tensor, greedy: Tensor, readings: Readings) -> Tensor:
-        """The next tokens, int64 [bucket]: of each job that samples, by its own sampler as if it were alone.
-
-        One entry of `readings.sampling` for all of them, the copies from and to their rows included.
-        """
-        choosing = [member for member in members if member.sampler.looks_at_logits]
         began = perf_counter_ns()
-        tokens = greedy.clone() if choosing else greedy
-        for member in choosing:
-            rows, unread = member.places(self._device), Readings()
-            own = logits.index_select(0, rows), greedy.index_select(0, rows)
-            tokens.index_copy_(0, rows, member.sampler.choose(*own, unread))
-        readings.sampling.append(perf_counter_ns() - began if choosing else 0)
-        return tokens
+        slots, readings, this = self._slots, self._log.readings, self._round
+        if this is None or slots.used > this.reach:
+            this = self._round = new_round(slots, self._places, self._steps, self.members, self._cost)
+            self._reach = this.reach
+        this.feed.put_rows(slots.tokens, slots.positions, readings)
+        logits, greedy = self._meter.run(this.step, this.arguments, readings)
+        tokens = choose(this.choosing, logits, greedy, readings)
+        values = self._meter.fetch(tokens, readings)
+        self._log.add(this.bucket, this.rows)
+        slots.advance()
+        now = perf_counter_ns()
+        this.cost.add(now - began)
+        self._hand_out(list(self.members), values, now)
 
     def _hand_out(self, members: list[Member], values: list[int], now_ns: int) -> None:
         """Each of `members` takes its tokens; those that are complete, late or cancelled leave."""
@@ -172,7 +181,6 @@ class Batch:
                 self._leave(member, "timeout")
             elif self._channel.is_cancelled(member.job):
                 self._leave(member, "cancelled")
-        self._log.forget(min((member.decode_begin for member in self.members), default=self._log.end))
 
     def _leave(self, member: Member, kind: OutcomeKind | None = None) -> None:
         if kind is not None:
@@ -180,10 +188,12 @@ class Batch:
         self.members.remove(member)
         if member.slots:
             self._slots.release(member.slots)
+        self._round = None
         member.result.attended_tokens = self._reach if member.decode_begin < self._log.end else 0
         left = member.leave(self._log, perf_counter_ns())
         self._generator.stream(member.job, member.rows.end())
         self._left(left)
+        self._log.forget(min((one.decode_begin for one in self.members), default=self._log.end))
 
     def break_off(self, error: Exception, members: Sequence[Member]) -> None:
         """A step of `members` has failed: they leave."""

@@ -49,10 +49,9 @@ class Member:
         result.involuntary_switches = now.ru_nivcsw - self.usage.ru_nivcsw
         result.decode.minor_faults = now.ru_minflt - self.usage.ru_minflt - result.prefill.minor_faults
         decode = decoded.stretch(self.decode_begin, decoded.end, ended_ns)
-        begins = decoded.readings.begin[decode.places.start : decode.places.stop]
+        begins = decode.begins
         prefill = self.prefilled.stretch(0, self.prefilled.end, begins[0] if begins else ended_ns)
-        buckets = [*prefill.by_bucket(), *decode.by_bucket()]
-        result.bucket = max(buckets, default=result.bucket)
+        result.bucket = max([*prefill.buckets, *decode.buckets], default=result.bucket)
         return LeftMember(self.job, result, prefill, decode, now.ru_nivcsw)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Protocol
 
 from service.protocol.messages import Begun, Job, Token
@@ -21,6 +22,9 @@ class Queue(Protocol):
     @property
     def next_job(self) -> Job | None:
         """The first that waits, if that is a job."""
+
+    def waiting_jobs(self) -> Iterator[Job]:
+        """Those that wait, in order, up to the first message that is no job; they stay where they are."""
 
     def receive(self, timeout_milliseconds: int = 0) -> None:
         """Receive what has arrived, waiting so long for a first message."""

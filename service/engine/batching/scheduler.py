@@ -1,20 +1,24 @@
 """Which jobs run together: in order of arrival, of one mode, as many as there are free rows for.
 
 Nobody is overtaken. Whoever cannot join the running batch (of another mode, or to run alone, or with more
-prompts than rows are free) has all that came later wait too, until the batch has made room or has ended.
+prompts than rows are free) has all that came later wait too, until the batch has made room or has ended. How
+many of those who can join a continuous batch do, `joining` decides.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from math import ceil
 from time import perf_counter_ns
 
 from service.engine.batching.answers import Answers
 from service.engine.batching.batch import Batch
+from service.engine.batching.joining import Joining, may_join, runs_alone
 from service.engine.batching.member import LeftMember, never_ran
 from service.engine.batching.queue import Queue
+from service.engine.batching.step_costs import StepCosts
 from service.engine.configured_mode import ConfiguredMode
 from service.engine.generation import Generator
 from service.engine.job_result import JobResult
@@ -40,11 +44,14 @@ class Scheduler:
         warmup: Warmup,
         answers: Answers,
         serve_alone: Callable[[Job], None],
+        costs: StepCosts | None = None,
     ) -> None:
         self._queue = queue
         self._continuous = settings.batching == "continuous"
         self._window_ns = 0 if self._continuous else round(settings.batch_window_ms * 1e6)
         self._largest = max(generator.places)
+        self._costs = costs or StepCosts()
+        self._joins = Joining(queue, list(generator.places), self._costs)
         self._generator = generator
         self._meter = meter
         self._runner = runner
@@ -67,7 +74,7 @@ class Scheduler:
             self._merge(first, configured, idle_since_ns)
 
     def _merge(self, first: Job, configured: ConfiguredMode, idle_since_ns: int) -> None:
-        batch = self._new_batch(configured, self._left)
+        batch = self._new_batch(configured, self._left, self._costs)
         joining = self._gathered(first, idle_since_ns)
         try:
             while joining or batch.members:
@@ -88,7 +95,7 @@ class Scheduler:
         if configured is None:
             return
         jobs = [warming_job(configured.mode.name, 1, options) for options in SAMPLING]
-        batch = self._new_batch(configured, left=lambda _: None)
+        batch = self._new_batch(configured, lambda _: None, StepCosts())
         try:
             for job in jobs:
                 if batch.room:
@@ -103,11 +110,14 @@ class Scheduler:
             print(f"launchbound engine: merged requests of the warm-up failed: {error}", file=sys.stderr)
             free_memory(error)
 
-    def _new_batch(self, configured: ConfiguredMode, left: Callable[[LeftMember], None]) -> Batch:
+    def _new_batch(
+        self, configured: ConfiguredMode, left: Callable[[LeftMember], None], costs: StepCosts
+    ) -> Batch:
         def failed(error: Exception, results: list[JobResult]) -> None:
             self._runner.failed(error, configured, results)
 
-        return Batch(self._generator, self._queue, configured.steps, self._meter, left, failed)
+        cost = partial(costs.of, configured.mode.name)
+        return Batch(self._generator, self._queue, configured.steps, self._meter, left, failed, cost)
 
     def _left(self, left: LeftMember) -> None:
         self._answers.answer(left)
@@ -120,9 +130,10 @@ class Scheduler:
         queue = self._queue
         transports = [(first, _transport_ns(first, idle_since_ns))]
         rows, closes_ns = len(first.prompts), first.sent_ns + self._window_ns
-        while rows < self._largest and not queue.stopped:
+        most = self._joins.beginning_with(first) if self._continuous else self._largest
+        while rows < most and not queue.stopped:
             job = self._next_job()
-            if job is not None and _may_join(job, first.mode, self._largest - rows):
+            if job is not None and may_join(job, first.mode, most - rows):
                 transports.append((queue.join(), _transport_ns(job, idle_since_ns)))
                 rows += len(job.prompts)
             elif not queue.idle or (left_ns := closes_ns - perf_counter_ns()) <= 0:
@@ -135,12 +146,14 @@ class Scheduler:
 
     def _joining(self, batch: Batch, mode: str) -> list[Arrived]:
         """Those that join a running batch now; the engine has been busy since they were sent."""
-        queue, room = self._queue, batch.room
+        queue = self._queue
         joining: list[Arrived] = []
-        if not batch.members:
+        if queue.stopped or not batch.members or self._next_job() is None:
             return joining
-        while room and not queue.stopped and (job := self._next_job()) is not None:
-            if not _may_join(job, mode, room):
+        room = batch.room
+        for _ in range(self._joins.beside(batch.rows, batch.steps_left, mode)):
+            job = self._next_job()
+            if job is None or not may_join(job, mode, room):
                 break
             joining.append((queue.join(), _taken(job, perf_counter_ns(), 0)))
             room -= len(job.prompts)
@@ -160,16 +173,6 @@ class Scheduler:
         if perf_counter_ns() > job.deadline_ns:
             return "timeout"
         return "cancelled" if self._queue.is_cancelled(job) else None
-
-
-def _may_join(job: Job, mode: str, room: int) -> bool:
-    """Whether it runs beside others of `mode`, and fits."""
-    return job.mode == mode and not runs_alone(job) and len(job.prompts) <= room
-
-
-def runs_alone(job: Job) -> bool:
-    """Whether a job is never merged: what the profiler sees of a step, or what is compared, is one job's."""
-    return job.profile or job.alone
 
 
 def _transport_ns(job: Job, idle_since_ns: int) -> int:

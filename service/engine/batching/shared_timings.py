@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from service.engine.batching.member import LeftMember
-from service.engine.batching.step_log import BucketReadings
+from service.engine.batching.step_log import BucketReadings, Stretch
 from service.engine.timings import StepEstimates, job_timings, phase_timings
 from service.protocol.messages import Phase
 from service.protocol.timings import PhaseTimings, SharedWork, StepGroup, Timings
@@ -34,44 +34,52 @@ def shared_timings(
     Its steps that no job has counted become its to count, with `counted_switches`, where it ended well.
     """
     result = left.result
-    prefill = _total(left.prefill.by_bucket(), "prefill", estimates_of, result.bucket)
-    decode = _total(left.decode.by_bucket(), "decode", estimates_of, result.bucket)
+    estimates = estimates_of(result.bucket)
+    prefill = _groups(left.prefill.by_bucket(), "prefill", estimates_of)
+    decode = _groups(left.decode.by_bucket(), "decode", estimates_of)
     whole = job_timings(
         result,
-        msgspec.structs.replace(prefill, minor_faults=result.prefill.minor_faults),
-        msgspec.structs.replace(decode, minor_faults=result.decode.minor_faults),
-        estimates_of(result.bucket),
+        _total(prefill, "prefill", estimates, result.prefill.minor_faults),
+        _total(decode, "decode", estimates, result.decode.minor_faults),
+        estimates,
         done_ns,
     )
-    return msgspec.structs.replace(whole, shared=_shared(left, estimates_of, counted_switches))
+    counted = []
+    if result.kind == "ok":
+        counted += _counted(left.prefill, prefill, "prefill", estimates_of)
+        counted += _counted(left.decode, decode, "decode", estimates_of)
+    return msgspec.structs.replace(whole, shared=_shared(left, counted, counted_switches))
 
 
-def _shared(left: LeftMember, estimates_of: EstimatesOf, counted_switches: int) -> SharedWork:
+def _shared(left: LeftMember, counted: list[StepGroup], counted_switches: int) -> SharedWork:
     own = len(left.job.prompts)
     rows = [*left.prefill.rows, *left.decode.rows]
     stall_ns = left.decode.stall_ns
-    well = left.result.kind == "ok"
-    counted = [*_counted(left, estimates_of)] if well else []
     return SharedWork(
         stall_seconds=stall_ns / 1e9,
         rows=sum(rows) / len(rows) if rows else float(own),
         alone=stall_ns == 0 and all(count == own for count in rows),
         counted=counted,
-        counted_switches=counted_switches if well else 0,
+        counted_switches=counted_switches if left.result.kind == "ok" else 0,
     )
 
 
-def _counted(left: LeftMember, estimates_of: EstimatesOf) -> list[StepGroup]:
-    phases: dict[Phase, Mapping[int, BucketReadings]] = {
-        "prefill": left.prefill.count(),
-        "decode": left.decode.count(),
-    }
+def _groups(found: Mapping[int, BucketReadings], phase: Phase, estimates_of: EstimatesOf) -> list[StepGroup]:
+    """Steps of one phase, by their bucket, with what each bucket's costs per step make of them."""
     return [
-        StepGroup(phase=phase, batch=bucket, rows=found.rows, timings=_timings(found, phase, estimates))
-        for phase, groups in phases.items()
-        for bucket, found in groups.items()
-        for estimates in [estimates_of(bucket)]
+        StepGroup(
+            phase=phase, batch=bucket, rows=own.rows, timings=_timings(own, phase, estimates_of(bucket))
+        )
+        for bucket, own in found.items()
     ]
+
+
+def _counted(
+    stretch: Stretch, whole: list[StepGroup], phase: Phase, estimates_of: EstimatesOf
+) -> list[StepGroup]:
+    """Those of the job's steps that no other has counted: mostly all of them, which `whole` has already."""
+    new = stretch.count()
+    return whole if len(new) == len(stretch.numbers) else _groups(stretch.by_bucket(new), phase, estimates_of)
 
 
 def _timings(found: BucketReadings, phase: Phase, estimates: StepEstimates) -> PhaseTimings:
@@ -87,12 +95,13 @@ def _timings(found: BucketReadings, phase: Phase, estimates: StepEstimates) -> P
 
 
 def _total(
-    groups: Mapping[int, BucketReadings], phase: Phase, estimates_of: EstimatesOf, bucket: int
+    groups: list[StepGroup], phase: Phase, estimates: StepEstimates, minor_faults: int
 ) -> PhaseTimings:
     """The sums over steps of several buckets, whose costs per step differ; its single steps are left out."""
-    parts = [_timings(found, phase, estimates_of(size)) for size, found in groups.items()]
+    parts = [group.timings for group in groups]
     if not parts:
-        return phase_timings(Readings(), phase, estimates_of(bucket), until_ns=0)
+        none = phase_timings(Readings(), phase, estimates, until_ns=0)
+        return msgspec.structs.replace(none, minor_faults=minor_faults)
     sums: dict[str, float | None] = {}
     for name in SUMS:
         values = [getattr(part, name) for part in parts]
@@ -100,6 +109,7 @@ def _total(
     return msgspec.structs.replace(
         parts[0],
         **sums,
+        minor_faults=minor_faults,
         steps=sum(part.steps for part in parts),
         clipped=any(part.clipped for part in parts),
         dispatch_steps_seconds=[],

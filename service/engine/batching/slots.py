@@ -14,7 +14,8 @@ class Slots:
     A step runs in the smallest bucket that holds all taken rows, so that they are kept at its beginning. A
     prefill runs in the first rows, too, which are cleared for it. A holder is the list of the rows of one
     job, in the order of its prompts; it is changed where they move. `tokens` and `positions` are by row; of a
-    free row both are 0, so that it attends to nothing but itself.
+    free row both are 0, so that it attends to nothing but itself. `used` positions of the cache are used by
+    the next step.
     """
 
     def __init__(self, buckets: Iterable[int], move: Move) -> None:
@@ -24,6 +25,8 @@ class Slots:
         self.tokens = [0] * self._buckets[-1]
         self.positions = [0] * self._buckets[-1]
         self.taken = 0
+        self.used = 1
+        self._rows: list[int] = []
 
     def bucket(self, rows: int) -> int:
         """The smallest bucket of at least `rows`."""
@@ -34,11 +37,6 @@ class Slots:
         """The most rows that can be prefilled now: those of the largest bucket that fits, or 0."""
         free = len(self._holders) - self.taken
         return max((bucket for bucket in self._buckets if bucket <= free), default=0)
-
-    @property
-    def used(self) -> int:
-        """Positions of the cache that the next step uses."""
-        return max(self.positions) + 1
 
     def clear(self, rows: int) -> None:
         """Have the first `rows` free, which are no more than `room`."""
@@ -59,20 +57,27 @@ class Slots:
         for row, length in zip(holder, lengths, strict=True):
             self._holders[row] = holder
             self.positions[row] = length
-        self.taken += len(holder)
+        self._changed()
 
     def release(self, holder: list[int]) -> None:
         """The rows in `holder` are free again."""
         for row in holder:
             self._holders[row] = None
             self.positions[row] = self.tokens[row] = 0
-        self.taken -= len(holder)
+        self._changed()
 
     def advance(self) -> None:
         """Every taken row has been fed one token."""
-        for row, holder in enumerate(self._holders):
-            if holder is not None:
-                self.positions[row] += 1
+        positions = self.positions
+        for row in self._rows:
+            positions[row] += 1
+        self.used += 1
+
+    def _changed(self) -> None:
+        """Other rows are taken than before."""
+        self._rows = [row for row, holder in enumerate(self._holders) if holder is not None]
+        self.taken = len(self._rows)
+        self.used = max(self.positions) + 1
 
     def _free(self, least: int) -> int:
         """The first free row from `least` on."""
@@ -86,3 +91,4 @@ class Slots:
         for values in (self.tokens, self.positions):
             values[to], values[row] = values[row], 0
         self._holders[to], self._holders[row] = holder, None
+        self._changed()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -27,15 +28,16 @@ class BucketReadings:
 class StepLog:
     """Steps of one phase, numbered from 0 since the log began.
 
-    By step: its bucket, its sequences, the nanoseconds after it in which the jobs in it stood still while
-    others were prefilled, and whether a job has counted it for the metrics.
+    By step: its bucket and its sequences. `stalls` has by a step's number the nanoseconds after it in which
+    the jobs in it stood still while others were prefilled; `counted` the numbers of those that a job has
+    counted for the metrics.
     """
 
     readings: Readings = field(default_factory=Readings)
     buckets: list[int] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
-    stalls: list[int] = field(default_factory=list)
-    counted: list[bool] = field(default_factory=list)
+    stalls: dict[int, int] = field(default_factory=dict)
+    counted: set[int] = field(default_factory=set)
     dropped: int = 0
 
     @property
@@ -47,8 +49,11 @@ class StepLog:
         """A step has run, whose readings have been taken."""
         self.buckets.append(bucket)
         self.rows.append(rows)
-        self.stalls.append(0)
-        self.counted.append(False)
+
+    def stall(self, nanoseconds: int) -> None:
+        """The jobs in the newest step have stood still since it."""
+        newest = self.end - 1
+        self.stalls[newest] = self.stalls.get(newest, 0) + nanoseconds
 
     def forget(self, before: int) -> None:
         """No job will ask for the steps before number `before`."""
@@ -59,57 +64,74 @@ class StepLog:
         for values in (own.begin, own.call, own.feed, own.sampling, own.wait, own.span):
             del values[:count]
         own.unmeasured = max(0, own.unmeasured - count)
-        for each in (self.buckets, self.rows, self.stalls, self.counted):
-            del each[:count]
+        del self.buckets[:count], self.rows[:count]
+        self.stalls = {number: ns for number, ns in self.stalls.items() if number >= before}
+        self.counted = {number for number in self.counted if number >= before}
         self.dropped = before
 
     def stretch(self, begin: int, end: int, until_ns: int) -> Stretch:
         """The steps from number `begin` to before `end`, which is the last so far; their time ends then."""
-        return Stretch(self, range(begin - self.dropped, end - self.dropped), until_ns)
+        return Stretch(self, range(begin, end), until_ns)
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """The steps in which one job ran, by their place in `log`."""
+    """The steps in which one job ran, by their numbers in `log`."""
 
     log: StepLog
-    places: range
+    numbers: range
     until_ns: int
 
     @property
     def stall_ns(self) -> int:
         """Nanoseconds in which the job stood still between them."""
-        return sum(self.log.stalls[place] for place in self.places)
+        return sum(ns for number, ns in self.log.stalls.items() if number in self.numbers)
+
+    @property
+    def _places(self) -> slice:
+        """Where the steps are in the log's lists."""
+        return slice(self.numbers.start - self.log.dropped, self.numbers.stop - self.log.dropped)
 
     @property
     def rows(self) -> list[int]:
         """Sequences in each step."""
-        return [self.log.rows[place] for place in self.places]
+        return self.log.rows[self._places]
 
-    def by_bucket(self) -> dict[int, BucketReadings]:
-        """All steps, by their bucket."""
-        return self._by_bucket(list(self.places))
+    @property
+    def buckets(self) -> list[int]:
+        """The bucket of each step."""
+        return self.log.buckets[self._places]
 
-    def count(self) -> dict[int, BucketReadings]:
-        """Those that no job has counted yet, by their bucket; from now on they are."""
+    @property
+    def begins(self) -> list[int]:
+        """When each step was called, in nanoseconds; empty where no clock is read."""
+        return self.log.readings.begin[self._places]
+
+    def count(self) -> Sequence[int]:
+        """The numbers of those that no job has counted yet; from now on they are."""
         counted = self.log.counted
-        new = [place for place in self.places if not counted[place]]
-        for place in new:
-            counted[place] = True
-        return self._by_bucket(new)
+        new = (
+            self.numbers
+            if counted.isdisjoint(self.numbers)
+            else [n for n in self.numbers if n not in counted]
+        )
+        counted.update(new)
+        return new
 
-    def _by_bucket(self, places: list[int]) -> dict[int, BucketReadings]:
+    def by_bucket(self, numbers: Sequence[int] | None = None) -> dict[int, BucketReadings]:
+        """The steps with these numbers, or all, by their bucket."""
         groups: dict[int, list[int]] = {}
-        for place in places:
-            groups.setdefault(self.log.buckets[place], []).append(place)
+        for number in self.numbers if numbers is None else numbers:
+            groups.setdefault(self.log.buckets[number - self.log.dropped], []).append(number)
         return {bucket: self._readings(chosen) for bucket, chosen in groups.items()}
 
     def _readings(self, chosen: list[int]) -> BucketReadings:
-        own, count = self.log.readings, len(self.log.buckets)
+        own, count, dropped = self.log.readings, len(self.log.buckets), self.log.dropped
+        places = [number - dropped for number in chosen]
 
         def at(values: list[int]) -> list[int]:
             # What a phase has once, as a prefill in chunks its one wait, belongs to it as a whole.
-            return [values[place] for place in chosen] if len(values) >= count else list(values)
+            return [values[place] for place in places] if len(values) >= count else list(values)
 
         readings = Readings(
             begin=at(own.begin),
@@ -120,7 +142,7 @@ class Stretch:
             span=at(own.span),
             unmeasured=len(chosen) if own.unmeasured else 0,
         )
-        begins = [*own.begin[self.places.start : self.places.stop], self.until_ns]
-        lasts = [later - earlier for earlier, later in pairwise(begins)]
-        periods = [lasts[p - self.places.start] - self.log.stalls[p] for p in chosen] if own.begin else []
-        return BucketReadings(readings, sum(self.log.rows[place] for place in chosen), periods)
+        lasts = [later - earlier for earlier, later in pairwise([*self.begins, self.until_ns])]
+        stalls, first = self.log.stalls, self.numbers.start
+        periods = [lasts[n - first] - stalls.get(n, 0) for n in chosen] if own.begin else []
+        return BucketReadings(readings, sum(self.log.rows[place] for place in places), periods)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import cast
@@ -15,6 +15,7 @@ from models.checkpoint import TINY_FOLDER, build
 from models.tokenizer import Tokenizer
 from service.engine.batching.answers import Answers
 from service.engine.batching.scheduler import Scheduler
+from service.engine.batching.step_costs import StepCost, StepCosts
 from service.engine.configured_mode import ConfiguredMode
 from service.engine.generation import Generator
 from service.engine.job_result import JobResult
@@ -22,7 +23,7 @@ from service.engine.job_runner import JobRunner
 from service.engine.outcome import build_outcome
 from service.engine.timings import StepEstimates, timings
 from service.engine.warmup import Warmup
-from service.protocol.messages import Begun, EngineSettings, Job, Outcome, Token
+from service.protocol.messages import Begun, EngineSettings, Job, Outcome, Phase, Token
 from service.protocol.modes import MODES
 from service.protocol.status import ModeStatus
 from service.step.buffers import Arguments, allocate
@@ -72,6 +73,9 @@ class ArrivingQueue:
     def next_job(self) -> Job | None:
         return self.waiting[0] if self.waiting else None
 
+    def waiting_jobs(self) -> Iterator[Job]:
+        return iter(self.waiting)
+
     def join(self) -> Job:
         return self.waiting.popleft()
 
@@ -103,6 +107,16 @@ class CountingMeter:
 
     def fetch(self, tokens: torch.Tensor, readings: Readings) -> list[int]:
         return self.inner.fetch(tokens, readings)
+
+
+class GivenCosts(StepCosts):
+    """What steps take is not measured, but as given by bucket, in nanoseconds."""
+
+    def __init__(self, by_bucket: Mapping[int, int]) -> None:
+        self._by_bucket = by_bucket
+
+    def of(self, mode: str, phase: Phase, bucket: int) -> StepCost:
+        return StepCost(self._by_bucket[bucket])
 
 
 @dataclass
@@ -157,7 +171,9 @@ class TinyEngine:
         window_ms: float = 0.0,
         cancellations: dict[int, set[str]] | None = None,
         inner: Meter | None = None,
+        costs: dict[int, int] | None = None,
     ) -> Served:
+        """`costs`: what a decode step takes by bucket, in nanoseconds; the same in all where not given."""
         queue = ArrivingQueue(dict(arrivals), dict(cancellations or {}))
         meter = CountingMeter(queue, inner or HostMeter())
         generator = Generator(self._tokenizer, self._buffers, self._context, queue)
@@ -169,7 +185,8 @@ class TinyEngine:
         def alone(job: Job) -> None:
             queue.send(self._outcome(generator, job, queue, meter))
 
-        scheduler = Scheduler(queue, settings, generator, meter, runner, warmup, answers, alone)
+        given = GivenCosts(costs or dict.fromkeys(self._buffers, 1))
+        scheduler = Scheduler(queue, settings, generator, meter, runner, warmup, answers, alone, given)
         with torch.no_grad():
             while (job := queue.take()) is not None:
                 scheduler.serve(job, perf_counter_ns())

@@ -1,0 +1,150 @@
+"""Who of those that wait joins the running rows: as many as make all of them wait least in sum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, takewhile
+from statistics import fmean
+from typing import Protocol
+
+from service.engine.batching.queue import Queue
+from service.engine.batching.step_costs import StepCosts
+from service.protocol.messages import Job
+
+
+class Costs(Protocol):
+    """Nanoseconds of one mode; None where none has run."""
+
+    @property
+    def most(self) -> int:
+        """Rows that can run at once."""
+
+    def step(self, rows: int) -> int | None:
+        """Of a decode step of so many rows."""
+
+    def prefill(self, rows: int) -> int | None:
+        """Of the prefill of so many."""
+
+
+@dataclass(frozen=True, slots=True)
+class CostsOfMode:
+    """Those of `mode` so far: of the smallest of `buckets` that holds the rows. `buckets` are in order."""
+
+    mode: str
+    buckets: Sequence[int]
+    costs: StepCosts
+
+    @property
+    def most(self) -> int:
+        """The largest bucket."""
+        return self.buckets[-1]
+
+    def step(self, rows: int) -> int | None:
+        """As in Costs."""
+        return self.costs.of(self.mode, "decode", self._bucket(rows)).nanoseconds
+
+    def prefill(self, rows: int) -> int | None:
+        """As in Costs."""
+        return self.costs.of(self.mode, "prefill", self._bucket(rows)).nanoseconds
+
+    def _bucket(self, rows: int) -> int:
+        return next(one for one in self.buckets if one >= rows)
+
+
+class Joining:
+    """Decides over `queue`, with what steps take in each of `buckets`."""
+
+    def __init__(self, queue: Queue, buckets: Sequence[int], costs: StepCosts) -> None:
+        self._queue = queue
+        self._buckets = sorted(buckets)
+        self._costs = costs
+
+    def beginning_with(self, first: Job) -> int:
+        """The most rows that begin together, those of `first` included."""
+        costs = self._of(first.mode)
+        waiting = [first, *self._waiting(first.mode)]
+        rows = [len(job.prompts) for job in waiting]
+        count = worth_joining(0, 0.0, rows, _steps(waiting), costs)
+        return sum(rows[:count])
+
+    def beside(self, running: int, steps_left: float, mode: str) -> int:
+        """How many of those that wait join the `running` rows of `mode`, which have `steps_left` on average;
+        now or, where fewer can be prefilled at once, one step after the other.
+        """
+        costs = self._of(mode)
+        waiting = self._waiting(mode) if running < costs.most else []
+        if not waiting:
+            return 0
+        rows = [len(job.prompts) for job in waiting]
+        return worth_joining(running, steps_left, rows, _steps(waiting), costs)
+
+    def _of(self, mode: str) -> CostsOfMode:
+        return CostsOfMode(mode, self._buckets, self._costs)
+
+    def _waiting(self, mode: str) -> list[Job]:
+        """Those that wait, up to the first that cannot run beside `mode`."""
+        return list(takewhile(lambda job: may_join(job, mode), self._queue.waiting_jobs()))
+
+
+def worth_joining(running: int, steps_left: float, waiting: Sequence[int], steps: float, costs: Costs) -> int:
+    """How many of those that wait, each with its rows in `waiting`, should join `running` rows.
+
+    So many of the first that fit that the sum of the times until each row has ended is least, of equals the
+    largest number; at least one where none runs. Those that run have `steps_left` to go, those that wait
+    `steps`, both at most: a text may end early.
+    Two that meet are done sooner one after the other where a step of both takes more than 1.5 times as long
+    as a step of one; many that wait gain by every step that is cheaper per row. What has not run yet is
+    found out by running it.
+    """
+    fitting = sum(1 for total in accumulate(waiting) if running + total <= costs.most)
+    numbers = range(0 if running else min(1, fitting), fitting + 1)
+    overlap = min(steps_left, steps)
+
+    def until_ended_ns(count: int) -> tuple[float, int]:
+        joined, rest = sum(waiting[:count]), sum(waiting[count:])
+        step = costs.step(running + joined)
+        if step is None:
+            return 0.0, -count
+        left_ns = joined_ns = steps_left * step
+        if joined:
+            left_ns = joined_ns = _known(costs.prefill(joined)) + overlap * step
+            left_ns += (steps_left - overlap) * _known(costs.step(max(1, running)), step)
+            joined_ns += (steps - overlap) * _known(costs.step(joined), step)
+        # Those that do not join begin beside them, where they find room when the others have ended.
+        beside = running > 0 and rest <= costs.most - joined
+        together = min(rest + joined if beside else rest, costs.most)
+        rest_ns = _in_turns(rest, left_ns if beside else joined_ns, together, steps, costs, step)
+        return running * left_ns + joined * joined_ns + rest_ns, -count
+
+    return min(numbers, key=until_ended_ns, default=0)
+
+
+def _in_turns(rows: int, begin_ns: float, together: int, steps: float, costs: Costs, step: int) -> float:
+    """The sum of the times until each of `rows` has ended: as many at once as there is room for.
+
+    They begin at `begin_ns`, with steps of `together` rows; where that is not known, as long as `step`.
+    """
+    if not rows:
+        return 0.0
+    turn_ns = _known(costs.prefill(min(rows, costs.most))) + steps * _known(costs.step(together), step)
+    turns = enumerate(range(0, rows, costs.most), start=1)
+    return sum(min(costs.most, rows - ended) * (begin_ns + turn * turn_ns) for turn, ended in turns)
+
+
+def _known(cost: int | None, otherwise: int = 0) -> int:
+    return otherwise if cost is None else cost
+
+
+def _steps(jobs: Sequence[Job]) -> float:
+    return fmean(job.max_new_tokens for job in jobs)
+
+
+def may_join(job: Job, mode: str, room: int | None = None) -> bool:
+    """Whether it runs beside others of `mode`, and fits into `room` rows."""
+    return job.mode == mode and not runs_alone(job) and (room is None or len(job.prompts) <= room)
+
+
+def runs_alone(job: Job) -> bool:
+    """Whether a job is never merged: what the profiler sees of a step, or what is compared, is one job's."""
+    return job.profile or job.alone

@@ -1,0 +1,148 @@
+"""How many of those that wait join: as many as make all of them wait least in sum."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.engine.batching.joining import worth_joining
+from service.engine.batching.step_costs import LOOK_AGAIN_STEPS, StepCosts
+from service.engine.local_inbox import local_job
+from service.protocol.messages import Begun
+from tests.engine.batching.merging import Served, TinyEngine
+
+BUCKETS = (1, 4, 16)
+STEPS = 32
+DEAR_BUCKETS = {1: 100, 4: 280, 16: 720}
+"""Of a compiled step, as measured: four rows cost 2.8 times one."""
+
+CHEAP_BUCKETS = {1: 100, 4: 130, 16: 250}
+"""As where dispatch dominates."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """Costs by bucket; a prefill takes as long as three steps. Without one: unknown."""
+
+    by_bucket: Mapping[int, int | None]
+    most: int = 16
+
+    def step(self, rows: int) -> int | None:
+        return self.by_bucket[next(bucket for bucket in BUCKETS if bucket >= rows)]
+
+    def prefill(self, rows: int) -> int | None:
+        step = self.step(rows)
+        return None if step is None else 3 * step
+
+
+@pytest.mark.parametrize(
+    ("by_bucket", "running", "left", "waiting", "count"),
+    [
+        (DEAR_BUCKETS, 1, 16, [1], 0),  # two in a bucket of four: both would end later
+        (DEAR_BUCKETS, 1, 16, [1, 1, 1], 3),
+        (DEAR_BUCKETS, 1, 16, [1] * 4, 0),  # four in a bucket, once the first has ended
+        (DEAR_BUCKETS, 1, 16, [3], 1),
+        (DEAR_BUCKETS, 1, 16, [1] * 30, 15),
+        (DEAR_BUCKETS, 4, 16, [1] * 12, 12),
+        (DEAR_BUCKETS, 12, 16, [1] * 4, 4),
+        (DEAR_BUCKETS, 15, 16, [1], 0),  # fifteen would stand still for one
+        (DEAR_BUCKETS, 15, 16, [1] * 9, 1),  # of nine the last would wait for two turns
+        (DEAR_BUCKETS, 16, 16, [1], 0),  # no room
+        (DEAR_BUCKETS, 1, 500, [1], 1),  # a short one does not wait for a long one
+        (DEAR_BUCKETS, 0, 0, [1, 1], 1),  # nobody runs: the first begins alone
+        (DEAR_BUCKETS, 0, 0, [1, 1, 1], 3),
+        (DEAR_BUCKETS, 0, 0, [1] * 16, 16),
+        (DEAR_BUCKETS, 2, 16, [], 0),
+        (CHEAP_BUCKETS, 1, 16, [1], 1),
+        (CHEAP_BUCKETS, 1, 3, [1], 0),  # three steps are not worth standing still for
+        (CHEAP_BUCKETS, 0, 0, [1, 1], 2),
+    ],
+)
+def test_so_many_join(
+    by_bucket: dict[int, int | None], running: int, left: int, waiting: list[int], count: int
+) -> None:
+    assert worth_joining(running, left, waiting, STEPS, Given(by_bucket)) == count
+
+
+@pytest.mark.parametrize(("dearer", "count"), [(145, 1), (155, 0)])
+def test_two_run_together_where_a_step_of_both_takes_less_than_one_and_a_half(
+    dearer: int, count: int
+) -> None:
+    """Apart from a prefill, which is next to nothing for so many steps."""
+    costs = Given({1: 100, 4: dearer, 16: 1000})
+    assert worth_joining(1, 5000, [1], 10_000, costs) == count
+
+
+def test_unknown_costs_are_found_out() -> None:
+    assert worth_joining(1, 16, [1] * 9, STEPS, Given({1: 100, 4: None, 16: None})) == 9
+
+
+@given(
+    st.integers(0, 8),
+    st.integers(0, STEPS),
+    st.integers(0, 20),
+    st.lists(st.integers(1, 999), min_size=3, max_size=3),
+)
+def test_never_more_than_fit_and_whoever_finds_nobody_begins(
+    running: int, left: int, waiting: int, costs: list[int]
+) -> None:
+    by_bucket = dict(zip(BUCKETS, costs, strict=True))
+    count = worth_joining(running, left, [1] * waiting, STEPS, Given(by_bucket))
+    assert count <= min(waiting, 16 - running)
+    assert count > 0 or running or not waiting
+
+
+def test_a_cost_is_the_median_of_the_newest_steps_looked_at_now_and_then() -> None:
+    costs = StepCosts()
+    of_one = costs.of("eager", "decode", 1)
+    assert of_one.nanoseconds is None
+    of_one.add(900)
+    assert costs.of("eager", "decode", 1).nanoseconds == 900
+    for _ in range(LOOK_AGAIN_STEPS):
+        of_one.add(100)
+    assert of_one.nanoseconds == 100
+    others = ("eager", "decode", 4), ("no_grad", "decode", 1), ("eager", "prefill", 1)
+    assert [costs.of(*one).nanoseconds for one in others] == [None] * 3
+
+
+@pytest.fixture(scope="module")
+def engine() -> TinyEngine:
+    return TinyEngine()
+
+
+def begun(served: Served) -> list[list[str]]:
+    return [message.ids for message in served.queue.sent if isinstance(message, Begun)]
+
+
+DEAR = {1: 10**12, 2: 3 * 10**12, 4: 12 * 10**11}
+"""Two are dearer than one after the other, and four are not."""
+
+
+def test_one_that_would_make_steps_dearer_waits_for_its_turn_and_several_do_not(engine: TinyEngine) -> None:
+    jobs = [local_job(name, "inference_mode", ["x"], 8, ignore_eos=True) for name in "abcdef"]
+    served = engine.merged({0: jobs[:1], 2: jobs[1:2]}, costs=DEAR)
+    assert begun(served) == [["a"], ["b"]]
+    assert list(served.outcomes) == ["a", "b"]
+    served = engine.merged({0: jobs[:1], 2: jobs[1:2], 4: jobs[2:4]}, costs=DEAR)
+    assert begun(served) == [["a"], ["b", "c"], ["d"]]  # prefilled in a bucket of the three free rows
+    assert served.tokens["b"] == engine.alone(jobs[1])
+
+
+def test_a_short_request_does_not_wait_for_a_long_one(engine: TinyEngine) -> None:
+    jobs = [
+        local_job(name, "inference_mode", ["x"], count, ignore_eos=True)
+        for name, count in (("a", 60), ("b", 2))
+    ]
+    served = engine.merged({0: jobs[:1], 2: jobs[1:]}, costs={1: 1000, 2: 3000, 4: 4000})
+    assert list(served.outcomes) == ["b", "a"]
+    assert served.tokens["a"] == engine.alone(jobs[0])
+
+
+def test_a_window_merges_whatever_it_costs(engine: TinyEngine) -> None:
+    jobs = [local_job(name, "inference_mode", ["x"], 3, ignore_eos=True) for name in "ab"]
+    assert begun(engine.merged({0: jobs}, "window", costs=DEAR)) == [["a", "b"]]
+    assert begun(engine.merged({0: jobs}, "continuous", costs=DEAR)) == [["a"], ["b"]]
