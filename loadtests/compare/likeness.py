@@ -71,6 +71,7 @@ def _linears(run: SweepRun) -> str:
 
 NEEDED: Mapping[str, Reading] = {
     "the service's processor": _environment("cpu"),
+    "replicas behind its address": lambda run: "several" if run.plan.replicas else "none",
     "its cores": _environment("cores"),
     "its GPU": _gpus("name"),
     "device": _device,

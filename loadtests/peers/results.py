@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from loadtests.run.document_file import DocumentFile
+
 PEERS_FILE = "peers.json"
 FORMAT_VERSION = 1
 
@@ -121,24 +123,22 @@ class PeersRun(msgspec.Struct, kw_only=True):
         return f"INCOMPLETE: {why}; {' and '.join(parts) or 'no round'} finished."
 
 
+_FILE = DocumentFile(
+    PEERS_FILE,
+    PeersRun,
+    FORMAT_VERSION,
+    PeersError,
+    folder="comparison with rivals",
+    writer="launchbound peers",
+    mend="make the comparison again",
+)
+
+
 def write_peers(folder: Path, run: PeersRun) -> None:
     """Write `peers.json`, replaced atomically."""
-    temporary = folder / f"{PEERS_FILE}.new"
-    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(run), indent=1) + b"\n")
-    temporary.replace(folder / PEERS_FILE)
+    _FILE.write(folder, run)
 
 
 def read_peers(folder: Path) -> PeersRun:
     """`peers.json` of `folder`. Raises PeersError where it is missing, broken, or of another format."""
-    path = folder / PEERS_FILE
-    try:
-        run = msgspec.json.decode(path.read_bytes(), type=PeersRun)
-    except OSError as error:
-        raise PeersError(
-            f"cannot read {path} ({error.strerror}): name a folder that `launchbound peers` wrote"
-        ) from error
-    except msgspec.DecodeError as error:
-        raise PeersError(f"{path} is broken ({error}): make the comparison again") from error
-    if run.format_version != FORMAT_VERSION:
-        raise PeersError(f"{path} has format {run.format_version}, this version reads {FORMAT_VERSION}")
-    return run
+    return _FILE.read(folder)

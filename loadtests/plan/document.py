@@ -20,12 +20,14 @@ class PlanDocument(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
     """A plan file. `modes` None: the default ones. The rounds, warm-up passes and SLO as in `Plan`.
 
     `dtypes`: precisions, each swept by the same plan with a service of its own; None: the service's default.
+    `replicas`: that the service may be several replicas behind a proxy, which is refused else.
     """
 
     name: Annotated[str, Meta(min_length=1)]
     dtypes: Annotated[list[Dtype], Meta(min_length=1)] | None = None
     modes: Annotated[list[str], Meta(min_length=1)] | None = None
     batch_sizes: Annotated[list[Count], Meta(min_length=1)]
+    replicas: bool = False
     seed: int = 0
     rounds: Count
     rounds_most: Count | None = None
@@ -71,6 +73,7 @@ def plan_of(document: PlanDocument) -> Plan:
         warmup_passes_least=document.warmup_passes_least,
         warmup_passes_most=document.warmup_passes_most,
         slo=_slo(document),
+        replicas=document.replicas,
     )
     return check(plan)
 

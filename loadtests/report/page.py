@@ -20,9 +20,9 @@ PLOTLY_BUNDLE = Path(__file__).with_name("vendor") / "plotly-basic.min.js"
 
 
 def written_page(
-    folder: Path, name: str, context: Mapping[str, Any], plots: Sequence[Mapping[str, Any]]
+    folder: Path | Sequence[Path], name: str, context: Mapping[str, Any], plots: Sequence[Mapping[str, Any]]
 ) -> str:
-    """The template `name` of `folder` with `context`, its plots and the code that draws them."""
+    """The template `name` with `context`, its plots and the code that draws them."""
     bundle = PLOTLY_BUNDLE.read_text(encoding="utf-8")
     return str(template(folder, name).render(**context, plots=plots, plotly_js=bundle))
 
@@ -33,10 +33,11 @@ def embedded(plot: Plot) -> str:
     return json.dumps({"data": figure["data"], "layout": figure["layout"]}).replace("</", "<\\/")
 
 
-def template(folder: Path, name: str) -> Any:  # noqa: ANN401 - jinja2's templates are untyped
-    """A template of `folder`, which may include those of the report."""
+def template(folder: Path | Sequence[Path], name: str) -> Any:  # noqa: ANN401 - jinja2 is untyped
+    """A template of `folder`, or of several, which may include those of the report."""
+    folders = [folder] if isinstance(folder, Path) else folder
     environment = Environment(
-        loader=FileSystemLoader([folder, TEMPLATES]),
+        loader=FileSystemLoader([*folders, TEMPLATES]),
         autoescape=name.endswith(".html"),
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -19,7 +19,8 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     weights; 0: not known, no canary. In a `part` after the first, requests that have a row in the folder are
     not sent again, and open-loop cells keep the `rates` of the first (arrivals per second by cell), what its
     `searches` found, and the `cut_visits`. `workers` load processes post the requests; 1: the load generator
-    itself does.
+    itself does. `rows_at_once`: sequences that a service runs together which merges requests; 1 for any
+    other.
     """
 
     run: str
@@ -36,6 +37,11 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     rates: dict[str, float] = {}
     searches: list[Search] = []
     cut_visits: list[CutVisit] = []
+    rows_at_once: int = 1
+
+    def at_once(self, batch_size: int) -> int:
+        """How many requests of so many prompts the service works on together."""
+        return max(1, self.rows_at_once // batch_size)
 
 
 class GeneratorStarted(msgspec.Struct, frozen=True, tag="started"):

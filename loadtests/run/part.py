@@ -15,6 +15,7 @@ from loadtests.run.events_file import EventWriter
 from loadtests.run.finished import is_whole
 from loadtests.run.floors import read_floors
 from loadtests.run.gpu_watch import clocks_file, query_of, summary, watched
+from loadtests.run.growing_queue import rows_at_once
 from loadtests.run.history import record, take_in_rows
 from loadtests.run.load_generator_process import run_load_generator
 from loadtests.run.machine import weights_bytes
@@ -155,6 +156,7 @@ class SweepPart:
             rates=run.client.rates,
             searches=run.searches,
             cut_visits=run.cut_visits,
+            rows_at_once=rows_at_once(run.engine),
         )
 
     def _clocks_query(self) -> list[str]:

@@ -33,10 +33,17 @@ def wait_until_ready(
 ) -> dict[str, Any]:
     """The document of GET /v1/modes once all modes of `plan` are ready and no other is warming up.
 
-    Raises what `await_modes` raises, and TargetError for a plan with `auto` where the service has none.
+    Raises what `await_modes` raises, and TargetError for a plan with `auto` where the service has none, and
+    for a proxy of replicas where the plan does not say that it may be one.
     """
     document = await_modes(target, plan.ladder_modes, report, without_progress_seconds, settled=True)
     _check_fits(document, plan)
+    if not plan.replicas and (replica := target.replica()) is not None:
+        raise TargetError(
+            f"{target.url} is a proxy of replicas (this was {replica}), and requests run on any of them: "
+            "sweep one by its own address (`launchbound serve --replicas` and its targets file list them), "
+            "or write `replicas = true` into the plan"
+        )
     if AUTO in plan.modes and "auto" not in document:
         raise TargetError(f"{target.url} is of a version without `{AUTO}`: sweep without it, or update it")
     return document

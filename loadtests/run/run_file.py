@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from loadtests.plan.cells import Plan
+from loadtests.run.document_file import DocumentFile
 from loadtests.run.open_loop import CutVisit as CutVisit
 from loadtests.run.open_loop import Search as Search
 from loadtests.run.open_loop import SearchProbe as SearchProbe
@@ -139,29 +140,22 @@ class SweepRun(msgspec.Struct, kw_only=True):
         return next((mode for mode in self.modes or self.modes_before if mode["mode"] == name), {})
 
 
+_FILE = DocumentFile(
+    RUN_FILE,
+    SweepRun,
+    FORMAT_VERSION,
+    RunError,
+    folder="results folder",
+    writer="launchbound sweep",
+    mend="run the sweep again",
+)
+
+
 def write_run(folder: Path, run: SweepRun) -> None:
     """Write `run.json` atomically."""
-    text = msgspec.json.format(msgspec.json.encode(run), indent=2)
-    temporary = folder / f"{RUN_FILE}.new"
-    temporary.write_bytes(text + b"\n")
-    temporary.replace(folder / RUN_FILE)
+    _FILE.write(folder, run)
 
 
 def read_run(folder: Path) -> SweepRun:
-    """`run.json` of a results folder. Raises RunError where it is missing, broken or of a later format."""
-    path = folder / RUN_FILE
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise RunError(
-            f"{folder} is no results folder ({error}): name one that `launchbound sweep` wrote"
-        ) from error
-    try:
-        version = msgspec.json.decode(content).get("format_version")
-        if version != FORMAT_VERSION:
-            raise RunError(
-                f"{path} has format {version}, this version reads {FORMAT_VERSION}: use the one that wrote it"
-            )
-        return msgspec.json.decode(content, type=SweepRun)
-    except (msgspec.DecodeError, AttributeError) as error:
-        raise RunError(f"{path} is broken ({error}): run the sweep again") from error
+    """`run.json` of a results folder. Raises RunError where it is missing, broken or of another format."""
+    return _FILE.read(folder)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from loadtests.plan.dtypes import Dtype
+from loadtests.run.document_file import DocumentFile
 from loadtests.run.run_file import RUN_FILE, RunError, read_run
 
 SERIES_FILE = "series.json"
@@ -57,36 +58,33 @@ class Series(msgspec.Struct, kw_only=True):
     runs: list[SeriesRun]
 
 
+_FILE = DocumentFile(
+    SERIES_FILE,
+    Series,
+    FORMAT_VERSION,
+    RunError,
+    folder="series of sweeps",
+    writer="launchbound sweep",
+    mend="report its folders by `report A B C`",
+)
+
+
 def is_series(folder: Path) -> bool:
     """Whether `folder` holds the runs of a series."""
-    return (folder / SERIES_FILE).is_file()
+    return _FILE.is_in(folder)
 
 
 def write_series(folder: Path, series: Series) -> None:
     """Write `series.json` atomically."""
-    temporary = folder / f"{SERIES_FILE}.new"
-    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(series), indent=2) + b"\n")
-    temporary.replace(folder / SERIES_FILE)
+    _FILE.write(folder, series)
 
 
 def read_series(folder: Path) -> Series:
     """`series.json` of `folder`; a run whose own folder says that it is complete is.
 
-    Raises RunError where a file is missing, broken or of a later format.
+    Raises RunError where a file is missing, broken or of another format.
     """
-    path = folder / SERIES_FILE
-    try:
-        content = path.read_bytes()
-        version = msgspec.json.decode(content).get("format_version")
-        if version != FORMAT_VERSION:
-            raise RunError(
-                f"{path} has format {version}, this version reads {FORMAT_VERSION}: use the one that wrote it"
-            )
-        series = msgspec.json.decode(content, type=Series)
-    except OSError as error:
-        raise RunError(f"{folder} is no series of sweeps ({error}): name a folder that holds one") from error
-    except (msgspec.DecodeError, AttributeError) as error:
-        raise RunError(f"{path} is broken ({error}): report its folders by `report A B C`") from error
+    series = _FILE.read(folder)
     for run in series.runs:
         # Killed between the end of a run and the note of it here, or gone on with by its own folder.
         if run.state == "begun" and _is_complete(folder / run.dtype):

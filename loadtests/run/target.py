@@ -17,6 +17,10 @@ COMPILE_COUNTERS = (
 )  # fmt: skip
 
 
+REPLICA_HEADER = "X-Launchbound-Replica"
+"""Of answers that came through Ray Serve's proxy: the name of the replica that answered."""
+
+
 class TargetError(RuntimeError):
     """The service cannot be used for a sweep; the message names the remedy."""
 
@@ -59,6 +63,16 @@ class Target:
     def get(self, path: str) -> tuple[int, str]:
         """Status and body of GET `path`; an error status is returned, not raised. Raises Unreachable."""
         return self._answer(Request(self.url + path, headers=self.headers), self._timeout_seconds)
+
+    def replica(self) -> str | None:
+        """The replica that a proxy had answer just now; None where the address is one service's own."""
+        try:
+            with self._opener.open(self.url + "/health/live", timeout=self._timeout_seconds) as response:
+                return str(name) if (name := response.headers.get(REPLICA_HEADER)) else None
+        except HTTPError as error:
+            return error.headers.get(REPLICA_HEADER)
+        except (URLError, OSError) as error:
+            raise self._unreachable(error) from error
 
     def post(self, path: str, body: Mapping[str, object], timeout_seconds: float) -> tuple[int, str]:
         """Status and body of POST `path` with `body` as JSON, as `get`."""

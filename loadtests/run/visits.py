@@ -109,7 +109,8 @@ class Visits:
         self, requests: Sequence[LoadRequest], due: Sequence[float], cut: Callable[[CutVisit], None]
     ) -> Rows:
         """Send `requests` at the times `due` of their visit, from the first of them on."""
-        queue = GrowingQueue(len(requests), self._client.users)
+        at_once = self._assignment.at_once(requests[0].cell.batch_size)
+        queue = GrowingQueue(len(requests), self._client.users, at_once)
 
         def goes_on(in_flight: int) -> bool:
             reason = queue.arrival(in_flight)

@@ -67,15 +67,17 @@ def read_entries(folders: Sequence[Path]) -> list[Entry]:
     return entries_of([read_results(folder) for folder in folders])
 
 
-def entries_of(results: Sequence[Results]) -> list[Entry]:
-    """The runs of `results`, at most 26, lettered in this order."""
+def entries_of(results: Sequence[Results], labels: Sequence[str] | None = None) -> list[Entry]:
+    """The runs of `results`, at most 26, lettered in this order; called `labels` where they are given."""
     found = [Findings(one) for one in results]
     facts = [_facts(one) for one in found]
     naming = _naming(facts)
     return [
         Entry(
             letter=LETTERS[place],
-            label=", ".join(own[fact] for fact in naming) or one.results.folder.name,
+            label=labels[place]
+            if labels is not None
+            else ", ".join(own[fact] for fact in naming) or one.results.folder.name,
             colour=PALETTE[place % len(PALETTE)],
             facts=own,
             findings=one,

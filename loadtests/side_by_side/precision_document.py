@@ -7,10 +7,10 @@ from typing import Any
 
 from loadtests.plan.cells import BASELINE
 from loadtests.side_by_side.entry import Entry
-from loadtests.side_by_side.numbers import interval
 from loadtests.side_by_side.precisions import AtGroup, Bought, Place, Precisions
 from loadtests.side_by_side.texts import Agreement
 from service.statistics.builds import LATENCY_SCATTER
+from service.statistics.intervals import as_json
 
 
 def precision_document(found: Precisions | None) -> dict[str, Any] | None:
@@ -41,14 +41,14 @@ def _group(found: AtGroup, entries: Sequence[Entry]) -> dict[str, Any]:
             for mode, bought in found.bought.items()
         ],
         "noise": [
-            {"run": entry.letter, "ratio": None if one is None else interval(one)}
+            {"run": entry.letter, "ratio": None if one is None else as_json(one)}
             for one, entry in zip(found.noise, entries, strict=True)
         ],
     }
 
 
 def _place(place: Place) -> dict[str, Any]:
-    mode, latency = place.summary.cell.mode, interval(place.summary.latency)
+    mode, latency = place.summary.cell.mode, as_json(place.summary.latency)
     return {"run": place.entry.letter, "mode": mode, "latency_seconds": latency}
 
 
@@ -56,8 +56,8 @@ def _bought(one: Bought | None, entry: Entry) -> dict[str, Any]:
     speedup, over_rounds = (None, None) if one is None else (one.speedup, one.over_rounds)
     return {
         "run": entry.letter,
-        "speedup": None if speedup is None else interval(speedup),
-        "speedup_over_rounds": None if over_rounds is None else interval(over_rounds),
+        "speedup": None if speedup is None else as_json(speedup),
+        "speedup_over_rounds": None if over_rounds is None else as_json(over_rounds),
         "word": None if one is None else one.word,
     }
 

@@ -11,9 +11,9 @@ from loadtests.report.plotting import colour
 from loadtests.report.summaries import Summary
 from loadtests.side_by_side.entry import FACTS, Entry, best, differing
 from loadtests.side_by_side.load_view import load_view
-from loadtests.side_by_side.numbers import interval
 from loadtests.side_by_side.precision_view import precision_view
 from loadtests.side_by_side.precisions import Precisions, place_of, reference_of, told_apart
+from service.statistics.intervals import as_json
 
 
 def groups(entries: Sequence[Entry]) -> list[Group]:
@@ -55,9 +55,7 @@ def headline(
     entries: Sequence[Entry], shared: Sequence[Group], absent: Mapping[str, str], under_load: bool = False
 ) -> str:
     """Which run is fastest at which batch, in a sentence; before it, what is not valid or not there."""
-    bad = [entry.name for entry in entries if not entry.valid]
-    mark = f"NOT VALID: {formatting.listed(bad)}. " if bad else ""
-    mark += f"NOT MEASURED: {formatting.listed(list(absent))}. " if absent else ""
+    mark = warning(entries, absent)
     if not shared and under_load:
         return f"{mark}These runs have open-loop cells in common alone: their knees and rates stand below."
     if not shared:
@@ -65,12 +63,19 @@ def headline(
     at: dict[str, list[str]] = {}
     for group in shared:
         winner = ranked(entries, group)[0][0]
-        at.setdefault(winner.name, []).append(_place(group, shared) + _near(entries, group))
+        at.setdefault(winner.name, []).append(place_of_group(group, shared) + _near(entries, group))
     parts = [f"{who} at {formatting.listed(places)}" for who, places in at.items()]
     return f"{mark}Lowest latency: {'; '.join(parts)}."
 
 
-def _place(group: Group, shared: Sequence[Group]) -> str:
+def warning(entries: Sequence[Entry], absent: Mapping[str, str]) -> str:
+    """What stands before every answer: the runs that are not valid, and those that are not there."""
+    bad = [entry.name for entry in entries if not entry.valid]
+    mark = f"NOT VALID: {formatting.listed(bad)}. " if bad else ""
+    return mark + (f"NOT MEASURED: {formatting.listed(list(absent))}. " if absent else "")
+
+
+def place_of_group(group: Group, shared: Sequence[Group]) -> str:
     """'batch 4', with its other conditions where the runs have several."""
     batch, prompts, tokens, concurrency, _ = group
     several = len({one[1:] for one in shared}) > 1
@@ -145,9 +150,9 @@ def _row(entry: Entry, summary: Summary, slowest: float) -> dict[str, Any]:
             "run": entry.letter,
             "mode": summary.cell.mode,
             "effective": summary.effective,
-            "latency_seconds": interval(summary.latency),
-            "tokens_per_second": interval(summary.tokens_per_second),
-            "speedup": interval(comparison.speedup) if comparison else None,
+            "latency_seconds": as_json(summary.latency),
+            "tokens_per_second": as_json(summary.tokens_per_second),
+            "speedup": as_json(comparison.speedup) if comparison else None,
         },
     }
 

@@ -1,4 +1,4 @@
-"""The command that makes a sweep's report again, `report`, and what a sweep prints at its end."""
+"""The command that makes a report again, `report`, and what sweeps, series and fleets print of theirs."""
 
 from __future__ import annotations
 
@@ -11,37 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from service.cli.endings import last_line
 from service.cli.options import EXIT_DISK_FULL, EXIT_FAILED, bad_input, report_extra_needed
 
 if TYPE_CHECKING:
     from loadtests.plan.slo import Slo
 
 app = typer.Typer()
-
-
-def fail_without_rows(folder: Path, failed: Sequence[str], why: Exception) -> int:
-    """A sweep that measured nothing: print failed gates, the reason, and the JSON line."""
-    for line in failed:
-        typer.echo(line)
-    typer.echo(f"launchbound: {why}", err=True)
-    last_line(folder, None, valid=False)
-    return EXIT_FAILED
-
-
-def last_line(folder: Path, headline: dict[str, Any] | None, valid: bool) -> None:
-    """The one JSON document that ends the output."""
-    typer.echo(json.dumps({"path": str(folder), "headline": headline, "valid": valid}))
-
-
-def conclude_later(folder: Path, failed: Sequence[str], missing: ModuleNotFoundError) -> None:
-    """A sweep where the report's packages are not: print failed gates, the remedy, and the JSON line."""
-    for line in failed:
-        typer.echo(line)
-    typer.echo(
-        f"{missing.name} is not installed here: the report is made later by `launchbound report {folder}`, "
-        "after `pip install '.[report]'`"
-    )
-    last_line(folder, None, valid=not failed)
 
 
 def conclude(folder: Path, console: Console, peers: Path | None = None, slo: Slo | None = None) -> bool:
@@ -92,6 +68,7 @@ def report(
 
     Exit codes: 0 valid, 1 a check of one failed or a sweep is incomplete, 2 bad input, 3 disk full.
     """
+    from loadtests.fleet.record import is_fleet
     from loadtests.peers.results import PeersError
     from loadtests.plan.cells import PlanError
     from loadtests.plan.slo import parse_slo
@@ -99,11 +76,12 @@ def report(
     from loadtests.run.rows import RowsError
     from loadtests.run.series_file import is_series
 
+    of_fleet = len(folders) == 1 and is_fleet(folders[0])
     series = len(folders) == 1 and is_series(folders[0])
     several = len(folders) > 1
-    if (several or series) and peers:
+    if (several or series or of_fleet) and peers:
         bad_input("--peers belongs to the report of one sweep: name its folder")
-    if (several or series) and slo:
+    if (several or series or of_fleet) and slo:
         bad_input("--slo belongs to the report of one sweep: name its folder")
     if len(folders) == 1 and out:
         bad_input("--out belongs to several folders: the report of one is written into it")
@@ -111,7 +89,9 @@ def report(
     try:
         judged_by = parse_slo(slo) if slo else None
         with disk_full_named(written), report_extra_needed():
-            if series:
+            if of_fleet:
+                valid = picture_of_fleet(written)
+            elif series:
                 valid = picture_of_series(written)
             else:
                 valid = (
@@ -131,9 +111,9 @@ def _new_folder() -> Path:
 
 def _picture(folders: Sequence[Path], folder: Path) -> bool:
     """Several runs on one page; headline, path and one JSON line are printed. Whether all are valid."""
-    from loadtests.side_by_side.files import make_picture
+    from loadtests.side_by_side.files import PAGE_FILE, make_picture
 
-    return _pictured(make_picture(folders, folder), folder)
+    return _pictured(make_picture(folders, folder), folder, PAGE_FILE)
 
 
 def picture_of_series(folder: Path) -> bool:
@@ -141,15 +121,21 @@ def picture_of_series(folder: Path) -> bool:
 
     Raises RowsError where none has, and ModuleNotFoundError without the packages of the extra `report`.
     """
+    from loadtests.side_by_side.files import PAGE_FILE
     from loadtests.side_by_side.series import make_series_picture
 
-    return _pictured(make_series_picture(folder), folder)
+    return _pictured(make_series_picture(folder), folder, PAGE_FILE)
 
 
-def _pictured(found: dict[str, Any], folder: Path) -> bool:
-    from loadtests.side_by_side.files import PAGE_FILE
+def picture_of_fleet(folder: Path) -> bool:
+    """The same of a fleet; not valid where a task of it has no results. Raises as `picture_of_series`."""
+    from loadtests.fleet.files import PAGE_FILE, make_fleet_report
 
+    return _pictured(make_fleet_report(folder), folder, PAGE_FILE)
+
+
+def _pictured(found: dict[str, Any], folder: Path, page: str) -> bool:
     typer.echo(found["headline"])
-    typer.echo(f"page: {folder / PAGE_FILE}")
+    typer.echo(f"page: {folder / page}")
     typer.echo(json.dumps({"path": str(folder), **found}))
     return not found["absent"] and all(run["valid"] for run in found["runs"])

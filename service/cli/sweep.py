@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from service.cli.endings import conclude_later, fail_without_rows, last_line
 from service.cli.options import (
     EXIT_DISK_FULL,
     Advice,
@@ -22,7 +23,7 @@ from service.cli.options import (
     flags,
     settings_from,
 )
-from service.cli.report import conclude, conclude_later, fail_without_rows, last_line
+from service.cli.report import conclude
 from service.cli.signals import ended_in_order
 from service.cli.sweep_series import begin, described, go_on
 
@@ -201,7 +202,7 @@ def _reported(folder: Path, console: Console, result: SweepResult) -> int:
     try:
         conclude(folder, console)
     except ModuleNotFoundError as error:
-        conclude_later(folder, failed, error)
+        conclude_later(folder, failed, error, valid=not failed)
     except RowsError as error:
         return fail_without_rows(folder, failed, error)
     return result.exit_code

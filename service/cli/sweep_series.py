@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,8 +9,9 @@ from typing import TYPE_CHECKING
 import typer
 from rich.console import Console
 
-from service.cli.options import EXIT_DISK_FULL, EXIT_FAILED, bad_input, settings_from
-from service.cli.report import last_line, picture_of_series
+from service.cli.endings import last_line, pictured
+from service.cli.options import EXIT_DISK_FULL, bad_input, settings_from
+from service.cli.report import picture_of_series
 from service.cli.series_run import measuring, printed
 from service.cli.signals import ended_in_order
 
@@ -116,33 +116,11 @@ def _measured(folder: Path, measure: Callable[[Console], Series]) -> int:
             try:
                 measure(console)
             except KeyboardInterrupt:
-                return _pictured(folder, interrupted=True)
+                return pictured(picture_of_series, folder, interrupted=True)
             except (PromptError, TargetError, RowsError) as error:
                 bad_input(error)
-            return _pictured(folder)
+            return pictured(picture_of_series, folder, interrupted=False)
     except DiskFull as error:
         typer.echo(f"launchbound: {error}", err=True)
         last_line(folder, None, valid=False)
         return EXIT_DISK_FULL
-
-
-def _pictured(folder: Path, interrupted: bool = False) -> int:
-    """Write the page over the runs so far. Raises KeyboardInterrupt where an interruption has left none."""
-    from loadtests.run.rows import RowsError
-
-    try:
-        valid = picture_of_series(folder)
-    except ModuleNotFoundError as error:
-        typer.echo(
-            f"{error.name} is not installed here: the page is made later by `launchbound report {folder}`, "
-            "after `pip install '.[report]'`"
-        )
-        typer.echo(json.dumps({"path": str(folder), "headline": None, "valid": False}))
-        return EXIT_FAILED
-    except RowsError as error:
-        if interrupted:
-            raise KeyboardInterrupt from error
-        typer.echo(f"launchbound: {error}", err=True)
-        last_line(folder, None, valid=False)
-        return EXIT_FAILED
-    return 0 if valid else EXIT_FAILED

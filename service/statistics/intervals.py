@@ -25,6 +25,19 @@ class Interval:
         return self.low > 1.0 or self.high < 1.0
 
 
+def as_json(interval: Interval) -> dict[str, float | int | None]:
+    """Its fields; an end that too few values leave open (infinite) is None."""
+    return {
+        name: value if math.isfinite(value) else None
+        for name, value in (
+            ("value", interval.value),
+            ("low", interval.low),
+            ("high", interval.high),
+            ("samples", interval.samples),
+        )
+    }
+
+
 def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
     """Mean of `values` with Student's t interval; infinite below two values.
 

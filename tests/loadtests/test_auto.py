@@ -139,6 +139,9 @@ def test_a_service_without_auto_is_refused_before_anything_is_measured() -> None
             modes = [mode_status(mode, "ready") for mode in CLEAR]
             return {"modes": modes, "engine": engine_status(), "service": {}}
 
+        def replica(self) -> str | None:
+            return None
+
     with pytest.raises(TargetError, match="is of a version without `auto`"):
         wait_until_ready(Old("http://127.0.0.1:1"), PLAN, lambda _: None)
 
@@ -159,7 +162,8 @@ def test_its_rows_count_as_the_mode_that_ran(made: Path) -> None:
     counted = Counter(row.ran_mode for row in rows)
     assert AUTO not in counted
     assert gate(COUNTS, run, rows, counted).passed
-    other = [msgspec.structs.replace(row, picked_mode="eager") if row.picked_mode else row for row in rows]
+    as_eager = {"picked_mode": "eager", "effective_mode": "eager"}
+    other = [msgspec.structs.replace(row, **as_eager) if row.picked_mode else row for row in rows]
     found = gate(COUNTS, run, other, counted)
     assert found.failed
     assert "eager: " in found.detail
@@ -186,6 +190,19 @@ def test_a_fallback_is_one_of_the_mode_that_was_picked(made: Path) -> None:
     found = gate("fallbacks", run, fell)
     assert not found.passed
     assert "× compiled ran as eager" in found.detail
+
+
+def test_fallbacks_are_counted_as_such_and_fail_no_count(made: Path) -> None:
+    run, rows = read_run(made), read_rows(made)
+    fell = [
+        msgspec.structs.replace(row, effective_mode="eager") if row.mode == "compiled" else row
+        for row in rows
+    ]
+    counted = Counter(row.ran_mode for row in rows)
+    of_compiled = sum(row.mode == "compiled" for row in rows)
+    assert gate(COUNTS, run, fell, counted).failed
+    counted += Counter({"fallback": of_compiled, "compiled": -of_compiled})
+    assert gate(COUNTS, run, fell, counted).passed
 
 
 def test_parity_is_asked_of_every_mode_that_it_can_run(made: Path) -> None:

@@ -127,9 +127,14 @@ def test_a_single_sweep_leaves_a_limit_of_five_percent_undecided(root: Path) -> 
     assert compared(root, "old", "same", allowed=0.05).decision == "undecided"
 
 
+def with_replicas(plan: Plan) -> Plan:
+    return msgspec.structs.replace(plan, replicas=True)
+
+
 UNLIKE: list[tuple[str, Callable[[SweepRun], None]]] = [
     ("the service's processor", lambda run: run.environment.update(cpu="another")),
     ("its cores", lambda run: run.environment.update(cores=64)),
+    ("replicas behind its address", lambda run: setattr(run, "plan", with_replicas(run.plan))),
     ("its GPU", lambda run: run.environment.update(gpus=[{"name": "a GPU"}])),
     ("model hash", lambda run: run.engine.update(model_hash="another")),
     ("dtype", lambda run: run.engine.update(dtype="bfloat16")),

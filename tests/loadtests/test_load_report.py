@@ -289,6 +289,16 @@ def test_visits_too_short_for_the_objective_are_said(tmp_path: Path) -> None:
     assert "are too short for this objective" in (tmp_path / "report.md").read_text()
 
 
+def test_where_requests_run_together_the_highest_rate_served_says_how_long_visits_have_to_be(
+    tmp_path: Path,
+) -> None:
+    make_load(tmp_path, (20, 100), slo=Slo(e2e_seconds=0.4), requests=40)
+    edit_rows(tmp_path, lambda row: row.update(effective_batch=3.0))
+    found = knee_of(tmp_path, "eager")
+    served = max(one.served_rate.value for one in found.cells)
+    assert found.too_short == pytest.approx((0.4 * served) ** 2, rel=0.05)
+
+
 def test_a_visit_that_the_end_of_a_sweep_interrupted_is_left_out(loaded: Path, tmp_path: Path) -> None:
     make_load(tmp_path, (20, 100), slo=IN_TIME, requests=40)
     path = tmp_path / "requests.jsonl"

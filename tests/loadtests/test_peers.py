@@ -118,11 +118,16 @@ def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:
     run = made_run({"eager": 0.04, "ort": 0.02})
     write_peers(tmp_path, run)
     assert read_peers(tmp_path) == run
-    with pytest.raises(PeersError, match="cannot read"):
+    with pytest.raises(PeersError, match="is no comparison with rivals"):
         read_peers(tmp_path / "elsewhere")
-    (tmp_path / "peers.json").write_text("{}")
-    with pytest.raises(PeersError, match="broken"):
-        read_peers(tmp_path)
+    for content, said in (
+        ("{}", "has format None"),
+        ("[1]", "is broken"),
+        ('{"format_version": 1}', "is broken"),
+    ):
+        (tmp_path / "peers.json").write_text(content)
+        with pytest.raises(PeersError, match=said):
+            read_peers(tmp_path)
 
 
 @pytest.fixture

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from loadtests.plan.cells import Cell, Plan
 from loadtests.run import readiness
-from loadtests.run.readiness import WITHOUT_PROGRESS_SECONDS, await_modes
+from loadtests.run.readiness import WITHOUT_PROGRESS_SECONDS, await_modes, wait_until_ready
 from loadtests.run.target import Target, TargetError
+from tests.support.fake_service import Script, fake_service
 
 STEP_SECONDS = 600.0
 
@@ -100,3 +102,20 @@ def test_a_sweep_waits_for_the_warm_up_of_modes_that_it_does_not_measure() -> No
     ]
     service = Warming(stages)
     assert await_modes(service, "a", lambda line: None, settled=True)["engine"]["warm"]
+
+
+@pytest.mark.parametrize("replicas", [False, True])
+def test_a_proxy_of_replicas_is_swept_only_where_the_plan_says_so(replicas: bool) -> None:
+    plan = Plan(
+        preset="own",
+        seed=1,
+        rounds=1,
+        cells=(Cell(mode="eager", batch_size=1, new_tokens=4, requests=1),),
+        replicas=replicas,
+    )
+    with fake_service(Script(replica="r1")) as url:
+        if replicas:
+            assert wait_until_ready(Target(url), plan, print)["engine"] is not None
+        else:
+            with pytest.raises(TargetError, match="`replicas = true` into the plan"):
+                wait_until_ready(Target(url), plan, print)

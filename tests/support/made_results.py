@@ -155,6 +155,7 @@ def _counts(folder: Path) -> dict[str, int]:
 def scrape_text(counts: Mapping[str, int]) -> str:
     """A scrape of /metrics after so many requests by mode."""
     lines = [
-        f'launchbound_requests_total{{mode="{m}",outcome="ok"}} {counts.get(m, 0)}' for m in STEP_SECONDS
+        f'launchbound_requests_total{{mode="{m}",outcome="ok"}} {counts.get(m, 0)}'
+        for m in dict.fromkeys([*STEP_SECONDS, *counts])
     ]
     return "\n".join(["# TYPE launchbound_requests_total counter", *lines]) + "\n"

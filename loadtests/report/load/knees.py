@@ -76,11 +76,22 @@ def _knee(mode: str, cells: Sequence[LoadCell], criterion: Criterion) -> ModeKne
 
 
 def _too_short(cells: Sequence[LoadCell], criterion: Criterion) -> int | None:
-    """A queue that starts empty takes about (limit / time in service)² arrivals to reach a limit."""
-    service = [visit.service_seconds.mean() for one in cells for visit in one.visits if visit.answers]
+    """A queue that starts empty takes about (limit × capacity)² arrivals to reach a limit."""
     limits = criterion.limits(cells[0].cell.new_tokens)
     waiting = [limits[kind] for kind in ("e2e", "ttft") if kind in limits]
-    if not waiting or not service:
+    if not waiting or (capacity := _capacity(cells)) is None:
         return None
-    needed = int(float(f"{(min(waiting) / (sum(service) / len(service))) ** 2:.1e}"))
+    needed = int(float(f"{(min(waiting) * capacity) ** 2:.1e}"))
     return needed if needed > min(one.cell.requests for one in cells) else None
+
+
+def _capacity(cells: Sequence[LoadCell]) -> float | None:
+    """Requests per second that are served at most: where they run one at a time, by their time in service;
+    where some ran together, the highest rate that was seen.
+    """
+    service = [visit.service_seconds.mean() for one in cells for visit in one.visits if visit.answers]
+    if not service:
+        return None
+    if any(one.effective_batch and one.effective_batch.value > one.cell.batch_size for one in cells):
+        return max(one.served_rate.value for one in cells)
+    return len(service) / float(sum(service))
