@@ -15,8 +15,8 @@ EXIT_DISK_FULL = 3
 
 EXIT_CODES = (
     "Exit codes: 0 success; 1 a check or gate failed, or a sweep was stopped; 2 bad input; 3 disk full, the "
-    "message says how to go on (of compare: undecided); 130 sweep and peers before they measured, generate "
-    "and selftest, ended by Ctrl-C, SIGTERM or SIGHUP."
+    "message says how to go on (of compare: undecided); 130 sweep, fleet and peers before they measured, "
+    "generate and selftest, ended by Ctrl-C, SIGTERM or SIGHUP."
 )
 
 

@@ -26,6 +26,7 @@ from service.cli.options import (
     flags,
     settings_from,
 )
+from service.cli.replicas import serve_on_ray
 from service.cli.signals import ended_in_order
 
 app = typer.Typer()
@@ -48,6 +49,18 @@ def serve(
     log_requests: Annotated[
         str | None, typer.Option(help="Requests that get a line in the log: all, failed or off.")
     ] = None,
+    replicas: Annotated[
+        str | None, typer.Option(help="Serve as so many replicas on Ray; 1-4: as the queues need.")
+    ] = None,
+    replica_cpus: Annotated[
+        int | None, typer.Option(min=1, help="Cores of each replica; by default two, where there are.")
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Ray cluster for --replicas, HOST:PORT or auto; else one of its own.")
+    ] = None,
+    targets: Annotated[
+        Path | None, typer.Option(help="Where --replicas tells Prometheus of them (file_sd).")
+    ] = None,
 ) -> None:
     """Serve on 127.0.0.1:8000 until a signal stops it. Settings may also come as LAUNCHBOUND_<NAME>."""
     settings = settings_from(
@@ -63,6 +76,10 @@ def serve(
         log_format=log_format,
         log_requests=log_requests,
     )
+    if replicas is not None:
+        raise typer.Exit(serve_on_ray(settings, replicas, replica_cpus, address, targets))
+    if (replica_cpus, address, targets) != (None, None, None):
+        bad_input("--replica-cpus, --address and --targets belong to --replicas: add it, or leave them out")
     from service.front.app import serve as serve_until_stopped
 
     raise typer.Exit(serve_until_stopped(settings))

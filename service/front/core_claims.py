@@ -12,17 +12,17 @@ from collections.abc import Iterable
 
 
 class CoreClaims:
-    """The cores of one service's engine, claimed for as long as this object is open."""
+    """The cores of one service's engine, or of what `of` names, claimed while this object is open."""
 
-    def __init__(self, cores: Iterable[int]) -> None:
+    def __init__(self, cores: Iterable[int], of: str = "engine") -> None:
         self._held: list[socket.socket] = []
         self._unknown: str | None = None
         self.shared: list[int] = []
-        """Those that another service's engine has."""
+        """Those that another one has."""
         for core in cores:
             claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             try:
-                claim.bind(f"\0launchbound-engine-core-{core}")
+                claim.bind(f"\0launchbound-{of}-core-{core}")
             except OSError as error:
                 claim.close()
                 if error.errno == errno.EADDRINUSE:
@@ -31,6 +31,11 @@ class CoreClaims:
                     self._unknown = str(error)
             else:
                 self._held.append(claim)
+
+    @property
+    def held(self) -> bool:
+        """Whether all of the cores are known to be no other's."""
+        return not self.shared and self._unknown is None
 
     @property
     def warning(self) -> str | None:

@@ -50,13 +50,13 @@ async def live(request: Request) -> Response:
 async def ready(request: Request) -> Response:
     """200 once every configured mode is warm and in parity."""
     state = state_of(request)
-    if (obstacle := _obstacle(state, has_key(state.settings, request.scope))) is not None:
-        raise obstacle
+    if (reason := obstacle(state, has_key(state.settings, request.scope))) is not None:
+        raise reason
     answer: ReadyAnswer = {"status": "ready", "modes": state.client.ready_modes()}
     return reply(answer)
 
 
-def _obstacle(state: AppState, told: bool) -> Unavailable | None:
+def obstacle(state: AppState, told: bool) -> Unavailable | None:
     """Why not every mode can serve now, with details only where `told`; None where all can."""
     client = state.client
     if client.admission.draining:

@@ -20,7 +20,6 @@ from service.front.metrics.catalogue import (
 )
 from service.front.metrics.series import new_registry
 from service.front.metrics.spec import (
-    FALLBACK,
     FALLBACK_REASONS,
     OUTCOMES,
     PHASES,
@@ -29,6 +28,7 @@ from service.front.metrics.spec import (
     MetricSpec,
     Start,
 )
+from service.protocol.modes import FALLBACK
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
 

@@ -13,11 +13,11 @@ from service.front.metrics.counted_steps import counted_steps, counted_switches
 from service.front.metrics.exemplars import exemplar, trace_of
 from service.front.metrics.request_seconds import request_seconds
 from service.front.metrics.series import Labels, Series
-from service.front.metrics.spec import FALLBACK, FALLBACK_REASONS, Start
+from service.front.metrics.spec import FALLBACK_REASONS, Start
 from service.front.metrics.statuses import Statuses
 from service.front.model_name import model_name
 from service.front.request_timing import RequestTiming
-from service.protocol.modes import MODES
+from service.protocol.modes import FALLBACK, MODES
 from service.protocol.status import EngineStatus, ModeStatus
 from service.protocol.timings import StepGroup, StepProfile
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Literal
 
+from service.protocol.modes import FALLBACK
+
 Kind = Literal["counter", "gauge", "histogram", "summary", "info"]
 Start = Literal["always", "timings", "dispatch", "cpu", "cuda", "merged", "once measured"]
 
-FALLBACK = "fallback"
 OUTCOMES = ("ok", "error", "cancelled", "timeout", "oom", "rejected")
 PHASES = ("prefill", "decode")
 TOKEN_KINDS = ("prompt", "generated")

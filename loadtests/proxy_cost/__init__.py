@@ -1,0 +1,1 @@
+"""What Ray Serve's proxy adds to a request."""

@@ -1,0 +1,1 @@
+"""`serve --replicas`: fronts as replicas of a Ray Serve application, each with its own engine and cores."""

@@ -1,0 +1,42 @@
+"""Options of `serve --replicas` that cannot be meant, and a machine without Ray."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+import launchbound
+from service.cli.options import EXIT_BAD_INPUT
+from service.replicas.local_ray import environment_for
+
+
+def refusal(*options: str) -> str:
+    found = CliRunner().invoke(launchbound.app, ["serve", *options], catch_exceptions=False)
+    assert found.exit_code == EXIT_BAD_INPUT
+    return found.stderr
+
+
+@pytest.fixture(autouse=True)
+def _environment_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in environment_for(None):
+        monkeypatch.setenv(name, "as before")
+
+
+@pytest.mark.parametrize("option", ["--replica-cpus=2", "--address=auto", "--targets=x.json"])
+def test_options_of_replicas_need_them(option: str) -> None:
+    assert "belong to --replicas: add it, or leave them out" in refusal(option)
+
+
+def test_a_number_of_replicas_that_is_none_is_refused() -> None:
+    assert "--replicas none: give a number from 1 to 1000" in refusal("--replicas=none")
+
+
+def test_without_ray_the_remedy_is_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("command", "ray_cluster", "actors"):
+        monkeypatch.delitem(sys.modules, f"service.replicas.{module}", raising=False)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert "ray is not installed here: install it with `pip install launchbound[ray]`" in refusal(
+        "--replicas=2"
+    )

@@ -1,0 +1,181 @@
+"""A replica without Ray: what its lifespan starts and ends, and how it answers, by a proxy and directly."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from uvicorn import Config
+from uvicorn.lifespan.on import LifespanOn
+
+from service.front.core_claims import CoreClaims
+from service.front.settings import Settings
+from service.protocol.placement import pin
+from service.replicas.listener import bound_at
+from service.replicas.replica_front import ReplicaFront
+from tests.support.serving import BODY, PATIENCE_SECONDS, fake_engine_command
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def _cores_as_before() -> Iterator[None]:
+    before = sorted(os.sched_getaffinity(0))
+    yield
+    pin(before)
+
+
+@dataclass
+class Told:
+    """What a replica told of itself."""
+
+    ready: list[str] = field(default_factory=list)
+    ended: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Started:
+    """A replica, its way by the proxy and its own; `complete`: its lifespan has begun."""
+
+    front: ReplicaFront
+    told: Told
+    proxy: httpx.AsyncClient
+    own: httpx.AsyncClient
+    complete: bool
+
+
+@asynccontextmanager
+async def started(
+    folder: Path, settings: dict[str, Any] | None = None, **engine: object
+) -> AsyncIterator[Started]:
+    told = Told()
+
+    async def ready(front: ReplicaFront) -> None:
+        told.ready.append(front.address)
+
+    async def ended(front: ReplicaFront) -> None:
+        told.ended.append(front.address)
+
+    async def failed(reason: str) -> None:
+        told.failed.append(reason)
+
+    given = {"modes": ["eager"], "batch_sizes": [1], "drain_seconds": 1.0, "cache_folder": folder}
+    front = ReplicaFront(
+        Settings(**{**given, **(settings or {})}),
+        1,
+        "127.0.0.1",
+        "r1",
+        ready,
+        ended,
+        failed,
+        fake_engine_command(**engine),
+    )
+    lifespan = LifespanOn(Config(front, lifespan="on", log_config=None))
+    await lifespan.startup()
+    options = {"timeout": PATIENCE_SECONDS, "trust_env": False}
+    by_proxy = httpx.AsyncClient(transport=httpx.ASGITransport(front), base_url="http://127.0.0.1", **options)
+    own = httpx.AsyncClient(base_url=f"http://{front.address}", **options)
+    async with by_proxy, own:
+        try:
+            yield Started(front, told, by_proxy, own, not lifespan.should_exit)
+        finally:
+            await lifespan.shutdown()
+
+
+def test_it_is_complete_when_every_mode_is_ready_and_answers_both_ways(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with started(tmp_path) as one:
+            assert one.told.ready == [one.front.address]
+            by_proxy = await one.proxy.post(
+                "/v1/modes/eager/generate", json=BODY, headers={"X-Request-ID": "a-1"}
+            )
+            assert (by_proxy.status_code, by_proxy.headers["x-launchbound-replica"]) == (200, "r1")
+            assert by_proxy.headers["x-content-type-options"] == "nosniff"
+            # The proxy returns the id that it handed on; two of them would be joined to one that nobody sent.
+            assert "x-request-id" not in by_proxy.headers
+            assert by_proxy.json()["id"] == "a-1"
+            own = await one.own.post("/v1/modes/eager/generate", json=BODY, headers={"X-Request-ID": "a-2"})
+            assert (own.status_code, own.headers["x-request-id"]) == (200, "a-2")
+            assert "x-launchbound-replica" not in own.headers
+            one.front.check()
+        assert one.told.ended == [one.front.address]
+
+    asyncio.run(run())
+
+
+def test_its_cores_are_claimed_while_it_lives(tmp_path: Path) -> None:
+    async def run() -> list[int]:
+        async with started(tmp_path) as one:
+            taken = CoreClaims(one.front.cores, of="replica")
+            assert (len(one.front.cores), taken.shared) == (1, one.front.cores)
+            taken.close()
+            return one.front.cores
+
+    again = CoreClaims(asyncio.run(run()), of="replica")
+    assert again.held
+    again.close()
+
+
+def test_an_engine_that_refuses_its_settings_ends_the_start_with_what_it_says(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with started(
+            tmp_path, exit=2, says="launchbound engine: no model 'none': name a folder"
+        ) as one:
+            assert not one.complete
+            assert one.told.failed == ["no model 'none': name a folder"]
+            assert one.told.ready == []
+            again = CoreClaims(one.front.cores, of="replica")
+            assert again.held
+            again.close()
+            with pytest.raises(httpx.ConnectError):
+                await one.own.get("/health/live")
+
+    asyncio.run(run())
+
+
+def test_a_mode_that_fails_ends_the_start(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with started(tmp_path, states={"eager": "failed"}) as one:
+            assert not one.complete
+            assert one.told.failed[0].startswith("mode eager failed: ")
+
+    asyncio.run(run())
+
+
+def test_a_request_by_the_proxy_waits_for_the_next_engine_and_one_to_itself_is_told_to_retry(
+    tmp_path: Path,
+) -> None:
+    async def run() -> None:
+        async with started(tmp_path) as one:
+            state = one.front._app.state.launchbound
+            os.kill(state.supervisor.pid, signal.SIGKILL)
+            while state.client.engine is not None:
+                await asyncio.sleep(0)
+            refused = await one.own.post("/v1/modes/eager/generate", json=BODY)
+            held = await one.proxy.post("/v1/modes/eager/generate", json=BODY)
+            assert (refused.status_code, held.status_code) == (503, 200)
+            assert state.supervisor.starts == 2
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("host", "bound"),
+    [
+        ("127.0.0.1", ("127.0.0.1", "127.0.0.1")),
+        ("localhost", ("localhost", "localhost")),
+        ("0.0.0.0", ("0.0.0.0", "10.0.0.7")),
+        ("10.0.0.1", ("10.0.0.7", "10.0.0.7")),
+    ],
+)
+def test_a_replica_listens_where_its_own_node_is_reached(host: str, bound: tuple[str, str]) -> None:
+    assert bound_at(host, "10.0.0.7") == bound
