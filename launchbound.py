@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from service.cli import check, compare, lessons, peers, report, serve, study, sweep
+from service.cli import check, compare, fleet, lessons, peers, report, serve, study, sweep
 from service.cli.options import EXIT_CODES
 
 app = typer.Typer(
@@ -15,7 +15,7 @@ app = typer.Typer(
     help="Serve a transformer through PyTorch's inference modes, and measure where each request's time went.",
 )
 
-for commands in (serve, sweep, report, compare, check, study, lessons, peers):
+for commands in (serve, sweep, report, compare, check, study, lessons, peers, fleet):
     app.add_typer(commands.app)
 
 

@@ -99,7 +99,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     Every cell is visited in `rounds` rounds. Main groups whose fastest mode is not told apart by then go on
     with all their cells, up to `rounds_most` (None: `rounds`); `looks` are the rounds after which to judge.
-    `slo` is what open-loop cells are judged by, and what a search looks for.
+    `slo` is what open-loop cells are judged by, and what a search looks for. `replicas`: the service may be
+    several replicas behind a proxy.
     """
 
     preset: str
@@ -110,6 +111,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     warmup_passes_least: int = 2
     warmup_passes_most: int = 6
     slo: Slo | None = None
+    replicas: bool = False
 
     @property
     def modes(self) -> list[str]:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import json
-import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import msgspec
 
@@ -19,30 +16,23 @@ from loadtests.plan.document import DocumentError, PlanDocument, plan_of
 from loadtests.plan.dtypes import DTYPES
 from loadtests.plan.prompts import PROMPT_SETS
 from loadtests.plan.slo import SloTable
-
-_PLACE = re.compile(r" - at `\$(?P<path>[^`]*)`$")
-_UNKNOWN = re.compile(r"^Object contains unknown field `(?P<name>[^`]*)`")
-_LACKING = re.compile(r"^Object missing required field `(?P<name>[^`]*)`")
-_STEP = re.compile(r"\.(?P<key>[\w-]+)|\[(?P<index>\d+)\]|(?P<any>\[\.\.\.\])")
-
-Steps = tuple[str | int, ...]
-"""Keys of tables and indexes of arrays, from the document's top to a value."""
+from loadtests.plan.toml_text import Grammar
+from loadtests.plan.toml_text import line_of as line_of
 
 _BLOCKS = ("closed_loop", "open_loop")
-_TABLES: dict[str, type[msgspec.Struct]] = {
-    "slo": SloTable,
-    "closed_loop": ClosedLoop,
-    "open_loop": OpenLoop,
-}
 
-_VALUES = {
-    "prompts": PROMPT_SETS,
-    "batch_sizes": (*get_args(Place), "numbers from 1 on"),
-    "arrivals": get_args(Arrivals),
-    "share_of": get_args(ShareOf),
-    "dtypes": DTYPES,
-}
-"""What a key whose values are words may have."""
+PLAN = Grammar(
+    PlanDocument,
+    tables={"slo": SloTable, "closed_loop": ClosedLoop, "open_loop": OpenLoop},
+    values={
+        "prompts": PROMPT_SETS,
+        "batch_sizes": (*get_args(Place), "numbers from 1 on"),
+        "arrivals": get_args(Arrivals),
+        "share_of": get_args(ShareOf),
+        "dtypes": DTYPES,
+    },
+)
+"""What a plan file may say."""
 
 
 def read_plan_file(path: Path) -> PlanDocument:
@@ -63,75 +53,7 @@ def read_plan_file(path: Path) -> PlanDocument:
 
 def parse_plan(text: str) -> PlanDocument:
     """The document that `text` is. Raises PlanError with 'line N: …' and the remedy."""
-    try:
-        content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        line = found[1] if (found := re.search(r"at line (\d+)", str(error))) else str(text.count("\n") + 1)
-        raise PlanError(f"line {line}: not TOML ({error}): mend the line") from error
-    try:
-        return msgspec.convert(content, PlanDocument)
-    except msgspec.ValidationError as error:
-        steps, problem = _explained(str(error))
-        raise PlanError(f"line {line_of(text, steps)}: {problem}") from error
-
-
-def _explained(message: str) -> tuple[Steps, str]:
-    """Where a fault is, and what it is with its remedy, from msgspec's message."""
-    place = _PLACE.search(message)
-    what = message if place is None else message[: place.start()]
-    steps = tuple(_steps(place["path"] if place else ""))
-    known = [field.name for field in msgspec.structs.fields(_table(steps))]
-    if unknown := _UNKNOWN.match(what):
-        near = difflib.get_close_matches(unknown["name"], known, n=1)
-        hint = f"did you mean `{near[0]}`?" if near else f"known are {', '.join(known)}"
-        return (*steps, unknown["name"]), f"unknown key `{unknown['name']}`: {hint}"
-    if lacking := _LACKING.match(what):
-        return steps, f"`{lacking['name']}` is missing: add it"
-    key = next((step for step in reversed(steps) if isinstance(step, str)), "the plan")
-    remedy = f"write one of {', '.join(_VALUES[key])}" if key in _VALUES else "change the value"
-    return steps, f"`{key}`: {what[:1].lower()}{what[1:]}: {remedy}"
-
-
-def _table(steps: Steps) -> type[msgspec.Struct]:
-    """The type of the table that `steps` lead into."""
-    return _TABLES.get(str(steps[0]), PlanDocument) if steps else PlanDocument
-
-
-def _steps(path: str) -> Iterator[str | int]:
-    """The steps of msgspec's path, up to one that names no single place."""
-    for step in _STEP.finditer(path):
-        if step["any"]:
-            return
-        yield step["key"] if step["key"] is not None else int(step["index"])
-
-
-def line_of(text: str, steps: Steps) -> int:
-    """The line, from 1, on which the statement begins that defines the value at `steps`.
-
-    Read line by line: the first beginning of the file that has the value ends with that statement.
-    """
-    lines = text.splitlines()
-    begins = 1
-    for number in range(1, len(lines) + 1):
-        try:
-            content = tomllib.loads("\n".join(lines[:number]))
-        except tomllib.TOMLDecodeError:
-            continue  # within a value of several lines
-        if _has(content, steps):
-            return begins
-        begins = number + 1
-    return max(1, len(lines))
-
-
-def _has(content: Any, steps: Steps) -> bool:  # noqa: ANN401 - any TOML value
-    for step in steps:
-        if isinstance(step, int):
-            if not isinstance(content, list) or len(content) <= step:
-                return False
-        elif not isinstance(content, dict) or step not in content:
-            return False
-        content = content[step]
-    return bool(steps)
+    return PLAN.parse(text)
 
 
 def toml_of(document: PlanDocument) -> str:

@@ -6,10 +6,12 @@ At rest a GPU lowers its clocks, so what is read before or after a run says noth
 from __future__ import annotations
 
 import csv
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -37,6 +39,13 @@ REASON_BITS = {
 """`nvmlClocksEventReason…` of NVML's header, but for IDLE."""
 
 
+TIME = "timestamp"
+"""Of a sample, last in its line; files of before it was asked for lack it."""
+
+TIME_FORMAT = "%Y/%m/%d %H:%M:%S.%f"
+"""In the time zone of nvidia-smi's process, which is given UTC."""
+
+
 def clocks_file(folder: Path, part: int) -> Path:
     """Where the samples of a sweep's part are."""
     return folder / f"gpu-clocks-{part}.csv"
@@ -49,7 +58,7 @@ def query_of() -> tuple[list[str], str | None]:
         return [], "nvidia-smi does not run here: there is no such program"
     why = ""
     for reason in REASONS:
-        fields = ",".join(("uuid", *NUMBERS, reason))
+        fields = ",".join(("uuid", *NUMBERS, reason, TIME))
         command = [program, f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
@@ -69,7 +78,10 @@ def watched(command: list[str], file: Path) -> Iterator[None]:
         return
     with file.open("wb") as out:
         process = subprocess.Popen(
-            owned([*command, f"--loop-ms={SAMPLE_MILLISECONDS}"]), stdout=out, stderr=subprocess.DEVNULL
+            owned([*command, f"--loop-ms={SAMPLE_MILLISECONDS}"]),
+            stdout=out,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "TZ": "UTC"},
         )
         try:
             yield
@@ -85,11 +97,28 @@ def summary(file: Path) -> list[dict[str, Any]]:
     sampled. What the GPU does not report ([N/A]) is left out.
     """
     by_gpu: dict[str, list[list[str]]] = {}
+    for line in _lines(file):
+        by_gpu.setdefault(line[0], []).append(line[1 : len(NUMBERS) + 2])
+    return [{"gpu": gpu, "samples": len(lines), **_of(lines)} for gpu, lines in by_gpu.items()]
+
+
+def power_samples(file: Path) -> dict[str, list[tuple[float, float]]]:
+    """Per GPU in `file` its (seconds since the epoch, watts), by time; only of samples that have both."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for line in _lines(file):
+        watts = _number(line[1 + NUMBERS.index("power.draw")])
+        if len(line) > len(NUMBERS) + 2 and watts is not None:
+            when = datetime.strptime(line[-1], TIME_FORMAT).replace(tzinfo=UTC)
+            found.setdefault(line[0], []).append((when.timestamp(), watts))
+    return found
+
+
+def _lines(file: Path) -> Iterator[list[str]]:
+    """The whole samples of `file`; none where it is missing."""
     if file.exists():
         for line in csv.reader(file.read_text(errors="replace").splitlines(), skipinitialspace=True):
-            if len(line) == len(NUMBERS) + 2:
-                by_gpu.setdefault(line[0], []).append(line[1:])
-    return [{"gpu": gpu, "samples": len(lines), **_of(lines)} for gpu, lines in by_gpu.items()]
+            if len(line) in (len(NUMBERS) + 2, len(NUMBERS) + 3):
+                yield line
 
 
 def _of(lines: list[list[str]]) -> dict[str, Any]:

@@ -261,3 +261,10 @@ def test_overriding_leaves_the_document_itself_alone() -> None:
     document = preset_document("quick")
     assert overridden(document, seed=9).seed == 9
     assert document.seed == 0
+
+
+def test_a_plan_that_may_meet_replicas_says_so() -> None:
+    assert not plan_of(parse_plan(SMALL)).replicas
+    document = parse_plan(f"replicas = true\n{SMALL}")
+    assert plan_of(document).replicas
+    assert parse_plan(toml_of(document)) == document

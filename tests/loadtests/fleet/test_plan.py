@@ -1,0 +1,109 @@
+"""A fleet's plan file: what it makes, and the place and remedy of what it does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from loadtests.fleet.plan import MOST_TASKS, read_fleet_plan
+from loadtests.plan.errors import PlanError
+from loadtests.plan.plan_file import parse_plan
+from loadtests.plan.presets import preset_document
+from loadtests.side_by_side.entry import LETTERS
+
+INLINE = """\
+name = "which"
+machines = ["epyc", "h200"]
+models = ["tiny"]
+dtypes = ["float32", "bfloat16"]
+[prices]
+epyc = 0.1
+[sweep]
+name = "own"
+modes = ["eager", "inference_mode"]
+batch_sizes = [1]
+rounds = 8
+[[sweep.closed_loop]]
+requests = 2
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "fleet.toml"
+    path.write_text(text)
+    return path
+
+
+def test_there_is_a_task_per_machine_device_precision_and_model(tmp_path: Path) -> None:
+    plan = read_fleet_plan(written(tmp_path, INLINE))
+    names = [task.name for task in plan.tasks([])]
+    assert names == [
+        "epyc-cpu-float32-tiny",
+        "epyc-cpu-bfloat16-tiny",
+        "h200-cpu-float32-tiny",
+        "h200-cpu-bfloat16-tiny",
+    ]
+    assert plan.plan.batch_sizes == [1]
+    assert plan.document.prices == {"epyc": 0.1}
+
+
+def test_without_machines_it_takes_the_kinds_that_are_there_and_refuses_none(tmp_path: Path) -> None:
+    plan = read_fleet_plan(written(tmp_path, 'name = "all"\nmodels = ["hf:org/a model"]\n'))
+    assert [task.name for task in plan.tasks(["a", "b"])] == [
+        "a-cpu-float32-hf-org-a-model",
+        "b-cpu-float32-hf-org-a-model",
+    ]
+    with pytest.raises(PlanError, match="launchbound-machine=KIND"):
+        plan.tasks([])
+
+
+def test_a_sweep_is_a_preset_a_file_beside_it_or_a_table_with_its_modes_by_name(tmp_path: Path) -> None:
+    preset = read_fleet_plan(written(tmp_path, 'name = "x"\nsweep = "quick"\n'))
+    assert parse_plan(preset.sweep).rounds == preset_document("quick").rounds
+    assert parse_plan(preset.sweep).modes == preset.plan.modes
+    (tmp_path / "night.toml").write_text(
+        'name = "n"\nbatch_sizes = [2]\nrounds = 3\n[[closed_loop]]\nrequests = 1\n'
+    )
+    beside = read_fleet_plan(written(tmp_path, 'name = "x"\nsweep = "night.toml"\n'))
+    assert (beside.plan.rounds, beside.plan.batch_sizes) == (3, [2])
+
+
+@pytest.mark.parametrize(
+    ("change", "line", "remedy"),
+    [
+        (("machines =", "machine ="), 2, "did you mean `machines`"),
+        (('"bfloat16"]', '"int4"]'), 4, "write one of float32, bfloat16"),
+        (("epyc = 0.1", "epyc = 0"), 5, "change the value"),
+        (("epyc = 0.1", "xeon = 1"), 6, "add it there"),
+        (('["tiny"]', '["tiny", "tiny"]'), 3, "name each once"),
+        (('"epyc", "h200"', '"my epyc"'), 2, "change the value"),
+        (("rounds = 8", "round = 8"), 11, "did you mean `rounds`"),
+        (("requests = 2", "request = 2"), 13, "did you mean `requests`"),
+        (('"eager", "inference_mode"', '"inference_mode"'), 9, "add it to the modes"),
+        (('name = "own"', 'name = "own"\ndtypes = ["float32"]'), 7, "name them for the fleet"),
+    ],
+)
+def test_what_makes_no_plan_is_named_with_line_and_remedy(
+    change: tuple[str, str], line: int, remedy: str, tmp_path: Path
+) -> None:
+    path = written(tmp_path, INLINE.replace(*change))
+    with pytest.raises(PlanError) as error:
+        read_fleet_plan(path)
+    assert str(error.value).startswith(f"{path}, line {line}: ")
+    assert remedy in str(error.value)
+
+
+def test_a_sweep_that_is_neither_preset_nor_file_is_refused_with_both(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match=r"no preset \(quick, .*no file"):
+        read_fleet_plan(written(tmp_path, 'name = "x"\nsweep = "nothing.toml"\n'))
+
+
+def test_no_two_tasks_share_a_folder_and_a_report_has_a_letter_for_each(tmp_path: Path) -> None:
+    same = read_fleet_plan(written(tmp_path, 'name = "x"\nmodels = ["hf:a/b", "hf:a-b"]\n'))
+    with pytest.raises(PlanError, match="two tasks are called m-cpu-float32-hf-a-b"):
+        same.tasks(["m"])
+    many = read_fleet_plan(written(tmp_path, 'name = "x"\n'))
+    with pytest.raises(PlanError, match="make several plans"):
+        many.tasks([f"kind{number}" for number in range(MOST_TASKS + 1)])
+    assert len(LETTERS) == MOST_TASKS
