@@ -1,0 +1,71 @@
+"""What batching costs at a low load: `python -m loadtests.batching_cost OFF_URL BATCHED_URL`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from loadtests.batching_cost.visits import measure
+from loadtests.run.target import TargetError
+
+RESULT_FILE = "batching_cost-{mode}.json"
+
+
+def text(document: dict[str, Any]) -> str:
+    """The summary, in one line of Markdown's table."""
+    found, ratio = document["summary"], document["summary"]["times_as_long"]
+    ends = "–" if ratio["low"] is None else f"{ratio['low']:.3f} to {ratio['high']:.3f}"
+    ms = {name: f"{1e3 * found[f'{name}_median_seconds']:.1f}" for name in ("off", "batched")}
+    return "\n".join(
+        [
+            "| mode | requests/s | off, ms | batched, ms | effective batch | times as long | 95 % |",
+            "|---|---:|---:|---:|---:|---:|---:|",
+            f"| {document['request']['mode']} | {document['rate']:.1f} "
+            f"| {ms['off']} | {ms['batched']} | {found['effective_batch']:.2f} "
+            f"| {ratio['value']:.3f} | {ends} |",
+        ]
+    )
+
+
+def main(arguments: list[str]) -> int:
+    """Measure, print the table and write the document; returns the exit code, 2 for unusable addresses."""
+    parser = argparse.ArgumentParser(prog="python -m loadtests.batching_cost", description=__doc__)
+    parser.add_argument("off")
+    parser.add_argument("batched")
+    parser.add_argument("--mode", default="eager")
+    parser.add_argument("--load", type=float, default=0.3, help="share of what `off` can serve, below 1")
+    parser.add_argument("--rounds", type=int, default=16)
+    parser.add_argument("--requests", type=int, default=40, help="of each visit")
+    parser.add_argument("--new-tokens", type=int, default=32)
+    parser.add_argument("--out", type=Path, help="folder to write the document to")
+    options = parser.parse_args(arguments)
+    if options.rounds < 1 or options.requests < 1 or not 0 < options.load < 1:
+        parser.error("--rounds and --requests: at least one; --load: between 0 and 1")
+    try:
+        document = measure(
+            options.off,
+            options.batched,
+            options.mode,
+            options.load,
+            options.rounds,
+            options.requests,
+            options.new_tokens,
+            tell=lambda line: print(line, file=sys.stderr),
+        )
+    except TargetError as error:
+        print(f"launchbound: {error}", file=sys.stderr)
+        return 2
+    print(text(document))
+    if options.out is not None:
+        options.out.mkdir(parents=True, exist_ok=True)
+        path = options.out / RESULT_FILE.format(mode=options.mode)
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(document)) + b"\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,174 @@
+"""The same arrivals at a service without batching and at one with it, in turn, and the ratios of the rounds.
+
+Sweeps of two services one after the other differ by what the machine did meanwhile, a tenth and more;
+within a round of seconds it does much the same to both.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from random import Random
+from statistics import fmean, median
+from threading import Thread
+from time import perf_counter, sleep
+from typing import Any
+
+import msgspec
+
+from loadtests.run.environment import git_state
+from loadtests.run.open_connection import OpenConnection
+from loadtests.run.part import now
+from loadtests.run.target import Target, TargetError
+from service.statistics.intervals import as_json, paired_ratio
+
+FORMAT_VERSION = 1
+ALONE_REQUESTS = 20
+PROMPT = "def mean(values):"
+CONNECTIONS = 16
+"""Requests at once; below saturation a few are enough."""
+
+
+class Visit(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests at one service. Each latency begins where its request was due, sent late or not.
+
+    `effective_batch` is its mean over the requests.
+    """
+
+    latency_seconds: list[float]
+    effective_batch: float
+
+    @property
+    def median_seconds(self) -> float:
+        """Of the latencies."""
+        return median(self.latency_seconds)
+
+
+class Round(msgspec.Struct, frozen=True, kw_only=True):
+    """One visit each, at the same arrivals."""
+
+    off: Visit
+    batched: Visit
+
+
+def due_times(rate: float, requests: int, seed: int) -> list[float]:
+    """Seconds from the visit's begin at which requests of a Poisson process arrive, `rate` per second."""
+    draws = Random(seed)
+    due, at = list[float](), 0.0
+    for _ in range(requests):
+        at += draws.expovariate(rate)
+        due.append(at)
+    return due
+
+
+def visit(due: Sequence[float], connections: Sequence[OpenConnection]) -> Visit:
+    """Send a request at each of `due`, by whichever connection is free. Raises TargetError."""
+    waiting: SimpleQueue[float | None] = SimpleQueue()
+    done: SimpleQueue[tuple[float, float] | TargetError] = SimpleQueue()
+    begin = perf_counter()
+
+    def send_by(connection: OpenConnection) -> None:
+        while (at := waiting.get()) is not None:
+            try:
+                _, answer = connection.request()
+            except TargetError as error:
+                done.put(error)
+            else:
+                merged = answer["timings"].get("effective_batch")
+                done.put((perf_counter() - begin - at, float(merged or 1)))
+
+    threads = [Thread(target=send_by, args=[connection]) for connection in connections]
+    for thread in threads:
+        thread.start()
+    for at in due:
+        sleep(max(0.0, begin + at - perf_counter()))
+        waiting.put(at)
+    for _ in threads:
+        waiting.put(None)
+    for thread in threads:
+        thread.join()
+    found = [done.get() for _ in due]
+    for one in found:
+        if isinstance(one, TargetError):
+            raise one
+    taken = [one for one in found if not isinstance(one, TargetError)]
+    return Visit(
+        latency_seconds=[seconds for seconds, _ in taken],
+        effective_batch=fmean(merged for _, merged in taken),
+    )
+
+
+def measure(
+    off: str,
+    batched: str,
+    mode: str,
+    load: float,
+    rounds: int,
+    requests: int,
+    new_tokens: int,
+    tell: Callable[[str], None],
+) -> dict[str, Any]:
+    """The document: every latency, and the ratio of the rounds' medians. Raises TargetError.
+
+    `load` is the share of what `off` could serve one after the other: its rate times the median latency of
+    a request alone.
+    """
+    key = os.environ.get("LAUNCHBOUND_API_KEY")
+    served = _served(Target(off, key), Target(batched, key))
+    body = {"prompts": [PROMPT], "max_new_tokens": new_tokens, "ignore_eos": True}
+    ways = [[OpenConnection(url, body, mode, key) for _ in range(CONNECTIONS)] for url in (off, batched)]
+    try:
+        alone = [median(way[0].request()[0] for _ in range(ALONE_REQUESTS)) for way in ways]
+        rate = load / alone[0]
+        tell(f"{mode}: {1e3 * alone[0]:.1f} ms alone, so {rate:.1f} requests/s")
+        taken = list[Round]()
+        for number in range(rounds):
+            due = due_times(rate, requests, seed=number)
+            first, second = (0, 1) if number % 2 == 0 else (1, 0)
+            visits = {way: visit(due, ways[way]) for way in (first, second)}
+            taken.append(Round(off=visits[0], batched=visits[1]))
+    finally:
+        for way in ways:
+            for connection in way:
+                connection.close()
+    return {
+        "format_version": FORMAT_VERSION,
+        "started": now(),
+        "load_tests": git_state(),
+        **served,
+        "request": {"mode": mode, **body},
+        "load": load,
+        "rate": rate,
+        "summary": summary(taken),
+        "rounds": msgspec.to_builtins(taken),
+    }
+
+
+def summary(rounds: Sequence[Round]) -> dict[str, Any]:
+    """`times_as_long`: the latency with batching over that without, of the rounds' medians, with 95 %."""
+    ratio = paired_ratio(
+        [one.batched.median_seconds for one in rounds], [one.off.median_seconds for one in rounds]
+    )
+    return {
+        "off_median_seconds": median(one.off.median_seconds for one in rounds),
+        "batched_median_seconds": median(one.batched.median_seconds for one in rounds),
+        "effective_batch": fmean(one.batched.effective_batch for one in rounds),
+        "times_as_long": as_json(ratio),
+    }
+
+
+def _served(off: Target, batched: Target) -> dict[str, Any]:
+    """What both serve. Raises TargetError unless only the second merges requests and all else is equal."""
+    engines = [target.modes()["engine"] or {} for target in (off, batched)]
+    if engines[0].get("batching") != "off":
+        raise TargetError(f"{off.url} merges requests: name one that is served with --batching off first")
+    if engines[1].get("batching") in (None, "off"):
+        raise TargetError(f"{batched.url} does not merge requests: serve it with --batching continuous")
+    for field in ("model_hash", "dtype", "threads", "batch_buckets", "linears"):
+        if engines[0].get(field) != engines[1].get(field):
+            raise TargetError(f"{off.url} and {batched.url} differ in more than batching: {field}")
+    return {
+        "off": {"url": off.url, "engine": engines[0]},
+        "batched": {"url": batched.url, "engine": engines[1]},
+    }
