@@ -8,6 +8,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import msgspec
+import torch
 from torch._dynamo.backends.debugging import ExplainWithBackend
 
 from service.anatomy.operators.source_lines import SourceLine
@@ -19,7 +20,7 @@ _TRACED: WeakKeyDictionary[Bench, dict[tuple[str, int, str], Tracing]] = WeakKey
 
 
 class GraphBreak(msgspec.Struct, frozen=True, kw_only=True):
-    """The compiler's reason for a break, and its line."""
+    """The compiler's reason for a break, and the innermost line of its stack that is not torch's own."""
 
     reason: str
     line: str | None
@@ -68,6 +69,6 @@ def _read(explained: Any) -> Tracing:  # noqa: ANN401 - torch's ExplainOutput
 
 
 def _break(reason: Any) -> GraphBreak:  # noqa: ANN401 - torch's GraphCompileReason
-    stack = list(reason.user_stack)
-    line = str(SourceLine.in_file(stack[-1].filename, stack[-1].lineno)) if stack else None
-    return GraphBreak(reason=reason.reason.strip(), line=line)
+    lines = [SourceLine.in_file(frame.filename, frame.lineno) for frame in reversed(list(reason.user_stack))]
+    callers = [line for line in lines if not line.is_in(torch.__name__)]
+    return GraphBreak(reason=reason.reason.strip(), line=next((str(line) for line in callers or lines), None))
