@@ -5,10 +5,10 @@ READY := .venv/.ready
 PART ?= 1
 SOAK ?= 120
 ONLY ?=
-# Four workers for two cores: half of a worker's time goes to waiting for the processes that tests start. tests/conftest.py
-# shares the files among them. No test depends on time.
-IN_PARALLEL := --numprocesses=4 --no-loadscope-reorder
-QUICK := not (compiles or slow or end_to_end or stack or browser or gpu)
+# Six workers for two cores: half of a worker's time goes to waiting for the processes that tests start; with four of them a
+# fifth of both cores was idle. tests/conftest.py shares the files among them. No test depends on time.
+IN_PARALLEL := --numprocesses=6 --no-loadscope-reorder
+QUICK := not (compiles or slow or end_to_end or stack or browser or ray or gpu)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup bench bench-peers test test-quick serve lint audit sbom chaos dashboards gpu-check up down
@@ -61,7 +61,7 @@ audit: $(READY) ## known vulnerabilities of the locked packages, as in lint; fai
 sbom: $(READY) ## the bill of materials of .venv: build/launchbound.cdx.json (CycloneDX)
 	@.venv/bin/python -m supply_chain.sbom
 
-# On loopback, with services of its own, which it ends by pid; about forty minutes on two cores. SOAK=1800 makes the
+# On loopback, with services of its own, which it ends by pid; about twenty-five minutes on two cores. SOAK=1800 makes the
 # soak a full one, ONLY=front,clock runs the faults with these words in their names. docs/chaos.md has more.
 chaos: $(READY) ## break a service in every way, print what came of it and keep the table (SOAK=1800, ONLY=NAME,NAME)
 	@.venv/bin/python -m tests.chaos --soak "$(SOAK)" --only "$(ONLY)"

@@ -13,6 +13,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.fuzz.seed import SEED, VARIABLE
+from tests.support.few_samples import FEW_SAMPLES
 from tests.support.serving import Front, running
 
 settings.register_profile("untimed", deadline=None)
@@ -21,9 +22,12 @@ settings.load_profile("untimed")  # no test depends on time
 TESTS = Path(__file__).parent
 GRAPHS_BEFORE = pytest.StashKey[int]()
 BY_FOLDER = {"end_to_end": "end_to_end", "fuzz": "end_to_end", "stack": "stack", "gpu": "gpu"}
-LONGEST_FIRST: tuple[set[str], ...] = ({*BY_FOLDER.values(), "browser"}, {"compiles"}, {"slow"})
+LONGEST_FIRST: tuple[set[str], ...] = ({"ray"}, {*BY_FOLDER.values(), "browser"}, {"compiles"}, {"slow"})
 """Marks of the files that take longest, then of those that take long; a file is as its longest test."""
 
+
+MAKING_WAY = 5
+"""The niceness of workers that do not test with Ray."""
 
 SHARE_COMPILED_CODE = ("tests/end_to_end/test_service.py", "tests/stack/")
 """Services of the same model, modes and batch sizes: the first compiles for all, so one worker runs them."""
@@ -85,15 +89,31 @@ def common_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment that gives a service the session's cache of compiled code, empty at first."""
-    return {"LAUNCHBOUND_CACHE_FOLDER": str(tmp_path_factory.mktemp("cache"))}
+def shared_code(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of services that share a model and its compiled code; there is none at first."""
+    from tests.support.few_layers import write_few_layers  # it imports torch
+
+    return {
+        **FEW_SAMPLES,
+        "LAUNCHBOUND_MODEL": str(write_few_layers(tmp_path_factory.mktemp("few-layers"))),
+        "LAUNCHBOUND_CACHE_FOLDER": str(tmp_path_factory.mktemp("cache")),
+    }
 
 
 def compiled_graphs() -> int:
     """Graphs that torch has compiled in this process; 0 where it is not even imported."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     return 0 if dynamo is None else int(dynamo.counters["stats"]["unique_graphs"])
+
+
+def pytest_runtest_protocol(item: pytest.Item) -> None:
+    """Have tests with Ray go first on a machine that all workers keep busy: it gives a node 30 s to start.
+
+    They begin first of all (`pytest_collection_modifyitems`). A worker that runs anything else makes way from
+    then on, with all that it starts.
+    """
+    if "PYTEST_XDIST_WORKER" in os.environ and not item.get_closest_marker("ray") and os.nice(0) == 0:
+        os.nice(MAKING_WAY)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -13,6 +13,7 @@ ALLOWED: dict[str, set[str]] = {
     "service.protocol": set(),
     "service.statistics": set(),
     "service.front": {"service.protocol", "service.statistics"},
+    "service.replicas": {"service.front", "service.protocol"},
     "service.step": {"service.protocol", "service.statistics", "models"},
     "service.engine": {"service.step", "service.protocol", "service.statistics", "models"},
     "service.measure": {"service.step", "service.protocol", "service.statistics", "models"},
@@ -53,6 +54,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.front",
         "service.measure",
         "service.protocol",
+        "service.replicas",
         "service.selftest",
         "service.statistics",
         "service.step",
@@ -93,6 +95,17 @@ ALLOWED: dict[str, set[str]] = {
         "service.statistics",
         "dashboards.theme",
     },
+    "loadtests.fleet": {
+        "loadtests.compare",
+        "loadtests.plan",
+        "loadtests.report",
+        "loadtests.run",
+        "loadtests.side_by_side",
+        "service.protocol.modes",
+        "service.replicas.patience",
+        "service.statistics",
+        "dashboards.theme",
+    },
     "loadtests.library": {"loadtests.compare", "loadtests.plan", "loadtests.report", "loadtests.run"},
     "loadtests.simulation": {"loadtests.plan", "loadtests.run", "service.statistics"},
     "loadtests.simulated_queue": set(),
@@ -102,6 +115,8 @@ ALLOWED: dict[str, set[str]] = {
         "loadtests.simulated_sweeps",
         "service.statistics",
     },
+    "loadtests.proxy_cost": {"loadtests.run", "service.statistics"},
+    "loadtests.batching_cost": {"loadtests.run", "service.statistics"},
     "loadtests.batch_steps": {"loadtests.run"},
     "loadtests.locustfile": {"loadtests.plan", "loadtests.run", "service.protocol.modes"},
     "dashboards": set(),
@@ -125,6 +140,7 @@ TORCHLESS = (
     "service.protocol",
     "service.statistics",
     "service.front",
+    "service.replicas",
     "loadtests",
     "dashboards",
     "deploy",
@@ -199,6 +215,11 @@ def test_no_module_of_the_front_reaches_torch() -> None:
 def test_the_processes_of_rivals_are_imported_by_nothing_else() -> None:
     outsiders = [name for name in MODULES if not within(name, FOREIGN)]
     assert not [name for name in outsiders if any(within(other, FOREIGN) for other in MODULES[name])]
+
+
+def test_one_file_of_the_load_tests_imports_ray() -> None:
+    of_ray = {name for name in MODULES if any(within(other, "ray") for other in MODULES[name])}
+    assert {name for name in of_ray if within(name, "loadtests")} == {"loadtests.fleet.ray_cluster"}
 
 
 def circle(graph: dict[str, set[str]]) -> list[str] | None:

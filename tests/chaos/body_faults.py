@@ -73,7 +73,7 @@ def bodies_attack(folder: Path) -> Happened:
 
 
 def attacked(service: Victim, seconds: float) -> Attack:
-    """Bad bodies for `seconds`."""
+    """Bad bodies for `seconds`, and each kind at least once per attacker on a machine that is too slow for that."""
     engine, tokens = service.engine(), service.generate().json()["outputs"]
     before, end = lag(service), monotonic() + seconds
     with ThreadPoolExecutor(ATTACKERS) as pool:
@@ -96,14 +96,14 @@ def lag(service: Victim) -> Lag:
 
 
 def attack(url: str, end: float, first: int) -> Counter[int]:
-    """One bad body after the other until `end`, beginning with the one at place `first`; their statuses."""
+    """Each kind of bad body once, beginning with the one at place `first`, and again until `end`; their statuses."""
     statuses = Counter[int]()
     kinds = [_request(path, body) for path, body, _ in FLOODS.values()]
     port = urlsplit(url).port or 0
     requests = islice(cycle(kinds), first % len(kinds), None)
     connection = socket.create_connection(("127.0.0.1", port))
     try:
-        while monotonic() < end:
+        while statuses.total() < len(kinds) or monotonic() < end:
             status, closes = _exchange(connection, next(requests))
             statuses[status] += 1
             if closes:

@@ -10,16 +10,19 @@ from tests.chaos.fault import NOTICED_SECONDS, Happened
 from tests.chaos.victim import PATIENCE_SECONDS
 from tests.support.serving import running
 
-LOOPS = """
-import sys
-from service.engine import generation
-from service.engine.process import main
-lay_out = generation.lay_out
+LOOP = """
+from service.engine import prefill
+lay_out = prefill.lay_out
 def endless(prompts, *others, **named):
     while len(prompts[0]) > 100:
         continue
     return lay_out(prompts, *others, **named)
-generation.lay_out = endless
+prefill.lay_out = endless
+"""
+ENGINE = f"""
+import sys
+from service.engine.process import main
+{LOOP}
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -27,7 +30,7 @@ sys.exit(main(sys.argv[1:]))
 def engine_loops(folder: Path) -> Happened:
     """A prompt of over 100 tokens is never prefilled: the engine is replaced, and the request answered."""
     settings = {"modes": ["eager"], "batch_sizes": [1], "device": "cpu", "cache_folder": folder / "cache"}
-    with running(settings, [sys.executable, "-c", LOOPS]) as front:
+    with running(settings, [sys.executable, "-c", ENGINE]) as front:
         front.await_ready(PATIENCE_SECONDS)
         pid = front.state.supervisor.pid
         began = monotonic()

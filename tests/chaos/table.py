@@ -95,7 +95,8 @@ def markdown(chaos: Chaos) -> str:
     changed = ", with uncommitted changes" if where.get("dirty") else ""
     head = [
         "# What a service survives",
-        f"{len(chaos.rows)} faults{'' if chaos.complete else ' (a choice of all)'}, of which "
+        f"{len(chaos.rows)} fault{'s' * (len(chaos.rows) != 1)}"
+        f"{'' if chaos.complete else ' (a choice of all)'}, of which "
         f"{failed or 'none'} ended otherwise than it must.",
         f"{where.get('cpu')}, {where.get('cores')} cores, {where.get('distribution')}, "
         f"Python {where.get('python')}, torch {where.get('torch')}; load average at the end: {load}; "

@@ -12,9 +12,11 @@ from time import time
 
 import pytest
 
+from service.engine import prefill
 from tests.chaos.body_faults import Lag
 from tests.chaos.disk_faults import sweep_amiss
 from tests.chaos.fault import NotPossible
+from tests.chaos.looping_engine import LOOP
 from tests.chaos.overload_faults import Flood, Served
 from tests.chaos.small_disk import MEGABYTE, SmallDisk, small_disk
 from tests.chaos.soak_faults import Sample, judge
@@ -119,3 +121,11 @@ def test_a_wait_is_counted_in_services_of_its_own_time() -> None:
     slow = [Served(0.0, 2.0, 2.0), Served(0.0, 4.0, 2.0), Served(0.0, 6.0, 2.0)]
     fast = [Served(6.0, 6.5, 0.5), Served(6.0, 7.0, 0.5)]
     assert Flood(served=[*slow, *fast]).services_waited() == [1.0, 2.0, 3.0, 1.0, 2.0]
+
+
+def test_the_endless_loop_stands_where_a_prompt_is_prefilled(monkeypatch: pytest.MonkeyPatch) -> None:
+    lay_out = prefill.lay_out  # type: ignore[attr-defined]
+    monkeypatch.setattr(prefill, "lay_out", lay_out)  # what puts it back afterwards
+    exec(LOOP, {})
+    assert prefill.lay_out is not lay_out  # type: ignore[attr-defined]
+    assert "lay_out" in prefill.prefill.__code__.co_names

@@ -10,7 +10,7 @@ from statistics import median
 
 import pytest
 
-from tests.chaos.body_faults import REFUSED, attacked
+from tests.chaos.body_faults import ATTACKERS, REFUSED, attacked
 from tests.chaos.client_faults import among
 from tests.chaos.clock_faults import DAY, amiss_after
 from tests.chaos.disk_faults import traces_amiss
@@ -22,12 +22,15 @@ from tests.chaos.small_disk import MEGABYTE, SmallDisk, small_disk
 from tests.chaos.soak_faults import sample
 from tests.chaos.stepped_clock import SteppedClock
 from tests.chaos.victim import Setup, Victim, victim
+from tests.front.test_bodies_of_wrong_types import FLOODS
 from tests.support.lacking import without
 
 pytestmark = [pytest.mark.slow, pytest.mark.end_to_end]
 
 QUEUE = 16
-CONNECTION_SECONDS = dict.fromkeys(("HEAD", "BODY", "UNREAD"), "0.5")
+CONNECTION_SECONDS = dict.fromkeys(("HEAD", "BODY", "UNREAD"), "2")
+"""Of a busy machine a client that means well may need one between connecting and sending."""
+
 SETTINGS = {
     "LAUNCHBOUND_MAX_QUEUE": str(QUEUE),
     "LAUNCHBOUND_LINEARS": "aten",
@@ -79,7 +82,7 @@ def test_timings_and_metrics_hold_where_the_wall_clock_is_stepped(
 
 
 def test_honest_requests_go_on_beside_clients_that_are_slow_silent_half_open_or_gone(service: Victim) -> None:
-    found = among(service, each=4, seconds=3.0, alone=8)
+    found = among(service, each=4, seconds=6.0, alone=8)
     assert found.as_must, found.words
 
 
@@ -95,7 +98,7 @@ def test_what_is_over_the_queue_is_refused_with_retry_after_and_the_rest_is_serv
 
 def test_bad_bodies_are_refused_by_the_thousand_and_the_service_is_unharmed(service: Victim) -> None:
     found = attacked(service, seconds=2.0)
-    assert found.statuses.total() > len(REFUSED)
+    assert found.statuses.total() >= ATTACKERS * len(FLOODS)
     assert found.statuses.keys() <= REFUSED
     assert found.unharmed
     assert found.lag.readings > 0

@@ -20,6 +20,7 @@ from models.tokenizer import Tokenizer
 from models.transformer import Transformer
 from service.front.launch import launched
 from service.protocol.probes import NOT_ON_CPU
+from tests.support.few_samples import FEW_SAMPLES
 
 MODES = ("eager", "compiled")
 PATIENCE_SECONDS = 500.0
@@ -64,11 +65,11 @@ def client(tmp_path_factory: pytest.TempPathFactory, common_cache: Path) -> Iter
     config = Config(layers=1, width=64, heads=2, kv_heads=1, head_width=32, hidden=64, vocabulary=4096)
     checkpoint.save(Transformer(config, 1, seed=3), model)
     Tokenizer.load(checkpoint.TINY_FOLDER, 4096).save(model)
-    cache = {"LAUNCHBOUND_CACHE_FOLDER": str(common_cache)}
+    environment = {"LAUNCHBOUND_CACHE_FOLDER": str(common_cache), **FEW_SAMPLES}
     options = [f"--model={model}", f"--modes={','.join(MODES)}", "--batch-sizes=1"]
     log = tmp_path_factory.mktemp("service") / "log"
     with (
-        launched(options, log, cache) as url,
+        launched(options, log, environment) as url,
         httpx.Client(base_url=url, timeout=PATIENCE_SECONDS, trust_env=False) as http,
     ):
         until(lambda: http.get("/health/ready").status_code == 200, "all modes to be ready")

@@ -26,11 +26,11 @@ requests = 2
 """
 
 
-def test_auto_runs_what_the_report_of_a_sweep_advises(tmp_path: Path, shared_cache: dict[str, str]) -> None:
+def test_auto_runs_what_the_report_of_a_sweep_advises(tmp_path: Path, shared_code: dict[str, str]) -> None:
     (tmp_path / "plan.toml").write_text(PLAN)
     swept = tmp_path / "swept"
     command = [sys.executable, "-m", "launchbound", "sweep", "--plan", "plan.toml", "--out", "swept"]
-    environment = {**os.environ, **shared_cache, "PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = {**os.environ, **shared_code, "PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False
     )
@@ -39,7 +39,7 @@ def test_auto_runs_what_the_report_of_a_sweep_advises(tmp_path: Path, shared_cac
     (decided,) = advice["batches"]
     options = ["--modes=eager,inference_mode", "--batch-sizes=1", f"--advice={swept}"]
     with (
-        launched(options, tmp_path / "log", shared_cache) as url,
+        launched(options, tmp_path / "log", shared_code) as url,
         httpx.Client(base_url=url, timeout=60, trust_env=False) as client,
     ):
         await_modes(Target(url), ["eager", "inference_mode"], lambda _: None)

@@ -23,7 +23,7 @@ from service.protocol.status import EngineStatus
 from tests.support.hf_folders import write_model
 
 KINDS = ("llama", "gpt2", "qwen3")
-WITH_TWIN = "llama"
+WITH_TWIN, IN_ALL_MODES = "llama", "gpt2"
 CHUNK, NEW = 16, 8
 PROMPTS = [
     "import o",
@@ -88,10 +88,12 @@ def served(
 ) -> Served:
     """One architecture: a batch of two and a single prompt in each mode.
 
-    Only one compiles twins too, and the same graphs once more for `reduce-overhead`.
+    Only one compiles twins too, of one layer, and another one the same graphs once more for
+    `reduce-overhead`.
     """
-    folder = write_model(tmp_path_factory.mktemp(request.param), request.param)
-    modes = [name for name in default_modes() if request.param == WITH_TWIN or name != "reduce-overhead"]
+    layers = {"num_hidden_layers": 1} if request.param == WITH_TWIN else {}
+    folder = write_model(tmp_path_factory.mktemp(request.param), request.param, **layers)
+    modes = [name for name in default_modes() if request.param == IN_ALL_MODES or name != "reduce-overhead"]
     jobs = [
         local_job(f"{mode}-{len(prompts)}", mode, prompts, NEW, ignore_eos=True)
         for mode in modes

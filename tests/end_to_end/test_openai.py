@@ -15,6 +15,7 @@ from launchbound import app
 from models.checkpoint import TINY_FOLDER
 from models.tokenizer import Tokenizer
 from service.front.launch import launched
+from tests.support.few_samples import FEW_SAMPLES
 from tests.support.serving import until
 
 MODEL = "tiny:inference_mode"
@@ -25,7 +26,8 @@ PROMPT = "def __init__("
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("service")
     options = ["--modes=eager,inference_mode", "--batch-sizes=1,4"]
-    with launched(options, folder / "log", {"LAUNCHBOUND_CACHE_FOLDER": str(folder)}) as at:
+    environment = {"LAUNCHBOUND_CACHE_FOLDER": str(folder), **FEW_SAMPLES}
+    with launched(options, folder / "log", environment) as at:
         until(lambda: httpx.get(f"{at}/health/ready", trust_env=False).status_code == 200, "all modes ready")
         yield at
 

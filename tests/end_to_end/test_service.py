@@ -35,10 +35,10 @@ def generate(client: httpx.Client, mode: str, **body: object) -> httpx.Response:
 
 
 @pytest.fixture(scope="module")
-def warming(shared_cache: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+def warming(shared_code: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     log = tmp_path_factory.mktemp("service") / "log"
     with (
-        launched(OPTIONS, log, shared_cache) as url,
+        launched(OPTIONS, log, shared_code) as url,
         httpx.Client(base_url=url, timeout=PATIENCE_SECONDS) as client,
     ):
         yield client
@@ -134,17 +134,17 @@ def test_a_client_that_hangs_up_is_cancelled(client: httpx.Client) -> None:
     with pytest.raises(httpx.ReadTimeout):
         client.post(
             "/v1/modes/eager/generate",
-            timeout=0.2,
-            json={"prompts": PROMPTS, "max_new_tokens": 200, "ignore_eos": True},
+            timeout=0.1,
+            json={"prompts": PROMPTS, "max_new_tokens": 400, "ignore_eos": True},
         )
     until(cancelled, "the cancelled request to be counted")
     assert generate(client, "eager", max_new_tokens=1).status_code == 200
 
 
 def test_a_second_start_finds_its_compiled_code(
-    client: httpx.Client, shared_cache: dict[str, str], tmp_path: Path
+    client: httpx.Client, shared_code: dict[str, str], tmp_path: Path
 ) -> None:
     options = [*OPTIONS, "--modes=compiled"]
-    with launched(options, tmp_path / "log", shared_cache) as url, httpx.Client(base_url=url) as second:
+    with launched(options, tmp_path / "log", shared_code) as url, httpx.Client(base_url=url) as second:
         until(lambda: second.get("/health/ready").status_code == 200, "the second start")
         assert statuses(second)["compiled"]["cache"] == "warm"

@@ -10,6 +10,7 @@ from service.engine.local_inbox import local_job
 from tests.engine.serving import PROMPT, serve
 
 
+@pytest.mark.usefixtures("restored_globals")
 @pytest.mark.parametrize("asked_for", [True, False])
 def test_an_engine_without_cuda_says_that_there_are_no_ranges_where_they_were_asked_for_and_serves(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], asked_for: bool

@@ -12,6 +12,7 @@ import httpx
 
 from service.front.launch import launched
 from tests.fuzz.declared import Declared
+from tests.support.few_samples import FEW_SAMPLES
 from tests.support.serving import until
 
 KEY = "generated"
@@ -75,7 +76,7 @@ class Fuzzed:
 def started(folder: Path, cache: Path) -> Iterator[Fuzzed]:
     """A service with its log in `folder`."""
     options = [f"--modes={','.join(MODES)}", f"--batch-sizes=1,{LARGEST_BATCH}", "--device=cpu"]
-    environment = {"LAUNCHBOUND_CACHE_FOLDER": str(cache), "LAUNCHBOUND_API_KEY": KEY}
+    environment = {"LAUNCHBOUND_CACHE_FOLDER": str(cache), "LAUNCHBOUND_API_KEY": KEY, **FEW_SAMPLES}
     headers = {"Authorization": f"Bearer {KEY}"}
     log = folder / "log"
     with (

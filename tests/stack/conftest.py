@@ -41,13 +41,13 @@ def prometheus_binary() -> str:
 
 @pytest.fixture(scope="package")
 def stack(
-    tmp_path_factory: pytest.TempPathFactory, prometheus_binary: str, shared_cache: dict[str, str]
+    tmp_path_factory: pytest.TempPathFactory, prometheus_binary: str, shared_code: dict[str, str]
 ) -> Iterator[Stack]:
     """Ends with the last test of this folder: scrapes each second would go on beside all others."""
     folder: Path = tmp_path_factory.mktemp("stack")
     exporter, page = Exporter({"run": "a-sweep"}), gpu_page.GpuPage()
     with (
-        running.real_service(folder, shared_cache) as url,
+        running.real_service(folder, shared_code) as url,
         gpu_page.served(exporter.registry) as client,
         gpu_page.served(page.registry) as gpu,
     ):

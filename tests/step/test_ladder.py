@@ -18,7 +18,7 @@ from service.step.buffers import Buffers, allocate, prepare
 from service.step.callables import build_step
 from service.step.recompilation import forbid_recompilation, is_recompile_error
 
-CONFIG = Config(layers=2, width=32, heads=4, kv_heads=2, head_width=8, hidden=64, vocabulary=64, context=32)
+CONFIG = Config(layers=1, width=32, heads=4, kv_heads=2, head_width=8, hidden=64, vocabulary=64, context=32)
 
 
 class Spy(nn.Module):
@@ -107,7 +107,8 @@ def test_only_a_mode_that_freezes_keeps_the_weights_it_was_compiled_with(
     own = Transformer(CONFIG, max_batch=2, seed=5).eval()
     step = build_step(MODES[mode], own)
     prepare(buffers)
-    before = step(*buffers.arguments("decode"))[0].clone()
+    before, greedy = (made.clone() for made in step(*buffers.arguments("decode")))
+    assert torch.equal(greedy, build_step(MODES["eager"], own)(*buffers.arguments("decode"))[1])
     with torch.no_grad():
         own.blocks[0].feed_forward.down.weight.mul_(3.0)
     after = step(*buffers.arguments("decode"))[0]
@@ -116,8 +117,11 @@ def test_only_a_mode_that_freezes_keeps_the_weights_it_was_compiled_with(
 
 @pytest.mark.compiles
 def test_all_modes_compute_the_same_greedy_token(model: Transformer, buffers: Buffers) -> None:
+    """Of max-autotune the test above says so, of aot-inductor `test_package`: both compile for long."""
     chosen = {}
     for mode in LADDER:
+        if mode.name in ("max-autotune", "aot-inductor"):
+            continue
         buffers.chunks[8].copy_(torch.arange(16).view(2, 8))
         buffers.positions.zero_()
         buffers.last.fill_(7)

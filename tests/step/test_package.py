@@ -18,7 +18,7 @@ from service.step.callables import Step, build_step
 
 pytestmark = pytest.mark.compiles
 
-CONFIG = Config(layers=2, width=32, heads=4, kv_heads=2, head_width=8, hidden=64, vocabulary=64, context=128)
+CONFIG = Config(layers=1, width=32, heads=4, kv_heads=2, head_width=8, hidden=64, vocabulary=64, context=128)
 
 
 def made(seed: int = 3) -> Transformer:

@@ -2,7 +2,7 @@
 
 Started as `python fake_engine.py OPTIONS SETTINGS`, both JSON. Options: `device` ("cpu" or "cuda"), `states`
 (mode → state at start, else ready), `exit` (end at once with this code), `later_exit` (so in every
-life but the first), `no_twin` (why it measures no dispatch), `silent` (never say hello), `deaf`
+life but the first), `no_twin` (why it measures no dispatch), `silent` (says nothing of itself), `deaf`
 (ends neither at a Stop nor at SIGTERM),
 `unconnected` (never connects), `cold` (never warm), `mute` (gives no sign of life), `doing` (what those say),
 `busy_limit` (of CPU time in a step, as those say), `prompt_bytes` (limit of one), `says` (on standard error),
@@ -80,9 +80,9 @@ class FakeEngine:
         self.effective = {mode: self._effective(mode) for mode in settings.modes}
 
     def run(self) -> None:
-        for mode in self.settings.modes:
-            self.announce(mode, self.options.get("states", {}).get(mode, "ready"))
         if not self.options.get("silent"):
+            for mode in self.settings.modes:
+                self.announce(mode, self.options.get("states", {}).get(mode, "ready"))
             self.send(self.status())
         while not self.stopped:
             self.receive(1000)
@@ -367,7 +367,7 @@ def main() -> int:
     if "later_exit" in options and not settings.address.endswith("engine-1.sock"):
         options["exit"] = options["later_exit"]
     if "exit" in options:
-        print("as commanded", file=sys.stderr)
+        print(options.get("says", "as commanded"), file=sys.stderr)
         return int(options["exit"])
     if "says" in options:
         print(options["says"], file=sys.stderr, flush=True)

@@ -28,6 +28,7 @@ class Script:
     `settled` answers POST /v1/floors, one after the other; without any there is no such call. `odd_mode`
     writes other texts than the rest; `auto` runs `auto_runs`. With `service_seconds` requests run one after
     another and take at least so long; of those, at most `room` are taken at once, and more get 429.
+    `replica`: the name of the replica that a proxy has answer.
     """
 
     states: list[str] = field(default_factory=lambda: ["ready"])
@@ -38,12 +39,14 @@ class Script:
     largest_bucket: int = 16
     device: str = "cpu"
     dtype: str = "float32"
+    batching: str = "off"
     hold: Event | None = None
     settled: list[list[dict[str, Any]]] = field(default_factory=list)
     odd_mode: str | None = None
     auto_runs: str = "compiled"
     service_seconds: float = 0.0
     room: int = 1_000_000
+    replica: str | None = None
     taken: int = 0
     engine: Lock = field(default_factory=Lock)
     polls: int = 0
@@ -209,6 +212,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", "application/json" if text is None else "text/plain; version=0.0.4")
         self.send_header("Content-Length", str(len(content)))
+        if self.script.replica is not None:
+            self.send_header("X-Launchbound-Replica", self.script.replica)
         self.end_headers()
         self.wfile.write(content)
 
@@ -232,7 +237,7 @@ class _Handler(BaseHTTPRequestHandler):
                 mode_status(mode, "failed" if mode == script.failed_mode else state, script.in_parity)
                 for mode in STEP_SECONDS
             ]
-            own = {"device": script.device, "dtype": script.dtype}
+            own = {"device": script.device, "dtype": script.dtype, "batching": script.batching}
             engine = engine_status(script.largest_bucket) | own if state == "ready" else None
             auto = auto_status(script.auto_runs)
             return self._reply(

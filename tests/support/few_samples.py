@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 
-from service.engine import stack_shares
-from service.step import calibration
+from tests.support.start_up.sitecustomize import CONSTANTS
 
-TWIN_SAMPLES = 6
-"""Fewer have no interval of the median."""
-
-VISITS = 2
-"""Of each step, whose stacks are sampled: one alone has no interval."""
+FEW_SAMPLES = {
+    "PYTHONPATH": os.pathsep.join(
+        filter(None, [str(Path(__file__).parent / "start_up"), os.environ.get("PYTHONPATH")])
+    )
+}
+"""The environment of a service whose processes take few samples."""
 
 
 @contextmanager
 def few_samples() -> Iterator[None]:
-    """Within, an engine of this process takes TWIN_SAMPLES of each twin, and VISITS to each step."""
+    """Within, an engine of this process takes few samples."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(calibration, "FIRST_SAMPLES", TWIN_SAMPLES)
-        patch.setattr(stack_shares, "ROUNDS", VISITS)
+        for module, constants in CONSTANTS.items():
+            for name, value in constants.items():
+                patch.setattr(import_module(module), name, value)
         yield

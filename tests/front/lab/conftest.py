@@ -13,6 +13,7 @@ from loadtests.plan.presets import make_plan
 from loadtests.report.report_files import make_report
 from service.front.launch import launched
 from tests.support.browser import Tab, chromium, tab
+from tests.support.few_samples import FEW_SAMPLES
 from tests.support.made_results import CLEAR, make_results
 from tests.support.serving import Front, until
 
@@ -41,6 +42,7 @@ def lab_url(tmp_path_factory: pytest.TempPathFactory, common_cache: Path, sweeps
     environment = {
         "LAUNCHBOUND_CACHE_FOLDER": str(common_cache),
         "LAUNCHBOUND_RESULTS_FOLDER": str(sweeps),
+        **FEW_SAMPLES,
     }
     with launched(OPTIONS, log, environment) as url, httpx.Client(base_url=url, timeout=60.0) as http:
 

@@ -40,18 +40,14 @@ def test_a_budget_starts_at_the_measured_values_and_says_what_the_study_says(lab
     assert lab.text('[aria-label="Verdict"] .figure') == said
     speedups = lab.page.locator("[data-speedup]")
     bought = [float(one) for one in speedups.evaluate_all("all => all.map((each) => each.dataset.speedup)")]
-    gain = finding["gains"][0]
+    # On a busy machine a part may be measured as nothing, and there is no ratio to it.
+    known = [gain for gain in finding["gains"] if gain["dispatch_ratio"] and gain["kernel_ratio"]]
+    assert len(known) == len(finding["gains"]) or own["kernel_microseconds"]["value"] <= 0
+    dispatch, kernel = own["dispatch_microseconds"], own["kernel_microseconds"]["value"]
+    ratios = [(gain["dispatch_ratio"]["value"], gain["kernel_ratio"]["value"]) for gain in known]
     assert bought == [
         pytest.approx(point["without_dispatch_speedup"]),
-        pytest.approx(
-            speedup_with(
-                gain["dispatch_ratio"]["value"],
-                gain["kernel_ratio"]["value"],
-                own["dispatch_microseconds"],
-                own["kernel_microseconds"]["value"],
-                "cpu",
-            )
-        ),
+        *(pytest.approx(speedup_with(*two, dispatch, kernel, "cpu")) for two in ratios),
     ]
     cells = row(lab, "Per decode step on cpu")
     assert near(cells["step"], point["step"]["value"])
