@@ -73,7 +73,7 @@ def bodies_attack(folder: Path) -> Happened:
 
 
 def attacked(service: Victim, seconds: float) -> Attack:
-    """Bad bodies for `seconds`, and each kind at least once per attacker on a machine that is too slow for that."""
+    """Bad bodies for `seconds`, and longer where not every attacker has sent each kind."""
     engine, tokens = service.engine(), service.generate().json()["outputs"]
     before, end = lag(service), monotonic() + seconds
     with ThreadPoolExecutor(ATTACKERS) as pool:
@@ -96,7 +96,7 @@ def lag(service: Victim) -> Lag:
 
 
 def attack(url: str, end: float, first: int) -> Counter[int]:
-    """Each kind of bad body once, beginning with the one at place `first`, and again until `end`; their statuses."""
+    """Each kind of bad body once, from the one at place `first` on, and again until `end`; their statuses."""
     statuses = Counter[int]()
     kinds = [_request(path, body) for path, body, _ in FLOODS.values()]
     port = urlsplit(url).port or 0
