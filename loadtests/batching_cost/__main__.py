@@ -17,18 +17,25 @@ RESULT_FILE = "batching_cost-{mode}.json"
 
 def text(document: dict[str, Any]) -> str:
     """The summary, in one line of Markdown's table."""
-    found, ratio = document["summary"], document["summary"]["times_as_long"]
-    ends = "–" if ratio["low"] is None else f"{ratio['low']:.3f} to {ratio['high']:.3f}"
+    found = document["summary"]
     ms = {name: f"{1e3 * found[f'{name}_median_seconds']:.1f}" for name in ("off", "batched")}
+    ratios = " | ".join(_words(found[name]) for name in ("times_as_long", "apart_times_as_long", "cost"))
     return "\n".join(
         [
-            "| mode | requests/s | off, ms | batched, ms | effective batch | times as long | 95 % |",
-            "|---|---:|---:|---:|---:|---:|---:|",
-            f"| {document['request']['mode']} | {document['rate']:.1f} "
-            f"| {ms['off']} | {ms['batched']} | {found['effective_batch']:.2f} "
-            f"| {ratio['value']:.3f} | {ends} |",
+            "| mode | requests/s | off, ms | batched, ms | effective batch "
+            "| times as long | those that met nobody | cost of batching |",
+            "|---|---:|---:|---:|---:|---:|---:|---:|",
+            f"| {document['request']['mode']} | {document['rate']:.1f} | {ms['off']} | {ms['batched']} "
+            f"| {found['effective_batch']:.2f} | {ratios} |",
         ]
     )
+
+
+def _words(ratio: dict[str, Any] | None) -> str:
+    if ratio is None:
+        return "–"
+    ends = "" if ratio["high"] is None else f" ({ratio['low']:.3f}–{ratio['high']:.3f})"
+    return f"{ratio['value']:.3f}{ends}"
 
 
 def main(arguments: list[str]) -> int:

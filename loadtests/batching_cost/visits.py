@@ -1,16 +1,18 @@
 """The same arrivals at a service without batching and at one with it, in turn, and the ratios of the rounds.
 
 Sweeps of two services one after the other differ by what the machine did meanwhile, a tenth and more;
-within a round of seconds it does much the same to both.
+within a round of seconds it does much the same to both. Two processes of one build differ by some percent all
+the same, in every request alike, so that requests which met nobody are the control.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from math import inf
 from queue import SimpleQueue
 from random import Random
-from statistics import fmean, median
+from statistics import fmean, geometric_mean, median
 from threading import Thread
 from time import perf_counter, sleep
 from typing import Any
@@ -23,17 +25,20 @@ from loadtests.run.part import now
 from loadtests.run.target import Target, TargetError
 from service.statistics.intervals import as_json, paired_ratio
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 ALONE_REQUESTS = 20
+CLEAR_BEFORE, CLEAR_AFTER = 3.0, 1.5
+"""A request met nobody where so many latencies of a request alone went by without another arrival."""
+
 PROMPT = "def mean(values):"
 CONNECTIONS = 16
 """Requests at once; below saturation a few are enough."""
 
 
 class Visit(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests at one service. Each latency begins where its request was due, sent late or not.
+    """Requests at one service, in order of arrival, and the mean effective batch over them.
 
-    `effective_batch` is its mean over the requests.
+    Each latency begins where its request was due, sent late or not.
     """
 
     latency_seconds: list[float]
@@ -44,12 +49,21 @@ class Visit(msgspec.Struct, frozen=True, kw_only=True):
         """Of the latencies."""
         return median(self.latency_seconds)
 
+    def mean_of(self, numbers: Sequence[int]) -> float:
+        """The geometric mean of these requests' latencies."""
+        return geometric_mean(self.latency_seconds[number] for number in numbers)
+
 
 class Round(msgspec.Struct, frozen=True, kw_only=True):
-    """One visit each, at the same arrivals."""
+    """One visit each, at the same arrivals.
+
+    `apart` are the requests that met nobody, as the arrivals alone tell: batching has no part in what they
+    take, and they differ by what two processes and their turns differ by.
+    """
 
     off: Visit
     batched: Visit
+    apart: list[int]
 
 
 def due_times(rate: float, requests: int, seed: int) -> list[float]:
@@ -62,28 +76,39 @@ def due_times(rate: float, requests: int, seed: int) -> list[float]:
     return due
 
 
+def arrive_apart(due: Sequence[float], alone_seconds: float) -> list[int]:
+    """Those of `due` that have no other shortly before them or after, by the latency of a request alone."""
+    before = [-inf, *due[:-1]]
+    after = [*due[1:], inf]
+    return [
+        number
+        for number, (earlier, at, later) in enumerate(zip(before, due, after, strict=True))
+        if at - earlier > CLEAR_BEFORE * alone_seconds and later - at > CLEAR_AFTER * alone_seconds
+    ]
+
+
 def visit(due: Sequence[float], connections: Sequence[OpenConnection]) -> Visit:
     """Send a request at each of `due`, by whichever connection is free. Raises TargetError."""
-    waiting: SimpleQueue[float | None] = SimpleQueue()
-    done: SimpleQueue[tuple[float, float] | TargetError] = SimpleQueue()
+    waiting: SimpleQueue[int | None] = SimpleQueue()
+    done: SimpleQueue[tuple[int, float, float] | TargetError] = SimpleQueue()
     begin = perf_counter()
 
     def send_by(connection: OpenConnection) -> None:
-        while (at := waiting.get()) is not None:
+        while (number := waiting.get()) is not None:
             try:
                 _, answer = connection.request()
             except TargetError as error:
                 done.put(error)
             else:
                 merged = answer["timings"].get("effective_batch")
-                done.put((perf_counter() - begin - at, float(merged or 1)))
+                done.put((number, perf_counter() - begin - due[number], float(merged or 1)))
 
     threads = [Thread(target=send_by, args=[connection]) for connection in connections]
     for thread in threads:
         thread.start()
-    for at in due:
+    for number, at in enumerate(due):
         sleep(max(0.0, begin + at - perf_counter()))
-        waiting.put(at)
+        waiting.put(number)
     for _ in threads:
         waiting.put(None)
     for thread in threads:
@@ -92,10 +117,10 @@ def visit(due: Sequence[float], connections: Sequence[OpenConnection]) -> Visit:
     for one in found:
         if isinstance(one, TargetError):
             raise one
-    taken = [one for one in found if not isinstance(one, TargetError)]
+    taken = sorted(one for one in found if not isinstance(one, TargetError))
     return Visit(
-        latency_seconds=[seconds for seconds, _ in taken],
-        effective_batch=fmean(merged for _, merged in taken),
+        latency_seconds=[seconds for _, seconds, _ in taken],
+        effective_batch=fmean(merged for *_, merged in taken),
     )
 
 
@@ -109,7 +134,7 @@ def measure(
     new_tokens: int,
     tell: Callable[[str], None],
 ) -> dict[str, Any]:
-    """The document: every latency, and the ratio of the rounds' medians. Raises TargetError.
+    """The document: every latency, and what batching costs (`summary`). Raises TargetError.
 
     `load` is the share of what `off` could serve one after the other: its rate times the median latency of
     a request alone.
@@ -127,7 +152,7 @@ def measure(
             due = due_times(rate, requests, seed=number)
             first, second = (0, 1) if number % 2 == 0 else (1, 0)
             visits = {way: visit(due, ways[way]) for way in (first, second)}
-            taken.append(Round(off=visits[0], batched=visits[1]))
+            taken.append(Round(off=visits[0], batched=visits[1], apart=arrive_apart(due, alone[0])))
     finally:
         for way in ways:
             for connection in way:
@@ -140,22 +165,41 @@ def measure(
         "request": {"mode": mode, **body},
         "load": load,
         "rate": rate,
+        "alone_seconds": dict(zip(("off", "batched"), alone, strict=True)),
         "summary": summary(taken),
         "rounds": msgspec.to_builtins(taken),
     }
 
 
 def summary(rounds: Sequence[Round]) -> dict[str, Any]:
-    """`times_as_long`: the latency with batching over that without, of the rounds' medians, with 95 %."""
-    ratio = paired_ratio(
-        [one.batched.median_seconds for one in rounds], [one.off.median_seconds for one in rounds]
-    )
+    """Latency with batching over that without, each round one value, with 95 %.
+
+    `times_as_long` is of the rounds' medians. `apart_times_as_long` is of the requests that met nobody
+    (geometric means): what the two services differ by without batching's doing. `cost` is the former over
+    the latter. Rounds in which every request may have met another have no part in either of the last two,
+    which are None where that is so in all.
+    """
+    medians = [(one.batched.median_seconds, one.off.median_seconds) for one in rounds]
+    control = [(one.batched.mean_of(one.apart), one.off.mean_of(one.apart)) for one in rounds if one.apart]
+    with_control = [pair for pair, one in zip(medians, rounds, strict=True) if one.apart]
+    costs = [
+        (batched / off, batched_apart / off_apart)
+        for (batched, off), (batched_apart, off_apart) in zip(with_control, control, strict=True)
+    ]
     return {
-        "off_median_seconds": median(one.off.median_seconds for one in rounds),
-        "batched_median_seconds": median(one.batched.median_seconds for one in rounds),
+        "off_median_seconds": median(off for _, off in medians),
+        "batched_median_seconds": median(batched for batched, _ in medians),
         "effective_batch": fmean(one.batched.effective_batch for one in rounds),
-        "times_as_long": as_json(ratio),
+        "apart_requests": sum(len(one.apart) for one in rounds),
+        "times_as_long": _ratio(medians),
+        "apart_times_as_long": _ratio(control),
+        "cost": _ratio(costs),
     }
+
+
+def _ratio(pairs: Sequence[tuple[float, float]]) -> dict[str, float | int | None] | None:
+    """Of the first over the second of each pair; None where there is no pair."""
+    return as_json(paired_ratio([one for one, _ in pairs], [other for _, other in pairs])) if pairs else None
 
 
 def _served(off: Target, batched: Target) -> dict[str, Any]:

@@ -9,7 +9,16 @@ from statistics import fmean
 import pytest
 
 from loadtests.batching_cost.__main__ import main
-from loadtests.batching_cost.visits import ALONE_REQUESTS, Round, Visit, due_times, measure, summary, visit
+from loadtests.batching_cost.visits import (
+    ALONE_REQUESTS,
+    Round,
+    Visit,
+    arrive_apart,
+    due_times,
+    measure,
+    summary,
+    visit,
+)
 from loadtests.run import open_connection
 from loadtests.run.open_connection import OpenConnection
 from loadtests.run.target import TargetError
@@ -35,17 +44,39 @@ def test_arrivals_are_of_the_rate_and_the_same_for_the_same_seed() -> None:
 
 def test_a_drift_of_the_machine_is_not_a_cost_of_batching() -> None:
     rounds = [
-        Round(off=visited(0.02 * n, 0.03 * n, 9.0), batched=visited(0.02, 0.033 * n, 9.0))
+        Round(off=visited(0.02 * n, 0.03 * n, 9.0), batched=visited(0.02, 0.033 * n, 9.0), apart=[])
         for n in range(1, 9)
     ]
-    found = summary(rounds)["times_as_long"]
-    assert found["value"] == pytest.approx(1.1)
-    assert found["high"] - found["low"] < 1e-6
+    found = summary(rounds)
+    assert found["times_as_long"]["value"] == pytest.approx(1.1)
+    assert found["times_as_long"]["high"] - found["times_as_long"]["low"] < 1e-6
+    assert (found["apart_requests"], found["apart_times_as_long"], found["cost"]) == (0, None, None)
+
+
+def test_what_two_processes_differ_by_is_not_a_cost_of_batching() -> None:
+    """The second is 1.2 times slower throughout; of what is left 1.05 is batching's."""
+    slower = [
+        Round(off=visited(0.02, 0.03, 0.08), batched=visited(1.2 * 0.02, 1.26 * 0.03, 9.0), apart=[0]),
+        Round(off=visited(0.03, 0.02, 0.08), batched=visited(1.26 * 0.03, 1.2 * 0.02, 9.0), apart=[1]),
+        Round(off=visited(0.03), batched=visited(9.0), apart=[]),
+    ]
+    found = summary(slower)
+    assert found["apart_requests"] == 2
+    assert found["apart_times_as_long"]["value"] == pytest.approx(1.2)
+    assert (found["cost"]["value"], found["cost"]["samples"]) == (pytest.approx(1.05), 2)
 
 
 def test_one_round_has_no_interval() -> None:
-    found = summary([Round(off=visited(0.02), batched=visited(0.03))])["times_as_long"]
-    assert (found["low"], found["high"], found["samples"]) == (0.0, None, 1)
+    found = summary([Round(off=visited(0.02), batched=visited(0.03), apart=[0])])
+    for name in ("times_as_long", "apart_times_as_long", "cost"):
+        assert (found[name]["low"], found[name]["high"], found[name]["samples"]) == (0.0, None, 1)
+    assert found["cost"]["value"] == pytest.approx(1.0)
+
+
+def test_who_met_nobody_is_told_by_the_arrivals_alone() -> None:
+    """Of a latency of 10 ms alone: 30 ms clear before, 15 ms after."""
+    assert arrive_apart([0.0, 0.016, 0.047, 0.1, 0.101], alone_seconds=0.01) == [0, 2]
+    assert arrive_apart([0.0], alone_seconds=0.01) == [0]
 
 
 def test_a_latency_begins_where_its_request_was_due() -> None:
@@ -58,6 +89,19 @@ def test_a_latency_begins_where_its_request_was_due() -> None:
         seconds > least for seconds, least in zip(found.latency_seconds, (0.05, 0.1, 0.15), strict=True)
     )
     assert found.effective_batch == 1.0
+
+
+def test_latencies_are_in_order_of_arrival_though_a_later_request_is_answered_first() -> None:
+    slow, quick = Script(service_seconds=0.8), Script(service_seconds=0.2)
+    with fake_service(slow) as one, fake_service(quick) as other:
+        ways = [
+            OpenConnection(url, {"prompts": ["a"], "max_new_tokens": 2}, "eager", None)
+            for url in (one, other)
+        ]
+        found = visit([0.0, 0.0, 0.3, 0.6], ways)  # one of the first two is the slow one's, and answered last
+        for way in ways:
+            way.close()
+    assert max(found.latency_seconds) == max(found.latency_seconds[:2]) > 0.8
 
 
 def test_a_connection_that_idled_is_opened_anew(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,6 +139,7 @@ def test_both_services_get_the_same_requests_and_every_latency_is_kept(
         4
     ] * 6
     assert document["summary"]["effective_batch"] == fmean([1.0] * 3)
+    assert document["alone_seconds"].keys() == {"off", "batched"}
     assert document["batched"]["engine"]["batching"] == "continuous"
     assert "| eager |" in capsys.readouterr().out
 
