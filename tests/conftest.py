@@ -26,8 +26,11 @@ LONGEST_FIRST: tuple[set[str], ...] = ({"ray"}, {*BY_FOLDER.values(), "browser"}
 """Marks of the files that take longest, then of those that take long; a file is as its longest test."""
 
 
-MAKING_WAY = 5
+MAKING_WAY = 10
 """The niceness of workers that do not test with Ray."""
+
+ONE_AT_A_TIME = "/test_ray.py"
+"""Files that start a Ray, which gives its nodes 30 s to start: one worker runs them."""
 
 SHARE_COMPILED_CODE = ("tests/end_to_end/test_service.py", "tests/stack/")
 """Services of the same model, modes and batch sizes: the first compiles for all, so one worker runs them."""
@@ -64,6 +67,8 @@ class FileScheduling(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
+        if file.endswith(ONE_AT_A_TIME):
+            return ONE_AT_A_TIME
         for folder in SHARE_ONE_SERVICE:
             if file.startswith(folder):
                 return folder
