@@ -35,8 +35,8 @@ ON_THIS_MACHINE = {
     "RAY_AUTH_MODE": "token",
     # Else engines run at nice 15, and whatever else runs here makes them slow.
     "RAY_worker_niceness": "0",
-    # Proxy and replica talk by gRPC, and each handles a request in one thread: with Ray's defaults, actor calls
-    # and threads in between, the proxy adds a quarter more.
+    # Proxy and replica talk by gRPC, and each handles a request in one thread. With Ray's defaults, by actor
+    # calls and with threads in between, the proxy adds a quarter more.
     "RAY_SERVE_USE_GRPC_BY_DEFAULT": "1",
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
     "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
