@@ -19,14 +19,15 @@ def text(document: dict[str, Any]) -> str:
     """The summary, in one line of Markdown's table."""
     found = document["summary"]
     ms = {name: f"{1e3 * found[f'{name}_median_seconds']:.1f}" for name in ("off", "batched")}
+    load = "–" if document["load_found"] is None else f"{document['load_found']:.0%}"
     ratios = " | ".join(_words(found[name]) for name in ("times_as_long", "apart_times_as_long", "cost"))
     return "\n".join(
         [
-            "| mode | requests/s | off, ms | batched, ms | effective batch "
+            "| mode | requests/s | load | off, ms | batched, ms | effective batch "
             "| times as long | those that met nobody | cost of batching |",
-            "|---|---:|---:|---:|---:|---:|---:|---:|",
-            f"| {document['request']['mode']} | {document['rate']:.1f} | {ms['off']} | {ms['batched']} "
-            f"| {found['effective_batch']:.2f} | {ratios} |",
+            "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+            f"| {document['request']['mode']} | {document['rate']:.1f} | {load} "
+            f"| {ms['off']} | {ms['batched']} | {found['effective_batch']:.2f} | {ratios} |",
         ]
     )
 

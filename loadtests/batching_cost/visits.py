@@ -137,7 +137,8 @@ def measure(
     """The document: every latency, and what batching costs (`summary`). Raises TargetError.
 
     `load` is the share of what `off` could serve one after the other: its rate times the median latency of
-    a request alone.
+    a request alone, before the rounds. `load_found` is the same by the requests that met nobody in them, None
+    without any: more or less of it where the machine, or a service that was still warming up, changed speed.
     """
     key = os.environ.get("LAUNCHBOUND_API_KEY")
     served = _served(Target(off, key), Target(batched, key))
@@ -164,6 +165,7 @@ def measure(
         **served,
         "request": {"mode": mode, **body},
         "load": load,
+        "load_found": _load(rate, taken),
         "rate": rate,
         "alone_seconds": dict(zip(("off", "batched"), alone, strict=True)),
         "summary": summary(taken),
@@ -195,6 +197,11 @@ def summary(rounds: Sequence[Round]) -> dict[str, Any]:
         "apart_times_as_long": _ratio(control),
         "cost": _ratio(costs),
     }
+
+
+def _load(rate: float, rounds: Sequence[Round]) -> float | None:
+    alone = [one.off.latency_seconds[number] for one in rounds for number in one.apart]
+    return rate * median(alone) if alone else None
 
 
 def _ratio(pairs: Sequence[tuple[float, float]]) -> dict[str, float | int | None] | None:

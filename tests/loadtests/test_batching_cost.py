@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 
 import pytest
 
@@ -155,6 +155,15 @@ def test_both_services_get_the_same_requests_and_every_latency_is_kept(
 def test_services_that_are_not_to_be_compared_are_refused(off: Script, batched: Script, remedy: str) -> None:
     with fake_service(off) as one, fake_service(batched) as other, pytest.raises(TargetError, match=remedy):
         measure(one, other, **FEW, tell=quiet)
+
+
+def test_the_load_that_was_found_is_told_beside_the_one_asked_for() -> None:
+    """Where no two may have met: 1.5 latencies alone after it and 3 before, at a hundredth of the load."""
+    with fake_service(Script()) as one, fake_service(Script(batching="continuous")) as other:
+        found = measure(one, other, **{**FEW, "load": 0.01}, tell=quiet)
+        apart = [one["off"]["latency_seconds"][n] for one in found["rounds"] for n in one["apart"]]
+    assert found["summary"]["apart_requests"] == len(apart) > 0
+    assert found["load_found"] == pytest.approx(found["rate"] * median(apart))
 
 
 def test_a_request_that_fails_ends_the_measurement() -> None:
