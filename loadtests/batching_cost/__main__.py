@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from loadtests.batching_cost.visits import measure
+from loadtests.run.document_file import write_result
 from loadtests.run.target import TargetError
 
 RESULT_FILE = "batching_cost-{mode}.json"
@@ -69,9 +68,7 @@ def main(arguments: list[str]) -> int:
         return 2
     print(text(document))
     if options.out is not None:
-        options.out.mkdir(parents=True, exist_ok=True)
-        path = options.out / RESULT_FILE.format(mode=options.mode)
-        path.write_bytes(msgspec.json.format(msgspec.json.encode(document)) + b"\n")
+        write_result(options.out, RESULT_FILE.format(mode=options.mode), document)
     return 0
 
 

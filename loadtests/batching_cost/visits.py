@@ -25,7 +25,7 @@ from loadtests.run.part import now
 from loadtests.run.target import Target, TargetError
 from service.statistics.intervals import as_json, paired_ratio
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 ALONE_REQUESTS = 20
 CLEAR_BEFORE, CLEAR_AFTER = 3.0, 1.5
 """A request met nobody where so many latencies of a request alone went by without another arrival."""

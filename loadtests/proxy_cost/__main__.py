@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from loadtests.proxy_cost.pairs import measure
+from loadtests.run.document_file import write_result
 from loadtests.run.target import TargetError
 
 RESULT_FILE = "proxy_cost.json"
@@ -50,8 +49,7 @@ def main(arguments: list[str]) -> int:
         return 2
     print(text(document))
     if options.out is not None:
-        options.out.mkdir(parents=True, exist_ok=True)
-        (options.out / RESULT_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(document)) + b"\n")
+        write_result(options.out, RESULT_FILE, document)
     return 0
 
 

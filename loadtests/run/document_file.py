@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -54,3 +54,9 @@ class DocumentFile(Generic[Document]):
             return msgspec.json.decode(content, type=self.kind)
         except (msgspec.DecodeError, AttributeError) as error:
             raise self.error(f"{path} is broken ({error}): {self.mend}") from error
+
+
+def write_result(folder: Path, name: str, document: dict[str, Any]) -> None:
+    """Keep what an experiment found as `name` in `folder`, which is made where it is missing."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(msgspec.json.format(msgspec.json.encode(document)) + b"\n")
