@@ -22,7 +22,7 @@ import msgspec
 from loadtests.run.environment import git_state
 from loadtests.run.open_connection import OpenConnection
 from loadtests.run.part import now
-from loadtests.run.target import Target, TargetError
+from loadtests.run.target import Target, TargetError, linear_layout
 from service.statistics.intervals import as_json, paired_ratio
 
 FORMAT_VERSION = 3
@@ -31,6 +31,8 @@ CLEAR_BEFORE, CLEAR_AFTER = 3.0, 1.5
 """A request met nobody where so many latencies of a request alone went by without another arrival."""
 
 PROMPT = "def mean(values):"
+_ALIKE = ("model_hash", "dtype", "threads", "batch_buckets")
+
 CONNECTIONS = 16
 """Requests at once; below saturation a few are enough."""
 
@@ -216,9 +218,15 @@ def _served(off: Target, batched: Target) -> dict[str, Any]:
         raise TargetError(f"{off.url} merges requests: name one that is served with --batching off first")
     if engines[1].get("batching") in (None, "off"):
         raise TargetError(f"{batched.url} does not merge requests: serve it with --batching continuous")
-    for field in ("model_hash", "dtype", "threads", "batch_buckets", "linears"):
-        if engines[0].get(field) != engines[1].get(field):
-            raise TargetError(f"{off.url} and {batched.url} differ in more than batching: {field}")
+    alike = [
+        *((field, [one.get(field) for one in engines]) for field in _ALIKE),
+        ("linears", [linear_layout(one) for one in engines]),
+    ]
+    for field, (one, other) in alike:
+        if one != other:
+            raise TargetError(
+                f"{off.url} and {batched.url} differ in more than batching: {field} {one} and {other}"
+            )
     return {
         "off": {"url": off.url, "engine": engines[0]},
         "batched": {"url": batched.url, "engine": engines[1]},

@@ -10,6 +10,7 @@ from loadtests.compare.side import Side
 from loadtests.report.results import Results
 from loadtests.run.rows import RowsError
 from loadtests.run.run_file import SweepRun
+from loadtests.run.target import linear_layout
 
 UNKNOWN = "not recorded"
 
@@ -66,7 +67,7 @@ def _method(run: SweepRun) -> str:
 
 
 def _linears(run: SweepRun) -> str:
-    return str((run.engine.get("linears") or {}).get("layout", "aten"))
+    return linear_layout(run.engine) or "aten"
 
 
 NEEDED: Mapping[str, Reading] = {

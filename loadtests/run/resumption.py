@@ -14,7 +14,7 @@ from loadtests.run.lines import cut_torn_line
 from loadtests.run.rows import ROWS_FILE
 from loadtests.run.run_file import RunError, SweepRun, read_run
 from loadtests.run.scrapes import read_scrapes
-from loadtests.run.target import samples
+from loadtests.run.target import linear_layout, samples
 from loadtests.run.validation import check_rows
 from service.protocol.modes import AUTO
 
@@ -107,7 +107,7 @@ def refuse_other_service(folder: Path, run: SweepRun, document: Mapping[str, Any
     engine = document["engine"]
     _refuse(folder, run.environment, document.get("service") or {}, _MACHINE)
     _refuse(folder, run.engine, engine, _SERVICE)
-    layouts = [(one.get("linears") or {}).get("layout") for one in (run.engine, engine)]
+    layouts = [linear_layout(one) for one in (run.engine, engine)]
     _refuse(folder, {_LINEARS: layouts[0]}, {_LINEARS: layouts[1]})
     if AUTO in run.plan.modes and run.auto is not None:
         _refuse(folder, _advised(run.auto), _advised(document["auto"]))

@@ -21,6 +21,15 @@ REPLICA_HEADER = "X-Launchbound-Replica"
 """Of answers that came through Ray Serve's proxy: the name of the replica that answered."""
 
 
+def linear_layout(engine: Mapping[str, Any]) -> str | None:
+    """How linear weights lie in the memory of `engine`, of GET /v1/modes; None where they are not laid out.
+
+    What candidates took when it was chosen stands beside it, and differs from start to start.
+    """
+    layout: str | None = (engine.get("linears") or {}).get("layout")
+    return layout
+
+
 class TargetError(RuntimeError):
     """The service cannot be used for a sweep; the message names the remedy."""
 

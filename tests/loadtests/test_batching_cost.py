@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from statistics import fmean, median
+from typing import Any
 
 import pytest
 
@@ -29,6 +30,11 @@ FEW = {"mode": "eager", "load": 0.5, "rounds": 2, "requests": 3, "new_tokens": 4
 
 def quiet(_: str) -> None:
     """Tell nobody."""
+
+
+def laid_out(layout: str, seconds: float) -> dict[str, Any]:
+    """Of GET /v1/modes."""
+    return {"layout": layout, "reason": "", "step_seconds": {layout: {"1": seconds}}}
 
 
 def visited(*seconds: float) -> Visit:
@@ -150,11 +156,23 @@ def test_both_services_get_the_same_requests_and_every_latency_is_kept(
         (Script(batching="window"), Script(batching="continuous"), "--batching off first"),
         (Script(), Script(), "does not merge requests"),
         (Script(), Script(batching="continuous", dtype="bfloat16"), "differ in more than batching: dtype"),
+        (
+            Script(),
+            Script(batching="continuous", linears=laid_out("transposed", 0.0004)),
+            "linears None and transposed",
+        ),
     ],
 )
 def test_services_that_are_not_to_be_compared_are_refused(off: Script, batched: Script, remedy: str) -> None:
     with fake_service(off) as one, fake_service(batched) as other, pytest.raises(TargetError, match=remedy):
         measure(one, other, **FEW, tell=quiet)
+
+
+def test_services_that_found_the_same_layout_in_different_times_are_alike() -> None:
+    off = Script(linears=laid_out("transposed", 0.0004))
+    batched = Script(batching="continuous", linears=laid_out("transposed", 0.0005))
+    with fake_service(off) as one, fake_service(batched) as other:
+        assert measure(one, other, **FEW, tell=quiet)["batched"]["engine"]["linears"] == batched.linears
 
 
 def test_the_load_that_was_found_is_told_beside_the_one_asked_for() -> None:

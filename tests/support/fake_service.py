@@ -40,6 +40,7 @@ class Script:
     device: str = "cpu"
     dtype: str = "float32"
     batching: str = "off"
+    linears: dict[str, Any] | None = None
     hold: Event | None = None
     settled: list[list[dict[str, Any]]] = field(default_factory=list)
     odd_mode: str | None = None
@@ -237,7 +238,12 @@ class _Handler(BaseHTTPRequestHandler):
                 mode_status(mode, "failed" if mode == script.failed_mode else state, script.in_parity)
                 for mode in STEP_SECONDS
             ]
-            own = {"device": script.device, "dtype": script.dtype, "batching": script.batching}
+            own = {
+                "device": script.device,
+                "dtype": script.dtype,
+                "batching": script.batching,
+                "linears": script.linears,
+            }
             engine = engine_status(script.largest_bucket) | own if state == "ready" else None
             auto = auto_status(script.auto_runs)
             return self._reply(
