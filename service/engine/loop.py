@@ -114,6 +114,7 @@ class Engine:
         gc.collect()
         gc.freeze()
         pin(self.parts.loaded.cpus)
+        yield from self._scheduler.measure_costs()
         yield from self._witnesses.learn()
         # Floors were taken beside compilers so far, and on any core.
         yield from self._floors.take()

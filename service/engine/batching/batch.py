@@ -11,7 +11,6 @@ from time import perf_counter_ns
 from service.engine.batching.member import LeftMember, Member, never_ran
 from service.engine.batching.round import Round, choose, new_round
 from service.engine.batching.slots import Slots
-from service.engine.batching.step_costs import StepCost
 from service.engine.batching.step_log import StepLog
 from service.engine.generation import Generator, JobChannel
 from service.engine.job_result import JobResult
@@ -26,8 +25,7 @@ from service.step.sampling import Sampler
 
 class Batch:
     """The jobs that run now. `left` is called with each that ends, whatever ends it; `failed` before that
-    with what a job's arguments raised, or a step for all. What decode steps and prefills take is added to
-    `cost`, by their bucket.
+    with what a job's arguments raised, or a step for all.
     """
 
     def __init__(
@@ -38,7 +36,6 @@ class Batch:
         meter: Meter,
         left: Callable[[LeftMember], None],
         failed: Callable[[Exception, list[JobResult]], None],
-        cost: Callable[[Phase, int], StepCost],
     ) -> None:
         self._generator = generator
         self._channel = channel
@@ -46,7 +43,6 @@ class Batch:
         self._meter = meter
         self._left = left
         self._failed = failed
-        self._cost = cost
         self._places = generator.places
         largest = self._places[max(self._places)].buffers
         self._device = largest.token.device
@@ -113,7 +109,6 @@ class Batch:
 
     def _prefill(self, entered: list[Member]) -> None:
         """In the smallest bucket that holds the prompts of all `entered`."""
-        began = perf_counter_ns()
         prompts = [prompt for member in entered for prompt in member.prompts]
         bucket = self._slots.bucket(len(prompts))
         self._slots.clear(bucket)
@@ -140,7 +135,6 @@ class Batch:
         values = self._meter.fetch(tokens, readings)
         faults = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
         now = perf_counter_ns()
-        self._cost("prefill", bucket).add(now - began)
         for member in entered:
             member.result.prefill.minor_faults = faults - member.usage.ru_minflt
             member.result.first_token_ns = now
@@ -148,10 +142,9 @@ class Batch:
 
     def step(self) -> None:
         """One decode step of all members, of which there is at least one."""
-        began = perf_counter_ns()
         slots, readings, this = self._slots, self._log.readings, self._round
         if this is None or slots.used > this.reach:
-            this = self._round = new_round(slots, self._places, self._steps, self.members, self._cost)
+            this = self._round = new_round(slots, self._places, self._steps, self.members)
             self._reach = this.reach
         this.feed.put_rows(slots.tokens, slots.positions, readings)
         logits, greedy = self._meter.run(this.step, this.arguments, readings)
@@ -159,9 +152,7 @@ class Batch:
         values = self._meter.fetch(tokens, readings)
         self._log.add(this.bucket, this.rows)
         slots.advance()
-        now = perf_counter_ns()
-        this.cost.add(now - began)
-        self._hand_out(list(self.members), values, now)
+        self._hand_out(list(self.members), values, perf_counter_ns())
 
     def _hand_out(self, members: list[Member], values: list[int], now_ns: int) -> None:
         """Each of `members` takes its tokens; those that are complete, late or cancelled leave."""

@@ -14,7 +14,7 @@ from service.protocol.messages import Job
 
 
 class Costs(Protocol):
-    """Nanoseconds of one mode; None where none has run."""
+    """Nanoseconds of one mode; None: not known."""
 
     @property
     def most(self) -> int:
@@ -29,7 +29,7 @@ class Costs(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CostsOfMode:
-    """Those of `mode` so far: of the smallest of `buckets` that holds the rows. `buckets` are in order."""
+    """Those of `mode`: of the smallest of `buckets` that holds the rows. `buckets` are in order."""
 
     mode: str
     buckets: Sequence[int]
@@ -42,11 +42,11 @@ class CostsOfMode:
 
     def step(self, rows: int) -> int | None:
         """As in Costs."""
-        return self.costs.of(self.mode, "decode", self._bucket(rows)).nanoseconds
+        return self.costs.of(self.mode, "decode", self._bucket(rows))
 
     def prefill(self, rows: int) -> int | None:
         """As in Costs."""
-        return self.costs.of(self.mode, "prefill", self._bucket(rows)).nanoseconds
+        return self.costs.of(self.mode, "prefill", self._bucket(rows))
 
     def _bucket(self, rows: int) -> int:
         return next(one for one in self.buckets if one >= rows)
@@ -94,8 +94,8 @@ def worth_joining(running: int, steps_left: float, waiting: Sequence[int], steps
     largest number; at least one where none runs. Those that run have `steps_left` to go, those that wait
     `steps`, both at most: a text may end early.
     Two that meet are done sooner one after the other where a step of both takes more than 1.5 times as long
-    as a step of one; many that wait gain by every step that is cheaper per row. What has not run yet is
-    found out by running it.
+    as a step of one; many that wait gain by every step that is cheaper per row. Where a step's cost is not
+    known, as while other modes warm up, all that fit join, so that no queue is longer than it has to be.
     """
     fitting = sum(1 for total in accumulate(waiting) if running + total <= costs.most)
     numbers = range(0 if running else min(1, fitting), fitting + 1)

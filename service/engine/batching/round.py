@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
 
@@ -10,7 +10,6 @@ from torch import Tensor
 
 from service.engine.batching.member import Member
 from service.engine.batching.slots import Slots
-from service.engine.batching.step_costs import StepCost
 from service.engine.feed import Feed
 from service.engine.prefill import Place
 from service.protocol.messages import Phase
@@ -24,8 +23,7 @@ class Round:
     """A decode step of `rows` sequences in `bucket` rows, over `reach` positions of the cache.
 
     It holds until somebody joins or leaves, or a longer reach is needed: looked up for every step, it took
-    longer than all else between two steps. `choosing` have more than the greedy token to choose from; what
-    each step takes is added to `cost`.
+    longer than all else between two steps. `choosing` have more than the greedy token to choose from.
     """
 
     bucket: int
@@ -35,7 +33,6 @@ class Round:
     step: Step
     arguments: Arguments
     choosing: list[Member]
-    cost: StepCost
 
 
 def new_round(
@@ -43,7 +40,6 @@ def new_round(
     places: Mapping[int, Place],
     steps: Mapping[tuple[Phase, int], Step],
     members: Sequence[Member],
-    cost: Callable[[Phase, int], StepCost],
 ) -> Round:
     """The next steps of `members`, whose rows are moved into the smallest bucket that holds them."""
     bucket = slots.compact()
@@ -57,7 +53,6 @@ def new_round(
         step=steps["decode", bucket],
         arguments=place.buffers.arguments("decode", reach=reach),
         choosing=[member for member in members if member.sampler.looks_at_logits],
-        cost=cost("decode", bucket),
     )
 
 

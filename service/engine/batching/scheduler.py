@@ -8,8 +8,8 @@ many of those who can join a continuous batch do, `joining` decides.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from math import ceil
 from time import perf_counter_ns
 
@@ -74,7 +74,7 @@ class Scheduler:
             self._merge(first, configured, idle_since_ns)
 
     def _merge(self, first: Job, configured: ConfiguredMode, idle_since_ns: int) -> None:
-        batch = self._new_batch(configured, self._left, self._costs)
+        batch = self._new_batch(configured, self._left)
         joining = self._gathered(first, idle_since_ns)
         try:
             while joining or batch.members:
@@ -95,8 +95,8 @@ class Scheduler:
         if configured is None:
             return
         jobs = [warming_job(configured.mode.name, 1, options) for options in SAMPLING]
-        batch = self._new_batch(configured, lambda _: None, StepCosts())
-        try:
+        batch = self._new_batch(configured, lambda _: None)
+        with _told("merged requests of the warm-up failed"):
             for job in jobs:
                 if batch.room:
                     batch.join([(job, JobResult())])
@@ -104,20 +104,19 @@ class Scheduler:
                     batch.step()
             while batch.members:
                 batch.step()
-        except Exception as error:
-            if is_device_lost(error):
-                raise
-            print(f"launchbound engine: merged requests of the warm-up failed: {error}", file=sys.stderr)
-            free_memory(error)
 
-    def _new_batch(
-        self, configured: ConfiguredMode, left: Callable[[LeftMember], None], costs: StepCosts
-    ) -> Batch:
+    def measure_costs(self) -> Iterator[None]:
+        """Find out what joining is decided by, for all ready modes; yields so that they serve meanwhile."""
+        places = self._generator.places
+        for name, configured in self._warmup.ready().items() if self._continuous else ():
+            with _told(f"what steps of {name} cost is not known"):
+                yield from self._costs.measure(name, dict(configured.steps), places, self._meter)
+
+    def _new_batch(self, configured: ConfiguredMode, left: Callable[[LeftMember], None]) -> Batch:
         def failed(error: Exception, results: list[JobResult]) -> None:
             self._runner.failed(error, configured, results)
 
-        cost = partial(costs.of, configured.mode.name)
-        return Batch(self._generator, self._queue, configured.steps, self._meter, left, failed, cost)
+        return Batch(self._generator, self._queue, configured.steps, self._meter, left, failed)
 
     def _left(self, left: LeftMember) -> None:
         self._answers.answer(left)
@@ -173,6 +172,18 @@ class Scheduler:
         if perf_counter_ns() > job.deadline_ns:
             return "timeout"
         return "cancelled" if self._queue.is_cancelled(job) else None
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Log an error that no request has a part in. Raises what loses the device's context."""
+    try:
+        yield
+    except Exception as error:
+        if is_device_lost(error):
+            raise
+        print(f"launchbound engine: {what}: {error}", file=sys.stderr)
+        free_memory(error)
 
 
 def _transport_ns(job: Job, idle_since_ns: int) -> int:

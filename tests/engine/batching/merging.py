@@ -15,7 +15,7 @@ from models.checkpoint import TINY_FOLDER, build
 from models.tokenizer import Tokenizer
 from service.engine.batching.answers import Answers
 from service.engine.batching.scheduler import Scheduler
-from service.engine.batching.step_costs import StepCost, StepCosts
+from service.engine.batching.step_costs import StepCosts
 from service.engine.configured_mode import ConfiguredMode
 from service.engine.generation import Generator
 from service.engine.job_result import JobResult
@@ -109,14 +109,17 @@ class CountingMeter:
         return self.inner.fetch(tokens, readings)
 
 
-class GivenCosts(StepCosts):
-    """What steps take is not measured, but as given by bucket, in nanoseconds."""
-
-    def __init__(self, by_bucket: Mapping[int, int]) -> None:
-        self._by_bucket = by_bucket
-
-    def of(self, mode: str, phase: Phase, bucket: int) -> StepCost:
-        return StepCost(self._by_bucket[bucket])
+def given_costs(by_bucket: Mapping[int, int]) -> StepCosts:
+    """The same for decode steps and prefills of all modes."""
+    phases: tuple[Phase, ...] = ("decode", "prefill")
+    return StepCosts(
+        {
+            (mode, phase, bucket): nanoseconds
+            for bucket, nanoseconds in by_bucket.items()
+            for phase in phases
+            for mode in MODE_NAMES
+        }
+    )
 
 
 @dataclass
@@ -185,7 +188,7 @@ class TinyEngine:
         def alone(job: Job) -> None:
             queue.send(self._outcome(generator, job, queue, meter))
 
-        given = GivenCosts(costs or dict.fromkeys(self._buffers, 1))
+        given = given_costs(costs or dict.fromkeys(self._buffers, 1))
         scheduler = Scheduler(queue, settings, generator, meter, runner, warmup, answers, alone, given)
         with torch.no_grad():
             while (job := queue.take()) is not None:

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.engine.batching.joining import worth_joining
-from service.engine.batching.step_costs import LOOK_AGAIN_STEPS, StepCosts
 from service.engine.local_inbox import local_job
 from service.protocol.messages import Begun
 from tests.engine.batching.merging import Served, TinyEngine
@@ -77,7 +76,7 @@ def test_two_run_together_where_a_step_of_both_takes_less_than_one_and_a_half(
     assert worth_joining(1, 5000, [1], 10_000, costs) == count
 
 
-def test_unknown_costs_are_found_out() -> None:
+def test_where_costs_are_not_known_all_that_fit_join() -> None:
     assert worth_joining(1, 16, [1] * 9, STEPS, Given({1: 100, 4: None, 16: None})) == 9
 
 
@@ -94,19 +93,6 @@ def test_never_more_than_fit_and_whoever_finds_nobody_begins(
     count = worth_joining(running, left, [1] * waiting, STEPS, Given(by_bucket))
     assert count <= min(waiting, 16 - running)
     assert count > 0 or running or not waiting
-
-
-def test_a_cost_is_the_median_of_the_newest_steps_looked_at_now_and_then() -> None:
-    costs = StepCosts()
-    of_one = costs.of("eager", "decode", 1)
-    assert of_one.nanoseconds is None
-    of_one.add(900)
-    assert costs.of("eager", "decode", 1).nanoseconds == 900
-    for _ in range(LOOK_AGAIN_STEPS):
-        of_one.add(100)
-    assert of_one.nanoseconds == 100
-    others = ("eager", "decode", 4), ("no_grad", "decode", 1), ("eager", "prefill", 1)
-    assert [costs.of(*one).nanoseconds for one in others] == [None] * 3
 
 
 @pytest.fixture(scope="module")
