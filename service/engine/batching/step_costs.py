@@ -1,14 +1,13 @@
 """What decode steps and prefills take, by mode and bucket: measured in turns, as only their ratios are used.
 
-Taken from the steps that run for requests they would be of different moments: a bucket that has not run for a
-while would be held against steps of a machine that has become slower meanwhile, and one row's steps between
-two merged requests are those just before and after a change of bucket, which are the slowest.
+Taken from the steps that run for requests they would be of different moments, on a machine that may be half
+as fast as it was; and between two merged requests one row's steps are the few after a change of bucket, when
+its weights are not in the caches any more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from itertools import pairwise
 from statistics import median
 from time import perf_counter_ns
 
@@ -22,8 +21,9 @@ LEAST_ROUNDS = 5
 ENOUGH_SECONDS = 3.0
 """Of one mode; a large model takes the least number of rounds."""
 
-STEPS_EACH = 4
-"""Decode steps of a turn, the first of which follows a prefill, as the first of a request does."""
+STEPS_EACH = 32
+"""Decode steps behind a prefill, as of a short request: a prefill empties the caches, which takes a small
+bucket ten steps to make up for on a CPU, and a large one none."""
 
 Key = tuple[str, Phase, int]
 """Mode, phase and bucket."""
@@ -46,9 +46,9 @@ class StepCosts:
         places: Mapping[int, Place],
         meter: Meter,
     ) -> Generator[None, None, None]:
-        """Run all buckets of `mode` in turn; yields between rounds, so that requests are served meanwhile.
+        """Run all buckets of `mode` in turn; yields between turns, so that requests are served meanwhile.
 
-        A prefill is of the middle one of its lengths, a decode step at the positions behind it.
+        A prefill is of the middle one of its lengths, decode steps are the ones behind it, on average.
         """
         rounds = list[dict[Key, float]]()
         ends = perf_counter_ns() + ENOUGH_SECONDS * 1e9
@@ -58,8 +58,8 @@ class StepCosts:
                 prefilling, decoding = _turn(bucket, place, steps, meter)
                 taken[mode, "prefill", bucket] = prefilling
                 taken[mode, "decode", bucket] = decoding
+                yield
             rounds.append(taken)
-            yield
         sums = [sum(taken.values()) for taken in rounds]
         usual = median(sums)
         for key in rounds[0]:
@@ -70,7 +70,7 @@ class StepCosts:
 def _turn(
     bucket: int, place: Place, steps: Mapping[tuple[Phase, int], Step], meter: Meter
 ) -> tuple[float, float]:
-    """Nanoseconds of one prefill, and the median of the decode steps behind it."""
+    """Nanoseconds of one prefill, and the mean of the decode steps behind it."""
     lengths = list(place.buffers.chunks)
     length = lengths[len(lengths) // 2]
     began = perf_counter_ns()
@@ -79,12 +79,12 @@ def _turn(
         [[0] * length] * bucket, place, steps["prefill", bucket], meter, readings, between=lambda: None
     )
     meter.fetch(found.greedy, readings)
-    ends = [perf_counter_ns()]
-    prefilling = ends[0] - began
-    arguments = place.buffers.arguments("decode", reach=place.buffers.reach(length + STEPS_EACH))
-    for position in range(length, length + STEPS_EACH):
+    prefilled = perf_counter_ns()
+    context = max(place.buffers.caches)
+    positions = range(length, min(length + STEPS_EACH, context))
+    arguments = place.buffers.arguments("decode", reach=place.buffers.reach(positions.stop))
+    for position in positions:
         place.feed.put_rows([0] * bucket, [position] * bucket, readings)
         _, greedy = meter.run(steps["decode", bucket], arguments, readings)
         meter.fetch(greedy, readings)
-        ends.append(perf_counter_ns())
-    return prefilling, median(later - earlier for earlier, later in pairwise(ends))
+    return prefilled - began, (perf_counter_ns() - prefilled) / len(positions)
