@@ -69,7 +69,7 @@ class Engine:
         self._witnesses = new_device_witnesses(
             parts.loaded.device, parts.warmup, parts.buffers, self._profiler
         )
-        self._floors = FloorKeeper(parts.warmup.floors, parts.calibration.refresh)
+        self._floors = FloorKeeper(parts.warmup.floors, self._refresh)
         self._known_floors = KnownFloors(parts.warmup.floors)
         self._busy_until_ns = self._memory_ns = perf_counter_ns()
         self._status = parts.status(warm=False)
@@ -194,6 +194,10 @@ class Engine:
             self._status = msgspec.structs.replace(self._status, memory=current)
             self._inbox.send(self._status)
         self._busy_until_ns = perf_counter_ns()
+
+    def _refresh(self, interrupted: Callable[[], bool]) -> float:
+        """Sample what follows the machine: a floor, and what joining is decided by. Returns the seconds."""
+        return self.parts.calibration.refresh(interrupted) + self._scheduler.refresh_costs()
 
     def _job_arrived(self) -> bool:
         """Whether a job waits, after receiving what has arrived."""

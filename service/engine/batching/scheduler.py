@@ -58,6 +58,7 @@ class Scheduler:
         self._warmup = warmup
         self._answers = answers
         self._serve_alone = serve_alone
+        self._refreshing = self._refreshed()
 
     def serve(self, first: Job, idle_since_ns: int) -> None:
         """Run `first`, and whoever may run with it, until all have ended.
@@ -111,6 +112,29 @@ class Scheduler:
         for name, configured in self._warmup.ready().items() if self._continuous else ():
             with _told(f"what steps of {name} cost is not known"):
                 yield from self._costs.measure(name, dict(configured.steps), places, self._meter)
+
+    def refresh_costs(self) -> float:
+        """Measure one more turn of them, given up where a job arrives; returns the seconds it took."""
+        if not self._continuous:
+            return 0.0
+        began = perf_counter_ns()
+        next(self._refreshing)
+        return (perf_counter_ns() - began) / 1e9
+
+    def _refreshed(self) -> Iterator[None]:
+        """Without end, mode after mode."""
+        places = self._generator.places
+        while True:
+            for name, configured in self._warmup.ready().items():
+                steps = dict(configured.steps)
+                with _told(f"what steps of {name} cost is not known anew"):
+                    yield from self._costs.one_round(name, steps, places, self._meter, self._arrived)
+            yield
+
+    def _arrived(self) -> bool:
+        """Whether somebody waits, after receiving what has arrived."""
+        self._queue.receive()
+        return not self._queue.idle
 
     def _new_batch(self, configured: ConfiguredMode, left: Callable[[LeftMember], None]) -> Batch:
         def failed(error: Exception, results: list[JobResult]) -> None:

@@ -7,7 +7,8 @@ its weights are not in the caches any more.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections import deque
+from collections.abc import Callable, Generator, Mapping
 from statistics import median
 from time import perf_counter_ns
 
@@ -28,62 +29,75 @@ bucket ten steps to make up for on a CPU, and a large one none."""
 Key = tuple[str, Phase, int]
 """Mode, phase and bucket."""
 
+Steps = Mapping[tuple[Phase, int], Step]
+
 
 class StepCosts:
     """In nanoseconds; those of a mode that has not been measured are not known."""
 
     def __init__(self, known: Mapping[Key, int] | None = None) -> None:
         self._known = dict(known or {})
+        self._rounds: dict[str, deque[dict[Key, float]]] = {}
 
     def of(self, mode: str, phase: Phase, bucket: int) -> int | None:
         """None: not known."""
         return self._known.get((mode, phase, bucket))
 
     def measure(
+        self, mode: str, steps: Steps, places: Mapping[int, Place], meter: Meter
+    ) -> Generator[None, None, None]:
+        """Run all buckets of `mode` in turn; yields between turns, so that requests are served meanwhile."""
+        ends = perf_counter_ns() + ENOUGH_SECONDS * 1e9
+        for number in range(ROUNDS):
+            if number >= LEAST_ROUNDS and perf_counter_ns() > ends:
+                break
+            yield from self.one_round(mode, steps, places, meter)
+
+    def one_round(
         self,
         mode: str,
-        steps: Mapping[tuple[Phase, int], Step],
+        steps: Steps,
         places: Mapping[int, Place],
         meter: Meter,
+        interrupted: Callable[[], bool] = lambda: False,
     ) -> Generator[None, None, None]:
-        """Run all buckets of `mode` in turn; yields between turns, so that requests are served meanwhile.
+        """One more round of `mode`, in the place of the oldest; yields after each turn.
 
-        A prefill is of the middle one of its lengths, decode steps are the ones behind it, on average.
+        A prefill is of the middle one of its lengths, decode steps are the ones behind it, on average. A turn
+        in which `interrupted` becomes true is given up, and run again after the next yield.
         """
-        rounds = list[dict[Key, float]]()
-        ends = perf_counter_ns() + ENOUGH_SECONDS * 1e9
-        while len(rounds) < LEAST_ROUNDS or (len(rounds) < ROUNDS and perf_counter_ns() < ends):
-            taken: dict[Key, float] = {}
-            for bucket, place in places.items():
-                prefilling, decoding = _turn(bucket, place, steps, meter)
-                taken[mode, "prefill", bucket] = prefilling
-                taken[mode, "decode", bucket] = decoding
+        taken: dict[Key, float] = {}
+        for bucket, place in places.items():
+            while (turn := _turn(bucket, place, steps, meter, interrupted)) is None:
                 yield
-            rounds.append(taken)
-        sums = [sum(taken.values()) for taken in rounds]
+            taken[mode, "prefill", bucket], taken[mode, "decode", bucket] = turn
+            yield
+        rounds = self._rounds.setdefault(mode, deque(maxlen=ROUNDS))
+        rounds.append(taken)
+        sums = [sum(one.values()) for one in rounds]
         usual = median(sums)
-        for key in rounds[0]:
-            shares = [taken[key] / whole for taken, whole in zip(rounds, sums, strict=True)]
+        for key in taken:
+            shares = [one[key] / whole for one, whole in zip(rounds, sums, strict=True)]
             self._known[key] = round(usual * median(shares))
 
 
 def _turn(
-    bucket: int, place: Place, steps: Mapping[tuple[Phase, int], Step], meter: Meter
-) -> tuple[float, float]:
+    bucket: int, place: Place, steps: Steps, meter: Meter, interrupted: Callable[[], bool]
+) -> tuple[float, float] | None:
     """Nanoseconds of one prefill, and the mean of the decode steps behind it."""
     lengths = list(place.buffers.chunks)
     length = lengths[len(lengths) // 2]
     began = perf_counter_ns()
     readings = Readings()
-    found = prefill(
-        [[0] * length] * bucket, place, steps["prefill", bucket], meter, readings, between=lambda: None
-    )
+    prompts = [[0] * length] * bucket
+    found = prefill(prompts, place, steps["prefill", bucket], meter, readings, between=lambda: None)
     meter.fetch(found.greedy, readings)
     prefilled = perf_counter_ns()
-    context = max(place.buffers.caches)
-    positions = range(length, min(length + STEPS_EACH, context))
+    positions = range(length, min(length + STEPS_EACH, max(place.buffers.caches)))
     arguments = place.buffers.arguments("decode", reach=place.buffers.reach(positions.stop))
     for position in positions:
+        if interrupted():
+            return None
         place.feed.put_rows([0] * bucket, [position] * bucket, readings)
         _, greedy = meter.run(steps["decode", bucket], arguments, readings)
         meter.fetch(greedy, readings)
