@@ -40,6 +40,8 @@ ON_THIS_MACHINE = {
     "RAY_SERVE_USE_GRPC_BY_DEFAULT": "1",
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
     "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
+    # A request's body goes with it: else the replica calls back to the proxy for it.
+    "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "service.replicas.body_ahead.middlewares",
     # A Ray that has been ended by somebody is waited for, by calls to it, a minute.
     "RAY_gcs_rpc_server_reconnect_timeout_s": "10",
 }

@@ -15,6 +15,7 @@ from service.front.core_claims import CoreClaims
 from service.front.http_server import HEADERS
 from service.front.settings import Settings
 from service.protocol.placement import engine_cpus, front_cpus, pin, share_cpus
+from service.replicas.body_ahead import with_body
 from service.replicas.cores import ReplicaCores, claimed
 from service.replicas.hang_up import ended_well
 from service.replicas.health import Health
@@ -102,7 +103,7 @@ class ReplicaFront:
                 message["headers"] = [*kept, *OF_EVERY_ANSWER, (REPLICA_HEADER, self.name.encode())]
             await send(message)
 
-        await ended_well(self._app, scope, receive, send_with_name)
+        await ended_well(self._app, scope, with_body(scope, receive), send_with_name)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         ready, ended, failed = self._told

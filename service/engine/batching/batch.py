@@ -58,7 +58,6 @@ class Batch:
         """The rows that run."""
         return self._slots.taken
 
-    @property
     def steps_left(self) -> float:
         """Decode steps that a row which runs still takes, on average; fewer where a text ends early."""
         left = [

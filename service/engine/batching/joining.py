@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, takewhile
 from statistics import fmean
@@ -52,6 +52,11 @@ class CostsOfMode:
         return next(one for one in self.buckets if one >= rows)
 
 
+ASKED_AGAIN_STEPS = 8
+"""Where nobody joined, and nobody has come or left since, the question waits so many steps: it takes longer
+than all else between two of them."""
+
+
 class Joining:
     """Decides over `queue`, with what steps take in each of `buckets`."""
 
@@ -59,6 +64,8 @@ class Joining:
         self._queue = queue
         self._buckets = sorted(buckets)
         self._costs = costs
+        self._declined: tuple[int, int, str] | None = None
+        self._asked_again = 0
 
     def beginning_with(self, first: Job) -> int:
         """The most rows that begin together, those of `first` included."""
@@ -68,16 +75,22 @@ class Joining:
         count = worth_joining(0, 0.0, rows, _steps(waiting), costs)
         return sum(rows[:count])
 
-    def beside(self, running: int, steps_left: float, mode: str) -> int:
-        """How many of those that wait join the `running` rows of `mode`, which have `steps_left` on average;
-        now or, where fewer can be prefilled at once, one step after the other.
+    def beside(self, running: int, steps_left: Callable[[], float], mode: str) -> int:
+        """How many of those that wait join the `running` rows of `mode`, which have `steps_left()` to go on
+        average; now or, where fewer can be prefilled at once, one step after the other. Asked at every step.
         """
         costs = self._of(mode)
         waiting = self._waiting(mode) if running < costs.most else []
         if not waiting:
             return 0
+        state = running, len(waiting), waiting[0].id
+        self._asked_again -= 1
+        if state == self._declined and self._asked_again > 0:
+            return 0
         rows = [len(job.prompts) for job in waiting]
-        return worth_joining(running, steps_left, rows, _steps(waiting), costs)
+        count = worth_joining(running, steps_left(), rows, _steps(waiting), costs)
+        self._declined, self._asked_again = (None if count else state), ASKED_AGAIN_STEPS
+        return count
 
     def _of(self, mode: str) -> CostsOfMode:
         return CostsOfMode(mode, self._buckets, self._costs)

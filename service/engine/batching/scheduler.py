@@ -171,7 +171,7 @@ class Scheduler:
         """Those that join a running batch now; the engine has been busy since they were sent."""
         queue = self._queue
         joining: list[Arrived] = []
-        if queue.stopped or not batch.members or self._next_job() is None:
+        if queue.idle or queue.stopped or not batch.members or self._next_job() is None:
             return joining
         room = batch.room
         for _ in range(self._joins.beside(batch.rows, batch.steps_left, mode)):
