@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, takewhile
 from statistics import fmean
+from time import perf_counter_ns
 from typing import Protocol
 
 from service.engine.batching.queue import Queue
@@ -15,6 +17,10 @@ from service.protocol.messages import Job
 
 class Costs(Protocol):
     """Nanoseconds of one mode; None: not known."""
+
+    @property
+    def buckets(self) -> Sequence[int]:
+        """In order."""
 
     @property
     def most(self) -> int:
@@ -57,6 +63,11 @@ ASKED_AGAIN_STEPS = 8
 than all else between two of them."""
 
 
+NEWEST_JOBS = 32
+FEWEST_JOBS = 8
+"""How often requests come is known from so many of the newest, and not from fewer."""
+
+
 class Joining:
     """Decides over `queue`, with what steps take in each of `buckets`."""
 
@@ -66,13 +77,25 @@ class Joining:
         self._costs = costs
         self._declined: tuple[int, int, str] | None = None
         self._asked_again = 0
+        self._begun: deque[tuple[int, int]] = deque(maxlen=NEWEST_JOBS)
+
+    def begun(self, jobs: Iterable[Job]) -> None:
+        """They run now: how often requests come is told by the newest."""
+        self._begun += [(job.sent_ns, len(job.prompts)) for job in jobs]
+
+    def _rate(self, waiting: int) -> float:
+        """Rows that come in a nanosecond: of the newest jobs that have begun, and the `waiting` rows."""
+        if len(self._begun) < FEWEST_JOBS:
+            return 0.0
+        rows = waiting + sum(rows for _, rows in self._begun)
+        return rows / max(1, perf_counter_ns() - self._begun[0][0])
 
     def beginning_with(self, first: Job) -> int:
         """The most rows that begin together, those of `first` included."""
         costs = self._of(first.mode)
         waiting = [first, *self._waiting(first.mode)]
         rows = [len(job.prompts) for job in waiting]
-        count = worth_joining(0, 0.0, rows, _steps(waiting), costs)
+        count = worth_joining(0, 0.0, rows, _steps(waiting), costs, self._rate(sum(rows)))
         return sum(rows[:count])
 
     def beside(self, running: int, steps_left: Callable[[], float], mode: str) -> int:
@@ -88,7 +111,8 @@ class Joining:
         if state == self._declined and self._asked_again > 0:
             return 0
         rows = [len(job.prompts) for job in waiting]
-        count = worth_joining(running, steps_left(), rows, _steps(waiting), costs)
+        rate = self._rate(sum(rows))
+        count = worth_joining(running, steps_left(), rows, _steps(waiting), costs, rate)
         self._declined, self._asked_again = (None if count else state), ASKED_AGAIN_STEPS
         return count
 
@@ -100,21 +124,25 @@ class Joining:
         return list(takewhile(lambda job: may_join(job, mode), self._queue.waiting_jobs()))
 
 
-def worth_joining(running: int, steps_left: float, waiting: Sequence[int], steps: float, costs: Costs) -> int:
+def worth_joining(
+    running: int, steps_left: float, waiting: Sequence[int], steps: float, costs: Costs, rate: float = 0.0
+) -> int:
     """How many of those that wait, each with its rows in `waiting`, should join `running` rows.
 
-    So many of the first that fit that the sum of the times until each row has ended is least, of equals the
-    largest number; at least one where none runs. Those that run have `steps_left` to go, those that wait
-    `steps`, both at most: a text may end early.
+    So many of the first that fit that all wait least in sum, of equals the largest number; at least one where
+    none runs. Summed up are the times until each row has ended, and those of the rows that come meanwhile,
+    `rate` a nanosecond, until all that are here have ended. Those that run have `steps_left` to go, those
+    that wait `steps`, both at most: a text may end early.
     Two that meet are done sooner one after the other where a step of both takes more than 1.5 times as long
-    as a step of one; many that wait gain by every step that is cheaper per row. Where a step's cost is not
-    known, as while other modes warm up, all that fit join, so that no queue is longer than it has to be.
+    as a step of one; where many come, steps that are cheaper per row gain for all of them. Where a step's
+    cost is not known, as while other modes warm up, all that fit join, so that no queue is longer than it has
+    to be.
     """
     fitting = sum(1 for total in accumulate(waiting) if running + total <= costs.most)
     numbers = range(0 if running else min(1, fitting), fitting + 1)
     overlap = min(steps_left, steps)
 
-    def until_ended_ns(count: int) -> tuple[float, int]:
+    def waited_ns(count: int) -> tuple[float, int]:
         joined, rest = sum(waiting[:count]), sum(waiting[count:])
         step = costs.step(running + joined)
         if step is None:
@@ -126,23 +154,34 @@ def worth_joining(running: int, steps_left: float, waiting: Sequence[int], steps
             joined_ns += (steps - overlap) * _known(costs.step(joined), step)
         # Those that do not join begin beside them, where they find room when the others have ended.
         beside = running > 0 and rest <= costs.most - joined
-        together = min(rest + joined if beside else rest, costs.most)
-        rest_ns = _in_turns(rest, left_ns if beside else joined_ns, together, steps, costs, step)
+        begin_ns = left_ns if beside else joined_ns
+        least, at_once = max(waiting[count:], default=0), min(rest, costs.most)
+        ways = (
+            _in_turns(rest, group, begin_ns, joined if beside else 0, steps, costs, step)
+            for group in {*(bucket for bucket in costs.buckets if least <= bucket < at_once), at_once}
+        )
+        rest_ns = min(waited + rate * max(left_ns, joined_ns, ended) ** 2 / 2 for waited, ended in ways)
         return running * left_ns + joined * joined_ns + rest_ns, -count
 
-    return min(numbers, key=until_ended_ns, default=0)
+    return min(numbers, key=waited_ns, default=0)
 
 
-def _in_turns(rows: int, begin_ns: float, together: int, steps: float, costs: Costs, step: int) -> float:
-    """The sum of the times until each of `rows` has ended: as many at once as there is room for.
+def _in_turns(
+    rows: int, group: int, begin_ns: float, beside: int, steps: float, costs: Costs, step: int
+) -> tuple[float, float]:
+    """The sum of the times until each of `rows` has ended, a `group` at once, and when the last has.
 
-    They begin at `begin_ns`, with steps of `together` rows; where that is not known, as long as `step`.
+    They begin at `begin_ns`, next to `beside` others; where a step is not known, it takes as long as `step`.
     """
     if not rows:
-        return 0.0
-    turn_ns = _known(costs.prefill(min(rows, costs.most))) + steps * _known(costs.step(together), step)
-    turns = enumerate(range(0, rows, costs.most), start=1)
-    return sum(min(costs.most, rows - ended) * (begin_ns + turn * turn_ns) for turn, ended in turns)
+        return 0.0, begin_ns
+    together = min(costs.most, group + beside)
+    turn_ns = _known(costs.prefill(group)) + steps * _known(costs.step(together), step)
+    waited, ended = 0.0, begin_ns
+    for left in range(rows, 0, -group):
+        ended += turn_ns
+        waited += min(group, left) * ended
+    return waited, ended
 
 
 def _known(cost: int | None, otherwise: int = 0) -> int:

@@ -80,6 +80,7 @@ class Scheduler:
         try:
             while joining or batch.members:
                 if joining:
+                    self._joins.begun(job for job, _ in joining)
                     self._queue.send(Begun(ids=[job.id for job, _ in joining]))
                     batch.join(joining)
                 if batch.members:

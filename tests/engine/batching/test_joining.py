@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -28,6 +28,7 @@ class Given:
     """Costs by bucket; a prefill takes as long as three steps. Without one: unknown."""
 
     by_bucket: Mapping[int, int | None]
+    buckets: Sequence[int] = BUCKETS
     most: int = 16
 
     def step(self, rows: int) -> int | None:
@@ -42,19 +43,19 @@ class Given:
     ("by_bucket", "running", "left", "waiting", "count"),
     [
         (DEAR_BUCKETS, 1, 16, [1], 0),  # two in a bucket of four: both would end later
-        (DEAR_BUCKETS, 1, 16, [1, 1, 1], 3),
+        (DEAR_BUCKETS, 1, 16, [1, 1, 1], 0),  # nor four: one after the other is shorter
         (DEAR_BUCKETS, 1, 16, [1] * 4, 0),  # four in a bucket, once the first has ended
         (DEAR_BUCKETS, 1, 16, [3], 1),
         (DEAR_BUCKETS, 1, 16, [1] * 30, 15),
-        (DEAR_BUCKETS, 4, 16, [1] * 12, 12),
+        (DEAR_BUCKETS, 4, 16, [1] * 12, 0),  # in fours, once these four have ended
         (DEAR_BUCKETS, 12, 16, [1] * 4, 4),
         (DEAR_BUCKETS, 15, 16, [1], 0),  # fifteen would stand still for one
-        (DEAR_BUCKETS, 15, 16, [1] * 9, 1),  # of nine the last would wait for two turns
+        (DEAR_BUCKETS, 15, 16, [1] * 9, 0),
         (DEAR_BUCKETS, 16, 16, [1], 0),  # no room
         (DEAR_BUCKETS, 1, 500, [1], 1),  # a short one does not wait for a long one
         (DEAR_BUCKETS, 0, 0, [1, 1], 1),  # nobody runs: the first begins alone
-        (DEAR_BUCKETS, 0, 0, [1, 1, 1], 3),
-        (DEAR_BUCKETS, 0, 0, [1] * 16, 16),
+        (DEAR_BUCKETS, 0, 0, [1, 1, 1], 1),
+        (DEAR_BUCKETS, 0, 0, [1] * 16, 4),
         (DEAR_BUCKETS, 2, 16, [], 0),
         (CHEAP_BUCKETS, 1, 16, [1], 1),
         (CHEAP_BUCKETS, 1, 3, [1], 0),  # three steps are not worth standing still for
@@ -65,6 +66,23 @@ def test_so_many_join(
     by_bucket: dict[int, int | None], running: int, left: int, waiting: list[int], count: int
 ) -> None:
     assert worth_joining(running, left, waiting, STEPS, Given(by_bucket)) == count
+
+
+@pytest.mark.parametrize(
+    ("rate", "running", "left", "waiting", "count"),
+    [
+        (1 / 12_000, 0, 0, [1, 1, 1], 1),  # three in ten come while one runs: as if nobody came
+        (1 / 12_000, 1, 16, [1], 0),
+        (1 / 3_500, 0, 0, [1] * 16, 16),  # as many as one at a time can serve: steps cheaper per row
+        (1 / 1_600, 0, 0, [1] * 24, 16),
+        (1 / 1_600, 4, 16, [1] * 12, 12),
+    ],
+)
+def test_the_more_come_the_more_run_together(
+    rate: float, running: int, left: int, waiting: list[int], count: int
+) -> None:
+    """One request alone takes 3,500 here, and sixteen 25,200: 1,575 each."""
+    assert worth_joining(running, left, waiting, STEPS, Given(DEAR_BUCKETS), rate) == count
 
 
 @pytest.mark.parametrize(("dearer", "count"), [(145, 1), (155, 0)])
