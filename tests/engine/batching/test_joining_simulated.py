@@ -1,4 +1,4 @@
-"""Whole arrivals, simulated with measured costs: what joining by the sum of all waits comes to."""
+"""Whole arrivals, simulated with costs near measured ones: what joining by the sum of all waits comes to."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOKENS = 32
 
 @dataclass(frozen=True)
 class Costs:
-    """Microseconds by bucket, as measured."""
+    """Microseconds by bucket, rounded from measurements; prefills of the third are assumed."""
 
     steps: tuple[int, int, int]
     prefills: tuple[int, int, int]
