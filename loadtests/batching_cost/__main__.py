@@ -7,10 +7,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from loadtests.batching_cost.visits import measure
+from loadtests.batching_cost.measure import measure
 from loadtests.run.document_file import write_result
 from loadtests.run.target import TargetError
 
+RATIOS = ("times_as_long", "mean_times_as_long", "apart_times_as_long", "cost")
 RESULT_FILE = "batching_cost-{mode}.json"
 
 
@@ -19,13 +20,13 @@ def text(document: dict[str, Any]) -> str:
     found = document["summary"]
     ms = {name: f"{1e3 * found[f'{name}_median_seconds']:.1f}" for name in ("off", "batched")}
     load = "–" if document["load_found"] is None else f"{document['load_found']:.0%}"
-    ratios = " | ".join(_words(found[name]) for name in ("times_as_long", "apart_times_as_long", "cost"))
+    ratios = " | ".join(_words(found[name]) for name in RATIOS)
     return "\n".join(
         [
             "| mode | requests/s | load | off, ms | batched, ms | effective batch "
-            "| times as long | those that met nobody | cost of batching |",
-            "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
-            f"| {document['request']['mode']} | {document['rate']:.1f} | {load} "
+            "| median, times as long | mean | those that met nobody | cost of batching |",
+            "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+            f"| {document['request']['mode']} | {found['rate']:.1f} | {load} "
             f"| {ms['off']} | {ms['batched']} | {found['effective_batch']:.2f} | {ratios} |",
         ]
     )

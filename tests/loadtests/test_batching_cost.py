@@ -10,16 +10,9 @@ from typing import Any
 import pytest
 
 from loadtests.batching_cost.__main__ import main
-from loadtests.batching_cost.visits import (
-    ALONE_REQUESTS,
-    Round,
-    Visit,
-    arrive_apart,
-    due_times,
-    measure,
-    summary,
-    visit,
-)
+from loadtests.batching_cost.measure import measure
+from loadtests.batching_cost.rounds import ALONE_REQUESTS, Round, one_round, summary
+from loadtests.batching_cost.visits import Visit, arrive_apart, due_times, visit
 from loadtests.run import open_connection
 from loadtests.run.open_connection import OpenConnection
 from loadtests.run.target import TargetError
@@ -41,6 +34,10 @@ def visited(*seconds: float) -> Visit:
     return Visit(latency_seconds=list(seconds), effective_batch=1.0)
 
 
+def round_of(off: Visit, batched: Visit, apart: list[int]) -> Round:
+    return Round(rate=10.0, alone_seconds=0.03, off=off, batched=batched, apart=apart)
+
+
 def test_arrivals_are_of_the_rate_and_the_same_for_the_same_seed() -> None:
     due = due_times(rate=20.0, requests=4000, seed=3)
     assert due == due_times(rate=20.0, requests=4000, seed=3) != due_times(rate=20.0, requests=4000, seed=4)
@@ -50,7 +47,7 @@ def test_arrivals_are_of_the_rate_and_the_same_for_the_same_seed() -> None:
 
 def test_a_drift_of_the_machine_is_not_a_cost_of_batching() -> None:
     rounds = [
-        Round(off=visited(0.02 * n, 0.03 * n, 9.0), batched=visited(0.02, 0.033 * n, 9.0), apart=[])
+        round_of(off=visited(0.02 * n, 0.03 * n, 9.0), batched=visited(0.02, 0.033 * n, 9.0), apart=[])
         for n in range(1, 9)
     ]
     found = summary(rounds)
@@ -62,9 +59,9 @@ def test_a_drift_of_the_machine_is_not_a_cost_of_batching() -> None:
 def test_what_two_processes_differ_by_is_not_a_cost_of_batching() -> None:
     """The second is 1.2 times slower throughout; of what is left 1.05 is batching's."""
     slower = [
-        Round(off=visited(0.02, 0.03, 0.08), batched=visited(1.2 * 0.02, 1.26 * 0.03, 9.0), apart=[0]),
-        Round(off=visited(0.03, 0.02, 0.08), batched=visited(1.26 * 0.03, 1.2 * 0.02, 9.0), apart=[1]),
-        Round(off=visited(0.03), batched=visited(9.0), apart=[]),
+        round_of(off=visited(0.02, 0.03, 0.08), batched=visited(1.2 * 0.02, 1.26 * 0.03, 9.0), apart=[0]),
+        round_of(off=visited(0.03, 0.02, 0.08), batched=visited(1.26 * 0.03, 1.2 * 0.02, 9.0), apart=[1]),
+        round_of(off=visited(0.03), batched=visited(9.0), apart=[]),
     ]
     found = summary(slower)
     assert found["apart_requests"] == 2
@@ -73,7 +70,7 @@ def test_what_two_processes_differ_by_is_not_a_cost_of_batching() -> None:
 
 
 def test_one_round_has_no_interval() -> None:
-    found = summary([Round(off=visited(0.02), batched=visited(0.03), apart=[0])])
+    found = summary([round_of(off=visited(0.02), batched=visited(0.03), apart=[0])])
     for name in ("times_as_long", "apart_times_as_long", "cost"):
         assert (found[name]["low"], found[name]["high"], found[name]["samples"]) == (0.0, None, 1)
     assert found["cost"]["value"] == pytest.approx(1.0)
@@ -139,13 +136,13 @@ def test_both_services_get_the_same_requests_and_every_latency_is_kept(
             "4",
         ]
         assert main([off, batched, *arguments, "--out", str(tmp_path / "new")]) == 0
-    assert sum(plain.ran.values()) == sum(merging.ran.values()) == ALONE_REQUESTS + 3 * 4
+    assert sum(plain.ran.values()) == sum(merging.ran.values()) == 3 * (ALONE_REQUESTS + 4)
     document = json.loads((tmp_path / "new" / "batching_cost-eager.json").read_text())
     assert [len(one[way]["latency_seconds"]) for one in document["rounds"] for way in ("off", "batched")] == [
         4
     ] * 6
     assert document["summary"]["effective_batch"] == fmean([1.0] * 3)
-    assert document["alone_seconds"].keys() == {"off", "batched"}
+    assert all(one["rate"] == pytest.approx(0.9 / one["alone_seconds"]) for one in document["rounds"])
     assert document["batched"]["engine"]["batching"] == "continuous"
     assert "| eager |" in capsys.readouterr().out
 
@@ -179,9 +176,33 @@ def test_the_load_that_was_found_is_told_beside_the_one_asked_for() -> None:
     """Where no two may have met: 1.5 latencies alone after it and 3 before, at a hundredth of the load."""
     with fake_service(Script()) as one, fake_service(Script(batching="continuous")) as other:
         found = measure(one, other, **{**FEW, "load": 0.01}, tell=quiet)
-        apart = [one["off"]["latency_seconds"][n] for one in found["rounds"] for n in one["apart"]]
+        apart = [
+            one["rate"] * one["off"]["latency_seconds"][n] for one in found["rounds"] for n in one["apart"]
+        ]
     assert found["summary"]["apart_requests"] == len(apart) > 0
-    assert found["load_found"] == pytest.approx(found["rate"] * median(apart))
+    assert found["load_found"] == pytest.approx(median(apart))
+
+
+def test_the_arrivals_follow_a_service_that_becomes_faster() -> None:
+    script = Script(service_seconds=0.1)
+    with fake_service(script) as one, fake_service(Script(batching="continuous")) as other:
+        ways = [
+            [OpenConnection(url, {"prompts": ["a"], "max_new_tokens": 2}, "eager", None)]
+            for url in (one, other)
+        ]
+        slow = one_round(ways, load=0.5, requests=2, number=0)
+        script.service_seconds = 0.01
+        quick = one_round(ways, load=0.5, requests=2, number=1)
+        for way in ways:
+            way[0].close()
+    assert slow.alone_seconds > 0.1 > 3 * quick.alone_seconds
+    assert [one.rate * one.alone_seconds for one in (slow, quick)] == pytest.approx([0.5, 0.5])
+
+
+def test_the_mean_tells_of_those_few_who_waited_long() -> None:
+    found = summary([round_of(off=visited(1.0, 1.0, 1.0), batched=visited(1.0, 1.0, 4.0), apart=[0])] * 2)
+    assert found["times_as_long"]["value"] == pytest.approx(1.0)
+    assert found["mean_times_as_long"]["value"] == pytest.approx(2.0)
 
 
 def test_a_request_that_fails_ends_the_measurement() -> None:
