@@ -1,7 +1,8 @@
-"""A program that runs a rival, and ends its whole process group when the driver has ended: `COMMAND …`.
+"""A program that runs a rival in a process group, and ends all of that group: `COMMAND …`.
 
-The kernel sends its signal to a child whose parent has ended, and not to what that child has started: the
-workers of a server would outlive a killed comparison. This process stands between the two, and waits.
+It does so when the rival has ended, and when the driver has. The kernel sends its signal to a child whose
+parent has ended, and not to what that child has started: the workers of a server would outlive a killed
+comparison. This process stands between the two, and waits.
 """
 
 from __future__ import annotations
@@ -14,18 +15,27 @@ import sys
 DRIVER_ENDED = signal.SIGHUP
 """The signal for that, as the driver asks the kernel for it. SIGTERM is for the rival, to end in order."""
 
+AWAITED = {DRIVER_ENDED, signal.SIGTERM, signal.SIGCHLD}
 
-def end_group(number: int, frame: object) -> None:
-    """Kill all of this process group, this process included."""
-    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+def _as_before() -> None:
+    """In the rival: a blocked signal stays blocked in the program that is begun."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, AWAITED)
 
 
 def main(command: list[str]) -> int:
     """Run `command` with this process's input and output; returns its exit code."""
-    # Handlers, unlike ignored signals, are not inherited; and before them nothing has been started yet.
-    signal.signal(DRIVER_ENDED, end_group)
-    signal.signal(signal.SIGTERM, lambda number, frame: None)
-    return subprocess.call(command)
+    # Blocked and waited for, not handled: a handler would miss what comes just before the wait.
+    signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
+    rival = subprocess.Popen(command, process_group=0, preexec_fn=_as_before)
+    # Its code is taken last: until then its number, which is the group's, is nobody else's.
+    while os.waitid(os.P_PID, rival.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        number = signal.sigwait(AWAITED)
+        if number != signal.SIGCHLD:
+            os.killpg(rival.pid, signal.SIGKILL if number == DRIVER_ENDED else number)
+    # A rival whose input ends with the driver may be done before the kernel's signal is here.
+    os.killpg(rival.pid, signal.SIGKILL)
+    return rival.wait()
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from loadtests.run.owned import owned
 STOP_SECONDS = 10.0
 
 KEEPER = group_keeper.__file__
-"""The program that runs a rival and ends all of its group."""
+"""The program that runs a rival and ends all of its process group."""
 
 ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
@@ -67,7 +67,7 @@ class RivalProcess:
                     "PYTHONPATH": str(REPOSITORY),
                     **(environment or {}),
                 },
-                # A group of its own, so that what it starts ends with it.
+                # A Ctrl-C at the terminal is the driver's to handle.
                 start_new_session=True,
             )
         self._pending = b""
@@ -128,19 +128,15 @@ class RivalProcess:
         try:
             self._process.wait(STOP_SECONDS / 5)
         except subprocess.TimeoutExpired:
-            self._signal(signal.SIGTERM)
+            self._process.send_signal(signal.SIGTERM)
         try:
             self._process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             pass  # the signal below is not to be waited for
         finally:
-            self._signal(signal.SIGKILL)
+            self._process.send_signal(DRIVER_ENDED)
             self._process.wait()
             self._output.close()
-
-    def _signal(self, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, number)
 
     @property
     def _input(self) -> IO[bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from loadtests.peers import installation
 from loadtests.peers.catalogue import RUNTIMES, SERVERS, Rival
 from loadtests.peers.contestants import RuntimeCaller
 from loadtests.peers.installation import NotInstalled, interpreter
-from loadtests.peers.process import RivalError, RivalProcess
+from loadtests.peers.process import KEEPER, RivalError, RivalProcess
 from loadtests.peers.reference import TIE, ReferenceRow, difference, text_difference
 from tests.support.processes import descendants, gone
 from tests.support.serving import PATIENCE_SECONDS, until
@@ -110,6 +111,18 @@ def test_a_rival_and_what_it_has_started_end_with_a_driver_that_is_killed(
         driver.send_signal(number)
         driver.wait(PATIENCE_SECONDS)
         until(lambda: all(gone(pid) for pid in started), "the end of the rival and of what it has started")
+
+
+def test_what_a_rival_has_started_ends_with_it(tmp_path: Path) -> None:
+    """As where the driver is killed and the rival's input ends before the kernel's signal arrives."""
+    command = [sys.executable, "-m", "tests.support.fake_rival", "starts another"]
+    with subprocess.Popen(
+        [sys.executable, KEEPER, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as keeper:
+        told, _ = keeper.communicate('{"folder": "f"}\n', PATIENCE_SECONDS)
+    assert keeper.returncode == 0
+    other = json.loads(told)["settings"]["started"]
+    until(lambda: gone(other), "the end of what the rival has started")
 
 
 def test_tokens_may_differ_only_where_a_tie_of_logits_explains_it() -> None:

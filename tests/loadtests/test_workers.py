@@ -111,7 +111,9 @@ def test_all_load_processes_read_one_clock() -> None:
 def test_the_run_says_how_many_load_processes_it_had(good: tuple[SweepResult, Script]) -> None:
     run = read_run(good[0].folder)
     assert run.settings["workers"] == 2
-    assert all(one.client_cpu_seconds for one in run.machine_by_round)
+    used = [one.client_cpu_seconds for one in run.machine_by_round]
+    assert None not in used, "0 is possible: the kernel counts in hundredths of a second"
+    assert any(used)
 
 
 def killed(number: signal.Signals, *arguments: Any) -> Iterator[GeneratorEvent | None]:
