@@ -54,18 +54,25 @@ def view(
 def headline(
     entries: Sequence[Entry], shared: Sequence[Group], absent: Mapping[str, str], under_load: bool = False
 ) -> str:
-    """Which run is fastest at which batch, in a sentence; before it, what is not valid or not there."""
+    """Which run is fastest at which batch, and where none is; before it, what is not valid or not there."""
     mark = warning(entries, absent)
     if not shared and under_load:
         return f"{mark}These runs have open-loop cells in common alone: their knees and rates stand below."
     if not shared:
         return f"{mark}These runs have no cells in common: nothing stands side by side."
     at: dict[str, list[str]] = {}
+    alike: list[str] = []
     for group in shared:
-        winner = ranked(entries, group)[0][0]
-        at.setdefault(winner.name, []).append(place_of_group(group, shared) + _near(entries, group))
+        winner, *others = (entry for entry, _ in ranked(entries, group))
+        near, place = _near(entries, group), place_of_group(group, shared)
+        if others and len(near) == len(others):
+            alike.append(place)
+        else:
+            at.setdefault(winner.name, []).append(place + _not_apart(near))
     parts = [f"{who} at {formatting.listed(places)}" for who, places in at.items()]
-    return f"{mark}Lowest latency: {'; '.join(parts)}."
+    won = [f"Lowest latency: {'; '.join(parts)}."] if parts else []
+    tied = [f"The runs are not told apart at {formatting.listed(alike)}."] if alike else []
+    return mark + " ".join(won + tied)
 
 
 def warning(entries: Sequence[Entry], absent: Mapping[str, str]) -> str:
@@ -76,10 +83,12 @@ def warning(entries: Sequence[Entry], absent: Mapping[str, str]) -> str:
 
 
 def place_of_group(group: Group, shared: Sequence[Group]) -> str:
-    """'batch 4', with its other conditions where the runs have several."""
+    """'batch 4', with those of its other conditions in which the runs' cells differ."""
     batch, prompts, tokens, concurrency, _ = group
-    several = len({one[1:] for one in shared}) > 1
-    return f"batch {batch}" + (f" ({prompts}, {tokens} tokens, c={concurrency})" if several else "")
+    words = (prompts, f"{tokens} tokens", f"c={concurrency}")
+    differ = [len({one[place] for one in shared}) > 1 for place in (1, 2, 3)]
+    conditions = ", ".join(word for word, told in zip(words, differ, strict=True) if told)
+    return f"batch {batch}" + (f" ({conditions})" if conditions else "")
 
 
 def ranked(entries: Sequence[Entry], group: Group) -> list[tuple[Entry, Summary]]:
@@ -88,21 +97,23 @@ def ranked(entries: Sequence[Entry], group: Group) -> list[tuple[Entry, Summary]
     return sorted(found, key=lambda one: one[1].latency.value)
 
 
-def _near(entries: Sequence[Entry], group: Group) -> str:
+def _near(entries: Sequence[Entry], group: Group) -> list[str]:
     """The runs whose intervals reach into that of the lowest one; of precisions, those not told apart."""
     (first, lowest), *others = ranked(entries, group)
     if reference_of(entries) is None:
-        near = sorted(entry.letter for entry, one in others if one.latency.low <= lowest.latency.high)
-    else:
-        fastest = place_of(first, lowest)
-        near = sorted(entry.letter for entry, one in others if not told_apart(place_of(entry, one), fastest))
+        return sorted(entry.letter for entry, one in others if one.latency.low <= lowest.latency.high)
+    fastest = place_of(first, lowest)
+    return sorted(entry.letter for entry, one in others if not told_apart(place_of(entry, one), fastest))
+
+
+def _not_apart(near: list[str]) -> str:
     return f" (not apart from {formatting.listed(near)})" if near else ""
 
 
 def _winner(entries: Sequence[Entry], group: Group) -> str:
     """The run with the lowest latency and its mode, and those that it is not apart from."""
     first, lowest = ranked(entries, group)[0]
-    return f"{first.name} with {wording.short_name(lowest)}{_near(entries, group)}"
+    return f"{first.name} with {wording.short_name(lowest)}{_not_apart(_near(entries, group))}"
 
 
 def _run(entry: Entry) -> dict[str, Any]:

@@ -13,12 +13,14 @@ import pytest
 from typer.testing import CliRunner
 
 import launchbound
+from loadtests.plan.cells import Group
 from loadtests.plan.presets import make_plan
 from loadtests.report.results import read_results
 from loadtests.report.verdict import Findings
 from loadtests.run.rows import RowsError
 from loadtests.side_by_side.entry import read_entries
 from loadtests.side_by_side.files import make_picture, write_picture
+from loadtests.side_by_side.view import place_of_group
 from tests.support.made_evidence import edit_rows, edit_run
 from tests.support.made_load import make_load
 from tests.support.made_results import CLEAR, make_results
@@ -56,7 +58,15 @@ def test_the_lowest_run_is_named_and_the_others_are_not_apart_from_each_other(
     assert found["headline"] == "Lowest latency: B (bfloat16) at batch 1, batch 4 and batch 16."
     assert {group["winner"] for group in found["groups"]} == {"B (bfloat16) with compiled"}
     alike = make_picture([folders[0], folders[2]], picture[0].parent / "alike")
-    assert "not apart from" in alike["headline"]
+    assert alike["headline"] == "The runs are not told apart at batch 1, batch 4 and batch 16."
+    assert all("(not apart from" in group["winner"] for group in alike["groups"])
+
+
+def test_a_place_has_the_conditions_that_differ_alone() -> None:
+    one: Group = (1, "short", 32, 1, None)
+    assert place_of_group(one, [one, (4, "short", 32, 1, None)]) == "batch 1"
+    assert place_of_group(one, [one, (1, "short", 32, 24, None)]) == "batch 1 (c=1)"
+    assert place_of_group(one, [one, (1, "long", 16, 1, None)]) == "batch 1 (short, 32 tokens)"
 
 
 def test_only_what_differs_names_the_runs(picture: tuple[Path, dict[str, Any]]) -> None:
