@@ -63,12 +63,12 @@ def headline(
     at: dict[str, list[str]] = {}
     alike: list[str] = []
     for group in shared:
-        winner, *others = (entry for entry, _ in ranked(entries, group))
-        near, place = _near(entries, group), place_of_group(group, shared)
-        if others and len(near) == len(others):
+        place = place_of_group(group, shared)
+        if _alike(entries, group):
             alike.append(place)
         else:
-            at.setdefault(winner.name, []).append(place + _not_apart(near))
+            winner, _ = ranked(entries, group)[0]
+            at.setdefault(winner.name, []).append(place + _not_apart(_near(entries, group)))
     parts = [f"{who} at {formatting.listed(places)}" for who, places in at.items()]
     won = [f"Lowest latency: {'; '.join(parts)}."] if parts else []
     tied = [f"The runs are not told apart at {formatting.listed(alike)}."] if alike else []
@@ -106,6 +106,11 @@ def _near(entries: Sequence[Entry], group: Group) -> list[str]:
     return sorted(entry.letter for entry, one in others if not told_apart(place_of(entry, one), fastest))
 
 
+def _alike(entries: Sequence[Entry], group: Group) -> bool:
+    """Whether the lowest of several runs is not apart from any other."""
+    return 0 < len(_near(entries, group)) == len(ranked(entries, group)) - 1
+
+
 def _not_apart(near: list[str]) -> str:
     return f" (not apart from {formatting.listed(near)})" if near else ""
 
@@ -139,6 +144,7 @@ def _card(entries: Sequence[Entry], group: Group) -> dict[str, Any]:
         "batch": group[0],
         "conditions": f"{prompts} prompts, {tokens} new tokens, concurrency {concurrency}",
         "winner": _winner(entries, group),
+        "alike": _alike(entries, group),
         "rows": [_row(entry, summary, slowest) for entry, summary in rows],
     }
 

@@ -60,6 +60,10 @@ def test_the_lowest_run_is_named_and_the_others_are_not_apart_from_each_other(
     alike = make_picture([folders[0], folders[2]], picture[0].parent / "alike")
     assert alike["headline"] == "The runs are not told apart at batch 1, batch 4 and batch 16."
     assert all("(not apart from" in group["winner"] for group in alike["groups"])
+    page = (picture[0].parent / "alike" / "runs.html").read_text()
+    assert (
+        page.count('<p class="ship">not told apart<span class="under">lowest: ') == len(alike["groups"]) == 3
+    )
 
 
 def test_a_place_has_the_conditions_that_differ_alone() -> None:
