@@ -32,13 +32,18 @@ class ProcessMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class _Peak:
-    """Maximum resident size before the kernel's peak was last reset."""
+    """Maximum resident size of all readings so far: the kernel's own is reset, and lags by some pages."""
 
-    before_bytes: int = 0
+    seen_bytes: int = 0
+
+    def see(self, status: dict[str, int]) -> int:
+        """The maximum, this reading included."""
+        self.seen_bytes = max(self.seen_bytes, *status.values(), _kernels_peak(status))
+        return self.seen_bytes
 
     def reset(self) -> None:
         """Reset the kernel's peak. Raises OSError where that is not permitted."""
-        self.before_bytes = max(self.before_bytes, _kernels_peak(_status_bytes("VmHWM")))
+        self.see(_status_bytes("VmHWM"))
         CLEAR.write_text(RESET_PEAK)
 
 
@@ -46,11 +51,9 @@ _PEAK = _Peak()
 
 
 def process_now() -> ProcessMemory:
-    """From one reading of the kernel's status, and the peak kept from before a reset."""
+    """From one reading of the kernel's status, and those before it."""
     now = _status_bytes("VmRSS", "VmHWM")
-    return ProcessMemory(
-        resident_bytes=now["VmRSS"], peak_bytes=max(*now.values(), _kernels_peak(now), _PEAK.before_bytes)
-    )
+    return ProcessMemory(resident_bytes=now["VmRSS"], peak_bytes=_PEAK.see(now))
 
 
 def why_not() -> str | None:
