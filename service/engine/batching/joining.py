@@ -1,4 +1,4 @@
-"""Who of those that wait joins the running rows: as many as make all of them wait least in sum."""
+"""Who of those that wait joins the running rows: as many as make all wait least, who runs counted twice."""
 
 from __future__ import annotations
 
@@ -62,6 +62,9 @@ ASKED_AGAIN_STEPS = 8
 """Where nobody joined, and nobody has come or left since, the question waits so many steps: it takes longer
 than all else between two of them."""
 
+
+RUNNING_COUNT = 2
+"""Who runs counts so often, as it gains nothing by those that join: so they gain twice what it loses."""
 
 NEWEST_JOBS = 32
 FEWEST_JOBS = 8
@@ -130,13 +133,13 @@ def worth_joining(
     """How many of those that wait, each with its rows in `waiting`, should join `running` rows.
 
     So many of the first that fit that all wait least in sum, of equals the largest number; at least one where
-    none runs. Summed up are the times until each row has ended, and those of the rows that come meanwhile,
-    `rate` a nanosecond, until all that are here have ended. Those that run have `steps_left` to go, those
-    that wait `steps`, both at most: a text may end early.
-    Two that meet are done sooner one after the other where a step of both takes more than 1.5 times as long
-    as a step of one; where many come, steps that are cheaper per row gain for all of them. Where a step's
-    cost is not known, as while other modes warm up, all that fit join, so that no queue is longer than it has
-    to be.
+    none runs. Summed up are the times until each row has ended, those that run RUNNING_COUNT times, and those
+    of the rows that come meanwhile, `rate` a nanosecond, until all that are here have ended. Those that run
+    have `steps_left` to go, those that wait `steps`, both at most: a text may end early.
+    Who waits joins one that runs where it gains twice what that one loses: where a step of both takes less
+    than 4/3 of a step of one, prefill aside; where many come, steps that are cheaper per row gain for all of
+    them. Where a step's cost is not known, as while other modes warm up, all that fit join, so that no queue
+    is longer than it has to be.
     """
     fitting = sum(1 for total in accumulate(waiting) if running + total <= costs.most)
     numbers = range(0 if running else min(1, fitting), fitting + 1)
@@ -161,7 +164,7 @@ def worth_joining(
             for group in {*(bucket for bucket in costs.buckets if least <= bucket < at_once), at_once}
         )
         rest_ns = min(waited + rate * max(left_ns, joined_ns, ended) ** 2 / 2 for waited, ended in ways)
-        return running * left_ns + joined * joined_ns + rest_ns, -count
+        return RUNNING_COUNT * running * left_ns + joined * joined_ns + rest_ns, -count
 
     return min(numbers, key=waited_ns, default=0)
 
