@@ -94,13 +94,21 @@ def common_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def shared_code(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment of services that share a model and its compiled code; there is none at first."""
+def short_tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `tiny` of few layers, which is served under that name."""
     from tests.support.few_layers import write_few_layers  # it imports torch
 
+    folder = tmp_path_factory.mktemp("few-layers") / "tiny"
+    folder.mkdir()
+    return write_few_layers(folder)
+
+
+@pytest.fixture(scope="session")
+def shared_code(tmp_path_factory: pytest.TempPathFactory, short_tiny: Path) -> dict[str, str]:
+    """The environment of services that share a model and its compiled code; there is none at first."""
     return {
         **FEW_SAMPLES,
-        "LAUNCHBOUND_MODEL": str(write_few_layers(tmp_path_factory.mktemp("few-layers"))),
+        "LAUNCHBOUND_MODEL": str(short_tiny),
         "LAUNCHBOUND_CACHE_FOLDER": str(tmp_path_factory.mktemp("cache")),
     }
 

@@ -114,7 +114,7 @@ class Engine:
         gc.collect()
         gc.freeze()
         pin(self.parts.loaded.cpus)
-        yield from self._scheduler.measure_costs()
+        yield from self._scheduler.cost_rounds.measure()
         yield from self._witnesses.learn()
         # Floors were taken beside compilers so far, and on any core.
         yield from self._floors.take()
@@ -197,7 +197,7 @@ class Engine:
 
     def _refresh(self, interrupted: Callable[[], bool]) -> float:
         """Sample what follows the machine: a floor, and what joining is decided by. Returns the seconds."""
-        return self.parts.calibration.refresh(interrupted) + self._scheduler.refresh_costs()
+        return self.parts.calibration.refresh(interrupted) + self._scheduler.cost_rounds.refresh()
 
     def _job_arrived(self) -> bool:
         """Whether a job waits, after receiving what has arrived."""

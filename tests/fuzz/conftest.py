@@ -11,9 +11,11 @@ from tests.fuzz.service import Fuzzed, started
 
 
 @pytest.fixture(scope="session")
-def fuzzed(tmp_path_factory: pytest.TempPathFactory, common_cache: Path) -> Iterator[Fuzzed]:
+def fuzzed(
+    tmp_path_factory: pytest.TempPathFactory, short_tiny: Path, common_cache: Path
+) -> Iterator[Fuzzed]:
     """A service that was fresh before the first test."""
-    with started(tmp_path_factory.mktemp("fuzzed"), common_cache) as service:
+    with started(tmp_path_factory.mktemp("fuzzed"), short_tiny, common_cache) as service:
         yield service
         service.check_log()
 

@@ -73,10 +73,15 @@ class Fuzzed:
 
 
 @contextmanager
-def started(folder: Path, cache: Path) -> Iterator[Fuzzed]:
-    """A service with its log in `folder`."""
+def started(folder: Path, model: Path, cache: Path) -> Iterator[Fuzzed]:
+    """A service of `model`, which is called `tiny`, with its log in `folder`."""
     options = [f"--modes={','.join(MODES)}", f"--batch-sizes=1,{LARGEST_BATCH}", "--device=cpu"]
-    environment = {"LAUNCHBOUND_CACHE_FOLDER": str(cache), "LAUNCHBOUND_API_KEY": KEY, **FEW_SAMPLES}
+    environment = {
+        "LAUNCHBOUND_CACHE_FOLDER": str(cache),
+        "LAUNCHBOUND_MODEL": str(model),
+        "LAUNCHBOUND_API_KEY": KEY,
+        **FEW_SAMPLES,
+    }
     headers = {"Authorization": f"Bearer {KEY}"}
     log = folder / "log"
     with (

@@ -9,10 +9,11 @@ from statistics import fmean
 from time import perf_counter_ns
 
 from service.engine.batching.member import LeftMember, Member, never_ran
+from service.engine.batching.queue import Queue
 from service.engine.batching.round import Round, choose, new_round
 from service.engine.batching.slots import Slots
 from service.engine.batching.step_log import StepLog
-from service.engine.generation import Generator, JobChannel
+from service.engine.generation import Generator
 from service.engine.job_result import JobResult
 from service.engine.prefill import prefill
 from service.protocol.messages import Job, OutcomeKind, Phase
@@ -31,7 +32,7 @@ class Batch:
     def __init__(
         self,
         generator: Generator,
-        channel: JobChannel,
+        channel: Queue,
         steps: Mapping[tuple[Phase, int], Step],
         meter: Meter,
         left: Callable[[LeftMember], None],
@@ -135,12 +136,19 @@ class Batch:
         faults = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
         now = perf_counter_ns()
         for member in entered:
+            self._slots.feed(member.slots, values)
             member.result.prefill.minor_faults = faults - member.usage.ru_minflt
             member.result.first_token_ns = now
         self._hand_out(entered, values, now)
 
+    def steps(self) -> None:
+        """Decode steps of all members, of which there is at least one, until one leaves or somebody waits."""
+        self.step()
+        while self._round is not None and self._channel.idle:
+            self.step()
+
     def step(self) -> None:
-        """One decode step of all members, of which there is at least one."""
+        """One of them."""
         slots, readings, this = self._slots, self._log.readings, self._round
         if this is None or slots.used > this.reach:
             this = self._round = new_round(slots, self._places, self._steps, self.members)
@@ -150,7 +158,7 @@ class Batch:
         tokens = choose(this.choosing, logits, greedy, readings)
         values = self._meter.fetch(tokens, readings)
         self._log.add(this.bucket, this.rows)
-        slots.advance()
+        slots.advance(values)
         self._hand_out(list(self.members), values, perf_counter_ns())
 
     def _hand_out(self, members: list[Member], values: list[int], now_ns: int) -> None:
@@ -159,10 +167,7 @@ class Batch:
         if self._poll_due:
             self._channel.receive()
         for member in members:
-            own = [values[row] for row in member.slots]
-            for row, value in zip(member.slots, own, strict=True):
-                self._slots.tokens[row] = value
-            if examined := member.rows.take_in(own):
+            if examined := member.rows.take_in([values[row] for row in member.slots]):
                 self._generator.stream(member.job, examined)
                 if member.rows.complete:
                     self._leave(member)

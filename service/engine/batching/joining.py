@@ -1,36 +1,18 @@
-"""Who of those that wait joins the running rows: as many as make all wait least, who runs counted twice."""
+"""Who of those that wait joins the running rows, by what steps cost here and how often requests come."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, takewhile
+from itertools import takewhile
 from statistics import fmean
 from time import perf_counter_ns
-from typing import Protocol
 
+from service.engine.batching.least_wait import worth_joining
 from service.engine.batching.queue import Queue
 from service.engine.batching.step_costs import StepCosts
 from service.protocol.messages import Job
-
-
-class Costs(Protocol):
-    """Nanoseconds of one mode; None: not known."""
-
-    @property
-    def buckets(self) -> Sequence[int]:
-        """In order."""
-
-    @property
-    def most(self) -> int:
-        """Rows that can run at once."""
-
-    def step(self, rows: int) -> int | None:
-        """Of a decode step of so many rows."""
-
-    def prefill(self, rows: int) -> int | None:
-        """Of the prefill of so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +29,11 @@ class CostsOfMode:
         return self.buckets[-1]
 
     def step(self, rows: int) -> int | None:
-        """As in Costs."""
+        """As in `least_wait.Costs`."""
         return self.costs.of(self.mode, "decode", self._bucket(rows))
 
     def prefill(self, rows: int) -> int | None:
-        """As in Costs."""
+        """As in `least_wait.Costs`."""
         return self.costs.of(self.mode, "prefill", self._bucket(rows))
 
     def _bucket(self, rows: int) -> int:
@@ -62,9 +44,6 @@ ASKED_AGAIN_STEPS = 8
 """Where nobody joined, and nobody has come or left since, the question waits so many steps: it takes longer
 than all else between two of them."""
 
-
-RUNNING_COUNT = 2
-"""Who runs counts so often, as it gains nothing by those that join: so they gain twice what it loses."""
 
 NEWEST_JOBS = 32
 FEWEST_JOBS = 8
@@ -95,8 +74,10 @@ class Joining:
 
     def beginning_with(self, first: Job) -> int:
         """The most rows that begin together, those of `first` included."""
-        costs = self._of(first.mode)
-        waiting = [first, *self._waiting(first.mode)]
+        others = self._waiting(first.mode)
+        if not others:
+            return len(first.prompts)
+        costs, waiting = self._of(first.mode), [first, *others]
         rows = [len(job.prompts) for job in waiting]
         count = worth_joining(0, 0.0, rows, _steps(waiting), costs, self._rate(sum(rows)))
         return sum(rows[:count])
@@ -125,70 +106,6 @@ class Joining:
     def _waiting(self, mode: str) -> list[Job]:
         """Those that wait, up to the first that cannot run beside `mode`."""
         return list(takewhile(lambda job: may_join(job, mode), self._queue.waiting_jobs()))
-
-
-def worth_joining(
-    running: int, steps_left: float, waiting: Sequence[int], steps: float, costs: Costs, rate: float = 0.0
-) -> int:
-    """How many of those that wait, each with its rows in `waiting`, should join `running` rows.
-
-    So many of the first that fit that all wait least in sum, of equals the largest number; at least one where
-    none runs. Summed up are the times until each row has ended, those that run RUNNING_COUNT times, and those
-    of the rows that come meanwhile, `rate` a nanosecond, until all that are here have ended. Those that run
-    have `steps_left` to go, those that wait `steps`, both at most: a text may end early.
-    Who waits joins one that runs where it gains twice what that one loses: where a step of both takes less
-    than 4/3 of a step of one, prefill aside; where many come, steps that are cheaper per row gain for all of
-    them. Where a step's cost is not known, as while other modes warm up, all that fit join, so that no queue
-    is longer than it has to be.
-    """
-    fitting = sum(1 for total in accumulate(waiting) if running + total <= costs.most)
-    numbers = range(0 if running else min(1, fitting), fitting + 1)
-    overlap = min(steps_left, steps)
-
-    def waited_ns(count: int) -> tuple[float, int]:
-        joined, rest = sum(waiting[:count]), sum(waiting[count:])
-        step = costs.step(running + joined)
-        if step is None:
-            return 0.0, -count
-        left_ns = joined_ns = steps_left * step
-        if joined:
-            left_ns = joined_ns = _known(costs.prefill(joined)) + overlap * step
-            left_ns += (steps_left - overlap) * _known(costs.step(max(1, running)), step)
-            joined_ns += (steps - overlap) * _known(costs.step(joined), step)
-        # Those that do not join begin beside them, where they find room when the others have ended.
-        beside = running > 0 and rest <= costs.most - joined
-        begin_ns = left_ns if beside else joined_ns
-        least, at_once = max(waiting[count:], default=0), min(rest, costs.most)
-        ways = (
-            _in_turns(rest, group, begin_ns, joined if beside else 0, steps, costs, step)
-            for group in {*(bucket for bucket in costs.buckets if least <= bucket < at_once), at_once}
-        )
-        rest_ns = min(waited + rate * max(left_ns, joined_ns, ended) ** 2 / 2 for waited, ended in ways)
-        return RUNNING_COUNT * running * left_ns + joined * joined_ns + rest_ns, -count
-
-    return min(numbers, key=waited_ns, default=0)
-
-
-def _in_turns(
-    rows: int, group: int, begin_ns: float, beside: int, steps: float, costs: Costs, step: int
-) -> tuple[float, float]:
-    """The sum of the times until each of `rows` has ended, a `group` at once, and when the last has.
-
-    They begin at `begin_ns`, next to `beside` others; where a step is not known, it takes as long as `step`.
-    """
-    if not rows:
-        return 0.0, begin_ns
-    together = min(costs.most, group + beside)
-    turn_ns = _known(costs.prefill(group)) + steps * _known(costs.step(together), step)
-    waited, ended = 0.0, begin_ns
-    for left in range(rows, 0, -group):
-        ended += turn_ns
-        waited += min(group, left) * ended
-    return waited, ended
-
-
-def _known(cost: int | None, otherwise: int = 0) -> int:
-    return otherwise if cost is None else cost
 
 
 def _steps(jobs: Sequence[Job]) -> float:

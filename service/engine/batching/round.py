@@ -62,6 +62,9 @@ def choose(members: Sequence[Member], logits: Tensor, greedy: Tensor, readings: 
 
     One entry of `readings.sampling` for all of them, the copies from and to their rows included.
     """
+    if not members:
+        readings.sampling.append(0)
+        return greedy
     began = perf_counter_ns()
     tokens = greedy
     for member in members:

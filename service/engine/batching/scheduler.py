@@ -7,14 +7,13 @@ many of those who can join a continuous batch do, `joining` decides.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from math import ceil
 from time import perf_counter_ns
 
 from service.engine.batching.answers import Answers
 from service.engine.batching.batch import Batch
+from service.engine.batching.cost_rounds import CostRounds, told
 from service.engine.batching.joining import Joining, may_join, runs_alone
 from service.engine.batching.member import LeftMember, never_ran
 from service.engine.batching.queue import Queue
@@ -25,7 +24,7 @@ from service.engine.job_result import JobResult
 from service.engine.job_runner import SAMPLING, JobRunner, warming_job
 from service.engine.warmup import Warmup
 from service.protocol.messages import Begun, EngineSettings, Job, OutcomeKind
-from service.step.device_errors import free_memory, is_device_lost
+from service.step.device_errors import is_device_lost
 from service.step.meters import Meter
 
 Arrived = tuple[Job, JobResult]
@@ -50,15 +49,16 @@ class Scheduler:
         self._continuous = settings.batching == "continuous"
         self._window_ns = 0 if self._continuous else round(settings.batch_window_ms * 1e6)
         self._largest = max(generator.places)
-        self._costs = costs or StepCosts()
-        self._joins = Joining(queue, list(generator.places), self._costs)
+        costs = costs or StepCosts()
+        self._joins = Joining(queue, list(generator.places), costs)
+        decided_by_costs = warmup.ready if self._continuous else dict
+        self.cost_rounds = CostRounds(costs, decided_by_costs, generator.places, meter, queue)
         self._generator = generator
         self._meter = meter
         self._runner = runner
         self._warmup = warmup
         self._answers = answers
         self._serve_alone = serve_alone
-        self._refreshing = self._refreshed()
 
     def serve(self, first: Job, idle_since_ns: int) -> None:
         """Run `first`, and whoever may run with it, until all have ended.
@@ -84,7 +84,7 @@ class Scheduler:
                     self._queue.send(Begun(ids=[job.id for job, _ in joining]))
                     batch.join(joining)
                 if batch.members:
-                    batch.step()
+                    batch.steps()
                 joining = self._joining(batch, first.mode) if self._continuous else []
         except Exception as error:
             if is_device_lost(error):
@@ -98,7 +98,7 @@ class Scheduler:
             return
         jobs = [warming_job(configured.mode.name, 1, options) for options in SAMPLING]
         batch = self._new_batch(configured, lambda _: None)
-        with _told("merged requests of the warm-up failed"):
+        with told("merged requests of the warm-up failed"):
             for job in jobs:
                 if batch.room:
                     batch.join([(job, JobResult())])
@@ -106,36 +106,6 @@ class Scheduler:
                     batch.step()
             while batch.members:
                 batch.step()
-
-    def measure_costs(self) -> Iterator[None]:
-        """Find out what joining is decided by, for all ready modes; yields so that they serve meanwhile."""
-        places = self._generator.places
-        for name, configured in self._warmup.ready().items() if self._continuous else ():
-            with _told(f"what steps of {name} cost is not known"):
-                yield from self._costs.measure(name, dict(configured.steps), places, self._meter)
-
-    def refresh_costs(self) -> float:
-        """Measure one more turn of them, given up where a job arrives; returns the seconds it took."""
-        if not self._continuous:
-            return 0.0
-        began = perf_counter_ns()
-        next(self._refreshing)
-        return (perf_counter_ns() - began) / 1e9
-
-    def _refreshed(self) -> Iterator[None]:
-        """Without end, mode after mode."""
-        places = self._generator.places
-        while True:
-            for name, configured in self._warmup.ready().items():
-                steps = dict(configured.steps)
-                with _told(f"what steps of {name} cost is not known anew"):
-                    yield from self._costs.one_round(name, steps, places, self._meter, self._arrived)
-            yield
-
-    def _arrived(self) -> bool:
-        """Whether somebody waits, after receiving what has arrived."""
-        self._queue.receive()
-        return not self._queue.idle
 
     def _new_batch(self, configured: ConfiguredMode, left: Callable[[LeftMember], None]) -> Batch:
         def failed(error: Exception, results: list[JobResult]) -> None:
@@ -197,18 +167,6 @@ class Scheduler:
         if perf_counter_ns() > job.deadline_ns:
             return "timeout"
         return "cancelled" if self._queue.is_cancelled(job) else None
-
-
-@contextmanager
-def _told(what: str) -> Iterator[None]:
-    """Log an error that no request has a part in. Raises what loses the device's context."""
-    try:
-        yield
-    except Exception as error:
-        if is_device_lost(error):
-            raise
-        print(f"launchbound engine: {what}: {error}", file=sys.stderr)
-        free_memory(error)
 
 
 def _transport_ns(job: Job, idle_since_ns: int) -> int:

@@ -103,7 +103,7 @@ def _total(
         none = phase_timings(Readings(), phase, estimates, until_ns=0)
         return msgspec.structs.replace(none, minor_faults=minor_faults)
     sums: dict[str, float | None] = {}
-    for name in SUMS:
+    for name in SUMS if len(parts) > 1 else ():
         values = [getattr(part, name) for part in parts]
         sums[name] = None if None in values else sum(values)
     return msgspec.structs.replace(

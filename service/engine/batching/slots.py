@@ -66,10 +66,16 @@ class Slots:
             self.positions[row] = self.tokens[row] = 0
         self._changed()
 
-    def advance(self) -> None:
-        """Every taken row has been fed one token."""
-        positions = self.positions
+    def feed(self, holder: list[int], values: list[int]) -> None:
+        """The rows in `holder` are to be fed with their next tokens, those of `values` [bucket]."""
+        for row in holder:
+            self.tokens[row] = values[row]
+
+    def advance(self, values: list[int]) -> None:
+        """Every taken row has been fed one token, and is to be fed with that of `values` [bucket] next."""
+        tokens, positions = self.tokens, self.positions
         for row in self._rows:
+            tokens[row] = values[row]
             positions[row] += 1
         self.used += 1
 

@@ -120,18 +120,22 @@ class Stretch:
 
     def by_bucket(self, numbers: Sequence[int] | None = None) -> dict[int, BucketReadings]:
         """The steps with these numbers, or all, by their bucket."""
+        if numbers is None and len(set(buckets := self.buckets)) == 1:
+            return {buckets[0]: self._readings(self.numbers)}
         groups: dict[int, list[int]] = {}
         for number in self.numbers if numbers is None else numbers:
             groups.setdefault(self.log.buckets[number - self.log.dropped], []).append(number)
         return {bucket: self._readings(chosen) for bucket, chosen in groups.items()}
 
-    def _readings(self, chosen: list[int]) -> BucketReadings:
+    def _readings(self, chosen: Sequence[int]) -> BucketReadings:
         own, count, dropped = self.log.readings, len(self.log.buckets), self.log.dropped
-        places = [number - dropped for number in chosen]
+        whole = len(chosen) == len(self.numbers)
 
         def at(values: list[int]) -> list[int]:
             # What a phase has once, as a prefill in chunks its one wait, belongs to it as a whole.
-            return [values[place] for place in places] if len(values) >= count else list(values)
+            if len(values) < count:
+                return list(values)
+            return values[self._places] if whole else [values[number - dropped] for number in chosen]
 
         readings = Readings(
             begin=at(own.begin),
@@ -145,4 +149,4 @@ class Stretch:
         lasts = [later - earlier for earlier, later in pairwise([*self.begins, self.until_ns])]
         stalls, first = self.log.stalls, self.numbers.start
         periods = [lasts[n - first] - stalls.get(n, 0) for n in chosen] if own.begin else []
-        return BucketReadings(readings, sum(self.log.rows[place] for place in places), periods)
+        return BucketReadings(readings, sum(at(self.log.rows)), periods)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.engine.batching.joining import worth_joining
+from service.engine.batching.least_wait import worth_joining
 from service.engine.local_inbox import local_job
 from service.protocol.messages import Begun
 from tests.engine.batching.merging import Served, TinyEngine

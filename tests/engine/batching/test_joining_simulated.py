@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from service.engine.batching import joining
-from service.engine.batching.joining import FEWEST_JOBS, NEWEST_JOBS, Joining, worth_joining
+from service.engine.batching.joining import FEWEST_JOBS, NEWEST_JOBS, Joining
+from service.engine.batching.least_wait import worth_joining
 from service.engine.local_inbox import local_job
 from tests.engine.batching.merging import ArrivingQueue, given_costs
 

@@ -41,7 +41,8 @@ def test_everybody_keeps_its_rows_whoever_comes_and_goes(events: list[int]) -> N
             held[number] = slots = list(range(event))
             rows.slots.take(slots, [number] * event)
             for index, row in enumerate(slots):
-                rows.slots.tokens[row] = rows.content[row] = 100 * number + index
+                rows.content[row] = 100 * number + index
+            rows.slots.feed(slots, [rows.content.get(row, -1) for row in range(16)])
         taken = [row for slots in held.values() for row in slots]
         assert len(set(taken)) == len(taken) == rows.slots.taken
         if taken:
@@ -68,8 +69,9 @@ def test_nobody_moves_while_all_rows_lie_where_they_should() -> None:
     rows = Rows()
     rows.slots.take([0, 1, 2], [5, 5, 5])
     assert rows.slots.compact() == 4
-    rows.slots.advance()
+    rows.slots.advance([11, 12, 13, 14])
     assert rows.slots.positions[:4] == [6, 6, 6, 0]
+    assert rows.slots.tokens[:4] == [11, 12, 13, 0]
     assert rows.slots.used == 7
     assert rows.moves == 0
 

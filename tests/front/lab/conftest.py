@@ -36,11 +36,14 @@ def sweeps(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="package")
-def lab_url(tmp_path_factory: pytest.TempPathFactory, common_cache: Path, sweeps: Path) -> Iterator[str]:
+def lab_url(
+    tmp_path_factory: pytest.TempPathFactory, common_cache: Path, short_tiny: Path, sweeps: Path
+) -> Iterator[str]:
     """The address of a warm service with two modes, whose results folder is `sweeps`."""
     log = tmp_path_factory.mktemp("lab") / "log"
     environment = {
         "LAUNCHBOUND_CACHE_FOLDER": str(common_cache),
+        "LAUNCHBOUND_MODEL": str(short_tiny),
         "LAUNCHBOUND_RESULTS_FOLDER": str(sweeps),
         **FEW_SAMPLES,
     }

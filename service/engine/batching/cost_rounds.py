@@ -1,0 +1,72 @@
+"""Has the costs of steps measured: once all modes are warm, and again in quiet moments."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from time import perf_counter_ns
+
+from service.engine.batching.queue import Queue
+from service.engine.batching.step_costs import StepCosts
+from service.engine.configured_mode import ConfiguredMode
+from service.engine.prefill import Place
+from service.step.device_errors import free_memory, is_device_lost
+from service.step.meters import Meter
+
+
+class CostRounds:
+    """Measures `costs` of the modes that `ready` gives, in their `places`; a job in `queue` goes first."""
+
+    def __init__(
+        self,
+        costs: StepCosts,
+        ready: Callable[[], Mapping[str, ConfiguredMode]],
+        places: Mapping[int, Place],
+        meter: Meter,
+        queue: Queue,
+    ) -> None:
+        self._costs = costs
+        self._ready = ready
+        self._places = places
+        self._meter = meter
+        self._queue = queue
+        self._refreshing = self._refreshed()
+
+    def measure(self) -> Iterator[None]:
+        """Measure all modes for the first time; yields so that they serve meanwhile."""
+        for name, configured in self._ready().items():
+            with told(f"what steps of {name} cost is not known"):
+                yield from self._costs.measure(name, dict(configured.steps), self._places, self._meter)
+
+    def refresh(self) -> float:
+        """Measure one more turn, given up where a job arrives; returns the seconds it took."""
+        began = perf_counter_ns()
+        next(self._refreshing)
+        return (perf_counter_ns() - began) / 1e9
+
+    def _refreshed(self) -> Iterator[None]:
+        """Without end, mode after mode."""
+        while True:
+            for name, configured in self._ready().items():
+                steps = dict(configured.steps)
+                with told(f"what steps of {name} cost is not known anew"):
+                    yield from self._costs.one_round(name, steps, self._places, self._meter, self._arrived)
+            yield
+
+    def _arrived(self) -> bool:
+        """Whether somebody waits, after receiving what has arrived."""
+        self._queue.receive()
+        return not self._queue.idle
+
+
+@contextmanager
+def told(what: str) -> Iterator[None]:
+    """Log an error that no request has a part in. Raises what loses the device's context."""
+    try:
+        yield
+    except Exception as error:
+        if is_device_lost(error):
+            raise
+        print(f"launchbound engine: {what}: {error}", file=sys.stderr)
+        free_memory(error)
