@@ -1,4 +1,4 @@
-"""What batching costs at a low load: `python -m loadtests.batching_cost OFF_URL BATCHED_URL`."""
+"""What batching costs at a low load: `python -m loadtests.batching_cost URL`, or `OFF_URL BATCHED_URL`."""
 
 from __future__ import annotations
 
@@ -42,8 +42,10 @@ def _words(ratio: dict[str, Any] | None) -> str:
 def main(arguments: list[str]) -> int:
     """Measure, print the table and write the document; returns the exit code, 2 for unusable addresses."""
     parser = argparse.ArgumentParser(prog="python -m loadtests.batching_cost", description=__doc__)
-    parser.add_argument("off")
-    parser.add_argument("batched")
+    parser.add_argument(
+        "off", help="a service that merges, to be asked for requests alone, too; or one without batching"
+    )
+    parser.add_argument("batched", nargs="?", help="in the second case: one that merges")
     parser.add_argument("--mode", default="eager")
     parser.add_argument("--load", type=float, default=0.3, help="share of what `off` can serve, below 1")
     parser.add_argument("--rounds", type=int, default=16)
@@ -56,7 +58,7 @@ def main(arguments: list[str]) -> int:
     try:
         document = measure(
             options.off,
-            options.batched,
+            options.batched or options.off,
             options.mode,
             options.load,
             options.rounds,

@@ -1,4 +1,4 @@
-"""Measure two services that differ in batching alone, and write down all that was found."""
+"""Measure one service that merges, or two that differ in batching alone, and write down what was found."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from loadtests.run.open_connection import OpenConnection
 from loadtests.run.part import now
 from loadtests.run.target import Target, TargetError, linear_layout
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 
 PROMPT = "def mean(values):"
 _ALIKE = ("model_hash", "dtype", "threads", "batch_buckets")
@@ -35,13 +35,18 @@ def measure(
 ) -> dict[str, Any]:
     """The document: every latency, and what batching costs (`summary`). Raises TargetError.
 
+    Where `off` and `batched` are one address, *off* are requests that its service is told to run alone.
     `load` is the share of what `off` could serve one after the other: a round's rate times the latency of
     a request alone. `load_found` is the same by the requests that met nobody in the rounds, None without any.
     """
     key = os.environ.get("LAUNCHBOUND_API_KEY")
     served = _served(Target(off, key), Target(batched, key))
     body = {"prompts": [PROMPT], "max_new_tokens": new_tokens, "ignore_eos": True}
-    ways = [[OpenConnection(url, body, mode, key) for _ in range(CONNECTIONS)] for url in (off, batched)]
+    bodies = ({**body, "alone": True} if off == batched else body, body)
+    ways = [
+        [OpenConnection(url, sent, mode, key) for _ in range(CONNECTIONS)]
+        for url, sent in zip((off, batched), bodies, strict=True)
+    ]
     try:
         taken = list[Round]()
         for number in range(rounds):
@@ -66,10 +71,14 @@ def measure(
 
 
 def _served(off: Target, batched: Target) -> dict[str, Any]:
-    """What both serve. Raises TargetError unless only the second merges requests and all else is equal."""
+    """What both serve. Raises TargetError unless the second merges requests and, where they are two, only
+    that one does and all else is equal.
+    """
     engines = [target.modes()["engine"] or {} for target in (off, batched)]
-    if engines[0].get("batching") != "off":
-        raise TargetError(f"{off.url} merges requests: name one that is served with --batching off first")
+    if off.url != batched.url and engines[0].get("batching") != "off":
+        raise TargetError(
+            f"{off.url} merges requests: name it alone, or one that is served with --batching off first"
+        )
     if engines[1].get("batching") in (None, "off"):
         raise TargetError(f"{batched.url} does not merge requests: serve it with --batching continuous")
     alike = [

@@ -1,8 +1,8 @@
-"""The same arrivals at a service without batching and at one with it, in turn, and the ratios of the rounds.
+"""The same arrivals without batching and with it, in turn, and the ratios of the rounds.
 
 Sweeps of two services one after the other differ by what the machine did meanwhile, a tenth and more;
 within a round of seconds it does much the same to both. Two processes of one build differ by some percent all
-the same, in every request alike, so that requests which met nobody are the control.
+the same, in every request alike: either one service does both, or requests which met nobody are the control.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     """One visit each, at the same arrivals: `rate` a second, the load asked for by `alone_seconds`.
 
     `alone_seconds` is the median latency of a request alone at the service without batching, just before.
-    `apart` are the requests that met nobody, as the arrivals alone tell: batching has no part in what they
-    take, and they differ by what two processes and their turns differ by.
+    `apart` are the requests that met nobody, as the arrivals alone tell: no other has a part in what they
+    take, and they differ by what two processes, their turns and an unmerged batch differ by.
     """
 
     rate: float
@@ -38,7 +38,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def one_round(ways: Sequence[Sequence[OpenConnection]], load: float, requests: int, number: int) -> Round:
-    """Visit the services behind `ways`, without batching and with it; every second time in the other order.
+    """Visit the `ways`, without batching and with it; every second time in the other order.
 
     Raises TargetError.
     """

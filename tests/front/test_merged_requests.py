@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
 from service.front.api.answers import server_timing
+from service.front.api.call import new_job
+from service.front.api.state import AppState
 from service.front.metrics.recorder import Metrics
 from service.front.pending_request import PendingRequests
 from service.front.request_timing import add_up
+from service.front.schemas.requests import CompareBody, GenerateBody
 from service.front.settings import Settings
 from service.protocol.messages import Begun, Job, Outcome, Output
 from service.protocol.status import EngineStatus
@@ -146,3 +150,18 @@ def test_requests_cannot_be_profiled_by_turns_where_they_are_merged() -> None:
     with pytest.raises(ValueError, match="set batching to off"):
         Settings(**options)
     assert Settings(batching="window").engine_settings("").batching == "window"
+
+
+@pytest.mark.parametrize(
+    ("body", "alone"),
+    [
+        (GenerateBody(prompts=["x"]), False),
+        (GenerateBody(prompts=["x"], alone=True), True),
+        (CompareBody(prompts=["x"]), True),
+    ],
+)
+def test_a_request_may_ask_to_run_alone_and_a_comparison_always_does(
+    body: GenerateBody | CompareBody, alone: bool
+) -> None:
+    state = cast(AppState, SimpleNamespace(settings=Settings()))
+    assert new_job(state, "a", "eager", body, received_ns=0, seed=None).alone == alone

@@ -80,7 +80,7 @@ anything = st.recursive(
 )
 
 
-NAMES = sorted({*COMPLETION, "best_of", "min_tokens", "modes", "n", "profile", "prompts", "suffix"})
+NAMES = sorted({*COMPLETION, "alone", "best_of", "min_tokens", "modes", "n", "profile", "prompts", "suffix"})
 
 
 @st.composite

@@ -147,10 +147,26 @@ def test_both_services_get_the_same_requests_and_every_latency_is_kept(
     assert "| eager |" in capsys.readouterr().out
 
 
+def test_one_service_that_merges_does_both() -> None:
+    """So that no two processes differ: every second visit runs alone, and so does what is asked before it."""
+    merging = Script(batching="continuous")
+    with fake_service(merging) as url:
+        document = measure(url, url, **FEW, tell=quiet)
+    asked = [bool(body.get("alone")) for _, body in merging.bodies]
+    assert (asked.count(True), asked.count(False)) == (2 * (ALONE_REQUESTS + 3), 2 * (ALONE_REQUESTS + 3))
+    assert asked[2 * ALONE_REQUESTS : 2 * ALONE_REQUESTS + 6] == [True] * 3 + [False] * 3
+    assert "alone" not in document["request"]
+    assert document["off"] == document["batched"]
+
+
 @pytest.mark.parametrize(
     ("off", "batched", "remedy"),
     [
-        (Script(batching="window"), Script(batching="continuous"), "--batching off first"),
+        (
+            Script(batching="window"),
+            Script(batching="continuous"),
+            "name it alone, or one that is served with --batching off first",
+        ),
         (Script(), Script(), "does not merge requests"),
         (Script(), Script(batching="continuous", dtype="bfloat16"), "differ in more than batching: dtype"),
         (

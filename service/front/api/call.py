@@ -159,7 +159,7 @@ def new_job(
         ignore_eos=body.ignore_eos,
         stream=body.stream,
         profile=body.profile,
-        alone=isinstance(body, CompareBody),
+        alone=isinstance(body, CompareBody) or body.alone,
         deadline_ns=received_ns + round(state.settings.request_timeout_seconds * 1e9),
         sent_ns=perf_counter_ns(),
     )

@@ -76,6 +76,7 @@ class GenerateBody(Generation):
 
     stream: bool = Field(default=False, description="Server-sent events: `token`s, then one `result`.")
     profile: bool = Field(default=False, description="Run under torch.profiler; enters no time histogram.")
+    alone: bool = Field(default=False, description="Never merged with others, where the service merges.")
 
 
 class CompareBody(Generation):
