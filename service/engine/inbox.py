@@ -176,6 +176,11 @@ class Inbox:
         """Whether no received message waits for the engine."""
         return not self._waiting
 
+    @property
+    def depth(self) -> int:
+        """How many received messages wait for the engine."""
+        return len(self._waiting)
+
     def is_cancelled(self, job: Job) -> bool:
         """Whether a Cancel of `job`, which waits or runs, has been received."""
         return job.id in self._cancelled

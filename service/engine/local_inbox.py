@@ -67,6 +67,11 @@ class LocalInbox:
         return True
 
     @property
+    def depth(self) -> int:
+        """None, as it is idle."""
+        return 0
+
+    @property
     def stopped(self) -> bool:
         """Whether all jobs have been taken."""
         return self._warm and not self._jobs

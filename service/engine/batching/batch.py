@@ -23,6 +23,9 @@ from service.step.device_errors import is_device_lost
 from service.step.meters import Meter, Readings
 from service.step.sampling import Sampler
 
+LOOKED_UP_STEPS = 8
+"""So often those that wait are looked at, who may be cancelled or late by then."""
+
 
 class Batch:
     """The jobs that run now. `left` is called with each that ends, whatever ends it; `failed` before that
@@ -141,10 +144,13 @@ class Batch:
             member.result.first_token_ns = now
         self._hand_out(entered, values, now)
 
-    def steps(self) -> None:
-        """Decode steps of all members, of which there is at least one, until one leaves or somebody waits."""
+    def steps(self, waiting: int) -> None:
+        """Decode steps of all members, of which there is at least one: until one leaves, or not `waiting`
+        messages wait any more, and where some do LOOKED_UP_STEPS at most.
+        """
+        channel, left = self._channel, LOOKED_UP_STEPS
         self.step()
-        while self._round is not None and self._channel.idle:
+        while self._round is not None and channel.depth == waiting and (left := left - (waiting > 0)):
             self.step()
 
     def step(self) -> None:

@@ -40,11 +40,6 @@ class CostsOfMode:
         return next(one for one in self.buckets if one >= rows)
 
 
-ASKED_AGAIN_STEPS = 8
-"""Where nobody joined, and nobody has come or left since, the question waits so many steps: it takes longer
-than all else between two of them."""
-
-
 NEWEST_JOBS = 32
 FEWEST_JOBS = 8
 """How often requests come is known from so many of the newest, and not from fewer."""
@@ -58,7 +53,6 @@ class Joining:
         self._buckets = sorted(buckets)
         self._costs = costs
         self._declined: tuple[int, int, str] | None = None
-        self._asked_again = 0
         self._begun: deque[tuple[int, int]] = deque(maxlen=NEWEST_JOBS)
 
     def begun(self, jobs: Iterable[Job]) -> None:
@@ -84,20 +78,23 @@ class Joining:
 
     def beside(self, running: int, steps_left: Callable[[], float], mode: str) -> int:
         """How many of those that wait join the `running` rows of `mode`, which have `steps_left()` to go on
-        average; now or, where fewer can be prefilled at once, one step after the other. Asked at every step.
+        average; now or, where fewer can be prefilled at once, one step after the other.
+
+        Where nobody joined, and nobody has come or left since, nobody does: with fewer steps to go together
+        there is less to gain, but for one in a hundred cases, and the question takes as long as all else
+        between ten steps.
         """
         costs = self._of(mode)
         waiting = self._waiting(mode) if running < costs.most else []
         if not waiting:
             return 0
         state = running, len(waiting), waiting[0].id
-        self._asked_again -= 1
-        if state == self._declined and self._asked_again > 0:
+        if state == self._declined:
             return 0
         rows = [len(job.prompts) for job in waiting]
         rate = self._rate(sum(rows))
         count = worth_joining(running, steps_left(), rows, _steps(waiting), costs, rate)
-        self._declined, self._asked_again = (None if count else state), ASKED_AGAIN_STEPS
+        self._declined = None if count else state
         return count
 
     def _of(self, mode: str) -> CostsOfMode:

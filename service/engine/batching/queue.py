@@ -20,6 +20,10 @@ class Queue(Protocol):
         """Whether nothing waits."""
 
     @property
+    def depth(self) -> int:
+        """How many messages wait; 0 where it is idle."""
+
+    @property
     def next_job(self) -> Job | None:
         """The first that waits, if that is a job."""
 

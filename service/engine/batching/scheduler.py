@@ -84,7 +84,8 @@ class Scheduler:
                     self._queue.send(Begun(ids=[job.id for job, _ in joining]))
                     batch.join(joining)
                 if batch.members:
-                    batch.steps()
+                    # One step where more are to join than could be prefilled at once.
+                    batch.steps(-1 if joining else self._queue.depth)
                 joining = self._joining(batch, first.mode) if self._continuous else []
         except Exception as error:
             if is_device_lost(error):

@@ -70,6 +70,10 @@ class ArrivingQueue:
         return not self.waiting
 
     @property
+    def depth(self) -> int:
+        return len(self.waiting)
+
+    @property
     def next_job(self) -> Job | None:
         return self.waiting[0] if self.waiting else None
 

@@ -59,17 +59,18 @@ def simulated(
     coming, waiting, begun = deque(arrivals), deque[float](), deque[float](maxlen=NEWEST_JOBS)
     running: list[tuple[float, int]] = []
     taken = list[float]()
-    now = 0.0
+    now, declined = 0.0, None
     while len(taken) < count:
         if not running and not waiting:
             now = max(now, coming[0])
         while coming and coming[0] <= now:
             waiting.append(coming.popleft())
-        if waiting and len(running) < costs.most:
+        if waiting and len(running) < costs.most and declined != (len(running), len(waiting)):
             known = len(begun) >= FEWEST_JOBS
             rate = (len(begun) + len(waiting)) / max(1.0, now - begun[0]) if known else 0.0
             left = fmean(steps for _, steps in running) if running else 0.0
             joined = worth_joining(len(running), left, [1] * len(waiting), TOKENS, costs, rate)
+            declined = None if joined else (len(running), len(waiting))
             room = max(bucket for bucket in costs.buckets if bucket <= costs.most - len(running))
             if joined := min(joined, room):
                 now += costs.prefill(joined)
