@@ -34,7 +34,8 @@ def worth_joining(
     """How many of those that wait, each with its rows in `waiting`, should join `running` rows.
 
     So many of the first that fit that all wait least in sum, of equals the largest number; at least one where
-    none runs. Summed up are the times until each row has ended, those that run RUNNING_COUNT times, and those
+    none runs. Summed up are the times until each row has ended, those that run RUNNING_COUNT times (once
+    where more come than could be served one at a time: who waits then waits for all of them), and those
     of the rows that come meanwhile, `rate` a nanosecond, until all that are here have ended. Those that run
     have `steps_left` to go, those that wait `steps`, both at most: a text may end early.
     Who waits joins one that runs where it gains twice what that one loses: where a step of both takes less
@@ -45,6 +46,8 @@ def worth_joining(
     fitting = sum(1 for total in accumulate(waiting) if running + total <= costs.most)
     numbers = range(0 if running else min(1, fitting), fitting + 1)
     overlap = min(steps_left, steps)
+    alone_ns = _known(costs.prefill(1)) + steps * _known(costs.step(1))
+    counted = RUNNING_COUNT if rate * alone_ns < 1 else 1
 
     def waited_ns(count: int) -> tuple[float, int]:
         joined, rest = sum(waiting[:count]), sum(waiting[count:])
@@ -65,7 +68,7 @@ def worth_joining(
             for group in {*(bucket for bucket in costs.buckets if least <= bucket < at_once), at_once}
         )
         rest_ns = min(waited + rate * max(left_ns, joined_ns, ended) ** 2 / 2 for waited, ended in ways)
-        return RUNNING_COUNT * running * left_ns + joined * joined_ns + rest_ns, -count
+        return counted * running * left_ns + joined * joined_ns + rest_ns, -count
 
     return min(numbers, key=waited_ns, default=0)
 

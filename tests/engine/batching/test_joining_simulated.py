@@ -54,12 +54,12 @@ def simulated(
     costs: Costs, arrivals: Sequence[float], users: bool = False, count: int = 1500
 ) -> tuple[list[float], float]:
     """Latencies and requests a microsecond, of `count` requests of one prompt; `users` send another each time
-    that one of theirs has ended.
+    that one of theirs has ended, after 1 to 4 ms, so that they fall out of step.
     """
     coming, waiting, begun = deque(arrivals), deque[float](), deque[float](maxlen=NEWEST_JOBS)
     running: list[tuple[float, int]] = []
     taken = list[float]()
-    now, declined = 0.0, None
+    now, declined, pauses = 0.0, None, Random(3)
     while len(taken) < count:
         if not running and not waiting:
             now = max(now, coming[0])
@@ -83,7 +83,7 @@ def simulated(
         running = [one for one in running if one[1]]
         taken += ended
         if users:
-            coming += [now] * len(ended)
+            coming = deque(sorted([*coming, *(now + pauses.uniform(1000, 4000) for _ in ended)]))
     return taken, len(taken) / now
 
 
@@ -122,7 +122,7 @@ def test_who_comes_on_their_own_wait_no_longer_than_without_batching(costs: Cost
 def test_at_saturation_full_batches_run(costs: Costs) -> None:
     """24 users, of whom the first begin alone; the rest of what full batches would serve is that begin."""
     _, rate = simulated(costs, [0.0] * 24, users=True)
-    assert rate >= 0.95 * 16 / costs.whole(16)
+    assert rate >= 0.9 * 16 / costs.whole(16)
 
 
 def test_how_often_requests_come_is_told_by_those_that_began(monkeypatch: pytest.MonkeyPatch) -> None:
