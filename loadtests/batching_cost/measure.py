@@ -40,9 +40,10 @@ def measure(
     a request alone. `load_found` is the same by the requests that met nobody in the rounds, None without any.
     """
     key = os.environ.get("LAUNCHBOUND_API_KEY")
-    served = _served(Target(off, key), Target(batched, key))
+    targets = Target(off, key), Target(batched, key)
+    served = _served(*targets)
     body = {"prompts": [PROMPT], "max_new_tokens": new_tokens, "ignore_eos": True}
-    bodies = ({**body, "alone": True} if off == batched else body, body)
+    bodies = ({**body, "alone": True} if targets[0].url == targets[1].url else body, body)
     ways = [
         [OpenConnection(url, sent, mode, key) for _ in range(CONNECTIONS)]
         for url, sent in zip((off, batched), bodies, strict=True)

@@ -1,4 +1,4 @@
-"""How many of those that wait should join: as many as make all wait least in sum, who runs counted twice."""
+"""How many of those that wait should join: as many as make all wait least in sum."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import Protocol
 
 RUNNING_COUNT = 2
-"""Who runs counts so often, as it gains nothing by those that join: so they gain twice what it loses."""
+"""At a low load who runs counts so often, as it gains nothing by those that join: they gain twice its loss."""
 
 
 class Costs(Protocol):
