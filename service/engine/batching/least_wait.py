@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import Protocol
 
 RUNNING_COUNT = 2
-"""At a low load who runs counts so often, as it gains nothing by those that join: they gain twice its loss."""
+"""At a low load who runs counts so often, as it gains nothing by those that join."""
 
 
 class Costs(Protocol):
