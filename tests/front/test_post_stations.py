@@ -65,8 +65,10 @@ class Tracer:
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> None:
         """Record `frame` where it belongs to the front or the protocol and is entered for the first time."""
-        callee = module_of(frame)
-        if not self.recording or event != "call" or callee is None or frame in self._seen:
+        # First of all: a start makes a million calls.
+        if not self.recording or event != "call" or frame in self._seen:
+            return
+        if (callee := module_of(frame)) is None:
             return
         self._seen.add(frame)
         stack = list(callers(frame))

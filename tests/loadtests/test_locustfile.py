@@ -6,7 +6,8 @@ import os
 import re
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.error import URLError
 from urllib.parse import urlencode
@@ -24,15 +25,39 @@ pytestmark = pytest.mark.slow
 TWO_USERS = ("--users", "2", "--spawn-rate", "2")
 
 
-def locust(url: str, *options: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    """Run locust for three seconds: a busy machine may lose two of them before the first request."""
-    return ran(command(url, *TWO_USERS, *options, "--run-time", "3s"), cwd)
+def locust(url: str, *options: str, until_seen: Callable[[], object]) -> subprocess.CompletedProcess[str]:
+    """Run locust until what it has to do was seen, then have it end as a person does: no time is enough for
+    every machine.
+    """
+    process = subprocess.Popen(
+        command(url, *TWO_USERS, *options, "--run-time", "90s"),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        until(lambda: until_seen() or process.poll() is not None, "what locust has to do")
+    finally:
+        process.terminate()
+        said, errors = process.communicate(timeout=60)
+    return subprocess.CompletedProcess(process.args, process.returncode, said, errors)
 
 
 def test_every_mode_and_batch_has_a_row_of_its_own() -> None:
     script = Script()
+
+    def all_answered() -> bool:
+        """Two users have two requests on their way at most: who began a third has an answer."""
+        begun = Counter((mode, len(body["prompts"])) for mode, body in script.bodies)
+        return len(begun) == 4 and min(begun.values()) >= 3
+
     with fake_service(script) as url:
-        done = locust(url, "--modes", "eager,auto", "--batch-sizes", "1,4", "--new-tokens", "7")
+        done = locust(
+            url,
+            *("--modes", "eager,auto", "--batch-sizes", "1,4", "--new-tokens", "7"),
+            until_seen=all_answered,
+        )
     assert done.returncode == 0, done.stderr
     names = set(re.findall(r"^POST +(\S+ b=\d+) ", done.stdout + done.stderr, flags=re.MULTILINE))
     assert names == {"eager b=1", "eager b=4", "auto b=1", "auto b=4"}
@@ -46,13 +71,14 @@ def test_prompts_come_from_the_file_that_is_named(tmp_path: Path) -> None:
     script = Script()
     path.write_text('{"text": "only this"}\n')
     with fake_service(script) as url:
-        locust(url, "--prompt-file", str(path))
+        locust(url, "--prompt-file", str(path), until_seen=lambda: len(script.bodies) > 3)
     assert {prompt for _, body in script.bodies for prompt in body["prompts"]} == {"only this"}
 
 
 def test_what_is_not_a_200_is_a_failure_with_the_services_message() -> None:
-    with fake_service(Script(fail_after=3)) as url:
-        done = locust(url)
+    script = Script(fail_after=3)
+    with fake_service(script) as url:
+        done = locust(url, until_seen=lambda: len(script.bodies) > 5)
     assert done.returncode == 1
     assert "the engine broke" in done.stdout + done.stderr
 
@@ -67,7 +93,7 @@ def test_what_is_not_a_200_is_a_failure_with_the_services_message() -> None:
     ],
 )
 def test_wrong_options_are_refused_at_once_with_the_remedy(options: list[str], message: str) -> None:
-    done = locust("http://127.0.0.1:1", *options)
+    done = ran(command("http://127.0.0.1:1", *TWO_USERS, *options))
     assert done.returncode == 2
     assert message in done.stderr
 
@@ -77,7 +103,8 @@ def test_a_metrics_port_in_use_is_reported_and_does_not_stop_the_load() -> None:
     with socket.socket() as taken, fake_service(script) as url:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        done = locust(url, "--metrics-port", str(taken.getsockname()[1]))
+        port = str(taken.getsockname()[1])
+        done = locust(url, "--metrics-port", port, until_seen=lambda: script.bodies)
     assert done.returncode == 0, done.stderr
     assert "load metrics are not exported" in done.stderr
     assert script.bodies

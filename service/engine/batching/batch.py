@@ -69,13 +69,12 @@ class Batch:
         ]
         return fmean(max(0, one) for one in left)
 
-    @property
-    def room(self) -> int:
-        """The most rows that may join now."""
-        return self._slots.room
+    def room(self, beside: int = 0) -> int:
+        """The most rows that may join together now, next to `beside` others that will have before."""
+        return self._slots.room(beside)
 
     def join(self, jobs: Sequence[tuple[Job, JobResult]]) -> None:
-        """Prefill `jobs`, whose prompts are no more than `room`; those that run stand still meanwhile.
+        """Prefill `jobs`, for whose prompts there is room; those that run stand still meanwhile.
 
         A job that cannot run with its arguments leaves at once, with the reason in its result; where their
         prefill fails, all of `jobs` do. Raises what loses the device's context.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from itertools import takewhile
+from dataclasses import dataclass, field
+from itertools import accumulate, takewhile
 from statistics import fmean
 from time import perf_counter_ns
 
 from service.engine.batching.least_wait import worth_joining
+from service.engine.batching.prefill_groups import Prefills, cheapest_prefills
 from service.engine.batching.queue import Queue
 from service.engine.batching.step_costs import StepCosts
 from service.protocol.messages import Job
@@ -17,11 +18,12 @@ from service.protocol.messages import Job
 
 @dataclass(frozen=True, slots=True)
 class CostsOfMode:
-    """Those of `mode`: of the smallest of `buckets` that holds the rows. `buckets` are in order."""
+    """Those of `mode`: a step runs in the smallest of `buckets`, which are in order, that holds its rows."""
 
     mode: str
     buckets: Sequence[int]
     costs: StepCosts
+    _prefills: dict[int, tuple[Prefills, ...] | None] = field(default_factory=dict)
 
     @property
     def most(self) -> int:
@@ -30,14 +32,30 @@ class CostsOfMode:
 
     def step(self, rows: int) -> int | None:
         """As in `least_wait.Costs`."""
-        return self.costs.of(self.mode, "decode", self._bucket(rows))
+        return self.costs.of(self.mode, "decode", next(one for one in self.buckets if one >= rows))
 
-    def prefill(self, rows: int) -> int | None:
+    def prefill(self, rows: int, room: int) -> int | None:
         """As in `least_wait.Costs`."""
-        return self.costs.of(self.mode, "prefill", self._bucket(rows))
+        found = self._cheapest(room)
+        return None if found is None else found[rows].nanoseconds
 
-    def _bucket(self, rows: int) -> int:
-        return next(one for one in self.buckets if one >= rows)
+    def together(self, rows: Sequence[int], room: int) -> int:
+        """How many of those that begin now, each with its rows in `rows`, are prefilled first, as a group.
+
+        As many as there is room for where costs are not known.
+        """
+        found = self._cheapest(room)
+        largest = room if found is None else found[sum(rows)].first
+        return max(1, sum(1 for total in accumulate(rows) if total <= largest))
+
+    def _cheapest(self, room: int) -> tuple[Prefills, ...] | None:
+        """Of each number of rows, in the buckets that fit into `room`; None: not known."""
+        if room not in self._prefills:
+            fitting = [one for one in self.buckets if one <= room] or self.buckets[:1]
+            costs = [(one, self.costs.of(self.mode, "prefill", one)) for one in fitting]
+            known = tuple((bucket, cost) for bucket, cost in costs if cost is not None)
+            self._prefills[room] = cheapest_prefills(self.most, known) if len(known) == len(fitting) else None
+        return self._prefills[room]
 
 
 NEWEST_JOBS = 32
@@ -78,7 +96,7 @@ class Joining:
 
     def beside(self, running: int, steps_left: Callable[[], float], mode: str) -> int:
         """How many of those that wait join the `running` rows of `mode`, which have `steps_left()` to go on
-        average; now or, where fewer can be prefilled at once, one step after the other.
+        average.
 
         Where nobody joined, and nobody has come or left since, nobody does: with fewer steps to go together
         there is less to gain, but for one in a hundred cases, and the question takes as long as all else
@@ -96,6 +114,10 @@ class Joining:
         count = worth_joining(running, steps_left(), rows, _steps(waiting), costs, rate)
         self._declined = None if count else state
         return count
+
+    def together(self, jobs: Sequence[Job], room: int) -> int:
+        """How many of `jobs`, which begin now where `room` rows are free, are prefilled first, as a group."""
+        return self._of(jobs[0].mode).together([len(job.prompts) for job in jobs], room)
 
     def _of(self, mode: str) -> CostsOfMode:
         return CostsOfMode(mode, self._buckets, self._costs)

@@ -24,8 +24,8 @@ class Costs(Protocol):
     def step(self, rows: int) -> int | None:
         """Of a decode step of so many rows."""
 
-    def prefill(self, rows: int) -> int | None:
-        """Of the prefill of so many."""
+    def prefill(self, rows: int, room: int) -> int | None:
+        """Of all prefills of so many, where `room` rows are free."""
 
 
 def worth_joining(
@@ -46,7 +46,7 @@ def worth_joining(
     fitting = sum(1 for total in accumulate(waiting) if running + total <= costs.most)
     numbers = range(0 if running else min(1, fitting), fitting + 1)
     overlap = min(steps_left, steps)
-    alone_ns = _known(costs.prefill(1)) + steps * _known(costs.step(1))
+    alone_ns = _known(costs.prefill(1, costs.most)) + steps * _known(costs.step(1))
     counted = RUNNING_COUNT if rate * alone_ns < 1 else 1
 
     def waited_ns(count: int) -> tuple[float, int]:
@@ -56,7 +56,7 @@ def worth_joining(
             return 0.0, -count
         left_ns = joined_ns = steps_left * step
         if joined:
-            left_ns = joined_ns = _known(costs.prefill(joined)) + overlap * step
+            left_ns = joined_ns = _known(costs.prefill(joined, costs.most - running)) + overlap * step
             left_ns += (steps_left - overlap) * _known(costs.step(max(1, running)), step)
             joined_ns += (steps - overlap) * _known(costs.step(joined), step)
         # Those that do not join begin beside them, where they find room when the others have ended.
@@ -83,7 +83,7 @@ def _in_turns(
     if not rows:
         return 0.0, begin_ns
     together = min(costs.most, group + beside)
-    turn_ns = _known(costs.prefill(group)) + steps * _known(costs.step(together), step)
+    turn_ns = _known(costs.prefill(group, costs.most - beside)) + steps * _known(costs.step(together), step)
     waited, ended = 0.0, begin_ns
     for left in range(rows, 0, -group):
         ended += turn_ns

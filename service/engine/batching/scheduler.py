@@ -7,7 +7,7 @@ many of those who can join a continuous batch do, `joining` decides.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import ceil
 from time import perf_counter_ns
 
@@ -27,7 +27,8 @@ from service.protocol.messages import Begun, EngineSettings, Job, OutcomeKind
 from service.step.device_errors import is_device_lost
 from service.step.meters import Meter
 
-Arrived = tuple[Job, JobResult]
+Arrived = tuple[Job, int]
+"""With the nanoseconds for which it was on its way to an engine that waited for it."""
 
 
 class Scheduler:
@@ -80,17 +81,24 @@ class Scheduler:
         try:
             while joining or batch.members:
                 if joining:
-                    self._joins.begun(job for job, _ in joining)
-                    self._queue.send(Begun(ids=[job.id for job, _ in joining]))
-                    batch.join(joining)
-                if batch.members:
-                    # One step where more are to join than could be prefilled at once.
-                    batch.steps(-1 if joining else self._queue.depth)
+                    self._join(batch, joining)
+                else:
+                    batch.steps(self._queue.depth)
                 joining = self._joining(batch, first.mode) if self._continuous else []
         except Exception as error:
             if is_device_lost(error):
                 raise
             batch.break_off(error, batch.members)
+
+    def _join(self, batch: Batch, joining: Sequence[Arrived]) -> None:
+        """The queue of each ends where the prefill of its group begins."""
+        while joining:
+            count = self._joins.together([job for job, _ in joining], batch.room())
+            group, joining = joining[:count], joining[count:]
+            self._joins.begun(job for job, _ in group)
+            self._queue.send(Begun(ids=[job.id for job, _ in group]))
+            now = perf_counter_ns()
+            batch.join([(job, _taken(job, now, transport_ns)) for job, transport_ns in group])
 
     def warm(self) -> None:
         """Merge sampled jobs of one ready mode, unanswered: on CUDA the first use of a kernel loads it."""
@@ -101,7 +109,7 @@ class Scheduler:
         batch = self._new_batch(configured, lambda _: None)
         with told("merged requests of the warm-up failed"):
             for job in jobs:
-                if batch.room:
+                if batch.room():
                     batch.join([(job, JobResult())])
                 if batch.members:
                     batch.step()
@@ -123,35 +131,33 @@ class Scheduler:
         join, because it would have to wait for the others.
         """
         queue = self._queue
-        transports = [(first, _transport_ns(first, idle_since_ns))]
+        gathered = [(first, _transport_ns(first, idle_since_ns))]
         rows, closes_ns = len(first.prompts), first.sent_ns + self._window_ns
         most = self._joins.beginning_with(first) if self._continuous else self._largest
         while rows < most and not queue.stopped:
             job = self._next_job()
             if job is not None and may_join(job, first.mode, most - rows):
-                transports.append((queue.join(), _transport_ns(job, idle_since_ns)))
+                gathered.append((queue.join(), _transport_ns(job, idle_since_ns)))
                 rows += len(job.prompts)
             elif not queue.idle or (left_ns := closes_ns - perf_counter_ns()) <= 0:
                 break
             else:
                 idle_since_ns = perf_counter_ns()
                 queue.receive(ceil(left_ns / 1e6))
-        now = perf_counter_ns()
-        return [(job, _taken(job, now, transport)) for job, transport in transports]
+        return gathered
 
     def _joining(self, batch: Batch, mode: str) -> list[Arrived]:
         """Those that join a running batch now; the engine has been busy since they were sent."""
-        queue = self._queue
+        queue, rows = self._queue, 0
         joining: list[Arrived] = []
         if queue.idle or queue.stopped or not batch.members or self._next_job() is None:
             return joining
-        room = batch.room
         for _ in range(self._joins.beside(batch.rows, batch.steps_left, mode)):
             job = self._next_job()
-            if job is None or not may_join(job, mode, room):
+            if job is None or not may_join(job, mode, batch.room(rows)):
                 break
-            joining.append((queue.join(), _taken(job, perf_counter_ns(), 0)))
-            room -= len(job.prompts)
+            joining.append((queue.join(), 0))
+            rows += len(job.prompts)
         return joining
 
     def _next_job(self) -> Job | None:
@@ -171,7 +177,7 @@ class Scheduler:
 
 
 def _transport_ns(job: Job, idle_since_ns: int) -> int:
-    """How long a job that has just been received was on its way to an engine that waited for it."""
+    """Of a job that has just been received, by an engine that has waited since then."""
     return max(0, perf_counter_ns() - max(job.sent_ns, idle_since_ns))
 
 

@@ -32,14 +32,15 @@ class Slots:
         """The smallest bucket of at least `rows`."""
         return next(bucket for bucket in self._buckets if bucket >= rows)
 
-    @property
-    def room(self) -> int:
-        """The most rows that can be prefilled now: those of the largest bucket that fits, or 0."""
-        free = len(self._holders) - self.taken
+    def room(self, beside: int = 0) -> int:
+        """The most rows that can be prefilled at once, where `beside` others are before: those of the largest
+        bucket that fits, or 0.
+        """
+        free = len(self._holders) - self.taken - beside
         return max((bucket for bucket in self._buckets if bucket <= free), default=0)
 
     def clear(self, rows: int) -> None:
-        """Have the first `rows` free, which are no more than `room`."""
+        """Have the first `rows` free, which are no more than there is room for."""
         for row in range(rows):
             if self._holders[row] is not None:
                 self._shift(row, self._free(rows))

@@ -113,14 +113,14 @@ class CountingMeter:
         return self.inner.fetch(tokens, readings)
 
 
-def given_costs(by_bucket: Mapping[int, int]) -> StepCosts:
-    """The same for decode steps and prefills of all modes."""
-    phases: tuple[Phase, ...] = ("decode", "prefill")
+def given_costs(decode: Mapping[int, int], prefills: Mapping[int, int] | None = None) -> StepCosts:
+    """By bucket, the same for all modes; prefills take as long as decode steps where not given."""
+    phases: dict[Phase, Mapping[int, int]] = {"decode": decode, "prefill": prefills or decode}
     return StepCosts(
         {
             (mode, phase, bucket): nanoseconds
+            for phase, by_bucket in phases.items()
             for bucket, nanoseconds in by_bucket.items()
-            for phase in phases
             for mode in MODE_NAMES
         }
     )
@@ -179,8 +179,11 @@ class TinyEngine:
         cancellations: dict[int, set[str]] | None = None,
         inner: Meter | None = None,
         costs: dict[int, int] | None = None,
+        prefills: dict[int, int] | None = None,
     ) -> Served:
-        """`costs`: what a decode step takes by bucket, in nanoseconds; the same in all where not given."""
+        """`costs`: what a decode step takes by bucket, in nanoseconds; the same in all where not given.
+        `prefills`: what a prefill takes; as long where not given.
+        """
         queue = ArrivingQueue(dict(arrivals), dict(cancellations or {}))
         meter = CountingMeter(queue, inner or HostMeter())
         generator = Generator(self._tokenizer, self._buffers, self._context, queue)
@@ -192,7 +195,7 @@ class TinyEngine:
         def alone(job: Job) -> None:
             queue.send(self._outcome(generator, job, queue, meter))
 
-        given = given_costs(costs or dict.fromkeys(self._buffers, 1))
+        given = given_costs(costs or dict.fromkeys(self._buffers, 1), prefills)
         scheduler = Scheduler(queue, settings, generator, meter, runner, warmup, answers, alone, given)
         with torch.no_grad():
             while (job := queue.take()) is not None:

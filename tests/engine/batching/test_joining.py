@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.engine.batching.least_wait import worth_joining
+from service.engine.batching.prefill_groups import cheapest_prefills
 from service.engine.local_inbox import local_job
 from service.protocol.messages import Begun
 from tests.engine.batching.merging import Served, TinyEngine
@@ -34,7 +35,7 @@ class Given:
     def step(self, rows: int) -> int | None:
         return self.by_bucket[next(bucket for bucket in BUCKETS if bucket >= rows)]
 
-    def prefill(self, rows: int) -> int | None:
+    def prefill(self, rows: int, room: int) -> int | None:
         step = self.step(rows)
         return None if step is None else 3 * step
 
@@ -133,15 +134,63 @@ def begun(served: Served) -> list[list[str]]:
 DEAR = {1: 10**12, 2: 3 * 10**12, 4: 12 * 10**11}
 """Two are dearer than one after the other, and four are not."""
 
+ALL_ALIKE = dict.fromkeys(DEAR, 10)
+
 
 def test_one_that_would_make_steps_dearer_waits_for_its_turn_and_several_do_not(engine: TinyEngine) -> None:
     jobs = [local_job(name, "inference_mode", ["x"], 8, ignore_eos=True) for name in "abcdef"]
     served = engine.merged({0: jobs[:1], 2: jobs[1:2]}, costs=DEAR)
     assert begun(served) == [["a"], ["b"]]
     assert list(served.outcomes) == ["a", "b"]
-    served = engine.merged({0: jobs[:1], 2: jobs[1:2], 4: jobs[2:4]}, costs=DEAR)
-    assert begun(served) == [["a"], ["b", "c"], ["d"]]  # prefilled in a bucket of the three free rows
+    served = engine.merged({0: jobs[:1], 2: jobs[1:2], 4: jobs[2:4]}, costs=DEAR, prefills=ALL_ALIKE)
+    assert begun(served) == [["a"], ["b", "c"], ["d"]]  # prefilled in buckets of the three free rows
     assert served.tokens["b"] == engine.alone(jobs[1])
+
+
+@pytest.mark.parametrize(
+    ("prefills", "groups"),
+    [
+        (ALL_ALIKE, [["a", "b", "c", "d"]]),  # as where dispatch decides
+        ({1: 10, 2: 15, 4: 40}, [["a", "b"], ["c", "d"]]),
+        ({1: 10, 2: 21, 4: 42}, [["a"], ["b"], ["c"], ["d"]]),
+    ],
+)
+def test_those_that_begin_together_are_prefilled_in_the_groups_that_are_cheapest(
+    engine: TinyEngine, prefills: dict[int, int], groups: list[list[str]]
+) -> None:
+    jobs = [local_job(name, "inference_mode", ["x"], 4, ignore_eos=True) for name in "abcd"]
+    served = engine.merged({0: jobs}, prefills=prefills)
+    assert begun(served) == groups
+    assert {name: served.tokens[name] for name in "abcd"} == {job.id: engine.alone(job) for job in jobs}
+    timings = {name: outcome.timings for name, outcome in served.outcomes.items() if outcome.timings}
+    before = 0.0
+    for group in groups:
+        assert all(timings[name].queue_seconds >= before for name in group)
+        before += timings[group[0]].prefill.wall_seconds
+
+
+def test_a_request_of_several_prompts_is_prefilled_at_once(engine: TinyEngine) -> None:
+    jobs = [
+        local_job(name, "inference_mode", ["x"] * rows, 4, ignore_eos=True)
+        for name, rows in (("a", 1), ("b", 3))
+    ]
+    served = engine.merged({0: jobs}, prefills={1: 10, 2: 25, 4: 60})
+    assert begun(served) == [["a"], ["b"]]
+    assert served.tokens["b"] == engine.alone(jobs[1])
+
+
+@given(
+    st.lists(st.integers(1, 99), min_size=3, max_size=3),
+    st.integers(1, 10),
+)
+def test_no_other_groups_are_cheaper(costs: list[int], rows: int) -> None:
+    by_bucket = tuple(zip(BUCKETS, costs, strict=True))
+
+    def least(left: int) -> int:
+        """Of all ways, tried out."""
+        return min((cost + least(left - bucket) for bucket, cost in by_bucket), default=0) if left > 0 else 0
+
+    assert cheapest_prefills(16, by_bucket)[rows].nanoseconds == least(rows)
 
 
 def test_a_short_request_does_not_wait_for_a_long_one(engine: TinyEngine) -> None:

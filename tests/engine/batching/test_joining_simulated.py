@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 from statistics import fmean, median
 
@@ -12,48 +11,47 @@ import msgspec
 import pytest
 
 from service.engine.batching import joining
-from service.engine.batching.joining import FEWEST_JOBS, NEWEST_JOBS, Joining
+from service.engine.batching.joining import FEWEST_JOBS, NEWEST_JOBS, CostsOfMode, Joining
 from service.engine.batching.least_wait import worth_joining
+from service.engine.batching.step_costs import Key, StepCosts
 from service.engine.local_inbox import local_job
 from tests.engine.batching.merging import ArrivingQueue, given_costs
 
 TOKENS = 32
 
 
-@dataclass(frozen=True)
-class Costs:
-    """Microseconds by bucket, rounded from measurements; prefills of the third are assumed."""
-
-    steps: tuple[int, int, int]
-    prefills: tuple[int, int, int]
-    buckets: Sequence[int] = (1, 4, 16)
-    most: int = 16
-
-    def step(self, rows: int) -> int:
-        return self._of(self.steps, rows)
-
-    def prefill(self, rows: int) -> int:
-        return self._of(self.prefills, rows)
-
-    def _of(self, costs: tuple[int, int, int], rows: int) -> int:
-        return next(cost for cost, bucket in zip(costs, self.buckets, strict=True) if bucket >= rows)
-
-    def whole(self, rows: int) -> int:
-        """A batch of so many, from its prefill to its end."""
-        return self.prefill(rows) + (TOKENS - 1) * self.step(rows)
+def costs_of(steps: Sequence[float], prefills: Sequence[float]) -> CostsOfMode:
+    """Of milliseconds by bucket, rounded from measurements."""
+    buckets = (1, 4, 16)
+    known: dict[Key, int] = {
+        ("mode", phase, bucket): round(1e6 * cost)
+        for phase, costs in (("decode", steps), ("prefill", prefills))
+        for bucket, cost in zip(buckets, costs, strict=True)
+    }
+    return CostsOfMode("mode", buckets, StepCosts(known))
 
 
 COSTS = {
-    "compiled": Costs((640, 1400, 3000), (3450, 8600, 30500)),
-    "eager": Costs((1550, 2300, 3900), (4400, 10500, 34000)),
-    "compiled, another processor": Costs((1000, 2700, 7200), (3000, 8400, 21600)),
+    "compiled": costs_of((1.28, 1.75, 3.2), (3.6, 9.0, 31.5)),
+    "eager": costs_of((2.15, 2.7, 4.3), (5.0, 11.5, 37)),
+    "compiled, long prompts": costs_of((1.28, 1.75, 3.7), (5.5, 17, 66)),
+    "eager, long prompts": costs_of((2.15, 2.7, 4.8), (6.5, 19, 74)),
+    "compiled, another processor": costs_of((1.0, 2.7, 7.2), (3.0, 8.4, 21.6)),
 }
 
 
+def whole(costs: CostsOfMode, rows: int) -> int:
+    """A batch of so many, from its prefill to its end."""
+    prefill, step = costs.costs.of("mode", "prefill", rows), costs.step(rows)
+    assert prefill is not None
+    assert step is not None
+    return prefill + (TOKENS - 1) * step
+
+
 def simulated(
-    costs: Costs, arrivals: Sequence[float], users: bool = False, count: int = 1500
+    costs: CostsOfMode, arrivals: Sequence[float], users: bool = False, count: int = 1500
 ) -> tuple[list[float], float]:
-    """Latencies and requests a microsecond, of `count` requests of one prompt; `users` send another each time
+    """Latencies and requests a nanosecond, of `count` requests of one prompt; `users` send another each time
     that one of theirs has ended, after 1 to 4 ms, so that they fall out of step.
     """
     coming, waiting, begun = deque(arrivals), deque[float](), deque[float](maxlen=NEWEST_JOBS)
@@ -71,27 +69,25 @@ def simulated(
             left = fmean(steps for _, steps in running) if running else 0.0
             joined = worth_joining(len(running), left, [1] * len(waiting), TOKENS, costs, rate)
             declined = None if joined else (len(running), len(waiting))
-            room = max(bucket for bucket in costs.buckets if bucket <= costs.most - len(running))
-            if joined := min(joined, room):
-                now += costs.prefill(joined)
-                new = [waiting.popleft() for _ in range(joined)]
-                begun += new
-                running += [(came, TOKENS - 1) for came in new]
-        now += costs.step(len(running))
+            new = [waiting.popleft() for _ in range(joined)]
+            now += costs.prefill(joined, costs.most - len(running)) or 0
+            begun += new
+            running += [(came, TOKENS - 1) for came in new]
+        now += costs.step(len(running)) or 0
         running = [(came, steps - 1) for came, steps in running]
         ended = [now - came for came, steps in running if not steps]
         running = [one for one in running if one[1]]
         taken += ended
         if users:
-            coming = deque(sorted([*coming, *(now + pauses.uniform(1000, 4000) for _ in ended)]))
+            coming = deque(sorted([*coming, *(now + pauses.uniform(1e6, 4e6) for _ in ended)]))
     return taken, len(taken) / now
 
 
-def one_after_the_other(costs: Costs, arrivals: Sequence[float]) -> list[float]:
+def one_after_the_other(costs: CostsOfMode, arrivals: Sequence[float]) -> list[float]:
     """Latencies without batching."""
     now, taken = 0.0, list[float]()
     for came in arrivals:
-        now = max(now, came) + costs.whole(1)
+        now = max(now, came) + whole(costs, 1)
         taken.append(now - came)
     return taken
 
@@ -111,18 +107,18 @@ def poisson(rate: float, count: int = 1500) -> list[float]:
 
 @pytest.mark.parametrize("costs", COSTS.values(), ids=COSTS)
 @pytest.mark.parametrize("load", [0.1, 0.3, 0.6])
-def test_who_comes_on_their_own_wait_no_longer_than_without_batching(costs: Costs, load: float) -> None:
-    arrivals = poisson(load / costs.whole(1))
+def test_who_comes_on_their_own_wait_no_longer_than_without_batching(costs: CostsOfMode, load: float) -> None:
+    arrivals = poisson(load / whole(costs, 1))
     merged, alone = simulated(costs, arrivals)[0], one_after_the_other(costs, arrivals)
     assert fmean(merged) <= 1.01 * fmean(alone)
     assert fmean(medians(merged)) <= 1.01 * fmean(medians(alone))
 
 
 @pytest.mark.parametrize("costs", COSTS.values(), ids=COSTS)
-def test_at_saturation_full_batches_run(costs: Costs) -> None:
+def test_at_saturation_full_batches_run(costs: CostsOfMode) -> None:
     """24 users, of whom the first begin alone; the rest of what full batches would serve is that begin."""
     _, rate = simulated(costs, [0.0] * 24, users=True)
-    assert rate >= 0.9 * 16 / costs.whole(16)
+    assert rate >= 0.93 * 16 / whole(costs, 16)
 
 
 def test_how_often_requests_come_is_told_by_those_that_began(monkeypatch: pytest.MonkeyPatch) -> None:

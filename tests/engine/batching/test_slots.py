@@ -36,7 +36,7 @@ def test_everybody_keeps_its_rows_whoever_comes_and_goes(events: list[int]) -> N
             rows.slots.release(slots)
             for row in slots:
                 del rows.content[row]
-        elif 0 < event <= rows.slots.room:
+        elif 0 < event <= rows.slots.room():
             rows.slots.clear(rows.slots.bucket(event))
             held[number] = slots = list(range(event))
             rows.slots.take(slots, [number] * event)
@@ -62,7 +62,7 @@ def test_what_may_join_is_the_largest_bucket_that_is_free(taken: int, room: int)
     slots = Rows().slots
     if taken:
         slots.take(list(range(taken)), [1] * taken)
-    assert slots.room == room
+    assert slots.room() == room
 
 
 def test_nobody_moves_while_all_rows_lie_where_they_should() -> None:
