@@ -62,6 +62,11 @@ class Batch:
         """The rows that run."""
         return self._slots.taken
 
+    @property
+    def free(self) -> int:
+        """The rows that do not."""
+        return self._slots.free
+
     def steps_left(self) -> float:
         """Decode steps that a row which runs still takes, on average; fewer where a text ends early."""
         left = [
@@ -80,7 +85,7 @@ class Batch:
         prefill fails, all of `jobs` do. Raises what loses the device's context.
         """
         began = perf_counter_ns()
-        standing = self._log if self.members else None
+        standing = {id(log): log for log in (member.newest(self._log) for member in self.members)}
         first = len(self.members)
         for job, result in jobs:
             self._enter(job, result)
@@ -91,8 +96,9 @@ class Batch:
                 if is_device_lost(error):
                     raise
                 self.break_off(error, [member for member in entered if member in self.members])
-        if standing is not None:
-            standing.stall(perf_counter_ns() - began)
+        stood_ns = perf_counter_ns() - began
+        for log in standing.values():
+            log.stall(stood_ns)
 
     def _enter(self, job: Job, result: JobResult) -> None:
         usage = resource.getrusage(resource.RUSAGE_THREAD)

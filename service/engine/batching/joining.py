@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, takewhile
+from itertools import takewhile
 from statistics import fmean
 from time import perf_counter_ns
 
 from service.engine.batching.least_wait import worth_joining
-from service.engine.batching.prefill_groups import Prefills, cheapest_prefills
+from service.engine.batching.prefill_groups import BucketCosts, cheapest_groups, least_prefills
 from service.engine.batching.queue import Queue
 from service.engine.batching.step_costs import StepCosts
 from service.protocol.messages import Job
@@ -23,7 +23,7 @@ class CostsOfMode:
     mode: str
     buckets: Sequence[int]
     costs: StepCosts
-    _prefills: dict[int, tuple[Prefills, ...] | None] = field(default_factory=dict)
+    _prefills: dict[int, BucketCosts | None] = field(default_factory=dict)
 
     @property
     def most(self) -> int:
@@ -36,25 +36,21 @@ class CostsOfMode:
 
     def prefill(self, rows: int, room: int) -> int | None:
         """As in `least_wait.Costs`."""
-        found = self._cheapest(room)
-        return None if found is None else found[rows].nanoseconds
+        known = self._known_prefills(room)
+        return None if known is None else least_prefills(self.most, known)[rows]
 
-    def together(self, rows: Sequence[int], room: int) -> int:
-        """How many of those that begin now, each with its rows in `rows`, are prefilled first, as a group.
+    def groups(self, rows: Sequence[int], free: int) -> list[int]:
+        """As `cheapest_groups`; where costs are not known, the largest for which there is room."""
+        known = self._known_prefills(free)
+        return cheapest_groups(rows, free, known or tuple((bucket, 1) for bucket in self.buckets))
 
-        As many as there is room for where costs are not known.
-        """
-        found = self._cheapest(room)
-        largest = room if found is None else found[sum(rows)].first
-        return max(1, sum(1 for total in accumulate(rows) if total <= largest))
-
-    def _cheapest(self, room: int) -> tuple[Prefills, ...] | None:
-        """Of each number of rows, in the buckets that fit into `room`; None: not known."""
+    def _known_prefills(self, room: int) -> BucketCosts | None:
+        """Of the buckets that fit into `room`, or of the smallest; None: not known."""
         if room not in self._prefills:
             fitting = [one for one in self.buckets if one <= room] or self.buckets[:1]
             costs = [(one, self.costs.of(self.mode, "prefill", one)) for one in fitting]
             known = tuple((bucket, cost) for bucket, cost in costs if cost is not None)
-            self._prefills[room] = cheapest_prefills(self.most, known) if len(known) == len(fitting) else None
+            self._prefills[room] = known if len(known) == len(fitting) else None
         return self._prefills[room]
 
 
@@ -115,9 +111,9 @@ class Joining:
         self._declined = None if count else state
         return count
 
-    def together(self, jobs: Sequence[Job], room: int) -> int:
-        """How many of `jobs`, which begin now where `room` rows are free, are prefilled first, as a group."""
-        return self._of(jobs[0].mode).together([len(job.prompts) for job in jobs], room)
+    def groups(self, jobs: Sequence[Job], free: int) -> list[int]:
+        """How many of `jobs`, which join now, are prefilled together, one group after the other."""
+        return self._of(jobs[0].mode).groups([len(job.prompts) for job in jobs], free)
 
     def _of(self, mode: str) -> CostsOfMode:
         return CostsOfMode(mode, self._buckets, self._costs)

@@ -41,6 +41,10 @@ class Member:
             self._places = list(self.slots), rows.to(device, non_blocking=True)
         return self._places[1]
 
+    def newest(self, decoded: StepLog) -> StepLog:
+        """The log of its newest step."""
+        return decoded if self.decode_begin < decoded.end else self.prefilled
+
     def leave(self, decoded: StepLog, ended_ns: int) -> LeftMember:
         """It has ended: what the thread used meanwhile goes into `result`; returns the steps that it had."""
         result = self.result

@@ -92,8 +92,7 @@ class Scheduler:
 
     def _join(self, batch: Batch, joining: Sequence[Arrived]) -> None:
         """The queue of each ends where the prefill of its group begins."""
-        while joining:
-            count = self._joins.together([job for job, _ in joining], batch.room())
+        for count in self._joins.groups([job for job, _ in joining], batch.free):
             group, joining = joining[:count], joining[count:]
             self._joins.begun(job for job, _ in group)
             self._queue.send(Begun(ids=[job.id for job, _ in group]))

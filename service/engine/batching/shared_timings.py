@@ -54,7 +54,7 @@ def shared_timings(
 def _shared(left: LeftMember, counted: list[StepGroup], counted_switches: int) -> SharedWork:
     own = len(left.job.prompts)
     rows = [*left.prefill.rows, *left.decode.rows]
-    stall_ns = left.decode.stall_ns
+    stall_ns = left.prefill.stall_ns + left.decode.stall_ns
     return SharedWork(
         stall_seconds=stall_ns / 1e9,
         rows=sum(rows) / len(rows) if rows else float(own),

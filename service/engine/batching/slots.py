@@ -32,25 +32,30 @@ class Slots:
         """The smallest bucket of at least `rows`."""
         return next(bucket for bucket in self._buckets if bucket >= rows)
 
+    @property
+    def free(self) -> int:
+        """Rows that are not taken."""
+        return len(self._holders) - self.taken
+
     def room(self, beside: int = 0) -> int:
         """The most rows that can be prefilled at once, where `beside` others are before: those of the largest
         bucket that fits, or 0.
         """
-        free = len(self._holders) - self.taken - beside
+        free = self.free - beside
         return max((bucket for bucket in self._buckets if bucket <= free), default=0)
 
     def clear(self, rows: int) -> None:
         """Have the first `rows` free, which are no more than there is room for."""
         for row in range(rows):
             if self._holders[row] is not None:
-                self._shift(row, self._free(rows))
+                self._shift(row, self._first_free(rows))
 
     def compact(self) -> int:
         """Have all taken rows within the smallest bucket that holds them; returns that bucket."""
         bucket = self.bucket(self.taken)
         for row in range(bucket, len(self._holders)):
             if self._holders[row] is not None:
-                self._shift(row, self._free(0))
+                self._shift(row, self._first_free(0))
         return bucket
 
     def take(self, holder: list[int], lengths: Iterable[int]) -> None:
@@ -86,7 +91,7 @@ class Slots:
         self.taken = len(self._rows)
         self.used = max(self.positions) + 1
 
-    def _free(self, least: int) -> int:
+    def _first_free(self, least: int) -> int:
         """The first free row from `least` on."""
         return self._holders.index(None, least)
 

@@ -84,7 +84,7 @@ class Stretch:
 
     @property
     def stall_ns(self) -> int:
-        """Nanoseconds in which the job stood still between them."""
+        """Nanoseconds in which the job stood still after them."""
         return sum(ns for number, ns in self.log.stalls.items() if number in self.numbers)
 
     @property

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations, pairwise
+from math import inf
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from service.engine.batching.least_wait import worth_joining
-from service.engine.batching.prefill_groups import cheapest_prefills
+from service.engine.batching.prefill_groups import cheapest_groups, least_prefills
 from service.engine.local_inbox import local_job
 from service.protocol.messages import Begun
 from tests.engine.batching.merging import Served, TinyEngine
@@ -159,38 +161,63 @@ def test_those_that_begin_together_are_prefilled_in_the_groups_that_are_cheapest
     engine: TinyEngine, prefills: dict[int, int], groups: list[list[str]]
 ) -> None:
     jobs = [local_job(name, "inference_mode", ["x"], 4, ignore_eos=True) for name in "abcd"]
-    served = engine.merged({0: jobs}, prefills=prefills)
+    served = engine.merged({0: jobs}, costs=dict.fromkeys(DEAR, 1000), prefills=prefills)
     assert begun(served) == groups
     assert {name: served.tokens[name] for name in "abcd"} == {job.id: engine.alone(job) for job in jobs}
     timings = {name: outcome.timings for name, outcome in served.outcomes.items() if outcome.timings}
     before = 0.0
+    assert served.shapes.count((4, 1)) == 3  # their decode steps are shared by all
     for group in groups:
         assert all(timings[name].queue_seconds >= before for name in group)
         before += timings[group[0]].prefill.wall_seconds
 
 
-def test_a_request_of_several_prompts_is_prefilled_at_once(engine: TinyEngine) -> None:
+def test_a_request_of_several_prompts_is_prefilled_at_once_and_where_it_finds_room(
+    engine: TinyEngine,
+) -> None:
+    """One before it would leave three rows, which is no bucket."""
     jobs = [
         local_job(name, "inference_mode", ["x"] * rows, 4, ignore_eos=True)
         for name, rows in (("a", 1), ("b", 3))
     ]
-    served = engine.merged({0: jobs}, prefills={1: 10, 2: 25, 4: 60})
-    assert begun(served) == [["a"], ["b"]]
-    assert served.tokens["b"] == engine.alone(jobs[1])
+    served = engine.merged({0: jobs}, costs=dict.fromkeys(DEAR, 1000), prefills={1: 10, 2: 25, 4: 60})
+    assert begun(served) == [["a", "b"]]
+    assert {name: served.tokens[name] for name in "ab"} == {job.id: engine.alone(job) for job in jobs}
+
+
+def prefill_cost(rows: list[int], groups: Sequence[int], free: int, costs: dict[int, int]) -> float:
+    """Of these groups, each in the smallest bucket that holds it; infinite where one finds no room."""
+    total, first = 0.0, 0
+    for count in groups:
+        joined = sum(rows[first : first + count])
+        bucket = min(bucket for bucket in costs if bucket >= joined)
+        total += costs[bucket] if bucket <= free else inf
+        free, first = free - joined, first + count
+    return total
 
 
 @given(
-    st.lists(st.integers(1, 99), min_size=3, max_size=3),
-    st.integers(1, 10),
+    st.dictionaries(st.integers(1, 6), st.integers(1, 99), min_size=1, max_size=3),
+    st.lists(st.integers(1, 3), min_size=1, max_size=6),
+    st.integers(0, 6),
 )
-def test_no_other_groups_are_cheaper(costs: list[int], rows: int) -> None:
-    by_bucket = tuple(zip(BUCKETS, costs, strict=True))
+def test_no_groups_that_find_room_are_cheaper(costs: dict[int, int], rows: list[int], more: int) -> None:
+    costs, free = dict(sorted({sum(rows): 150, **costs}.items())), sum(rows) + more
+    groups = cheapest_groups(rows, free, tuple(costs.items()))
+    assert sum(groups) == len(rows)
+    cuts = (combinations(range(1, len(rows)), number) for number in range(len(rows)))
+    every = ([b - a for a, b in pairwise([0, *cut, len(rows)])] for some in cuts for cut in some)
+    least = min(prefill_cost(rows, way, free, costs) for way in every)
+    assert prefill_cost(rows, groups, free, costs) == least < inf
 
-    def least(left: int) -> int:
-        """Of all ways, tried out."""
-        return min((cost + least(left - bucket) for bucket, cost in by_bucket), default=0) if left > 0 else 0
 
-    assert cheapest_prefills(16, by_bucket)[rows].nanoseconds == least(rows)
+def test_with_a_bucket_of_one_there_is_always_room_and_the_estimate_is_what_is_run() -> None:
+    by_bucket = ((1, 5), (4, 12), (16, 40))
+    for rows in range(17):
+        groups = cheapest_groups([1] * rows, 16, by_bucket)
+        assert sum(groups) == rows
+        costs = [next(cost for bucket, cost in by_bucket if bucket >= count) for count in groups]
+        assert sum(costs) == least_prefills(16, by_bucket)[rows]
 
 
 def test_a_short_request_does_not_wait_for_a_long_one(engine: TinyEngine) -> None:
@@ -205,5 +232,5 @@ def test_a_short_request_does_not_wait_for_a_long_one(engine: TinyEngine) -> Non
 
 def test_a_window_merges_whatever_it_costs(engine: TinyEngine) -> None:
     jobs = [local_job(name, "inference_mode", ["x"], 3, ignore_eos=True) for name in "ab"]
-    assert begun(engine.merged({0: jobs}, "window", costs=DEAR)) == [["a", "b"]]
-    assert begun(engine.merged({0: jobs}, "continuous", costs=DEAR)) == [["a"], ["b"]]
+    assert begun(engine.merged({0: jobs}, "window", costs=DEAR, prefills=ALL_ALIKE)) == [["a", "b"]]
+    assert begun(engine.merged({0: jobs}, "continuous", costs=DEAR, prefills=ALL_ALIKE)) == [["a"], ["b"]]

@@ -60,6 +60,23 @@ def test_who_runs_stalls_while_others_are_prefilled_and_those_do_not(served: Ser
     assert stalled["2"] > prefill
 
 
+def test_who_begins_first_stalls_while_those_that_begin_with_it_are_prefilled() -> None:
+    """That is before its first decode step, and neither in the period of its prefill nor in what is left."""
+    jobs = [local_job(name, "inference_mode", ["x"], 4, ignore_eos=True) for name in "abcd"]
+    costs = dict.fromkeys((1, 2, 4), 1000)
+    served = TinyEngine().merged({0: jobs}, costs=costs, prefills={1: 10, 2: 15, 4: 40})
+    first, second = timings_of(served.outcomes["a"]), timings_of(served.outcomes["c"])
+    later, period = second.prefill.wall_seconds, first.prefill.period_seconds
+    assert later is not None
+    assert period is not None
+    stalled = shared(served.outcomes["a"]).stall_seconds
+    assert stalled >= later
+    assert shared(served.outcomes["b"]).stall_seconds == stalled
+    assert shared(served.outcomes["c"]).stall_seconds == shared(served.outcomes["d"]).stall_seconds == 0
+    decode_began_ns = first.done_ns - 1e9 * ((first.decode.period_seconds or 0.0) + stalled + period)
+    assert decode_began_ns >= first.taken_ns
+
+
 def test_the_effective_batch_is_the_mean_of_the_rows_of_all_steps(served: Served) -> None:
     for name, outcome in served.outcomes.items():
         own = len(outcome.outputs)
