@@ -8,6 +8,7 @@ from functools import partial
 from statistics import fmean
 from time import perf_counter_ns
 
+from service.engine.batching.joint_prefill import JointPrefill
 from service.engine.batching.member import LeftMember, Member, never_ran
 from service.engine.batching.queue import Queue
 from service.engine.batching.round import Round, choose, new_round
@@ -15,12 +16,11 @@ from service.engine.batching.slots import Slots
 from service.engine.batching.step_log import StepLog
 from service.engine.generation import Generator
 from service.engine.job_result import JobResult
-from service.engine.prefill import prefill
 from service.protocol.messages import Job, OutcomeKind, Phase
 from service.step.buffers import copy_row
 from service.step.callables import Step
 from service.step.device_errors import is_device_lost
-from service.step.meters import Meter, Readings
+from service.step.meters import Meter
 from service.step.sampling import Sampler
 
 LOOKED_UP_STEPS = 8
@@ -51,6 +51,7 @@ class Batch:
         largest = self._places[max(self._places)].buffers
         self._device = largest.token.device
         self._slots = Slots(self._places, partial(copy_row, largest.cache))
+        self._joint = JointPrefill(self._places, steps, meter, self._slots, channel.receive)
         self._log = StepLog()
         self._round: Round | None = None
         self._reach = 0
@@ -116,38 +117,9 @@ class Batch:
             )
 
     def _prefill(self, entered: list[Member]) -> None:
-        """In the smallest bucket that holds the prompts of all `entered`."""
-        prompts = [prompt for member in entered for prompt in member.prompts]
-        bucket = self._slots.bucket(len(prompts))
-        self._slots.clear(bucket)
         self._round = None
-        readings = Readings()
-        found = prefill(
-            prompts,
-            self._places[bucket],
-            self._steps["prefill", bucket],
-            self._meter,
-            readings,
-            between=self._channel.receive,
-        )
-        log = StepLog(readings)
-        for _ in range(readings.steps):
-            log.add(bucket, len(prompts))
-        first = 0
-        for member in entered:
-            member.slots = list(range(first, first := first + len(member.prompts)))
-            self._slots.take(member.slots, map(len, member.prompts))
-            member.prefilled = log
-            member.result.padded_prompt_tokens = found.padded
-        tokens = choose(entered, found.logits, found.greedy, readings)
-        values = self._meter.fetch(tokens, readings)
-        faults = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
-        now = perf_counter_ns()
-        for member in entered:
-            self._slots.feed(member.slots, values)
-            member.result.prefill.minor_faults = faults - member.usage.ru_minflt
-            member.result.first_token_ns = now
-        self._hand_out(entered, values, now)
+        values, now_ns = self._joint.run(entered)
+        self._hand_out(entered, values, now_ns)
 
     def steps(self, waiting: int) -> None:
         """Decode steps of all members, of which there is at least one: until one leaves, or not `waiting`
