@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Protocol
 
-RUNNING_COUNT = 2
+RUNNING_COUNT = 3
 """At a low load who runs counts so often, as it gains nothing by those that join."""
 
 
@@ -38,8 +38,8 @@ def worth_joining(
     where more come than could be served one at a time: who waits then waits for all of them), and those
     of the rows that come meanwhile, `rate` a nanosecond, until all that are here have ended. Those that run
     have `steps_left` to go, those that wait `steps`, both at most: a text may end early.
-    Who waits joins one that runs where it gains twice what that one loses: where a step of both takes less
-    than 4/3 of a step of one, prefill aside; where many come, steps that are cheaper per row gain for all of
+    Who waits joins one that runs where it gains three times what that one loses: a step of both takes less
+    than 5/4 of a step of one, prefill aside; where many come, steps that are cheaper per row gain for all of
     them. Where a step's cost is not known, as while other modes warm up, all that fit join, so that no queue
     is longer than it has to be.
     """
