@@ -175,7 +175,9 @@ def test_a_stopped_sweep_goes_on_with_its_rates_its_searches_and_its_cut_visits(
     run, rows = result.run, read_rows(tmp_path)
     assert run.searches == before.searches
     assert before.client.rates.items() <= run.client.rates.items()
-    assert set(before.cut_visits) <= set(run.cut_visits)
+    # What a cut visit still owes may be too much for its queue again: on a busy machine it is cut twice.
+    sent = {(one.round, one.cell): one.sent for one in run.cut_visits}
+    assert all(sent[one.round, one.cell] <= one.sent for one in before.cut_visits)
     assert is_whole(run, Finished(rows))
     assert run.complete
     measured = Counter((r.round, r.cell, r.index) for r in rows if r.stage == "measure")
