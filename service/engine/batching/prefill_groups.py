@@ -30,16 +30,19 @@ def cheapest_groups(rows: Sequence[int], free: int, costs: BucketCosts) -> list[
     """How many of those that join, each with its `rows`, are prefilled together, one group after the other.
 
     A group runs in the smallest bucket that holds it, whose rows have to be among the `free` ones that those
-    before it have left. There is a way; of equally cheap ones it is that with the largest groups first.
+    before it have left; of equally cheap ways it is the one with the largest groups first. Who finds no room
+    in any way is a group, whose prefill then fails.
     """
     ends = [0, *accumulate(rows)]
     ways: list[tuple[int, int]] = [(0, 0)] * len(ends)
     for first in reversed(range(len(rows))):
         # The cost from here on, and how many are in the group that begins here.
-        ways[first] = NO_WAY, 0
+        ways[first] = NO_WAY, -1
         fitting = [one for one in costs if one[0] <= free - ends[first]]
         for after in range(first + 1, len(ends)):
-            cost = next((cost for bucket, cost in fitting if bucket >= ends[after] - ends[first]), NO_WAY)
+            cost = next((cost for bucket, cost in fitting if bucket >= ends[after] - ends[first]), None)
+            if cost is None:
+                break
             ways[first] = min(ways[first], (cost + ways[after][0], first - after))
     found, first = [], 0
     while first < len(rows):

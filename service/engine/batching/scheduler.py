@@ -80,10 +80,11 @@ class Scheduler:
         joining = self._gathered(first, idle_since_ns)
         try:
             while joining or batch.members:
-                if joining:
-                    self._join(batch, joining)
-                else:
-                    batch.steps(self._queue.depth)
+                self._join(batch, joining)
+                if batch.members:
+                    # One step where somebody has joined: those that end with their prefill leave their rows
+                    # at once, so that others could join for ever while those that run stand still.
+                    batch.steps(-1 if joining else self._queue.depth)
                 joining = self._joining(batch, first.mode) if self._continuous else []
         except Exception as error:
             if is_device_lost(error):
@@ -92,6 +93,8 @@ class Scheduler:
 
     def _join(self, batch: Batch, joining: Sequence[Arrived]) -> None:
         """The queue of each ends where the prefill of its group begins."""
+        if not joining:
+            return
         for count in self._joins.groups([job for job, _ in joining], batch.free):
             group, joining = joining[:count], joining[count:]
             self._joins.begun(job for job, _ in group)

@@ -212,6 +212,11 @@ def test_no_groups_that_find_room_are_cheaper(costs: dict[int, int], rows: list[
     assert prefill_cost(rows, groups, free, costs) == least < inf
 
 
+def test_who_finds_no_room_is_a_group_and_the_question_ends() -> None:
+    assert cheapest_groups([1, 2], 2, ((1, 5), (4, 12))) == [1, 1]
+    assert cheapest_groups([4, 1], 1, ((1, 5), (4, 12))) == [1, 1]
+
+
 def test_with_a_bucket_of_one_there_is_always_room_and_the_estimate_is_what_is_run() -> None:
     by_bucket = ((1, 5), (4, 12), (16, 40))
     for rows in range(17):
@@ -229,6 +234,16 @@ def test_a_short_request_does_not_wait_for_a_long_one(engine: TinyEngine) -> Non
     served = engine.merged({0: jobs[:1], 2: jobs[1:]}, costs={1: 1000, 2: 3000, 4: 4000})
     assert list(served.outcomes) == ["b", "a"]
     assert served.tokens["a"] == engine.alone(jobs[0])
+
+
+def test_who_runs_goes_on_however_many_come_that_end_with_their_prefill(engine: TinyEngine) -> None:
+    """They leave their rows at once, so that free rows alone bound nothing."""
+    long = local_job("long", "inference_mode", ["x"], 6, ignore_eos=True)
+    short = [local_job(str(number), "inference_mode", ["x"], 1, ignore_eos=True) for number in range(40)]
+    costs, prefills = dict.fromkeys(DEAR, 1000), dict.fromkeys(DEAR, 1)
+    served = engine.merged({0: [long], 1: short}, costs=costs, prefills=prefills)
+    assert list(served.outcomes).index("long") <= 5 * 3  # five steps, before each at most three of them
+    assert served.tokens["long"] == engine.alone(long)
 
 
 def test_a_window_merges_whatever_it_costs(engine: TinyEngine) -> None:

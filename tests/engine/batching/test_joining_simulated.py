@@ -21,7 +21,7 @@ TOKENS = 32
 
 
 def costs_of(steps: Sequence[float], prefills: Sequence[float]) -> CostsOfMode:
-    """Of milliseconds by bucket, rounded from measurements."""
+    """Of milliseconds by bucket."""
     buckets = (1, 4, 16)
     known: dict[Key, int] = {
         ("mode", phase, bucket): round(1e6 * cost)
@@ -36,8 +36,11 @@ COSTS = {
     "eager": costs_of((2.15, 2.7, 4.3), (5.0, 11.5, 37)),
     "compiled, long prompts": costs_of((1.28, 1.75, 3.7), (5.5, 17, 66)),
     "eager, long prompts": costs_of((2.15, 2.7, 4.8), (6.5, 19, 74)),
+    "compiled, a fast hour": costs_of((0.64, 1.4, 3.0), (3.45, 8.6, 30.5)),
+    "eager, a fast hour": costs_of((1.55, 2.3, 3.9), (4.4, 10.5, 34)),
     "compiled, another processor": costs_of((1.0, 2.7, 7.2), (3.0, 8.4, 21.6)),
 }
+"""Rounded from measurements; assumed are the prefills of the last, and of one and of four long prompts."""
 
 
 def whole(costs: CostsOfMode, rows: int) -> int:
