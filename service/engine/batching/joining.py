@@ -113,6 +113,8 @@ class Joining:
 
     def groups(self, jobs: Sequence[Job], free: int) -> list[int]:
         """How many of `jobs`, which join now, are prefilled together, one group after the other."""
+        if len(jobs) == 1:
+            return [1]
         return self._of(jobs[0].mode).groups([len(job.prompts) for job in jobs], free)
 
     def _of(self, mode: str) -> CostsOfMode:
