@@ -11,6 +11,7 @@ from loadtests.plan.cells import Group
 from loadtests.report.gpu_power import GpuPower
 from loadtests.report.summaries import Summary
 from loadtests.side_by_side.entry import Entry, best
+from service.statistics.builds import LATENCY_SCATTER, apart
 from service.statistics.intervals import Interval
 
 NO_PRICE = "no price in the plan"
@@ -59,10 +60,11 @@ RATES: Mapping[str, Callable[[Row], Interval | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class Most:
-    """The row with the most of a rate, and the others whose own interval reaches into its."""
+    """The row with the most of a rate, and the others not told apart from it; `alike`: no other is."""
 
     row: Row
     near: tuple[Row, ...]
+    alike: bool
 
 
 def rows_of(measured: Sequence[Measured], group: Group) -> list[Row]:
@@ -74,14 +76,16 @@ def rows_of(measured: Sequence[Measured], group: Group) -> list[Row]:
 def most(rows: Sequence[Row], rate: str) -> Most | None:
     """Of the valid rows that have `rate`; None where fewer than two have, so that nothing is compared.
 
-    Machines are not paired: a difference is one where their own intervals are apart.
+    Machines are not paired: a difference is one beyond their intervals and what sweeps of one build scatter.
     """
     known = [(value, row) for row in rows if row.valid and (value := RATES[rate](row)) is not None]
     if len(known) < 2:
         return None
     first, row = max(known, key=lambda one: one[0].value)
-    near = tuple(other for value, other in known if other is not row and value.high >= first.low)
-    return Most(row, near)
+    near = tuple(
+        other for value, other in known if other is not row and not apart(first, value, LATENCY_SCATTER)
+    )
+    return Most(row, near, alike=len(near) == len(known) - 1)
 
 
 def _row(one: Measured, group: Group) -> Row | None:

@@ -65,13 +65,19 @@ def _answers(groups: Mapping[Group, Sequence[Row]]) -> list[str]:
     found = []
     for rate in RATES:
         at: dict[str, list[str]] = {}
+        alike: list[str] = []
         for group, rows in groups.items():
             if (first := most(rows, rate)) is not None:
-                place = place_of_group(group, list(groups)) + _near(first)
-                at.setdefault(_named(first.row), []).append(place)
+                place = place_of_group(group, list(groups))
+                if first.alike:
+                    alike.append(place)
+                else:
+                    at.setdefault(_named(first.row), []).append(place + _near(first))
         if at:
             told = "; ".join(f"{who} at {formatting.listed(places)}" for who, places in at.items())
             found.append(f"Most {rate}: {told}.")
+        if alike:
+            found.append(f"The machines are not told apart in {rate} at {formatting.listed(alike)}.")
     return found or [_alone(groups)]
 
 

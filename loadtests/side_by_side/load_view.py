@@ -70,6 +70,7 @@ def _numbers(one: LoadCell) -> dict[str, Any]:
         "served": _value(one.served_rate),
         "goodput": _value(one.goodput),
         "latencies": [_value(one.quantiles["e2e"][share], 1e3) for share in SHOWN],
+        "cut": f"{one.cut} of {len(one.visits)}",
     }
 
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from loadtests.plan.cells import BASELINE
+from loadtests.side_by_side.between_runs import Place
 from loadtests.side_by_side.entry import Entry
-from loadtests.side_by_side.precisions import AtGroup, Bought, Place, Precisions
+from loadtests.side_by_side.precisions import AtGroup, Bought, Precisions
 from loadtests.side_by_side.texts import Agreement
 from service.statistics.builds import LATENCY_SCATTER
 from service.statistics.intervals import as_json

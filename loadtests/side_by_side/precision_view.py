@@ -7,11 +7,11 @@ from typing import Any
 from loadtests.plan.cells import MINIMUM_ROUNDS, Group
 from loadtests.report import formatting, wording
 from loadtests.report.plotting import colour
+from loadtests.side_by_side.between_runs import Place
 from loadtests.side_by_side.entry import Entry
 from loadtests.side_by_side.precision_document import worst_parity
-from loadtests.side_by_side.precisions import AtGroup, Bought, Place, Precisions
+from loadtests.side_by_side.precisions import AtGroup, Bought, Precisions
 from loadtests.side_by_side.texts import Agreement
-from service.statistics.builds import LATENCY_SCATTER
 from service.statistics.intervals import Interval
 
 
@@ -21,7 +21,6 @@ def precision_view(found: Precisions | None) -> dict[str, Any] | None:
         return None
     return {
         "reference": found.reference.name,
-        "scatter": f"{formatting.significant(100 * LATENCY_SCATTER.deviation, 2)} %",
         "groups": [_group(one, found) for one in found.groups],
         "distances": [
             _distance(entry, texts, found.reference)

@@ -6,26 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from loadtests.compare.likeness import NEEDED
-from loadtests.plan.cells import MINIMUM_ROUNDS, Group
+from loadtests.plan.cells import Group
 from loadtests.plan.dtypes import REFERENCE
-from loadtests.report.summaries import Summary
+from loadtests.side_by_side.between_runs import Place, place_of, times_as_fast, told_apart, word_between
 from loadtests.side_by_side.entry import Entry
 from loadtests.side_by_side.texts import Agreement, agreement
-from service.statistics.builds import LATENCY_SCATTER, difference, word_of
-from service.statistics.choice import Rounds, Word, compare
+from service.statistics.choice import Word
 from service.statistics.intervals import Interval, unpaired_ratio
 
 _ALIKE = ("model", *(fact for fact in NEEDED if fact not in ("dtype", "layout of linear weights")))
 """What such runs share. The layout is chosen by timing in each precision."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """One mode in one run; `rounds` are its median latencies by round, in seconds."""
-
-    entry: Entry
-    summary: Summary
-    rounds: Rounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,37 +102,10 @@ def _places(entry: Entry, group: Group) -> dict[str, Place]:
     return {one.cell.mode: place_of(entry, one) for one in (verdict.candidates if verdict else [])}
 
 
-def place_of(entry: Entry, summary: Summary) -> Place:
-    """The mode of `summary` in the run `entry`."""
-    return Place(entry, summary, entry.findings.results.medians(summary.cell.name))
-
-
 def _bought(base: Place | None, own: Place | None) -> Bought | None:
     if base is None or own is None or base is own:
         return None
-    word = _word(base, own)
-    if _rounds(base, own) < 2:
+    word, speedup = word_between(base, own), times_as_fast(base, own)
+    if speedup is None:
         return Bought(own, None, None, word)
-    before, after = list(base.rounds.values()), list(own.rounds.values())
-    speedup = difference([after], [before], LATENCY_SCATTER).interval()
-    return Bought(own, speedup, unpaired_ratio(before, after), word)
-
-
-def _word(base: Place, own: Place) -> Word:
-    """How `own` compares with `base` of another run; `undecided` below 8 rounds."""
-    if _rounds(base, own) < MINIMUM_ROUNDS:
-        return "undecided"
-    sides = [list(base.rounds.values())], [list(own.rounds.values())]
-    return word_of(difference(*sides, LATENCY_SCATTER).interval())
-
-
-def told_apart(place: Place, fastest: Place) -> bool:
-    """Whether `fastest` is faster: paired within a run, unpaired between two."""
-    if place.entry is fastest.entry:
-        confidence = place.entry.findings.confidence
-        return compare(place.rounds, fastest.rounds, confidence).word == "faster"
-    return _word(place, fastest) == "faster"
-
-
-def _rounds(*places: Place) -> int:
-    return min(len(place.rounds) for place in places)
+    return Bought(own, speedup, unpaired_ratio(list(base.rounds.values()), list(own.rounds.values())), word)

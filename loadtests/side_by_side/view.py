@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from loadtests.plan.cells import BASELINE, Group
+from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS, Group
 from loadtests.report import formatting, wording
 from loadtests.report.plotting import colour
 from loadtests.report.summaries import Summary
+from loadtests.side_by_side.between_runs import SCATTER_TEXT, place_of, told_apart
 from loadtests.side_by_side.entry import FACTS, Entry, best, differing
 from loadtests.side_by_side.load_view import load_view
 from loadtests.side_by_side.precision_view import precision_view
-from loadtests.side_by_side.precisions import Precisions, place_of, reference_of, told_apart
+from loadtests.side_by_side.precisions import Precisions
 from service.statistics.intervals import as_json
 
 
@@ -42,6 +43,8 @@ def view(
         "load": load,
         "absent": absent,
         "precision": precision_view(precisions),
+        "scatter": SCATTER_TEXT,
+        "least_rounds": MINIMUM_ROUNDS,
         "differing": apart,
         "alike": {fact: entries[0].facts[fact] for fact in FACTS if fact not in apart},
         "runs": [_run(entry) for entry in entries],
@@ -98,10 +101,8 @@ def ranked(entries: Sequence[Entry], group: Group) -> list[tuple[Entry, Summary]
 
 
 def _near(entries: Sequence[Entry], group: Group) -> list[str]:
-    """The runs whose intervals reach into that of the lowest one; of precisions, those not told apart."""
+    """The runs that are not told apart from the lowest one."""
     (first, lowest), *others = ranked(entries, group)
-    if reference_of(entries) is None:
-        return sorted(entry.letter for entry, one in others if one.latency.low <= lowest.latency.high)
     fastest = place_of(first, lowest)
     return sorted(entry.letter for entry, one in others if not told_apart(place_of(entry, one), fastest))
 

@@ -120,6 +120,19 @@ def word_of(change: Interval) -> Word:
     return "slower" if change.value > 1 else "faster"
 
 
+def apart(more: Interval, less: Interval, scatter: Scatter, confidence: float = CONFIDENCE) -> bool:
+    """Whether `more` is above `less`, each the interval of one sweep, of values that are above 0.
+
+    Their distance as logarithms is beyond the facing halves of both and the allowance for how much sweeps
+    scatter, added as squares; never where such a half is infinite.
+    """
+    if more.low <= 0 or math.isinf(less.high):
+        return False
+    allowance = _quantile(scatter.freedom, 0.5 + confidence / 2) * math.sqrt(2) * scatter.deviation
+    halves = math.log(more.value / more.low), math.log(less.high / less.value)
+    return math.log(more.value / less.value) > math.hypot(*halves, allowance)
+
+
 def confidence_of_each(cells: int) -> float:
     """The confidence of each of `cells` intervals of which all hold together in 95 %: 1 − 0.05 / cells.
 

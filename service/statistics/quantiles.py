@@ -24,7 +24,7 @@ def least_requests(share: float) -> int:
 def quantile_interval(
     rounds: Sequence[Sequence[float] | Values], share: float, confidence: float = 0.95
 ) -> Interval | None:
-    """The quantile at `share` of the requests of all rounds; None below `least_requests`.
+    """The quantile at `share` of the requests of all rounds; None if infinite, or below `least_requests`.
 
     The queue couples the requests of a round, so only rounds are independent. The share of requests below the
     quantile is a ratio estimate over rounds with a t interval; its ends are read back as quantiles (Woodruff
@@ -34,7 +34,9 @@ def quantile_interval(
     if sum(values.size for values in kept) < least_requests(share):
         return None
     pooled = np.sort(np.concatenate(kept))
-    value = float(np.quantile(pooled, share))
+    value = _ranked(pooled, share)
+    if math.isinf(value):
+        return None
     if len(kept) < 2:
         return Interval(value, -math.inf, math.inf, len(kept))
     error = _share_error(kept, value)
@@ -61,4 +63,6 @@ def _ranked(ordered: Values, share: float) -> float:
     """The quantile at `share`; infinite outside of what was observed."""
     if share <= 0 or share >= 1:
         return -math.inf if share <= 0 else math.inf
+    if math.isinf(ordered[math.ceil(share * (ordered.size - 1))]):
+        return math.inf
     return float(np.quantile(ordered, share))

@@ -209,6 +209,19 @@ def test_a_cut_visit_counts_as_not_served_and_only_its_own_requests_as_sent(load
     cut = [visit for visit in last.visits if visit.cut]
     assert [visit.round for visit in cut] == [3, 4]
     assert {visit.share(last.criterion) for visit in cut} == {0.0}
+    assert {visit.met_share for visit in cut} == {0.0}
+
+
+def test_a_rate_whose_visits_were_all_cut_has_no_latency_and_nobody_in_time(tmp_path: Path) -> None:
+    make_load(tmp_path, (20, 120), slo=Slo(e2e_seconds=60.0), cut=[(one, "eager") for one in range(1, 9)])
+    record = cells(tmp_path, "eager")[120]
+    assert record["cut_visits"] == 8
+    assert (record["goodput_per_second"], record["attainment"]) == (0.0, 0.0)
+    assert record["e2e_p50_seconds"] is None
+    assert record["served_per_second"] == pytest.approx(50, rel=0.05)
+    whole = cells(tmp_path, "eager")[20]
+    assert whole["attainment"] == 1.0
+    assert whole["e2e_p50_seconds"] > 0
 
 
 def test_cutting_every_visit_at_a_rate_puts_the_knee_below_it(tmp_path: Path) -> None:

@@ -66,6 +66,21 @@ def test_the_lowest_run_is_named_and_the_others_are_not_apart_from_each_other(
     )
 
 
+def test_other_runs_are_told_apart_by_the_same_rule(folders: list[Path], tmp_path: Path) -> None:
+    """Rounds alone would tell these apart, and so would the machine's next minutes."""
+    runs = [tmp_path / name for name in ("off", "continuous")]
+    for run, faster in zip(runs, (1.0, 1.15), strict=True):
+        run.mkdir()
+        make_results(run, {mode: value / faster for mode, value in CLEAR.items()}, plan=PLAN)
+        edit_run(run, lambda one, name=run.name: one.engine.update(batching=name))  # type: ignore[misc]
+    found = make_picture(runs, tmp_path / "near")
+    spans = [[run["latency_seconds"] for run in group["runs"]] for group in found["groups"]]
+    assert all(first["high"] < second["low"] for first, second in spans)
+    assert found["headline"] == "The runs are not told apart at batch 1, batch 4 and batch 16."
+    twice = make_picture([runs[0], folders[1]], tmp_path / "far")
+    assert twice["headline"] == "Lowest latency: B (bfloat16) at batch 1, batch 4 and batch 16."
+
+
 def test_a_place_has_the_conditions_that_differ_alone() -> None:
     one: Group = (1, "short", 32, 1, None)
     assert place_of_group(one, [one, (4, "short", 32, 1, None)]) == "batch 1"
@@ -165,6 +180,7 @@ def test_runs_under_load_stand_side_by_side_at_each_rate_with_their_effective_ba
     assert [(mode, letter) for mode, letter, _ in knees] == [
         (mode, letter) for mode in ("eager", "inference_mode") for letter in "AB"
     ]
+    assert text.count(" | 0 of 8 |") == len(rates)
     assert "Under load" in (tmp_path / "picture" / "runs.html").read_text()
 
 

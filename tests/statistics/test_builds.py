@@ -15,11 +15,12 @@ from service.statistics.builds import (
     Difference,
     Scatter,
     Sweeps,
+    apart,
     confidence_of_each,
     difference,
     word_of,
 )
-from service.statistics.intervals import Interval
+from service.statistics.intervals import Interval, mean_interval
 
 FIVE = Path(__file__).parents[2] / "benchmarks" / "20261122-epyc2-30a3a3a9-five-sweeps"
 NONE = Scatter(0.0)
@@ -56,6 +57,31 @@ def test_rounds_alone_would_call_the_noise_of_sweeps_a_difference() -> None:
     random, seeds = Random("noise"), 300
     words = [word_of(difference(build(random, 1), build(random, 1), NONE).interval()) for _ in range(seeds)]
     assert seeds - words.count(SAME) > 0.3 * seeds
+
+
+@pytest.mark.parametrize(("ratio", "least", "most"), [(1.0, 0.01, 0.03), (1.3, 0.9, 1.0), (2.0, 1.0, 1.0)])
+def test_intervals_of_one_sweep_each_are_apart_beyond_the_scatter(
+    ratio: float, least: float, most: float
+) -> None:
+    random, seeds = Random("apart"), 2000
+    found = [
+        apart(_interval(build(random, 1, ratio)), _interval(build(random, 1)), Scatter(0.05))
+        for _ in range(seeds)
+    ]
+    assert least <= found.count(True) / seeds <= most
+
+
+def test_an_interval_that_one_round_leaves_open_is_apart_from_nothing() -> None:
+    known, open_ended = Interval(4.0, 3.9, 4.1, 8), Interval(1.0, -math.inf, math.inf, 1)
+    assert not apart(known, open_ended, NONE)
+    assert not apart(Interval(9.0, -math.inf, math.inf, 1), known, NONE)
+    assert apart(known, Interval(1.0, 0.9, 1.1, 8), NONE)
+
+
+def _interval(sweeps: Sweeps) -> Interval:
+    """Of the rounds of one sweep, of which it knows no more."""
+    logs = mean_interval([math.log(value) for value in sweeps[0]])
+    return Interval(*map(math.exp, (logs.value, logs.low, logs.high)), logs.samples)
 
 
 @pytest.mark.parametrize(("before", "after"), [(5, 5), (8, 1)])

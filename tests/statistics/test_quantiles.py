@@ -52,3 +52,13 @@ def test_intervals_of_independent_requests_cover_the_true_median() -> None:
     found = [quantile_interval(list(random.exponential(size=(8, 40))), 0.5) for _ in range(300)]
     covered = sum(one is not None and one.low <= math.log(2) <= one.high for one in found)
     assert covered >= 0.90 * len(found)
+
+
+def test_a_quantile_that_is_infinite_is_absent_and_one_below_is_not() -> None:
+    """Two of eight rounds without an end: three requests in four have a latency."""
+    rounds = [np.full(40, 1.0 + number / 10) for number in range(6)] + [np.full(40, np.inf)] * 2
+    median = quantile_interval(rounds, 0.5)
+    assert median is not None
+    assert median.value == pytest.approx(1.3, abs=0.11)
+    assert quantile_interval(rounds, 0.9) is None
+    assert quantile_interval([np.full(40, np.inf)] * 8, 0.5) is None

@@ -23,10 +23,12 @@ class Visit:
 
     `served` answers came in `served_seconds`, `in_time` of them in time; `kept_up_share` is the rate of
     answers over that of arrivals, in the second half; `met_share` is the share of requests in time, rejected
-    ones being late. None: not known, or no objective. Latencies are of the judged answers. `queue_seconds`
-    and `service_seconds` are of all answers in their order, `replayed_seconds` the waits that follow from
-    arrivals and service alone; None where the service merges requests, which then do not wait in turn.
-    `effective_batch` is the mean over the answers of the sequences per step; None of an older service.
+    ones being late. None: not known, or no objective. Latencies are of the judged answers. Where the queue
+    only grew nobody is in time in the end, and latencies are infinite: what was seen of them says when it was
+    cut. `queue_seconds` and `service_seconds` are of all answers in their order, `replayed_seconds` the
+    waits that follow from arrivals and service alone; None where the service merges requests, which then do
+    not wait in turn. `effective_batch` is the mean over the answers of the sequences per step; None of an
+    older service.
     """
 
     round: int
@@ -46,7 +48,7 @@ class Visit:
     effective_batch: float | None
 
     def share(self, criterion: Criterion) -> float | None:
-        """What decides whether its rate was served; where the queue only grew nobody is, in the end."""
+        """What decides whether its rate was served."""
         if self.cut:
             return 0.0
         return self.kept_up_share if criterion.slo is None else self.met_share
@@ -76,7 +78,7 @@ def _visits(
         # Of one that was cut and whose last answers a resumed part sent again, that in which the queue grew.
         grown = own.filter(pl.col("part") == pl.col("part").mode().min()) if ends_cut else own
         if (whole or ends_cut) and grown.height > 1:
-            yield _visit(int(number), grown, ends_cut, criterion.limits(cell.new_tokens))
+            yield _visit(int(number), grown, ends_cut, cell, criterion.limits(cell.new_tokens))
 
 
 def _sent(results: Results, cell: Cell) -> dict[int, int]:
@@ -86,12 +88,16 @@ def _sent(results: Results, cell: Cell) -> dict[int, int]:
     return dict(counts.iter_rows())
 
 
-def _visit(number: int, rows: pl.DataFrame, cut: bool, limits: dict[Kind, float]) -> Visit:
+def _visit(number: int, rows: pl.DataFrame, cut: bool, cell: Cell, limits: dict[Kind, float]) -> Visit:
     judged = rows[settling(rows.height) :]
     answers = judged.filter(pl.col("ok"))
     due, ended = rows["intended_start"].to_list(), _ended(rows)
     served, seconds = answered(due, ended, rows.height - judged.height)
     in_time = _in_time(answers, limits)
+    latencies = {kind: answers[f"{kind}_judged"].drop_nulls().to_numpy() for kind in SECONDS}
+    if cut:
+        in_time = None if in_time is None else 0
+        latencies = dict.fromkeys(latencies, np.full(cell.requests - settling(cell.requests), np.inf))
     good = rows.filter(pl.col("ok")).sort("start")
     service = (good["total_seconds"] - good["queue_seconds"]).to_numpy()
     return Visit(
@@ -105,7 +111,7 @@ def _visit(number: int, rows: pl.DataFrame, cut: bool, limits: dict[Kind, float]
         in_time=in_time,
         kept_up_share=served_share(due, ended, settling(rows.height, KEEPING_UP_AFTER)),
         met_share=None if in_time is None else in_time / judged.height,
-        latencies={kind: answers[f"{kind}_judged"].drop_nulls().to_numpy() for kind in SECONDS},
+        latencies=latencies,
         queue_seconds=good["queue_seconds"].to_numpy(),
         service_seconds=service,
         replayed_seconds=None if good["merged"].any() else _replayed(good, service),
