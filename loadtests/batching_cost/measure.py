@@ -15,6 +15,7 @@ from loadtests.run.part import now
 from loadtests.run.target import Target, TargetError, linear_layout
 
 FORMAT_VERSION = 5
+RESULT_FILE = "batching_cost-{mode}.json"
 
 PROMPT = "def mean(values):"
 _ALIKE = ("model_hash", "dtype", "threads", "batch_buckets")

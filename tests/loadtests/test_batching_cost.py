@@ -7,13 +7,15 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+import msgspec
 import pytest
 
 from loadtests.batching_cost.__main__ import main
-from loadtests.batching_cost.measure import measure
-from loadtests.batching_cost.rounds import ALONE_REQUESTS, Round, one_round, summary
+from loadtests.batching_cost.measure import FORMAT_VERSION, RESULT_FILE, measure
+from loadtests.batching_cost.rounds import ALONE_REQUESTS, Round, load_found, one_round, summary
 from loadtests.batching_cost.visits import Visit, arrive_apart, due_times, visit
 from loadtests.run import open_connection
+from loadtests.run.document_file import write_result
 from loadtests.run.open_connection import OpenConnection
 from loadtests.run.target import TargetError
 from tests.support.fake_service import Script, fake_service
@@ -234,3 +236,77 @@ def test_a_request_that_fails_ends_the_measurement() -> None:
 def test_an_address_where_nothing_answers_is_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["http://127.0.0.1:1", "http://127.0.0.1:1"]) == 2
     assert "nothing answers at" in capsys.readouterr().err
+
+
+def measured(folder: Path, **changes: Any) -> Path:
+    """A folder with a measurement of two rounds in which merging took 1.1 and 1.3 times as long."""
+    engine = {"batching": "continuous", "model_hash": "a", "device_name": "EPYC"}
+    rounds = [
+        round_of(off=visited(0.02), batched=visited(0.02 * ratio), apart=[0])
+        for ratio in changes.pop("ratios", (1.1, 1.3))
+    ]
+    document = {
+        "format_version": FORMAT_VERSION,
+        "request": {"mode": "eager", "prompts": ["a"]},
+        "load": 0.3,
+        "load_found": load_found(rounds),
+        "off": {"url": "http://127.0.0.1:1", "engine": engine},
+        "batched": {"url": "http://127.0.0.1:1", "engine": engine},
+        "summary": summary(rounds),
+        "rounds": msgspec.to_builtins(rounds),
+    }
+    write_result(folder, RESULT_FILE.format(mode="eager"), document | changes)
+    return folder
+
+
+def test_rounds_of_two_measurements_are_put_together_beside_each(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each round weighs the same: of 1.1 and 1.3, and three times 1.0, the geometric mean is 1.074."""
+    folders = [measured(tmp_path / "one"), measured(tmp_path / "two", ratios=(1.0, 1.0, 1.0))]
+    assert main([str(folder) for folder in folders]) == 0
+    lines = [line.split(" | ") for line in capsys.readouterr().out.splitlines()[2:]]
+    assert [(line[1], line[7].split(" ")[0]) for line in lines] == [
+        ("2", "1.196"),
+        ("3", "1.000"),
+        ("5", "1.074"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"load": 0.6}, "not put together, load differs: 0.3 and 0.6"),
+        ({"off": {"url": "http://127.0.0.1:2", "engine": {}}}, "number of services differs: 1 and 2"),
+        ({"batched": {"url": "http://127.0.0.1:1", "engine": {"model_hash": "b"}}}, "differs"),
+        ({"format_version": FORMAT_VERSION - 1}, "has format 4, this version reads 5"),
+    ],
+)
+def test_measurements_of_different_settings_are_not_put_together(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], words: str
+) -> None:
+    folders = [measured(tmp_path / "one"), measured(tmp_path / "two", **changes)]
+    assert main([str(folder) for folder in folders]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_folder_without_a_measurement_of_the_mode_is_bad_input(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(measured(tmp_path / "one")), "--mode", "compiled"]) == 2
+    assert "batching_cost-compiled.json cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["http://127.0.0.1:1"], "folders only"),
+        (["--out", "elsewhere"], "stay where they are"),
+    ],
+)
+def test_folders_are_neither_mixed_with_addresses_nor_written_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], words: str
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main([str(measured(tmp_path / "one")), *more])
+    assert words in capsys.readouterr().err
