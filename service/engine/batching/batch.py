@@ -29,7 +29,9 @@ LOOKED_UP_STEPS = 8
 
 class Batch:
     """The jobs that run now. `left` is called with each that ends, whatever ends it; `failed` before that
-    with what a job's arguments raised, or a step for all.
+    with what a job's arguments raised, or its text, or a step for all that were in it.
+
+    What loses the device's context is raised by all methods that run something.
     """
 
     def __init__(
@@ -83,7 +85,7 @@ class Batch:
         """Prefill `jobs`, for whose prompts there is room; those that run stand still meanwhile.
 
         A job that cannot run with its arguments leaves at once, with the reason in its result; where their
-        prefill fails, all of `jobs` do. Raises what loses the device's context.
+        prefill fails, all of `jobs` do.
         """
         began = perf_counter_ns()
         standing = {id(log): log for log in (member.newest(self._log) for member in self.members)}
@@ -91,12 +93,7 @@ class Batch:
         for job, result in jobs:
             self._enter(job, result)
         if entered := self.members[first:]:
-            try:
-                self._prefill(entered)
-            except Exception as error:
-                if is_device_lost(error):
-                    raise
-                self.break_off(error, [member for member in entered if member in self.members])
+            self._prefill(entered)
         stood_ns = perf_counter_ns() - began
         for log in standing.values():
             log.stall(stood_ns)
@@ -118,8 +115,14 @@ class Batch:
 
     def _prefill(self, entered: list[Member]) -> None:
         self._round = None
-        values, now_ns = self._joint.run(entered)
-        self._hand_out(entered, values, now_ns)
+        try:
+            values, now_ns = self._joint.run(entered)
+        except Exception as error:
+            if is_device_lost(error):
+                raise
+            self._break_off(error, entered)
+        else:
+            self._hand_out(entered, values, now_ns)
 
     def steps(self, waiting: int) -> None:
         """Decode steps of all members, of which there is at least one: until one leaves, or not `waiting`
@@ -131,7 +134,18 @@ class Batch:
             self.step()
 
     def step(self) -> None:
-        """One of them."""
+        """One of them; where it fails, all members leave."""
+        try:
+            values = self._compute()
+        except Exception as error:
+            if is_device_lost(error):
+                raise
+            self._break_off(error, list(self.members))
+        else:
+            self._hand_out(list(self.members), values, perf_counter_ns())
+
+    def _compute(self) -> list[int]:
+        """The next token of each row."""
         slots, readings, this = self._slots, self._log.readings, self._round
         if this is None or slots.used > this.reach:
             this = self._round = new_round(slots, self._places, self._steps, self.members)
@@ -142,7 +156,7 @@ class Batch:
         values = self._meter.fetch(tokens, readings)
         self._log.add(this.bucket, this.rows)
         slots.advance(values)
-        self._hand_out(list(self.members), values, perf_counter_ns())
+        return values
 
     def _hand_out(self, members: list[Member], values: list[int], now_ns: int) -> None:
         """Each of `members` takes its tokens; those that are complete, late or cancelled leave."""
@@ -150,12 +164,17 @@ class Batch:
         if self._poll_due:
             self._channel.receive()
         for member in members:
-            if examined := member.rows.take_in([values[row] for row in member.slots]):
-                self._generator.stream(member.job, examined)
-                if member.rows.complete:
-                    self._leave(member)
-                    continue
-            if now_ns > member.job.deadline_ns:
+            try:
+                if examined := member.rows.take_in([values[row] for row in member.slots]):
+                    self._generator.stream(member.job, examined)
+            except Exception as error:
+                if is_device_lost(error):
+                    raise
+                self._break_off(error, [member])
+                continue
+            if examined and member.rows.complete:
+                self._leave(member)
+            elif now_ns > member.job.deadline_ns:
                 self._leave(member, "timeout")
             elif self._channel.is_cancelled(member.job):
                 self._leave(member, "cancelled")
@@ -173,8 +192,8 @@ class Batch:
         self._left(left)
         self._log.forget(min((one.decode_begin for one in self.members), default=self._log.end))
 
-    def break_off(self, error: Exception, members: Sequence[Member]) -> None:
-        """A step of `members` has failed: they leave."""
+    def _break_off(self, error: Exception, members: Sequence[Member]) -> None:
+        """`members` leave, because something that was theirs alone has failed."""
         self._failed(error, [member.result for member in members])
-        for member in list(members):
+        for member in members:
             self._leave(member)

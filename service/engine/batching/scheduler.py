@@ -7,13 +7,14 @@ many of those who can join a continuous batch do, `joining` decides.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from math import ceil
 from time import perf_counter_ns
 
 from service.engine.batching.answers import Answers
 from service.engine.batching.batch import Batch
-from service.engine.batching.cost_rounds import CostRounds, told
+from service.engine.batching.cost_rounds import CostRounds
 from service.engine.batching.joining import Joining, may_join, runs_alone
 from service.engine.batching.member import LeftMember, never_ran
 from service.engine.batching.queue import Queue
@@ -24,7 +25,6 @@ from service.engine.job_result import JobResult
 from service.engine.job_runner import SAMPLING, JobRunner, warming_job
 from service.engine.warmup import Warmup
 from service.protocol.messages import Begun, EngineSettings, Job, OutcomeKind
-from service.step.device_errors import is_device_lost
 from service.step.meters import Meter
 
 Arrived = tuple[Job, int]
@@ -78,18 +78,13 @@ class Scheduler:
     def _merge(self, first: Job, configured: ConfiguredMode, idle_since_ns: int) -> None:
         batch = self._new_batch(configured, self._left)
         joining = self._gathered(first, idle_since_ns)
-        try:
-            while joining or batch.members:
-                self._join(batch, joining)
-                if batch.members:
-                    # One step where somebody has joined: those that end with their prefill leave their rows
-                    # at once, so that others could join for ever while those that run stand still.
-                    batch.steps(-1 if joining else self._queue.depth)
-                joining = self._joining(batch, first.mode) if self._continuous else []
-        except Exception as error:
-            if is_device_lost(error):
-                raise
-            batch.break_off(error, batch.members)
+        while joining or batch.members:
+            self._join(batch, joining)
+            if batch.members:
+                # One step where somebody has joined: those that end with their prefill leave their rows
+                # at once, so that others could join for ever while those that run stand still.
+                batch.steps(-1 if joining else self._queue.depth)
+            joining = self._joining(batch, first.mode) if self._continuous else []
 
     def _join(self, batch: Batch, joining: Sequence[Arrived]) -> None:
         """The queue of each ends where the prefill of its group begins."""
@@ -108,15 +103,14 @@ class Scheduler:
         if configured is None:
             return
         jobs = [warming_job(configured.mode.name, 1, options) for options in SAMPLING]
-        batch = self._new_batch(configured, lambda _: None)
-        with told("merged requests of the warm-up failed"):
-            for job in jobs:
-                if batch.room():
-                    batch.join([(job, JobResult())])
-                if batch.members:
-                    batch.step()
-            while batch.members:
+        batch = self._new_batch(configured, _tell_failure)
+        for job in jobs:
+            if batch.room():
+                batch.join([(job, JobResult())])
+            if batch.members:
                 batch.step()
+        while batch.members:
+            batch.step()
 
     def _new_batch(self, configured: ConfiguredMode, left: Callable[[LeftMember], None]) -> Batch:
         def failed(error: Exception, results: list[JobResult]) -> None:
@@ -176,6 +170,14 @@ class Scheduler:
         if perf_counter_ns() > job.deadline_ns:
             return "timeout"
         return "cancelled" if self._queue.is_cancelled(job) else None
+
+
+def _tell_failure(left: LeftMember) -> None:
+    """Log why a job of the warm-up has failed, if it has: no reason not to serve."""
+    if (problem := left.result.problem) is not None:
+        print(
+            f"launchbound engine: merged requests of the warm-up failed: {problem.message}", file=sys.stderr
+        )
 
 
 def _transport_ns(job: Job, idle_since_ns: int) -> int:

@@ -186,6 +186,25 @@ class TinyEngine:
         """
         queue = ArrivingQueue(dict(arrivals), dict(cancellations or {}))
         meter = CountingMeter(queue, inner or HostMeter())
+        given = given_costs(costs or dict.fromkeys(self._buffers, 1), prefills)
+        scheduler = self.scheduler(queue, batching, window_ms, meter, given)
+        with torch.no_grad():
+            while (job := queue.take()) is not None:
+                scheduler.serve(job, perf_counter_ns())
+        outcomes = {m.id: m for m in queue.sent if isinstance(m, Outcome)}
+        assert len(outcomes) == len(queue.of(Outcome))
+        return Served(outcomes, queue, meter.shapes)
+
+    def scheduler(
+        self,
+        queue: ArrivingQueue,
+        batching: str = "continuous",
+        window_ms: float = 0.0,
+        meter: Meter | None = None,
+        costs: StepCosts | None = None,
+    ) -> Scheduler:
+        """Over `queue`, which takes the answers, too."""
+        meter = meter or HostMeter()
         generator = Generator(self._tokenizer, self._buffers, self._context, queue)
         warmup = cast(Warmup, Modes(self.modes))
         runner = JobRunner(generator, None, meter, warmup, lambda _: None)
@@ -195,14 +214,7 @@ class TinyEngine:
         def alone(job: Job) -> None:
             queue.send(self._outcome(generator, job, queue, meter))
 
-        given = given_costs(costs or dict.fromkeys(self._buffers, 1), prefills)
-        scheduler = Scheduler(queue, settings, generator, meter, runner, warmup, answers, alone, given)
-        with torch.no_grad():
-            while (job := queue.take()) is not None:
-                scheduler.serve(job, perf_counter_ns())
-        outcomes = {m.id: m for m in queue.sent if isinstance(m, Outcome)}
-        assert len(outcomes) == len(queue.of(Outcome))
-        return Served(outcomes, queue, meter.shapes)
+        return Scheduler(queue, settings, generator, meter, runner, warmup, answers, alone, costs)
 
     def alone(self, job: Job) -> list[list[int]]:
         """The tokens of `job`, run by the loop that merges nothing."""

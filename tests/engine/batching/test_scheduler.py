@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from service.engine.batching.joining import Joining
 from service.engine.local_inbox import local_job
-from service.protocol.messages import Begun, Job
+from service.engine.text import Completion
+from service.protocol.messages import Begun, Job, Phase
 from service.step.callables import Step
-from tests.engine.batching.merging import Served, TinyEngine
+from tests.engine.batching.merging import ArrivingQueue, Served, TinyEngine
 
 
 @pytest.fixture(scope="module")
@@ -135,3 +137,73 @@ def test_where_no_bucket_fits_into_the_free_rows_all_wait_until_one_does() -> No
     served = TinyEngine(buckets=[3]).merged({0: [job("a")], 2: [job("b")]})
     assert begun(served) == [["a"], ["b"]]
     assert set(decode_rows(served)) == {3}
+
+
+def test_a_text_that_fails_fails_its_own_request_and_none_beside_it(
+    engine: TinyEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    examine = Completion.examine
+
+    def failing(self: Completion) -> None:
+        if self._job.id == "b":
+            raise ValueError("no such character")
+        examine(self)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Completion, "examine", failing)
+        served = engine.merged({0: [job("a"), job("b", count=3), job("c")]}, "window")
+    kinds = {name: outcome.kind for name, outcome in served.outcomes.items()}
+    assert kinds == {"a": "ok", "b": "error", "c": "ok"}
+    problem = served.outcomes["b"].problem
+    assert problem is not None
+    assert "no such character" in problem.message
+    assert served.tokens["a"] == served.tokens["c"] == engine.alone(job("a"))
+
+
+def test_an_error_of_no_request_ends_the_engine_instead_of_losing_those_that_join(
+    engine: TinyEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its front answers all that wait and run, and starts another."""
+
+    def failing(self: Joining, jobs: object, free: int) -> list[int]:
+        raise ArithmeticError("no such groups")
+
+    monkeypatch.setattr(Joining, "groups", failing)
+    with pytest.raises(ArithmeticError, match="no such groups"):
+        engine.merged({0: [job("a"), job("b")]})
+
+
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+def test_what_loses_the_device_ends_the_engine(phase: Phase) -> None:
+    def losing(step: Step) -> Step:
+        def run(*arguments: Any) -> Any:
+            if (arguments[0].shape[1] == 1) == (phase == "decode"):
+                raise RuntimeError("CUDA error: an illegal memory access was encountered")
+            return step(*arguments)
+
+        return run
+
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        TinyEngine(wrap=losing).merged({0: [job("a"), job("b")]}, "window")
+
+
+def test_a_warm_up_that_fails_says_so_and_serves(capsys: pytest.CaptureFixture[str]) -> None:
+    broken = True
+
+    def failing(step: Step) -> Step:
+        def run(*arguments: Any) -> Any:
+            if broken and arguments[0].shape[1] == 1:
+                raise RuntimeError("no such step")
+            return step(*arguments)
+
+        return run
+
+    engine = TinyEngine(wrap=failing)
+    queue = ArrivingQueue()
+    scheduler = engine.scheduler(queue)
+    scheduler.warm()
+    assert "merged requests of the warm-up failed: RuntimeError: no such step" in capsys.readouterr().err
+    assert queue.sent == []
+    broken = False
+    scheduler.warm()
+    assert capsys.readouterr().err == ""
