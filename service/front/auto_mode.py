@@ -58,6 +58,7 @@ class AutoMode:
         self, modes: Sequence[str], buckets: Sequence[int], advice: SweepAdvice | None, served: ServedRequests
     ) -> None:
         self.default = PLAIN if PLAIN in modes else modes[0]
+        self._modes = modes
         self.advice = advice
         self.unused: str | None = None
         self._buckets = buckets
@@ -72,12 +73,16 @@ class AutoMode:
         self._settle()
 
     def pick(self, batch_size: int, ready: Collection[str]) -> Asked:
-        """The mode for a batch that fits the largest bucket: the advised one where it is in `ready`."""
+        """The mode for a batch that fits the largest bucket: the advised one where it is in `ready`, else the
+        default, else the first of the modes that is. The default where none is.
+        """
         advised = self.advised[next(size for size in self._buckets if size >= batch_size)]
-        if advised.mode in ready or advised.mode == self.default:
-            return Asked(AUTO, advised.mode, advised.reason)
-        meanwhile = f"{advised.mode} is not ready, so {self.default} runs meanwhile"
-        return Asked(AUTO, self.default, f"{meanwhile}; {advised.reason}")
+        mode = next((one for one in (advised.mode, self.default, *self._modes) if one in ready), self.default)
+        if mode == advised.mode:
+            return Asked(AUTO, mode, advised.reason)
+        missed = [one for one in dict.fromkeys((advised.mode, self.default)) if one != mode]
+        missing = f"{' and '.join(missed)} {'is' if len(missed) == 1 else 'are'} not ready"
+        return Asked(AUTO, mode, f"{missing}, so {mode} runs meanwhile; {advised.reason}")
 
     def refresh(self, ready: Sequence[str]) -> None:
         """Look at the requests served, at one bucket every REFRESH_SECONDS; called where no request runs.
@@ -116,8 +121,12 @@ class AutoMode:
         if self.unused is not None:
             log.warning("auto: the advice of %s is not used: %s", self.advice.name, self.unused)
             return
-        runs = ", ".join(f"{one.mode} at batch {one.batch_size}" for one in self.advice.batches)
-        log.info("auto runs what %s advises: %s", self.advice.name, runs or "nothing")
+        own = [
+            f"{one.mode} at batch {bucket}" for bucket, one in self.advised.items() if one.source == "sweep"
+        ]
+        other = [str(bucket) for bucket, one in self.advised.items() if one.source != "sweep"]
+        left_out = f"; it has no answer for batch {', '.join(other)}" if other else ""
+        log.info("auto runs what %s advises: %s%s", self.advice.name, ", ".join(own) or "nothing", left_out)
 
     def mode(self, status: ModeStatus) -> None:
         """Which modes are ready is asked at each request."""

@@ -71,6 +71,8 @@ class SweepAdvice(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_advice(folder: Path) -> SweepAdvice:
     """`advice.json` in `folder`. Raises ValueError, with the remedy, where nobody can follow it."""
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is no folder: name the one that a sweep wrote its results to")
     path = folder / ADVICE_FILE
     try:
         found = msgspec.json.decode(path.read_bytes(), type=SweepAdvice)

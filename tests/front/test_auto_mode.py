@@ -96,6 +96,23 @@ def test_an_advised_mode_that_is_not_ready_is_replaced_meanwhile_and_the_reason_
     )
 
 
+def test_where_the_default_is_not_ready_either_a_mode_that_is_runs_meanwhile() -> None:
+    asked = auto(advice()).pick(1, ["no_grad", "eager"])
+    assert asked.mode == "eager"
+    assert str(asked.reason).startswith(
+        "compiled and inference_mode are not ready, so eager runs meanwhile; "
+    )
+    undecided = auto().pick(1, ["no_grad"])
+    assert undecided.mode == "no_grad"
+    assert str(undecided.reason).startswith(
+        "inference_mode is not ready, so no_grad runs meanwhile; nothing "
+    )
+
+
+def test_where_no_mode_is_ready_the_default_says_so() -> None:
+    assert auto(advice()).pick(1, []).mode == "inference_mode"
+
+
 def test_requests_advise_where_no_sweep_does() -> None:
     traffic = Traffic()
     traffic.in_turn(FAST, bucket=4)
@@ -215,6 +232,12 @@ def test_a_folder_without_advice_is_refused_with_the_command_that_writes_it(tmp_
         Settings(advice=tmp_path)
 
 
+def test_what_is_no_folder_is_refused_by_that_name(tmp_path: Path) -> None:
+    for path in (tmp_path / "missing", written(tmp_path) / "advice.json"):
+        with pytest.raises(ValidationError, match=f"{path} is no folder: name the one that a sweep wrote"):
+            Settings(advice=path)
+
+
 def test_a_folder_may_be_named_in_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAUNCHBOUND_ADVICE", str(written(tmp_path)))
     found = Settings().advice
@@ -314,7 +337,7 @@ def test_an_unknown_mode_is_told_that_there_is_auto(advised: Front) -> None:
 def test_a_refusal_is_counted_under_the_mode_that_was_picked_and_before_that_under_none() -> None:
     rejected = 'requests_total{mode="inference_mode",outcome="rejected"}'
     reason = 'requests_rejected_total{reason="%s"}'
-    with running({"max_queue": 1}, states={"inference_mode": "warming"}) as front:
+    with running({"modes": ["inference_mode"]}, states={"inference_mode": "warming"}) as front:
         until(lambda: front.state.client.engine is not None, "the engine's status")
         before = front.series()
         assert front.generate(AUTO, prompts=[]).status_code == 422
@@ -355,4 +378,12 @@ def test_the_start_says_what_advises(tmp_path: Path) -> None:
         front.await_ready()
         told = [line for line in lines.lines if "auto runs what" in line]
     assert len(told) == 1
-    assert "compiled at batch 1, no_grad at batch 4" in told[0]
+    assert json.loads(told[0])["message"].endswith("advises: compiled at batch 1, no_grad at batch 4")
+
+
+def test_the_start_names_served_buckets_alone_and_those_without_advice() -> None:
+    batches = [*ADVICE["batches"], {"batch_size": 16, "mode": "compiled", "reason": "it is fast"}]
+    with logged() as lines:
+        AutoMode(MODES, [1, 2], advice(batches=batches), ServedRequests()).engine(ENGINE)
+    told = json.loads(lines.lines[-1])["message"]
+    assert told.endswith("advises: compiled at batch 1; it has no answer for batch 2")
