@@ -42,7 +42,11 @@ def settings_from(**options: Any) -> Any:  # noqa: ANN401 - Settings is imported
     try:
         return Settings(**{name: value for name, value in options.items() if value is not None})
     except ValidationError as error:
-        problems = (f"{'.'.join(map(str, e['loc'])) or 'settings'}: {e['msg']}" for e in error.errors())
+        # What our validators raise is worded for the user already; pydantic says before it that it was raised.
+        problems = (
+            f"{'.'.join(map(str, e['loc'])) or 'settings'}: {e['msg'].removeprefix('Value error, ')}"
+            for e in error.errors()
+        )
         bad_input("; ".join(problems))
 
 

@@ -60,3 +60,10 @@ def test_a_form_that_does_not_exist_is_refused_with_those_that_do() -> None:
     assert ended.returncode == 2
     assert "log_format" in ended.stderr
     assert "'text' or 'json'" in ended.stderr
+
+
+def test_a_setting_that_is_wrong_is_told_in_our_words() -> None:
+    command = [sys.executable, "-m", "launchbound", "serve", "--batch-sizes=0"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 2
+    assert ended.stderr == "launchbound: batch_sizes: batch sizes lie between 1 and 4096, got [0]\n"

@@ -42,5 +42,6 @@ def bad_request(error: ValidationError) -> BadRequest:
     first = faults[0]
     place = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in first["loc"]).lstrip(".")
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-    message = f"{place}: {first['msg']}{more}" if place else f"{first['msg']}{more}"
+    what = first["msg"].removeprefix("Value error, ")
+    message = f"{place}: {what}{more}" if place else f"{what}{more}"
     return BadRequest(message, param=str(first["loc"][0]) if first["loc"] else None)
