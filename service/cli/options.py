@@ -42,7 +42,7 @@ def settings_from(**options: Any) -> Any:  # noqa: ANN401 - Settings is imported
     try:
         return Settings(**{name: value for name, value in options.items() if value is not None})
     except ValidationError as error:
-        # What our validators raise is worded for the user already; pydantic says before it that it was raised.
+        # Pydantic says before the words of our validators that they were raised, which tells a user nothing.
         problems = (
             f"{'.'.join(map(str, e['loc'])) or 'settings'}: {e['msg'].removeprefix('Value error, ')}"
             for e in error.errors()
