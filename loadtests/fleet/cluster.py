@@ -36,10 +36,10 @@ class Cluster(Protocol[Handle]):
         """One that has something to tell; None where none has within `seconds`."""
 
     def next(self, handle: Handle) -> Event:
-        """What it tells next. Raises NodeLost and Unusable."""
+        """What it tells next; Sent and Refused end it. Raises NodeLost and Unusable, which do too."""
 
     def cancel(self, handle: Handle) -> None:
-        """End it at once."""
+        """End it at once; nothing where it has ended."""
 
 
 class RollCall(Generic[Handle]):

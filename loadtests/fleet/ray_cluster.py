@@ -153,16 +153,20 @@ class RayCluster:
 
     def next(self, handle: int) -> Event:
         """As in Cluster."""
-        stream = self._streams.pop(handle)
-        with self._named_errors(self._on[handle]):
-            event: Event = self._ray.get(next(stream))
-        if not isinstance(event, Sent | Refused):
-            self._streams[handle] = stream
+        try:
+            with self._named_errors(self._on[handle]):
+                event: Event = self._ray.get(next(self._streams[handle]))
+        except (NodeLost, Unusable):
+            del self._streams[handle]
+            raise
+        if isinstance(event, Sent | Refused):
+            del self._streams[handle]
         return event
 
     def cancel(self, handle: int) -> None:
         """As in Cluster."""
-        self._ray.cancel(self._streams.pop(handle), force=True)
+        if (stream := self._streams.pop(handle, None)) is not None:
+            self._ray.cancel(stream, force=True)
 
     def _placed(self, node: Node) -> dict[str, Any]:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy

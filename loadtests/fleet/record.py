@@ -26,6 +26,9 @@ State = Literal["not begun", "running", "complete", "not valid", "failed", "lost
 FINAL: tuple[State, ...] = ("complete", "not valid", "left out")
 MEASURED: tuple[State, ...] = ("complete", "not valid")
 
+WITH_RESULTS = (0, 1)
+"""Exit codes of a sweep that has measured."""
+
 
 class Code(msgspec.Struct, kw_only=True, frozen=True):
     """What makes two installations of launchbound the same: version, commit, a digest of changes, method."""
@@ -154,11 +157,13 @@ def write_fleet(folder: Path, fleet: Fleet) -> None:
 def read_fleet(folder: Path) -> Fleet:
     """`fleet.json` of `folder`. Raises RunError where it is missing, broken or of another format.
 
-    A task that is said to run, and whose results are there, has them: the driver was killed in between.
+    A task that is said to run, and whose results are there, has them: the driver was stopped in between.
     """
     fleet = _FILE.read(folder)
     for task in fleet.tasks:
-        if task.state == "running" and (folder / task.name / RUN_FILE).is_file():
+        # A sweep that has not ended well has sent nothing that counts: the folder is of an earlier try.
+        ended_well = task.state == "running" and task.exit_code in WITH_RESULTS
+        if ended_well and (folder / task.name / RUN_FILE).is_file():
             task.state = measured_state(folder / task.name)
     return fleet
 

@@ -12,7 +12,17 @@ from loadtests.fleet.arrival import Arrival, last_words
 from loadtests.fleet.cluster import Cluster, Handle, NodeLost, RollCall, Unusable
 from loadtests.fleet.messages import SWEEP_COMMAND, Ended, Event, Order, Piece, Refused, Sent, Started
 from loadtests.fleet.nodes import Asked, chosen, lacks, without_device
-from loadtests.fleet.record import Fleet, FleetTask, State, Try, measured_state, now, write_fleet
+from loadtests.fleet.record import (
+    WITH_RESULTS,
+    Fleet,
+    FleetTask,
+    State,
+    Try,
+    measured_state,
+    now,
+    write_fleet,
+)
+from loadtests.run.rows import RowsError
 from loadtests.run.run_file import INTERRUPTED, RUN_FILE
 
 MOST_TRIES = 3
@@ -138,25 +148,28 @@ class FleetRun(Generic[Handle]):
             case Piece(data=data):
                 one.arrival.add(data)
             case Refused(said=said):
-                self._over(handle, "failed", said)
+                del self._running[handle]
+                self._over(one.task, "failed", said)
             case Sent():
-                self._arrived(handle, one)
+                folder = one.arrival.unpack()
+                del self._running[handle]
+                self._arrived(one, folder)
 
-    def _arrived(self, handle: Handle, one: _Running) -> None:
-        """The whole folder is here: what it says of itself is the task's state."""
-        folder = one.arrival.unpack()
-        attempt = one.attempt
+    def _arrived(self, one: _Running, folder: Path) -> None:
+        """The whole folder is here: what it says of itself is the task's state.
+
+        Where this is interrupted, the task is said to run beside its results, which `read_fleet` then judges.
+        """
+        task, attempt = one.task, one.attempt
         attempt.written = now()
         attempt.control_seconds = self._clock() - one.submitted - (attempt.sweep_seconds or 0.0)
-        if one.task.exit_code in (0, 1) and (folder / RUN_FILE).is_file():
-            self._over(handle, measured_state(folder), None)
+        if task.exit_code in WITH_RESULTS and (folder / RUN_FILE).is_file():
+            state, said = _judged(folder)
         else:
-            self._over(
-                handle, "failed", f"the sweep ended with code {one.task.exit_code}: {last_words(folder)}"
-            )
+            state, said = "failed", f"the sweep ended with code {task.exit_code}: {last_words(folder)}"
+        self._over(task, state, said)
 
-    def _over(self, handle: Handle, state: State, said: str | None) -> None:
-        task = self._running.pop(handle).task
+    def _over(self, task: FleetTask, state: State, said: str | None) -> None:
         task.state, task.said = state, said
         self._report(f"{task.name}: {state}" + (f": {said}" if said else ""))
         self._keep()
@@ -176,7 +189,10 @@ class FleetRun(Generic[Handle]):
     def _stop(self, why: str) -> None:
         """End what runs, and keep what is there."""
         for handle, one in self._running.items():
-            self._cluster.cancel(handle)
+            try:
+                self._cluster.cancel(handle)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the others are ended and all is kept
+                self._report(f"{one.task.name}: could not be ended ({error!r}): it ends with this command")
             one.arrival.drop()
             one.attempt.said = why
             one.task.state = "not begun"
@@ -186,3 +202,11 @@ class FleetRun(Generic[Handle]):
 
     def _keep(self) -> None:
         write_fleet(self._folder, self._fleet)
+
+
+def _judged(folder: Path) -> tuple[State, str | None]:
+    """The state of a task by its results, and why it has none that can be read."""
+    try:
+        return measured_state(folder), None
+    except RowsError as error:
+        return "failed", str(error)

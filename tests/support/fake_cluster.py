@@ -7,12 +7,12 @@ import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from loadtests.fleet.cluster import NodeLost
-from loadtests.fleet.messages import Ended, Event, NodeFacts, Order, Piece, Sent, Started
+from loadtests.fleet.cluster import NodeLost, Unusable
+from loadtests.fleet.messages import Ended, Event, NodeFacts, Order, Piece, Refused, Sent, Started
 from loadtests.fleet.node import installed_code
 from loadtests.fleet.nodes import Node
 
-Script = list[Event | Exception]
+Script = list[Event | BaseException]
 
 
 def node(name: str, kind: str | None, *, cpus: float = 2, gpus: float = 0) -> Node:
@@ -64,6 +64,7 @@ class FakeCluster:
         return number
 
     def wait(self, handles: Sequence[int], seconds: float) -> int | None:
+        assert self.running.keys() >= set(handles), "of one that has ended nothing can be waited for"
         self.seconds += seconds
         self.on_wait()
         return handles[0] if handles else None
@@ -71,16 +72,14 @@ class FakeCluster:
     def next(self, handle: int) -> Event:
         _, script = self.running[handle]
         event = script.pop(0)
-        if isinstance(event, NodeLost):
-            lost, _ = self.running.pop(handle)
-            self.alive = [one for one in self.alive if one.id != lost.id]
-            raise event
-        if not script:
-            del self.running[handle]
+        if isinstance(event, NodeLost | Unusable | Refused | Sent):
+            on, _ = self.running.pop(handle)
+            if isinstance(event, NodeLost):
+                self.alive = [one for one in self.alive if one.id != on.id]
         if isinstance(event, BaseException):
             raise event
         return event
 
     def cancel(self, handle: int) -> None:
-        self.cancelled.append(handle)
-        self.running.pop(handle, None)
+        if self.running.pop(handle, None) is not None:
+            self.cancelled.append(handle)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
+from loadtests.fleet import run
+from loadtests.fleet.arrival import Arrival
 from loadtests.fleet.cluster import NodeLost, Unusable
 from loadtests.fleet.messages import Refused, Started
 from loadtests.fleet.node import installed_code
 from loadtests.fleet.plan import FleetPlan, read_fleet_plan
-from loadtests.fleet.record import FLEET_FILE, Fleet, new_fleet, read_fleet
+from loadtests.fleet.record import FLEET_FILE, Fleet, new_fleet, read_fleet, write_fleet
 from loadtests.fleet.run import MOST_TRIES, FleetRun
 from loadtests.fleet.session import begin, go_on, show
 from loadtests.plan.presets import make_plan
@@ -185,7 +190,7 @@ def test_an_interruption_ends_what_runs_and_going_on_runs_only_the_rest(
     tmp_path: Path, results: Path
 ) -> None:
     def script(_: object, number: int) -> Script:
-        return brought(results) if number != 1 else [KeyboardInterrupt()]  # type: ignore[list-item]
+        return brought(results) if number != 1 else [KeyboardInterrupt()]
 
     cluster = FakeCluster(node("a", "a"), node("b", "b"), script=script)
     cluster.machines = {"a": "one", "b": "one"}
@@ -200,6 +205,105 @@ def test_an_interruption_ends_what_runs_and_going_on_runs_only_the_rest(
     assert states(finished) == {"a": "complete", "b": "complete"}
     assert [one.address for one, _ in cluster.submitted] == ["a", "b", "b"]
     assert finished.stopped_because is None
+
+
+def two_at_once(results: Path) -> FakeCluster:
+    """The task of `a` comes back, and that of `b` runs for ever."""
+    endless: Script = [Started(facts=facts(""))] * 1000
+    return FakeCluster(
+        node("a", "a"),
+        node("b", "b"),
+        script=lambda on, _: brought(results) if on.address == "a" else list(endless),
+    )
+
+
+def test_an_interruption_while_a_folder_is_unpacked_is_kept_and_ends_the_rest(
+    tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Arrival, "unpack", raising(KeyboardInterrupt()))
+    cluster = two_at_once(results)
+    with pytest.raises(KeyboardInterrupt):
+        begin(cluster, planned(tmp_path), tmp_path / "out", silent)
+    stopped = read_fleet(tmp_path / "out")
+    assert (stopped.stopped_because, states(stopped)) == ("interrupted", {"a": "not begun", "b": "not begun"})
+    assert [task.tries[0].said for task in stopped.tasks] == ["interrupted", "interrupted"]
+    assert cluster.running == {}
+    assert cluster.cancelled == [1], "the task of `a` had ended on its node"
+    assert not list((tmp_path / "out").glob(".*.zip"))
+
+
+def test_an_interruption_while_a_whole_folder_is_judged_keeps_it(
+    tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "measured_state", raising(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        begin(two_at_once(results), planned(tmp_path), tmp_path / "out", silent)
+    stopped = read_fleet(tmp_path / "out")
+    assert (stopped.stopped_because, states(stopped)) == ("interrupted", {"a": "complete", "b": "not begun"})
+    monkeypatch.undo()
+    again = FakeCluster(node("b", "b"), script=lambda *_: brought(results))
+    assert states(go_on(again, tmp_path / "out", silent)) == {"a": "complete", "b": "complete"}
+
+
+def test_one_that_cannot_be_ended_leaves_no_other_running_and_all_is_kept(
+    tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Arrival, "unpack", raising(OSError(errno.ENOSPC, "no space left")))
+    cluster = two_at_once(results)
+    cluster.alive.insert(1, node("c", "c"))
+    cancel = cluster.cancel
+
+    def cancelled(handle: int) -> None:
+        if cluster.submitted[handle][0].address == "c":
+            raise ValueError("the stream is gone")
+        cancel(handle)
+
+    monkeypatch.setattr(cluster, "cancel", cancelled)
+    lines: list[str] = []
+    plan = planned(tmp_path, 'machines = ["a", "c", "b"]')
+    with pytest.raises(OSError, match="no space left"):
+        begin(cluster, plan, tmp_path / "out", lines.append)
+    assert cluster.cancelled == [2]
+    assert any(line.startswith("c-cpu-float32-tiny: could not be ended") for line in lines)
+    stopped = read_fleet(tmp_path / "out")
+    assert stopped.stopped_because is not None
+    assert "no space left" in stopped.stopped_because
+    assert set(states(stopped).values()) == {"not begun"}
+
+
+def test_a_folder_that_cannot_be_read_is_a_failed_task_and_the_others_go_on(
+    tmp_path: Path, results: Path
+) -> None:
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "run.json").write_text("{")
+    cluster = FakeCluster(
+        node("a", "a"), node("b", "b"), script=lambda on, _: brought(broken if on.address == "a" else results)
+    )
+    fleet = begin(cluster, planned(tmp_path), tmp_path / "out", silent)
+    assert states(fleet) == {"a": "failed", "b": "complete"}
+    assert "run.json is broken" in (fleet.tasks[0].said or "")
+
+
+def test_what_an_earlier_try_left_is_no_result_of_one_during_which_the_driver_was_killed(
+    tmp_path: Path, results: Path
+) -> None:
+    def full(*_: object) -> Script:
+        return brought(results, exit_code=3)
+
+    cluster = FakeCluster(node("a", "k"), script=full)
+    fleet = begin(cluster, planned(tmp_path, 'machines = ["k"]'), tmp_path / "out", silent)
+    assert states(fleet) == {"k": "failed"}
+    fleet.tasks[0].state, fleet.tasks[0].exit_code = "running", None
+    write_fleet(tmp_path / "out", fleet)
+    assert [task.name for task in read_fleet(tmp_path / "out").owed] == ["k-cpu-float32-tiny"]
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    def raises(*_: object) -> None:
+        raise error
+
+    return raises
 
 
 def test_a_driver_that_was_killed_after_a_folder_had_come_keeps_it(tmp_path: Path, results: Path) -> None:
