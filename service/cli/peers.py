@@ -60,7 +60,7 @@ def peers(
     from loadtests.peers.table import MARKDOWN_FILE
     from loadtests.run.environment import git_state
     from loadtests.run.readiness import await_modes
-    from loadtests.run.target import Target, TargetError
+    from loadtests.run.target import Target, TargetError, Unreachable
     from service.front.launch import LaunchError, launched
 
     try:
@@ -77,17 +77,18 @@ def peers(
     folder = out or Path("results") / f"{stamp}-{(git_state()['commit'] or 'nocommit')[:8]}-peers"
     folder.mkdir(parents=True, exist_ok=True)
     served = {"model": model, "modes": modes, "batch_sizes": ",".join(map(str, sizes))}
-    with ended_in_order(), ExitStack() as stack:
-        try:
+    try:
+        with ended_in_order(), ExitStack() as stack:
             if url is None:
                 settings_from(**served)
                 one_thread = {"LAUNCHBOUND_THREADS": "1"}
-                url = stack.enter_context(launched(flags(served), folder / "service.log", one_thread))
+                log = folder / "service.log"
+                url = stack.enter_context(launched(flags(served), log, one_thread, lost=(Unreachable,)))
             target = Target(url, os.environ.get("LAUNCHBOUND_API_KEY"))
             await_modes(target, (), _changes(), settled=True)
             run = run_peers(target, model, plan, folder, typer.echo)
-        except (LaunchError, PeersError, ReferenceFailed, TargetError) as error:
-            bad_input(error)
+    except (LaunchError, PeersError, ReferenceFailed, TargetError) as error:
+        bad_input(error)
     typer.echo((folder / MARKDOWN_FILE).read_text(encoding="utf-8"))
     absent = [one.name for one in run.contestants if one.unavailable is not None]
     complete = run.incomplete is None

@@ -62,16 +62,13 @@ def measuring(
 def _service(options: dict[str, str], folder: Path) -> Iterator[str]:
     """A service of our own; where it does not start, or ends, a TargetError that has its last words."""
     from loadtests.run.target import TargetError, Unreachable
-    from service.front.launch import LaunchError, last_log_line, launched
+    from service.front.launch import LaunchError, launched
 
-    log = folder / "service.log"
     try:
-        with launched(flags(options), log) as url:
+        with launched(flags(options), folder / "service.log", lost=(Unreachable,)) as url:
             yield url
     except LaunchError as error:
         raise TargetError(str(error)) from error
-    except Unreachable as error:
-        raise TargetError(f"the service ended: {last_log_line(log)}") from error
 
 
 def _report(folder: Path, console: Console) -> None:

@@ -170,12 +170,10 @@ def _service(url: str | None, served: dict[str, Any]) -> Iterator[str]:
         return
     settings_from(**served)
     from loadtests.run.target import Unreachable
-    from service.front.launch import LaunchError, last_log_line, launched
+    from service.front.launch import launched
 
-    with TemporaryDirectory(prefix="launchbound-") as folder:
-        log = Path(folder) / "service.log"
-        try:
-            with launched(flags(served), log) as own:
-                yield own
-        except Unreachable as error:
-            raise LaunchError(f"the service ended: {last_log_line(log)}") from error
+    with (
+        TemporaryDirectory(prefix="launchbound-") as folder,
+        launched(flags(served), Path(folder) / "service.log", lost=(Unreachable,)) as own,
+    ):
+        yield own

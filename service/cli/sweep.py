@@ -166,9 +166,10 @@ def _resume(folder: Path, url: str | None, chosen: ChosenPlan | None, workers: i
 
 
 def _own(options: dict[str, str], folder: Path) -> AbstractContextManager[str]:
+    from loadtests.run.target import Unreachable
     from service.front.launch import launched
 
-    return launched(flags(options), folder / "service.log")
+    return launched(flags(options), folder / "service.log", lost=(Unreachable,))
 
 
 def _measured(folder: Path, measure: Callable[[Console], SweepResult]) -> int:

@@ -15,22 +15,31 @@ from service.protocol.parent_death import owned
 SERVING = "launchbound: serving on "
 STOP_SECONDS = 30.0
 
+ENDED_WITHIN_SECONDS = 10.0
+"""How long a service whose connections are closed may take to end: it closes them first."""
+
 QUIET, READABLE = {"LAUNCHBOUND_LOG_REQUESTS": "failed"}, {"LAUNCHBOUND_LOG_FORMAT": "text"}
 
 
 class LaunchError(RuntimeError):
-    """The service did not start; the message has the last line of its log."""
+    """The service did not start, or has ended; the message has the last line of its log."""
 
 
 @contextmanager
 def launched(
-    options: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+    options: Sequence[str],
+    log: Path,
+    environment: Mapping[str, str] | None = None,
+    *,
+    lost: tuple[type[Exception], ...] = (),
 ) -> Iterator[str]:
     """Run `launchbound serve OPTIONS` on a free port of this machine; gives its URL, not yet warm.
 
     Its log goes to `log`, as text, in which `last_log_line` reads, and without a line for every request that
-    ends well: who launches a service to measure it keeps rows of its own, and disks are slow. Raises
-    LaunchError where it ends before it listens.
+    ends well: who launches a service to measure it keeps rows of its own, and disks are slow.
+
+    Raises LaunchError where it ends before it listens, and where it has ended when the block raises one of
+    `lost`: what the caller's client raises where nothing answers.
     """
     command = owned([sys.executable, "-m", "launchbound", "serve", "--port", "0", *options])
     with log.open("ab") as errors:
@@ -45,6 +54,10 @@ def launched(
         )
         try:
             yield _url(process, log)
+        except lost as error:
+            if _has_ended(process):
+                raise LaunchError(f"the service ended: {last_log_line(log)}") from error
+            raise
         finally:
             _end(process)
 
@@ -64,6 +77,14 @@ def last_log_line(log: Path) -> str:
     of_engine = [line.message for line in read if (line.component, line.level) == ("engine", "warning")]
     last = [found.message if (found := read_text(line)) else line for line in lines[-1:]]
     return (of_engine or last or ["it logged nothing"])[-1]
+
+
+def _has_ended(process: subprocess.Popen[str]) -> bool:
+    try:
+        process.wait(ENDED_WITHIN_SECONDS)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def _end(process: subprocess.Popen[str]) -> None:

@@ -97,10 +97,10 @@ def service_flags(settings: Settings) -> Sequence[str]:
 def running_service(settings: Settings, log_file: Path, log: Log) -> Iterator[RunningService]:
     """Start a service, wait until its floors are settled, keep off its engine's cores, end it with the block.
 
-    Raises ServiceFailed where it does not become ready, and LaunchError where it does not start.
+    Raises ServiceFailed where it does not become ready, and LaunchError where it does not start or has ended.
     """
     environment = {"LAUNCHBOUND_CACHE_FOLDER": str(settings.cache_folder), "LAUNCHBOUND_API_KEY": ""}
-    with launched(service_flags(settings), log_file, environment) as url:
+    with launched(service_flags(settings), log_file, environment, lost=(ConnectionError,)) as url:
         _await_ready(url, log)
         with RunningService(url, [], [], []).connection() as connection:
             engine = json.loads(connection.get("/v1/modes")[1])["engine"]

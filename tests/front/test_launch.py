@@ -1,13 +1,15 @@
-"""Why a service that a command started has ended, by the last of its log."""
+"""Whether a service that a command started has ended, and why, by the last of its log."""
 
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 
 import pytest
 
-from service.front.launch import last_log_line
+from service.front import launch
+from service.front.launch import LaunchError, last_log_line, launched
 from service.front.logs.formats import TextFormatter
 
 
@@ -38,3 +40,40 @@ def test_it_is_the_last_warning_of_its_engine_else_its_own_last_line(
     log = tmp_path / "service.log"
     log.write_text("".join(f"{text}\n" for text in lines))
     assert last_log_line(log) == reason
+
+
+ROOT = Path(__file__).parents[2]
+SERVICE = """\
+import signal, sys
+print("launchbound: serving on http://127.0.0.1:9", flush=True)
+print("a last word", file=sys.stderr, flush=True)
+{then}
+"""
+"""Stands for the command line where a service is started."""
+
+
+class Lost(Exception):
+    """Nothing answers."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("then", "raised", "reaches"),
+    [
+        ("", Lost(), LaunchError),
+        ("", OSError(), OSError),
+        ("signal.pause()", Lost(), Lost),
+    ],
+    ids=["ended", "another error", "runs"],
+)
+def test_that_nothing_answers_is_the_end_of_the_service_only_where_it_has_ended(
+    then: str, raised: Exception, reaches: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "launchbound.py").write_text(SERVICE.format(then=then))
+    monkeypatch.chdir(tmp_path)
+    if then:
+        monkeypatch.setattr(launch, "ENDED_WITHIN_SECONDS", 0.1)
+    path = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    with pytest.raises(reaches) as error, launched([], tmp_path / "log", path, lost=(Lost,)):
+        raise raised
+    assert (str(error.value) == "the service ended: a last word") == (reaches is LaunchError)

@@ -58,7 +58,7 @@ class Services:
     running: int = 0
 
     @contextmanager
-    def launched(self, options: list[str], log: Path, environment: object = None) -> Iterator[str]:
+    def launched(self, options: list[str], log: Path, **_: object) -> Iterator[str]:
         dtype = next(one.partition("=")[2] for one in options if one.startswith("--dtype="))
         self.started.append(dtype)
         log.write_text("a last word\n")
