@@ -105,6 +105,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.replicas.patience",
         "service.statistics",
         "dashboards.theme",
+        "models.config",
     },
     "loadtests.library": {"loadtests.compare", "loadtests.plan", "loadtests.report", "loadtests.run"},
     "loadtests.simulation": {"loadtests.plan", "loadtests.run", "service.statistics"},

@@ -18,6 +18,7 @@ from loadtests.plan.dtypes import DTYPES, REFERENCE, Dtype
 from loadtests.plan.plan_file import PLAN, line_of, read_plan_file, toml_of
 from loadtests.plan.presets import PRESETS, preset_document
 from loadtests.plan.toml_text import Grammar, Steps
+from models.config import CONFIGS
 
 DeviceName = Literal["cpu", "cuda"]
 Kind = Annotated[str, Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$")]
@@ -25,6 +26,9 @@ Kind = Annotated[str, Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9
 
 MOST_TASKS = 26
 """A report letters its runs."""
+
+HUB = "hf:"
+"""Begins the name of a model of Hugging Face: a folder, or an id of the hub."""
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
 
@@ -109,7 +113,7 @@ def read_fleet_plan(path: Path) -> FleetPlan:
         document = FLEET.parse(text)
     except PlanError as error:
         raise PlanError(f"{path}, {error}") from error
-    for steps, fault in _faults(document):
+    for steps, fault in _faults(document, path.parent):
         raise PlanError(f"{path}, line {line_of(text, steps)}: {fault}")
     try:
         sweep = _sweep_of(document, path.parent)
@@ -126,7 +130,7 @@ def read_fleet_plan(path: Path) -> FleetPlan:
     return FleetPlan(document, text, toml_of(sweep), plan)
 
 
-def _faults(document: FleetDocument) -> Iterator[tuple[Steps, str]]:
+def _faults(document: FleetDocument, folder: Path) -> Iterator[tuple[Steps, str]]:
     for key in ("models", "dtypes", "devices", "machines"):
         values = getattr(document, key) or []
         if twice := sorted({value for value in values if values.count(value) > 1}):
@@ -134,6 +138,23 @@ def _faults(document: FleetDocument) -> Iterator[tuple[Steps, str]]:
     strange = [kind for kind in document.prices if kind not in (document.machines or document.prices)]
     if strange:
         yield ("prices", strange[0]), f"`{strange[0]}` has a price and is not in `machines`: add it there"
+    for index, model in enumerate(document.models):
+        if _of_this_machine(model, folder):
+            yield (
+                ("models", index),
+                f"`{model}` is a relative path, and nodes do not run in this folder: name one of "
+                f"{', '.join(CONFIGS)}, hf:HUB-ID, or the absolute path of a folder that every node has",
+            )
+
+
+def _of_this_machine(model: str, folder: Path) -> bool:
+    """Whether `model` is a relative path; beside such a folder also what else would be an id of the hub."""
+    if not model.startswith(HUB):
+        return model not in CONFIGS and not Path(model).is_absolute()
+    place = Path(model.removeprefix(HUB)).expanduser()
+    return not place.is_absolute() and (
+        model.startswith(f"{HUB}.") or place.is_dir() or (folder / place).is_dir()
+    )
 
 
 def _sweep_of(document: FleetDocument, folder: Path) -> PlanDocument:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from loadtests.fleet.plan import MOST_TASKS, read_fleet_plan
+from loadtests.fleet.plan import HUB, MOST_TASKS, read_fleet_plan
 from loadtests.plan.errors import PlanError
 from loadtests.plan.plan_file import parse_plan
 from loadtests.plan.presets import preset_document
 from loadtests.side_by_side.entry import LETTERS
+from models.config import CONFIGS
+from models.hf.files import PREFIX
 
 INLINE = """\
 name = "which"
@@ -82,6 +85,9 @@ def test_a_sweep_is_a_preset_a_file_beside_it_or_a_table_with_its_modes_by_name(
         (("requests = 2", "request = 2"), 13, "did you mean `requests`"),
         (('"eager", "inference_mode"', '"inference_mode"'), 9, "add it to the modes"),
         (('name = "own"', 'name = "own"\ndtypes = ["float32"]'), 7, "name them for the fleet"),
+        (('["tiny"]', '[\n"tiny",\n"models/mine"]'), 3, "absolute path of a folder that every node has"),
+        (('["tiny"]', '["nosuch"]'), 3, "name one of tiny, small, base, hf:HUB-ID"),
+        (('["tiny"]', '["hf:./mine"]'), 3, "`hf:./mine` is a relative path"),
     ],
 )
 def test_what_makes_no_plan_is_named_with_line_and_remedy(
@@ -92,6 +98,20 @@ def test_what_makes_no_plan_is_named_with_line_and_remedy(
         read_fleet_plan(path)
     assert str(error.value).startswith(f"{path}, line {line}: ")
     assert remedy in str(error.value)
+
+
+def test_a_model_is_a_name_an_id_of_the_hub_or_a_folder_that_is_the_same_from_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert HUB == PREFIX
+    names = [*CONFIGS, "hf:org/name", "/data/model", "hf:/data/model", "hf:~/model"]
+    text = f'name = "x"\nmodels = {json.dumps(names)}\n'
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny").mkdir()
+    assert read_fleet_plan(written(tmp_path, text)).document.models == names
+    (tmp_path / "org" / "name").mkdir(parents=True)
+    with pytest.raises(PlanError, match="line 2: `hf:org/name` is a relative path"):
+        read_fleet_plan(written(tmp_path, text))
 
 
 def test_a_sweep_that_is_neither_preset_nor_file_is_refused_with_both(tmp_path: Path) -> None:
