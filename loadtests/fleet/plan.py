@@ -84,7 +84,8 @@ class FleetPlan:
     def tasks(self, kinds: Sequence[str]) -> list[TaskPlan]:
         """One per kind of machine, device, precision and model; of `kinds` where the plan names none.
 
-        Raises PlanError where there is none, where two would share a folder, and above 26.
+        Raises PlanError where there is none, where two would share a folder, above 26, and for a price
+        of another kind.
         """
         one = self.document
         machines = one.machines or kinds
@@ -92,6 +93,11 @@ class FleetPlan:
             raise PlanError(
                 "no node of the cluster says what kind of machine it is: start each with "
                 "`ray start … --labels launchbound-machine=KIND`"
+            )
+        if strange := [kind for kind in one.prices if kind not in machines]:
+            raise PlanError(
+                f"[prices] names {', '.join(strange)}, and the cluster has machines of kind "
+                f"{', '.join(machines)}: name one of these, or list in `machines` what is still to join"
             )
         axes = product(machines, one.devices, one.dtypes, one.models)
         found = [TaskPlan(*values) for values in axes]
@@ -135,8 +141,8 @@ def _faults(document: FleetDocument, folder: Path) -> Iterator[tuple[Steps, str]
         values = getattr(document, key) or []
         if twice := sorted({value for value in values if values.count(value) > 1}):
             yield (key,), f"{', '.join(twice)} is in `{key}` twice: name each once"
-    strange = [kind for kind in document.prices if kind not in (document.machines or document.prices)]
-    if strange:
+    named = document.machines
+    if named is not None and (strange := [kind for kind in document.prices if kind not in named]):
         yield ("prices", strange[0]), f"`{strange[0]}` has a price and is not in `machines`: add it there"
     for index, model in enumerate(document.models):
         if _of_this_machine(model, folder):

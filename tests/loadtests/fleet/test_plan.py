@@ -100,6 +100,13 @@ def test_what_makes_no_plan_is_named_with_line_and_remedy(
     assert remedy in str(error.value)
 
 
+def test_a_price_of_a_kind_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path) -> None:
+    plan = read_fleet_plan(written(tmp_path, 'name = "x"\n[prices]\nepyc = 1\nh20 = 2\n'))
+    assert len(plan.tasks(["epyc", "h20", "h200"])) == 3
+    with pytest.raises(PlanError, match=r"names h20, and .* of kind epyc, h200: name one of these"):
+        plan.tasks(["epyc", "h200"])
+
+
 def test_a_model_is_a_name_an_id_of_the_hub_or_a_folder_that_is_the_same_from_everywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
