@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
@@ -144,6 +145,12 @@ def _faults(document: FleetDocument, folder: Path) -> Iterator[tuple[Steps, str]
     named = document.machines
     if named is not None and (strange := [kind for kind in document.prices if kind not in named]):
         yield ("prices", strange[0]), f"`{strange[0]}` has a price and is not in `machines`: add it there"
+    for kind, price in document.prices.items():
+        if not isfinite(price):
+            yield (
+                ("prices", kind),
+                f"`{kind}` has the price {price}: write its dollars per hour",
+            )
     for index, model in enumerate(document.models):
         if _of_this_machine(model, folder):
             yield (

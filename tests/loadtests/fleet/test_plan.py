@@ -78,6 +78,7 @@ def test_a_sweep_is_a_preset_a_file_beside_it_or_a_table_with_its_modes_by_name(
         (("machines =", "machine ="), 2, "did you mean `machines`"),
         (('"bfloat16"]', '"int4"]'), 4, "write one of float32, bfloat16"),
         (("epyc = 0.1", "epyc = 0"), 5, "change the value"),
+        (("epyc = 0.1", "epyc = inf"), 6, "write its dollars per hour"),
         (("epyc = 0.1", "xeon = 1"), 6, "add it there"),
         (('["tiny"]', '["tiny", "tiny"]'), 3, "name each once"),
         (('"epyc", "h200"', '"my epyc"'), 2, "change the value"),
