@@ -171,14 +171,17 @@ def _of_this_machine(model: str, folder: Path) -> bool:
 
 
 def _sweep_of(document: FleetDocument, folder: Path) -> PlanDocument:
-    """The document of its sweep, whose file is beside the fleet's. Raises PlanError."""
+    """The document of its sweep, whose file is beside the fleet's.
+
+    Raises DocumentError where there is none of that name, and PlanError as `read_plan_file`.
+    """
     if isinstance(document.sweep, PlanDocument):
         return document.sweep
     if document.sweep in PRESETS:
         return preset_document(document.sweep)
     path = folder / document.sweep
     if not path.is_file():
-        raise PlanError(
+        raise DocumentError(
             f"`sweep`: '{document.sweep}' is no preset ({', '.join(PRESETS)}), and {path} no file: name one"
         )
     return read_plan_file(path)

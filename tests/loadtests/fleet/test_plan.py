@@ -123,7 +123,7 @@ def test_a_model_is_a_name_an_id_of_the_hub_or_a_folder_that_is_the_same_from_ev
 
 
 def test_a_sweep_that_is_neither_preset_nor_file_is_refused_with_both(tmp_path: Path) -> None:
-    with pytest.raises(PlanError, match=r"no preset \(quick, .*no file"):
+    with pytest.raises(PlanError, match=r"fleet\.toml, line 2: .* no preset \(quick, .*no file"):
         read_fleet_plan(written(tmp_path, 'name = "x"\nsweep = "nothing.toml"\n'))
 
 
