@@ -149,6 +149,7 @@ class FleetRun(Generic[Handle]):
                 one.arrival.add(data)
             case Refused(said=said):
                 del self._running[handle]
+                one.arrival.drop()
                 self._over(one.task, "failed", said)
             case Sent():
                 folder = one.arrival.unpack()

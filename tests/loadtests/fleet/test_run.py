@@ -162,6 +162,7 @@ def test_what_a_node_refuses_does_not_go_to_another(tmp_path: Path, told: Refuse
     fleet = begin(cluster, planned(tmp_path, 'machines = ["k"]'), tmp_path / "out", silent)
     assert [(task.state, task.said) for task in fleet.tasks] == [("failed", "other code")]
     assert len(cluster.submitted) == 1
+    assert not list((tmp_path / "out").glob(".*"))
 
 
 def test_a_node_with_other_code_is_not_used_and_says_what_to_install(tmp_path: Path) -> None:
