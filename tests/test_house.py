@@ -102,6 +102,7 @@ ALLOWED: dict[str, set[str]] = {
         "loadtests.run",
         "loadtests.side_by_side",
         "service.protocol.modes",
+        "service.replicas.joining",
         "service.replicas.patience",
         "service.statistics",
         "dashboards.theme",

@@ -17,6 +17,7 @@ from loadtests.fleet.left_over import other_owner, prefix_of
 from loadtests.fleet.messages import Event, NodeFacts, Order, Refused, Sent
 from loadtests.fleet.node import node_facts, run_order
 from loadtests.fleet.nodes import LABEL, LOCAL_KIND, Node
+from service.replicas.joining import NotJoined, joining
 from service.replicas.patience import TooBusy, patiently
 
 OBJECT_STORE_BYTES = 100 * 2**20
@@ -52,7 +53,7 @@ def connected(address: str | None) -> Iterator[RayCluster]:
             "the Ray client (ray://) is not supported: run on a node of the cluster, with HOST:PORT"
         )
     # Read by Ray when it is imported, and inherited by its processes.
-    os.environ.update(_NEVER if address is not None else {**_NEVER, **_OF_OUR_OWN})
+    os.environ.update({**_NEVER, **(_OF_OUR_OWN if address is None else _to_join(address))})
     import ray
 
     other_owner(_FOLDERS)
@@ -66,10 +67,17 @@ def connected(address: str | None) -> Iterator[RayCluster]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+def _to_join(address: str) -> dict[str, str]:
+    try:
+        return joining(address)
+    except NotJoined as error:
+        raise NoCluster(str(error)) from error
+
+
 def _join(ray: Any, address: str) -> None:  # noqa: ANN401 - Ray's types are partial
     try:
         ray.init(address=address, log_to_driver=False, configure_logging=False)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
         raise NoCluster(
             f"no cluster answers at {address} ({error}): run this on one of its nodes, with the address that "
             "`ray start --head` printed"

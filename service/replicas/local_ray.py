@@ -19,6 +19,7 @@ from types import FrameType
 from typing import NoReturn
 
 from service.protocol.parent_death import owned
+from service.replicas.joining import MODE
 from service.replicas.patience import TooBusy, patiently
 
 OBJECT_STORE_BYTES = 100_000_000
@@ -32,7 +33,7 @@ ON_THIS_MACHINE = {
     # address of the machine, unless it is told so that no other machine will join.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     # Whoever connects shows the token that Ray keeps in this user's home.
-    "RAY_AUTH_MODE": "token",
+    MODE: "token",
     # Else engines run at nice 15, and whatever else runs here makes them slow.
     "RAY_worker_niceness": "0",
     # Proxy and replica talk by gRPC, and each handles a request in one thread. With Ray's defaults, by actor
@@ -80,9 +81,15 @@ def local_ray() -> Iterator[str]:
 
 
 def environment_for(address: str | None) -> dict[str, str]:
-    """What a process that connects to Ray at `address`, None: to `local_ray`, has set when it imports it."""
-    here = address is None or address.rpartition(":")[0] in ("127.0.0.1", "localhost")
-    return ON_THIS_MACHINE if here else WITHOUT_STATISTICS
+    """What a process that connects to Ray at `address`, None: to `local_ray`, has set when it imports it.
+
+    One that joins a Ray sets what `joining` says besides.
+    """
+    if address is None:
+        return ON_THIS_MACHINE
+    here = address.rpartition(":")[0] in ("127.0.0.1", "localhost")
+    found = ON_THIS_MACHINE if here else WITHOUT_STATISTICS
+    return {name: value for name, value in found.items() if name != MODE}
 
 
 def main() -> None:

@@ -134,7 +134,7 @@ def connected(
             ray.init(address=at, namespace=NAMESPACE, log_to_driver=forward_log, logging_level=logging.ERROR)
         except RayNotStarted as error:
             raise ClusterError(str(error)) from error
-        except ConnectionError as error:
+        except (ConnectionError, ray.exceptions.RayError) as error:
             raise ClusterError(f"no Ray at {address}: {error}; start one, or leave out --address") from error
         stack.callback(ray.shutdown)
         gcs = ray.get_runtime_context().gcs_address

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 
 import pytest
@@ -31,6 +32,13 @@ def test_options_of_replicas_need_them(option: str) -> None:
 
 def test_a_number_of_replicas_that_is_none_is_refused() -> None:
     assert "--replicas none: give a number from 1 to 1000" in refusal("--replicas=none")
+
+
+def test_an_address_at_which_nothing_answers_is_refused_before_ray_is_asked() -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{bound.getsockname()[1]}"
+        assert f"nothing answers at {address}" in refusal("--replicas=1", f"--address={address}")
 
 
 def test_without_ray_the_remedy_is_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,13 +23,17 @@ START_SECONDS = 180.0
 TOKEN = secrets.token_hex(32)
 
 SERVE = """
+import os
 import sys
 from pathlib import Path
 from service.cli.signals import ended_in_order
+from service.replicas.joining import joining
 from service.front.settings import Settings
+address, count, targets, modes, *engine = sys.argv[1:]
+if address:
+    os.environ.update(joining(address))
 from service.replicas.command import serve_replicas
 from service.replicas.count import ReplicaCount
-address, count, targets, modes, *engine = sys.argv[1:]
 settings = Settings(
     port=0, modes=modes, batch_sizes=[1], drain_seconds=1.0, request_timeout_seconds=30.0, log_requests="off"
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import ipaddress
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -126,6 +127,11 @@ def assert_one_after_the_other(control: Path) -> None:
 def test_a_cluster_that_is_not_there_or_is_reached_by_the_client_is_refused_with_the_remedy() -> None:
     with pytest.raises(NoCluster, match="HOST:PORT"), connected("ray://127.0.0.1:1"):
         pass
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{bound.getsockname()[1]}"
+        with pytest.raises(NoCluster, match=r"nothing answers at .*leave out --address"), connected(address):
+            pass
 
 
 def started(folder: Path, control: Path, *arguments: str) -> subprocess.Popen[str]:
