@@ -25,6 +25,9 @@ from service.replicas.patience import TooBusy, patiently
 OBJECT_STORE_BYTES = 100_000_000
 """Requests and answers do not go through it."""
 
+LOG_ONCE = "RAY_DEDUP_LOGS"
+"""Unless it is 0, Ray shows one of the lines that several replicas log and that differ in numbers alone."""
+
 WITHOUT_STATISTICS = {"RAY_USAGE_STATS_ENABLED": "0"}
 
 ON_THIS_MACHINE = {
@@ -85,11 +88,12 @@ def environment_for(address: str | None) -> dict[str, str]:
 
     One that joins a Ray sets what `joining` says besides.
     """
+    log = {LOG_ONCE: os.environ.get(LOG_ONCE, "0")}
     if address is None:
-        return ON_THIS_MACHINE
+        return {**ON_THIS_MACHINE, **log}
     here = address.rpartition(":")[0] in ("127.0.0.1", "localhost")
     found = ON_THIS_MACHINE if here else WITHOUT_STATISTICS
-    return {name: value for name, value in found.items() if name != MODE}
+    return {**{name: value for name, value in found.items() if name != MODE}, **log}
 
 
 def main() -> None:

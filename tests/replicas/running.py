@@ -35,7 +35,7 @@ if address:
 from service.replicas.command import serve_replicas
 from service.replicas.count import ReplicaCount
 settings = Settings(
-    port=0, modes=modes, batch_sizes=[1], drain_seconds=1.0, request_timeout_seconds=30.0, log_requests="off"
+    port=0, modes=modes, batch_sizes=[1], drain_seconds=1.0, request_timeout_seconds=30.0, log_requests="all"
 )
 count = ReplicaCount.parse(count)
 sys.exit(serve_replicas(settings, count, 1, address or None, Path(targets), ended_in_order, engine))

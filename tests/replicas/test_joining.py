@@ -135,6 +135,16 @@ def test_what_is_no_address_is_refused(address: str) -> None:
         joining(address)
 
 
+@pytest.mark.parametrize("address", [None, "auto", "127.0.0.1:6379", "10.0.0.1:6379"])
+def test_ray_leaves_out_no_line_of_the_log_unless_it_was_told_to(
+    address: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_DEDUP_LOGS", raising=False)
+    assert environment_for(address)["RAY_DEDUP_LOGS"] == "0"
+    monkeypatch.setenv("RAY_DEDUP_LOGS", "1")
+    assert environment_for(address)["RAY_DEDUP_LOGS"] == "1"
+
+
 def test_whoever_joins_takes_the_mode_of_tokens_from_the_cluster_alone() -> None:
     assert environment_for(None)["RAY_AUTH_MODE"] == "token"
     for address in ("auto", "127.0.0.1:6379", "10.0.0.1:6379"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -69,6 +70,15 @@ def test_replicas_have_addresses_and_cores_of_their_own_and_share_the_requests(
     for address in addresses.values():
         assert httpx.get(f"http://{address}/health/ready", trust_env=False).status_code == 200
     assert sum(total(address, "ok") for address in addresses.values()) == answered.total()
+
+
+def test_every_request_has_its_line_in_the_log_of_the_command(first: Command, http: httpx.Client) -> None:
+    for number in range(10):
+        http.post(GENERATE, json=BODY, headers={"X-Request-ID": f"logged-{number}"})
+    until(
+        lambda: len(set(re.findall(r"id logged-\d+", first.log))) == 10,
+        "a line of each request",
+    )
 
 
 def test_events_arrive_by_the_proxy_while_the_next_are_not_made_yet(
