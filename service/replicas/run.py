@@ -111,7 +111,10 @@ class ReplicasRun:
             self._wait(LOOK_SECONDS)
 
     def _follow(self, share: Share) -> None:
-        """Until another command owns the replicas; where the cluster is this one's, until a signal."""
+        """Until another command owns the replicas; where the cluster is this one's, until a signal.
+
+        There one that had taken over and ends leaves no replicas: this command then deploys its own again.
+        """
         told = False
         while True:
             seen = self._look()
@@ -121,12 +124,17 @@ class ReplicasRun:
                 return
             if taken_over and not told:
                 log.info("another command has taken over; this one stays, as the cluster ends with it")
-                told = True
+            told = taken_over
             if seen.restore and not taken_over:
-                log.warning("a replacement of these replicas was given up: deploying them again")
-                self._deploy(share)
-                log.info("the replicas serve again")
+                self._deploy_again(share, "a replacement of these replicas was given up")
+            elif seen.owner is None and seen.deploying is None:
+                self._deploy_again(share, "the command that had taken over has ended its replicas")
             self._wait(LOOK_SECONDS)
+
+    def _deploy_again(self, share: Share, why: str) -> None:
+        log.warning("%s: deploying those of this command again", why)
+        self._deploy(share)
+        log.info("the replicas of this command serve again")
 
     def _look(self) -> View:
         """The registry now, with the file as it says."""

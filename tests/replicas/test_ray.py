@@ -201,6 +201,10 @@ def test_a_rolling_update_loses_no_request_and_leaves_nothing_behind(first: Comm
                 third.process.send_signal(signal.SIGTERM)
                 assert third.process.wait(START_SECONDS) == 0
                 assert third.targets() == []
+            until(lambda: "of this command serve again" in first.log, "the first's replicas", START_SECONDS)
+            assert len(first.targets()) == 2
+            assert httpx.post(f"{first.url}{GENERATE}", json=BODY, trust_env=False).status_code == 200
+            children += descendants(first.process.pid)
     finally:
         client.stop()
     assert first.process.poll() is None

@@ -134,6 +134,49 @@ def test_a_command_that_was_taken_over_leaves_the_replicas_unless_the_cluster_is
     assert (names(tmp_path) == []) is own
 
 
+def test_the_command_that_started_the_cluster_serves_again_when_the_one_that_took_over_has_ended(
+    tmp_path: Path,
+) -> None:
+    cluster = FakeCluster(own=True)
+    waits = list[None]()
+
+    def look(_: float) -> None:
+        waits.append(None)
+        if len(waits) in (1, 4):
+            cluster.begin("another")
+            cluster.complete("another")
+        elif len(waits) in (2, 5):
+            cluster.remove("another")
+            cluster.registry.remove([replica.actor for replica in cluster.view().replicas])
+        elif len(waits) == 3:
+            assert (cluster.view().owner, len(names(tmp_path / "over"))) == (over.command, 2)
+        else:
+            raise KeyboardInterrupt
+
+    over = run(cluster, tmp_path / "over", look)
+    assert over.serve() == 0
+    assert [command for command, _ in cluster.deployed] == [over.command] * 3
+    assert names(tmp_path / "over") == []
+
+
+def test_nothing_is_deployed_again_while_a_third_command_already_deploys(tmp_path: Path) -> None:
+    cluster = FakeCluster(own=True)
+    waits = list[None]()
+
+    def look(_: float) -> None:
+        waits.append(None)
+        if len(waits) == 1:
+            cluster.begin("second")
+            cluster.complete("second")
+            cluster.remove("second")
+            cluster.begin("third")
+        elif len(waits) == 3:
+            raise KeyboardInterrupt
+
+    assert run(cluster, tmp_path, look).serve() == 0
+    assert len(cluster.deployed) == 1
+
+
 def test_a_command_that_ends_while_another_replaces_its_replicas_leaves_them_to_that(tmp_path: Path) -> None:
     cluster = FakeCluster()
 
