@@ -94,12 +94,10 @@ class ReplicaFront:
         if scope["type"] == "http" and scope["method"] == "POST" and not self._health.ready:
             await self._until_ready_again()
 
-        proxys_id = next((header for header in scope["headers"] if header[0] == REQUEST_ID), None)
-
         async def send_with_name(message: Message) -> None:
             if message["type"] == "http.response.start":
-                # The proxy adds the id that it gave, or was given, to every answer.
-                kept = [header for header in message.get("headers", ()) if tuple(header) != proxys_id]
+                # The proxy adds the id that it gave, or was given, to every answer, a malformed one too.
+                kept = [header for header in message.get("headers", ()) if header[0] != REQUEST_ID]
                 message["headers"] = [*kept, *OF_EVERY_ANSWER, (REPLICA_HEADER, self.name.encode())]
             await send(message)
 

@@ -112,6 +112,18 @@ def test_it_is_complete_when_every_mode_is_ready_and_answers_both_ways(tmp_path:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("path", ["/v1/modes/eager/generate", "/none"])
+def test_a_malformed_id_is_left_to_the_proxy_too_which_returns_it(path: str, tmp_path: Path) -> None:
+    async def run() -> None:
+        async with started(tmp_path) as one:
+            answer = await one.proxy.post(path, json=BODY, headers={"X-Request-ID": 'a b"c'})
+            assert "x-request-id" not in answer.headers
+            own = await one.own.post(path, json=BODY, headers={"X-Request-ID": 'a b"c'})
+            assert len(own.headers.get_list("x-request-id")) == 1
+
+    asyncio.run(run())
+
+
 def test_its_cores_are_claimed_while_it_lives(tmp_path: Path) -> None:
     async def run() -> list[int]:
         async with started(tmp_path) as one:
