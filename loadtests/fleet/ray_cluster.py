@@ -17,7 +17,7 @@ from loadtests.fleet.left_over import other_owner, prefix_of
 from loadtests.fleet.messages import Event, NodeFacts, Order, Refused, Sent
 from loadtests.fleet.node import node_facts, run_order
 from loadtests.fleet.nodes import LABEL, LOCAL_KIND, Node
-from service.replicas.joining import NotJoined, joining
+from service.replicas.joining import MODE, NotJoined, joining
 from service.replicas.patience import TooBusy, patiently
 
 OBJECT_STORE_BYTES = 100 * 2**20
@@ -54,6 +54,8 @@ def connected(address: str | None) -> Iterator[RayCluster]:
         )
     # Read by Ray when it is imported, and inherited by its processes.
     os.environ.update({**_NEVER, **(_OF_OUR_OWN if address is None else _to_join(address))})
+    if address is None:
+        os.environ.setdefault(MODE, "token")  # as Ray has it by itself, with a warning
     import ray
 
     other_owner(_FOLDERS)

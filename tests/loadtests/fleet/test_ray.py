@@ -174,6 +174,7 @@ def test_nothing_is_left_of_a_command_that_was_ended_and_its_fleet_is_gone_on_wi
     assert finished == 0, output
     (task,) = read_fleet(tmp_path / "out").tasks
     assert (task.machine, task.state) == ("local", "complete")
+    assert "authentication" not in output
     folders = Path(tempfile.gettempdir()).glob("lb-ray-*")
     assert not [path for path in folders if f"lb-ray-{process.pid}-" in path.name]
 
