@@ -53,23 +53,26 @@ def prefill(
     layout = lay_out(prompts, buffers.bucket, list(buffers.chunks), pinned=buffers.token.is_cuda)
     logits = greedy = None
     begin = 0
-    for index, chunk in enumerate(layout.chunks):
-        between()
-        length = chunk.shape[1]
-        arguments = buffers.arguments("prefill", length, buffers.reach(begin + length))
-        place.feed.put_chunk(chunk, begin, layout.last[index], readings)
-        new_logits, new_greedy = meter.run(step, arguments, readings)
-        begin += length
-        if logits is None or greedy is None:
-            logits, greedy = new_logits, new_greedy
-            if len(layout.chunks) > 1:
-                # Kept by copy: another chunk follows, and a graph replay overwrites its last output.
-                logits, greedy = logits.clone(), greedy.clone()
-        else:
-            contains = layout.contains[index].to(new_logits.device, non_blocking=True)
-            logits = torch.where(contains.unsqueeze(1), new_logits, logits)
-            greedy = torch.where(contains, new_greedy, greedy)
+    try:
+        for index, chunk in enumerate(layout.chunks):
+            between()
+            length = chunk.shape[1]
+            arguments = buffers.arguments("prefill", length, buffers.reach(begin + length))
+            place.feed.put_chunk(chunk, begin, layout.last[index], readings)
+            new_logits, new_greedy = meter.run(step, arguments, readings)
+            begin += length
+            if logits is None or greedy is None:
+                logits, greedy = new_logits, new_greedy
+                if len(layout.chunks) > 1:
+                    # Kept by copy: another chunk follows, and a graph replay overwrites its last output.
+                    logits, greedy = logits.clone(), greedy.clone()
+            else:
+                contains = layout.contains[index].to(new_logits.device, non_blocking=True)
+                logits = torch.where(contains.unsqueeze(1), new_logits, logits)
+                greedy = torch.where(contains, new_greedy, greedy)
+    finally:
+        # Given up between two chunks, it would else be what steps of this bucket go by.
+        buffers.last.zero_()
     assert logits is not None
     assert greedy is not None
-    buffers.last.zero_()
     return Prefilled(logits, greedy, layout.lengths, begin)

@@ -166,7 +166,7 @@ class Settings(BaseSettings):
             cpus=self.engine_cpus,
             cache_folder=str(self.cache_folder),
             instrumentation=self.instrumentation,
-            profile_every=self.profile_every,
+            profile_every=0 if self.batching != "off" else self.profile_every,
             nvtx=self.nvtx,
             batching=self.batching,
             batch_window_ms=self.batch_window_ms,

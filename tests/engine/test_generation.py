@@ -11,14 +11,16 @@ import torch
 
 from models.checkpoint import TINY_FOLDER, build
 from models.tokenizer import Tokenizer
+from service.engine.feed import new_feed
 from service.engine.generation import Generator
 from service.engine.job_result import JobError, JobResult
 from service.engine.local_inbox import local_job
+from service.engine.prefill import Place, prefill
 from service.protocol.messages import Job, Token
 from service.protocol.modes import MODES
 from service.step.buffers import allocate
 from service.step.callables import Step, build_step
-from service.step.meters import HostMeter
+from service.step.meters import HostMeter, Readings
 
 PROMPT = "def mean(values):\n"
 LONG = "import os\n" * 40
@@ -79,6 +81,21 @@ def test_a_prompt_alone_equals_the_same_prompt_inside_a_ragged_batch(engine: Eng
 
 def test_a_prompt_of_several_chunks_equals_itself_beside_a_short_one(engine: Engine) -> None:
     assert ids(engine, [LONG, "x"])[0] == ids(engine, [LONG])[0]
+
+
+def test_a_prefill_that_is_given_up_between_two_chunks_leaves_no_last_token_behind() -> None:
+    model = build("tiny", max_batch=1)
+    buffers = allocate(model, [1], prefill_chunk=64)[1]
+    step, readings = build_step(MODES["inference_mode"], model), Readings()
+
+    def give_up() -> None:
+        if readings.steps:
+            assert buffers.last.any()
+            raise InterruptedError
+
+    with torch.no_grad(), pytest.raises(InterruptedError):
+        prefill([[5] * 100], Place(buffers, new_feed(buffers)), step, HostMeter(), readings, give_up)
+    assert not buffers.last.any()
 
 
 def test_steps_are_one_prefill_per_chunk_and_one_decode_per_further_token(engine: Engine) -> None:

@@ -149,7 +149,9 @@ def test_requests_cannot_be_profiled_by_turns_where_they_are_merged() -> None:
     options: dict[str, Any] = {"batching": "continuous", "profile_every": 100}
     with pytest.raises(ValueError, match="set batching to off"):
         Settings(**options)
-    assert Settings(batching="window").engine_settings("").batching == "window"
+    merging, alone = (Settings(batching=one).engine_settings("") for one in ("window", "off"))
+    assert (merging.batching, merging.profile_every) == ("window", 0)
+    assert (alone.batching, alone.profile_every) == ("off", None)
 
 
 @pytest.mark.parametrize(

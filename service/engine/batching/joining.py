@@ -66,7 +66,7 @@ class Joining:
         self._queue = queue
         self._buckets = sorted(buckets)
         self._costs = costs
-        self._declined: tuple[int, int, str] | None = None
+        self._declined: tuple[int, int, int] | None = None
         self._begun: deque[tuple[int, int]] = deque(maxlen=NEWEST_JOBS)
 
     def begun(self, jobs: Iterable[Job]) -> None:
@@ -102,7 +102,7 @@ class Joining:
         waiting = self._waiting(mode) if running < costs.most else []
         if not waiting:
             return 0
-        state = running, len(waiting), waiting[0].id
+        state = running, len(waiting), waiting[0].sent_ns
         if state == self._declined:
             return 0
         rows = [len(job.prompts) for job in waiting]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from math import ceil
 from typing import Protocol
 
 RUNNING_COUNT = 3
@@ -64,7 +65,7 @@ def worth_joining(
         begin_ns = left_ns if beside else joined_ns
         least, at_once = max(waiting[count:], default=0), min(rest, costs.most)
         ways = (
-            _in_turns(rest, group, begin_ns, joined if beside else 0, steps, costs, step)
+            in_turns(rest, group, begin_ns, joined if beside else 0, steps, costs, step)
             for group in {*(bucket for bucket in costs.buckets if least <= bucket < at_once), at_once}
         )
         rest_ns = min(waited + rate * max(left_ns, joined_ns, ended) ** 2 / 2 for waited, ended in ways)
@@ -73,7 +74,7 @@ def worth_joining(
     return min(numbers, key=waited_ns, default=0)
 
 
-def _in_turns(
+def in_turns(
     rows: int, group: int, begin_ns: float, beside: int, steps: float, costs: Costs, step: int
 ) -> tuple[float, float]:
     """The sum of the times until each of `rows` has ended, a `group` at once, and when the last has.
@@ -84,11 +85,11 @@ def _in_turns(
         return 0.0, begin_ns
     together = min(costs.most, group + beside)
     turn_ns = _known(costs.prefill(group, costs.most - beside)) + steps * _known(costs.step(together), step)
-    waited, ended = 0.0, begin_ns
-    for left in range(rows, 0, -group):
-        ended += turn_ns
-        waited += min(group, left) * ended
-    return waited, ended
+    turns = ceil(rows / group)
+    # The rows of turn n end at begin_ns + n turn_ns: full groups, and what the last turn has left.
+    last = rows - (turns - 1) * group
+    in_turn = group * turns * (turns - 1) / 2 + last * turns
+    return rows * begin_ns + in_turn * turn_ns, begin_ns + turns * turn_ns
 
 
 def _known(cost: int | None, otherwise: int = 0) -> int:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 from math import inf
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.engine.batching.least_wait import worth_joining
+from service.engine.batching.joining import Joining
+from service.engine.batching.least_wait import in_turns, worth_joining
 from service.engine.batching.prefill_groups import cheapest_groups, least_prefills
 from service.engine.local_inbox import local_job
 from service.protocol.messages import Begun
-from tests.engine.batching.merging import Served, TinyEngine
+from tests.engine.batching.merging import ArrivingQueue, Served, TinyEngine, given_costs
 
 BUCKETS = (1, 4, 16)
 STEPS = 32
@@ -108,6 +111,15 @@ def test_two_begin_together_where_a_step_of_both_takes_less_than_one_and_a_half(
 
 def test_where_costs_are_not_known_all_that_fit_join() -> None:
     assert worth_joining(1, 16, [1] * 9, STEPS, Given({1: 100, 4: None, 16: None})) == 9
+
+
+@given(rows=st.integers(0, 70), group=st.integers(1, 16), begin=st.integers(0, 999), beside=st.integers(0, 4))
+def test_what_runs_in_turns_ends_turn_after_turn(rows: int, group: int, begin: int, beside: int) -> None:
+    """The sum turn by turn, each as long as its prefill and its steps."""
+    costs = Given(CHEAP_BUCKETS)
+    turn = 3 * costs.step(group) + STEPS * costs.step(min(16, group + beside))  # type: ignore[operator]
+    ends = [begin + (row // group + 1) * turn for row in range(rows)]
+    assert in_turns(rows, group, begin, beside, STEPS, costs, 1) == (sum(ends), max(ends, default=begin))
 
 
 @given(
@@ -224,6 +236,20 @@ def test_with_a_bucket_of_one_there_is_always_room_and_the_estimate_is_what_is_r
         assert sum(groups) == rows
         costs = [next(cost for bucket, cost in by_bucket if bucket >= count) for count in groups]
         assert sum(costs) == least_prefills(16, by_bucket)[rows]
+
+
+def test_another_request_of_the_same_id_is_another_question() -> None:
+    """Ids are the clients' own, and unique only among those that have not ended."""
+
+    def asked(name: str, count: int, sent_ns: int) -> int:
+        job = msgspec.structs.replace(local_job(name, "eager", ["x"], count), sent_ns=sent_ns)
+        queue.waiting = deque([job])
+        return joining.beside(1, lambda: float(count), "eager")
+
+    queue = ArrivingQueue()
+    joining = Joining(queue, [1, 4], given_costs({1: 100, 4: 110}, {1: 2000, 4: 2000}))
+    assert asked("same", 4, sent_ns=1) == 0
+    assert asked("same", 400, sent_ns=2) == 1
 
 
 def test_a_short_request_does_not_wait_for_a_long_one(engine: TinyEngine) -> None:
