@@ -356,7 +356,7 @@ def test_of_several_runs_the_best_is_one_of_the_ladder(tmp_path: Path, made: Pat
 @pytest.mark.parametrize(
     ("options", "remedy"),
     [
-        (["--advice", "nowhere"], "`launchbound report nowhere` writes it"),
+        (["--advice", "nowhere"], "nowhere is no folder: name the one that a sweep wrote"),
         (["--advice", "nowhere", "--url", "http://127.0.0.1:1"], "belong to the service"),
         (["--advice", "nowhere", "--resume", "nowhere"], "leave out all but"),
     ],
