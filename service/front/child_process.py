@@ -9,9 +9,9 @@ import signal
 import sys
 from asyncio.subprocess import Process
 from collections.abc import Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -19,9 +19,7 @@ from service.front.child_socket import ChildSocket
 from service.front.logs.child_output import ChildOutput
 from service.protocol.messages import EngineSettings, Stop
 from service.protocol.parent_death import owned
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from service.protocol.placement import children_on
 
 log = logging.getLogger("launchbound.child_process")
 
@@ -48,7 +46,7 @@ async def spawn(
     started.
     """
     argument = msgspec.json.encode(settings).decode()
-    with _on_cores(cores):
+    with children_on(cores):
         return await asyncio.create_subprocess_exec(
             *owned((*command, argument), signal.SIGKILL),
             stdin=asyncio.subprocess.DEVNULL,
@@ -104,17 +102,6 @@ def kill_group(pid: int | None) -> None:
     if pid is not None:
         with suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
-
-
-@contextmanager
-def _on_cores(cores: set[int]) -> Iterator[None]:
-    """Run the body with this thread allowed on `cores`: a child inherits its affinity."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cores)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 async def _end(name: str, process: Process, stop_sent: bool) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 Share = Literal["all", "lower"]
@@ -58,3 +59,14 @@ def pin(cpus: list[int]) -> None:
         except ProcessLookupError:
             # A thread that ended between the listing and now has no core to be bound to.
             continue
+
+
+@contextmanager
+def children_on(cores: Iterable[int]) -> Iterator[None]:
+    """Within: this thread may use `cores`, and so may a child that it starts, which inherits its affinity."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)

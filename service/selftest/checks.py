@@ -32,9 +32,6 @@ SERVICE_CHECKS: dict[str, str] = {
 
 ALL_CHECKS = {**ENGINE_CHECKS, **SERVICE_CHECKS}
 
-ENGINE_OVERHEAD = "engine-overhead"
-"""Not a check: seconds by mode from the worker process, which `parts` needs."""
-
 PROMPT = "def mean(values):\n    total = 0\n    for value in values:\n"
 NEW_TOKENS = 32
 """The request that all checks send, over HTTP and in process alike."""

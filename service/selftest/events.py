@@ -27,16 +27,4 @@ class CheckFinished(msgspec.Struct, frozen=True, tag="finished"):
     rows: list[CheckResult]
 
 
-class EngineOverhead(msgspec.Struct, frozen=True, tag="engine_overhead"):
-    """By mode, an engine's time per job outside its steps, in seconds."""
-
-    seconds: dict[str, float]
-
-
-class OverheadFailed(msgspec.Struct, frozen=True, tag="overhead_failed"):
-    """The engine's time outside its steps could not be measured, and why."""
-
-    reason: str
-
-
-WorkerEvent = CheckProgress | MachineFacts | CheckFinished | EngineOverhead | OverheadFailed
+WorkerEvent = CheckProgress | MachineFacts | CheckFinished

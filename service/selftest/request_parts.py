@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
+from contextlib import AbstractContextManager
 from statistics import median
-from typing import Any
+from typing import Any, Protocol
 
 from service.measure.rounds import Log
 from service.selftest.check import Check
@@ -24,25 +24,43 @@ APART = 0.10
 Timings = dict[str, Any]
 
 
-def measure_parts(
-    engine_seconds: Mapping[str, float], service: RunningService, log: Log
-) -> dict[tuple[str, str], list[Any]]:
-    """By mode, the timings of real requests (`request`), seconds of the engine outside steps (`engine`).
+class Engine(Protocol):
+    """An engine without a service, such as `service.selftest.bare_engine.BareEngine`."""
 
-    `engine_seconds`, by mode, were measured in another process, without HTTP: intake, buffers, layout, text,
-    book-keeping. Raises RuntimeError where there are none.
-    """
-    if not engine_seconds:
-        raise RuntimeError("the engine's time outside its steps could not be measured")
-    found: dict[tuple[str, str], list[Any]] = {(mode, "request"): [] for mode in service.modes}
-    with service.connection() as connection:
-        for number in range(REQUESTS + UNCOUNTED):
-            log(f"request {number + 1} of {REQUESTS + UNCOUNTED}, each mode")
-            for mode in service.modes:
-                timings = connection.generate(mode)
-                if number >= UNCOUNTED:
-                    found[mode, "request"].append(timings)
-    return found | {(mode, "engine"): [engine_seconds[mode]] for mode in service.modes}
+    def overhead_seconds(self, mode: str) -> float:
+        """Seconds of one job in `mode` between its arrival and its end beside steps and tokenising."""
+
+
+class StartEngine(Protocol):
+    """How to start one, given the cores of the service's engine."""
+
+    def __call__(self, cpus: list[int], log: Log) -> AbstractContextManager[Engine]:
+        """The engine ends with the block."""
+
+
+def parts_check(start_engine: StartEngine) -> Check[RunningService, tuple[str, str], Any]:
+    """The check of the parts; the engine's time outside its steps is that of `start_engine`'s."""
+
+    def measure(service: RunningService, log: Log) -> dict[tuple[str, str], list[Any]]:
+        """By mode, timings of requests (`request`) and seconds of an engine outside its steps (`engine`).
+
+        In turn, because a minute later the machine may be another. The engine is one without a service, on
+        the same cores: intake, buffers, layout, text, book-keeping.
+        """
+        found: dict[tuple[str, str], list[Any]] = {
+            (mode, what): [] for mode in service.modes for what in ("request", "engine")
+        }
+        with start_engine(service.cpus, log) as engine, service.connection() as connection:
+            for number in range(REQUESTS + UNCOUNTED):
+                log(f"request {number + 1} of {REQUESTS + UNCOUNTED}, each mode")
+                for mode in service.modes:
+                    timings, seconds = connection.generate(mode), engine.overhead_seconds(mode)
+                    if number >= UNCOUNTED:
+                        found[mode, "request"].append(timings)
+                        found[mode, "engine"].append(seconds)
+        return found
+
+    return Check(measure, judge_parts)
 
 
 def judge_parts(found: Mapping[tuple[str, str], list[Any]]) -> list[CheckResult]:
@@ -50,12 +68,7 @@ def judge_parts(found: Mapping[tuple[str, str], list[Any]]) -> list[CheckResult]
     modes = list(dict.fromkeys(mode for mode, _ in found))
     everything = [timings for mode in modes for timings in found[mode, "request"]]
     rows = [_smallest_part(everything), _sum_of_parts(everything)]
-    return rows + [_pieces(mode, found[mode, "request"], median(found[mode, "engine"])) for mode in modes]
-
-
-def parts_check(engine_seconds: Mapping[str, float]) -> Check[RunningService, tuple[str, str], Any]:
-    """The check of the parts, given the engine's seconds outside its steps by mode."""
-    return Check(partial(measure_parts, engine_seconds), judge_parts)
+    return rows + [_pieces(mode, found[mode, "request"], found[mode, "engine"]) for mode in modes]
 
 
 def _smallest_part(requests: list[Timings]) -> CheckResult:
@@ -90,14 +103,17 @@ def _sum_of_parts(requests: list[Timings]) -> CheckResult:
     )
 
 
-def _pieces(mode: str, requests: list[Timings], engine_seconds: float) -> CheckResult:
-    """The sum of all pieces, of the response and measured apart, over `other`."""
+def _pieces(mode: str, requests: list[Timings], engine: list[float]) -> CheckResult:
+    """The sum of all pieces, of the response and measured apart, over `other`, paired by round."""
     named = [name for name in (*PIECES, "other_seconds") if name in requests[0]]
     micro = {name: median(t[name] for t in requests) * 1e6 for name in named}
     pieces = {name.removesuffix("_seconds"): micro[name] for name in named[:-1]}
-    pieces["engine outside its steps"] = engine_seconds * 1e6
+    pieces["engine outside its steps"] = median(engine) * 1e6
     ratio = median_interval(
-        [(sum(t[name] for name in named[:-1]) + engine_seconds) / t["other_seconds"] for t in requests]
+        [
+            (sum(timings[name] for name in named[:-1]) + seconds) / timings["other_seconds"]
+            for timings, seconds in zip(requests, engine, strict=True)
+        ]
     )
     shown = " + ".join(f"{name} {value:.0f}" for name, value in pieces.items())
     note = f"other {micro['other_seconds']:.0f} µs; {shown} = {sum(pieces.values()):.0f}"
@@ -108,5 +124,5 @@ def _pieces(mode: str, requests: list[Timings], engine_seconds: float) -> CheckR
         least=1 - APART,
         most=1 + APART,
         note=note,
-        numbers={k: v / 1e6 for k, v in micro.items()},
+        numbers={"engine_seconds": engine, **{k: v / 1e6 for k, v in micro.items()}},
     )

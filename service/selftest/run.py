@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from time import monotonic
 
@@ -14,12 +14,14 @@ from rich.console import Console
 
 from service.front.launch import LaunchError
 from service.front.settings import Settings
+from service.measure.rounds import Log
 from service.protocol.parent_death import owned
 from service.selftest.aa_test import ITSELF, TWICE
 from service.selftest.added_latency import ADDED
+from service.selftest.bare_engine import BareEngine, bare_engine
 from service.selftest.check import AnyCheck, run_check
-from service.selftest.checks import ALL_CHECKS, ENGINE_CHECKS, ENGINE_OVERHEAD, choose_checks
-from service.selftest.events import CheckFinished, EngineOverhead, MachineFacts, OverheadFailed, WorkerEvent
+from service.selftest.checks import ALL_CHECKS, ENGINE_CHECKS, choose_checks
+from service.selftest.events import CheckFinished, MachineFacts, WorkerEvent
 from service.selftest.load import CONCURRENCY_CHECK, SCRAPE
 from service.selftest.report import new_folder, new_report, write
 from service.selftest.request_parts import parts_check
@@ -34,10 +36,15 @@ ROWS_FILE = "rows.jsonl"
 """The rows of each check as soon as it has ended; `selftest.json` has all of them."""
 
 
-def service_checks(engine_seconds: dict[str, float]) -> dict[str, AnyCheck]:
-    """The checks over HTTP; `engine_seconds` is an engine's time outside its steps by mode."""
+def service_checks(settings: Settings, engine_log: Path) -> dict[str, AnyCheck]:
+    """The checks over HTTP; an engine without a service, which one needs, writes to `engine_log`."""
+
+    def start_engine(cpus: list[int], log: Log) -> AbstractContextManager[BareEngine]:
+        alone = msgspec.structs.replace(settings.engine_settings(""), cpus=cpus)
+        return bare_engine(alone, engine_log, log)
+
     return {
-        "parts": parts_check(engine_seconds),
+        "parts": parts_check(start_engine),
         "added": ADDED,
         "saturation": SATURATION,
         "scrape": SCRAPE,
@@ -54,7 +61,6 @@ class _Selftest:
         self._settings = settings
         self._folder = folder
         self._progress = progress
-        self._engine_seconds: dict[str, float] = {}
         self.rows: list[CheckResult] = []
         self.finished: set[str] = set()
         self.machine: dict[str, str | int] = {}
@@ -83,11 +89,6 @@ class _Selftest:
     def _take(self, event: WorkerEvent) -> None:
         if isinstance(event, MachineFacts):
             self.machine = event.facts
-        elif isinstance(event, EngineOverhead):
-            self._engine_seconds = event.seconds
-        elif isinstance(event, OverheadFailed):
-            self._progress.running(ENGINE_OVERHEAD, event.reason)
-            self.rows.append(broken("the engine's time outside its steps", event.reason))
         elif isinstance(event, CheckFinished):
             self._ended(event.name, event.rows)
         else:
@@ -95,7 +96,7 @@ class _Selftest:
 
     def over_http(self, names: list[str]) -> None:
         """Run `names` against a service started for them."""
-        checks = service_checks(self._engine_seconds)
+        checks = service_checks(self._settings, self._folder / "engine.log")
         log_file = self._folder / "service.log"
         try:
             with running_service(self._settings, log_file, self._progress.log_of("service")) as service:
@@ -131,9 +132,6 @@ def main(settings: Settings, only: list[str] | None = None, out: Path | None = N
         run = _Selftest(settings, folder, progress)
         if in_worker:
             run.in_worker(in_worker)
-        if "parts" in over_http:
-            # As fresh as the service's engine: after other checks the same process reads a fifth more.
-            run.in_worker([ENGINE_OVERHEAD])
         if over_http:
             run.over_http(over_http)
     seconds = round(monotonic() - began, 1)

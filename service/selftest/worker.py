@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from typing import BinaryIO
 
 import msgspec
@@ -17,17 +16,13 @@ from service.measure.rounds import Log
 from service.measure.variants import Variants
 from service.protocol.messages import EngineSettings
 from service.selftest.check import AnyCheck, run_check
-from service.selftest.checks import ENGINE_OVERHEAD
 from service.selftest.cross_check_stacks import STACKS
 from service.selftest.cross_check_widths import INTERCEPT
 from service.selftest.cuda import CUDA
-from service.selftest.engine_overhead import overhead_seconds
 from service.selftest.events import (
     CheckFinished,
     CheckProgress,
-    EngineOverhead,
     MachineFacts,
-    OverheadFailed,
     WorkerEvent,
 )
 from service.selftest.floors import LADDER, WIDTHS_CHECK
@@ -73,20 +68,8 @@ def run(settings: EngineSettings, names: list[str], events: EventWriter) -> None
     for name in names:
         log = events.log_of(name)
         log("begins")
-        if name == ENGINE_OVERHEAD:
-            events.write(engine_overhead(variants, log))
-            continue
         rows = run_check(name, CHECKS[name], variants, log, variants.off_cpu)
         events.write(CheckFinished(name, rows))
-
-
-def engine_overhead(variants: Variants, log: Log) -> EngineOverhead | OverheadFailed:
-    """Seconds by mode, or why there are none: the checks over HTTP run all the same."""
-    try:
-        return EngineOverhead(overhead_seconds(variants, log))
-    except Exception as error:  # noqa: BLE001 - becomes a failed row of the check that needs it
-        traceback.print_exc()
-        return OverheadFailed(f"{type(error).__name__}: {error}"[:300])
 
 
 def machine_facts(device: torch.device, precision: str) -> dict[str, str | int]:

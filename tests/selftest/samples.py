@@ -98,7 +98,7 @@ def parts(engine: float = 0.6e-3, **changes: float) -> Found:
         "other_seconds": 1e-3, "total_seconds": 4e-3, "border_seconds": 3e-4, "tokenise_seconds": 1e-4,
     } | changes  # fmt: skip
     requests: Found = {(mode, "request"): [timings] * 20 for mode in MODES}
-    return requests | {(mode, "engine"): [engine] for mode in MODES}
+    return requests | {(mode, "engine"): [engine] * 20 for mode in MODES}
 
 
 def added(seconds: float, bare: float = 1.0e-3) -> Found:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from service.front.settings import Settings
 from service.selftest import worker
 from service.selftest.check import AnyCheck
 from service.selftest.checks import ALL_CHECKS
 from service.selftest.run import service_checks
 from tests.selftest.samples import FAILURES, HONEST, Failure
 
-CHECKS: dict[str, AnyCheck] = {**worker.CHECKS, **service_checks({})}
+CHECKS: dict[str, AnyCheck] = {**worker.CHECKS, **service_checks(Settings(), Path("engine.log"))}
 CASES = [(name, failure) for name, failures in FAILURES.items() for failure in failures]
 
 

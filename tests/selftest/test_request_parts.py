@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
+import pytest
+
 from service.selftest.check import run_check
-from service.selftest.request_parts import parts_check
+from service.selftest.request_parts import REQUESTS, UNCOUNTED, parts_check
 from service.selftest.results import CheckResult
 
 
@@ -11,6 +15,7 @@ class MadeUpService:
     """In place of a `RunningService`: every request has the same made-up timings."""
 
     modes = ("eager",)
+    cpus = (1,)
 
     def __init__(self, **changes: float) -> None:
         self._timings = {
@@ -38,12 +43,23 @@ class MadeUpService:
         return dict(self._timings)
 
 
+class MadeUpEngine:
+    """In place of a `BareEngine`: its jobs take `seconds` beside steps."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def overhead_seconds(self, mode: str) -> float:
+        return self._seconds
+
+
 def verdicts(service: MadeUpService) -> list[str]:
-    return [row.verdict for row in rows_of(service, {"eager": 0.6e-3})]
+    return [row.verdict for row in rows_of(service)]
 
 
-def rows_of(service: MadeUpService, engine_seconds: dict[str, float]) -> list[CheckResult]:
-    return run_check("parts", parts_check(engine_seconds), service, lambda text: None)
+def rows_of(service: MadeUpService, engine_seconds: float = 0.6e-3) -> list[CheckResult]:
+    check = parts_check(lambda cpus, log: nullcontext(MadeUpEngine(engine_seconds)))
+    return run_check("parts", check, service, lambda text: None)
 
 
 def test_parts_pass_where_they_are_positive_sum_up_and_their_pieces_agree() -> None:
@@ -56,7 +72,51 @@ def test_a_negative_part_a_wrong_sum_and_a_missing_piece_each_fail_their_own_row
     assert verdicts(MadeUpService(border_seconds=1e-5)) == ["pass", "pass", "fail"]
 
 
-def test_without_the_engine_s_seconds_the_check_fails_instead_of_leaving_a_row_out() -> None:
-    (row,) = rows_of(MadeUpService(), {})
+def test_the_engine_is_measured_in_turn_with_the_requests_on_the_same_cores() -> None:
+    begun: list[str] = []
+
+    class Service(MadeUpService):
+        def generate(self, mode: str) -> dict[str, float | None]:
+            begun.append("request")
+            return super().generate(mode)
+
+    class Engine(MadeUpEngine):
+        def overhead_seconds(self, mode: str) -> float:
+            begun.append("engine")
+            return super().overhead_seconds(mode)
+
+    def start(cpus: list[int], log: object) -> AbstractContextManager[Engine]:
+        begun.append(f"start on {cpus}")
+        return nullcontext(Engine(0.6e-3))
+
+    run_check("parts", parts_check(start), Service(), lambda text: None)
+    assert begun == ["start on (1,)", *["request", "engine"] * (REQUESTS + UNCOUNTED)]
+
+
+def test_a_machine_that_slows_down_changes_both_sides_alike() -> None:
+    slowness = iter([1.0] * (UNCOUNTED + REQUESTS // 2) + [1.5] * REQUESTS)
+    now = 1.0
+
+    class Service(MadeUpService):
+        def generate(self, mode: str) -> dict[str, float | None]:
+            nonlocal now
+            now = next(slowness)
+            whole = super().generate(mode)
+            return {name: value and value * now for name, value in whole.items()}
+
+    class Engine(MadeUpEngine):
+        def overhead_seconds(self, mode: str) -> float:
+            return now * super().overhead_seconds(mode)
+
+    check = parts_check(lambda cpus, log: nullcontext(Engine(0.6e-3)))
+    row = run_check("parts", check, Service(), lambda text: None)[-1]
+    assert (row.verdict, row.value) == ("pass", pytest.approx(1.0))
+
+
+def test_an_engine_that_does_not_start_fails_the_check_instead_of_leaving_a_row_out() -> None:
+    def refuse(cpus: list[int], log: object) -> AbstractContextManager[MadeUpEngine]:
+        raise RuntimeError("the engine ended (until it is warm)")
+
+    (row,) = run_check("parts", parts_check(refuse), MadeUpService(), lambda text: None)
     assert (row.name, row.verdict) == ("parts", "fail")
-    assert "could not be measured" in row.note
+    assert "the engine ended" in row.note

@@ -5,20 +5,12 @@ from __future__ import annotations
 import io
 
 import msgspec
-import pytest
 
 from service.front.settings import Settings
 from service.protocol.messages import EngineSettings
 from service.selftest import worker
 from service.selftest.checks import ENGINE_CHECKS
-from service.selftest.events import (
-    CheckFinished,
-    CheckProgress,
-    EngineOverhead,
-    MachineFacts,
-    OverheadFailed,
-    WorkerEvent,
-)
+from service.selftest.events import CheckFinished, CheckProgress, MachineFacts, WorkerEvent
 from service.selftest.results import interval_result
 from service.selftest.running_service import service_flags
 from service.statistics.intervals import Interval
@@ -33,8 +25,6 @@ def test_every_event_arrives_as_it_was_written() -> None:
     events: list[WorkerEvent] = [
         MachineFacts({"cpu": "A CPU", "threads": 1}),
         CheckFinished("ladder", [row]),
-        EngineOverhead({"eager": 1e-3}),
-        OverheadFailed("the engine ended"),
     ]
     stream = io.BytesIO()
     writer = worker.EventWriter(stream)
@@ -51,14 +41,3 @@ def test_settings_cross_to_the_worker_and_to_the_service_as_they_are() -> None:
     assert "--batch-sizes=1,4,16" in service_flags(settings)
     sent = msgspec.json.encode(settings.engine_settings(""))
     assert msgspec.json.decode(sent, type=EngineSettings).modes == ["eager", "compiled"]
-
-
-def test_an_engine_that_cannot_be_measured_is_reported_and_the_worker_goes_on(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def raising(variants: object, log: object) -> dict[str, float]:
-        raise RuntimeError("no floors")
-
-    monkeypatch.setattr(worker, "overhead_seconds", raising)
-    assert worker.engine_overhead(None, print) == OverheadFailed("RuntimeError: no floors")  # type: ignore[arg-type]
-    assert "no floors" in capsys.readouterr().err
