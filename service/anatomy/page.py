@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from service.anatomy import studies
 from service.anatomy.prepared_bench import prepare_bench
 from service.measure.cases import Bench
 from service.protocol.messages import EngineSettings
+from service.protocol.processor import processor_name
 
 PAGE = Path(__file__).parents[2] / "docs" / "anatomy.md"
 
@@ -134,16 +134,9 @@ def about_machine(bench: Bench, note: str | None) -> str:
     where = f"`{bench.settings.model}` on {bench.device.type}, {torch.get_num_threads()} thread(s)"
     said = f" {note}" if note else ""
     return (
-        f"{where}, a machine of {cores} cores ({_processor()}), torch {torch.__version__}, modes "
+        f"{where}, a machine of {cores} cores ({processor_name()}), torch {torch.__version__}, modes "
         f"{', '.join(bench.modes)}, at their defaults.{said}"
     )
-
-
-def _processor() -> str:
-    """What the kernel calls the processor; its architecture where that is not told."""
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    told = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(told, platform.machine())
 
 
 def _quiet(text: str, done: int | None = None, total: int | None = None, /) -> None:

@@ -52,7 +52,7 @@ def prepare_bench(settings: EngineSettings) -> Bench:
 
 def machine_label(device: str) -> str:
     """A short name of this machine: the kind of its processor or GPU, and its cores ('epyc2')."""
-    name = device_name(choose_device(device)).lower().replace("(r)", "").replace("(tm)", "")
+    name = device_name(choose_device(device)).lower().replace("(r)", "").replace("(tm)", "").partition("(")[0]
     kinds = [word for word in name.split() if word.isalnum() and word not in _VENDORS]
     return f"{kinds[0] if kinds else 'machine'}{os.cpu_count() or 1}"
 

@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 
 from service.front.build import UNKNOWN, build_commit, build_dirty, build_version
+from service.protocol.processor import processor_name
 from service.statistics.method import METHOD
 
 _NVIDIA_FIELDS = "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.limit,persistence_mode"
@@ -38,7 +39,7 @@ def _fixed(stated_commit: str | None) -> dict[str, Any]:
         "machine": platform.machine(),
         "system": f"{platform.system()} {platform.release()}",
         "distribution": _distribution(),
-        "cpu": cpu_model(),
+        "cpu": processor_name(),
         "cores": os.cpu_count(),
         "memory_bytes": psutil.virtual_memory().total,
         "governor": _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
@@ -46,14 +47,6 @@ def _fixed(stated_commit: str | None) -> dict[str, Any]:
         "gpus": gpus(),
         "python": sys.version.split()[0],
     }
-
-
-def cpu_model() -> str:
-    """The processor's name."""
-    for line in (_read("/proc/cpuinfo") or "").splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor() or UNKNOWN
 
 
 def gpus() -> list[dict[str, str]]:

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from loadtests.run.environment import git_state
-from service.front.machine import cpu_model
 from service.front.settings import Settings
+from service.protocol.processor import processor_name
 from service.selftest.accounting import Outcome, Tally, tally, why_incomplete
 from service.selftest.results import CheckResult
 
@@ -74,7 +74,7 @@ def new_report(
         commit=git["commit"],
         dirty=git["dirty"],
         machine=" + ".join(names),
-        cpu=cpu_model(),
+        cpu=processor_name(),
         device=str(facts.get("device", "unknown")),
         outcome=found.outcome(not reasons),
         complete=not reasons,

@@ -8,13 +8,14 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
-_CPU_KIND = ("model name", "flags", "Features", "CPU part")
-"""Lines of /proc/cpuinfo: code is compiled for the processor at hand, and may not run on another one."""
+from service.protocol.processor import processor_facts
+
+_CPU_KIND = ("model name", "cpu family", "model", "flags", "Features", "CPU part")
+"""Facts of /proc/cpuinfo: code is compiled for the processor at hand, and may not run on another one."""
 
 
 OWN_NAME = "launchbound"
@@ -99,15 +100,6 @@ def _refuse_unless_private(folder: Path) -> None:
 
 
 def _key() -> str:
-    parts = [str(torch.__version__), sys.version, *_cpu_kind()]
+    facts = processor_facts()
+    parts = [str(torch.__version__), sys.version, *(facts.get(key, "") for key in _CPU_KIND)]
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:12]
-
-
-def _cpu_kind() -> Iterator[str]:
-    """What /proc/cpuinfo says of the first processor; nothing where it says nothing."""
-    with open("/proc/cpuinfo") as lines:
-        for line in lines:
-            if not line.strip():
-                return
-            if line.startswith(_CPU_KIND):
-                yield line.strip()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from service.protocol.processor import processor_name
+
 
 def choose_device(requested: str) -> torch.device:
     """The device named by 'auto', 'cpu' or 'cuda'; raises ValueError where torch has no such device."""
@@ -17,12 +19,8 @@ def choose_device(requested: str) -> torch.device:
 
 
 def device_name(device: torch.device) -> str:
-    """The GPU's name, or the processor's from /proc/cpuinfo."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    with open("/proc/cpuinfo") as lines:
-        names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-        return next(names, "unknown CPU")
+    """The GPU's name, or the processor's."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name()
 
 
 def memory(device: torch.device) -> dict[str, int] | None:

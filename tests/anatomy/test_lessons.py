@@ -151,9 +151,10 @@ def test_the_newest_folder_is_that_of_the_last_day(tmp_path: Path) -> None:
     ("name", "label"),
     [
         ("AMD EPYC 9R45", "epyc"),
+        ("AMD EPYC (family 25, model 17)", "epyc"),
         ("Intel(R) Xeon(R) Platinum 8488C", "xeon"),
         ("NVIDIA H200", "h200"),
-        ("unknown CPU", "machine"),
+        ("unknown CPU (x86_64) (family 6, model 1)", "machine"),
     ],
 )
 def test_a_machine_has_a_short_name(monkeypatch: pytest.MonkeyPatch, name: str, label: str) -> None:

@@ -6,8 +6,9 @@ import os
 
 import pytest
 
-from service.front.machine import cpu_model, machine
+from service.front.machine import machine
 from service.protocol.modes import default_modes
+from service.protocol.processor import processor_name
 from service.statistics.method import METHOD
 from tests.front.test_api_bad_input import refused
 from tests.support.serving import Front, running, until
@@ -40,7 +41,7 @@ def test_the_engine_is_described(front: Front) -> None:
 def test_the_service_says_its_own_machine_commit_and_method(front: Front) -> None:
     service = front.http.get("/v1/modes").json()["service"]
     assert service["cores"] == os.cpu_count()
-    assert service["cpu"] == cpu_model()
+    assert service["cpu"] == processor_name()
     assert service["method"] == METHOD
     assert {"commit", "dirty", "gpus", "python", "system", "load_average"} <= service.keys()
 

@@ -91,7 +91,7 @@ def test_a_disk_that_refuses_is_told_with_the_remedy(tmp_path: Path, monkeypatch
 
 def test_another_processor_has_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = compile_cache(str(tmp_path))
-    monkeypatch.setattr(module, "_cpu_kind", lambda: iter(["model name : another", "flags : fewer"]))
+    monkeypatch.setattr(module, "processor_facts", lambda: {"model name": "another", "flags": "fewer"})
     assert compile_cache(str(tmp_path)) != here
 
 

@@ -7,8 +7,8 @@ import os
 import msgspec
 
 from service.front.logs.event import Event, one_line
-from service.front.machine import cpu_model
 from service.front.settings import Settings
+from service.protocol.processor import processor_name
 from service.protocol.status import EngineStatus
 
 LABEL_WIDTH = 12
@@ -96,7 +96,7 @@ def banner(place: Place, status: EngineStatus, states: dict[str, str]) -> Banner
         linears=status.linears.layout if status.linears else None,
         device=status.device,
         device_name=status.device_name,
-        cpu=cpu_model(),
+        cpu=processor_name(),
         torch=status.torch,
         cuda=status.cuda,
         threads=status.threads,

@@ -10,8 +10,8 @@ import pytest
 
 from service.front.logs.banner import Place
 from service.front.logs.engine import EngineLog
-from service.front.machine import cpu_model
 from service.front.settings import Settings
+from service.protocol.processor import processor_name
 from service.protocol.status import ModeStatus
 from tests.support.logs import Lines, logged
 from tests.support.serving import Front, running, until
@@ -42,7 +42,7 @@ def test_the_banner_says_what_serves_where_and_who_may_call(tmp_path: Path) -> N
         "linears": None,
         "device": "cpu",
         "device_name": "fake",
-        "cpu": cpu_model(),
+        "cpu": processor_name(),
         "torch": "none",
         "cuda": None,
         "threads": 1,

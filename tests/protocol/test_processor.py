@@ -1,0 +1,62 @@
+"""How a processor is called: generations of one name stay apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from service.protocol import processor
+from service.protocol.processor import processor_facts, processor_name
+
+EPYC = """\
+processor\t: 0
+vendor_id\t: AuthenticAMD
+cpu family\t: {family}
+model\t\t: {model}
+model name\t: AMD EPYC
+stepping\t: 1
+
+processor\t: 1
+model name\t: another
+"""
+ARM = "processor\t: 0\nFeatures\t: fp asimd\nCPU implementer\t: 0x41\nCPU part\t: 0xd4f\n"
+
+
+@pytest.fixture(autouse=True)
+def read_anew() -> Iterator[None]:
+    processor_facts.cache_clear()
+    yield
+    processor_facts.cache_clear()
+
+
+def told(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name where /proc/cpuinfo is `text`."""
+    file = folder / "cpuinfo"
+    file.write_text(text)
+    monkeypatch.setattr(processor, "_CPUINFO", file)
+    processor_facts.cache_clear()
+    return processor_name()
+
+
+def test_two_generations_of_one_name_have_two_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    zen4 = told(EPYC.format(family=25, model=17), tmp_path, monkeypatch)
+    zen5 = told(EPYC.format(family=26, model=2), tmp_path, monkeypatch)
+    assert (zen4, zen5) == ("AMD EPYC (family 25, model 17)", "AMD EPYC (family 26, model 2)")
+
+
+def test_a_processor_without_a_name_is_told_by_its_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platform.processor", lambda: "")
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    assert told(ARM, tmp_path, monkeypatch) == "unknown CPU (aarch64) (implementer 0x41, part 0xd4f)"
+
+
+def test_a_system_that_tells_nothing_has_a_name_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processor, "_CPUINFO", tmp_path / "none")
+    monkeypatch.setattr("platform.processor", lambda: "")
+    assert processor_name().startswith("unknown CPU")
