@@ -67,12 +67,24 @@ class Case:
         reading_ns = eviction.cache.reading_ns - reading_ns if eviction else 0
         return (ended - began - reading_ns) / 1e9
 
-    def steady_seconds(self, steps: int = 5, pick: Callable[[list[float]], float] = median) -> float:
-        """The median (or another `pick`) of `steps` calls in a row after untimed ones, as in a request."""
+    def steady_seconds(
+        self,
+        steps: int = 5,
+        pick: Callable[[list[float]], float] = median,
+        beside: Callable[[], object] | None = None,
+    ) -> float:
+        """The median (or another `pick`) of `steps` calls in a row after untimed ones, as in a request.
+
+        `beside` runs after each of them, untimed.
+        """
         set_positions(self.buffers, self.phase)
-        for _ in range(LEAD_STEPS if self.phase == "decode" else LEAD_STEPS_OF_PREFILL):
-            self.call_seconds()
-        return pick([self.call_seconds() for _ in range(steps)])
+        lead = LEAD_STEPS if self.phase == "decode" else LEAD_STEPS_OF_PREFILL
+        found: list[float] = []
+        for _ in range(lead + steps):
+            found.append(self.call_seconds())
+            if beside is not None:
+                beside()
+        return pick(found[lead:])
 
 
 def build_case(

@@ -2,12 +2,20 @@
 
 Eager, no_grad and inference_mode differ in what the host does around each operator, and in the memory that a
 tape holds on to. Where such a price is booked as kernel, their kernel times differ.
+
+They also differ where nothing is booked wrongly: the longer a step, the longer the machine's other users had
+the shared caches when the next one begins, and the longer its kernels take. So after each step of a mode
+that is faster than eager the thread is busy for the time that it was faster by, neither timed nor sampled:
+all modes begin equally many steps per second (decision 56).
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from random import Random
+from time import perf_counter
 from typing import Literal
 
 from models.served import NoTwin
@@ -36,6 +44,8 @@ NO_RATIO = 1e3
 """In place of the ratio of a round in which a mode shows no kernel time at all: far outside."""
 
 Source = Literal["stacks", "floors"]
+Rest = Callable[[], object] | None
+
 Found = dict[tuple[Place, Source], list[float]]
 """Kernel seconds of a step per round, and by which witness."""
 
@@ -73,14 +83,47 @@ def _cases(bench: Bench, modes: Sequence[str]) -> dict[Place, Case]:
 
 
 def by_stacks(bench: Bench, modes: Sequence[str], sampler: StackSampler, log: Log) -> Found:
-    """The share of samples in kernels times the step, which is timed without sampling."""
-    arms = {place: partial(_kernel, sampler, case) for place, case in _cases(bench, modes).items()}
+    """The share of samples in kernels times the step, which is timed without sampling.
+
+    The modes of a phase and bucket follow right after each other, because what neighbours leave of the caches
+    changes within seconds.
+    """
+    together: dict[tuple[Phase, int], dict[Place, Case]] = defaultdict(dict)
+    for place, case in _cases(bench, modes).items():
+        together[place.phase, place.bucket][place] = case
+    order = Random("plain-kernels")
+
+    def visit(cases: Mapping[Place, Case]) -> dict[Place, float]:
+        turns = list(cases)
+        order.shuffle(turns)
+        return {place: _kernel(sampler, cases[place], _rest(cases, place)) for place in turns}
+
+    arms = {key: partial(visit, cases) for key, cases in together.items()}
     found = in_rounds(arms, ROUNDS, "plain-kernels", log)
-    return {(place, "stacks"): seconds for place, seconds in found.items()}
+    return {
+        (place, "stacks"): [kernels[place] for kernels in found[key]]
+        for key, cases in together.items()
+        for place in cases
+    }
 
 
-def _kernel(sampler: StackSampler, case: Case) -> float:
-    return sampled(sampler, case, SAMPLED_SECONDS[case.phase]).kernel_seconds
+def _kernel(sampler: StackSampler, case: Case, rest: Rest) -> float:
+    return sampled(sampler, case, SAMPLED_SECONDS[case.phase], rest).kernel_seconds
+
+
+def _rest(cases: Mapping[Place, Case], place: Place) -> Rest:
+    """What follows each step of `place`: as much time as eager's takes longer, at this moment."""
+    case, eager = cases[place], cases[place._replace(mode=PLAIN[0])]
+    if case is eager:
+        return None
+    return partial(busy_for, eager.steady_seconds(STEPS) - case.steady_seconds(STEPS))
+
+
+def busy_for(seconds: float) -> None:
+    """Keep the core, and touch no memory, for `seconds`; not at all where they are negative."""
+    until = perf_counter() + seconds
+    while perf_counter() < until:
+        continue
 
 
 def by_floors(bench: Bench, modes: Sequence[str], log: Log) -> Found:
@@ -88,7 +131,7 @@ def by_floors(bench: Bench, modes: Sequence[str], log: Log) -> Found:
     cases = _cases(bench, modes)
 
     def wall(place: Place) -> dict[Place, float]:
-        return {place: cases[place].steady_seconds(STEPS)}
+        return {place: cases[place].steady_seconds(STEPS, beside=_rest(cases, place))}
 
     arms: dict[Place | str, Callable[[], dict[Place, float]]] = {
         **{place: partial(wall, place) for place in cases},

@@ -89,6 +89,15 @@ def test_steady_seconds_are_of_the_steps_after_the_lead() -> None:
     assert len(calls) == LEAD_STEPS + 7
 
 
+def test_what_runs_beside_steady_steps_runs_after_each_of_them() -> None:
+    calls: list[int] = []
+    case = small_case(calls)
+    calls.clear()
+    after: list[int] = []
+    case.steady_seconds(2, beside=lambda: after.append(len(calls)))
+    assert after == list(range(1, LEAD_STEPS + 3))
+
+
 def test_a_clock_of_the_callers_choice_times_the_step_alone() -> None:
     ticks = iter([1_000_000_000, 3_500_000_000])
     assert small_case([]).call_seconds(lambda: next(ticks)) == 2.5
