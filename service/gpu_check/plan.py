@@ -55,7 +55,11 @@ def second(folder: str) -> tuple[Section, ...]:
         ("budget", 90, "dispatch, kernels and roofline by batch", ("anatomy", "--budget", *study)),
         ("kernels", 60, "the kernels of a step", ("anatomy", "--mode", "reduce-overhead", *study)),
     )  # fmt: skip
-    return tuple(
-        Section(name, seconds, about, _launchbound(*arguments), writes_rows=False)
-        for name, seconds, about, arguments in commands
+    teardown = Section("teardown", 60, "a profiler that lets go after each session", _module("teardown"))
+    return (
+        *(
+            Section(name, seconds, about, _launchbound(*arguments), writes_rows=False)
+            for name, seconds, about, arguments in commands
+        ),
+        teardown,
     )

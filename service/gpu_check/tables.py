@@ -45,17 +45,23 @@ def show_cells(console: Console, rows: Iterable[Row]) -> None:
 
 def show_sizes(console: Console, rows: Iterable[Row]) -> None:
     """The larger models, and how near their steps come to the memory's bandwidth."""
-    sizes = [row for row in rows if row["kind"] == "size"]
+    found = list(rows)
+    sizes = [row for row in found if row["kind"] == "size"]
     if not sizes:
         return
+    tables = {_case(row): row["kernels"] for row in found if row["kind"] == "kernels"}
     table = Table("model", "mode", "batch", "wall µs", "dispatch", "device", "kernels", "of bandwidth")
     for row in sizes:
         micros = [_shown(row[name], 1e6) for name in ("wall_seconds", "dispatch_seconds", "device_seconds")]
-        kernels, roof = row["kernels"], row["device_roofline"]
+        kernels, roof = tables.get(_case(row)), row["device_roofline"]
         count = _shown(kernels["kernels"] if kernels else None)
         share = "–" if roof is None else f"{roof['share']['value']:.0%}"
         table.add_row(row["model"], row["mode"], str(row["batch"]), *micros, count, share)
     console.print(table)
+
+
+def _case(row: Row) -> tuple[str, str, int]:
+    return row["model"], row["mode"], row["batch"]
 
 
 def show_goals(console: Console, goals: Sequence[Goal]) -> None:

@@ -38,14 +38,15 @@ class KernelTable(msgspec.Struct, frozen=True, kw_only=True):
     """The kernels of one step, the longest in sum first, from `steps` profiled ones with as many kernels.
 
     `left_out` steps had another number of kernels, or unknown ones: some were lost. `busy_seconds` is the
-    median step's, with kernels that overlap counted once. `null_kernel_seconds` is the device's time for a
-    kernel without work inside a replayed graph; `near_null_share` the share of kernel time in kernels that
-    take less than twice that.
+    median of `busy_steps_seconds`, a value per step, with kernels that overlap counted once.
+    `null_kernel_seconds` is the device's time for a kernel without work inside a replayed graph;
+    `near_null_share` the share of kernel time in kernels that take less than twice that.
     """
 
     rows: list[KernelRow]
     kernels: int
     busy_seconds: float
+    busy_steps_seconds: list[float]
     steps: int
     left_out: int
     null_kernel_seconds: float | None
@@ -73,6 +74,7 @@ def table_of(by_step: Sequence[Sequence[Event]], null_seconds: float | None) -> 
         rows=sorted(rows, key=lambda row: row.seconds, reverse=True),
         kernels=usual,
         busy_seconds=median(busy),
+        busy_steps_seconds=busy,
         steps=len(chosen),
         left_out=len(by_step) - len(chosen),
         null_kernel_seconds=null_seconds,

@@ -138,13 +138,26 @@ def _static(tensor: Tensor) -> Tensor:
 
 
 def _sized(tensor: Tensor, sizes: list[int]) -> Tensor:
-    """`tensor` at a static address, its second dimension symbolic where it has several `sizes`.
+    """`tensor` at a static address, its second dimension symbolic where it has several `sizes`."""
+    if len(sizes) > 1 and tensor.shape[1] > 1:
+        # On CUDA attention asks for strides that are multiples of 8. All of our sizes have them, but no range
+        # of sizes does, and an enforced mark would refuse the guard.
+        make_symbolic(tensor, sizes, enforced=not tensor.is_cuda)
+    return _static(tensor)
+
+
+def make_symbolic(tensor: Tensor, sizes: list[int], enforced: bool) -> None:
+    """Mark the second dimension of `tensor` as one that changes among `sizes`.
 
     One compiled callable then serves all of them: a callable per size would double and redouble compilations.
+    `enforced`: a compilation whose callable would not serve each length between the least size and the
+    largest raises ConstraintViolationError. Otherwise it is guarded by what it needs (a length that is a
+    multiple of 8, say), and compiled again for sizes that fail its guards.
     """
-    if len(sizes) > 1 and tensor.shape[1] > 1:
+    if enforced:
         torch._dynamo.mark_dynamic(tensor, 1, min=max(2, min(sizes)), max=max(sizes))
-    return _static(tensor)
+    else:
+        torch._dynamo.maybe_mark_dynamic(tensor, 1)
 
 
 def copy_row(cache: Cache, source: int, target: int, positions: int) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from typing import get_args
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
 from models.config import CONFIGS
 from models.transformer import Transformer
+from service.protocol.messages import Phase
 from service.protocol.modes import MODES
 from service.step.buffers import Buffers, allocate, prepare
 from service.step.callables import build_step
@@ -42,6 +45,18 @@ def test_reduce_overhead_is_one_graph_launch_per_step(model: Transformer, buffer
     assert profiled.graph_launches == 1
     assert profiled.kernels is not None
     assert profiled.kernels > 1
+
+
+@pytest.mark.parametrize("phase", get_args(Phase))
+@pytest.mark.parametrize("mode", ["compiled", "reduce-overhead"])
+def test_one_callable_serves_every_shape_of_a_phase(
+    model: Transformer, buffers: Buffers, mode: str, phase: Phase
+) -> None:
+    step = build_step(MODES[mode], model)
+    graphs = counters["stats"]["unique_graphs"]
+    for arguments in buffers.shapes(phase):
+        step(*arguments)
+    assert counters["stats"]["unique_graphs"] == graphs + 1
 
 
 def test_a_copied_result_survives_the_next_replay(model: Transformer, buffers: Buffers) -> None:

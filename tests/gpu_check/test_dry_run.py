@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 import torch
 
 from service.gpu_check.rows import Row, Rows, read_rows
-from service.gpu_check.sections import device, ladder, profiler, sizes
+from service.gpu_check.sections import device, ladder, profiler, sizes, teardown
 from service.protocol.messages import EngineSettings
 from service.step import profiling
 from service.step.trace import Event, step_marks
@@ -134,6 +135,22 @@ def test_profiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["null_kernel"]
 
 
+def test_teardown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEARDOWN_CUPTI", "0")
+    monkeypatch.setattr(teardown, "EngineSettings", plain)
+    monkeypatch.setattr(teardown, "MODES", ("inference_mode",))
+    monkeypatch.setattr(teardown, "BATCH", 1)
+    found = rows_of(tmp_path, teardown.main)
+    assert [(row["sessions"], bool(row["launches"])) for row in found["let_go"]] == [
+        (0, False),
+        (1, True),
+        (2, True),
+        (3, True),
+    ]
+    assert all(row["same"] for row in (*found["let_go"], *found["made_after"]))
+    assert os.environ["TEARDOWN_CUPTI"] == "1"
+
+
 def test_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sizes, "EngineSettings", plain)
     monkeypatch.setattr(sizes, "MODES", ("inference_mode",))
@@ -146,11 +163,16 @@ def test_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("small", 2),
         ("base", 2),
     ]
-    for row in found["size"]:
-        assert row["kernels"]["kernels"] == KERNELS
-        assert row["kernels"]["busy_seconds"] == pytest.approx(KERNELS * 1e-6)
+    for row, profiled in zip(found["size"], found["kernels"], strict=True):
         assert row["device_roofline"]["share"]["low"] > 0
-        assert row["kernel_roofline"]["share"]["value"] > 0
+        assert [row[name] for name in ("model", "mode", "batch")] == [
+            profiled[name] for name in ("model", "mode", "batch")
+        ]
+        assert profiled["kernels"]["kernels"] == KERNELS
+        assert profiled["kernels"]["busy_seconds"] == pytest.approx(KERNELS * 1e-6)
+        assert profiled["kernel_roofline"]["share"]["samples"] == profiled["kernels"]["steps"]
+    # The profiler's first session comes after all timings.
+    assert max(row["at"] for row in found["size"]) <= min(row["at"] for row in found["kernels"])
     moved = [row["device_roofline"]["bytes_per_step"] for row in found["size"]]
     assert moved[0] < moved[2]
     assert [row["model"] for row in found["roof"]] == ["small", "base"]

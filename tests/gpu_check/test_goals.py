@@ -41,8 +41,12 @@ def size(model: str, seconds: float, share: float) -> dict[str, Any]:
         "dispatch_seconds": 5e-5,
         "device_seconds": seconds,
         "device_roofline": {"share": interval},
-        "kernels": {"kernels": 120},
     }
+
+
+def kernels(model: str) -> dict[str, Any]:
+    names = {"kind": "kernels", "at": 1310.0, "model": model, "mode": "reduce-overhead", "batch": 1}
+    return {**names, "kernels": {"kernels": 120}}
 
 
 def mode(name: str, state: str = "ready") -> dict[str, Any]:
@@ -109,7 +113,7 @@ GOOD: Rows = {
         cell(1),
         {"kind": "graph_launches", "at": 1260.0, "batch": 1, "per_step": 1},
     ],
-    "sizes": [size("small", 2e-4, 0.5), size("base", 9e-4, 0.62)],
+    "sizes": [size("small", 2e-4, 0.5), size("base", 9e-4, 0.62), kernels("small")],
     "float32": [{"kind": "plan", "at": 1400.0, "modes": ["eager"]}, mode("eager")],
 }
 
@@ -235,6 +239,7 @@ def test_tables_show_what_was_found_and_dashes_for_what_was_not() -> None:
     assert "–" in text
     assert "reduce-overhead (ran compiled)" in text
     assert "62%" in text
+    assert "120" in text
     assert "stretch reached" in text
     assert "1.004 [1.001, 1.008]" in text
     assert "met (informs)" in text

@@ -32,13 +32,15 @@ def test_the_order_is_that_of_information() -> None:
 
 
 def test_every_sections_module_exists() -> None:
-    modules = [section.command[1] for section in FIRST]
+    modules = [section.command[1] for section in (*FIRST, *second("folder")) if section.writes_rows]
     assert all(find_spec(module) for module in modules)
 
 
 @pytest.mark.slow
 def test_the_second_part_runs_verbs_that_exist() -> None:
     for section in second("folder"):
+        if section.writes_rows:
+            continue
         arguments = [sys.executable, section.command[0], section.command[1], "--help"]
         text = subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=60).stdout
         options = [option for option in section.command if option.startswith("--")]

@@ -36,19 +36,43 @@ class _Request:
     def prepare(self) -> None:
         """Cut one segment into blocks, and free half of them."""
         torch.cuda.empty_cache()
-        segment = torch.empty(BLOCKS * BLOCK_BYTES, dtype=torch.uint8, device=self.device)
+        self._take_what_would_serve_the_request()
+        segment = self._allocate(BLOCKS)
+        begin = segment.data_ptr()
         del segment  # stays with the allocator, which cuts the blocks from it
-        self.held = [torch.empty(BLOCK_BYTES, dtype=torch.uint8, device=self.device) for _ in range(BLOCKS)]
-        del self.held[self.freed]
+        blocks: list[Tensor] = []
+        while len(blocks) < BLOCKS:
+            block = self._allocate(1)
+            # The allocator takes the smallest free piece that is large enough: at first those of others.
+            inside = begin <= block.data_ptr() < begin + BLOCKS * BLOCK_BYTES
+            (blocks if inside else self.held).append(block)
+        del blocks[self.freed]
+        self.held += blocks
 
     def call(self) -> Tensor:
         """As many bytes as are free."""
-        return torch.empty(BLOCKS // 2 * BLOCK_BYTES, dtype=torch.uint8, device=self.device)
+        return self._allocate(BLOCKS // 2)
 
     def release(self) -> None:
         """Give all of it back to the device."""
         self.held.clear()
         torch.cuda.empty_cache()
+
+    def _allocate(self, blocks: int) -> Tensor:
+        return torch.empty(blocks * BLOCK_BYTES, dtype=torch.uint8, device=self.device)
+
+    def _take_what_would_serve_the_request(self) -> None:
+        """Hold the free pieces of others' segments that are as large as the request."""
+        made = self._made()
+        piece = self.call()
+        while self._made() == made:
+            self.held.append(piece)
+            piece = self.call()
+        del piece
+        torch.cuda.empty_cache()
+
+    def _made(self) -> int:
+        return int(torch.cuda.memory_stats(self.device)["num_device_alloc"])
 
     @property
     def step(self) -> TimedStep:
@@ -59,14 +83,14 @@ class _Request:
         """Allocations from the device in one request, and the free bytes in cut segments before it."""
         self.prepare()
         try:
-            before = torch.cuda.memory_stats(self.device)
-            made = self.call()
-            after = torch.cuda.memory_stats(self.device)
-            del made
+            free = torch.cuda.memory_stats(self.device)["inactive_split_bytes.all.current"]
+            before = self._made()
+            served = self.call()
+            allocations = self._made() - before
+            del served
         finally:
             self.release()
-        allocations = after["num_device_alloc"] - before["num_device_alloc"]
-        return int(allocations), int(before["inactive_split_bytes.all.current"])
+        return allocations, int(free)
 
 
 def fragmentation(probed: ProbedModel, report: Report) -> FaultComparison:

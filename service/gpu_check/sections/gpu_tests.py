@@ -8,8 +8,10 @@ import pytest
 
 from service.gpu_check.rows import Rows, own_rows
 
-OPTIONS = ("-q", "-c", os.devnull, "--rootdir=.", "--noconftest", "-p", "no:cacheprovider")
+SETTINGS = ("-c", os.devnull, "--rootdir=.", "--noconftest", "-o", "markers=gpu: needs a CUDA device")
 """Without the project's settings and fixtures: they want plugins that a GPU machine may lack."""
+
+OPTIONS = ("-q", *SETTINGS, "-p", "no:cacheprovider")
 
 
 class RowPerTest:

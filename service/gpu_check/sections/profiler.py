@@ -97,18 +97,24 @@ def _span_seconds(kernels: list[Event]) -> float | None:
 
 def _unprofiled(rows: Rows, bench: Bench, case: Case, when: str) -> None:
     """Dispatch and the device's time per step, without a profiler session."""
-    dispatch = []
-    for _ in range(CALLS):
-        dispatch.append(case.call_seconds())
-        bench.synchronise()
+    dispatch = dispatch_seconds(bench, case)
     queued = device_time(CudaQueue(), case.call, "decode", BATCH)
     rows.write(
         "unprofiled",
         when=when,
-        dispatch_seconds=median(dispatch),
+        dispatch_seconds=dispatch,
         queued_seconds=queued.seconds,
         upper_bound=queued.upper_bound,
     )
+
+
+def dispatch_seconds(bench: Bench, case: Case) -> float:
+    """Median seconds until a call returns that was issued to an idle device."""
+    seconds = []
+    for _ in range(CALLS):
+        seconds.append(case.call_seconds())
+        bench.synchronise()
+    return median(seconds)
 
 
 def _metered(case: Case, which: str) -> float:

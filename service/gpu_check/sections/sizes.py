@@ -1,18 +1,24 @@
-"""Section `sizes`: decode steps of `small` and `base`, whose weights are seeded, under the roof of memory."""
+"""Section `sizes`: decode steps of `small` and `base`, whose weights are seeded, under the roof of memory.
+
+Kernels come last: the profiler stays attached after its first session, and slows what is launched then.
+"""
 
 from __future__ import annotations
 
 import os
 from dataclasses import asdict
+from itertools import product
 from statistics import median
 from time import perf_counter_ns
 
+import msgspec
+
 from service.gpu_check.rows import Rows, own_rows
 from service.measure.cases import Bench, Case
-from service.measure.kernel_table import KernelTable, kernel_table
+from service.measure.kernel_table import kernel_table
 from service.measure.roof import Roof, measure_roof
 from service.protocol.messages import EngineSettings
-from service.statistics.intervals import Interval
+from service.statistics.intervals import Interval, as_json, median_interval
 from service.step.device_time import CudaQueue, device_time
 from service.step.null_kernel import measure_null_kernel
 from service.step.process_state import prepare_process
@@ -25,21 +31,20 @@ KERNELS_KEPT = 12
 
 
 def main(rows: Rows) -> None:
-    """A row per batch, model and mode: the smallest batch of both models first."""
+    """A row per batch, model and mode, the smallest batch of both models first; then one of its kernels."""
     cache = os.environ["LAUNCHBOUND_CACHE_FOLDER"]
     prepare_process(cache)
-    benches: dict[str, tuple[Bench, Roof]] = {}
-    null: float | None = None
-    for batch in BATCHES:
-        for model in MODELS:
-            if model not in benches:
-                benches[model] = _opened(model, cache)
-                null = measure_null_kernel(benches[model][0].device).seconds.get("in_graph")
-                roof = benches[model][1]
-                rows.write("roof", model=model, bandwidth=roof.bandwidth, step_bytes=roof.step_bytes)
-            for mode in MODES:
-                bench, roof = benches[model]
-                rows.write("size", model=model, **_measured(bench, roof, bench.case(mode, batch), null))
+    opened: dict[str, tuple[Bench, Roof]] = {}
+    for batch, model, mode in product(BATCHES, MODELS, MODES):
+        if model not in opened:
+            bench, roof = opened[model] = _opened(model, cache)
+            rows.write("roof", model=model, bandwidth=roof.bandwidth, step_bytes=roof.step_bytes)
+        bench, roof = opened[model]
+        rows.write("size", model=model, **_measured(bench, roof, bench.case(mode, batch)))
+    null = measure_null_kernel(opened[MODELS[0]][0].device).seconds.get("in_graph")
+    for batch, model, mode in product(BATCHES, MODELS, MODES):
+        bench, roof = opened[model]
+        rows.write("kernels", model=model, **_kernels(bench, roof, bench.case(mode, batch), null))
 
 
 def _opened(model: str, cache: str) -> tuple[Bench, Roof]:
@@ -50,10 +55,9 @@ def _opened(model: str, cache: str) -> tuple[Bench, Roof]:
     return bench, measure_roof(bench)
 
 
-def _measured(bench: Bench, roof: Roof, case: Case, null: float | None) -> dict[str, object]:
-    """Wall, dispatch and device time of a decode step, its kernels, and both under the roof."""
+def _measured(bench: Bench, roof: Roof, case: Case) -> dict[str, object]:
+    """Wall, dispatch and device time of a decode step, and the latter under the roof."""
     dispatch, wall = _clocked(bench, case)
-    table = kernel_table(bench, case, null, lambda line: None)
     batch = case.buffers.bucket
     queued = device_time(CudaQueue(), case.call, "decode", batch)
     over = Interval(queued.seconds, queued.low, queued.high, queued.samples)
@@ -65,8 +69,20 @@ def _measured(bench: Bench, roof: Roof, case: Case, null: float | None) -> dict[
         "device_seconds": queued.seconds,
         "device_upper_bound": queued.upper_bound,
         "device_roofline": _roofline(roof, batch, over),
-        "kernel_roofline": None if table is None else _roofline(roof, batch, _exactly(table)),
-        "kernels": None if table is None else {"most": table.rows[:KERNELS_KEPT], **_sums(table)},
+    }
+
+
+def _kernels(bench: Bench, roof: Roof, case: Case, null: float | None) -> dict[str, object]:
+    """The kernels of a decode step, the longest by name, and their time under the roof."""
+    table = kernel_table(bench, case, null, lambda line: None)
+    batch = case.buffers.bucket
+    names: dict[str, object] = {"mode": case.mode, "batch": batch}
+    if table is None:
+        return {**names, "kernels": None, "kernel_roofline": None}
+    return {
+        **names,
+        "kernels": {**msgspec.to_builtins(table), "rows": table.rows[:KERNELS_KEPT]},
+        "kernel_roofline": _roofline(roof, batch, median_interval(table.busy_steps_seconds)),
     }
 
 
@@ -84,16 +100,9 @@ def _clocked(bench: Bench, case: Case) -> tuple[float, float]:
 
 def _roofline(roof: Roof, batch: int, seconds: Interval) -> dict[str, object] | None:
     found = roof.over(batch, seconds)
-    return None if found is None else asdict(found)
-
-
-def _exactly(table: KernelTable) -> Interval:
-    return Interval(table.busy_seconds, table.busy_seconds, table.busy_seconds, table.steps)
-
-
-def _sums(table: KernelTable) -> dict[str, object]:
-    names = ("kernels", "busy_seconds", "steps", "left_out", "null_kernel_seconds", "near_null_share")
-    return {name: getattr(table, name) for name in names}
+    if found is None:
+        return None
+    return {**asdict(found), "attained": as_json(found.attained), "share": as_json(found.share)}
 
 
 if __name__ == "__main__":
