@@ -42,6 +42,7 @@ _PHASE: dict[str, _Type] = {
     "steps": pl.Int32, "wall_seconds": pl.Float64, "dispatch_seconds": pl.Float64,
     "dispatch_low_seconds": pl.Float64, "dispatch_high_seconds": pl.Float64, "kernel_seconds": pl.Float64,
     "sync_wait_seconds": pl.Float64, "clipped": pl.Boolean, "minor_faults": pl.Int32,
+    "kernel_samples": pl.Int32, "host_samples": pl.Int32, "unnamed_samples": pl.Int32,
     "device_span_seconds": pl.Float64, "period_seconds": pl.Float64,
 }  # fmt: skip
 """Fields of a phase, in columns `prefill_…` and `decode_…`."""

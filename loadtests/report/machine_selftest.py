@@ -9,8 +9,12 @@ from typing import Any
 import msgspec
 
 from loadtests.run.run_file import SweepRun
+from service.statistics.sampled_share import MISCLASSED
 
 SELFTEST_FILE = "selftest.json"
+
+INJECTED_ROWS = ("a kernel 8 times longer: dispatch", "more host work per step: kernel")
+"""What the names of the rows begin with that say how much of either part was taken for the other."""
 
 Document = dict[str, Any]
 """The contents of a `selftest.json`."""
@@ -45,6 +49,15 @@ def _stands_for(found: Mapping[str, Any], run: SweepRun) -> bool:
         and (found.get("commit"), found.get("cpu")) == (here.get("commit"), here.get("cpu"))
         and (device is None or found.get("device") == device)
     )
+
+
+def misclassed(found: Mapping[str, Any] | None) -> float:
+    """How much of either part samples may take for the other: MISCLASSED, or more where this machine's
+    selftest does not exclude more.
+    """
+    rows = found["rows"] if found is not None else []
+    ends = [row["high"] for row in rows if row["name"].startswith(INJECTED_ROWS)]
+    return max([MISCLASSED, *(float(end) for end in ends if end is not None)])
 
 
 def selftest_line(found: Mapping[str, Any] | None) -> str:

@@ -11,6 +11,7 @@ from loadtests.report.later_floors import LaterFloor
 from service.statistics.boundedness import bound_in_words, device_bound_index
 from service.statistics.estimates import Split, index_interval
 from service.statistics.intervals import Interval
+from service.statistics.sampled_share import MISCLASSED
 
 _MEANS = ("steps", "wall_seconds", "dispatch_seconds", "dispatch_low_seconds", "dispatch_high_seconds")
 _MORE_MEANS = ("kernel_seconds", "sync_wait_seconds", "minor_faults")
@@ -20,10 +21,11 @@ _MORE_MEANS = ("kernel_seconds", "sync_wait_seconds", "minor_faults")
 class Phase:
     """One phase of a cell's requests; seconds, steps and page faults are means per request.
 
-    None: not measured on this device, or not recorded in this folder. `interval` is that of the index: the
-    dispatch interval of the rows, widened by the floors after the sweep and by the scatter of the rounds;
-    None where rows of an estimate carry no interval. `clipped` counts requests whose estimated dispatch was
-    cut to the phase's wall time.
+    None: not measured on this device, or not recorded in this folder. `interval` is that of the index: where
+    the visits were sampled what samples may take for the other part, else the dispatch interval of the rows
+    widened by the floors after the sweep; and the scatter of the rounds. None where rows of an estimate carry
+    no interval. `samples` is how many all visits have, None where they were not sampled; `clipped` counts
+    requests whose estimated dispatch was cut to the phase's wall time.
     """
 
     name: PhaseName
@@ -35,6 +37,7 @@ class Phase:
     kernel_seconds: float | None
     sync_wait_seconds: float | None
     minor_faults: float | None
+    samples: int | None
     clipped: int
     index: float | None
     interval: Interval | None
@@ -50,22 +53,62 @@ class Phase:
         return self.wall_seconds / self.steps if self.wall_seconds is not None and self.steps else None
 
 
-def phase_of(rows: pl.DataFrame, name: PhaseName, later: LaterFloor | None = None) -> Phase:
-    """The phase `name` of the measured `rows` of one cell; `later` is what its floor was after the sweep."""
+def phase_of(
+    rows: pl.DataFrame, name: PhaseName, later: LaterFloor | None = None, misclassed: float = MISCLASSED
+) -> Phase:
+    """The phase `name` of the measured `rows` of one cell.
+
+    `later` is what its floor was after the sweep, which counts where not all visits were sampled; by samples
+    `misclassed` of either part may be the other.
+    """
+    samples = _samples(rows, name)
+    if samples is not None:
+        later = None
+    rows = rows.with_columns(_ends_of_samples(name, misclassed))
     fields = (*_MEANS, *_MORE_MEANS)
     averages = rows.select(pl.col(f"{name}_{field}").mean() for field in fields).row(0)
     means = dict(zip(fields, averages, strict=True))
     parts = [means[f"{part}_seconds"] for part in ("dispatch", "kernel", "dispatch_low", "dispatch_high")]
+    interval = index_interval(splits_by_round(rows, name, later))
     if later is not None and None not in parts:
         widened = later.widened(Split(*parts), means["steps"])
         means |= {"dispatch_low_seconds": widened.low, "dispatch_high_seconds": widened.high}
+    if samples is not None and interval is not None and None not in parts:
+        both = parts[0] + parts[1]
+        means["dispatch_low_seconds"] = both * (1 - interval.high)
+        means["dispatch_high_seconds"] = both * (1 - interval.low)
     return Phase(
         name=name,
         **means,
+        samples=samples,
         clipped=rows.select(pl.col(f"{name}_clipped").fill_null(False).sum()).item(),
         index=device_bound_index(means["kernel_seconds"], means["dispatch_seconds"]),
-        interval=index_interval(splits_by_round(rows, name, later)),
+        interval=interval,
     )
+
+
+def _samples(rows: pl.DataFrame, name: PhaseName) -> int | None:
+    """How many samples the visits of `rows` have together; None where those of one are split without any."""
+    if rows[f"{name}_dispatch_share"].null_count():
+        return None
+    visits = rows.group_by("round").agg(pl.col(f"{name}_samples").first())
+    return int(visits[f"{name}_samples"].sum())
+
+
+def _ends_of_samples(name: PhaseName, misclassed: float) -> list[pl.Expr]:
+    """The ends of dispatch where a visit was sampled, in place of the requests' own.
+
+    Without the error of counting, which the scatter of the rounds shows: it does not add up over requests, as
+    what is taken for the other part does.
+    """
+    share, unnamed = pl.col(f"{name}_dispatch_share"), pl.col(f"{name}_unnamed_share")
+    wall = pl.col(f"{name}_dispatch_seconds") + pl.col(f"{name}_kernel_seconds")
+    low = (share - unnamed) - misclassed * (1 - share + unnamed)
+    ends = {"low": low.clip(lower_bound=0.0), "high": (share * (1 + misclassed)).clip(upper_bound=1.0)}
+    return [
+        pl.when(share.is_null()).then(pl.col(column)).otherwise(wall * end).alias(column)
+        for column, end in ((f"{name}_dispatch_{side}_seconds", end) for side, end in ends.items())
+    ]
 
 
 def splits_by_round(rows: pl.DataFrame, name: PhaseName, later: LaterFloor | None = None) -> list[Split]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from loadtests.report.machine_selftest import find_selftest, selftest_line
+from loadtests.report.machine_selftest import selftest_line
 from loadtests.report.verdict import Findings
 from loadtests.report.witnesses import witnesses, witnesses_told
 
@@ -17,6 +17,7 @@ SPLIT_ROWS = (
     "a kernel 8 times longer",
     "more host work per step",
     "intercept over four widths",
+    "dispatch of a sampled request",
 )
 """What the names of a selftest's rows about the split begin with."""
 
@@ -37,9 +38,9 @@ class Proof:
 def proof(findings: Findings) -> Proof:
     """What backs the split of this run: a selftest of its machine and commit.
 
-    Stacks sampled in the run's own engine give the split and its interval, and so cannot prove it.
+    What was sampled in the run's own engine gives the split and its interval, and so cannot prove it.
     """
-    found = find_selftest(findings.results.folder, findings.results.run)
+    found = findings.selftest
     told = selftest_line(found)
     if not findings.upper_estimate:
         return Proof(None, [], told)

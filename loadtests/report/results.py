@@ -9,6 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from loadtests.report.frame import PARTS, PHASES, frame_of, measured
+from loadtests.report.sampled_split import with_sampled_split
 from loadtests.run.history import recover
 from loadtests.run.rows import RowsError, each_row
 from loadtests.run.run_file import SweepRun, read_run
@@ -39,7 +40,10 @@ class ResultsError(RowsError):
 
 @dataclass(frozen=True)
 class Results:
-    """A sweep read back: its run, its gates, and its rows (one per request, as in `requests.jsonl`)."""
+    """A sweep read back: its run, its gates, and its rows.
+
+    One per request, as in `requests.jsonl`, but for dispatch and kernel of visits that were sampled.
+    """
 
     folder: Path
     run: SweepRun
@@ -143,7 +147,7 @@ def read_results(folder: Path | str) -> Results:
     folder = Path(folder)
     run = read_run(folder)
     rows = CheckedRows()
-    table = frame_of(rows.passing(each_row(folder)))
+    table = with_sampled_split(frame_of(rows.passing(each_row(folder))))
     recover(folder, run, rows.finished)
     results = Results(folder, run, tuple(rows.gates_of(folder, run)), table)
     if not results.measured.select(pl.len()).collect().item():

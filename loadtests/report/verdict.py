@@ -9,11 +9,12 @@ import polars as pl
 from loadtests.plan.cells import BASELINE, Cell, Group
 from loadtests.plan.slo import Slo
 from loadtests.report.comparison import typical
-from loadtests.report.frame import PARTS, PhaseName
-from loadtests.report.later_floors import LaterFloor, later_floor
+from loadtests.report.frame import PARTS, PHASES, PhaseName
+from loadtests.report.later_floors import later_floor
 from loadtests.report.load.findings import LoadFindings
+from loadtests.report.machine_selftest import Document, find_selftest, misclassed
 from loadtests.report.payback import NOTHING, Payback, bucket_of, cost_of, is_compiled, pay_back
-from loadtests.report.phases import phase_of
+from loadtests.report.phases import Phase, phase_of
 from loadtests.report.results import Results
 from loadtests.report.summaries import Summary, Verdict
 from service.protocol.modes import AUTO
@@ -33,6 +34,11 @@ class Findings:
         self.load = LoadFindings(results, slo)
         known = set(results.rounds["cell"].to_list())
         self._cells = [cell for cell in results.run.plan.cells if cell.name in known]
+
+    @cached_property
+    def selftest(self) -> Document | None:
+        """That of the sweep's machine and commit; None without one."""
+        return find_selftest(self.results.folder, self.results.run)
 
     @cached_property
     def summaries(self) -> list[Summary]:
@@ -98,6 +104,8 @@ class Findings:
         means = self.results.cells.row(by_predicate=pl.col("cell") == cell.name, named=True)
         group = cell.group
         ran = _ran(cell, rows)
+        floors = cell if means["kernel_residual"] else None
+        prefill, decode = (self._phase(rows, phase, ran, floors) for phase in PHASES)
         first_tokens = self.results.medians(cell.name, "time_to_first_token_seconds")
         return Summary(
             cell=cell,
@@ -111,8 +119,8 @@ class Findings:
             parts={part: means[f"{part}_seconds_mean"] for part in PARTS},
             total_seconds=means["total_seconds_mean"],
             outside_seconds=means["outside_seconds_mean"],
-            prefill=phase_of(rows, "prefill", self._later(ran, cell, "prefill", means["kernel_residual"])),
-            decode=phase_of(rows, "decode", self._later(ran, cell, "decode", means["kernel_residual"])),
+            prefill=prefill,
+            decode=decode,
             prompt_tokens=means["prompt_tokens"],
             padded_prompt_tokens=means["padded_prompt_tokens"],
             attended_tokens=means["attended_tokens"],
@@ -123,11 +131,17 @@ class Findings:
             payback=self._payback(cell),
         )
 
-    def _later(self, ran: str, cell: Cell, phase: PhaseName, estimated: bool) -> LaterFloor | None:
-        """The floor of the mode `ran` after the sweep, where dispatch is an estimate that it can widen."""
+    def _phase(self, rows: pl.DataFrame, name: PhaseName, ran: str, estimated: Cell | None) -> Phase:
+        """One phase of the rows of a cell in which the mode `ran` ran.
+
+        `estimated`: that cell, where dispatch is an estimate, which a floor after the sweep can widen.
+        """
         run = self.results.run
-        bucket = bucket_of(cell.batch_size, run.engine.get("batch_buckets") or [])
-        return later_floor(run, ran, phase, bucket) if estimated else None
+        later = None
+        if estimated is not None:
+            bucket = bucket_of(estimated.batch_size, run.engine.get("batch_buckets") or [])
+            later = later_floor(run, ran, name, bucket)
+        return phase_of(rows, name, later, misclassed(self.selftest))
 
     def _verdict(self, group: Group) -> Verdict:
         summaries = tuple(s for s in self.summaries if s.cell.group == group)

@@ -11,6 +11,9 @@ import polars as pl
 from loadtests.report.results import Results
 from loadtests.run.run_file import Part
 
+_MEASURED = ("measure", "sample")
+"""Stages that take turns in a visit: requests that are timed, and one whose steps are sampled."""
+
 LEAST_SHOWN = 0.005
 """A smaller share of the time is left out of the text."""
 
@@ -80,7 +83,7 @@ def wall_time(results: Results) -> WallTime:
             seconds[name] += spent
         if known:
             seconds["before"] += _instant(parts[number].ready) - _instant(began[number])
-    rows = results.rows.lazy().filter(pl.col("stage") == "measure").select(*_INSTANTS)
+    rows = results.rows.lazy().filter(pl.col("stage").is_in(_MEASURED)).select(*_INSTANTS)
     measured, idle = _under_way(rows), _idle(rows)
     return WallTime(
         total=seconds["total"],
@@ -97,7 +100,8 @@ def wall_time(results: Results) -> WallTime:
 def _spans(rows: pl.DataFrame) -> dict[int, _Spans]:
     """By part, the spans of its stages."""
     end = (pl.col("start") + pl.col("latency_seconds")).max()
-    edges = rows.lazy().group_by("part", "stage").agg(pl.col("start").min(), end.alias("end")).collect()
+    stage = pl.col("stage").cast(pl.String).replace(dict.fromkeys(_MEASURED, "measure"))
+    edges = rows.lazy().group_by("part", stage).agg(pl.col("start").min(), end.alias("end")).collect()
     found: dict[int, _Spans] = {}
     for part, stage, first, last in edges.sort("part", "start").rows():
         found.setdefault(part, {})[stage] = (first, last)

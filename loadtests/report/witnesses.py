@@ -25,6 +25,11 @@ class Witness:
     stacks: Interval
 
     @property
+    def case(self) -> str:
+        """The step in words."""
+        return f"{self.mode}, {self.phase}, batch {self.batch}"
+
+    @property
     def difference(self) -> float:
         """How far the two lie apart, as a share; above 0: the twin says more kernel."""
         return self.twin.value - self.stacks.value
@@ -65,21 +70,41 @@ def _interval(found: dict[str, Any], name: str) -> Interval:
 
 def witnesses_told(seen: list[Witness], findings: Findings) -> Iterator[str]:
     """How far the two lie apart at most, and what was not sampled."""
-    yield _compared(seen)
     steps = [(s, p) for v in findings.main for s in v.modes for p in s.phases if p.step_wall_seconds]
+    if all(phase.samples is not None for _, phase in steps):
+        yield _beside_samples(seen, sum(phase.samples or 0 for _, phase in steps))
+        return
+    yield _compared(seen)
     if len(seen) < len(steps):
         combinations = f"{len(seen)} of {len(steps)} combinations of mode, phase and batch"
         yield f"Native stacks were sampled for {combinations}."
 
 
+def _beside_samples(seen: list[Witness], samples: int) -> str:
+    """Where requests were sampled no interval rests on the two, which were taken before and after."""
+    told = f"Dispatch and kernel rest on {samples:,} samples of requests of each cell in each round"
+    high = max(seen, key=lambda witness: -witness.difference)
+    if -high.difference > AGREEING and high.twin.high < high.stacks.low:
+        return (
+            f"{told}; the hollow twin, which should read less dispatch than samples do, reads up to "
+            f"{-100 * high.difference:.0f} points more ({high.case}): one of the two is wrong here."
+        )
+    low = max(seen, key=lambda witness: witness.difference)
+    return (
+        f"{told}. The hollow twin, a lower estimate of dispatch that lacks what kernels do to the host's "
+        f"caches, would leave up to {100 * low.difference:.0f} points more for kernels ({low.case})."
+    )
+
+
 def _compared(seen: list[Witness]) -> str:
     worst = max(seen, key=lambda witness: abs(witness.difference))
     points = f"{100 * abs(worst.difference):.0f} points"
-    case = f"{worst.mode}, {worst.phase}, batch {worst.batch}"
     shares = f"{worst.twin.value:.0%} kernel by the twin, {worst.stacks.value:.0%} by sampled native stacks"
     apart = worst.twin.low > worst.stacks.high or worst.stacks.low > worst.twin.high
     verb = "disagree by up to" if apart else "differ, within their own intervals, by up to"
     if not apart and abs(worst.difference) <= AGREEING:
         verb = "agree within"
     reach = "every interval reaches from one to the other"
-    return f"On this machine the two witnesses of the split {verb} {points} ({case}: {shares}); {reach}."
+    return (
+        f"On this machine the two witnesses of the split {verb} {points} ({worst.case}: {shares}); {reach}."
+    )

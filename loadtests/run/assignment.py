@@ -15,12 +15,12 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """Input of the load generator, which does not run on `avoid_cpus`, the engine's cores.
 
     `profile_first`: the first warm-up pass runs under the service's profiler, from which the service learns
-    the kernel time of each cell's step where no clock measures it. `canary_bytes` is the size of the model's
-    weights; 0: not known, no canary. In a `part` after the first, requests that have a row in the folder are
-    not sent again, and open-loop cells keep the `rates` of the first (arrivals per second by cell), what its
-    `searches` found, and the `cut_visits`. `workers` load processes post the requests; 1: the load generator
-    itself does. `rows_at_once`: sequences that a service runs together which merges requests; 1 for any
-    other.
+    the kernel time of each cell's step where no clock measures it. `sampled`: one request before each visit
+    of a closed loop has its steps sampled. `canary_bytes` is the size of the model's weights; 0: not known,
+    no canary. In a `part` after the first, requests that have a row in the folder are not sent again, and
+    open-loop cells keep the `rates` of the first (arrivals per second by cell), what its `searches` found,
+    and the `cut_visits`. `workers` load processes post the requests; 1: the load generator itself does.
+    `rows_at_once`: sequences that a service runs together which merges requests; 1 for any other.
     """
 
     run: str
@@ -31,6 +31,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     avoid_cpus: list[int] = []
     exporter_port: int = 0
     profile_first: bool = False
+    sampled: bool = False
     canary_bytes: int = 0
     part: int = 1
     workers: int = 1

@@ -146,7 +146,7 @@ class LoadGenerator:
         if not missing or (cell.open_loop and rate is None):  # None: its search found no rate
             return
         for row in self._visits.measured(cell, number, missing, rate):
-            if row["error"] is None and not row.get("profiled"):
+            if row["stage"] == "measure" and row["error"] is None and not row.get("profiled"):
                 self._latencies.add(cell.name, number, row["latency_seconds"])
 
     def _missing(self, number: int, cell: Cell) -> list[int]:

@@ -22,6 +22,7 @@ from loadtests.run.machine import weights_bytes
 from loadtests.run.placement import off_cores
 from loadtests.run.progress import SweepProgress
 from loadtests.run.readiness import wait_until_ready, without_doubles
+from loadtests.run.requests import can_sample
 from loadtests.run.resumption import refuse_other_service
 from loadtests.run.run_file import INTERRUPTED, Part, SweepRun, write_run
 from loadtests.run.scrapes import scrape, settled_scrape
@@ -150,6 +151,7 @@ class SweepPart:
             exporter_port=self._options.exporter_port,
             avoid_cpus=run.engine.get("cpus") or [],
             profile_first=run.engine.get("device") == "cuda",
+            sampled=can_sample(run.engine),
             canary_bytes=weights_bytes(run.engine),
             part=self._part.number,
             workers=run.settings.get("workers", 1),

@@ -111,8 +111,12 @@ class SweepProgress:
                     groups = ", ".join(look.undecided)
                     self.print_line(f"after round {look.round} undecided, and measured further: {groups}")
             case RequestEnded():
-                stage = "search" if event.stage == "search" else "warm-up"
-                self._update(f"{stage} · {event.cell} {event.latency_seconds * 1e3:.1f} ms")
+                stage = {"search": "search", "sample": "sampled"}.get(event.stage, "warm-up")
+                text = f"{stage} · {event.cell} {event.latency_seconds * 1e3:.1f} ms"
+                if event.stage == "sample":
+                    self._update(text, self._measured, self._planned - self._earlier)
+                else:
+                    self._update(text)
             case SloSettled(slo=slo):
                 self.print_line(f"SLO: {slo.text}")
             case SearchEnded(search=search):

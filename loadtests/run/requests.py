@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from loadtests.plan.cells import Cell, Plan
 from loadtests.plan.prompts import draw, select
 from loadtests.run.rows import Stage
+
+Examined = Literal["profile", "sample"]
+"""What the service does to a request that makes it slower: runs it under its profiler, samples its steps."""
+
+
+def can_sample(engine: Mapping[str, Any]) -> bool:
+    """Whether a service whose engine says this of itself samples a request that asks for it."""
+    return "no_request_samples" in engine and engine["no_request_samples"] is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +57,15 @@ class LoadResponse:
     worker: int | None = None
 
 
-def body(plan: Plan, texts: Sequence[str], cell: Cell, number: int, index: int, profile: bool = False) -> str:
-    """The JSON of the `index`-th request of `cell` in round `number`; `profile` runs it under the profiler.
+def body(
+    plan: Plan,
+    texts: Sequence[str],
+    cell: Cell,
+    number: int,
+    index: int,
+    examined: Examined | None = None,
+) -> str:
+    """The JSON of the `index`-th request of `cell` in round `number`, `examined` by the service or not.
 
     Prompts depend on seed, round, index, batch and prompt set, not on the mode: within a round all modes get
     the same prompts.
@@ -58,7 +73,7 @@ def body(plan: Plan, texts: Sequence[str], cell: Cell, number: int, index: int, 
     seed = f"prompts/{plan.seed}/{number}/{index}/{cell.batch_size}/{cell.prompt_set}"
     prompts = draw(select(list(texts), cell.prompt_set), cell.batch_size, seed)
     content = {"prompts": prompts, "max_new_tokens": cell.new_tokens, "ignore_eos": True}
-    return json.dumps({**content, "profile": True} if profile else content)
+    return json.dumps(content if examined is None else {**content, examined: True})
 
 
 def row(

@@ -15,7 +15,7 @@ ROWS_FILE = "requests.jsonl"
 READ_BYTES = 2**20
 """Read at once: a line has about 2 KB, and the default buffer 8."""
 
-Stage = Literal["warmup", "search", "measure"]
+Stage = Literal["warmup", "search", "sample", "measure"]
 
 REJECTED = 429
 """The status of a request that the service's queue has no place for."""
@@ -27,7 +27,9 @@ class RowPhase(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     Keys and values are those of `timings.prefill` and `timings.decode` in the response, as far as reports
     use them; None where the device does not measure a part. `dispatch_low_seconds` and
     `dispatch_high_seconds` are the interval of an estimated dispatch. `clipped`: the estimate was longer than
-    the phase, and was cut to it; None in folders of before it was recorded. `minor_faults` are page faults of
+    the phase, and was cut to it; None in folders of before it was recorded. `kernel_samples`, `host_samples`
+    and, of these, `unnamed_samples` are what dispatch was estimated from where the request itself was
+    sampled. `minor_faults` are page faults of
     the engine's thread. `period_seconds` is all the time of the phase, the engine's own work between steps
     included.
     """
@@ -41,6 +43,9 @@ class RowPhase(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     dispatch_low_seconds: float | None = None
     dispatch_high_seconds: float | None = None
     clipped: bool | None = None
+    kernel_samples: int | None = None
+    host_samples: int | None = None
+    unnamed_samples: int | None = None
     minor_faults: int | None = None
     period_seconds: float | None = None
 
@@ -62,8 +67,9 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     `index` counts the requests of one visit: requests of one round with the same index, batch size and prompt
     set have the same prompts. `load` or `rate` is that of an open-loop cell; stage "search" was sent to find
-    a rate, and is in no statistic. The second block has the response's timings under their own names, absent
-    where the request failed. Files hold more fields than these: all others of `timings` are kept unchanged.
+    a rate, and "sample" before a visit, for how its steps split into dispatch and kernel: both are in no
+    statistic of latency. The second block has the response's timings under their own names, absent where the
+    request failed. Files hold more fields than these: all others of `timings` are kept unchanged.
     `padded_prompt_tokens` are the tokens per row that prefill computed, padding included; `attended_tokens`
     the cache positions that attention read in the last step. `text_digest` identifies the completions' texts.
     `profiled`: it ran under the profiler, which slows it down, and counts in no statistic. `part` is the

@@ -15,7 +15,7 @@ from loadtests.run.assignment import Assignment, RequestEnded, VisitCut
 from loadtests.run.exporter import Exporter, Outcome
 from loadtests.run.growing_queue import GrowingQueue
 from loadtests.run.open_loop import CutVisit
-from loadtests.run.requests import LoadRequest, LoadResponse, body, row
+from loadtests.run.requests import Examined, LoadRequest, LoadResponse, body, row
 from loadtests.run.rows import REJECTED, RowWriter, Stage
 
 FAILURES_IN_A_ROW = 10
@@ -79,20 +79,25 @@ class Visits:
 
     def warmup(self, cell: Cell, number: int, profiled: bool) -> Rows:
         """The row of one request of warm-up pass `number`; `profiled`: under the service's profiler."""
-        return self._take(self._client.closed([self._request(cell, number, 0, "warmup", profiled)], 1))
+        examined: Examined | None = "profile" if profiled else None
+        return self._take(self._client.closed([self._request(cell, number, 0, "warmup", examined)], 1))
 
     def measured(self, cell: Cell, number: int, indexes: Sequence[int], rate: float | None) -> Rows:
         """The rows of the requests `indexes` of round `number`, each once it has ended.
 
         `rate` is that of an open-loop cell, in arrivals per second; where its queue only grows, no more is
-        sent, and an event says so. Raises Abort after too many failures, and OSError where a row cannot be
-        written.
+        sent, and an event says so. In a closed loop the service first samples one more of them. Raises Abort
+        after too many failures, and OSError where a row cannot be written.
         """
         requests = [self._request(cell, number, index, "measure") for index in indexes]
         if rate is None:
-            return self._take(self._client.closed(requests, cell.concurrency))
+            if self._assignment.sampled:
+                sample = self._request(cell, number, indexes[0], "sample", "sample")
+                yield from self._take(self._client.closed([sample], 1))
+            yield from self._take(self._client.closed(requests, cell.concurrency))
+            return
         due = due_times(cell.arrivals, rate, cell.requests, f"{self._seed}/{number}/{cell.name}")
-        return self._open(requests, due, lambda cut: self._emit(VisitCut(cut)))
+        yield from self._open(requests, due, lambda cut: self._emit(VisitCut(cut)))
 
     def probe(self, cell: Cell, rate: float) -> tuple[list[dict[str, Any]], bool]:
         """The rows of a visit of a search at `rate`, and whether it was cut because its queue only grew.
@@ -125,9 +130,9 @@ class Visits:
         return self._take(self._client.open(scheduled, goes_on))
 
     def _request(
-        self, cell: Cell, number: int, index: int, stage: Stage, profiled: bool = False
+        self, cell: Cell, number: int, index: int, stage: Stage, examined: Examined | None = None
     ) -> LoadRequest:
-        content = body(self._assignment.plan, self._texts, cell, number, index, profiled)
+        content = body(self._assignment.plan, self._texts, cell, number, index, examined)
         return LoadRequest(cell, number, index, stage, uuid.uuid4().hex, content)
 
     def _take(self, visit: Ended) -> Rows:

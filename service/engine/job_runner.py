@@ -7,12 +7,15 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import product
 from typing import Any
 
+import msgspec
+
 from service.engine.announcements import PROFILING
 from service.engine.configured_mode import ConfiguredMode
 from service.engine.generation import Generator
 from service.engine.job_result import JobError, JobResult
 from service.engine.local_inbox import NO_DEADLINE_NS
 from service.engine.request_profiler import RequestProfiler
+from service.engine.request_samples import RequestSamples
 from service.engine.warmup import Warmup
 from service.protocol.doing import Doing
 from service.protocol.messages import Job, OutcomeKind, Problem
@@ -34,12 +37,14 @@ class JobRunner:
         self,
         generator: Generator,
         profiler: RequestProfiler,
+        samples: RequestSamples,
         meter: Meter,
         warmup: Warmup,
         announce: Callable[[Doing], None],
     ) -> None:
         self._generator = generator
         self._profiler = profiler
+        self._samples = samples
         self._meter = meter
         self._warmup = warmup
         self._announce = announce
@@ -89,15 +94,25 @@ class JobRunner:
             result.fail(problem, kind)
 
     def _generate(self, job: Job, configured: ConfiguredMode, result: JobResult) -> None:
+        def generate(meter: Meter) -> None:
+            self._generator.run(job, configured.steps, result, meter)
+
+        if self._samples.is_due(job):
+            self._generator.run(lead_of(job), configured.steps, JobResult(), self._meter)
+            self._samples.run(result, self._meter, generate)
+            return
         if not self._profiler.is_due(job):
-            self._generator.run(job, configured.steps, result, self._meter)
+            generate(self._meter)
             return
         self._announce(PROFILING)
-        result.profile = self._profiler.profile(
-            job, result, self._meter, lambda meter: self._generator.run(job, configured.steps, result, meter)
-        )
+        result.profile = self._profiler.profile(job, result, self._meter, generate)
         if kernel_times := self._profiler.kernel_times.of_mode(job.mode):
             self._warmup.update(configured, kernel_times=kernel_times)
+
+
+def lead_of(job: Job) -> Job:
+    """Runs before `job`, which is sampled: right after another mode the host takes more of a prefill."""
+    return msgspec.structs.replace(job, max_new_tokens=1, min_tokens=0, stop=[], stream=False)
 
 
 def warming_job(mode: str, rows: int, options: dict[str, Any]) -> Job:

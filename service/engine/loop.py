@@ -26,6 +26,7 @@ from service.engine.local_inbox import LocalInbox
 from service.engine.outcome import build_outcome
 from service.engine.parts import build_parts
 from service.engine.request_profiler import RequestProfiler
+from service.engine.request_samples import RequestSamples
 from service.engine.timings import StepEstimates, timings
 from service.protocol.messages import Calibrate, EngineSettings, Job
 from service.protocol.placement import pin
@@ -58,7 +59,8 @@ class Engine:
         generator = Generator(parts.tokenizer, parts.buffers, parts.loaded.model.config.context, inbox)
         traces_folder = Path(settings.cache_folder) / "traces"
         self._profiler = RequestProfiler(parts.loaded.device, settings.profile_every, traces_folder)
-        self._runner = JobRunner(generator, self._profiler, meter, parts.warmup, inbox.announce)
+        samples = RequestSamples(None if parts.no_request_samples else parts.warmup.floors.stacks.sampler)
+        self._runner = JobRunner(generator, self._profiler, samples, meter, parts.warmup, inbox.announce)
         answers = Answers(parts.warmup.modes, self._usual_estimates, inbox.send, self._job_answered)
         self._scheduler = Scheduler(
             inbox, settings, generator, meter, self._runner, parts.warmup, answers, self._serve

@@ -45,6 +45,15 @@ class EngineParts:
     warmup: Warmup
     no_twin: str | None
 
+    @property
+    def no_request_samples(self) -> str | None:
+        """Why no request can be sampled; None where one can."""
+        if self.loaded.device.type != "cpu":
+            return "dispatch is measured on this device, not estimated from samples"
+        if self.settings.instrumentation == "off":
+            return "instrumentation is off: start the service without LAUNCHBOUND_INSTRUMENTATION"
+        return self.warmup.floors.stacks.missing
+
     def status(self, warm: bool) -> EngineStatus:
         """The engine's and its machine's status; what is measured of it only once it is warm."""
         loaded = self.loaded
@@ -81,6 +90,7 @@ class EngineParts:
             step_bytes=moved,
             no_twin=self.no_twin,
             no_stacks=self.warmup.floors.stacks.missing,
+            no_request_samples=self.no_request_samples,
             batching=settings.batching,
             batch_window_ms=settings.batch_window_ms if settings.batching == "window" else None,
             warm=warm,

@@ -34,11 +34,11 @@ class StackShares:
     def __init__(self, buffers: Mapping[int, Buffers], on_cpu: bool) -> None:
         self._buffers = buffers
         self._shares: dict[Key, StackShare] = {}
-        self._sampler: StackSampler | None = None
+        self.sampler: StackSampler | None = None
         self.missing: str | None = None
         try:
             if on_cpu:
-                self._sampler = StackSampler()
+                self.sampler = StackSampler()
         except PerfError as error:
             self.missing = str(error)
 
@@ -51,7 +51,7 @@ class StackShares:
 
         Yields after each visit of a step: what runs then disturbs none, because a visit begins by settling.
         """
-        if self._sampler is None:
+        if self.sampler is None:
             return
         arms: dict[Key, Step] = {
             (name, phase, bucket): step
@@ -63,7 +63,7 @@ class StackShares:
             keys = list(arms)
             Random(number).shuffle(keys)
             for key in keys:
-                visit = self._visit(self._sampler, arms[key], key[1], key[2])
+                visit = self._visit(self.sampler, arms[key], key[1], key[2])
                 if visit is not None:
                     found[key].append(visit)
                 yield

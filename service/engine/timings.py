@@ -9,6 +9,7 @@ from service.engine.job_result import JobResult
 from service.protocol.floors import Floor
 from service.protocol.messages import Phase
 from service.protocol.timings import PhaseTimings, Source, Timings
+from service.statistics.sampled_share import dispatch_share
 from service.step.meters import Readings
 
 
@@ -38,7 +39,8 @@ def job_timings(
     result: JobResult, prefill: PhaseTimings, decode: PhaseTimings, estimates: StepEstimates, done_ns: int
 ) -> Timings:
     """Those of a job whose phases took `prefill` and `decode`."""
-    dispatch_source, kernel_source = sources(estimates)
+    own = prefill.kernel_samples is not None or decode.kernel_samples is not None
+    dispatch_source, kernel_source = sources(estimates, own)
     return Timings(
         queue_seconds=result.queue_ns / 1e9,
         prefill=prefill,
@@ -73,11 +75,11 @@ def phase_timings(readings: Readings, phase: Phase, estimates: StepEstimates, un
     return _cpu_phase(readings, estimates.floors.get(phase), until_ns)
 
 
-def sources(estimates: StepEstimates) -> tuple[Source, Source]:
+def sources(estimates: StepEstimates, own_samples: bool = False) -> tuple[Source, Source]:
     """How dispatch and kernel are found, where they are."""
     if estimates.cuda:
         return "measured", estimates.kernel_source
-    return _estimated(estimates), "residual"
+    return "sampled" if own_samples else _estimated(estimates), "residual"
 
 
 def _estimated(estimates: StepEstimates) -> Source:
@@ -87,16 +89,26 @@ def _estimated(estimates: StepEstimates) -> Source:
 
 
 def _cpu_phase(readings: Readings, floor: Floor | None, until_ns: int) -> PhaseTimings:
-    """Dispatch is `min(steps × a step's dispatch, wall)`, and kernel what remains of the wall."""
+    """Dispatch is the share of its own samples, and kernel what remains of the wall.
+
+    Without samples of its own it is `min(steps × a step's dispatch, wall)`.
+    """
     sampling = sum(readings.sampling) / 1e9
     step_wall = sum(readings.call) / 1e9
     found = low = high = None
     clipped = False
-    if floor is not None:
+    own = readings.samples
+    share = None if own is None else dispatch_share(*own)
+    if share is not None:
+        found, low, high = (step_wall * value + sampling for value in share)
+    elif floor is not None:
         estimate, least, most = _dispatch(floor, readings.steps, step_wall)
         clipped = estimate > step_wall
         found, low, high = (min(value, step_wall) + sampling for value in (estimate, least, most))
     return PhaseTimings(
+        kernel_samples=own.kernel if own else None,
+        host_samples=own.host if own else None,
+        unnamed_samples=own.unnamed if own else None,
         steps=readings.steps,
         wall_seconds=step_wall + sampling,
         dispatch_seconds=found,

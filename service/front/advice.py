@@ -44,13 +44,15 @@ class ServedRequests:
     """What served requests took, by the work that they did, and their decode's kernel and dispatch time.
 
     Whole requests without their queue are compared, and only with requests of the same work. Profiled
-    requests are left out, and those that were merged with others. `observed` counts those that were taken in.
+    requests are left out, and those that were merged with others; of sampled ones only the split counts, and
+    before that of all others. `observed` counts those that were taken in.
     """
 
     def __init__(self) -> None:
         self.observed = 0
         self._served: OrderedDict[Work, deque[ServedRequest]] = OrderedDict()
         self._decode: dict[tuple[str, int], Split] = {}
+        self._sampled: dict[tuple[str, int], Split] = {}
 
     def observe(self, timing: RequestTiming) -> None:
         """Take in one request that ended well and ran as the form of its mode that was declared."""
@@ -59,6 +61,12 @@ class ServedRequests:
             return
         self.observed += 1
         mode, bucket, decode = timing.job.mode, outcome.batch_bucket, engine.decode
+        known = self._sampled if parts.sampled else self._decode
+        if (split := _split(decode)) is not None:
+            before = known.get((mode, bucket))
+            known[mode, bucket] = split if before is None else total([before, split])
+        if parts.sampled:
+            return
         work = Work(bucket, engine.padded_prompt_tokens, decode.steps, greedy=timing.job.temperature == 0)
         served = self._served.setdefault(work, deque(maxlen=REQUESTS_KEPT))
         self._served.move_to_end(work)
@@ -66,9 +74,6 @@ class ServedRequests:
             self._served.popitem(last=False)
         seconds = parts.total_seconds - parts.queue_seconds
         served.append(ServedRequest(mode, engine.done_ns / 1e9, seconds))
-        if (split := _split(decode)) is not None:
-            known = self._decode.get((mode, bucket))
-            self._decode[mode, bucket] = split if known is None else total([known, split])
 
     def advise(self, batch_size: int, buckets: Sequence[int], modes: Sequence[str]) -> Advice:
         """The best of `modes` (in the ladder's order, simplest first) for a batch of `batch_size`.
@@ -126,11 +131,14 @@ class ServedRequests:
         )
 
     def _index(self, mode: str, bucket: int) -> Interval | None:
-        """The device-bound index of all decode steps, with the interval of their dispatch."""
-        split = self._decode.get((mode, bucket))
+        """The device-bound index of all decode steps, with the interval of their dispatch.
+
+        Of those that were sampled, where any were.
+        """
+        split = self._sampled.get((mode, bucket)) or self._decode.get((mode, bucket))
         if split is None or split.dispatch + split.kernel <= 0:
             return None
-        return Interval(split.index, split.index_at(split.high), split.index_at(split.low), 1)
+        return Interval(split.index, *split.index_ends, 1)
 
 
 def _split(decode: PhaseTimings) -> Split | None:
@@ -138,7 +146,20 @@ def _split(decode: PhaseTimings) -> Split | None:
     if dispatch is None or kernel is None:
         return None
     low, high = decode.dispatch_low_seconds, decode.dispatch_high_seconds
-    return Split(dispatch, kernel, dispatch if low is None else low, dispatch if high is None else high)
+    return Split(
+        dispatch,
+        kernel,
+        dispatch if low is None else low,
+        dispatch if high is None else high,
+        _samples(decode),
+    )
+
+
+def _samples(decode: PhaseTimings) -> tuple[int, int, int] | None:
+    kernel, host, unnamed = decode.kernel_samples, decode.host_samples, decode.unnamed_samples
+    if kernel is None or host is None or unnamed is None or not kernel + host:
+        return None
+    return kernel, host, unnamed
 
 
 def _reason(work: Work, choice: Choice, speedup: Interval, eager_index: Interval | None) -> str:

@@ -27,6 +27,11 @@ class RequestTiming:
     parts: TimingsBody
 
     @property
+    def slowed(self) -> bool:
+        """Whether it was slowed down by being examined, and so is in no statistic of latency."""
+        return self.parts.profiled or self.parts.sampled
+
+    @property
     def time_per_output_token_seconds(self) -> float | None:
         """(total - time to first token) / (tokens of the longest completion - 1); None below two tokens."""
         longest = max((output.completion_tokens for output in self.outcome.outputs), default=0)
@@ -84,6 +89,7 @@ def add_up(
         kernels=outcome.kernels,
         launches=outcome.launches,
         profiled=outcome.profile is not None,
+        sampled=any(phase.kernel_samples is not None for phase in (timings.prefill, timings.decode)),
     )
     return RequestTiming(job, outcome, timings, parts)
 
@@ -100,6 +106,9 @@ def _phase_body(phase: PhaseTimings) -> PhaseBody:
         dispatch_low_seconds=phase.dispatch_low_seconds,
         dispatch_high_seconds=phase.dispatch_high_seconds,
         clipped=phase.clipped,
+        kernel_samples=phase.kernel_samples,
+        host_samples=phase.host_samples,
+        unnamed_samples=phase.unnamed_samples,
         minor_faults=phase.minor_faults,
         period_seconds=phase.period_seconds,
     )

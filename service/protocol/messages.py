@@ -69,7 +69,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, tag="job"):
 
     A prompt is text, or its token ids, which only the engine can check. Until a row has `min_tokens`,
     neither an end of text (unless that is ignored anyway) nor a stop string ends it. `alone`: never merged
-    with others, because it is compared with what runs alone; a profiled one is not either.
+    with others, because it is compared with what runs alone; a profiled or sampled one is not either.
+    `sample`: count at instants of its steps whether they are in a kernel.
     """
 
     id: str
@@ -85,6 +86,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, tag="job"):
     ignore_eos: bool = False
     stream: bool = False
     profile: bool = False
+    sample: bool = False
     alone: bool = False
     sent_ns: int
     deadline_ns: int

@@ -133,6 +133,7 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
     `peak_resident_bytes` is the most that the engine's process has had in the machine's memory so far.
     `no_twin` is the reason where there is no hollow twin: without it a CPU has no dispatch floors.
     `no_stacks` is the reason where native stacks are not sampled: floors then have one witness.
+    `no_request_samples` is the reason where a request cannot be sampled as it runs.
     `null_kernel_seconds` is what one operator without work costs the host on this machine (`alone`), and on
     CUDA one kernel inside a replayed graph (`in_graph`); None until measured. `no_null_kernel_graph` is the
     reason where the latter could not be.
@@ -172,6 +173,7 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
     attention: list[Attention] = []
     no_twin: str | None = None
     no_stacks: str | None = None
+    no_request_samples: str | None = None
     profiler_note: str | None = None
     no_device_times: str | None = None
     batching: Batching = "off"

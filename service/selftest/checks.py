@@ -12,6 +12,7 @@ ENGINE_CHECKS: dict[str, str] = {
     "plain-kernels": "kernel time is equal in the modes that run the same kernels",
     "kernel": "a longer kernel moves kernel time alone",
     "host": "added host work moves dispatch alone",
+    "served-samples": "a sampled request shows the split of its steps",
     "own-work": "the engine's own work per decode step",
     "instrumentation": "measuring adds at most 1 % to a request",
     "minimal-loop": "the service's code costs at most 3 % over a minimal loop",

@@ -14,6 +14,7 @@ from service.engine.job_result import JobResult
 from service.engine.local_inbox import LocalInbox, local_job
 from service.engine.outcome import build_outcome
 from service.engine.request_profiler import PHASES, RequestProfiler
+from service.engine.request_samples import RequestSamples
 from service.engine.timings import timings
 from service.front.metrics.recorder import Metrics
 from service.front.request_timing import RequestTiming, add_up
@@ -72,6 +73,13 @@ class RequestPath:
         timing = self._request(self._full, with_floor=True)
         self.metrics.observe(timing)
         return timing
+
+    def sampled(self, samples: RequestSamples) -> JobResult:
+        """With its steps sampled as it runs: what was read of them, the samples included."""
+        result = JobResult()
+        job = local_job("request", self._mode, [PROMPT], NEW_TOKENS, ignore_eos=True)
+        samples.run(result, self._full, lambda meter: self._generator.run(job, self._steps, result, meter))
+        return result
 
     def unmeasured(self) -> RequestTiming:
         """With instrumentation off: the same answer, and nothing is read, calibrated or recorded."""

@@ -31,13 +31,15 @@ from service.selftest.instrumentation import INSTRUMENTATION
 from service.selftest.minimal_loop import MINIMAL_LOOP
 from service.selftest.own_work import OWN_WORK
 from service.selftest.plain_kernels import PLAIN_KERNELS
+from service.selftest.served_samples import SERVED_SAMPLES
 from service.step.device import device_name
 from service.step.precision import choose_precision
 from service.step.process_state import prepare_process
 
 CHECKS: dict[str, AnyCheck] = {
     "ladder": LADDER, "widths": WIDTHS_CHECK, "intercept": INTERCEPT, "stacks": STACKS,
-    "plain-kernels": PLAIN_KERNELS, "kernel": KERNEL, "host": HOST, "own-work": OWN_WORK,
+    "plain-kernels": PLAIN_KERNELS, "kernel": KERNEL, "host": HOST,
+    "served-samples": SERVED_SAMPLES, "own-work": OWN_WORK,
     "instrumentation": INSTRUMENTATION, "minimal-loop": MINIMAL_LOOP, "cuda": CUDA,
 }  # fmt: skip
 

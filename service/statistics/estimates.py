@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from service.statistics.intervals import Interval, mean_interval
+from service.statistics.sampled_share import dispatch_share
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,13 +17,15 @@ class Split:
     """Dispatch and kernel of the same steps, in seconds; [low, high] is the interval of the dispatch.
 
     Where dispatch is estimated, kernel is what it leaves of the wall time: their sum is exact, and what one
-    has more the other has less. Measured dispatch has low = high = dispatch.
+    has more the other has less. Measured dispatch has low = high = dispatch. `samples`: of kernels, of the
+    host, and of these the unnamed ones, where dispatch was estimated from samples of these very steps.
     """
 
     dispatch: float
     kernel: float
     low: float
     high: float
+    samples: tuple[int, int, int] | None = None
 
     def index_at(self, dispatch: float) -> float:
         """The device-bound index if dispatch was `dispatch`: 1 − dispatch / (sum of both), in [0, 1]."""
@@ -33,14 +36,29 @@ class Split:
         """Kernel / (kernel + dispatch)."""
         return self.index_at(self.dispatch)
 
+    @property
+    def index_ends(self) -> tuple[float, float]:
+        """The interval of the index: by all samples together, else by dispatch's own ends."""
+        share = dispatch_share(*self.samples) if self.samples else None
+        if share is None:
+            return self.index_at(self.high), self.index_at(self.low)
+        # By time the index is not quite that of the samples, as some steps have fewer for their length.
+        return min(1 - share.high, self.index), max(1 - share.low, self.index)
+
 
 def total(splits: Sequence[Split]) -> Split:
-    """The sum of `splits`; the ends add up too, because an estimate's error is shared by all of them."""
+    """The sum of `splits`; the ends add up too, because an estimate's error is shared by all of them.
+
+    The error of counting samples is not, so these are added as well, where all have some.
+    """
+    counts = [split.samples for split in splits if split.samples is not None]
+    kernel, host, unnamed = (sum(count[side] for count in counts) for side in range(3))
     return Split(
         dispatch=sum(split.dispatch for split in splits),
         kernel=sum(split.kernel for split in splits),
         low=sum(split.low for split in splits),
         high=sum(split.high for split in splits),
+        samples=(kernel, host, unnamed) if counts and len(counts) == len(splits) else None,
     )
 
 

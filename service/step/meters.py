@@ -12,6 +12,7 @@ from torch import Tensor
 
 from service.step.buffers import Arguments
 from service.step.callables import Step
+from service.step.native.step_samples import StepSamples
 
 Instrumentation = Literal["off", "host", "full"]
 """Nothing; the host's clock only; on CUDA also events on the device's stream."""
@@ -28,7 +29,7 @@ class Readings:
     reaches the first of them once earlier work is done, as a rule before the call has issued anything: so
     the span contains the time in which the device idles because the host is still issuing.
     `unmeasured` counts steps run without a clock, `minor_faults` the page faults of this thread over all
-    steps.
+    steps. `samples` are those of this thread's native stacks within the steps; None where none were taken.
     """
 
     begin: list[int] = field(default_factory=list)
@@ -39,6 +40,7 @@ class Readings:
     span: list[int] = field(default_factory=list)
     unmeasured: int = 0
     minor_faults: int = 0
+    samples: StepSamples | None = None
 
     @property
     def steps(self) -> int:

@@ -106,6 +106,15 @@ def added(seconds: float, bare: float = 1.0e-3) -> Found:
     return {"service": rounds(seconds, "service"), "bare": rounds(bare, "bare")}
 
 
+def served_samples(request: float) -> Found:
+    """Dispatch is half of steps in a row, and `request` times as much of requests."""
+    return {
+        (mode, arm): rounds(0.5 * (request if arm == "request" else 1), (mode, arm))
+        for mode in MODES
+        for arm in ("request", "steps")
+    }
+
+
 def minimal_loop(ratio: float) -> Found:
     """Requests of 30 ms in a minimal loop, `ratio` times as long in the service's code."""
     return {
@@ -147,6 +156,7 @@ HONEST: dict[str, Found] = {
     "plain-kernels": plain(1.0),
     "kernel": injected(kernel=1.0, dispatch=0.0),
     "host": injected(kernel=0.0, dispatch=1.0),
+    "served-samples": served_samples(1.02),
     "own-work": {"own": rounds(25e-6)},
     "instrumentation": {"full": rounds(30.03e-3, "full"), "off": rounds(30e-3, "off")},
     "minimal-loop": minimal_loop(1.01),
@@ -192,6 +202,12 @@ FAILURES: dict[str, list[Failure]] = {
                 ("more host work per step: dispatch",)),
         Failure("kernels that grow with host work", injected(kernel=0.3, dispatch=1.0),
                 ("more host work per step: kernel",)),
+    ],
+    "served-samples": [
+        Failure("the engine's work between steps counted as dispatch", served_samples(1.2),
+                ("dispatch of a sampled request",)),
+        Failure("samples that miss the beginnings of steps", served_samples(0.8),
+                ("dispatch of a sampled request",)),
     ],
     "own-work": [Failure("a slow loop between steps", {"own": rounds(45e-6)}, ("engine's own work",))],
     "instrumentation": [

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from loadtests.run.gates.gate import Gate, some
+from loadtests.run.gates.gate import SAMPLED, Gate, some
 from loadtests.run.rows import RequestRow
 from loadtests.run.run_file import SweepRun
 from service.statistics.disturbance import is_disturbed
@@ -116,13 +116,35 @@ class Clipped:
         if (row.prefill and row.prefill.clipped) or (row.decode and row.decode.clipped):
             self._cut[row.cell] += 1
 
-    def gate(self) -> Gate:
-        """How many were, and in which cells."""
+    def gate(self, sampled: bool) -> Gate:
+        """How many were, and in which cells; `sampled`: dispatch is estimated without floors."""
+        if sampled:
+            return Gate(name="clipped estimates", passed=None, detail=SAMPLED)
         detail = f"{self._cut.total()} of {self._counted} requests"
         if self._cut:
             cells = some(sorted(self._cut))
             detail += f" ({cells}): their floor was longer than the phase, and was cut to it"
         return Gate(name="clipped estimates", passed=not self._cut, detail=detail, warning=True)
+
+
+class Sampled:
+    """Whether every cell that was measured has a request whose steps were sampled."""
+
+    def __init__(self) -> None:
+        self._measured = set[str]()
+        self._sampled = set[str]()
+
+    def add(self, row: RequestRow) -> None:
+        """Take in any row."""
+        if row.stage == "measure":
+            self._measured.add(row.cell)
+        elif row.stage == "sample" and row.decode is not None and row.decode.kernel_samples is not None:
+            self._sampled.add(row.cell)
+
+    @property
+    def every_cell(self) -> bool:
+        """Of those that have a row so far."""
+        return bool(self._measured) and self._measured <= self._sampled
 
 
 class Merged:

@@ -136,4 +136,4 @@ def may_join(job: Job, mode: str, room: int | None = None) -> bool:
 
 def runs_alone(job: Job) -> bool:
     """Whether a job is never merged: what the profiler sees of a step, or what is compared, is one job's."""
-    return job.profile or job.alone
+    return job.profile or job.sample or job.alone

@@ -114,11 +114,20 @@ def check_limits(state: AppState, body: Generation) -> None:
     engine = state.client.engine
     if engine is not None:
         check_sizes(engine, body.prompts, "prompts")
+    if engine is not None and isinstance(body, GenerateBody) and body.sample:
+        _check_sampled(engine, body)
     if engine is not None and body.max_new_tokens >= engine.context:
         message = (
             f"max_new_tokens: {body.max_new_tokens} and a prompt are over the context of {engine.context}"
         )
         raise BadRequest(message, param="max_new_tokens")
+
+
+def _check_sampled(engine: EngineStatus, body: GenerateBody) -> None:
+    if engine.no_request_samples is not None:
+        raise BadRequest(f"sample: leave it out; {engine.no_request_samples}", param="sample")
+    if body.profile:
+        raise BadRequest("sample: a request is profiled or sampled, not both", param="sample")
 
 
 def check_sizes(engine: EngineStatus, prompts: Sequence[str | list[int]], param: str) -> None:
@@ -159,6 +168,7 @@ def new_job(
         ignore_eos=body.ignore_eos,
         stream=body.stream,
         profile=body.profile,
+        sample=isinstance(body, GenerateBody) and body.sample,
         alone=isinstance(body, CompareBody) or body.alone,
         deadline_ns=received_ns + round(state.settings.request_timeout_seconds * 1e9),
         sent_ns=perf_counter_ns(),

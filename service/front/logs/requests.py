@@ -58,6 +58,7 @@ class RequestLine(Event, frozen=True, kw_only=True):
     time_to_first_token_seconds: float | None = None
     involuntary_switches: int | None = None
     profiled: bool | None = None
+    sampled: bool | None = None
 
     def __str__(self) -> str:
         total = "-" if self.total_seconds is None else f"{self.total_seconds * 1000:.2f} ms"
@@ -139,4 +140,5 @@ def _line_of(timing: RequestTiming) -> RequestLine:
         time_to_first_token_seconds=parts.time_to_first_token_seconds,
         involuntary_switches=parts.involuntary_switches,
         profiled=parts.profiled,
+        sampled=parts.sampled,
     )

@@ -25,7 +25,7 @@ COMPILE_BUCKETS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 1
 
 LAG_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
-_PART = " Observed for requests that ended well and were not profiled; one boundary set for all parts."
+_PART = " Observed for requests that ended well, not profiled or sampled; one boundary set for all parts."
 _ESTIMATE = " On a CPU an estimate by sampled stacks or the hollow twin: read its mean, not its quantiles."
 
 
@@ -157,7 +157,7 @@ CATALOGUE: tuple[MetricSpec, ...] = (
         "Allocations that failed for want of device memory, in requests or at warm-up."),
     _counter("engine_restarts_total", "", "always", "Times the engine process ended and was started again."),
     _gauge("engine_up", "", "always", "1 while the engine process answers, else 0."),
-    _counter("profiled_requests_total", "mode", "always", "Requests run under the profiler."),
+    _counter("profiled_requests_total", "mode", "always", "Requests run under the profiler, or sampled."),
     _counter("instrumentation_seconds_total", "", "always", "Time the front spent observing these metrics."),
     MetricSpec("event_loop_lag_seconds", "histogram", (),
         "How late the front came to a timer of 250 ms, because one piece of work held all others. What takes "

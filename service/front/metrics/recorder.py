@@ -58,11 +58,12 @@ class Metrics:
         write("tokens_total", generated, mode, "generated")
         write("engine_involuntary_switches_total", counted_switches(timing.engine))
         self._observe_replays(timing)
-        if timing.outcome.profile is not None:
-            # The profiler slows what it observes, so no time histogram counts a profiled request.
+        if timing.slowed:
+            # Who is examined is slower for it, so no time histogram counts such a request.
             write("profiled_requests_total", 1, timing.job.mode)
-            self._observe_profile(timing.outcome.profile, mode)
-            self._exemplify(timing, mode)
+            if timing.outcome.profile is not None:
+                self._observe_profile(timing.outcome.profile, mode)
+                self._exemplify(timing, mode)
         else:
             self._observe_request(timing, mode)
             for group in counted_steps(timing.outcome, timing.engine):

@@ -58,9 +58,11 @@ class PhaseBody:
     """Sums over the steps of one phase; null: this device cannot measure it.
 
     `dispatch_low_seconds` to `dispatch_high_seconds` is the interval of an estimated dispatch; `clipped`: the
-    estimate was longer than the phase, and was cut to it. `period_seconds` is all the time from the phase's
-    first step to the next phase, or to the end of the last step's bookkeeping: what the engine does between
-    steps is in it, and in no other number of a phase.
+    estimate was longer than the phase, and was cut to it. `kernel_samples` and `host_samples` count the
+    instants of these very steps that it was estimated from, in a kernel or not; `unnamed_samples` of the
+    host's were in functions without a name. Null: this request was not sampled. `period_seconds` is all the
+    time from the phase's first step to the next phase, or to the end of the last step's bookkeeping: what the
+    engine does between steps is in it, and in no other number of a phase.
     """
 
     steps: int
@@ -72,6 +74,9 @@ class PhaseBody:
     dispatch_low_seconds: float | None
     dispatch_high_seconds: float | None
     clipped: bool
+    kernel_samples: int | None
+    host_samples: int | None
+    unnamed_samples: int | None
     minor_faults: int
     period_seconds: float | None
 
@@ -99,7 +104,8 @@ class TimingsBody:
     the cache positions that attention read in the last decode step. `stall_seconds`: after its first token it
     stood still while others were prefilled that run with it; null where requests are not merged.
     `effective_batch` is the mean number of sequences per step that it ran with: its own, and where requests
-    are merged those of others.
+    are merged those of others. A request that was `profiled` or `sampled` was slowed down by that, and is in
+    no statistic of latency.
     """
 
     queue_seconds: float
@@ -124,6 +130,7 @@ class TimingsBody:
     kernels: int | None
     launches: int | None
     profiled: bool
+    sampled: bool
 
 
 class GenerateAnswer(TypedDict):

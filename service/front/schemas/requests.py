@@ -76,6 +76,10 @@ class GenerateBody(Generation):
 
     stream: bool = Field(default=False, description="Server-sent events: `token`s, then one `result`.")
     profile: bool = Field(default=False, description="Run under torch.profiler; enters no time histogram.")
+    sample: bool = Field(
+        default=False,
+        description="On a CPU: sample its steps for dispatch and kernel; enters no time histogram.",
+    )
     alone: bool = Field(default=False, description="Never merged with others, where the service merges.")
 
 

@@ -52,6 +52,11 @@ class Namer:
         self._mappings = executable_mappings()
         self._begins = [mapping.begin for mapping in self._mappings]
 
+    def knows(self, address: int) -> bool:
+        """Whether the address lies in one of the mappings; the operating system's (0) needs none."""
+        index = bisect_right(self._begins, address) - 1
+        return not address or (index >= 0 and address < self._mappings[index].end)
+
     def name(self, address: int) -> tuple[str, str]:
         """(function, file) at `address`: `[unknown]` without a symbol, an empty file for code without one."""
         index = bisect_right(self._begins, address) - 1

@@ -11,6 +11,9 @@ import platform
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from time import CLOCK_MONOTONIC
+
+import numpy as np
 
 SAMPLES_PER_SECOND = 4999
 """Of CPU time. A prime, so that samples do not keep step with anything."""
@@ -18,8 +21,9 @@ SAMPLES_PER_SECOND = 4999
 _RING_PAGES = 128
 _SYSTEM_CALL = {"x86_64": 298, "aarch64": 241}
 _TYPE_SOFTWARE, _CPU_CLOCK = 1, 0
-_SAMPLE_ADDRESS = 1
+_SAMPLE_ADDRESS, _SAMPLE_TIME = 1, 4
 _DISABLED, _EXCLUDE_KERNEL, _EXCLUDE_HYPERVISOR, _FREQUENCY = 1 << 0, 1 << 5, 1 << 6, 1 << 10
+_USE_CLOCK_ID = 1 << 25
 _ENABLE, _DISABLE = 0x2400, 0x2401
 _HEAD_AT, _TAIL_AT = 1024, 1032
 _RECORD_SAMPLE, _RECORD_LOST = 9, 2
@@ -30,9 +34,22 @@ _LARGEST_RECORD = 64
 _LOST = "samples were lost: sample for a shorter time"
 _HEADER = struct.Struct("<IHH")
 _WORD = struct.Struct("<Q")
+_SAMPLE = np.dtype([("kind", "<u4"), ("mode", "<u2"), ("size", "<u2"), ("address", "<u8"), ("time", "<u8")])
+_ATTRIBUTES = struct.Struct("<IIQQQQQIIQQQQIiQIHH")
+"""`struct perf_event_attr` up to its fifth version, the first with a clock of one's own."""
 
 IN_SYSTEM = 0
 """Stands for every address inside the operating system."""
+
+
+class Samples:
+    """What a block sampled, in order: `addresses` uint64 [n], and `times_ns` int64 [n], instants of
+    `perf_counter_ns`. Empty until the block has ended.
+    """
+
+    def __init__(self) -> None:
+        self.addresses = np.zeros(0, np.uint64)
+        self.times_ns = np.zeros(0, np.int64)
 
 
 class PerfError(RuntimeError):
@@ -57,20 +74,38 @@ class AddressSampler:
             os.close(self._event)
             raise PerfError(f"no memory for samples ({error}): raise kernel.perf_event_mlock_kb") from error
         self._page = page
+        self._records: list[bytes] = []
+
+    def start(self) -> None:
+        """Sample this thread from now on."""
+        self._records.clear()
+        fcntl.ioctl(self._event, _ENABLE, 0)
+
+    def drain(self) -> None:
+        """Make room, between `start` and `stop`: the ring holds the samples of some seconds of CPU time."""
+        self._records.append(self._take())
+
+    def stop(self, into: Samples) -> None:
+        """Sample no more, and put what was sampled since `start` into `into`.
+
+        Raises PerfError where it was so long, or not drained for so long, that samples were lost.
+        """
+        fcntl.ioctl(self._event, _DISABLE, 0)
+        self.drain()
+        table = _table(b"".join(self._records))
+        in_system = table["mode"] & _MODE_MASK == _MODE_KERNEL
+        into.addresses = np.where(in_system, np.uint64(IN_SYSTEM), table["address"])
+        into.times_ns = table["time"].astype(np.int64)
 
     @contextmanager
-    def sampling(self) -> Iterator[list[int]]:
-        """Within: this thread is sampled. The list has the addresses once the block has ended.
-
-        Raises PerfError where the block was so long that samples were lost.
-        """
-        addresses: list[int] = []
-        fcntl.ioctl(self._event, _ENABLE, 0)
+    def sampling(self) -> Iterator[Samples]:
+        """Within: this thread is sampled. Raises PerfError as `stop` does."""
+        found = Samples()
+        self.start()
         try:
-            yield addresses
+            yield found
         finally:
-            fcntl.ioctl(self._event, _DISABLE, 0)
-            addresses += self._take()
+            self.stop(found)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -86,29 +121,39 @@ class AddressSampler:
         self._ring.close()
         os.close(self._event)
 
-    def _take(self) -> list[int]:
+    def _take(self) -> bytes:
+        """The records that the ring holds, as they lie there; it is empty afterwards."""
         (head,) = _WORD.unpack_from(self._ring, _HEAD_AT)
         (tail,) = _WORD.unpack_from(self._ring, _TAIL_AT)
         size = _RING_PAGES * self._page
         begin, length = tail % size, head - tail
-        ring = self._ring[self._page : self._page + size]
-        records = (ring + ring)[begin : begin + length]
+        until_the_end = min(length, size - begin)
+        records = self._ring[self._page + begin : self._page + begin + until_the_end]
+        records += self._ring[self._page : self._page + length - until_the_end]
         _WORD.pack_into(self._ring, _TAIL_AT, head)
         if size - length < _LARGEST_RECORD:
             # The system reports a loss only with the next sample, which would be of the next block.
             raise PerfError(_LOST)
-        return list(_addresses(records))
+        return bytes(records)
 
 
-def _addresses(records: bytes) -> Iterator[int]:
+def _table(records: bytes) -> np.ndarray:
+    """The samples among `records`. Raises PerfError for a loss."""
+    if len(records) % _SAMPLE.itemsize == 0:
+        table = np.frombuffer(records, _SAMPLE)
+        if np.all(table["kind"] == _RECORD_SAMPLE) and np.all(table["size"] == _SAMPLE.itemsize):
+            return table  # nearly always: nothing but samples
+    return np.frombuffer(b"".join(_samples(records)), _SAMPLE)
+
+
+def _samples(records: bytes) -> Iterator[bytes]:
     at = 0
     while at < len(records):
-        kind, misc, size = _HEADER.unpack_from(records, at)
+        kind, _, size = _HEADER.unpack_from(records, at)
         if kind == _RECORD_LOST and at > 0:  # the first one is of the block before, which has raised
             raise PerfError(_LOST)
         if kind == _RECORD_SAMPLE:
-            (address,) = _WORD.unpack_from(records, at + _HEADER.size)
-            yield IN_SYSTEM if misc & _MODE_MASK == _MODE_KERNEL else address
+            yield records[at : at + size]
         at += size
 
 
@@ -127,19 +172,17 @@ def _open(samples_per_second: int, flags: int) -> int:
     number = _SYSTEM_CALL.get(platform.machine())
     if number is None or platform.system() != "Linux":
         raise PerfError(f"native stacks are sampled on Linux only, not on {platform.platform()}")
-    attributes = struct.pack(
-        "<IIQQQQQIIQQ",
+    attributes = _ATTRIBUTES.pack(
         _TYPE_SOFTWARE,
-        72,  # the structure's size, up to here
+        _ATTRIBUTES.size,
         _CPU_CLOCK,
         samples_per_second,
-        _SAMPLE_ADDRESS,
+        _SAMPLE_ADDRESS | _SAMPLE_TIME,
         0,
-        _DISABLED | _FREQUENCY | flags,
-        0,
-        0,
-        0,
-        0,
+        _DISABLED | _FREQUENCY | _USE_CLOCK_ID | flags,
+        *[0] * 7,
+        CLOCK_MONOTONIC,  # that of perf_counter_ns
+        *[0] * 4,
     )
     library = ctypes.CDLL(None, use_errno=True)
     event: int = library.syscall(number, attributes, 0, -1, -1, 8)  # 8: closed where another program starts

@@ -42,30 +42,33 @@ class Recording:
 
 
 class StackSampler:
-    """Samples the thread that made it. Raises PerfError where that is impossible."""
+    """Samples the thread that made it. Raises PerfError where that is impossible.
+
+    `addresses` samples without naming what it finds.
+    """
 
     def __init__(self) -> None:
         if platform.machine() != "x86_64":
             raise PerfError("symbols are classed for x86_64 only")
-        self._sampler = AddressSampler()
+        self.addresses = AddressSampler()
 
     @contextmanager
     def recording(self) -> Iterator[Recording]:
         """Within: this thread is sampled. Raises PerfError where samples were lost."""
         found = Recording()
-        with self._sampler.sampling() as addresses:
+        with self.addresses.sampling() as seen:
             yield found
         namer = Namer()
-        named = {address: _classed(namer, address) for address in set(addresses)}
-        found.samples = [named[address] for address in addresses]
+        named = {address: classed(namer, address) for address in set(seen.addresses.tolist())}
+        found.samples = [named[address] for address in seen.addresses.tolist()]
 
     def paused(self) -> AbstractContextManager[None]:
         """Within, inside of `recording`: this thread is not sampled."""
-        return self._sampler.paused()
+        return self.addresses.paused()
 
     def close(self) -> None:
         """Stop for good."""
-        self._sampler.close()
+        self.addresses.close()
 
 
 class SampledSteps(NamedTuple):
@@ -135,6 +138,7 @@ def _paused(sampler: StackSampler, beside: Callable[[], object]) -> Callable[[],
     return run
 
 
-def _classed(namer: Namer, address: int) -> Sample:
+def classed(namer: Namer, address: int) -> Sample:
+    """The sample that was taken at `address`."""
     symbol, binary = (SYSTEM, SYSTEM) if address == IN_SYSTEM else namer.name(address)
     return Sample(side_of(symbol, binary), symbol, binary)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 Side = Literal["kernel", "host", "system"]
@@ -64,6 +65,7 @@ RULES: tuple[Rule, ...] = (
 """Anything else is host."""
 
 
+@cache
 def side_of(symbol: str, binary: str) -> Side:
     """`kernel`, `host` or `system` for one sample."""
     return next((rule.side for rule in RULES if rule.matches(symbol, binary)), "host")

@@ -32,7 +32,7 @@ def addresses_of(run: Callable[[AddressSampler], None]) -> list[int] | None:
     except PerfError as error:
         told = str(error)
     else:
-        return addresses
+        return [int(address) for address in addresses.addresses]
     assert "perf_event_paranoid" in told or "perf_event_mlock_kb" in told
     return None
 

@@ -1,0 +1,53 @@
+"""Dispatch of steps of which some instants were sampled: its share of their time, and how sure that is.
+
+Imports nothing of ours but the other statistics.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import NamedTuple
+
+MISCLASSED = 0.10
+"""Of either part, this much may be taken for the other: the bound of the selftest's rows with injected work.
+
+What a machine's own selftest finds only ever makes it more.
+"""
+
+_Z = 1.959964
+"""Of the standard normal distribution, for 95 %."""
+
+
+class DispatchShare(NamedTuple):
+    """Of steps' wall time; [low, high] holds the truth."""
+
+    value: float
+    low: float
+    high: float
+
+
+def dispatch_share(kernel: int, host: int, unnamed: int) -> DispatchShare | None:
+    """From the numbers of samples on either side; `unnamed` of the host's might be of a kernel.
+
+    The interval is Wilson's at 95 %, its low end with the unnamed on the kernels' side, widened by
+    `widened`. None without a sample.
+    """
+    samples = kernel + host
+    if not samples:
+        return None
+    low, _ = _wilson(host - unnamed, samples)
+    _, high = _wilson(host, samples)
+    return DispatchShare(host / samples, *widened(low, high))
+
+
+def widened(low: float, high: float, misclassed: float = MISCLASSED) -> tuple[float, float]:
+    """The ends of a share of dispatch, where `misclassed` of either part may be the other."""
+    return max(0.0, low - misclassed * (1 - low)), min(1.0, high + misclassed * high)
+
+
+def _wilson(found: int, samples: int) -> tuple[float, float]:
+    """The score interval of a share (Wilson 1927): it holds where none or all were found, too."""
+    share, z2 = found / samples, _Z * _Z
+    centre = (share + z2 / (2 * samples)) / (1 + z2 / samples)
+    half = _Z * sqrt(share * (1 - share) / samples + z2 / (4 * samples**2)) / (1 + z2 / samples)
+    return max(0.0, centre - half), min(1.0, centre + half)

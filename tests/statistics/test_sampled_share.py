@@ -1,0 +1,76 @@
+"""The share of dispatch by counted samples: its value, and an interval that holds the truth as often as it says."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.statistics.sampled_share import MISCLASSED, DispatchShare, dispatch_share, widened
+
+counts = st.integers(min_value=0, max_value=10_000)
+
+
+def test_the_value_is_the_hosts_share_the_unnamed_included() -> None:
+    found = dispatch_share(kernel=60, host=40, unnamed=10)
+    assert found is not None
+    assert found.value == pytest.approx(0.4)
+
+
+def test_without_samples_nothing_is_known() -> None:
+    assert dispatch_share(0, 0, 0) is None
+
+
+@given(kernel=counts, host=counts, unnamed=counts)
+def test_the_value_lies_within_its_interval_and_that_within_0_and_1(kernel: int, host: int, unnamed: int) -> None:
+    found = dispatch_share(kernel, host, min(unnamed, host))
+    if found is not None:
+        assert 0 <= found.low <= found.value <= found.high <= 1
+
+
+@given(kernel=counts, host=counts, unnamed=counts)
+def test_what_has_no_name_lowers_the_low_end_alone(kernel: int, host: int, unnamed: int) -> None:
+    named, some = dispatch_share(kernel, host, 0), dispatch_share(kernel, host, min(unnamed, host))
+    if named is not None and some is not None:
+        assert some.low <= named.low
+        assert (some.value, some.high) == (named.value, named.high)
+
+
+@pytest.mark.parametrize(("kernel", "host"), [(0, 20), (20, 0)])
+def test_samples_of_one_side_alone_leave_room_for_the_other(kernel: int, host: int) -> None:
+    found = dispatch_share(kernel, host, 0)
+    assert found is not None
+    assert found.high - found.low > 0.1
+
+
+def test_each_part_may_hold_a_tenth_of_the_other_however_many_samples_there_are() -> None:
+    low, high = widened(0.4, 0.4)
+    assert (low, high) == pytest.approx((0.4 - MISCLASSED * 0.6, 0.4 + MISCLASSED * 0.4))
+    many = dispatch_share(6_000_000, 4_000_000, 0)
+    assert many is not None
+    assert (many.low, many.high) == pytest.approx((low, high), abs=1e-3)
+
+
+def covered(truth: float, samples: int, taken_for_kernel: float, taken_for_host: float) -> float:
+    """How often the interval holds the truth, where these shares of either part are taken for the other."""
+    random, held = Random(f"{truth}/{samples}"), 0
+    seen = truth * (1 - taken_for_kernel) + (1 - truth) * taken_for_host
+    for _ in range(1000):
+        host = sum(random.random() < seen for _ in range(samples))
+        found = dispatch_share(samples - host, host, 0)
+        held += isinstance(found, DispatchShare) and found.low <= truth <= found.high
+    return held / 1000
+
+
+@pytest.mark.parametrize("truth", [0.05, 0.3, 0.6, 0.9])
+@pytest.mark.parametrize("wrong", [(0.0, 0.0), (0.09, 0.0), (0.0, 0.09)])
+def test_the_interval_covers_the_truth_with_up_to_a_tenth_of_either_part_misclassed(
+    truth: float, wrong: tuple[float, float]
+) -> None:
+    assert covered(truth, 200, *wrong) >= 0.94
+
+
+def test_more_than_a_tenth_misclassed_is_found_out() -> None:
+    assert covered(0.5, 2000, 0.3, 0.0) < 0.1
