@@ -56,7 +56,7 @@ def misclassed(found: Mapping[str, Any] | None) -> float:
     selftest does not exclude more.
     """
     rows = found["rows"] if found is not None else []
-    ends = [row["high"] for row in rows if row["name"].startswith(INJECTED_ROWS)]
+    ends = [row.get("high") for row in rows if row["name"].startswith(INJECTED_ROWS)]
     return max([MISCLASSED, *(float(end) for end in ends if end is not None)])
 
 

@@ -26,7 +26,7 @@ def with_sampled_split(rows: pl.DataFrame) -> pl.DataFrame:
         counts = [pl.col(f"{phase}_{side}_samples").sum().alias(side) for side in _SIDES]
         for keys, suffix in ((["cell", "round"], ""), (["cell"], _OF_CELL)):
             found = sampled.group_by(keys).agg(counts).filter(_BOTH > 0).select(*keys, *_shares(phase))
-            split = split.join(found, on=keys, how="left", suffix=suffix)
+            split = split.join(found, on=keys, how="left", suffix=suffix, maintain_order="left")
         split = split.with_columns(_chosen(phase)).with_columns(_parts(phase))
     return split.drop(pl.selectors.ends_with(_OF_CELL)).with_columns(_totals()).collect()
 

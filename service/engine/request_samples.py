@@ -63,21 +63,23 @@ class _DrainingMeter:
     def __init__(self, inner: Meter, drain: Callable[[], None]) -> None:
         self._inner = inner
         self._drain = drain
-        self._due_ns = 0
+        self._due_ns: int | None = None
         self.lost = False
         self.fetch = inner.fetch
 
     def run(self, step: Step, arguments: Arguments, readings: Readings) -> tuple[Tensor, Tensor]:
         """Call `step` once."""
         result = self._inner.run(step, arguments, readings)
-        if readings.begin[-1] > self._due_ns:
-            self._make_room(readings.begin[-1])
+        began_ns = readings.begin[-1]
+        if self._due_ns is None:
+            self._due_ns = began_ns + DRAIN_NS
+        elif began_ns > self._due_ns:
+            self._due_ns = began_ns + DRAIN_NS
+            self._make_room()
         return result
 
-    def _make_room(self, now_ns: int) -> None:
-        if self._due_ns and not self.lost:
-            try:
-                self._drain()
-            except PerfError:
-                self.lost = True
-        self._due_ns = now_ns + DRAIN_NS
+    def _make_room(self) -> None:
+        try:
+            self._drain()
+        except PerfError:
+            self.lost = True

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from service.engine import request_samples
 from service.engine.job_result import JobResult
 from service.engine.job_runner import lead_of
-from service.engine.local_inbox import local_job
+from service.engine.local_inbox import LocalInbox, local_job
+from service.engine.loop import Engine
 from service.engine.request_samples import DRAIN_NS, RequestSamples
-from service.protocol.messages import Job, Outcome
-from service.step.meters import HostMeter, Meter, Readings
+from service.protocol.status import EngineStatus
+from service.step.buffers import Arguments
+from service.step.callables import Step
+from service.step.meters import Meter, Readings
 from service.step.native.perf_events import PerfError, Samples
 from service.step.native.step_samples import StepSamples
-from tests.engine.serving import PROMPT, serve
+from tests.engine.serving import PROMPT, settings
 
 JOB = local_job("a", "eager", ["x"], 4, sample=True)
 KERNEL, HOST = 1, 2
@@ -66,34 +68,38 @@ def made_sides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_samples, "AddressSides", Sides)
 
 
+class MadeMeter:
+    """Reads of each step that it begins and takes what a test says, (begin, length) in nanoseconds."""
+
+    def __init__(self, steps: list[tuple[int, int]]) -> None:
+        self._steps = iter(steps)
+
+    def run(self, step: Step, arguments: Arguments, readings: Readings) -> tuple[Tensor, Tensor]:
+        begin, length = next(self._steps)
+        readings.begin.append(begin)
+        readings.call.append(length)
+        return torch.zeros(1), torch.zeros(1)
+
+    def fetch(self, tokens: Tensor, readings: Readings) -> list[int]:
+        return []
+
+
+def nothing(*_: object) -> tuple[Tensor, Tensor]:
+    raise AssertionError("the made meter calls no step")
+
+
 def run(ring: Ring, steps: list[tuple[int, int]], error: Exception | None = None) -> JobResult:
-    """A job with one prefill step and these decode steps, each (begin, length) in nanoseconds."""
+    """A job with one prefill step and then decode steps."""
     result = JobResult()
 
     def generate(meter: Meter) -> None:
-        for number, (begin, length) in enumerate(steps):
-            readings = result.decode if number else result.prefill
-            readings.begin.append(begin)
-            readings.call.append(length)
-            meter.run(lambda *_: (torch.zeros(1), torch.zeros(1)), (), _Quiet(readings))  # type: ignore[arg-type]
+        for number in range(len(steps)):
+            meter.run(nothing, (), result.decode if number else result.prefill)  # type: ignore[arg-type]
         if error is not None:
             raise error
 
-    RequestSamples(Sampler(ring)).run(result, HostMeter(), generate)  # type: ignore[arg-type]
+    RequestSamples(Sampler(ring)).run(result, MadeMeter(steps), generate)  # type: ignore[arg-type]
     return result
-
-
-class _Quiet(Readings):
-    """Takes no reading of its own: the test has made them."""
-
-    def __init__(self, made: Readings) -> None:
-        super().__init__(begin=made.begin, call=made.call)
-        self.begin, self.call = _Full(made.begin), _Full(made.call)
-
-
-class _Full(list[int]):
-    def append(self, value: int) -> None:
-        return None
 
 
 def test_samples_are_those_of_the_phases_own_steps() -> None:
@@ -135,17 +141,44 @@ def test_what_leads_a_sampled_job_is_its_prefill_and_nothing_that_a_client_sees(
     assert not lead.stream
 
 
-class TestEngine:
-    """With the real model; where the system forbids sampling, the engine says so and samples nothing."""
+def test_an_engine_samples_the_requests_that_ask_for_it_and_says_where_it_cannot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()  # real addresses
+    statuses: list[EngineStatus] = []
+    jobs = [
+        local_job(name, "inference_mode", [PROMPT], 24, ignore_eos=True, sample=name == "sampled")
+        for name in ("plain", "sampled")
+    ]
+    inbox = LocalInbox(jobs, lambda message: statuses.append(message) if is_status(message) else None)
+    Engine(settings(tmp_path, batch_sizes=[1], modes=["inference_mode"]), inbox).run()
+    plain, sampled = (outcome.timings for outcome in inbox.outcomes)
+    assert plain is not None
+    assert sampled is not None
+    assert plain.decode.kernel_samples is None
+    assert [o.outputs[0].token_ids for o in inbox.outcomes[:1]] == [
+        o.outputs[0].token_ids for o in inbox.outcomes[1:]
+    ]
+    if statuses[-1].no_request_samples is not None:
+        assert "perf_event" in statuses[-1].no_request_samples
+        assert sampled.decode.kernel_samples is None
+        return
+    counts = sampled.decode.kernel_samples, sampled.decode.host_samples
+    assert counts[0] is not None
+    assert counts[1] is not None
+    assert sampled.dispatch_source == "sampled"
+    assert sampled.decode.dispatch_seconds == pytest.approx(
+        sampled.decode.wall_seconds * counts[1] / sum(counts)  # type: ignore[operator, arg-type]
+    )
 
-    def outcomes(self, folder: Path, **options: Any) -> tuple[list[Outcome], str | None]:
-        jobs: list[Job] = [
-            local_job("plain", "inference_mode", [PROMPT], 24, ignore_eos=True),
-            local_job("sampled", "inference_mode", [PROMPT], 24, ignore_eos=True, sample=True),
-        ]
-        inbox = serve(folder, jobs, batch_sizes=[1], modes=["inference_mode"], **options)
-        return inbox.outcomes, inbox.engine_status.no_request_samples
 
-    @pytest.fixture
-    def served(self, tmp_path: Path) -> Callable[..., tuple[list[Outcome], str | None]]:
-        return lambda **options: self.outcomes(tmp_path, **options)
+def test_an_engine_without_instrumentation_samples_nothing_and_says_so(tmp_path: Path) -> None:
+    statuses: list[EngineStatus] = []
+    inbox = LocalInbox([], lambda message: statuses.append(message) if is_status(message) else None)
+    changed = settings(tmp_path, batch_sizes=[1], modes=["inference_mode"], instrumentation="off")
+    Engine(changed, inbox).run()
+    assert "LAUNCHBOUND_INSTRUMENTATION" in (statuses[-1].no_request_samples or "")
+
+
+def is_status(message: object) -> bool:
+    return isinstance(message, EngineStatus)

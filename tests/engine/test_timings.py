@@ -10,6 +10,7 @@ from service.engine.timings import StepEstimates, timings
 from service.protocol.floors import Floor, StackShare
 from service.protocol.timings import PhaseTimings, Timings
 from service.step.meters import Readings
+from service.step.native.step_samples import StepSamples
 
 STEP_NS = 1_000_000
 TWIN = Floor(phase="decode", batch=1, seconds=2e-4, low=1.9e-4, high=2.1e-4, samples=21, source="calibrated")
@@ -135,3 +136,34 @@ def test_without_a_floor_nothing_is_claimed() -> None:
     assert found.kernel_seconds is None
     assert found.dispatch_high_seconds is None
     assert source is None
+
+
+def test_a_sampled_request_is_split_by_its_own_samples_and_not_by_floors() -> None:
+    result = JobResult(
+        decode=Readings(call=[STEP_NS] * 10, samples=StepSamples(kernel=60, host=40, unnamed=8))
+    )
+    found = timings(result, StepEstimates(False, {"prefill": BOTH, "decode": BOTH}, {}, "sampled"), done_ns=0)
+    decode = found.decode
+    assert decode.dispatch_seconds == pytest.approx(4e-3)
+    assert decode.kernel_seconds == pytest.approx(6e-3)
+    assert (decode.kernel_samples, decode.host_samples, decode.unnamed_samples) == (60, 40, 8)
+    assert decode.dispatch_low_seconds is not None
+    assert decode.dispatch_high_seconds is not None
+    assert decode.dispatch_low_seconds < 3.2e-3 < 4e-3 < decode.dispatch_high_seconds
+    assert not decode.clipped
+    assert found.dispatch_source is None or found.dispatch_source == "sampled"
+
+
+def test_a_request_without_a_twin_has_a_split_where_it_was_sampled() -> None:
+    readings = Readings(call=[STEP_NS] * 10, samples=StepSamples(kernel=60, host=40, unnamed=0))
+    none = StepEstimates(False, {"prefill": None, "decode": None}, {}, "sampled")
+    found = timings(JobResult(prefill=readings, decode=readings), none, done_ns=0)
+    assert found.prefill.dispatch_seconds == pytest.approx(4e-3)
+    assert (found.dispatch_source, found.kernel_source) == ("sampled", "residual")
+
+
+def test_a_phase_without_a_sample_is_split_by_its_floor() -> None:
+    readings = Readings(call=[STEP_NS] * 10, samples=StepSamples(0, 0, 0))
+    floors = StepEstimates(False, {"prefill": TWIN, "decode": TWIN}, {}, "sampled")
+    found = timings(JobResult(decode=readings), floors, done_ns=0).decode
+    assert found.dispatch_seconds == pytest.approx(2e-3)

@@ -49,12 +49,17 @@ class Traffic:
         spread: float = 0.0,
         profile: list[StepProfile] | None = None,
         shared: SharedWork | None = None,
+        samples: int = 0,
     ) -> None:
         """One request, of whose decode dispatch takes `share`; its prefill is all kernel, one step's time."""
         self.now_seconds += 1.0
         prefill_seconds = step_seconds * chunks if prefill_seconds is None else prefill_seconds
         wall = step_seconds * steps * self.random.uniform(1 - scatter, 1 + scatter)
         decode = phase(steps, wall, wall * share, spread)
+        if samples:
+            host = round(samples * share)
+            counts = {"kernel_samples": samples - host, "host_samples": host, "unnamed_samples": 0}
+            decode = msgspec.structs.replace(decode, **counts)
         timings = Timings(
             queue_seconds=queue_seconds,
             prefill=phase(chunks, prefill_seconds, 0.0),
@@ -240,6 +245,24 @@ def test_profiled_requests_do_not_count() -> None:
     traffic.in_turn({"eager": 1e-3}, profile=profile)
     with pytest.raises(NotMeasured):
         traffic.served.advise(1, [1], ["eager"])
+
+
+def test_sampled_requests_say_how_time_splits_and_nothing_of_latency() -> None:
+    traffic = Traffic()
+    traffic.in_turn({"eager": 1e-3}, samples=200)
+    with pytest.raises(NotMeasured):
+        traffic.served.advise(1, [1], ["eager"])
+    traffic.in_turn({"eager": 1e-3}, share=0.2, spread=0.9)
+    advice = traffic.served.advise(1, [1], ["eager"])
+    assert advice.index == pytest.approx(0.4)  # not the 0.8 of those that were not sampled
+    assert advice.bound == "balanced"
+
+
+def test_few_samples_do_not_name_a_bound() -> None:
+    traffic = Traffic()
+    traffic.in_turn({"eager": 1e-3}, samples=5)
+    traffic.in_turn({"eager": 1e-3})
+    assert traffic.served.advise(1, [1], ["eager"]).bound is None
 
 
 def test_no_more_kinds_of_work_are_kept_than_a_bound() -> None:

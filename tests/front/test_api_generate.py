@@ -11,7 +11,7 @@ from tests.support.serving import BODY, Front, running, until
 TIMINGS = {
     "queue_seconds", "dispatch_seconds", "device_span_seconds", "kernel_seconds", "sync_wait_seconds",
     "other_seconds", "total_seconds", "time_to_first_token_seconds", "involuntary_switches", "prefill",
-    "decode", "sources", "kernels", "launches", "profiled",
+    "decode", "sources", "kernels", "launches", "profiled", "sampled",
 }  # fmt: skip
 PIECES = ("border_seconds", "front_seconds", "tokenise_seconds")
 EXTRA = {"padded_prompt_tokens", "attended_tokens", "stall_seconds", "effective_batch", *PIECES}
@@ -19,6 +19,9 @@ PHASE = {
     "dispatch_low_seconds",
     "dispatch_high_seconds",
     "clipped",
+    "kernel_samples",
+    "host_samples",
+    "unnamed_samples",
     "minor_faults",
     "steps",
     "wall_seconds",
@@ -136,3 +139,29 @@ def test_a_mode_that_warms_is_a_503_that_names_the_ready_ones() -> None:
         assert failed["type"] == "mode_failed"
         assert "as commanded" in failed["message"]
         assert front.generate("eager", **BODY).status_code == 200
+
+
+def test_a_sampled_request_says_so_and_from_how_many_instants_its_split_is(front: Front) -> None:
+    timings = front.generate(sample=True).json()["timings"]
+    assert (timings["sampled"], timings["profiled"]) == (True, False)
+    decode = timings["decode"]
+    assert decode["kernel_samples"] > 0
+    assert decode["host_samples"] > decode["unnamed_samples"]
+    unsampled = front.generate().json()["timings"]
+    assert unsampled["sampled"] is False
+    assert unsampled["decode"]["kernel_samples"] is None
+
+
+def test_a_request_that_cannot_be_sampled_is_refused_with_the_reason() -> None:
+    with running(no_request_samples="set kernel.perf_event_paranoid to 2 or less") as front:
+        front.await_ready()
+        error = front.generate(sample=True)
+        assert error.status_code == 422
+        assert error.json()["error"]["param"] == "sample"
+        assert "perf_event_paranoid" in error.json()["error"]["message"]
+
+
+def test_a_request_is_profiled_or_sampled_but_not_both(front: Front) -> None:
+    error = front.generate(sample=True, profile=True)
+    assert error.status_code == 422
+    assert "not both" in error.json()["error"]["message"]

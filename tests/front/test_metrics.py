@@ -271,6 +271,15 @@ def test_a_profiled_request_enters_no_time_histogram(own_front: Front) -> None:
     assert series['step_batch_wall_seconds_count{batch="1",mode="eager",phase="decode"}'] == 0
 
 
+def test_a_sampled_request_enters_no_time_histogram(own_front: Front) -> None:
+    assert own_front.generate(sample=True).status_code == 200
+    series = own_front.series()
+    assert series['profiled_requests_total{mode="eager"}'] == 1
+    assert series['requests_total{mode="eager",outcome="ok"}'] == 1
+    assert series['request_duration_seconds_count{mode="eager"}'] == 0
+    assert series['step_batch_wall_seconds_count{batch="1",mode="eager",phase="decode"}'] == 0
+
+
 def exemplars(front: Front) -> dict[tuple[str, str], str]:
     """(sample, mode) → the trace that one of its buckets points to, in OpenMetrics."""
     page = front.http.get("/metrics", headers={"Accept": "application/openmetrics-text"}).text

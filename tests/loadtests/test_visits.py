@@ -16,7 +16,7 @@ from loadtests.plan.slo import Slo
 from loadtests.run.arrival_rates import ArrivalRates
 from loadtests.run.assignment import Assignment, GeneratorEvent, RequestEnded, SearchEnded, VisitCut
 from loadtests.run.exporter import Exporter
-from loadtests.run.requests import LoadRequest, LoadResponse
+from loadtests.run.requests import LoadRequest, LoadResponse, can_sample
 from loadtests.run.rows import RowWriter, read_rows
 from loadtests.run.visits import FAILURES_IN_A_ROW, Abort, Ended, Visits
 from tests.support.fake_service import timings
@@ -85,10 +85,15 @@ def _fields(assignment: Assignment) -> dict[str, object]:
 def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
     with RowWriter(tmp_path) as rows:
 
-        def make(*cells: Cell, slo: Slo | None = SLO, **service: int) -> Bench:
+        def make(*cells: Cell, slo: Slo | None = SLO, sampled: bool = False, **service: int) -> Bench:
             plan = Plan(preset="own", seed=3, rounds=8, cells=cells, slo=slo)
             assignment = Assignment(
-                run="a run", url="", folder=str(tmp_path), plan=plan, prompt_file=str(PROMPT_FILE)
+                run="a run",
+                url="",
+                folder=str(tmp_path),
+                plan=plan,
+                prompt_file=str(PROMPT_FILE),
+                sampled=sampled,
             )
             simulated, events = SimulatedService(**service), list[GeneratorEvent]()
             exporter = Exporter({"run": "a run", "preset": "own"})
@@ -218,3 +223,48 @@ def test_a_mode_that_cannot_meet_the_slo_gets_no_rate(bench: Callable[..., Bench
     (ended,) = (event for event in made.events if isinstance(event, SearchEnded))
     assert ended.search.rate is None
     assert "missed even at 1/s" in ended.search.text
+
+
+def sent_before(made: Bench, cell: Cell, indexes: Sequence[int]) -> tuple[list[str], list[dict[str, object]]]:
+    """The stages of a visit's rows, and the bodies of its requests."""
+    bodies: list[dict[str, object]] = []
+    closed = made.service.closed
+
+    def noted(requests: Sequence[LoadRequest], concurrency: int) -> Ended:
+        bodies.extend(json.loads(request.body) for request in requests)
+        return closed(requests, concurrency)
+
+    made.service.closed = noted  # type: ignore[method-assign]
+    rows = list(made.visits.measured(cell, 4, indexes, None))
+    return [row["stage"] for row in rows], bodies
+
+
+def test_before_a_closed_visit_one_more_request_is_sampled(bench: Callable[..., Bench]) -> None:
+    cell = Cell(mode="eager", batch_size=1, requests=3)
+    stages, bodies = sent_before(bench(cell, sampled=True), cell, range(3))
+    assert stages == ["sample", "measure", "measure", "measure"]
+    assert [body.pop("sample", False) for body in bodies] == [True, False, False, False]
+    assert bodies[0] == bodies[1]
+
+
+def test_a_visit_that_is_gone_on_with_is_sampled_again(bench: Callable[..., Bench]) -> None:
+    cell = Cell(mode="eager", batch_size=1, requests=3)
+    stages, _ = sent_before(bench(cell, sampled=True), cell, [2])
+    assert stages == ["sample", "measure"]
+
+
+def test_nothing_is_sampled_where_the_service_cannot_or_in_an_open_loop(bench: Callable[..., Bench]) -> None:
+    cell = Cell(mode="eager", batch_size=1, requests=3)
+    assert sent_before(bench(cell), cell, range(3))[0] == ["measure"] * 3
+    rows = bench(opened(0.3), sampled=True).visits.measured(opened(0.3), 4, range(100), 3.0)
+    assert {row["stage"] for row in rows} == {"measure"}
+
+
+@pytest.mark.parametrize(
+    ("engine", "expected"),
+    [({}, False), ({"no_request_samples": None}, True), ({"no_request_samples": "forbidden"}, False)],
+)
+def test_a_service_is_asked_for_samples_only_where_it_says_that_it_takes_them(
+    engine: dict[str, object], expected: bool
+) -> None:
+    assert can_sample(engine) is expected

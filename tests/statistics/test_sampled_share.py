@@ -1,4 +1,4 @@
-"""The share of dispatch by counted samples: its value, and an interval that holds the truth as often as it says."""
+"""The share of dispatch by counted samples, and an interval that holds the truth as often as it says."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def test_without_samples_nothing_is_known() -> None:
 
 
 @given(kernel=counts, host=counts, unnamed=counts)
-def test_the_value_lies_within_its_interval_and_that_within_0_and_1(kernel: int, host: int, unnamed: int) -> None:
+def test_the_value_lies_within_its_interval_and_that_within_0_and_1(
+    kernel: int, host: int, unnamed: int
+) -> None:
     found = dispatch_share(kernel, host, min(unnamed, host))
     if found is not None:
         assert 0 <= found.low <= found.value <= found.high <= 1

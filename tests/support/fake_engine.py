@@ -2,8 +2,8 @@
 
 Started as `python fake_engine.py OPTIONS SETTINGS`, both JSON. Options: `device` ("cpu" or "cuda"), `states`
 (mode → state at start, else ready), `exit` (end at once with this code), `later_exit` (so in every
-life but the first), `no_twin` (why it measures no dispatch), `silent` (says nothing of itself), `deaf`
-(ends neither at a Stop nor at SIGTERM),
+life but the first), `no_twin` (why it measures no dispatch), `no_request_samples` (why it samples none),
+`silent` (says nothing of itself), `deaf` (ends neither at a Stop nor at SIGTERM),
 `unconnected` (never connects), `cold` (never warm), `mute` (gives no sign of life), `doing` (what those say),
 `busy_limit` (of CPU time in a step, as those say), `prompt_bytes` (limit of one), `says` (on standard error),
 `pause_fails` (the first pause does not hold).
@@ -246,7 +246,7 @@ class FakeEngine:
             )
         )
 
-    def phase(self, steps: int) -> PhaseTimings:
+    def phase(self, steps: int, sampled: bool = False) -> PhaseTimings:
         total = steps * STEP_SECONDS
         if self.cuda:
             return PhaseTimings(
@@ -270,14 +270,17 @@ class FakeEngine:
             kernel_seconds=total * 0.4 if known else None,
             sync_wait_seconds=None,
             period_seconds=total * 1.1,
+            kernel_samples=40 * steps if sampled else None,
+            host_samples=60 * steps if sampled else None,
+            unnamed_samples=0 if sampled else None,
         )
 
     def timings(self, job: Job, taken: int, done: int) -> Timings:
         untold = "no_twin" in self.options or self.unsplit
         return Timings(
             queue_seconds=20e-6,
-            prefill=self.phase(1),
-            decode=self.phase(job.max_new_tokens - 1),
+            prefill=self.phase(1, job.sample),
+            decode=self.phase(job.max_new_tokens - 1, job.sample),
             tokenise_seconds=5e-6,
             involuntary_switches=1,
             dispatch_source="measured" if self.cuda else None if untold else "calibrated",
@@ -350,6 +353,7 @@ class FakeEngine:
             modes=self.settings.modes,
             memory={**MEMORY, "alloc_retries": self.ooms, "ooms": self.ooms} if self.cuda else None,
             no_twin=self.options.get("no_twin"),
+            no_request_samples=self.options.get("no_request_samples"),
             warm=not self.options.get("cold"),
         )
 

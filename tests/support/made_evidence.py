@@ -99,6 +99,27 @@ def with_floors(folder: Path, off: float | None = 0.02, moved: float = 1.0) -> P
     return folder
 
 
+def with_samples(
+    folder: Path, split: Callable[[Row], tuple[int, int, int]] = lambda row: (60, 40, 0)
+) -> Path:
+    """Before each visit a request was sampled: in both phases these were in kernels, in the host, unnamed."""
+    path = folder / "requests.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    written, seen = [], set()
+    for row in rows:
+        visit = (row["round"], row["cell"])
+        if row["stage"] == "measure" and visit not in seen:
+            seen.add(visit)
+            counts = zip(("kernel_samples", "host_samples", "unnamed_samples"), split(row), strict=True)
+            sampled = json.loads(json.dumps(row)) | {"stage": "sample", "latency_seconds": 99.0}
+            for phase in ("prefill", "decode"):
+                sampled[phase] = (sampled.get(phase) or {}) | dict(counts := list(counts))
+            written.append(sampled)
+        written.append(row)
+    path.write_text("".join(json.dumps(row) + "\n" for row in written))
+    return folder
+
+
 def with_compilations(folder: Path, seconds: float = 0.6, cold_seconds: float | None = 12.0) -> Path:
     """Decode, prefill and their twins at every bucket, loaded from a warm cache in `seconds` each."""
     entry = {"seconds": seconds, "cold": False, "cold_seconds": cold_seconds}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from contextlib import closing
+from contextlib import closing, suppress
+from time import perf_counter_ns, thread_time
 
 import numpy as np
 import pytest
@@ -96,13 +97,11 @@ def test_a_library_that_was_loaded_later_is_found() -> None:
 
 
 def test_samples_carry_the_clock_of_the_steps() -> None:
-    from time import perf_counter_ns, thread_time
+    with suppress(PerfError):  # where the system forbids it; test_stacks.py has what is said then
+        sampled_by_the_clock(StackSampler())
 
-    try:
-        sampler = StackSampler()
-    except PerfError as error:
-        assert "perf_event_paranoid" in str(error) or "perf_event_mlock_kb" in str(error)
-        return
+
+def sampled_by_the_clock(sampler: StackSampler) -> None:
     found = Samples()
     with closing(sampler):
         began = perf_counter_ns()
