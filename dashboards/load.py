@@ -78,7 +78,8 @@ def _outcomes() -> list[Panel]:
             Query(mean("batch_size"), "{{mode}}, per request"),
         ),
         graph(
-            PanelStyle("Profiled requests", "reqps"), Query(total_rate("profiled_requests_total"), "{{mode}}")
+            PanelStyle("Profiled or sampled requests", "reqps"),
+            Query(total_rate("profiled_requests_total"), "{{mode}}"),
         ),
     ]
 

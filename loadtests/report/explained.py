@@ -83,11 +83,14 @@ def _kernel_ends(summary: Summary) -> tuple[float, float] | None:
 
 
 def _faults(base: Summary, shipped: Summary) -> str:
-    """The page faults that the baseline has and the mode to ship has not: they are booked as kernel."""
+    """The page faults that the baseline has and the mode to ship has not: they are booked as kernel, or where
+    visits were sampled in both parts.
+    """
     before, after = (faults(summary) for summary in (base, shipped))
     if before is None or after is None or before - after < MANY_FAULTS:
         return ""
-    return f"; {before - after:,.0f} page faults fewer are a part of the kernel time"
+    where = "the kernel time" if base.decode.samples is None else "both"
+    return f"; {before - after:,.0f} page faults fewer are a part of {where}"
 
 
 def faults(summary: Summary) -> float | None:

@@ -13,8 +13,13 @@ from service.statistics.sampled_share import MISCLASSED
 
 SELFTEST_FILE = "selftest.json"
 
-INJECTED_ROWS = ("a kernel 8 times longer: dispatch", "more host work per step: kernel")
-"""What the names of the rows begin with that say how much of either part was taken for the other."""
+INJECTED_ROWS = {
+    "a kernel 8 times longer: kernel": 1.0,
+    "a kernel 8 times longer: dispatch": 0.0,
+    "more host work per step: dispatch": 1.0,
+    "more host work per step: kernel": 0.0,
+}
+"""What the names of the rows with injected work begin with, and how much of it each part should have got."""
 
 Document = dict[str, Any]
 """The contents of a `selftest.json`."""
@@ -53,11 +58,17 @@ def _stands_for(found: Mapping[str, Any], run: SweepRun) -> bool:
 
 def misclassed(found: Mapping[str, Any] | None) -> float:
     """How much of either part samples may take for the other: MISCLASSED, or more where this machine's
-    selftest does not exclude more.
+    selftest does not exclude more. 1, that is anything, where it does not say.
     """
-    rows = found["rows"] if found is not None else []
-    ends = [row.get("high") for row in rows if row["name"].startswith(INJECTED_ROWS)]
-    return max([MISCLASSED, *(float(end) for end in ends if end is not None)])
+    if found is None:
+        return MISCLASSED
+    errors = [
+        max((1.0 if end is None else abs(end - right)) for end in (row.get("low"), row.get("high")))
+        for name, right in INJECTED_ROWS.items()
+        for row in found["rows"]
+        if row["name"].startswith(name)
+    ]
+    return min(1.0, max([MISCLASSED, *errors] if errors else [1.0]))
 
 
 def selftest_line(found: Mapping[str, Any] | None) -> str:

@@ -11,7 +11,7 @@ from loadtests.report.later_floors import LaterFloor
 from service.statistics.boundedness import bound_in_words, device_bound_index
 from service.statistics.estimates import Split, index_interval
 from service.statistics.intervals import Interval
-from service.statistics.sampled_share import MISCLASSED
+from service.statistics.sampled_share import MISCLASSED, counting_error
 
 _MEANS = ("steps", "wall_seconds", "dispatch_seconds", "dispatch_low_seconds", "dispatch_high_seconds")
 _MORE_MEANS = ("kernel_seconds", "sync_wait_seconds", "minor_faults")
@@ -61,50 +61,57 @@ def phase_of(
     `later` is what its floor was after the sweep, which counts where not all visits were sampled; by samples
     `misclassed` of either part may be the other.
     """
-    samples = _samples(rows, name)
-    if samples is not None:
+    counts = _samples(rows, name)
+    sampled = counts is not None
+    if sampled:
         later = None
     rows = rows.with_columns(_ends_of_samples(name, misclassed))
     fields = (*_MEANS, *_MORE_MEANS)
     averages = rows.select(pl.col(f"{name}_{field}").mean() for field in fields).row(0)
     means = dict(zip(fields, averages, strict=True))
     parts = [means[f"{part}_seconds"] for part in ("dispatch", "kernel", "dispatch_low", "dispatch_high")]
-    interval = index_interval(splits_by_round(rows, name, later))
+    # What a round has from others says nothing of how rounds scatter.
+    own = rows.filter(pl.col(f"{name}_samples").is_not_null()) if sampled else rows
+    interval = index_interval(splits_by_round(own, name, later), counting_error(*counts) if counts else 0.0)
     if later is not None and None not in parts:
         widened = later.widened(Split(*parts), means["steps"])
         means |= {"dispatch_low_seconds": widened.low, "dispatch_high_seconds": widened.high}
-    if samples is not None and interval is not None and None not in parts:
+    if sampled and interval is not None and None not in parts:
         both = parts[0] + parts[1]
         means["dispatch_low_seconds"] = both * (1 - interval.high)
         means["dispatch_high_seconds"] = both * (1 - interval.low)
     return Phase(
         name=name,
         **means,
-        samples=samples,
+        samples=sum(counts) if counts else None,
         clipped=rows.select(pl.col(f"{name}_clipped").fill_null(False).sum()).item(),
         index=device_bound_index(means["kernel_seconds"], means["dispatch_seconds"]),
         interval=interval,
     )
 
 
-def _samples(rows: pl.DataFrame, name: PhaseName) -> int | None:
-    """How many samples the visits of `rows` have together; None where those of one are split without any."""
+def _samples(rows: pl.DataFrame, name: PhaseName) -> tuple[int, int] | None:
+    """How many samples of kernels and of the host all visits have; None where one is split without any."""
     if rows[f"{name}_dispatch_share"].null_count():
         return None
-    visits = rows.group_by("round").agg(pl.col(f"{name}_samples").first())
-    return int(visits[f"{name}_samples"].sum())
+    visits = rows.group_by("round").agg(pl.col(f"{name}_samples", f"{name}_dispatch_share").first())
+    counts = visits[f"{name}_samples"].fill_null(0)
+    host = round((counts * visits[f"{name}_dispatch_share"]).sum())
+    return int(counts.sum()) - host, host
 
 
 def _ends_of_samples(name: PhaseName, misclassed: float) -> list[pl.Expr]:
     """The ends of dispatch where a visit was sampled, in place of the requests' own.
 
     Without the error of counting, which the scatter of the rounds shows: it does not add up over requests, as
-    what is taken for the other part does.
+    what is taken for the other part does. As `sampled_share.widened`.
     """
     share, unnamed = pl.col(f"{name}_dispatch_share"), pl.col(f"{name}_unnamed_share")
     wall = pl.col(f"{name}_dispatch_seconds") + pl.col(f"{name}_kernel_seconds")
-    low = (share - unnamed) - misclassed * (1 - share + unnamed)
-    ends = {"low": low.clip(lower_bound=0.0), "high": (share * (1 + misclassed)).clip(upper_bound=1.0)}
+    ends: dict[str, pl.Expr] = {"low": pl.lit(0.0), "high": pl.lit(1.0)}
+    if misclassed < 1:
+        ends["low"] = ((share - unnamed - misclassed) / (1 - misclassed)).clip(lower_bound=0.0)
+        ends["high"] = (share / (1 - misclassed)).clip(upper_bound=1.0)
     return [
         pl.when(share.is_null()).then(pl.col(column)).otherwise(wall * end).alias(column)
         for column, end in ((f"{name}_dispatch_{side}_seconds", end) for side, end in ends.items())

@@ -20,7 +20,9 @@ def timeline(findings: Findings) -> Plot | None:
     """
     shown = ("start", "stage", "round", "part", "batch_size", "mode", "cell", "latency_seconds")
     opened = pl.col("cell").cast(pl.String).is_in(findings.results.open_loop_names)
-    closed = findings.results.rows.lazy().filter(pl.col("ok") & ~opened & (pl.col("stage") != "search"))
+    closed = findings.results.rows.lazy().filter(
+        pl.col("ok") & ~opened & pl.col("stage").is_in(["warmup", "measure"])
+    )
     rows = closed.select(shown).sort("start").collect()
     if rows.is_empty():
         return None

@@ -18,6 +18,7 @@ SPLIT_ROWS = (
     "more host work per step",
     "intercept over four widths",
     "dispatch of a sampled request",
+    "samples within a request's steps",
 )
 """What the names of a selftest's rows about the split begin with."""
 

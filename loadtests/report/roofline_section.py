@@ -102,7 +102,7 @@ def _sentences(bandwidth: dict[str, Any], estimated: bool) -> Iterator[str]:
     yield "That is as large as the weights, within bounds: where they fit in caches, so does it."
     if estimated:
         yield (
-            "An estimate on a CPU: kernel time is what dispatch leaves of the step, an upper estimate, and "
-            "the shares are lower ones."
+            "An estimate on a CPU, where kernel time is what dispatch leaves of the step: without samples of "
+            "the visits an upper one, and the shares are lower ones."
         )
     yield "A low share says that something else bounds the kernels: arithmetic, or their number."

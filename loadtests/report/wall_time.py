@@ -32,11 +32,11 @@ class WallTime:
     """Seconds of a sweep, the gaps between its parts left out.
 
     `total`: from the service being ready to the end; where a run does not have that instant, from the first
-    request to the last. Of these, in `measured` at least one measured request was under way; in `idle` an
-    open-loop visit waited for its next arrival; `between` lies between other measured requests, `warm_up`
-    between a part's first request and its first that is no warm-up; `searched` is the search for rates, and
-    `floors` the floors before and after, with what the service had left to warm up (None: not known).
-    `before`: from the command's start to the service being ready.
+    request to the last. Of these, in `measured` at least one measured or sampled request was under way; in
+    `idle` an open-loop visit waited for its next arrival; `between` lies between other measured requests,
+    `warm_up` between a part's first request and its first that is no warm-up; `searched` is the search for
+    rates, and `floors` the floors before and after, with what the service had left to warm up (None: not
+    known). `before`: from the command's start to the service being ready.
     """
 
     total: float

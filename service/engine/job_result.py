@@ -26,7 +26,8 @@ class JobResult:
     `perf_counter_ns`, `queue_ns` and `tokenise_ns` durations.
     `bucket` is 0 for a job that did not start. `profile` is there only for a job that ran to its end under
     the profiler. `padded_prompt_tokens` are the tokens per row that prefill computed, `attended_tokens` the
-    positions that attention read in the last decode step.
+    positions that attention read in the last decode step. `sampled`: being sampled slowed it down, whether or
+    not its samples could be kept.
     """
 
     taken_ns: int = 0
@@ -45,6 +46,7 @@ class JobResult:
     first_token_ns: int | None = None
     ended_ns: int = 0
     involuntary_switches: int = 0
+    sampled: bool = False
 
     def fail(self, problem: Problem, kind: OutcomeKind = "error") -> None:
         """Record why the job failed."""

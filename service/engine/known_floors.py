@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from service.engine.mode_floors import ModeFloors
+from collections.abc import Callable
+
 from service.engine.request_profiler import PHASES
 from service.protocol.floors import Floor
 from service.protocol.messages import Phase
 
 
 class KnownFloors:
-    """What `floors` said of a mode and bucket when it was first asked since the last `clear`."""
+    """What `floor` said of a mode, phase and bucket when it was first asked since the last `clear`."""
 
-    def __init__(self, floors: ModeFloors) -> None:
-        self._floors = floors
+    def __init__(self, floor: Callable[[str, Phase, int], Floor | None]) -> None:
+        self._floor = floor
         self._known: dict[tuple[str, int], dict[Phase, Floor | None]] = {}
 
     def clear(self) -> None:
@@ -23,6 +24,6 @@ class KnownFloors:
         """The floors of both phases."""
         known = self._known.get((mode, bucket))
         if known is None:
-            known = {phase: self._floors.of(mode, phase, bucket) for phase in PHASES}
+            known = {phase: self._floor(mode, phase, bucket) for phase in PHASES}
             self._known[mode, bucket] = known
         return known

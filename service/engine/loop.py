@@ -72,7 +72,7 @@ class Engine:
             parts.loaded.device, parts.warmup, parts.buffers, self._profiler
         )
         self._floors = FloorKeeper(parts.warmup.floors, self._refresh)
-        self._known_floors = KnownFloors(parts.warmup.floors)
+        self._known_floors = KnownFloors(parts.warmup.floors.of)
         self._busy_until_ns = self._memory_ns = perf_counter_ns()
         self._status = parts.status(warm=False)
         self._early_requests: list[Calibrate] = []

@@ -45,6 +45,7 @@ def build_outcome(
         kernels=kernels,
         launches=launches,
         profile=result.profile,
+        sampled=result.sampled,
     )
 
 

@@ -36,6 +36,7 @@ class RequestSamples:
         They have none where some were lost, within a step that takes longer than the ring holds.
         """
         assert self._sampler is not None
+        result.sampled = True
         draining = _DrainingMeter(meter, self._sampler.drain)
         self._sampler.start()
         try:

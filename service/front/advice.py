@@ -18,6 +18,8 @@ from service.statistics.intervals import Interval
 BASELINE = "eager"
 REQUESTS_KEPT = 2048
 """Of each kind of work, the newest."""
+SAMPLED_KEPT = 64
+"""Of each mode and batch bucket, the newest that were sampled."""
 WORKS_KEPT = 64
 """Kinds of work, those that were asked for last."""
 
@@ -52,7 +54,7 @@ class ServedRequests:
         self.observed = 0
         self._served: OrderedDict[Work, deque[ServedRequest]] = OrderedDict()
         self._decode: dict[tuple[str, int], Split] = {}
-        self._sampled: dict[tuple[str, int], Split] = {}
+        self._sampled: dict[tuple[str, int], deque[Split]] = {}
 
     def observe(self, timing: RequestTiming) -> None:
         """Take in one request that ended well and ran as the form of its mode that was declared."""
@@ -61,12 +63,14 @@ class ServedRequests:
             return
         self.observed += 1
         mode, bucket, decode = timing.job.mode, outcome.batch_bucket, engine.decode
-        known = self._sampled if parts.sampled else self._decode
-        if (split := _split(decode)) is not None:
-            before = known.get((mode, bucket))
-            known[mode, bucket] = split if before is None else total([before, split])
+        split = _split(decode)
         if parts.sampled:
+            if split is not None and split.samples is not None:
+                self._sampled.setdefault((mode, bucket), deque(maxlen=SAMPLED_KEPT)).append(split)
             return
+        if split is not None:
+            known = self._decode.get((mode, bucket))
+            self._decode[mode, bucket] = split if known is None else total([known, split])
         work = Work(bucket, engine.padded_prompt_tokens, decode.steps, greedy=timing.job.temperature == 0)
         served = self._served.setdefault(work, deque(maxlen=REQUESTS_KEPT))
         self._served.move_to_end(work)
@@ -135,7 +139,8 @@ class ServedRequests:
 
         Of those that were sampled, where any were.
         """
-        split = self._sampled.get((mode, bucket)) or self._decode.get((mode, bucket))
+        sampled = self._sampled.get((mode, bucket))
+        split = total(sampled) if sampled else self._decode.get((mode, bucket))
         if split is None or split.dispatch + split.kernel <= 0:
             return None
         return Interval(split.index, *split.index_ends, 1)

@@ -89,7 +89,7 @@ def add_up(
         kernels=outcome.kernels,
         launches=outcome.launches,
         profiled=outcome.profile is not None,
-        sampled=any(phase.kernel_samples is not None for phase in (timings.prefill, timings.decode)),
+        sampled=outcome.sampled,
     )
     return RequestTiming(job, outcome, timings, parts)
 

@@ -160,7 +160,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
     """How a job ended: exactly one per job that the engine took. `timings` is None if it never started.
 
     `profile` is there for a job that ran under the profiler: its times are disturbed and belong in no
-    latency statistics. `kernels` and `launches` are its totals where all its steps were profiled.
+    latency statistics, and so are those of one whose steps were `sampled`. `kernels` and `launches` are its
+    totals where all its steps were profiled.
     """
 
     id: str
@@ -177,6 +178,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
     kernels: int | None = None
     launches: int | None = None
     profile: list[StepProfile] | None = None
+    sampled: bool = False
 
 
 class Paused(msgspec.Struct, frozen=True, kw_only=True, tag="paused"):

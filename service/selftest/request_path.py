@@ -11,9 +11,10 @@ from prometheus_client import CollectorRegistry
 from models.opening import open_tokenizer
 from service.engine.generation import Generator
 from service.engine.job_result import JobResult
+from service.engine.known_floors import KnownFloors
 from service.engine.local_inbox import LocalInbox, local_job
 from service.engine.outcome import build_outcome
-from service.engine.request_profiler import PHASES, RequestProfiler
+from service.engine.request_profiler import RequestProfiler
 from service.engine.request_samples import RequestSamples
 from service.engine.timings import timings
 from service.front.metrics.recorder import Metrics
@@ -55,7 +56,7 @@ class RequestPath:
 
     def __init__(self, bench: Bench, mode: str, calibration: Calibration, traces_folder: Path) -> None:
         self._mode = mode
-        self._calibration = calibration
+        self._floors = KnownFloors(calibration.floor)
         self._steps: dict[tuple[Phase, int], Step] = {
             ("prefill", BUCKET): bench.case(mode, BUCKET, "prefill").step,
             ("decode", BUCKET): bench.case(mode, BUCKET, "decode").step,
@@ -69,15 +70,15 @@ class RequestPath:
         self.metrics = Metrics(CollectorRegistry(), [mode], [BUCKET], {"version": "", "commit": ""})
 
     def measured(self) -> RequestTiming:
-        """With full instrumentation: meters, the floor from the calibration's samples, all metrics."""
+        """With full instrumentation: meters, the floor as it is known of the calibration, all metrics."""
         timing = self._request(self._full, with_floor=True)
         self.metrics.observe(timing)
         return timing
 
-    def sampled(self, samples: RequestSamples) -> JobResult:
+    def sampled(self, samples: RequestSamples, new_tokens: int = NEW_TOKENS) -> JobResult:
         """With its steps sampled as it runs: what was read of them, the samples included."""
         result = JobResult()
-        job = local_job("request", self._mode, [PROMPT], NEW_TOKENS, ignore_eos=True)
+        job = local_job("request", self._mode, [PROMPT], new_tokens, ignore_eos=True)
         samples.run(result, self._full, lambda meter: self._generator.run(job, self._steps, result, meter))
         return result
 
@@ -93,7 +94,7 @@ class RequestPath:
         self._generator.run(job, self._steps, result, meter)
         floors: dict[Phase, Floor | None] = {}
         if with_floor:
-            floors = {phase: self._calibration.floor(self._mode, phase, result.bucket) for phase in PHASES}
+            floors = self._floors.of(self._mode, result.bucket)
         estimates = self._profiler.estimates(job, result, floors)
         outcome = build_outcome(job, result, None, lambda done_ns: timings(result, estimates, done_ns))
         now_ns = perf_counter_ns()

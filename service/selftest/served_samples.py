@@ -1,7 +1,8 @@
 """Check of what a sweep's split rests on: a request that is sampled as it runs shows the split of its steps.
 
 The rows that prove the split (a longer kernel, added host work, equal kernels) sample steps in a row. A sweep
-samples requests: decode from a prompt on, with the engine's own work between steps. This row ties the two.
+samples requests: prefill, then decode, with the engine's own work between steps. These rows tie the two, and
+hold the number of samples to the time of the steps that they fell into.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 import msgspec
 
@@ -17,34 +19,48 @@ from service.engine.request_samples import RequestSamples
 from service.measure.cases import Bench, Case
 from service.measure.rounds import Log, in_rounds
 from service.measure.variants import Variants
+from service.protocol.messages import Phase
 from service.selftest.check import Check, NotMeasurableError
+from service.selftest.checks import NEW_TOKENS
+from service.selftest.places import PHASES
 from service.selftest.request_path import BUCKET, RequestPath
 from service.selftest.results import CheckResult, interval_result
 from service.selftest.sampled_dispatch import sampled, stack_sampler
 from service.statistics.intervals import median_interval
-from service.statistics.sampled_share import dispatch_share
 from service.step.calibration import Calibration
+from service.step.native.perf_events import SAMPLES_PER_SECOND
 from service.step.native.stacks import StackSampler
 
 ROUNDS = 24
-REQUESTS = 2
-"""Per round, some hundred samples each: with as many of steps in a row a round's ratio is known within 15 %,
-and the median of all within 3.
+REQUESTS: dict[Phase, int] = {"decode": 2, "prefill": 24}
+"""Per round, some hundred samples of that phase in all: with as many of steps in a row a round's ratio is
+known within 15 %, and the median of all within 3. Those for prefill generate one token.
 """
 
 SAMPLED_SECONDS = 0.08
 APART = 0.10
 NAME = "dispatch of a sampled request / of steps in a row"
 BOUND = "within 10 %"
+TIME_APART = 0.03
+TIME_NAME = "samples within a request's steps / their time"
+TIME_BOUND = "within 3 %"
 NO_RATIO = 1e3
 """In place of the ratio of a round in which steps in a row show no dispatch at all: far outside."""
 
-Arm = tuple[str, str]
-"""Mode, and `request` or `steps`."""
+
+class Seen(NamedTuple):
+    """Dispatch's share of a phase; of requests also the samples over what their steps' time should have."""
+
+    share: float
+    of_time: float = 1.0
 
 
-def measure_served_samples(variants: Variants, log: Log) -> dict[Arm, list[float]]:
-    """Dispatch's share of decode at batch 1 by mode, in requests and in steps in a row, which take turns.
+Arm = tuple[str, Phase, str]
+"""Mode, phase, and `request` or `steps`."""
+
+
+def measure_served_samples(variants: Variants, log: Log) -> dict[Arm, list[Seen]]:
+    """Both phases at batch 1 by mode, in requests and in steps in a row, which take turns.
 
     Raises NotMeasurableError on CUDA, and where sampling is forbidden.
     """
@@ -53,55 +69,71 @@ def measure_served_samples(variants: Variants, log: Log) -> dict[Arm, list[float
     bench = Bench(msgspec.structs.replace(variants.settings, batch_sizes=[BUCKET], context=None))
     with TemporaryDirectory(prefix="launchbound-") as folder, stack_sampler() as sampler, variants.isolated():
         samples = RequestSamples(sampler)
-        arms: dict[Arm, Callable[[], float]] = {}
+        arms: dict[Arm, Callable[[], Seen]] = {}
         for mode in variants.modes:
             log(f"warming {mode}")
             path = RequestPath(bench, mode, Calibration(bench.model, None), Path(folder))
-            case = bench.case(mode, BUCKET, "decode")
-            arms[mode, "request"] = partial(of_requests, path, samples)
-            arms[mode, "steps"] = partial(of_steps, sampler, case)
+            for phase in PHASES:
+                arms[mode, phase, "request"] = partial(of_requests, path, samples, phase)
+                arms[mode, phase, "steps"] = partial(of_steps, sampler, bench.case(mode, BUCKET, phase))
         in_rounds(arms, 1, "served-samples uncounted", log)
         return in_rounds(arms, ROUNDS, "served-samples", log)
 
 
-def of_requests(path: RequestPath, samples: RequestSamples) -> float:
-    """Dispatch's share of the decode steps of some requests together. The first one's code is cold."""
+def of_requests(path: RequestPath, samples: RequestSamples, phase: Phase) -> Seen:
+    """The steps of `phase` of some requests together. One before them is not sampled: its code is cold."""
     path.unmeasured()
-    kernel = host = 0
-    for _ in range(REQUESTS):
-        found = path.sampled(samples).decode.samples
-        if found is not None:
-            kernel, host = kernel + found.kernel, host + found.host
-    share = dispatch_share(kernel, host, 0)
-    if share is None:
+    kernel = host = seconds = 0.0
+    for _ in range(REQUESTS[phase]):
+        result = path.sampled(samples, NEW_TOKENS if phase == "decode" else 1)
+        readings = result.decode if phase == "decode" else result.prefill
+        if readings.samples is not None:
+            kernel, host = kernel + readings.samples.kernel, host + readings.samples.host
+            seconds += sum(readings.call) / 1e9
+    if not kernel + host:
         raise NotMeasurableError("no sample fell into a step of a request")
-    return share.value
+    return Seen(host / (kernel + host), (kernel + host) / (seconds * SAMPLES_PER_SECOND))
 
 
-def of_steps(sampler: StackSampler, case: Case) -> float:
-    """Dispatch's share of decode steps in a row."""
-    return 1 - sampled(sampler, case, SAMPLED_SECONDS).kernel_share
+def of_steps(sampler: StackSampler, case: Case) -> Seen:
+    """Steps in a row."""
+    return Seen(1 - sampled(sampler, case, SAMPLED_SECONDS).kernel_share)
 
 
-def judge_served_samples(found: Mapping[Arm, list[float]]) -> list[CheckResult]:
-    """A row per mode, paired by round."""
-    rows = []
-    for mode in dict.fromkeys(mode for mode, _ in found):
-        requests, steps = found[mode, "request"], found[mode, "steps"]
-        ratios = [a / b if b > 0 else NO_RATIO for a, b in zip(requests, steps, strict=True)]
-        shown = (f"{100 * median_interval(values).value:.1f} %" for values in (requests, steps))
-        rows.append(
-            interval_result(
-                f"{NAME}, {mode}",
-                BOUND,
-                median_interval(ratios),
-                least=1 - APART,
-                most=1 + APART,
-                note=f"{' against '.join(shown)} of decode at batch {BUCKET}",
-                numbers={"request_shares": requests, "steps_shares": steps},
-            )
-        )
-    return rows
+def judge_served_samples(found: Mapping[Arm, list[Seen]]) -> list[CheckResult]:
+    """Per mode and phase, paired by round; and samples over time, all rounds of a mode's decode together."""
+    places = list(dict.fromkeys((mode, phase) for mode, phase, _ in found))
+    rows = [_shares(mode, phase, found) for mode, phase in places]
+    return rows + [
+        _of_time(mode, found[mode, "decode", "request"]) for mode, phase in places if phase == "decode"
+    ]
 
 
-SERVED_SAMPLES = Check(measure_served_samples, judge_served_samples, ((NAME, BOUND),))
+def _shares(mode: str, phase: Phase, found: Mapping[Arm, list[Seen]]) -> CheckResult:
+    requests, steps = ([seen.share for seen in found[mode, phase, arm]] for arm in ("request", "steps"))
+    shown = (f"{100 * median_interval(values).value:.1f} %" for values in (requests, steps))
+    return interval_result(
+        f"{NAME}: {mode}, {phase}, batch {BUCKET}",
+        BOUND,
+        median_interval([a / b if b > 0 else NO_RATIO for a, b in zip(requests, steps, strict=True)]),
+        least=1 - APART,
+        most=1 + APART,
+        note=" against ".join(shown),
+        numbers={"request_shares": requests, "steps_shares": steps},
+    )
+
+
+def _of_time(mode: str, seen: list[Seen]) -> CheckResult:
+    ratios = [one.of_time for one in seen]
+    return interval_result(
+        f"{TIME_NAME}: {mode}, decode, batch {BUCKET}",
+        TIME_BOUND,
+        median_interval(ratios),
+        least=1 - TIME_APART,
+        most=1 + TIME_APART,
+        note=f"{SAMPLES_PER_SECOND} samples per second",
+        numbers={"of_time": ratios},
+    )
+
+
+SERVED_SAMPLES = Check(measure_served_samples, judge_served_samples, ((NAME, BOUND), (TIME_NAME, TIME_BOUND)))

@@ -62,18 +62,18 @@ def total(splits: Sequence[Split]) -> Split:
     )
 
 
-def index_interval(rounds: Sequence[Split]) -> Interval | None:
+def index_interval(rounds: Sequence[Split], least: float = 0.0) -> Interval | None:
     """The device-bound index of the sums over `rounds`, with an interval that spans both of its errors.
 
-    With h the half width of the t interval of the rounds' indices, it is [index at dispatch's high end − h,
-    index at its low end + h], cut to [0, 1]. The two are added, not combined as squares: the estimate's error
-    is the same in every round and does not average out. All of [0, 1] with a single round. None without
-    rounds, or where nothing was measured in one.
+    With h the half width of the t interval of the rounds' indices, and at least `least`, it is [index at
+    dispatch's high end − h, index at its low end + h], cut to [0, 1]. The two are added, not combined as
+    squares: the estimate's error is the same in every round and does not average out. All of [0, 1] with a
+    single round. None without rounds, or where nothing was measured in one.
     """
     if not rounds or any(split.dispatch + split.kernel <= 0 for split in rounds):
         return None
     spread = mean_interval([split.index for split in rounds])
-    half = spread.high - spread.value
+    half = max(least, spread.high - spread.value)
     both = total(rounds)
     low, high = both.index_at(both.high) - half, both.index_at(both.low) + half
     return Interval(both.index, max(0.0, low), min(1.0, high), len(rounds))

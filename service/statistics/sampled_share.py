@@ -9,9 +9,8 @@ from math import sqrt
 from typing import NamedTuple
 
 MISCLASSED = 0.10
-"""Of either part, this much may be taken for the other: the bound of the selftest's rows with injected work.
-
-What a machine's own selftest finds only ever makes it more.
+"""Of either part's samples, this many may be taken for the other's: the bound of the selftest's rows with
+injected work. What a machine's own selftest finds only ever makes it more.
 """
 
 _Z = 1.959964
@@ -41,8 +40,22 @@ def dispatch_share(kernel: int, host: int, unnamed: int) -> DispatchShare | None
 
 
 def widened(low: float, high: float, misclassed: float = MISCLASSED) -> tuple[float, float]:
-    """The ends of a share of dispatch, where `misclassed` of either part may be the other."""
-    return max(0.0, low - misclassed * (1 - low)), min(1.0, high + misclassed * high)
+    """The ends of a share of dispatch, where up to `misclassed` of either part is taken for the other.
+
+    Of a true share H at least H · (1 − m) is seen as dispatch, at most H + (1 − H) · m; solved for H.
+    """
+    if misclassed >= 1:
+        return 0.0, 1.0
+    return max(0.0, (low - misclassed) / (1 - misclassed)), min(1.0, high / (1 - misclassed))
+
+
+def counting_error(kernel: int, host: int) -> float:
+    """Half the width of the 95 % interval of either share, by the number of samples alone; 1 without any."""
+    samples = kernel + host
+    if not samples:
+        return 1.0
+    low, high = _wilson(host, samples)
+    return (high - low) / 2
 
 
 def _wilson(found: int, samples: int) -> tuple[float, float]:

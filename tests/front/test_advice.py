@@ -94,6 +94,7 @@ class Traffic:
             outputs=[Output(text="", token_ids=[1], finish_reason="length")],
             timings=timings,
             profile=profile,
+            sampled=samples > 0,
         )
         ended_ns = round((queue_seconds + wall + prefill_seconds) * 1e9)
         self.served.observe(add_up(job, outcome, 0, 3, ended_ns))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,9 +17,14 @@ from loadtests.report.results import read_results
 from loadtests.report.summaries import Summary
 from loadtests.report.verdict import Findings
 from loadtests.run.validation import validate_folder
-from service.statistics.sampled_share import MISCLASSED
+from service.statistics.sampled_share import MISCLASSED, counting_error
 from tests.support.made_evidence import Row, edit_rows, with_floors, with_intervals, with_samples
 from tests.support.made_results import make_results
+
+LOW, HIGH = (0.6 - MISCLASSED) / (1 - MISCLASSED), 0.6 / (1 - MISCLASSED)
+"""The index that 60 samples of 100 in kernels allow, were there no error of counting."""
+COUNTING = counting_error(480, 320)
+"""Half a width, of eight rounds of 100 samples each, which do not scatter."""
 
 
 def baseline(folder: Path) -> Summary:
@@ -34,7 +40,7 @@ def test_the_index_is_that_of_the_samples_and_not_of_the_floors(tmp_path: Path) 
 def test_without_scatter_the_interval_is_what_may_be_taken_for_the_other_part(tmp_path: Path) -> None:
     decode = baseline(with_samples(with_floors(with_intervals(make_results(tmp_path)), moved=3.0))).decode
     assert decode.interval is not None
-    ends = 0.6 - MISCLASSED * 0.4, 0.6 + MISCLASSED * 0.6
+    ends = LOW - COUNTING, HIGH + COUNTING
     assert (decode.interval.low, decode.interval.high) == pytest.approx(ends)
     assert decode.wall_seconds is not None
     assert decode.dispatch_low_seconds == pytest.approx(decode.wall_seconds * (1 - ends[1]))
@@ -45,8 +51,8 @@ def test_samples_without_a_name_might_be_of_kernels(tmp_path: Path) -> None:
     decode = baseline(with_samples(make_results(tmp_path), lambda row: (60, 40, 10))).decode
     assert decode.index == pytest.approx(0.6)
     assert decode.interval is not None
-    assert decode.interval.high == pytest.approx(0.7 + MISCLASSED * 0.7)
-    assert decode.interval.low == pytest.approx(0.6 - MISCLASSED * 0.4)
+    assert decode.interval.high == pytest.approx(0.7 / (1 - MISCLASSED) + COUNTING)
+    assert decode.interval.low == pytest.approx(LOW - COUNTING)
 
 
 def test_the_scatter_of_the_rounds_is_in_the_interval(tmp_path: Path) -> None:
@@ -56,7 +62,7 @@ def test_the_scatter_of_the_rounds_is_in_the_interval(tmp_path: Path) -> None:
 
     decode = baseline(with_samples(make_results(tmp_path), scattered)).decode
     assert decode.interval is not None
-    assert decode.interval.high - decode.interval.low > MISCLASSED + 0.05
+    assert decode.interval.high - decode.interval.low > HIGH - LOW + 0.06
 
 
 def test_each_round_is_split_by_its_own_samples(tmp_path: Path) -> None:
@@ -114,15 +120,121 @@ def test_a_folder_without_samples_is_read_as_it_was(tmp_path: Path) -> None:
     assert rows.select(pl.col("decode_samples").null_count()).item() == rows.height
 
 
-@pytest.mark.parametrize(("high", "found"), [(0.06, MISCLASSED), (0.17, 0.17), (None, MISCLASSED)])
-def test_a_selftest_that_finds_more_misclassed_widens_the_interval(high: float | None, found: float) -> None:
-    rows: list[dict[str, Any]] = [
-        {"name": "a kernel 8 times longer: dispatch, eager", "high": 0.02},
-        {"name": "more host work per step: kernel, compiled", "high": high},
-        {"name": "more host work per step: dispatch, compiled", "high": 1.3},
-    ]
-    assert misclassed({"rows": rows}) == found
+def injected(name: str, low: float | None, high: float | None) -> dict[str, Any]:
+    return {"name": f"{name}, eager", "low": low, "high": high}
+
+
+PASSED = [
+    injected("a kernel 8 times longer: kernel", 0.96, 1.04),
+    injected("a kernel 8 times longer: dispatch", -0.01, 0.05),
+    injected("more host work per step: dispatch", 0.95, 1.08),
+    injected("more host work per step: kernel", -0.02, 0.04),
+]
+
+
+@pytest.mark.parametrize(
+    ("row", "found"),
+    [
+        (None, MISCLASSED),
+        (injected("more host work per step: kernel", 0.1, 0.17), 0.17),
+        (injected("a kernel 8 times longer: dispatch", -0.3, -0.12), 0.3),
+        (injected("a kernel 8 times longer: kernel", 0.6, 0.7), 0.4),
+        (injected("more host work per step: dispatch", 1.1, 1.25), 0.25),
+        (injected("more host work per step: kernel", None, None), 1.0),
+        (injected("more host work per step: kernel", -4.0, 4.0), 1.0),
+        (injected("floor of eager", 9.0, 9.0), MISCLASSED),
+    ],
+    ids=str,
+)
+def test_a_selftest_widens_the_interval_by_what_it_does_not_exclude(
+    row: dict[str, Any] | None, found: float
+) -> None:
+    assert misclassed({"rows": [*PASSED, *([row] if row else [])]}) == pytest.approx(found)
+
+
+def test_without_a_selftest_its_bound_counts_and_one_without_such_rows_excludes_nothing() -> None:
     assert misclassed(None) == MISCLASSED
+    assert misclassed({"rows": []}) == 1.0
+
+
+def test_a_selftest_beside_the_sweep_that_excludes_nothing_leaves_the_bound_open(tmp_path: Path) -> None:
+    sweep = tmp_path / "sweep"
+    sweep.mkdir()
+    folder = with_samples(make_results(sweep))
+    here = {"commit": "0123456789ab", "cpu": "a CPU", "device": "a CPU", "complete": True}
+    (tmp_path / "selftest").mkdir()
+    written = {**here, "rows": [], "outcome": "failed", "detail": ""}
+    (tmp_path / "selftest" / "selftest.json").write_text(json.dumps(written))
+    interval = baseline(folder).decode.interval
+    assert interval is not None
+    assert (interval.low, interval.high) == (0.0, 1.0)
+
+
+def sized(folder: Path, size: Callable[[Row], int]) -> Path:
+    """Prefill of this padded length, whose time grows with it but for the dispatch."""
+
+    def change(row: Row) -> None:
+        tokens = size(row)
+        wall = 1e-3 + tokens * 1e-4  # of dispatch, and of kernels
+        row["padded_prompt_tokens"] = tokens
+        row["prefill"] |= {
+            "steps": 1,
+            "wall_seconds": wall,
+            "dispatch_seconds": 1e-3,
+            "kernel_seconds": wall - 1e-3,
+        }
+
+    edit_rows(folder, change)
+    return folder
+
+
+def test_a_prompt_of_another_padded_length_has_the_same_dispatch_and_another_share(tmp_path: Path) -> None:
+    folder = sized(make_results(tmp_path), lambda row: (16, 32, 64)[row["sequence"] % 3])
+
+    def honest(row: Row) -> tuple[int, int, int]:
+        kernel = round(1000 * (1 - 1e-3 / row["prefill"]["wall_seconds"]))
+        return kernel, 1000 - kernel, 0
+
+    rows = read_results(with_samples(folder, honest)).measured.collect()
+    assert rows["padded_prompt_tokens"].n_unique() == 3
+    assert rows["prefill_dispatch_seconds"].to_list() == pytest.approx([1e-3] * rows.height, rel=2e-3)
+
+
+def test_a_round_that_has_its_split_from_others_says_nothing_of_the_scatter(tmp_path: Path) -> None:
+    def scattered(row: Row) -> tuple[int, int, int]:
+        kernel = round(Random(f"{row['round']}/{row['cell']}").gauss(600, 80))
+        return kernel, 1000 - kernel, 0
+
+    folder = with_samples(make_results(tmp_path), scattered)
+    every = baseline(folder).decode.interval
+    path = folder / "requests.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    kept = [row for row in rows if row["stage"] != "sample" or row["round"] <= 2]
+    path.write_text("".join(json.dumps(row) + "\n" for row in kept))
+    few = baseline(folder).decode.interval
+    assert every is not None
+    assert few is not None
+    assert few.high - few.low > every.high - every.low
+    kept = [row for row in rows if row["stage"] != "sample" or row["round"] == 1]
+    path.write_text("".join(json.dumps(row) + "\n" for row in kept))
+    one = baseline(folder).decode.interval
+    assert one is not None
+    assert (one.low, one.high) == (0.0, 1.0)
+
+
+def test_totals_are_the_sums_of_the_phases_where_one_of_them_alone_was_sampled(tmp_path: Path) -> None:
+    folder = with_samples(make_results(tmp_path))
+    path = folder / "requests.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in rows:
+        if row["stage"] == "sample":
+            row["prefill"] |= {"kernel_samples": 0, "host_samples": 0, "unnamed_samples": 0}
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = read_results(folder).measured.collect()
+    for part in ("dispatch", "kernel"):
+        sums = found[f"prefill_{part}_seconds"] + found[f"decode_{part}_seconds"]
+        assert found[f"{part}_seconds"].to_list() == pytest.approx(sums.to_list())
+    assert gate(folder, "clipped estimates").passed is not None
 
 
 def gate(folder: Path, name: str) -> Any:

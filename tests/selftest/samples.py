@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from service.selftest.floors import WIDTHS
 from service.selftest.places import PHASES, Place
 from service.selftest.plain_kernels import PLAIN
+from service.selftest.served_samples import Seen
 from service.statistics.choice import compare
 
 MODES = ("eager", "no_grad", "inference_mode", "compiled", "reduce-overhead")
@@ -106,11 +107,21 @@ def added(seconds: float, bare: float = 1.0e-3) -> Found:
     return {"service": rounds(seconds, "service"), "bare": rounds(bare, "bare")}
 
 
-def served_samples(request: float) -> Found:
-    """Dispatch is half of steps in a row, and `request` times as much of requests."""
+def served_samples(request: float, of_time: float = 1.0) -> Found:
+    """Dispatch is half of steps in a row and `request` times as much of requests, whose steps have `of_time`
+    of the samples that their time should have.
+    """
     return {
-        (mode, arm): rounds(0.5 * (request if arm == "request" else 1), (mode, arm))
+        (mode, phase, arm): [
+            Seen(0.5 * share, time)
+            for share, time in zip(
+                rounds(request if arm == "request" else 1.0, (mode, phase, arm)),
+                rounds(of_time, (mode, phase)),
+                strict=True,
+            )
+        ]
         for mode in MODES
+        for phase in PHASES
         for arm in ("request", "steps")
     }
 
@@ -204,10 +215,14 @@ FAILURES: dict[str, list[Failure]] = {
                 ("more host work per step: kernel",)),
     ],
     "served-samples": [
-        Failure("the engine's work between steps counted as dispatch", served_samples(1.2),
+        Failure("samples of prefill booked into short decodes", served_samples(0.8),
                 ("dispatch of a sampled request",)),
-        Failure("samples that miss the beginnings of steps", served_samples(0.8),
+        Failure("host work between steps, a fifth as long, counted as dispatch", served_samples(1.2),
                 ("dispatch of a sampled request",)),
+        Failure("steps and samples by clocks that differ", served_samples(1.0, of_time=0.5),
+                ("samples within a request's steps",)),
+        Failure("samples from outside of the steps", served_samples(1.0, of_time=1.1),
+                ("samples within a request's steps",)),
     ],
     "own-work": [Failure("a slow loop between steps", {"own": rounds(45e-6)}, ("engine's own work",))],
     "instrumentation": [

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import torch
 
+from service.engine.request_samples import RequestSamples
 from service.measure.cases import Bench
 from service.protocol.messages import EngineSettings
+from service.selftest.check import NotMeasurableError
 from service.selftest.checks import NEW_TOKENS
 from service.selftest.minimal_loop import MinimalLoop
 from service.selftest.request_path import RequestPath
+from service.selftest.sampled_dispatch import stack_sampler
+from service.selftest.served_samples import of_requests
 
 MODE = "inference_mode"
 
@@ -78,6 +83,20 @@ def test_an_unmeasured_request_gives_the_same_answer_and_leaves_all_that_out(
     assert timing.engine.decode.wall_seconds is None
     assert exposed(path, OK) == 0
     assert timing.outcome.outputs == path.measured().outcome.outputs
+
+
+def test_a_sampled_request_runs_the_same_steps_and_has_their_samples_where_that_is_allowed(
+    bench: Bench, tmp_path: Path
+) -> None:
+    path = RequestPath(bench, MODE, CountedCalibration(), tmp_path)  # type: ignore[arg-type]
+    with suppress(NotMeasurableError), stack_sampler() as sampler:
+        result = path.sampled(RequestSamples(sampler))
+        assert result.decode.steps == NEW_TOKENS - 1
+        assert result.decode.samples is not None
+        assert result.decode.samples.kernel + result.decode.samples.host > 0
+        seen = of_requests(path, RequestSamples(sampler), "prefill")
+        assert 0.0 < seen.share < 1.0
+        assert seen.of_time > 0.0
 
 
 def test_the_minimal_loop_gives_the_text_of_a_measured_request(bench: Bench, tmp_path: Path) -> None:

@@ -210,6 +210,7 @@ class FakeEngine:
                 outputs=outputs,
                 timings=self.timings(job, taken, done),
                 profile=profile,
+                sampled=job.sample,
             )
         )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 
 from loadtests.run.gates.gate import SAMPLED, Gate, some
-from loadtests.run.rows import RequestRow
+from loadtests.run.rows import RequestRow, RowPhase
 from loadtests.run.run_file import SweepRun
 from service.statistics.disturbance import is_disturbed
 
@@ -128,23 +128,31 @@ class Clipped:
 
 
 class Sampled:
-    """Whether every cell that was measured has a request whose steps were sampled."""
+    """Whether each cell that was measured is split by samples of its own."""
 
     def __init__(self) -> None:
         self._measured = set[str]()
         self._sampled = set[str]()
+        self._merged = set[str]()
 
     def add(self, row: RequestRow) -> None:
         """Take in any row."""
         if row.stage == "measure":
             self._measured.add(row.cell)
-        elif row.stage == "sample" and row.decode is not None and row.decode.kernel_samples is not None:
+            if row.merged:
+                self._merged.add(row.cell)
+        elif row.stage == "sample" and row.ok and _has_samples(row.prefill) and _has_samples(row.decode):
             self._sampled.add(row.cell)
 
     @property
     def every_cell(self) -> bool:
         """Of those that have a row so far."""
-        return bool(self._measured) and self._measured <= self._sampled
+        return bool(self._measured) and self._measured <= self._sampled - self._merged
+
+
+def _has_samples(phase: RowPhase | None) -> bool:
+    """In each of its steps' phases; one that ran no step needs none."""
+    return phase is not None and (not phase.steps or bool(phase.kernel_samples or phase.host_samples))
 
 
 class Merged:

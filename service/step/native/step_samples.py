@@ -40,22 +40,22 @@ class AddressSides:
 
     def of(self, addresses: Sequence[int]) -> np.ndarray:
         """The side of each, int8 [n]: `within` counts them."""
-        known = self._known
-        new = [address for address in dict.fromkeys(addresses) if address not in known]
-        if new:
-            if len(known) + len(new) > MOST_ADDRESSES:
-                known.clear()
-                new = list(dict.fromkeys(addresses))
-            self._learn(new)
-        return np.fromiter((known[address] for address in addresses), np.int8, len(addresses))
-
-    def _learn(self, addresses: Sequence[int]) -> None:
-        if not all(map(self._namer.knows, addresses)):
+        new = [address for address in dict.fromkeys(addresses) if address not in self._known]
+        if len(self._known) + len(new) > MOST_ADDRESSES:
+            self._known.clear()
+            new = list(dict.fromkeys(addresses))
+        if not all(map(self._namer.knows, new)):
             self._namer = Namer()  # a library was loaded, or code written, since the last one
-        for address in addresses:
-            sample = classed(self._namer, address)
-            unnamed = sample.side == "host" and sample.symbol == UNKNOWN and not _in_c_library(sample.binary)
-            self._known[address] = _UNNAMED if unnamed else _SIDES[sample.side]
+        self._known |= {address: self._side(address) for address in new}
+        found = np.fromiter((self._known[address] for address in addresses), np.int8, len(addresses))
+        for stranger in (address for address in new if not self._namer.knows(address)):
+            del self._known[stranger]  # gone already: something else may come to lie there
+        return found
+
+    def _side(self, address: int) -> int:
+        sample = classed(self._namer, address)
+        unnamed = sample.side == "host" and sample.symbol == UNKNOWN and not _in_c_library(sample.binary)
+        return _UNNAMED if unnamed else _SIDES[sample.side]
 
 
 def _in_c_library(binary: str) -> bool:

@@ -36,6 +36,8 @@ RULES: tuple[Rule, ...] = (
     Rule("operating system", "system", "interrupts come from no operator, and page faults are counted apart",
          binary=r"^\[(kernel|guest)"),
     Rule("stubs", "host", "a jump through the linkage table is part of a call", symbol=r"@plt$"),
+    Rule("parallel regions", "kernel", "a thread that has done its part waits for the kernel's other threads",
+         binary=r"/lib(gomp|iomp5|omp)\b[^/]*\.so"),
     Rule("matrix products", "kernel", "MKL's own functions, packing and small-size entry included",
          symbol=r"^(mkl_|MKL_|blas_|cblas_|sgem[mv]|SGEM[MV]|sdot)"),
     Rule("oneDNN", "kernel", "its primitives, and the code it writes at run time",
