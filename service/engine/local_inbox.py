@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import perf_counter_ns
 
 import msgspec
@@ -94,7 +94,9 @@ class LocalInbox:
             self._watch(message)
 
 
-def local_job(identity: str, mode: str, prompts: list[str], max_new_tokens: int, **options: object) -> Job:
+def local_job(
+    identity: str, mode: str, prompts: Sequence[str | list[int]], max_new_tokens: int, **options: object
+) -> Job:
     """A job for a LocalInbox: without a deadline, its `sent_ns` set when it is taken."""
     fields = {"id": identity, "mode": mode, "prompts": prompts, "max_new_tokens": max_new_tokens}
     instants = {"type": "job", "sent_ns": 0, "deadline_ns": NO_DEADLINE_NS}

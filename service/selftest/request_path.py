@@ -75,20 +75,28 @@ class RequestPath:
         self.metrics.observe(timing)
         return timing
 
-    def sampled(self, samples: RequestSamples, new_tokens: int = NEW_TOKENS) -> JobResult:
+    def sampled(
+        self, samples: RequestSamples, prompt: str | list[int] = PROMPT, new_tokens: int = NEW_TOKENS
+    ) -> JobResult:
         """With its steps sampled as it runs: what was read of them, the samples included."""
         result = JobResult()
-        job = local_job("request", self._mode, [PROMPT], new_tokens, ignore_eos=True)
+        job = local_job("request", self._mode, [prompt], new_tokens, ignore_eos=True)
         samples.run(result, self._full, lambda meter: self._generator.run(job, self._steps, result, meter))
         return result
 
-    def unmeasured(self) -> RequestTiming:
+    def unmeasured(self, prompt: str | list[int] = PROMPT, new_tokens: int = NEW_TOKENS) -> RequestTiming:
         """With instrumentation off: the same answer, and nothing is read, calibrated or recorded."""
-        return self._request(self._off, with_floor=False)
+        return self._request(self._off, with_floor=False, prompt=prompt, new_tokens=new_tokens)
 
-    def _request(self, meter: Meter, with_floor: bool) -> RequestTiming:
+    def _request(
+        self,
+        meter: Meter,
+        with_floor: bool,
+        prompt: str | list[int] = PROMPT,
+        new_tokens: int = NEW_TOKENS,
+    ) -> RequestTiming:
         received_ns = perf_counter_ns()
-        job = local_job("request", self._mode, [PROMPT], NEW_TOKENS, ignore_eos=True)
+        job = local_job("request", self._mode, [prompt], new_tokens, ignore_eos=True)
         job = msgspec.structs.replace(job, sent_ns=received_ns)
         result = JobResult(taken_ns=perf_counter_ns())
         self._generator.run(job, self._steps, result, meter)

@@ -21,7 +21,6 @@ from service.measure.rounds import Log, in_rounds
 from service.measure.variants import Variants
 from service.protocol.messages import Phase
 from service.selftest.check import Check, NotMeasurableError
-from service.selftest.checks import NEW_TOKENS
 from service.selftest.places import PHASES
 from service.selftest.request_path import BUCKET, RequestPath
 from service.selftest.results import CheckResult, interval_result
@@ -30,12 +29,16 @@ from service.statistics.intervals import median_interval
 from service.step.calibration import Calibration
 from service.step.native.perf_events import SAMPLES_PER_SECOND
 from service.step.native.stacks import StackSampler
+from service.step.untimed import PREFILL_TOKENS
 
 ROUNDS = 24
 REQUESTS: dict[Phase, int] = {"decode": 2, "prefill": 24}
 """Per round, some hundred samples of that phase in all: with as many of steps in a row a round's ratio is
 known within 15 %, and the median of all within 3. Those for prefill generate one token.
 """
+
+AS_LONG = [0] * PREFILL_TOKENS
+"""A prompt of as many tokens as a prefill step in a row has: dispatch's share depends on that."""
 
 SAMPLED_SECONDS = 0.08
 APART = 0.10
@@ -75,7 +78,9 @@ def measure_served_samples(variants: Variants, log: Log) -> dict[Arm, list[Seen]
             path = RequestPath(bench, mode, Calibration(bench.model, None), Path(folder))
             for phase in PHASES:
                 arms[mode, phase, "request"] = partial(of_requests, path, samples, phase)
-                arms[mode, phase, "steps"] = partial(of_steps, sampler, bench.case(mode, BUCKET, phase))
+                case = bench.case(mode, BUCKET, phase)
+                between = partial(path.unmeasured, AS_LONG, new_tokens=1) if phase == "prefill" else None
+                arms[mode, phase, "steps"] = partial(of_steps, sampler, case, between)
         in_rounds(arms, 1, "served-samples uncounted", log)
         return in_rounds(arms, ROUNDS, "served-samples", log)
 
@@ -85,8 +90,10 @@ def of_requests(path: RequestPath, samples: RequestSamples, phase: Phase) -> See
     path.unmeasured()
     kernel = host = seconds = 0.0
     for _ in range(REQUESTS[phase]):
-        result = path.sampled(samples, NEW_TOKENS if phase == "decode" else 1)
-        readings = result.decode if phase == "decode" else result.prefill
+        if phase == "decode":
+            readings = path.sampled(samples).decode
+        else:
+            readings = path.sampled(samples, AS_LONG, new_tokens=1).prefill
         if readings.samples is not None:
             kernel, host = kernel + readings.samples.kernel, host + readings.samples.host
             seconds += sum(readings.call) / 1e9
@@ -95,9 +102,11 @@ def of_requests(path: RequestPath, samples: RequestSamples, phase: Phase) -> See
     return Seen(host / (kernel + host), (kernel + host) / (seconds * SAMPLES_PER_SECOND))
 
 
-def of_steps(sampler: StackSampler, case: Case) -> Seen:
-    """Steps in a row."""
-    return Seen(1 - sampled(sampler, case, SAMPLED_SECONDS).kernel_share)
+def of_steps(sampler: StackSampler, case: Case, between: Callable[[], object] | None) -> Seen:
+    """Steps in a row; in `between` two of prefill a request runs, unsampled, because a request's prefill
+    follows other code, after which the host takes longer.
+    """
+    return Seen(1 - sampled(sampler, case, SAMPLED_SECONDS, between).kernel_share)
 
 
 def judge_served_samples(found: Mapping[Arm, list[Seen]]) -> list[CheckResult]:
