@@ -32,6 +32,9 @@ KERNEL_SAMPLES = [
     ("float _igam_helper_fac<float>(float, float)", TORCH),
     ("float at::native::(anonymous namespace)::calc_polygamma<float>(float)", TORCH),
     ("at::internal::serial_for_each(c10::ArrayRef<long>, char**, unsigned long)", TORCH),
+    ("[unknown]", "/site-packages/torch/lib/libgomp.so.1"),
+    ("gomp_team_barrier_wait_end", "/site-packages/torch.libs/libgomp-a34b3233.so.1.0.0"),
+    ("__kmp_hardware_timestamp", "/usr/lib/x86_64-linux-gnu/libiomp5.so"),
 ]
 HOST_SAMPLES = [
     ("_PyEval_EvalFrameDefault", PYTHON),
