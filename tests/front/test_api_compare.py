@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
+from service.front.pending_request import PendingRequest
+from service.protocol.messages import Job, Outcome
 from tests.front.test_api_bad_input import refused
 from tests.support.serving import BODY, Front, running, until
 
@@ -41,12 +44,52 @@ def test_by_default_all_ready_modes_are_compared() -> None:
         assert modes == ["eager", "no_grad", "inference_mode", "reduce-overhead"]
 
 
-def test_each_mode_runs_once_per_round(own_front: Front) -> None:
+def test_each_mode_runs_once_per_round_and_once_sampled(own_front: Front) -> None:
     before = int(own_front.command("!served").json()["outputs"][0]["text"])
     compare(own_front, modes=["eager", "compiled"], repeats=3)
-    assert own_front.command("!served").json()["outputs"][0]["text"] == str(before + 7)
+    assert own_front.command("!served").json()["outputs"][0]["text"] == str(before + 9)
     series = own_front.series()
-    assert series['requests_total{mode="compiled",outcome="ok"}'] == 3
+    assert series['requests_total{mode="compiled",outcome="ok"}'] == 4
+    assert series['request_duration_seconds_count{mode="compiled"}'] == 3
+
+
+def test_dispatch_and_kernel_are_by_the_shares_of_the_sampled_run(
+    own_front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = compare(own_front, modes=["eager"], repeats=1)["results"][0]
+    submit = own_front.state.client.submit
+
+    def halved(job: Job) -> PendingRequest:
+        pending = submit(job)
+        finish = pending.finish
+
+        def changed(outcome: Outcome) -> None:
+            timings = outcome.timings
+            if job.sample and timings is not None and timings.decode.wall_seconds is not None:
+                half = msgspec.structs.replace(
+                    timings.decode, dispatch_seconds=0.5 * timings.decode.wall_seconds
+                )
+                outcome = msgspec.structs.replace(
+                    outcome, timings=msgspec.structs.replace(timings, decode=half)
+                )
+            finish(outcome)
+
+        monkeypatch.setattr(pending, "finish", changed)
+        return pending
+
+    monkeypatch.setattr(own_front.state.client, "submit", halved)
+    found = compare(own_front, modes=["eager"], repeats=1)["results"][0]
+    total = plain["dispatch_seconds"] + plain["kernel_seconds"]
+    assert found["dispatch_seconds"] + found["kernel_seconds"] == pytest.approx(total)
+    assert 0.5 < found["dispatch_seconds"] / total < 0.6  # of decode a half, of prefill still 0.6
+
+
+def test_where_requests_cannot_be_sampled_modes_run_once_per_round() -> None:
+    with running(no_request_samples="forbidden") as front:
+        front.await_ready()
+        result = compare(front, modes=["eager"], repeats=3)["results"][0]
+        assert result["dispatch_seconds"] > 0
+        assert front.series()['requests_total{mode="eager",outcome="ok"}'] == 3
 
 
 def test_speedup_is_against_eager_with_its_interval_around_it(front: Front) -> None:
@@ -104,6 +147,6 @@ def test_sampled_texts_share_one_seed(
     submit = own_front.state.client.submit
     monkeypatch.setattr(own_front.state.client, "submit", lambda job: seeds.append(job.seed) or submit(job))
     compare(own_front, modes=["eager", "no_grad"], repeats=2, temperature=0.7 if sampled else 0.0)
-    assert len(seeds) == 4
+    assert len(seeds) == 6  # each mode twice, and once sampled
     assert len(set(seeds)) == 1
     assert (seeds[0] is not None) == sampled

@@ -154,6 +154,7 @@ def new_job(
     body: GenerateBody | CompareBody,
     received_ns: int,
     seed: int | None,
+    sample: bool = False,
 ) -> Job:
     """`body` as a job for `mode`, stamped as sent now; its deadline counts from `received_ns`."""
     return Job(
@@ -168,7 +169,7 @@ def new_job(
         ignore_eos=body.ignore_eos,
         stream=body.stream,
         profile=body.profile,
-        sample=isinstance(body, GenerateBody) and body.sample,
+        sample=sample,
         alone=isinstance(body, CompareBody) or body.alone,
         deadline_ns=received_ns + round(state.settings.request_timeout_seconds * 1e9),
         sent_ns=perf_counter_ns(),

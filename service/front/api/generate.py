@@ -55,7 +55,7 @@ async def generate(mode: str, request: Request) -> Response:
     request_id: str = request.state.request_id
     asked = state.asked(mode, len(body.prompts))
     request.state.mode = asked.mode
-    job = new_job(state, request_id, asked.mode, body, received_ns, body.seed)
+    job = new_job(state, request_id, asked.mode, body, received_ns, body.seed, body.sample)
     if body.stream:
         return EventStream(state, job, received_ns, GenerateEvents(state, request_id, asked))
     async with EngineCall(state, request.scope, request.receive) as call:
