@@ -8,6 +8,7 @@
     ├── NotFound 404                   nothing of that name
     ├── NotMeasured 409                the answer needs measurements that are not there yet
     ├── RunInProgress 409              + Retry-After; a sweep is measuring, a study would disturb it
+    ├── CannotSample 409               this machine or service does not let a request be sampled
     ├── AnatomyBusy 409                + Retry-After; another study is under way
     ├── QueueFull 429                  + Retry-After
     ├── Unavailable 503                + Retry-After
@@ -122,6 +123,13 @@ class RunInProgress(LaunchboundError):
 
     status = 409
     default_type = "run_in_progress"
+
+
+class CannotSample(LaunchboundError):
+    """A request asks to be sampled where that cannot be done; the message has the reason."""
+
+    status = 409
+    default_type = "cannot_sample"
 
 
 class AnatomyBusy(LaunchboundError):

@@ -402,31 +402,6 @@ def test_every_entered_python_function_is_counted_and_the_profile_function_kept(
     assert sys.getprofile() is before
 
 
-@pytest.mark.parametrize(("freed", "neighbours"), [(slice(2), True), (slice(None, None, 2), False)])
-def test_half_of_the_blocks_are_freed_together_or_apart(
-    monkeypatch: pytest.MonkeyPatch, freed: slice, neighbours: bool
-) -> None:
-    monkeypatch.setattr(device_memory, "BLOCKS", 4)
-    monkeypatch.setattr(device_memory, "BLOCK_BYTES", 8)
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    made: list[torch.Tensor] = []
-    empty = torch.empty
-
-    def noted(*size: int, **options: Any) -> torch.Tensor:
-        made.append(empty(*size, **options))
-        return made[-1]
-
-    monkeypatch.setattr(torch, "empty", noted)
-    request = device_memory._Request(torch.device("cpu"), freed)
-    request.prepare()
-    places = [next(place for place, one in enumerate(made[1:]) if one is held) for held in request.held]
-    assert made[0].nbytes == 32
-    assert places == ([2, 3] if neighbours else [1, 3])
-    assert request.call().nbytes == 16
-    request.release()
-    assert request.held == []
-
-
 @pytest.mark.parametrize(("kinds", "pageable"), [(["Pinned"], 0), (["Pageable", "Pinned", "Pageable"], 2)])
 def test_copies_from_pageable_memory_are_told_by_the_profilers_names(
     monkeypatch: pytest.MonkeyPatch, kinds: list[str], pageable: int

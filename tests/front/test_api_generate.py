@@ -156,7 +156,8 @@ def test_a_request_that_cannot_be_sampled_is_refused_with_the_reason() -> None:
     with running(no_request_samples="set kernel.perf_event_paranoid to 2 or less") as front:
         front.await_ready()
         error = front.generate(sample=True)
-        assert error.status_code == 422
+        assert error.status_code == 409
+        assert error.json()["error"]["type"] == "cannot_sample"
         assert error.json()["error"]["param"] == "sample"
         assert "perf_event_paranoid" in error.json()["error"]["message"]
 

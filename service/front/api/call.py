@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope
 from service.front.api.state import AppState
 from service.front.errors import (
     BadRequest,
+    CannotSample,
     ClientGone,
     DeadlinePassed,
     LaunchboundError,
@@ -125,7 +126,7 @@ def check_limits(state: AppState, body: Generation) -> None:
 
 def _check_sampled(engine: EngineStatus, body: GenerateBody) -> None:
     if engine.no_request_samples is not None:
-        raise BadRequest(f"sample: leave it out; {engine.no_request_samples}", param="sample")
+        raise CannotSample(f"sample: leave it out; {engine.no_request_samples}", param="sample")
     if body.profile:
         raise BadRequest("sample: a request is profiled or sampled, not both", param="sample")
 

@@ -59,7 +59,11 @@ GENERATION_ERRORS: Responses = {
     **ACCESS_ERRORS,
     **BODY_ERRORS,
     **error(404, "Unknown mode."),
-    **error(409, "A sweep is in progress, and the request has `X-Launchbound-Client`; see Retry-After."),
+    **error(
+        409,
+        "A sweep is in progress, and the request has `X-Launchbound-Client` (see Retry-After); or `sample`"
+        " is asked for, and a request cannot be sampled here.",
+    ),
     **error(422, "The body cannot be served; `param` names the field."),
     **error(429, "Too many unfinished requests; see Retry-After."),
     **error(503, "Mode or engine not ready, out of memory, draining."),

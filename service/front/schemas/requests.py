@@ -72,7 +72,15 @@ EXAMPLE: JsonDict = {"prompts": ["def mean(values):"], "max_new_tokens": 32, "te
 class GenerateBody(Generation):
     """POST /v1/modes/{mode}/generate."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE, {**EXAMPLE, "stream": True}]})
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [EXAMPLE, {**EXAMPLE, "stream": True}],
+            "not": {
+                "required": ["profile", "sample"],
+                "properties": {"profile": {"const": True}, "sample": {"const": True}},
+            },
+        }
+    )
 
     stream: bool = Field(default=False, description="Server-sent events: `token`s, then one `result`.")
     profile: bool = Field(default=False, description="Run under torch.profiler; enters no time histogram.")
