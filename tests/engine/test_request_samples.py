@@ -141,6 +141,7 @@ def test_what_leads_a_sampled_job_is_its_prefill_and_nothing_that_a_client_sees(
     assert not lead.stream
 
 
+@pytest.mark.usefixtures("restored_globals")
 def test_an_engine_samples_the_requests_that_ask_for_it_and_says_where_it_cannot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +173,7 @@ def test_an_engine_samples_the_requests_that_ask_for_it_and_says_where_it_cannot
     )
 
 
+@pytest.mark.usefixtures("restored_globals")
 def test_an_engine_without_instrumentation_samples_nothing_and_says_so(tmp_path: Path) -> None:
     statuses: list[EngineStatus] = []
     inbox = LocalInbox([], lambda message: statuses.append(message) if is_status(message) else None)

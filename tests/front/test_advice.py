@@ -324,7 +324,7 @@ def test_the_route_answers_409_first_and_then_from_what_it_served(own_front: Fro
     until(lambda: own_front.http.get("/v1/advice").status_code == 200, "advice")
     answer = own_front.http.get("/v1/advice", params={"batch_size": 1}).json()
     assert answer["batch_size"] == 1
-    assert answer["bound"] in {"launch", "balanced", "kernel"}
+    assert answer["bound"] in {"launch", "balanced", "kernel", None}  # of four tokens' samples
     assert answer["speedup"]["vs"] == "eager"
     assert answer["samples"] >= 8
 

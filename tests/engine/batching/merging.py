@@ -21,6 +21,7 @@ from service.engine.generation import Generator
 from service.engine.job_result import JobResult
 from service.engine.job_runner import JobRunner
 from service.engine.outcome import build_outcome
+from service.engine.request_samples import RequestSamples
 from service.engine.timings import StepEstimates, timings
 from service.engine.warmup import Warmup
 from service.protocol.messages import Begun, EngineSettings, Job, Outcome, Phase, Token
@@ -207,7 +208,7 @@ class TinyEngine:
         meter = meter or HostMeter()
         generator = Generator(self._tokenizer, self._buffers, self._context, queue)
         warmup = cast(Warmup, Modes(self.modes))
-        runner = JobRunner(generator, None, meter, warmup, lambda _: None)
+        runner = JobRunner(generator, None, RequestSamples(None), meter, warmup, lambda _: None)
         settings = msgspec.structs.replace(SETTINGS, batching=batching, batch_window_ms=window_ms)
         answers = Answers(self.modes, lambda _mode, _bucket: ESTIMATES, queue.send, lambda: None)
 

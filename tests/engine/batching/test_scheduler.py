@@ -79,7 +79,7 @@ def test_one_with_more_prompts_than_rows_are_free_waits_and_is_not_overtaken(eng
     assert begun(served) == [["a"], ["wide"], ["c"]]
 
 
-@pytest.mark.parametrize("option", ["alone", "profile"])
+@pytest.mark.parametrize("option", ["alone", "profile", "sample"])
 def test_who_is_to_run_alone_shares_no_step(engine: TinyEngine, option: str) -> None:
     served = engine.merged({0: [job("a", count=9)], 2: [job("b", **{option: True}), job("c")]})
     assert begun(served) == [["a"], ["b"], ["c"]]
