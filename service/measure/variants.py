@@ -42,7 +42,7 @@ class Variants:
         self.off_cpu = OffCpuTime()
         self._cold_cache = ColdCacheEmulation(self._bench.model) if self.device.type == "cpu" else None
         self._models: dict[tuple[Config, bool], Served] = {(self.config, False): self._bench.model}
-        self._cases: dict[tuple[str, Config, InjectedWork | None], Case] = {}
+        self._cases: dict[tuple[str, Config, InjectedWork | None, bool], Case] = {}
         self._served_bench: Bench | None = None
 
     @property
@@ -52,15 +52,21 @@ class Variants:
             self._served_bench = Bench(self.settings)
         return self._served_bench
 
-    def case(self, mode: str, config: Config | None = None, injected: InjectedWork | None = None) -> Case:
-        """The decode step of `mode`; a new one takes seconds to compile."""
+    def case(
+        self,
+        mode: str,
+        config: Config | None = None,
+        injected: InjectedWork | None = None,
+        cold: bool = True,
+    ) -> Case:
+        """The decode step of `mode`; a new one takes seconds to compile. `cold` False: without emulation."""
         config = config or self.config
-        key = mode, config, injected
+        key = mode, config, injected, cold
         if key not in self._cases:
             by_operator = issued_by_operator(MODES[mode], self.device.type)
-            model = self._model_of(config, by_operator)
+            model = self._model_of(config, cold and by_operator)
             buffers = allocate(model, [1], 1, self.precision.cache)[1]
-            eviction = self._eviction(model, config, by_operator)
+            eviction = self._eviction(model, config, by_operator) if cold else None
             self._cases[key] = build_case(mode, "decode", model, buffers, self.precision, injected, eviction)
         return self._cases[key]
 

@@ -10,6 +10,7 @@ ENGINE_CHECKS: dict[str, str] = {
     "intercept": "step time extrapolated over widths to no work agrees with the floor",
     "stacks": "the twin is a lower estimate of sampled dispatch",
     "plain-kernels": "kernel time is equal in the modes that run the same kernels",
+    "instructions": "so are the instructions in kernels, and the host's fall from mode to mode",
     "kernel": "a longer kernel moves kernel time alone",
     "host": "added host work moves dispatch alone",
     "served-samples": "a sampled request shows the split of its steps",

@@ -19,7 +19,7 @@ from service.selftest.check import Check, NotMeasurableError
 from service.selftest.request_path import RequestPath, warm_calibration
 from service.selftest.results import CheckResult, interval_result
 
-ROUNDS = 150
+ROUNDS = 300
 REQUESTS = 3
 UNCOUNTED = 2
 MOST_RATIO = 1.01

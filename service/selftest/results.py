@@ -60,10 +60,18 @@ def interval_result(
     return _result(name, bound, verdict_within(interval, least, most), interval, unit, note, numbers)
 
 
-def exact_result(name: str, bound: str, holds: bool, value: float, unit: str, note: str = "") -> CheckResult:
+def exact_result(
+    name: str,
+    bound: str,
+    holds: bool,
+    value: float,
+    unit: str,
+    note: str = "",
+    numbers: Numbers | None = None,
+) -> CheckResult:
     """A row without an interval: it holds for every observation, or it does not."""
     verdict: Verdict = "pass" if holds else "fail"
-    return _result(name, bound, verdict, Interval(value, value, value, 1), unit, note)
+    return _result(name, bound, verdict, Interval(value, value, value, 1), unit, note, numbers)
 
 
 def count_result(name: str, count: int, total: int, needed: int, note: str = "") -> CheckResult:

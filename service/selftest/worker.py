@@ -27,6 +27,7 @@ from service.selftest.events import (
 )
 from service.selftest.floors import LADDER, WIDTHS_CHECK
 from service.selftest.injected_work import HOST, KERNEL
+from service.selftest.instructions import INSTRUCTIONS
 from service.selftest.instrumentation import INSTRUMENTATION
 from service.selftest.minimal_loop import MINIMAL_LOOP
 from service.selftest.own_work import OWN_WORK
@@ -38,7 +39,7 @@ from service.step.process_state import prepare_process
 
 CHECKS: dict[str, AnyCheck] = {
     "ladder": LADDER, "widths": WIDTHS_CHECK, "intercept": INTERCEPT, "stacks": STACKS,
-    "plain-kernels": PLAIN_KERNELS, "kernel": KERNEL, "host": HOST,
+    "plain-kernels": PLAIN_KERNELS, "instructions": INSTRUCTIONS, "kernel": KERNEL, "host": HOST,
     "served-samples": SERVED_SAMPLES, "own-work": OWN_WORK,
     "instrumentation": INSTRUMENTATION, "minimal-loop": MINIMAL_LOOP, "cuda": CUDA,
 }  # fmt: skip

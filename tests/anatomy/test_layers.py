@@ -221,9 +221,10 @@ def test_an_arm_runs_in_its_state_and_leaves_none_behind() -> None:
     assert not torch.is_inference_mode_enabled()
 
 
-def test_a_missing_compiler_is_named_with_its_remedy(tmp_path: Path) -> None:
+def test_a_missing_compiler_is_named_with_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(StudyError, match="install g\\+\\+, or set CXX"):
-        cpp_library.build("no-such-compiler", "", tmp_path / "loops.so")
+        cpp_library.load_library(str(tmp_path), "loops", "", print)
 
 
 @pytest.mark.parametrize(

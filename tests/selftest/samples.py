@@ -6,6 +6,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from service.selftest.floors import WIDTHS
+from service.selftest.instructions import Counted
 from service.selftest.places import PHASES, Place
 from service.selftest.plain_kernels import PLAIN
 from service.selftest.served_samples import Seen
@@ -69,6 +70,15 @@ def plain(eager: float) -> Found:
     places = [Place(mode, phase, bucket) for mode in PLAIN for phase in PHASES for bucket in (1, 16)]
     return {
         (place, "stacks"): rounds(2e-3 * (eager if place.mode == "eager" else 1), place) for place in places
+    }
+
+
+def instructions(eager_kernel: int = 500_000, **host: int) -> Found:
+    """Steps of half a million instructions in kernels, but for eager's, and the host's of each mode."""
+    counted = {mode: int(seconds * 1e9) for mode, seconds in LADDER.items()} | host
+    return {
+        mode: [Counted(eager_kernel if mode == "eager" else 500_000, instructions)]
+        for mode, instructions in counted.items()
     }
 
 
@@ -165,6 +175,7 @@ HONEST: dict[str, Found] = {
     "intercept": intercept(twin=0.85, stacks=1.05),
     "stacks": stacks(0.85),
     "plain-kernels": plain(1.0),
+    "instructions": instructions(500_500),
     "kernel": injected(kernel=1.0, dispatch=0.0),
     "host": injected(kernel=0.0, dispatch=1.0),
     "served-samples": served_samples(1.02),
@@ -202,6 +213,12 @@ FAILURES: dict[str, list[Failure]] = {
         Failure("host functions classed as kernel", stacks(1.2), ("dispatch, twin / stacks",)),
     ],
     "plain-kernels": [Failure("page faults of a tape booked as kernel", plain(1.2), ("kernel time equal",))],
+    "instructions": [
+        Failure("a tape's functions classed as kernel", instructions(520_000), ("instructions in kernels",)),
+        Failure("rungs that add work",
+                instructions(eager=400_000, no_grad=500_000, inference_mode=500_000, compiled=700_000),
+                ("host instructions",)),
+    ],
     "kernel": [
         Failure("element functions classed as host", injected(kernel=0.8, dispatch=0.2), ("a kernel",)),
         Failure("a kernel that is outside the clock", injected(kernel=0.0, dispatch=0.0),

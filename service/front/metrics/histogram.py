@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from math import inf
+from typing import Protocol
 
 from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import Collector
@@ -15,6 +16,12 @@ from prometheus_client.utils import floatToGoString
 from service.front.metrics.exemplars import written
 
 Labels = tuple[str, ...]
+
+
+class Observe(Protocol):
+    """Observes a value, so many times."""
+
+    def __call__(self, value: float, times: int = 1) -> None: ...
 
 
 class _HistogramChild:
@@ -30,10 +37,10 @@ class _HistogramChild:
         self.exemplars: dict[int, Exemplar] = {}
         self._lines: tuple[str, str] | None = None
 
-    def observe(self, value: float) -> None:
-        """Count `value` in the first bucket whose bound is not below it."""
-        self.counts[bisect_left(self._bounds, value)] += 1
-        self.total += value
+    def observe(self, value: float, times: int = 1) -> None:
+        """Count `value`, so many times, in the first bucket whose bound is not below it."""
+        self.counts[bisect_left(self._bounds, value)] += times
+        self.total += value * times
         self._lines = None
 
     def exemplify(self, exemplar: Exemplar) -> None:
@@ -83,7 +90,7 @@ class CachedHistogram(Collector):
         self._children: dict[Labels, _HistogramChild] = {}
         self._heads_only = False
 
-    def labels(self, *values: str) -> Callable[[float], None]:
+    def labels(self, *values: str) -> Observe:
         """How to observe a value, in the unit of this histogram, under these labels."""
         return self._child(values).observe
 

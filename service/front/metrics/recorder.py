@@ -12,7 +12,7 @@ from service.front.errors import Rejection
 from service.front.metrics.counted_steps import counted_steps, counted_switches
 from service.front.metrics.exemplars import exemplar, trace_of
 from service.front.metrics.request_seconds import request_seconds
-from service.front.metrics.series import Labels, Series
+from service.front.metrics.series import LabelledSeries, Labels, Series
 from service.front.metrics.spec import FALLBACK_REASONS, Start
 from service.front.metrics.statuses import Statuses
 from service.front.model_name import model_name
@@ -139,9 +139,10 @@ class Metrics:
             self._series.write("cudagraph_replays_total", steps, mode)
 
     def _observe_request(self, timing: RequestTiming, mode: str) -> None:
+        write = self._series.under(mode).write
         for name, seconds in request_seconds(timing, self._splits, self._merges).items():
             if seconds is not None:
-                self._series.write(name, seconds, mode)
+                write(name, seconds)
 
     def _exemplify(self, timing: RequestTiming, mode: str) -> None:
         """Have the histograms that would have counted this request point to its trace."""
@@ -156,21 +157,24 @@ class Metrics:
         steps, dispatch, kernel = phase.steps, phase.dispatch_seconds, phase.kernel_seconds
         if steps == 0:
             return
-        self._series.add_steps("step_batch_rows", group.rows, steps, mode, name, batch)
+        add = self._series.under(mode, name, batch).add
+        add("step_batch_rows", group.rows, steps)
         sums = {
-            "wall": phase.wall_seconds,
-            "dispatch": dispatch,
-            "kernel": kernel,
-            "period": phase.period_seconds,
+            "step_batch_wall_seconds": phase.wall_seconds,
+            "step_batch_dispatch_seconds": dispatch,
+            "step_batch_kernel_seconds": kernel,
+            "step_batch_period_seconds": phase.period_seconds,
         }
-        for part, seconds in sums.items():
+        for summary, seconds in sums.items():
             if seconds is not None:
-                self._series.add_steps(f"step_batch_{part}_seconds", seconds, steps, mode, name, batch)
-        if dispatch is not None:
-            each = phase.dispatch_steps_seconds or [dispatch / steps] * steps
-            self._observe_steps("step_dispatch_seconds", each, mode, name)
-        self._observe_steps("step_device_span_seconds", phase.device_span_steps_seconds, mode, name)
-        self._observe_steps("step_period_seconds", phase.period_steps_seconds, mode, name)
+                add(summary, seconds, steps)
+        each = self._series.under(mode, name)
+        if phase.dispatch_steps_seconds:
+            _observe_steps(each, "step_dispatch_seconds", phase.dispatch_steps_seconds)
+        elif dispatch is not None:
+            each.add("step_dispatch_seconds", dispatch / steps, steps)
+        _observe_steps(each, "step_device_span_seconds", phase.device_span_steps_seconds)
+        _observe_steps(each, "step_period_seconds", phase.period_steps_seconds)
         if name == "decode" and dispatch is not None and kernel is not None and dispatch + kernel > 0:
             kernels, dispatches = self._bound.get((mode, batch), (0.0, 0.0))
             self._bound[mode, batch] = kernels, dispatches = kernels + kernel, dispatches + dispatch
@@ -183,11 +187,10 @@ class Metrics:
                 if count is not None:
                     self._series.write(f"step_{what}", count, mode, entry.phase)
 
-    def _observe_steps(self, name: str, values: list[float], *labels: str) -> None:
-        if values:
-            write = self._series.writer(name, labels)
-            for seconds in values:
-                write(seconds)
+
+def _observe_steps(series: LabelledSeries, name: str, values: list[float]) -> None:
+    for seconds in values:
+        series.write(name, seconds)
 
 
 def _measurable(status: EngineStatus) -> tuple[Start, ...]:

@@ -25,6 +25,7 @@ from service.front.metrics.spec import MetricSpec
 
 Labels = tuple[str, ...]
 Write = Callable[[float], None]
+Add = Callable[[float, int], None]
 
 
 def new_registry() -> CollectorRegistry:
@@ -35,28 +36,88 @@ def new_registry() -> CollectorRegistry:
     return registry
 
 
+class _Sum:
+    """One label set of a summary."""
+
+    __slots__ = ("count", "total")
+
+    def __init__(self) -> None:
+        self.total = 0.0
+        self.count = 0
+
+    def add(self, total: float, count: int) -> None:
+        """`count` more that come to `total` together."""
+        self.total += total
+        self.count += count
+
+
 class Sums(Collector):
     """A summary whose sum and count grow by a whole request's steps at once."""
 
     def __init__(self, row: MetricSpec) -> None:
         self._row = row
-        self._sums: dict[Labels, tuple[float, int]] = {}
+        self._sums: dict[Labels, _Sum] = {}
 
-    def add(self, labels: Labels, seconds: float, steps: int) -> None:
-        """`steps` more steps that took `seconds` together."""
-        total, count = self._sums.get(labels, (0.0, 0))
-        self._sums[labels] = (total + seconds, count + steps)
+    def labels(self, *values: str) -> Add:
+        """How to add what so many steps come to together, under these labels."""
+        return self._sums.setdefault(values, _Sum()).add
 
     def collect(self) -> Iterator[SummaryMetricFamily]:
         """The current sums."""
         row = self._row
         family = SummaryMetricFamily(PREFIX + row.name, row.help, labels=row.labels, unit=row.unit)
-        for labels, (total, count) in self._sums.items():
-            family.add_metric(labels, count_value=count, sum_value=total)
+        for labels, found in self._sums.items():
+            family.add_metric(labels, count_value=found.count, sum_value=found.total)
         yield family
 
 
 Family = Counter | Gauge | CachedHistogram | Info | Sums
+
+
+class LabelledSeries:
+    """The series with the same label values, each looked up by its name alone once it is known.
+
+    A request writes thirty of them when a model call has emptied the caches, and then each object on the way
+    to a number costs as much as the number.
+    """
+
+    def __init__(self, family_of: Callable[[str], Family], labels: Labels) -> None:
+        self._family_of = family_of
+        self._labels = labels
+        self._writers: dict[str, Write] = {}
+        self._adders: dict[str, Add] = {}
+
+    def write(self, name: str, value: float) -> None:
+        """As `Series.write`."""
+        write = self._writers.get(name)
+        if write is None:
+            write = self._writers[name] = self._writer(name)
+        write(value)
+
+    def add(self, name: str, value: float, times: int) -> None:
+        """To a summary `times` steps that come to `value` together, to a histogram `value` so many times."""
+        add = self._adders.get(name)
+        if add is None:
+            family = self._family_of(name)
+            assert isinstance(family, CachedHistogram | Sums)
+            add = self._adders[name] = family.labels(*self._labels)
+        add(value, times)
+
+    def forget(self, name: str) -> None:
+        """Its series is no more."""
+        self._writers.pop(name, None)
+
+    def _writer(self, name: str) -> Write:
+        family, labels = self._family_of(name), self._labels
+        if isinstance(family, Counter):
+            return (family.labels(*labels) if labels else family).inc
+        if isinstance(family, Gauge):
+            return (family.labels(*labels) if labels else family).set
+        if isinstance(family, CachedHistogram):
+            return family.labels(*labels)
+        assert isinstance(family, Info)
+        child = family.labels(*labels)
+        return lambda _: child.info({})
 
 
 class Series:
@@ -69,7 +130,7 @@ class Series:
         self._batch_sizes = batch_sizes
         self._rows = {row.name: row for row in CATALOGUE}
         self._families: dict[str, Family] = {}
-        self._writers: dict[tuple[str, Labels], Write] = {}
+        self._labelled: dict[Labels, LabelledSeries] = {}
 
     def start(self, *due: str) -> None:
         """Register the rows that start at one of `due`, every label set at 0."""
@@ -79,7 +140,14 @@ class Series:
 
     def write(self, name: str, value: float, *labels: str) -> None:
         """Add to a counter, set a gauge, observe in a histogram; 1 makes an info appear."""
-        self.writer(name, labels)(value)
+        self.under(*labels).write(name, value)
+
+    def under(self, *labels: str) -> LabelledSeries:
+        """All series with these label values."""
+        found = self._labelled.get(labels)
+        if found is None:
+            found = self._labelled[labels] = LabelledSeries(self._family, labels)
+        return found
 
     def exemplify(self, name: str, exemplar: Exemplar, *labels: str) -> None:
         """Have `exemplar` stand by its bucket of a histogram, which does not count it."""
@@ -87,18 +155,12 @@ class Series:
         assert isinstance(family, CachedHistogram)
         family.exemplify(exemplar, *labels)
 
-    def add_steps(self, name: str, seconds: float, steps: int, *labels: str) -> None:
-        """Add to the sum and count of a summary."""
-        family = self._family(name)
-        assert isinstance(family, Sums)
-        family.add(labels, seconds, steps)
-
     def remove(self, name: str, *labels: str) -> None:
         """Take one label set out of the exposition."""
         family = self._family(name)
         assert isinstance(family, Counter | Gauge | Info)
         family.remove(*labels)
-        del self._writers[name, labels]
+        self.under(*labels).forget(name)
 
     def render(self, accept: str) -> tuple[bytes, str]:
         """The exposition in the format that an Accept header requests, and its content type."""
@@ -107,25 +169,6 @@ class Series:
         open_metrics = content_type.startswith("application/openmetrics-text")
         return exposed(histograms, lambda: encode(self._registry), open_metrics), content_type
 
-    def writer(self, name: str, labels: Labels) -> Write:
-        """The cached writer of one series."""
-        found = self._writers.get((name, labels))
-        if found is None:
-            found = self._writers[name, labels] = self._new_writer(name, labels)
-        return found
-
-    def _new_writer(self, name: str, labels: Labels) -> Write:
-        family = self._family(name)
-        if isinstance(family, Counter):
-            return (family.labels(*labels) if labels else family).inc
-        if isinstance(family, Gauge):
-            return (family.labels(*labels) if labels else family).set
-        if isinstance(family, CachedHistogram):
-            return family.labels(*labels)
-        assert isinstance(family, Info)
-        child = family.labels(*labels)
-        return lambda _: child.info({})
-
     def _family(self, name: str) -> Family:
         family = self._families.get(name)
         if family is None:
@@ -133,10 +176,8 @@ class Series:
             family = self._families[name] = self._register(row)
             if row.kind in ("counter", "histogram", "summary") or row.start == "always":
                 for labels in row.label_sets(self._modes, self._batch_sizes):
-                    if isinstance(family, Sums):
-                        family.add(labels, 0.0, 0)
-                    else:
-                        self.writer(name, labels)
+                    if labels or isinstance(family, CachedHistogram | Sums):
+                        family.labels(*labels)
         return family
 
     def _register(self, row: MetricSpec) -> Family:

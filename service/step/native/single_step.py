@@ -1,0 +1,177 @@
+"""Runs code of the calling thread one instruction at a time, and counts each: exact, whatever the clock does.
+
+Samples say how much time a function takes, which neighbours, caches and interrupts change; a count of
+instructions they do not. Each instruction becomes a trap and a signal, so it takes 1 to 15 µs, and what is
+counted runs some ten thousand times slower.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import platform
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from service.step.native.compiled_library import BuildError, compiled_library
+from service.step.native.elf_symbols import Namer
+from service.step.native.stacks import Sample, classed
+from service.step.native.symbols import Side
+
+_MOST_ADDRESSES = 3 << 18
+
+_SOURCE = r"""
+#include <cstdint>
+#include <cstring>
+#include <signal.h>
+#include <ucontext.h>
+
+namespace {
+constexpr uint32_t kSlots = 1u << 20, kMost = 3u << 18;
+constexpr greg_t kTrapFlag = 0x100;
+uint64_t addresses[kSlots], counts[kSlots];
+uint32_t used;
+volatile bool counting;
+bool full;
+struct sigaction before;
+
+// On each instruction but those of its own: the system clears the flag for the handler, and sets it after.
+void on_trap(int, siginfo_t*, void* context) {
+  auto* registers = static_cast<ucontext_t*>(context)->uc_mcontext.gregs;
+  if (!counting) {
+    registers[REG_EFL] &= ~kTrapFlag;
+    return;
+  }
+  const auto address = static_cast<uint64_t>(registers[REG_RIP]);
+  auto slot = static_cast<uint32_t>((address * 0x9E3779B97F4A7C15ull) >> 44);
+  while (addresses[slot] != 0 && addresses[slot] != address) slot = (slot + 1) % kSlots;
+  if (addresses[slot] == 0) {
+    if (used == kMost) {
+      full = true;
+      return;
+    }
+    addresses[slot] = address;
+    used++;
+  }
+  counts[slot]++;
+}
+}  // namespace
+
+extern "C" {
+int begin_counting() {
+  std::memset(addresses, 0, sizeof addresses);
+  std::memset(counts, 0, sizeof counts);
+  used = 0;
+  full = false;
+  struct sigaction action = {};
+  action.sa_sigaction = on_trap;
+  action.sa_flags = SA_SIGINFO;
+  if (sigaction(SIGTRAP, &action, &before) != 0) return -1;
+  counting = true;
+  // Below the red zone, in which this function may keep what it needs after it.
+  asm volatile("lea -128(%%rsp), %%rsp; pushfq; orq $0x100, (%%rsp); popfq; lea 128(%%rsp), %%rsp"
+               ::: "memory", "cc");
+  return 0;
+}
+
+void end_counting() {
+  counting = false;
+  asm volatile("nop; nop" ::: "memory");  // the trap that ends it
+  sigaction(SIGTRAP, &before, nullptr);
+}
+
+// How many addresses were seen, and the count of each; -1 where there were more than fit.
+int64_t read_counts(uint64_t* seen, uint64_t* times) {
+  if (full) return -1;
+  int64_t found = 0;
+  for (uint32_t slot = 0; slot < kSlots; slot++) {
+    if (addresses[slot] == 0) continue;
+    seen[found] = addresses[slot];
+    times[found++] = counts[slot];
+  }
+  return found;
+}
+}
+"""
+
+
+class SingleStepError(RuntimeError):
+    """Instructions cannot be counted here; the message has the reason and, where there is one, the remedy."""
+
+
+class Instructions:
+    """What ran, by function: how many instructions in each."""
+
+    def __init__(self, by_function: Counter[Sample]) -> None:
+        self.by_function = by_function
+
+    def of(self, side: Side) -> int:
+        """All of `side`."""
+        return sum(count for function, count in self.by_function.items() if function.side == side)
+
+
+class InstructionCounter:
+    """Counts what the calling thread executes outside the operating system.
+
+    What it starts in other threads is not counted. Its library is built in `folder` at first use. Raises
+    SingleStepError where that is impossible: without Linux on x86_64, or without a C++ compiler.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        if sys.platform != "linux" or platform.machine() != "x86_64":
+            raise SingleStepError("instructions are counted on Linux and x86_64 only")
+        try:
+            library = compiled_library(folder, "single-step", _SOURCE)
+        except BuildError as error:
+            raise SingleStepError(str(error)) from None
+        self._library = ctypes.PyDLL(str(library))
+        self._library.read_counts.restype = ctypes.c_int64
+        self._around = self._counted(_nothing)
+
+    def count(self, run: Callable[[], object]) -> Instructions:
+        """The instructions of one call of `run`, without those of calling it; no garbage is collected in it.
+
+        Raises SingleStepError where it runs code at more addresses than can be kept.
+        """
+        found = self._counted(run)
+        found.subtract(self._around)
+        return Instructions(+found)
+
+    def _counted(self, run: Callable[[], object]) -> Counter[Sample]:
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            addresses, counts = self._stepped(run)
+        finally:
+            if collecting:
+                gc.enable()
+        namer = Namer()
+        found: Counter[Sample] = Counter()
+        for address, count in zip(addresses.tolist(), counts.tolist(), strict=True):
+            found[classed(namer, address)] += count
+        return found
+
+    def _stepped(self, run: Callable[[], object]) -> tuple[np.ndarray, np.ndarray]:
+        """Addresses of instructions, uint64 [n], and how often each was executed, uint64 [n]."""
+        library = self._library
+        if library.begin_counting() != 0:
+            raise SingleStepError("the system refused a handler for SIGTRAP")
+        try:
+            run()
+        finally:
+            library.end_counting()
+        addresses, counts = np.zeros((2, _MOST_ADDRESSES), np.uint64)
+        seen = library.read_counts(
+            addresses.ctypes.data_as(ctypes.c_void_p), counts.ctypes.data_as(ctypes.c_void_p)
+        )
+        if seen < 0:
+            raise SingleStepError(f"the code has more than {_MOST_ADDRESSES} instructions: count less of it")
+        return addresses[:seen], counts[:seen]
+
+
+def _nothing() -> None:
+    return None

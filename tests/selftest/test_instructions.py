@@ -1,0 +1,107 @@
+"""The check of instructions: which steps are counted, and where it cannot count."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from models.config import Config
+from service.selftest import instructions
+from service.selftest.check import NotMeasurableError, run_check
+from service.selftest.instructions import INSTRUCTIONS, Counted, measure_instructions
+from service.step.native.single_step import Instructions, SingleStepError
+from service.step.native.stacks import Sample
+from tests.selftest.made_variants import MadeUpVariants
+from tests.selftest.samples import LADDER
+
+
+class MadeUpStep:
+    """Says which mode it is of, when called."""
+
+    def __init__(self, mode: str, config: Config, calls: list[str]) -> None:
+        self.config = config
+        self._mode = mode
+        self._calls = calls
+
+    def call(self) -> str:
+        self._calls.append(self._mode)
+        return self._mode
+
+
+class MadeUpCounter:
+    """Counts as many instructions of the host as a mode's dispatch has nanoseconds."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def count(self, run: Callable[[], str]) -> Instructions:
+        host = int(LADDER[run()] * 1e9)
+        return Instructions(Counter({Sample("host", "f", "p"): host, Sample("kernel", "k", "t"): 1000}))
+
+
+class Refusing:
+    def __init__(self, folder: Path) -> None:
+        raise SingleStepError("no compiler here")
+
+
+class Variants(MadeUpVariants):
+    """With steps that record their calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.settings = SimpleNamespace(cache_folder="cache")
+        self.calls: list[str] = []
+        self.built: list[tuple[str, Config, bool]] = []
+
+    def case(self, mode: str, config: Config, cold: bool) -> MadeUpStep:  # type: ignore[override]
+        self.built.append((mode, config, cold))
+        return MadeUpStep(mode, config, self.calls)
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    monkeypatch.setattr(instructions, "InstructionCounter", MadeUpCounter)
+
+
+def measured(variants: Variants) -> dict[str, list[Counted]]:
+    return measure_instructions(variants, lambda text: None)  # type: ignore[arg-type]
+
+
+def test_one_settled_step_of_each_mode_is_counted_on_a_small_model_that_reads_nothing_besides() -> None:
+    variants = Variants()
+    found = measured(variants)
+    assert found == {mode: [Counted(1000, int(seconds * 1e9))] for mode, seconds in LADDER.items()}
+    assert variants.calls == [mode for mode in LADDER for _ in range(instructions.STEPS_BEFORE + 1)]
+    for _, config, cold in variants.built:
+        assert (config.layers, config.vocabulary, cold) == (1, 512, False)
+        assert config.width == variants.config.width
+
+
+def test_its_rows_pass_for_such_counts() -> None:
+    rows = run_check("instructions", INSTRUCTIONS, Variants(), lambda text: None)
+    assert {row.verdict for row in rows} == {"pass"}
+    assert len(rows) == 5
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda v, m: setattr(v, "device", torch.device("cuda")), "on CUDA"),
+        (lambda v, m: m.setattr(torch, "get_num_threads", lambda: 2), "serve with one"),
+        (lambda v, m: setattr(v, "modes", ["no_grad", "compiled"]), "compares with eager"),
+        (lambda v, m: m.setattr(instructions, "InstructionCounter", Refusing), "no compiler here"),
+    ],
+)
+def test_where_it_cannot_count_it_says_why(
+    change: Callable[[Variants, pytest.MonkeyPatch], None], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variants = Variants()
+    change(variants, monkeypatch)
+    with pytest.raises(NotMeasurableError, match=told):
+        measured(variants)

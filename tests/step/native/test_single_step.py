@@ -1,0 +1,148 @@
+"""Counts of instructions: they grow with what is run and with nothing else."""
+
+from __future__ import annotations
+
+import gc
+import platform
+import signal
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from service.step.native import compiled_library
+from service.step.native.single_step import InstructionCounter, Instructions, SingleStepError
+from service.step.native.stacks import Sample
+
+STEPS_BEFORE = 20
+
+
+@pytest.fixture(scope="module")
+def counter(tmp_path_factory: pytest.TempPathFactory) -> InstructionCounter:
+    return InstructionCounter(tmp_path_factory.mktemp("library"))
+
+
+def count(counter: InstructionCounter, run: Callable[[], object]) -> Instructions:
+    for _ in range(STEPS_BEFORE):
+        run()
+    return counter.count(run)
+
+
+def test_a_tensor_twice_as_long_takes_twice_the_instructions_in_kernels_and_none_more_on_the_host(
+    counter: InstructionCounter,
+) -> None:
+    def doubled(length: int) -> Instructions:
+        values = torch.ones(length)
+        return count(counter, lambda: values.mul_(2.0))
+
+    once, twice, four_times = (doubled(length) for length in (2**12, 2**13, 2**14))
+    grown = four_times.of("kernel") - twice.of("kernel")
+    assert grown == pytest.approx(2 * (twice.of("kernel") - once.of("kernel")), rel=0.02)
+    assert grown > 2**13 / 16  # a vector of AVX-512 holds sixteen; longer tensors take a second thread
+    assert four_times.of("host") == pytest.approx(twice.of("host"), rel=0.05)
+
+
+def test_a_tape_takes_instructions_of_the_host_and_none_of_kernels(counter: InstructionCounter) -> None:
+    weight = torch.ones(64, 64, requires_grad=True)
+    values = torch.ones(4, 64)
+
+    def product(grad: bool) -> Callable[[], Tensor]:
+        def run() -> Tensor:
+            with torch.set_grad_enabled(grad):
+                return torch.nn.functional.linear(values, weight)
+
+        return run
+
+    taped, plain = count(counter, product(True)), count(counter, product(False))
+    assert plain.of("kernel") > 1000
+    assert taped.of("kernel") == pytest.approx(plain.of("kernel"), rel=0.01)
+    assert taped.of("host") > plain.of("host")
+    assert any("autograd" in function.symbol for function in taped.by_function)
+
+
+def test_counting_what_does_nothing_finds_next_to_nothing(counter: InstructionCounter) -> None:
+    found = counter.count(lambda: None)
+    assert found.of("kernel") == 0
+    assert found.of("host") < 500
+
+
+def test_what_ran_before_is_not_counted_again(counter: InstructionCounter) -> None:
+    values = torch.ones(2**10)
+    first, second = (count(counter, lambda: values.mul_(2.0)) for _ in range(2))
+    assert second.of("kernel") == first.of("kernel")
+
+
+@pytest.mark.parametrize("collecting", [True, False])
+def test_an_error_in_what_is_counted_ends_the_counting_and_leaves_the_process_as_it_was(
+    counter: InstructionCounter, collecting: bool
+) -> None:
+    handler = signal.getsignal(signal.SIGTRAP)
+    try:
+        if not collecting:
+            gc.disable()
+        with pytest.raises(ZeroDivisionError):
+            counter.count(lambda: 1 / 0)
+        assert gc.isenabled() == collecting
+    finally:
+        gc.enable()
+    assert signal.getsignal(signal.SIGTRAP) == handler
+    assert counter.count(lambda: None).of("host") < 500
+
+
+def test_sides_are_told_apart_by_function() -> None:
+    found = Instructions(
+        Counter(
+            {
+                Sample("kernel", "mkl_blas_sgemv", "libtorch_cpu.so"): 700,
+                Sample("kernel", "memcpy", "libc.so.6"): 50,
+                Sample("host", "_PyEval_EvalFrameDefault", "libpython3.so"): 900,
+            }
+        )
+    )
+    assert (found.of("kernel"), found.of("host"), found.of("system")) == (750, 900, 0)
+
+
+def test_more_code_than_can_be_kept_is_an_error(
+    counter: InstructionCounter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full:
+        begin_counting = staticmethod(lambda: 0)
+        end_counting = staticmethod(lambda: None)
+        read_counts = staticmethod(lambda addresses, counts: -1)
+
+    monkeypatch.setattr(counter, "_library", Full())
+    with pytest.raises(SingleStepError, match="count less of it"):
+        counter.count(lambda: None)
+
+
+def test_a_system_that_refuses_the_handler_is_an_error(
+    counter: InstructionCounter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refusing:
+        begin_counting = staticmethod(lambda: -1)
+
+    monkeypatch.setattr(counter, "_library", Refusing())
+    with pytest.raises(SingleStepError, match="SIGTRAP"):
+        counter.count(lambda: None)
+
+
+def test_another_processor_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    with pytest.raises(SingleStepError, match="x86_64 only"):
+        InstructionCounter(tmp_path)
+
+
+def test_a_missing_compiler_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(SingleStepError, match="install g\\+\\+, or set CXX"):
+        InstructionCounter(tmp_path)
+
+
+def test_the_library_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    InstructionCounter(tmp_path)
+    monkeypatch.setattr(compiled_library.subprocess, "run", None)
+    InstructionCounter(tmp_path)
+    assert len(list(tmp_path.glob("single-step-*.so"))) == 1
