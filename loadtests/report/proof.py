@@ -14,6 +14,7 @@ from loadtests.report.witnesses import witnesses, witnesses_told
 SPLIT_ROWS = (
     "dispatch, twin / stacks",
     "kernel time equal in the plain modes",
+    "instructions in kernels",
     "a kernel 8 times longer",
     "more host work per step",
     "intercept over four widths",
