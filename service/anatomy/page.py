@@ -86,6 +86,7 @@ EXAMPLES: tuple[Example, ...] = (
         {"modes": ["eager", "inference_mode"]},
     ),
     Example("memory", "--memory", {}),
+    Example("instructions", "--instructions", {}),
     Example("rms-norm", "--rms-norm", {}),
 )
 

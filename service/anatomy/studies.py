@@ -45,6 +45,7 @@ STUDIES: dict[str, StudySpec] = {
     "timeline": StudySpec("timeline", "TimelineArguments", "draw_timeline"),
     "memory": StudySpec("memory", "MemoryArguments", "read_memory"),
     "operator": StudySpec("operator_call", "OperatorCallArguments", "follow_call"),
+    "instructions": StudySpec("instructions", "InstructionsArguments", "count_instructions"),
     "rms-norm": StudySpec("rms_norm", "RmsNormArguments", "compare_rms_norm"),
     "probes": StudySpec("probes", "ProbesArguments", "run_probe"),
 }

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from time import perf_counter_ns
 
 import torch
 from torch import Tensor
 
+from models.config import Config
 from models.served import Served
+from service.measure.reshaped import reshaped
 from service.protocol.messages import EngineSettings, Phase
 from service.protocol.modes import MODES
 from service.step.buffers import Arguments, Buffers, allocate
@@ -20,6 +22,9 @@ from service.step.loaded_model import load_model
 from service.step.measured_inputs import measured_arguments, set_positions
 from service.step.precision import Precision
 from service.step.untimed import CALLS_TO_CAPTURE, LEAD_STEPS, LEAD_STEPS_OF_PREFILL
+
+FEW_WORDS = 512
+"""Logits of a shallow model: the head's product must not outweigh its layers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +125,8 @@ class Bench:
             self.model, settings.batch_sizes, settings.prefill_chunk, self.precision.cache
         )
         self._cases: dict[tuple[str, int, Phase], Case] = {}
+        self._shallow_cases: dict[tuple[str, int, Phase, int], Case] = {}
+        self._shallow: dict[tuple[int, int], tuple[Served, Buffers]] = {}
 
     def case(self, mode: str, bucket: int, phase: Phase = "decode") -> Case:
         """The warmed step, on the buffers that all modes share; a new one takes seconds to compile.
@@ -131,9 +138,36 @@ class Bench:
             self._cases[key] = build_case(mode, phase, self.model, self.buffers[bucket], self.precision)
         return self._cases[key]
 
+    def shallow_case(self, mode: str, bucket: int, phase: Phase, layers: int) -> Case:
+        """The warmed step of a model of so many layers and at most FEW_WORDS logits.
+
+        For what takes too long on the whole one. With as many layers as the model has it is `case`.
+
+        Raises KeyError as `case`, ValueError for fewer layers of a model that is not one of ours.
+        """
+        if layers >= self.model.config.layers:
+            return self.case(mode, bucket, phase)
+        key = mode, bucket, phase, layers
+        if key not in self._shallow_cases:
+            model, buffers = self._shallow_model(bucket, layers)
+            self._shallow_cases[key] = build_case(mode, phase, model, buffers, self.precision)
+        return self._shallow_cases[key]
+
+    def _shallow_model(self, bucket: int, layers: int) -> tuple[Served, Buffers]:
+        if (bucket, layers) not in self._shallow:
+            config = self.model.config
+            if not isinstance(config, Config):
+                raise ValueError(f"only models of launchbound's own have fewer layers: {config.layers} here")
+            config = replace(config, layers=layers, vocabulary=min(FEW_WORDS, config.vocabulary))
+            model = reshaped(self.model, config, bucket, self.device, self.precision)
+            buffers = allocate(model, [bucket], self.settings.prefill_chunk, self.precision.cache)[bucket]
+            self._shallow[bucket, layers] = model, buffers
+        return self._shallow[bucket, layers]
+
     def forget(self) -> None:
         """Drop every case, after something has reset the compiler's state of this process."""
         self._cases.clear()
+        self._shallow_cases.clear()
 
     def synchronise(self) -> None:
         """Wait for the device; nothing on a CPU."""

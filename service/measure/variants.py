@@ -10,11 +10,10 @@ import msgspec
 
 from models.checkpoint import config_of
 from models.config import Config
-from models.linears import lay_out, layout_of
 from models.served import Served
-from models.transformer import Transformer
 from service.measure.cases import Bench, CacheEviction, Case, build_case
 from service.measure.isolation import OffCpuTime, isolated
+from service.measure.reshaped import reshaped
 from service.protocol.messages import EngineSettings
 from service.protocol.modes import MODES
 from service.step.buffers import allocate
@@ -42,7 +41,7 @@ class Variants:
         self.off_cpu = OffCpuTime()
         self._cold_cache = ColdCacheEmulation(self._bench.model) if self.device.type == "cpu" else None
         self._models: dict[tuple[Config, bool], Served] = {(self.config, False): self._bench.model}
-        self._cases: dict[tuple[str, Config, InjectedWork | None, bool], Case] = {}
+        self._cases: dict[tuple[str, Config, InjectedWork | None], Case] = {}
         self._served_bench: Bench | None = None
 
     @property
@@ -52,21 +51,15 @@ class Variants:
             self._served_bench = Bench(self.settings)
         return self._served_bench
 
-    def case(
-        self,
-        mode: str,
-        config: Config | None = None,
-        injected: InjectedWork | None = None,
-        cold: bool = True,
-    ) -> Case:
-        """The decode step of `mode`; a new one takes seconds to compile. `cold` False: without emulation."""
+    def case(self, mode: str, config: Config | None = None, injected: InjectedWork | None = None) -> Case:
+        """The decode step of `mode`; a new one takes seconds to compile."""
         config = config or self.config
-        key = mode, config, injected, cold
+        key = mode, config, injected
         if key not in self._cases:
             by_operator = issued_by_operator(MODES[mode], self.device.type)
-            model = self._model_of(config, cold and by_operator)
+            model = self._model_of(config, by_operator)
             buffers = allocate(model, [1], 1, self.precision.cache)[1]
-            eviction = self._eviction(model, config, by_operator) if cold else None
+            eviction = self._eviction(model, config, by_operator)
             self._cases[key] = build_case(mode, "decode", model, buffers, self.precision, injected, eviction)
         return self._cases[key]
 
@@ -86,6 +79,10 @@ class Variants:
         """Size of all weights that a decode step of the model of this shape reads, each counted once."""
         return sum(weights_by_reader(self._model_of(config, cooled=False)).values())
 
+    def shallow(self, mode: str, layers: int) -> Case:
+        """The decode step of a model of so many layers, as `Bench.shallow_case` has it."""
+        return self._bench.shallow_case(mode, 1, "decode", layers)
+
     @contextmanager
     def isolated(self) -> Iterator[None]:
         """Within: on the engine's cores, what it loses of them counted in `off_cpu`."""
@@ -102,9 +99,7 @@ class Variants:
         """The model of this shape; `cooled`: under cold-cache emulation, where it is not the served one."""
         cooled = cooled and self._cold_cache is not None and config != self.config
         if (config, cooled) not in self._models:
-            model = Transformer(config, 1).eval().to(self.device, self.precision.weights)
-            model.rotary = model.rotary.to(self.precision.cache)
-            lay_out(model, layout_of(self._bench.model))
+            model = reshaped(self._bench.model, config, 1, self.device, self.precision)
             if cooled and self._cold_cache is not None:
                 self._cold_cache.patch_modules(model)
             self._models[config, cooled] = model

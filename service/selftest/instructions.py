@@ -8,7 +8,6 @@ caches. Where a tape's work were classed as kernel, they would differ, on every 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -24,11 +23,7 @@ from service.selftest.results import CheckResult, exact_result
 from service.step.native.single_step import InstructionCounter, SingleStepError
 
 LAYERS = 1
-VOCABULARY = 512
 """Of the model that is counted: an instruction takes 1 to 15 µs, and every layer has the same ones."""
-
-STEPS_BEFORE = 20
-"""The interpreter specialises code that has run so often."""
 
 KERNELS = "instructions in kernels"
 HOST = "host instructions"
@@ -59,15 +54,11 @@ def measure_instructions(variants: Variants, log: Log) -> dict[str, list[Counted
         counter = InstructionCounter(Path(variants.settings.cache_folder))
     except SingleStepError as error:
         raise NotMeasurableError(str(error)) from error
-    config = replace(variants.config, layers=LAYERS, vocabulary=min(VOCABULARY, variants.config.vocabulary))
     found: dict[str, list[Counted]] = {}
     with variants.isolated():
         for mode in modes:
             log(f"{mode}, instruction by instruction")
-            case = variants.case(mode, config, cold=False)
-            for _ in range(STEPS_BEFORE):
-                case.call()
-            counts = counter.count(case.call)
+            counts = counter.count_settled(variants.shallow(mode, LAYERS).call)
             found[mode] = [Counted(counts.of("kernel"), counts.of("host"))]
     return found
 

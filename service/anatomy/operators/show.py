@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from service.anatomy.median_seconds import MedianSeconds
@@ -149,5 +150,7 @@ def _native(finding: OperatorsFinding, console: Console) -> None:
     for heading in ("share", "class", "function", "of", "by"):
         table.add_column(heading, justify="right" if heading == "share" else "left")
     for symbol in native.symbols[:15]:
-        table.add_row(f"{symbol.share:.1%}", symbol.side, symbol.symbol[:70], symbol.binary, symbol.rule)
+        table.add_row(
+            f"{symbol.share:.1%}", symbol.side, escape(symbol.symbol[:70]), symbol.binary, symbol.rule
+        )
     console.print(table)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from service.anatomy.operators.finding import OperatorsFinding
@@ -48,7 +49,7 @@ def _guards(finding: OperatorsFinding, console: Console) -> None:
         table.add_column(heading, justify="right" if heading == "guards" else "left")
     for kind, count in kinds.most_common(GUARDS_SHOWN):
         example = next(guard.expression for guard in finding.guards or [] if guard.kind == kind)
-        table.add_row(str(count), kind, example[:90])
+        table.add_row(str(count), kind, escape(example[:90]))
     console.print(table)
 
 

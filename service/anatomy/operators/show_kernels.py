@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from service.measure.kernel_table import NEAR_NULL, KernelTable
@@ -20,7 +21,7 @@ def show_kernels(kernels: KernelTable, console: Console) -> None:
         table.add_column(heading, justify="left" if heading == "kernel" else "right")
     for row in kernels.rows[:ROWS_SHOWN]:
         times = "?" if row.null_times is None else f"{row.null_times:.1f}"
-        name = row.name[:70]
+        name = escape(row.name[:70])
         table.add_row(name, f"{row.per_step:g}", f"{row.seconds * 1e6:.2f}", f"{row.share:.1%}", times)
     console.print(table)
     if len(kernels.rows) > ROWS_SHOWN:

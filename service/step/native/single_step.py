@@ -22,6 +22,9 @@ from service.step.native.elf_symbols import Namer
 from service.step.native.stacks import Sample, classed
 from service.step.native.symbols import Side
 
+CALLS_BEFORE = 20
+"""The interpreter specialises code that has run so often, and caches fill."""
+
 _MOST_ADDRESSES = 3 << 18
 
 _SOURCE = r"""
@@ -140,6 +143,12 @@ class InstructionCounter:
         found = self._counted(run)
         found.subtract(self._around)
         return Instructions(+found)
+
+    def count_settled(self, run: Callable[[], object]) -> Instructions:
+        """As `count`, of one call of `run` after others of it."""
+        for _ in range(CALLS_BEFORE):
+            run()
+        return self.count(run)
 
     def _counted(self, run: Callable[[], object]) -> Counter[Sample]:
         collecting = gc.isenabled()

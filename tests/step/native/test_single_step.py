@@ -17,18 +17,10 @@ from service.step.native import compiled_library
 from service.step.native.single_step import InstructionCounter, Instructions, SingleStepError
 from service.step.native.stacks import Sample
 
-STEPS_BEFORE = 20
-
 
 @pytest.fixture(scope="module")
 def counter(tmp_path_factory: pytest.TempPathFactory) -> InstructionCounter:
     return InstructionCounter(tmp_path_factory.mktemp("library"))
-
-
-def count(counter: InstructionCounter, run: Callable[[], object]) -> Instructions:
-    for _ in range(STEPS_BEFORE):
-        run()
-    return counter.count(run)
 
 
 def test_a_tensor_twice_as_long_takes_twice_the_instructions_in_kernels_and_none_more_on_the_host(
@@ -36,7 +28,7 @@ def test_a_tensor_twice_as_long_takes_twice_the_instructions_in_kernels_and_none
 ) -> None:
     def doubled(length: int) -> Instructions:
         values = torch.ones(length)
-        return count(counter, lambda: values.mul_(2.0))
+        return counter.count_settled(lambda: values.mul_(2.0))
 
     once, twice, four_times = (doubled(length) for length in (2**12, 2**13, 2**14))
     grown = four_times.of("kernel") - twice.of("kernel")
@@ -56,7 +48,7 @@ def test_a_tape_takes_instructions_of_the_host_and_none_of_kernels(counter: Inst
 
         return run
 
-    taped, plain = count(counter, product(True)), count(counter, product(False))
+    taped, plain = counter.count_settled(product(True)), counter.count_settled(product(False))
     assert plain.of("kernel") > 1000
     assert taped.of("kernel") == pytest.approx(plain.of("kernel"), rel=0.01)
     assert taped.of("host") > plain.of("host")
@@ -71,7 +63,7 @@ def test_counting_what_does_nothing_finds_next_to_nothing(counter: InstructionCo
 
 def test_what_ran_before_is_not_counted_again(counter: InstructionCounter) -> None:
     values = torch.ones(2**10)
-    first, second = (count(counter, lambda: values.mul_(2.0)) for _ in range(2))
+    first, second = (counter.count_settled(lambda: values.mul_(2.0)) for _ in range(2))
     assert second.of("kernel") == first.of("kernel")
 
 

@@ -1,0 +1,156 @@
+"""Study of instructions: what a step of each mode executes, counted one by one and classed as samples are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import torch
+
+from service.anatomy.errors import StudyError
+from service.anatomy.instructions.parts import part_of
+from service.anatomy.progress import Report
+from service.anatomy.resolve import resolve_bucket, resolve_modes
+from service.measure.cases import Bench, Case
+from service.protocol.messages import Phase
+from service.protocol.modes import MODES
+from service.step.measured_inputs import set_positions
+from service.step.native.single_step import InstructionCounter, Instructions, SingleStepError
+from service.step.native.symbols import Side
+
+FUNCTIONS_SHOWN = 40
+SYMBOL_CHARACTERS = 160
+
+
+class InstructionsArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`mode` None is every configured one.
+
+    The step is of a model of so many `layers` and few words, because an instruction takes 1 to 15 µs; with as
+    many layers as the served model has it is that model's own, all its words included.
+    """
+
+    mode: str | None = None
+    batch_size: int = 1
+    phase: Phase = "decode"
+    layers: int = 1
+
+
+class PartOfStep(msgspec.Struct, frozen=True, kw_only=True):
+    """Instructions of one part of the stack; those in kernels by the rule that classes them."""
+
+    side: Side
+    part: str
+    instructions: int
+
+
+class CountedFunction(msgspec.Struct, frozen=True, kw_only=True):
+    """Instructions of one function of `binary`, called from wherever."""
+
+    side: Side
+    part: str
+    symbol: str
+    binary: str
+    instructions: int
+
+
+class InstructionsOfStep(msgspec.Struct, frozen=True, kw_only=True):
+    """One step of `mode`: all instructions by side and by part, and the functions with the most of them."""
+
+    mode: str
+    effective: str
+    host: int
+    kernel: int
+    parts: list[PartOfStep]
+    functions: list[CountedFunction]
+
+
+class InstructionsFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """`layers` of the `served_layers` were counted. Exact for this build and instruction set, at any load."""
+
+    device: str
+    batch_bucket: int
+    phase: Phase
+    layers: int
+    served_layers: int
+    steps: list[InstructionsOfStep]
+
+
+def count_instructions(bench: Bench, arguments: InstructionsArguments, report: Report) -> InstructionsFinding:
+    """Count one step of each mode. Raises StudyError for what cannot work here."""
+    if bench.device.type != "cpu":
+        message = "on CUDA kernels are no instructions of the host: try the timeline"
+        raise StudyError("unsupported_here", message)
+    if torch.get_num_threads() > 1:
+        message = "instructions of one thread are counted: set LAUNCHBOUND_THREADS=1"
+        raise StudyError("unsupported_here", message)
+    modes = resolve_modes(bench, arguments.mode)
+    bucket = resolve_bucket(bench, arguments.batch_size)
+    layers = min(arguments.layers, bench.model.config.layers)
+    if layers < 1:
+        raise StudyError("invalid_request", f"layers must be at least 1, got {arguments.layers}", "layers")
+    try:
+        counter = InstructionCounter(Path(bench.settings.cache_folder))
+    except SingleStepError as error:
+        raise StudyError("unsupported_here", str(error)) from None
+    steps = []
+    for number, mode in enumerate(modes):
+        report(f"making {mode} ready ({arguments.phase}, batch {bucket})", number, len(modes))
+        case = _case(bench, mode, bucket, arguments.phase, layers)
+        report(f"one step of {mode}, instruction by instruction", number, len(modes))
+        steps.append(_counted(mode, counter, case))
+    return InstructionsFinding(
+        device=bench.device.type,
+        batch_bucket=bucket,
+        phase=arguments.phase,
+        layers=layers,
+        served_layers=bench.model.config.layers,
+        steps=steps,
+    )
+
+
+def _case(bench: Bench, mode: str, bucket: int, phase: Phase, layers: int) -> Case:
+    try:
+        case = bench.shallow_case(mode, bucket, phase, layers)
+    except ValueError as error:
+        message = f"{error}: set layers to that, which counts the model itself"
+        raise StudyError("unsupported_here", message, "layers") from None
+    except Exception as error:
+        message = f"{mode} does not run here: {type(error).__name__}: {error}"[:2000]
+        raise StudyError("mode_failed", message, "mode") from error
+    set_positions(case.buffers, phase)
+    return case
+
+
+def _counted(mode: str, counter: InstructionCounter, case: Case) -> InstructionsOfStep:
+    try:
+        found = counter.count_settled(case.call)
+    except SingleStepError as error:
+        raise StudyError("unsupported_here", str(error)) from None
+    parts: Counter[tuple[Side, str]] = Counter()
+    for function, count in found.by_function.items():
+        parts[function.side, part_of(function)] += count
+    return InstructionsOfStep(
+        mode=mode,
+        effective=MODES[mode].effect("cpu").name,
+        host=found.of("host"),
+        kernel=found.of("kernel"),
+        parts=[
+            PartOfStep(side=side, part=part, instructions=count)
+            for (side, part), count in parts.most_common()
+        ],
+        functions=_functions(found),
+    )
+
+
+def _functions(found: Instructions) -> list[CountedFunction]:
+    return [
+        CountedFunction(
+            side=function.side,
+            part=part_of(function),
+            symbol=function.symbol[:SYMBOL_CHARACTERS],
+            binary=function.binary.rpartition("/")[2],
+            instructions=count,
+        )
+        for function, count in found.by_function.most_common(FUNCTIONS_SHOWN)
+    ]

@@ -1,0 +1,174 @@
+"""The study of instructions: whose they are, what is counted, and where none can be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from io import StringIO
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+import torch
+from rich.console import Console
+
+from service.anatomy.errors import StudyError
+from service.anatomy.instructions import study
+from service.anatomy.instructions.parts import part_of
+from service.anatomy.instructions.show import show
+from service.anatomy.instructions.study import (
+    InstructionsArguments,
+    InstructionsFinding,
+    InstructionsOfStep,
+    count_instructions,
+)
+from service.measure.cases import FEW_WORDS, Bench
+from service.step.native.single_step import InstructionCounter, SingleStepError
+from service.step.native.stacks import Sample
+from tests.support.anatomy_bench import quiet, small_bench
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Bench]:
+    with small_bench() as shared:
+        yield shared
+
+
+@pytest.fixture(scope="module")
+def finding(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> InstructionsFinding:
+    """Of eager and inference_mode, one layer."""
+    counter = InstructionCounter(tmp_path_factory.mktemp("library"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(study, "InstructionCounter", lambda _: counter)
+        found = [
+            count_instructions(bench, InstructionsArguments(mode=mode), quiet)
+            for mode in ("eager", "inference_mode")
+        ]
+    return msgspec.structs.replace(found[0], steps=[step for each in found for step in each.steps])
+
+
+@pytest.mark.slow
+def test_a_step_has_the_same_kernels_with_and_without_a_tape_and_fewer_instructions_of_autograd(
+    finding: InstructionsFinding,
+) -> None:
+    eager, plain = finding.steps
+    assert plain.kernel == pytest.approx(eager.kernel, rel=0.02)
+    assert plain.host < eager.host
+
+    def autograd(step: InstructionsOfStep) -> int:
+        return sum(part.instructions for part in step.parts if part.part == "autograd")
+
+    assert 0 <= autograd(plain) < autograd(eager) / 2
+
+
+@pytest.mark.slow
+def test_parts_and_sides_account_for_every_instruction(finding: InstructionsFinding) -> None:
+    for step in finding.steps:
+        for side, total in (("host", step.host), ("kernel", step.kernel)):
+            assert sum(part.instructions for part in step.parts if part.side == side) == total
+        assert "elsewhere" not in {part.part for part in step.parts}
+        counts = [function.instructions for function in step.functions]
+        assert counts == sorted(counts, reverse=True)
+
+
+@pytest.mark.slow
+def test_the_tables_show_modes_parts_and_functions_without_a_name_too(finding: InstructionsFinding) -> None:
+    out = StringIO()
+    show(finding, Console(file=out, width=160))
+    text = out.getvalue()
+    for word in ("1 of 2 layers", "÷ eager", "inference_mode", "autograd", "matrix products", "_PyEval"):
+        assert word in text
+    if any(function.symbol == "[unknown]" for function in finding.steps[0].functions[:15]):
+        assert "[unknown]" in text
+
+
+@pytest.mark.parametrize(
+    ("function", "part"),
+    [
+        (Sample("host", "torch::autograd::Node::~Node()", "/x/libtorch_cpu.so"), "autograd"),
+        (Sample("host", "_PyEval_EvalFrameDefault", "/usr/lib/libpython3.11.so.1.0"), "Python"),
+        (Sample("host", "_PyEval_EvalFrameDefault", "/usr/bin/python3.11"), "Python"),
+        (
+            Sample(
+                "host", "torch::dynamo::(anonymous namespace)::GuardManager::check", "/x/libtorch_python.so"
+            ),
+            "Dynamo's guards and frames",
+        ),
+        (Sample("host", "THPVariable_add", "/x/libtorch_python.so"), "torch's Python bindings"),
+        (Sample("host", "c10::Dispatcher::call", "/x/libtorch_cpu.so"), "dispatcher and operators"),
+        (Sample("host", "__libc_malloc", "/x/libc.so.6"), "C and C++ libraries: allocator, locks"),
+        (Sample("host", "call", "/cache/cabc.main.so"), "generated code"),
+        (Sample("host", "[unknown]", ""), "elsewhere"),
+        (Sample("kernel", "mkl_blas_def_xsgemv", "/x/libtorch_cpu.so"), "matrix products"),
+    ],
+)
+def test_a_function_belongs_to_the_part_of_the_stack_that_it_is_of(function: Sample, part: str) -> None:
+    assert part_of(function) == part
+
+
+def test_a_shallow_step_has_so_many_layers_few_words_and_is_made_once(bench: Bench) -> None:
+    case = bench.shallow_case("eager", 2, "decode", 1)
+    assert bench.shallow_case("eager", 2, "decode", 1) is case
+    assert case.buffers.bucket == 2
+    logits, tokens = case.call()
+    assert logits.shape == (2, min(FEW_WORDS, bench.model.config.vocabulary))
+    assert tokens.shape == (2,)
+    assert len(case.buffers.arguments("decode")[-1]) == 1  # the caches of one layer
+
+
+def test_a_step_of_all_layers_is_the_served_one(bench: Bench) -> None:
+    assert bench.shallow_case("eager", 1, "decode", 2) is bench.case("eager", 1, "decode")
+
+
+def refusing(folder: Path) -> None:
+    raise SingleStepError("this needs a C++ compiler")
+
+
+def few_layers_only(mode: str, bucket: int, phase: str, layers: int) -> None:
+    raise ValueError("only models of launchbound's own have fewer layers: 12 here")
+
+
+def broken(mode: str, bucket: int, phase: str, layers: int) -> None:
+    raise RuntimeError("no compiler")
+
+
+Change = Callable[[pytest.MonkeyPatch, Any], None]
+
+
+@pytest.mark.parametrize(
+    ("change", "arguments", "type_", "told"),
+    [
+        (lambda m, b: setattr(b, "device", torch.device("cuda")), {}, "unsupported_here", "timeline"),
+        (
+            lambda m, b: m.setattr(torch, "get_num_threads", lambda: 4), {}, "unsupported_here",
+            "LAUNCHBOUND_THREADS=1",
+        ),
+        (lambda m, b: m.setattr(study, "InstructionCounter", refusing), {}, "unsupported_here", "compiler"),
+        (
+            lambda m, b: setattr(b, "shallow_case", few_layers_only), {}, "unsupported_here",
+            "12 here: set layers to that",
+        ),
+        (lambda m, b: setattr(b, "shallow_case", broken), {}, "mode_failed", "RuntimeError: no compiler"),
+        (lambda m, b: None, {"mode": "none"}, "unknown_mode", "try one of eager"),
+        (lambda m, b: None, {"batch_size": 9}, "invalid_request", "between 1 and 2"),
+        (lambda m, b: None, {"layers": 0}, "invalid_request", "at least 1"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_counted_is_refused_with_the_remedy(
+    change: Change, arguments: dict[str, Any], type_: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    monkeypatch.setattr(study, "InstructionCounter", lambda folder: None)
+    bench = SimpleNamespace(
+        device=torch.device("cpu"),
+        modes=["eager"],
+        buffers={1: None, 2: None},
+        model=SimpleNamespace(config=SimpleNamespace(layers=2)),
+        settings=SimpleNamespace(cache_folder="cache"),
+    )
+    change(monkeypatch, bench)
+    with pytest.raises(StudyError) as raised:
+        count_instructions(cast(Bench, bench), InstructionsArguments(**arguments), quiet)
+    assert raised.value.type == type_
+    assert told in raised.value.message
