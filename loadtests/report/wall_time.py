@@ -11,7 +11,8 @@ import polars as pl
 from loadtests.report.results import Results
 from loadtests.run.run_file import Part
 
-_MEASURED = ("measure", "sample")
+_MEASURED = "measure"
+_VISIT = (_MEASURED, "sample")
 """Stages that take turns in a visit: requests that are timed, and one whose steps are sampled."""
 
 LEAST_SHOWN = 0.005
@@ -32,15 +33,17 @@ class WallTime:
     """Seconds of a sweep, the gaps between its parts left out.
 
     `total`: from the service being ready to the end; where a run does not have that instant, from the first
-    request to the last. Of these, in `measured` at least one measured or sampled request was under way; in
-    `idle` an open-loop visit waited for its next arrival; `between` lies between other measured requests,
-    `warm_up` between a part's first request and its first that is no warm-up; `searched` is the search for
-    rates, and `floors` the floors before and after, with what the service had left to warm up (None: not
-    known). `before`: from the command's start to the service being ready.
+    request to the last. Of these, in `measured` at least one measured request was under way, in `sampled`
+    none but one whose steps were sampled, which is in no latency; in `idle` an open-loop visit waited for its
+    next arrival; `between` lies between other measured requests, `warm_up` between a part's first request and
+    its first that is no warm-up; `searched` is the search for rates, and `floors` the floors before and
+    after, with what the service had left to warm up (None: not known). `before`: from the command's start to
+    the service being ready.
     """
 
     total: float
     measured: float
+    sampled: float
     idle: float
     between: float
     warm_up: float
@@ -55,8 +58,13 @@ class WallTime:
 
     @property
     def text(self) -> str:
-        """'83 % of 21 min 4 s with the service up; warm-up 9 %, … . 4 min 2 s before that'."""
-        named = {"warm-up": self.warm_up, "search": self.searched, "floors": self.floors or 0.0}
+        """'55 % of 21 min 4 s with the service up; sampled requests 28 %, … . 4 min 2 s before that'."""
+        named = {
+            "sampled requests": self.sampled,
+            "warm-up": self.warm_up,
+            "search": self.searched,
+            "floors": self.floors or 0.0,
+        }
         named |= {"waiting for arrivals": self.idle, "between requests": self.between}
         named["the rest"] = self.total - self.measured - sum(named.values())
         shares = {name: seconds / self.total for name, seconds in named.items()}
@@ -83,13 +91,16 @@ def wall_time(results: Results) -> WallTime:
             seconds[name] += spent
         if known:
             seconds["before"] += _instant(parts[number].ready) - _instant(began[number])
-    rows = results.rows.lazy().filter(pl.col("stage").is_in(_MEASURED)).select(*_INSTANTS)
-    measured, idle = _under_way(rows), _idle(rows)
+    visits = results.rows.lazy().filter(pl.col("stage").is_in(_VISIT))
+    rows = visits.select(*_INSTANTS)
+    measured = _under_way(visits.filter(pl.col("stage") == _MEASURED).select(*_INSTANTS))
+    sampled, idle = _under_way(rows) - measured, _idle(rows)
     return WallTime(
         total=seconds["total"],
         measured=measured,
+        sampled=sampled,
         idle=idle,
-        between=seconds["measure"] - measured - idle,
+        between=seconds[_MEASURED] - measured - sampled - idle,
         warm_up=seconds["warmup"],
         searched=seconds["search"],
         floors=seconds["floors"] if known else None,
@@ -100,7 +111,7 @@ def wall_time(results: Results) -> WallTime:
 def _spans(rows: pl.DataFrame) -> dict[int, _Spans]:
     """By part, the spans of its stages."""
     end = (pl.col("start") + pl.col("latency_seconds")).max()
-    stage = pl.col("stage").cast(pl.String).replace(dict.fromkeys(_MEASURED, "measure"))
+    stage = pl.col("stage").cast(pl.String).replace(dict.fromkeys(_VISIT, _MEASURED))
     edges = rows.lazy().group_by("part", stage).agg(pl.col("start").min(), end.alias("end")).collect()
     found: dict[int, _Spans] = {}
     for part, stage, first, last in edges.sort("part", "start").rows():

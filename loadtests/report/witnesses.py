@@ -1,4 +1,7 @@
-"""The two witnesses of the split on a CPU: the hollow twin, and native stacks sampled in the same engine."""
+"""The two witnesses of the split on a CPU: the hollow twin, and native stacks sampled in the same engine.
+
+Stacks are those of a visit's own samples, where requests were sampled, else those that were taken at rest.
+"""
 
 from __future__ import annotations
 
@@ -51,8 +54,13 @@ def witnesses(findings: Findings) -> Iterator[Witness]:
                 wall = phase.step_wall_seconds
                 if floor is None or not wall:
                     continue
-                twin = _share_left(floor, floor["stacks"]["step_seconds"])
-                seen = _interval(floor["stacks"], "kernel_share")
+                if phase.samples is None:
+                    twin = _share_left(floor, floor["stacks"]["step_seconds"])
+                    seen = _interval(floor["stacks"], "kernel_share")
+                elif phase.index is not None and phase.interval is not None:
+                    twin, seen = _share_left(floor, wall), phase.interval
+                else:
+                    continue
                 yield Witness(findings.label(summary.cell.mode), phase.name, verdict.batch_size, twin, seen)
 
 

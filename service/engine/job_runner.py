@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from itertools import product
+from time import perf_counter_ns
 from typing import Any
 
 import msgspec
@@ -98,7 +99,11 @@ class JobRunner:
             self._generator.run(job, configured.steps, result, meter)
 
         if self._samples.is_due(job):
+            began_ns = perf_counter_ns()
             self._generator.run(lead_of(job), configured.steps, JobResult(), self._meter)
+            # Not a part of what is sampled: the engine was busy with something else.
+            result.taken_ns = perf_counter_ns()
+            result.queue_ns += result.taken_ns - began_ns
             self._samples.run(result, self._meter, generate)
             return
         if not self._profiler.is_due(job):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from service.front.aligned_requests import WINDOW_SECONDS, ServedRequest, Work, aligned_rounds
+from service.front.aligned_requests import WINDOW_SECONDS, ServedRequest, Work, aligned_rounds, options_of
 from service.front.errors import NotMeasured
 from service.front.request_timing import RequestTiming
 from service.protocol.timings import PhaseTimings
@@ -20,6 +20,7 @@ REQUESTS_KEPT = 2048
 """Of each kind of work, the newest."""
 SAMPLED_KEPT = 64
 """Of each mode and batch bucket, the newest that were sampled."""
+AGE_SECONDS = 4 * 3600.0
 WORKS_KEPT = 64
 """Kinds of work, those that were asked for last."""
 
@@ -52,6 +53,7 @@ class ServedRequests:
 
     def __init__(self) -> None:
         self.observed = 0
+        self._newest_seconds = 0.0
         self._served: OrderedDict[Work, deque[ServedRequest]] = OrderedDict()
         self._decode: dict[tuple[str, int], Split] = {}
         self._sampled: dict[tuple[str, int], deque[Split]] = {}
@@ -71,27 +73,29 @@ class ServedRequests:
         if split is not None:
             known = self._decode.get((mode, bucket))
             self._decode[mode, bucket] = split if known is None else total([known, split])
-        work = Work(bucket, engine.padded_prompt_tokens, decode.steps, greedy=timing.job.temperature == 0)
+        work = Work(bucket, engine.padded_prompt_tokens, decode.steps, options_of(timing.job))
         served = self._served.setdefault(work, deque(maxlen=REQUESTS_KEPT))
         self._served.move_to_end(work)
         if len(self._served) > WORKS_KEPT:
             self._served.popitem(last=False)
         seconds = parts.total_seconds - parts.queue_seconds
+        self._newest_seconds = max(self._newest_seconds, engine.done_ns / 1e9)
         served.append(ServedRequest(mode, engine.done_ns / 1e9, seconds))
 
     def advise(self, batch_size: int, buckets: Sequence[int], modes: Sequence[str]) -> Advice:
         """The best of `modes` (in the ladder's order, simplest first) for a batch of `batch_size`.
 
         By `choice.choose` over rounds of requests that did the same work within two minutes; of several
-        kinds of work, over that with the most rounds. Raises NotMeasured, naming what to run, where eager is
-        not served, or there are fewer than 8 such rounds.
+        kinds of work, over that with the most rounds, or else the newest. What ended AGE_SECONDS before the
+        newest request counts no more: the machine is another by then. Raises NotMeasured, naming what to
+        run, where eager is not served, or there are fewer than 8 such rounds.
         """
         if BASELINE not in modes:
             raise NotMeasured(f"advice is against {BASELINE}, which is not ready here: add it to --modes")
         bucket = min(size for size in buckets if size >= batch_size)
         found = {
-            work: aligned_rounds(served, modes)
-            for work, served in self._served.items()
+            work: aligned_rounds(self._recent(served), modes)
+            for work, served in reversed(self._served.items())
             if work.bucket == bucket
         }
         work = max(found, key=lambda work: len(found[work][BASELINE]), default=None)
@@ -101,10 +105,14 @@ class ServedRequests:
             raise NotMeasured(self._remedy(batch_size, bucket, modes, rounds))
         return self._answer(work, choice, found[work], buckets)
 
+    def _recent(self, served: Iterable[ServedRequest]) -> Iterator[ServedRequest]:
+        oldest = self._newest_seconds - AGE_SECONDS
+        return (request for request in served if request.ended_seconds >= oldest)
+
     def _remedy(self, batch_size: int, bucket: int, modes: Sequence[str], rounds: int) -> str:
         """Why modes cannot be compared at this bucket, and what to run."""
         works = [served for work, served in self._served.items() if work.bucket == bucket]
-        seen = {request.mode for served in works for request in served}
+        seen = {request.mode for served in works for request in self._recent(served)}
         missing = [mode for mode in modes if mode not in seen]
         why = f"no request ran in {', '.join(missing)}"
         if not missing:

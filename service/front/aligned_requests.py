@@ -7,6 +7,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from statistics import median
 
+from service.protocol.messages import Job
+
 WINDOW_SECONDS = 120.0
 """Requests of one round end within this time of each other, so that they met about the same machine."""
 
@@ -16,18 +18,32 @@ class Work:
     """What requests have in common whose durations can be compared whole.
 
     `prompt_tokens` are those per row that prefill computed, padding included; `steps` the decode steps.
+    `options` is what else takes time between two steps, in words (`options_of`).
     """
 
     bucket: int
     prompt_tokens: int
     steps: int
-    greedy: bool
+    options: str
 
     @property
     def name(self) -> str:
         """'32 tokens after 64 of padded prompt, greedy'."""
-        sampling = "greedy" if self.greedy else "sampled"
-        return f"{self.steps + 1} tokens after {self.prompt_tokens} of padded prompt, {sampling}"
+        return f"{self.steps + 1} tokens after {self.prompt_tokens} of padded prompt, {self.options}"
+
+
+def options_of(job: Job) -> str:
+    """How `job` chooses, ends and sends its tokens: 'sampled, top-k, streamed'."""
+    samples = job.temperature > 0
+    chosen = {
+        "top-k": samples and job.top_k is not None,
+        "top-p": samples and job.top_p is not None,
+        "stop strings": bool(job.stop),
+        "streamed": job.stream,
+    }
+    return ", ".join(
+        ["sampled" if samples else "greedy", *(name for name, is_set in chosen.items() if is_set)]
+    )
 
 
 @dataclass(frozen=True, slots=True)

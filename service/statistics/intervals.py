@@ -60,7 +60,10 @@ def paired_ratio(baseline: Sequence[float], candidate: Sequence[float], confiden
     with few pairs. Raises ValueError for unequal lengths or durations that are not
     positive.
     """
-    logs = [math.log(b / c) for b, c in zip(baseline, candidate, strict=True)]
+    pairs = list(zip(baseline, candidate, strict=True))
+    if any(b <= 0 or c <= 0 for b, c in pairs):
+        raise ValueError("a ratio of durations needs positive ones")
+    logs = [math.log(b / c) for b, c in pairs]
     interval = mean_interval(logs, confidence)
     high = math.exp(interval.high) if interval.high < 700 else math.inf
     return Interval(math.exp(interval.value), math.exp(interval.low), high, interval.samples)

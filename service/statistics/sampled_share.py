@@ -50,12 +50,15 @@ def widened(low: float, high: float, misclassed: float = MISCLASSED) -> tuple[fl
 
 
 def counting_error(kernel: int, host: int) -> float:
-    """Half the width of the 95 % interval of either share, by the number of samples alone; 1 without any."""
+    """How far the 95 % interval of either share reaches from it, by the number of samples; 1 without any.
+
+    To the side on which it reaches farther: near 0 and 1 that is nearly all of its width.
+    """
     samples = kernel + host
     if not samples:
         return 1.0
     low, high = _wilson(host, samples)
-    return (high - low) / 2
+    return max(high - host / samples, host / samples - low)
 
 
 def _wilson(found: int, samples: int) -> tuple[float, float]:

@@ -164,6 +164,11 @@ def test_an_engine_samples_the_requests_that_ask_for_it_and_says_where_it_cannot
         assert "perf_event" in statuses[-1].no_request_samples
         assert sampled.decode.kernel_samples is None
         return
+    # Its lead, an unsampled prefill of its own, is a wait, and in none of its parts.
+    assert sampled.queue_seconds > 0.5 * sampled.prefill.wall_seconds  # type: ignore[operator]
+    assert sampled.first_token_ns is not None
+    before_token = (sampled.first_token_ns - sampled.taken_ns) / 1e9
+    assert before_token < sampled.prefill.wall_seconds + 0.5 * sampled.queue_seconds  # type: ignore[operator]
     counts = sampled.decode.kernel_samples, sampled.decode.host_samples
     assert counts[0] is not None
     assert counts[1] is not None

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.front.advice import WORKS_KEPT, ServedRequests
+from service.front.advice import AGE_SECONDS, WORKS_KEPT, ServedRequests
 from service.front.aligned_requests import WINDOW_SECONDS, ServedRequest, aligned_rounds
 from service.front.errors import NotMeasured
 from service.front.request_timing import add_up
@@ -50,6 +50,7 @@ class Traffic:
         profile: list[StepProfile] | None = None,
         shared: SharedWork | None = None,
         samples: int = 0,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
         """One request, of whose decode dispatch takes `share`; its prefill is all kernel, one step's time."""
         self.now_seconds += 1.0
@@ -82,6 +83,7 @@ class Traffic:
             temperature=temperature,
             sent_ns=0,
             deadline_ns=1,
+            **(options or {}),
         )
         outcome = Outcome(
             id="a",
@@ -334,3 +336,54 @@ def test_a_batch_outside_the_buckets_is_refused_with_the_limit(own_front: Front)
         refused = own_front.http.get("/v1/advice", params={"batch_size": size})
         assert refused.status_code == 422
         assert refused.json()["error"]["param"] == "batch_size"
+
+
+@pytest.mark.parametrize(
+    ("options", "temperature", "named"),
+    [
+        ({"stream": True}, 0.0, "greedy, streamed"),
+        ({"stop": ["x"]}, 0.0, "greedy, stop strings"),
+        ({"top_k": 50}, 1.0, "sampled, top-k"),
+        ({"top_p": 0.5, "stream": True}, 1.0, "sampled, top-p, streamed"),
+    ],
+)
+def test_requests_that_do_more_between_their_steps_are_other_work(
+    options: Mapping[str, Any], temperature: float, named: str
+) -> None:
+    traffic = Traffic()
+    traffic.in_turn(FAST | {"compiled": 1.6e-3}, temperature=temperature)
+    for _ in range(MINIMUM_ROUNDS):  # they alone would make compiled the fastest
+        traffic.request("compiled", 1, 1e-3, temperature=temperature, options=options)
+    assert traffic.served.advise(1, [1], MODES).mode == "no_grad"
+    traffic.in_turn(FAST, rounds=MINIMUM_ROUNDS + 1, temperature=temperature, options=options)
+    advice = traffic.served.advise(1, [1], MODES)
+    assert advice.mode == "compiled"
+    assert named in advice.reason
+
+
+def test_what_makes_no_difference_to_greedy_work_is_no_other_work() -> None:
+    traffic = Traffic()
+    for number in range(MINIMUM_ROUNDS):
+        traffic.in_turn(FAST, rounds=1, options={"top_k": 50} if number % 2 else None)
+    assert traffic.served.advise(1, [1], MODES).samples == MINIMUM_ROUNDS
+
+
+def test_of_two_kinds_of_work_with_as_many_rounds_the_newer_one_counts() -> None:
+    traffic = Traffic()
+    traffic.in_turn(FAST, steps=10)
+    traffic.in_turn({"eager": 2e-3, "no_grad": 1e-3, "compiled": 1.5e-3}, steps=11)
+    advice = traffic.served.advise(1, [1], MODES)
+    assert advice.mode == "no_grad"
+    assert "12 tokens" in advice.reason
+
+
+def test_what_ended_hours_before_the_newest_request_counts_no_more() -> None:
+    traffic = Traffic()
+    traffic.in_turn(FAST, rounds=4 * MINIMUM_ROUNDS)
+    traffic.now_seconds += AGE_SECONDS
+    traffic.request("eager", 1, 2e-3, steps=3)
+    with pytest.raises(NotMeasured, match="no request ran in no_grad, compiled"):
+        traffic.served.advise(1, [1], MODES)
+    traffic.in_turn({"eager": 2e-3, "no_grad": 1e-3, "compiled": 1.5e-3})
+    advice = traffic.served.advise(1, [1], MODES)
+    assert (advice.mode, advice.samples) == ("no_grad", MINIMUM_ROUNDS)

@@ -16,6 +16,7 @@ from loadtests.report.proof import proof
 from loadtests.report.results import read_results
 from loadtests.report.summaries import Summary
 from loadtests.report.verdict import Findings
+from loadtests.report.witnesses import witnesses
 from loadtests.run.validation import validate_folder
 from service.statistics.sampled_share import MISCLASSED, counting_error
 from tests.support.made_evidence import Row, edit_rows, with_floors, with_intervals, with_samples
@@ -261,15 +262,20 @@ def test_one_cell_without_samples_leaves_the_floors_gate_in_force(tmp_path: Path
     assert gate(folder, "floors before = after").passed is False
 
 
+def told_beside(folder: Path, samples: tuple[int, int, int]) -> str:
+    """What a report says of the twin where every visit was sampled so, and stacks at rest agreed with it."""
+    made = with_floors(with_intervals(make_results(folder)), off=0.0)
+    return proof(Findings(read_results(with_samples(made, lambda row: samples)))).sentences[-1]
+
+
 def test_the_report_says_what_the_split_rests_on_and_where_the_twin_lies(tmp_path: Path) -> None:
-    folder = with_samples(with_floors(with_intervals(make_results(tmp_path)), off=0.12))
-    told = proof(Findings(read_results(folder))).sentences[-1]
+    told = told_beside(tmp_path, (20, 80, 0))
     assert told.startswith("Dispatch and kernel rest on 24,000 samples")
-    assert "12 points more for kernels" in told
     assert "every interval reaches" not in told
+    twins = [witness.twin.value for witness in witnesses(Findings(read_results(tmp_path)))]
+    assert f"{100 * (max(twins) - 0.2):.0f} points more for kernels" in told
 
 
 def test_a_twin_that_reads_more_dispatch_than_samples_do_is_told_as_a_contradiction(tmp_path: Path) -> None:
-    folder = with_samples(with_floors(with_intervals(make_results(tmp_path)), off=-0.2))
-    told = proof(Findings(read_results(folder))).sentences[-1]
+    told = told_beside(tmp_path, (99, 1, 0))
     assert "one of the two is wrong" in told

@@ -77,6 +77,13 @@ def test_overlapping_requests_count_once_and_what_lies_between_is_named(tmp_path
     )
 
 
+def test_a_request_whose_steps_are_sampled_is_no_measured_one(tmp_path: Path) -> None:
+    rows = [closed(10, 14, stage="sample"), closed(14, 24), closed(25, 30, stage="sample"), closed(30, 40)]
+    found = wall_time(made(tmp_path, rows, [Part(number=1, started="2026-01-01T00:00:01Z")]))
+    assert (found.measured, found.sampled, found.between) == pytest.approx((20.0, 9.0, 1.0))
+    assert found.text.startswith("67 % of 30 s from the first request to the last; sampled requests 30 %")
+
+
 def test_the_gap_between_two_parts_is_no_time_of_the_sweep(tmp_path: Path) -> None:
     rows = [
         closed(10, 12, stage="warmup"),

@@ -78,3 +78,12 @@ def test_what_has_no_interval_is_refused() -> None:
         unpaired_ratio([1.0], [1.0, 2.0])
     with pytest.raises(ValueError, match="zip"):
         paired_ratio([1.0, 2.0], [1.0])
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1.0])
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_ratio_of_durations_that_are_not_positive_is_refused(side: int, wrong: float) -> None:
+    pairs = [[1.0] * 8, [1.0] * 8]
+    pairs[side][3] = wrong
+    with pytest.raises(ValueError, match="positive"):
+        paired_ratio(*pairs)

@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.statistics.sampled_share import MISCLASSED, DispatchShare, dispatch_share, widened
+from service.statistics.sampled_share import (
+    MISCLASSED,
+    DispatchShare,
+    counting_error,
+    dispatch_share,
+    widened,
+)
 
 counts = st.integers(min_value=0, max_value=10_000)
 
@@ -45,6 +51,15 @@ def test_samples_of_one_side_alone_leave_room_for_the_other(kernel: int, host: i
     found = dispatch_share(kernel, host, 0)
     assert found is not None
     assert found.high - found.low > 0.1
+
+
+@pytest.mark.parametrize(("kernel", "host"), [(20, 0), (0, 20), (19, 1), (208, 0), (60, 40)])
+def test_counting_leaves_open_all_that_the_interval_of_a_single_request_does(kernel: int, host: int) -> None:
+    found = dispatch_share(kernel, host, 0)
+    assert found is not None
+    error, share = counting_error(kernel, host), host / (kernel + host)
+    assert widened(share, share + error)[1] >= found.high - 1e-12
+    assert widened(max(0.0, share - error), share)[0] <= found.low + 1e-12
 
 
 def test_each_part_may_hold_a_tenth_of_the_other_however_many_samples_there_are() -> None:

@@ -7,6 +7,7 @@ import secrets
 from operator import mul
 from statistics import median
 from time import perf_counter_ns
+from typing import NamedTuple
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -85,38 +86,77 @@ def _result(
     mode: str, runs_by_mode: dict[str, list[RequestTiming]], sampled: RequestTiming | None
 ) -> ModeResult:
     runs, baseline = runs_by_mode[mode], runs_by_mode.get(BASELINE)
-    dispatch, kernel = _split(runs, sampled)
+    split = _split(runs, sampled)
     return {
         "mode": mode,
         "effective": runs[-1].outcome.effective,
         "median_seconds": median(_served_seconds(runs)),
-        "dispatch_seconds": dispatch,
-        "kernel_seconds": kernel,
+        "dispatch_seconds": split.dispatch,
+        "dispatch_low_seconds": split.low,
+        "dispatch_high_seconds": split.high,
+        "kernel_seconds": split.kernel,
+        "samples": split.samples,
         "speedup": _speedup(mode, BASELINE, runs_by_mode),
         "speedup_without_compiler": _speedup(mode, WITHOUT_COMPILER, runs_by_mode),
         "text_equal": _texts(runs) == _texts(baseline) if baseline else None,
     }
 
 
-def _split(runs: list[RequestTiming], sampled: RequestTiming | None) -> tuple[float | None, float | None]:
-    """Median dispatch and kernel of the runs: by the shares of the sampled one, where it has some."""
+class _Split(NamedTuple):
+    """Seconds of a run; `low` and `high` are the ends of its dispatch. None: not known."""
+
+    dispatch: float | None
+    low: float | None
+    high: float | None
+    kernel: float | None
+    samples: int | None
+
+
+def _split(runs: list[RequestTiming], sampled: RequestTiming | None) -> _Split:
+    """The median run: by the shares of the sampled one, where it has some."""
     shares = None if sampled is None else _shares(sampled)
-    if shares is None:
-        parts = [run.parts for run in runs]
-        return _median([part.dispatch_seconds for part in parts]), _median([p.kernel_seconds for p in parts])
+    if sampled is None or shares is None:
+        own = [run.parts for run in runs]
+        ends = [_dispatch_ends(run) for run in runs]
+        return _Split(
+            _median([parts.dispatch_seconds for parts in own]),
+            _median([low for low, _ in ends]),
+            _median([high for _, high in ends]),
+            _median([parts.kernel_seconds for parts in own]),
+            None,
+        )
     walls = [[phase.wall_seconds or 0.0 for phase in _phases(run)] for run in runs]
-    dispatch = [sum(map(mul, of_run, shares)) for of_run in walls]
-    return median(dispatch), median(sum(of_run) - own for of_run, own in zip(walls, dispatch, strict=True))
+    value, low, high = (
+        [sum(map(mul, of_run, share)) for of_run in walls] for share in zip(*shares, strict=True)
+    )
+    kernel = median(sum(of_run) - dispatch for of_run, dispatch in zip(walls, value, strict=True))
+    counted = ((phase.kernel_samples or 0) + (phase.host_samples or 0) for phase in _phases(sampled))
+    return _Split(median(value), median(low), median(high), kernel, sum(counted))
 
 
-def _shares(sampled: RequestTiming) -> list[float] | None:
-    """Of dispatch in each phase; None where one that ran has no sample."""
+def _shares(sampled: RequestTiming) -> list[tuple[float, float, float]] | None:
+    """Of dispatch in each phase, with its ends; None where one that ran has no sample."""
     found = []
     for phase in _phases(sampled):
         if phase.steps and not (phase.kernel_samples or phase.host_samples):
             return None
-        found.append((phase.dispatch_seconds or 0.0) / phase.wall_seconds if phase.wall_seconds else 0.0)
+        value, low, high = (
+            seconds or 0.0
+            for seconds in (phase.dispatch_seconds, phase.dispatch_low_seconds, phase.dispatch_high_seconds)
+        )
+        wall = phase.wall_seconds or 1.0  # of a phase without steps, whose dispatch is 0
+        found.append((value / wall, low / wall, high / wall))
     return found
+
+
+def _dispatch_ends(run: RequestTiming) -> tuple[float | None, float | None]:
+    """Of an estimate; None where dispatch is measured, or not known."""
+    phases = [phase for phase in _phases(run) if phase.steps]
+    lows, highs = [p.dispatch_low_seconds for p in phases], [p.dispatch_high_seconds for p in phases]
+    known = [low for low in lows if low is not None], [high for high in highs if high is not None]
+    if not phases or len(known[0]) < len(phases) or len(known[1]) < len(phases):
+        return None, None
+    return sum(known[0]), sum(known[1])
 
 
 def _phases(run: RequestTiming) -> tuple[PhaseBody, PhaseBody]:

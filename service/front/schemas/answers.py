@@ -159,6 +159,9 @@ class Speedup(TypedDict):
 class ModeResult(TypedDict):
     """One mode of a comparison: medians over its rounds, waiting behind other requests left out.
 
+    On a CPU dispatch and kernel are those medians by the shares of one more run, whose steps were sampled:
+    `samples` times, all phases together. Dispatch lies between `dispatch_low_seconds` and
+    `dispatch_high_seconds`, wide where the run was short. null: not sampled, or measured (CUDA).
     `speedup` is over eager, `speedup_without_compiler` over inference_mode; null for that mode itself, and
     where it did not run.
     """
@@ -167,7 +170,10 @@ class ModeResult(TypedDict):
     effective: str
     median_seconds: float
     dispatch_seconds: float | None
+    dispatch_low_seconds: float | None
+    dispatch_high_seconds: float | None
     kernel_seconds: float | None
+    samples: int | None
     speedup: Speedup | None
     speedup_without_compiler: Speedup | None
     text_equal: bool | None

@@ -61,6 +61,9 @@ RULES: tuple[Rule, ...] = (
     Rule("attention", "kernel", "the flash kernel, with its loops over keys", symbol=r"cpu_flash_attention"),
     Rule("kernels by name", "kernel", "native functions that are the registered kernel of their operator",
          symbol=r"at::native::\(anonymous namespace\)::\w*_kernel(_impl)?\b"),
+    Rule("kernels by other names", "kernel", "registered kernels that are called otherwise",
+         symbol=r"LayerNorm\w*Kernel\w*Impl|at::native::\(anonymous namespace\)::copy_same_type_transpose_"
+                r"|apply_triu_tril|CompositeRandomAccessor"),
     Rule("copies", "kernel", "moving and clearing tensors' bytes",
          symbol=r"^_*(mem(cpy|move|set)|mempcpy)", binary=r"libc[.-]"),
 )  # fmt: skip

@@ -84,6 +84,7 @@ function verdictOnTexts(results) {
 
 function ModeResult({ result, scale, rounds, lab }) {
   const { mode, effective, median_seconds, dispatch_seconds, kernel_seconds, speedup, text_equal } = result;
+  const { dispatch_low_seconds, dispatch_high_seconds, samples } = result;
   // On CUDA kernels run beside the host: stacked on its dispatch they would be counted twice.
   const beside = lab.engine?.device === "cuda";
   const note = beside ? "beside the host, not in the bar" : "";
@@ -97,6 +98,8 @@ function ModeResult({ result, scale, rounds, lab }) {
     </p>
     <${TimeBar} label=${`${mode}: dispatch and kernel`} parts=${[{ name: "dispatch", seconds: dispatch_seconds }, kernel]}
       total=${median_seconds} scale=${scale} />
+    ${samples !== null && html`<p class="soft">dispatch between ${duration(dispatch_low_seconds)} and
+      ${duration(dispatch_high_seconds)}, by ${samples} samples of one more run</p>`}
   </section>`;
 }
 
