@@ -23,7 +23,7 @@ $(READY): requirements.lock pyproject.toml
 	@$(SYSTEM_PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "launchbound needs Python 3.11 or newer: set SYSTEM_PYTHON=")'
 	@echo "setting up .venv from requirements.lock (a minute or two; torch is the large part)"
 	@test -x .venv/bin/python || $(SYSTEM_PYTHON) -m venv .venv
-	@while sleep 5; do printf '.'; done & beat=$$!; trap "kill $$beat" EXIT; \
+	@while sleep 5; do printf '.'; done & beat=$$!; trap "kill $$beat; echo" EXIT; \
 	  .venv/bin/python -m pip install --disable-pip-version-check -qq -r requirements.lock
 	@.venv/bin/python -m pip install --disable-pip-version-check -qq --no-deps --no-build-isolation -e .
 	@touch $@

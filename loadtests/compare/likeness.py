@@ -21,6 +21,9 @@ class Unlike(RowsError):
     """Sweeps that are not compared; the message names what differs, and the remedy."""
 
 
+LAYOUT = "layout of linear weights"
+
+
 @dataclass(frozen=True, slots=True)
 class Contrast:
     """A fact in which sweeps differ, and its different values as text."""
@@ -83,7 +86,7 @@ NEEDED: Mapping[str, Reading] = {
     "CUDA": lambda run: run.engine.get("cuda") or "none",
     "context": _engine("context"),
     "prefill chunk": _engine("prefill_chunk"),
-    "layout of linear weights": _linears,
+    LAYOUT: _linears,
     "method": _method,
     "batching": lambda run: str(run.engine.get("batching", "off")),
     "load processes": lambda run: str(run.settings.get("workers", 1)),
@@ -135,9 +138,11 @@ def checked(before: Side, after: Side, force: bool) -> list[Contrast]:
         Contrast(f"failed gates of {sweep.folder}", (_gates(sweep),)) for sweep in sweeps if _gates(sweep)
     ]
     if found and not force:
+        layout = any(contrast.fact == LAYOUT for contrast in found)
+        remedy = " (LAUNCHBOUND_LINEARS=aten or transposed keeps the layout the same)" if layout else ""
         raise Unlike(
             f"{before.path} and {after.path} are not alike ({'; '.join(map(str, found))}): "
-            "compare like, or see with --force what that gives"
+            f"compare like{remedy}, or see with --force what that gives"
         )
     return found
 

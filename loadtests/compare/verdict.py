@@ -108,6 +108,8 @@ def compare_builds(
     sweeps that are not alike, unless `force`.
     """
     sides = read_side(Path(before)), read_side(Path(after))
+    if twice := {s.folder.resolve() for s in sides[0].sweeps} & {s.folder.resolve() for s in sides[1].sweeps}:
+        raise Unlike(f"{min(twice)} stands on both sides: name another sweep, of the same build or another")
     forced = checked(*sides, force)
     stated = None if scatter is None else Scatter(scatter)
     found = matched(*sides, stated)

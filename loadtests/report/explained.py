@@ -18,27 +18,30 @@ MANY_FAULTS = 10
 """Page faults per request that are worth a word."""
 
 
-def kernel_bound_and_faster(verdict: Verdict, run: SweepRun) -> str | None:
-    """Why a mode gains much although the baseline's decode is, or may be, kernel-bound; by its own parts."""
+def what_is_saved(verdict: Verdict, run: SweepRun) -> str | None:
+    """Which parts the time that the mode to ship saves comes from.
+
+    None where it saves none, or where its parts are unknown. Where it gains much although the baseline's
+    decode is, or may be, kernel-bound, that is said first.
+    """
     base, shipped = verdict.baseline, verdict.shipped
-    if shipped is None or shipped.comparison is None or shipped.comparison.speedup.value < LARGE_GAIN:
+    if shipped is None or shipped is base or shipped.comparison is None:
         return None
-    kernels, dispatches = ((base.parts[part], shipped.parts[part]) for part in ("kernel", "dispatch"))
-    if not _maybe_kernel_bound(base.decode) or None in (*kernels, *dispatches):
-        return None
+    dispatches, kernels = ((base.parts[part], shipped.parts[part]) for part in ("dispatch", "kernel"))
     saved = base.mean_seconds - shipped.mean_seconds
-    changes = [
-        f"{_change(name, *pair)}{cause}"
-        for name, pair, cause in (
-            ("kernel time", kernels, _cause(verdict, is_compiled(run.mode(shipped.cell.mode)))),
-            ("dispatch", dispatches, ""),
-        )
-    ]
+    if None in (*kernels, *dispatches) or saved <= 0:
+        return None
+    surprising = _maybe_kernel_bound(base.decode) and shipped.comparison.speedup.value >= LARGE_GAIN
+    cause = _cause(verdict, is_compiled(run.mode(shipped.cell.mode))) if surprising else ""
+    changes = [_change("dispatch", *dispatches), f"{_change('kernel time', *kernels)}{cause}"]
+    if surprising:
+        changes.reverse()
+    told = f"the {milliseconds(saved)} that a request saves on average, {' and '.join(changes)}"
+    told += _faults(base, shipped)
+    if not surprising:
+        return f"Of {told}."
     gain = times(shipped.comparison.speedup.value)
-    return (
-        f"{_what_is_bound(base.decode)}, and {short_name(shipped)} is still {gain} as fast: of the "
-        f"{milliseconds(saved)} that a request saves, {' and '.join(changes)}{_faults(base, shipped)}."
-    )
+    return f"{_what_is_bound(base.decode)}, and {short_name(shipped)} is still {gain} as fast: of {told}."
 
 
 def _maybe_kernel_bound(phase: Phase) -> bool:

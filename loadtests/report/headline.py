@@ -20,6 +20,7 @@ def headline(findings: Findings) -> dict[str, Any]:
     return {
         "text": wording.headline(findings),
         "valid": not findings.results.failed_gates,
+        "provisional": bool(wording.provisional(findings.main)),
         "failed_gates": [gate.name for gate in findings.results.failed_gates],
         "measured_share": wall_time(findings.results).measured_share,
         "split_proved": proof(findings).proved,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -21,9 +22,10 @@ from loadtests.report.verdict import PLAIN, Findings
 
 _STYLE = {"faster": "green", "slower": "red", "undecided": "yellow", "no detectable difference": "dim"}
 _LEFT_OUT = ("tokens/s", "index", PLAIN)
-"""Columns left out at a width of 80."""
+"""Columns left out where the terminal is too narrow for all."""
+_ANY_WIDTH = 1000
 WIDTH = 120
-"""Character columns of a table that is printed to a file or a pipe."""
+"""Least character columns of what is printed to a file or a pipe."""
 _COLUMNS = ("mode", "ms", "tokens/s", "dispatch", "kernel", "index", "speed-up (interval)", "", PLAIN)
 
 
@@ -34,8 +36,8 @@ def print_table(folder: Path | str, console: Console | None = None) -> None:
 
 def print_findings(findings: Findings, console: Console) -> None:
     """As `print_table`, of results that have been read already."""
-    if not console.is_terminal and console.width < WIDTH:
-        console = Console(file=console.file, width=WIDTH)
+    if not console.is_terminal:
+        console = Console(file=console.file, width=max(console.width, WIDTH, _widest(findings, console)))
     for gate in findings.results.failed_gates:
         console.print(Text(f"NOT VALID  {gate.name}: {gate.detail}", style="bold red"), soft_wrap=True)
     for gate in findings.results.gates:
@@ -44,7 +46,7 @@ def print_findings(findings: Findings, console: Console) -> None:
     for sentence in proof(findings).sentences:
         console.print(Text(sentence, style="yellow"), soft_wrap=True)
     for verdict in findings.verdicts:
-        console.print(table(verdict, narrow=console.width < WIDTH - 10))
+        console.print(table(verdict, narrow=console.width < _widest(findings, console)))
         console.print(Text(f"  → {conclusion(verdict, findings)}\n", style="bold"), soft_wrap=True)
     for one in auto_runs(findings):
         console.print(Text(one.sentence), soft_wrap=True)
@@ -53,6 +55,12 @@ def print_findings(findings: Findings, console: Console) -> None:
     console.print(Text(wording.headline(findings), style="bold"), soft_wrap=True)
     turn = crossing(findings.crossover, findings.upper_estimate)
     console.print(Text(f"{turn[0].upper()}{turn[1:]}."), soft_wrap=True)
+
+
+def _widest(findings: Findings, console: Console) -> int:
+    """Characters that the widest table needs with all its columns."""
+    wide = console.options.update(width=_ANY_WIDTH)
+    return max((Measurement.get(console, wide, table(v)).maximum for v in findings.verdicts), default=0)
 
 
 def conclusion(verdict: Verdict, findings: Findings) -> str:
@@ -75,7 +83,7 @@ def table(verdict: Verdict, narrow: bool = False) -> Table:
         title=f"batch {batch} · {prompts} prompts · {tokens} new tokens · concurrency {concurrency}",
         title_justify="left",
         title_style="bold",
-        caption=_footnotes(verdict),
+        caption=_footnotes(verdict, narrow),
         caption_justify="left",
         box=SIMPLE_HEAD,
         collapse_padding=True,
@@ -96,10 +104,10 @@ def table(verdict: Verdict, narrow: bool = False) -> Table:
     return table
 
 
-def _footnotes(verdict: Verdict) -> str | None:
+def _footnotes(verdict: Verdict, narrow: bool) -> str | None:
     notes = [f"{s.runs_as} is what {s.cell.mode} runs as here" for s in verdict.modes if s.runs_as]
     if any(summary.decode.index is not None for summary in verdict.summaries):
-        notes.append("dispatch and kernel of both phases; index of decode")
+        notes.append("dispatch and kernel of both phases" + ("" if narrow else "; index of decode"))
     if any(summary.disturbed for summary in verdict.summaries):
         notes.append("* disturbed: the engine was preempted")
     return "; ".join(notes) or None

@@ -62,6 +62,7 @@ def view(findings: Findings, peers: PeersRun | None = None) -> dict[str, Any]:
         "device": results.device,
         "upper_estimate": findings.upper_estimate,
         "run": run,
+        "rounds": _rounds(findings),
         "minimum_rounds": MINIMUM_ROUNDS,
         "baseline": BASELINE,
         "level": level(findings.confidence),
@@ -69,3 +70,10 @@ def view(findings: Findings, peers: PeersRun | None = None) -> dict[str, Any]:
         "equal_within": f"{100 * (EQUIVALENT - 1):.0f} %",
         "comparisons": sum(s.comparison is not None and not s.cell.control for s in findings.summaries),
     }
+
+
+def _rounds(findings: Findings) -> str:
+    """Of the main conditions: '16', or '12 to 16' where some were decided earlier."""
+    counts = {s.comparison.speedup.samples for v in findings.main for s in v.summaries if s.comparison}
+    counts = counts or {len(findings.results.run.order)}
+    return " to ".join(str(count) for count in sorted({min(counts), max(counts)}))

@@ -118,8 +118,9 @@ class ServedRequests:
         if not missing:
             together = f"all modes did the same work within {WINDOW_SECONDS:.0f} s"
             why = f"not comparable: {together} in {rounds} of the {MINIMUM_ROUNDS} rounds needed"
+        prompts = "1 prompt" if batch_size == 1 else f"{batch_size} prompts"
         return (
-            f"at batch {batch_size} (bucket {bucket}) {why}; POST /v1/compare with {batch_size} prompts and "
+            f"at batch {batch_size} (bucket {bucket}) {why}; POST /v1/compare with {prompts} and "
             f'"repeats": {MINIMUM_ROUNDS}, or run a sweep'
         )
 

@@ -51,7 +51,7 @@ class SilentRequests:
             self._engine_watch.heard(doing)
             if doing.what not in (SERVING, self._announced):
                 self._announced = doing.what
-                log.info("the engine is %s; it may take %.0f s", doing.what, doing.limit_seconds)
+                log.info("the engine is %s (given up after %.0f s)", doing.what, doing.limit_seconds)
 
     def expired(self, pending: PendingRequest) -> None:
         """The engine did not end the job at its deadline; it stays unfinished until its outcome arrives."""

@@ -216,6 +216,10 @@ def test_findings_are_read_as_they_were_written_and_make_a_page(findings: Findin
     assert all(f"| {claim.about} | {claim.quoted} |" in page for claim in CLAIMS)
     assert page.count("waits for one") == 4
     assert str(folder.parent) not in page
+    assert f"`findings.json` in the folder `{folder.name}`" in page  # no link to what is not kept
+    kept = tmp_path / "benchmarks" / folder.name
+    write(findings, kept)
+    assert f"](../benchmarks/{folder.name}/findings.json)" in page_of(kept)
     assert findings.machine.model in page
 
 

@@ -387,3 +387,9 @@ def test_what_ended_hours_before_the_newest_request_counts_no_more() -> None:
     traffic.in_turn({"eager": 2e-3, "no_grad": 1e-3, "compiled": 1.5e-3})
     advice = traffic.served.advise(1, [1], MODES)
     assert (advice.mode, advice.samples) == ("no_grad", MINIMUM_ROUNDS)
+
+
+def test_a_parameter_that_there_is_not_is_refused_and_not_taken_for_batch_1(own_front: Front) -> None:
+    refused = own_front.http.get("/v1/advice", params={"batch": 4})
+    assert refused.status_code == 422
+    assert "batch: there is no such parameter; write batch_size" in refused.json()["error"]["message"]

@@ -172,3 +172,10 @@ def test_an_integer_may_be_written_with_a_point(front: Front, path: str, fields:
 
 def test_the_input_is_not_echoed(untouched: Front) -> None:
     assert "secret" not in untouched.http.post(GENERATE, json={**BODY, "seed": "secret"}).text
+
+
+def test_an_empty_body_is_called_empty(front: Front) -> None:
+    answer = front.http.post(
+        "/v1/modes/eager/generate", content=b"", headers={"Content-Type": "application/json"}
+    )
+    assert "the body is empty: send a JSON object" in refused(answer, 422)["message"]

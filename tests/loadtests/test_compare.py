@@ -161,6 +161,20 @@ def test_unlike_runs_are_refused_and_named_and_forced_ones_say_so(
     )
 
 
+def test_a_sweep_is_not_compared_with_itself(root: Path) -> None:
+    with pytest.raises(Unlike, match="same stands on both sides"):
+        compare_builds(root / "same", root / "same", force=True)
+
+
+def test_a_layout_that_was_chosen_anew_is_refused_with_the_setting_that_keeps_it(
+    root: Path, tmp_path: Path
+) -> None:
+    other = shutil.copytree(root / "same", tmp_path / "other")
+    edit_run(other, lambda run: run.engine.update(linears={"layout": "transposed"}))
+    with pytest.raises(Unlike, match="LAUNCHBOUND_LINEARS=aten or transposed"):
+        compare_builds(root / "old", other)
+
+
 def test_a_service_that_did_not_say_its_machine_is_refused(root: Path, tmp_path: Path) -> None:
     sides = [shutil.copytree(root / name, tmp_path / name) for name in ("old", "same")]
     for side in sides:

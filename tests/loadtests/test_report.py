@@ -116,6 +116,7 @@ def test_an_answer_from_a_busy_machine_is_called_provisional(
 ) -> None:
     headline = make_report(make_results(tmp_path, switches=switches, scatter=scatter))
     assert "Provisional: " in headline["text"]
+    assert headline["provisional"] is True
     assert "measure again on a quiet machine" in page(tmp_path)
 
 
@@ -454,6 +455,13 @@ def test_the_terminal_has_a_row_per_mode_and_the_conclusion(clear: Path) -> None
         assert len(re.findall(rf"^ {mode} ", text, flags=re.MULTILINE)) >= 3
     assert "→ compiled: 2.5" in text
     assert "compiled is the mode to ship" in text
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_nothing_that_goes_to_a_pipe_is_cut_however_wide_its_table(clear: Path, width: int) -> None:
+    text = printed(clear, width)
+    assert "…" not in text
+    assert "inference_mode" in next(line for line in text.splitlines() if "tokens/s" in line)
 
 
 def test_the_terminal_prints_failed_gates_first(tmp_path: Path) -> None:

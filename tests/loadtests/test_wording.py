@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.report.explained import kernel_bound_and_faster, shares
+from loadtests.report.explained import shares, what_is_saved
 from loadtests.report.results import read_results
 from loadtests.report.verdict import Findings
 from loadtests.report.wording import headline, tie
@@ -77,7 +77,7 @@ def kernel_bound(folder: Path, eager_index: float = 0.8, reach: float = 0.02) ->
 def test_a_large_gain_beside_kernel_bound_is_explained_from_the_parts(tmp_path: Path) -> None:
     kernel_bound(make_results(tmp_path))
     findings = found(tmp_path)
-    told = kernel_bound_and_faster(findings.main[0], findings.results.run) or ""
+    told = what_is_saved(findings.main[0], findings.results.run) or ""
     assert told.startswith("eager's decode is kernel-bound, and compiled is still 2.5")
     assert "6.00 ms come from kernel time (12.0 → 6.00 ms), because fusing removes kernel work too," in told
     assert "1.00 ms come from dispatch (2.00 → 1.00 ms)" in told
@@ -87,34 +87,46 @@ def test_a_large_gain_beside_kernel_bound_is_explained_from_the_parts(tmp_path: 
 def test_a_difference_of_kernel_times_that_the_split_does_not_resolve_has_no_cause(tmp_path: Path) -> None:
     kernel_bound(make_results(tmp_path), eager_index=0.7, reach=0.6)
     findings = found(tmp_path)
-    told = kernel_bound_and_faster(findings.main[0], findings.results.run) or ""
+    told = what_is_saved(findings.main[0], findings.results.run) or ""
     assert "a difference that the interval of the split does not resolve" in told
     assert "because fusing" not in told
 
 
-def test_a_launch_bound_baseline_needs_no_explanation(tmp_path: Path) -> None:
+def test_what_a_launch_bound_baseline_saves_is_dispatch_first(tmp_path: Path) -> None:
     kernel_bound(make_results(tmp_path), eager_index=0.15)
     findings = found(tmp_path)
-    assert kernel_bound_and_faster(findings.main[0], findings.results.run) is None
+    told = what_is_saved(findings.main[0], findings.results.run) or ""
+    assert told.startswith("Of the ")
+    assert "that a request saves on average, 1.00 ms come from dispatch (2.00 → 1.00 ms)" in told
+    assert "and 6.00 ms come from kernel time (12.0 → 6.00 ms)" in told
+    assert "because fusing" not in told
 
 
-def test_a_small_gain_needs_no_explanation(tmp_path: Path) -> None:
+def test_a_small_gain_is_no_surprise(tmp_path: Path) -> None:
     small = {"eager": 1.0, "no_grad": 0.99, "inference_mode": 0.98, "compiled": 0.9, "reduce-overhead": 0.95}
     kernel_bound(make_results(tmp_path, small))
     findings = found(tmp_path)
-    assert kernel_bound_and_faster(findings.main[0], findings.results.run) is None
+    told = what_is_saved(findings.main[0], findings.results.run) or ""
+    assert told.startswith("Of the ")
+    assert "kernel-bound" not in told
+
+
+def test_where_the_baseline_ships_nothing_is_saved(tmp_path: Path) -> None:
+    slower = dict.fromkeys(("eager", "no_grad", "inference_mode", "compiled", "reduce-overhead"), 1.0)
+    findings = found(make_results(tmp_path, slower))
+    assert what_is_saved(findings.main[0], findings.results.run) is None
 
 
 def test_an_undecided_bound_is_explained_as_undecided(tmp_path: Path) -> None:
     kernel_bound(make_results(tmp_path), eager_index=0.5)
     findings = found(tmp_path)
-    told = kernel_bound_and_faster(findings.main[0], findings.results.run) or ""
+    told = what_is_saved(findings.main[0], findings.results.run) or ""
     assert told.startswith("eager's decode is undecided between balanced and kernel-bound, and compiled")
 
 
 def test_without_an_interval_the_share_is_given_and_no_class(tmp_path: Path) -> None:
     findings = found(make_results(tmp_path))
-    told = kernel_bound_and_faster(findings.main[2], findings.results.run) or ""
+    told = what_is_saved(findings.main[2], findings.results.run) or ""
     assert told.startswith("Kernels are 83 % of eager's decode (interval unknown), and compiled is still 2.")
     assert "bound" not in told
 

@@ -53,7 +53,9 @@ def page_of(folder: Path) -> str:
 
 
 def _source(findings: Findings, folder: Path) -> str:
-    where = f"[benchmarks/{folder.name}](../benchmarks/{folder.name}/{FILE})"
+    where = f"`{FILE}` in the folder `{folder.name}`"
+    if folder.parent.name == "benchmarks":
+        where = f"[benchmarks/{folder.name}](../benchmarks/{folder.name}/{FILE})"
     return (
         f"Measured on {findings.measured}: {findings.machine}.\n{findings.rounds} rounds; every finding is "
         f"in {where}.\n`launchbound lessons` measures anew, in minutes, and writes this page."

@@ -101,7 +101,9 @@ def static_memory(bench: Bench, buffers: Buffers) -> list[StaticMemory]:
     inputs = [*buffers.chunks.values(), buffers.token, buffers.positions, buffers.last, buffers.one]
     return [
         StaticMemory(
-            name="parameters", bytes=distinct_bytes(model.parameters()), what="the weights, tied ones once"
+            name="parameters",
+            bytes=distinct_bytes(model.parameters()),
+            what="the weights, each storage once",
         ),
         StaticMemory(
             name="buffers", bytes=distinct_bytes(model.buffers()), what="the model's constant tables"

@@ -25,6 +25,9 @@ router = APIRouter(tags=["advice"])
 async def advice(request: Request, batch_size: int = 1) -> Response:
     """The best mode for a batch size, with the reason; 409 with what to run where too little is known."""
     state = state_of(request)
+    if unknown := [name for name in request.query_params if name != "batch_size"]:
+        message = f"{unknown[0][:64]}: there is no such parameter; write batch_size"
+        raise BadRequest(message, param="batch_size")
     largest = max(state.settings.batch_sizes)
     if not 1 <= batch_size <= largest:
         raise BadRequest(

@@ -72,7 +72,8 @@ class BodyReader(Generic[Body]):
         except msgspec.ValidationError as error:
             raise wrong_type(str(error), field) from None
         except (ValueError, RecursionError) as error:
-            raise BadRequest(f"the body is no JSON: {str(error)[:200]}", type="invalid_json") from None
+            what = f"is no JSON: {str(error)[:200]}" if body else "is empty: send a JSON object"
+            raise BadRequest(f"the body {what}", type="invalid_json") from None
         return values
 
     def _prompts_of(self, raw: msgspec.Raw, state: AppState) -> object:

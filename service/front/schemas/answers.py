@@ -84,7 +84,9 @@ class PhaseBody:
 class Sources(TypedDict):
     """How dispatch and kernel were found; null: not at all.
 
-    A "sampled" dispatch is the share of real steps in which the engine's native stacks were in no kernel.
+    A "sampled" dispatch is the share of real steps in which the engine's native stacks were in no kernel: of
+    this request's own where it was `sampled`, else of steps sampled at rest, as seconds per step. What has
+    slowed the machine down since then is all in its kernel.
     A "calibrated" dispatch is a lower estimate: that of a hollow twin of the model, whose kernels do nothing.
     A "residual" kernel is what dispatch leaves of the wall-clock time. Beside a calibrated dispatch that is
     an upper estimate. `steps` are "shared" where the service merged this request with others: dispatch and
@@ -187,7 +189,10 @@ class CompareAnswer(TypedDict):
 
 
 class AdviceAnswer(TypedDict):
-    """The mode to use at a batch size; `crossover_batch` is where eager turns kernel-bound, if seen."""
+    """The mode to use at a batch size; `crossover_batch` is where eager turns kernel-bound, if seen.
+
+    `bound` and `device_bound_index` are of the advised mode's decode; `reason` says eager's.
+    """
 
     batch_size: int
     mode: str

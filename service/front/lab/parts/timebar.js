@@ -73,7 +73,8 @@ function dispatchNote(timings, sampled) {
   const [low, high] = ["low", "high"].map((end) =>
     ["prefill", "decode"].reduce((sum, phase) => sum + (timings[phase][`dispatch_${end}_seconds`] ?? 0), 0),
   );
-  return `by sampled stacks, ${duration(low)} to ${duration(high)}${tokens}`;
+  const where = timings.sampled ? "by samples of its own steps" : "by stacks sampled at rest";
+  return `${where}, ${duration(low)} to ${duration(high)}${tokens}`;
 }
 
 function kernelNote({ dispatch, kernel }) {

@@ -21,7 +21,7 @@ export function View({ lab }) {
     return html`<${Empty}>There is no sweep in ${folder}: run <code>launchbound sweep</code>, or start the service
       with LAUNCHBOUND_RESULTS_FOLDER set to where the results are.<//>`;
   }
-  return html`<p class="soft">Of ${folder}.</p>
+  return html`<p class="soft">The sweeps in ${folder}.</p>
     <${List} lab=${lab} runs=${runs} />
     <${Pair} lab=${lab} runs=${runs} />
     <${DataLink} data=${work.value} name="runs" />`;
