@@ -39,7 +39,6 @@ def view(findings: Findings, peers: PeersRun | None = None) -> dict[str, Any]:
         "warnings": [gate for gate in gates if gate.warning and gate.passed is False],
         "gates": gates,
         "passed_count": sum(gate.passed is True and not gate.warning for gate in gates),
-        "not_applicable": [gate.name for gate in gates if gate.passed is None],
         "subject": subject(run),
         "proof": proof(findings),
         "peers": None if peers is None else peers_section(peers),

@@ -90,7 +90,8 @@ def witnesses_told(seen: list[Witness], findings: Findings) -> Iterator[str]:
 
 def _beside_samples(seen: list[Witness], samples: int) -> str:
     """Where requests were sampled no interval rests on the two, which were taken before and after."""
-    told = f"Dispatch and kernel rest on {samples:,} samples of steps, a request's of each cell in each round"
+    taken = "taken while one request of each cell and round ran"
+    told = f"Dispatch and kernel rest on {samples:,} samples of steps, {taken}"
     high = max(seen, key=lambda witness: -witness.difference)
     if -high.difference > AGREEING and high.twin.high < high.stacks.low:
         return (
