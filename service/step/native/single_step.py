@@ -121,7 +121,8 @@ class InstructionCounter:
     """Counts what the calling thread executes outside the operating system.
 
     What it starts in other threads is not counted. Its library is built in `folder` at first use. Raises
-    SingleStepError where that is impossible: without Linux on x86_64, or without a C++ compiler.
+    SingleStepError where that is impossible: without Linux on x86_64, without a C++ compiler, and where the
+    system ignores the trap flag.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -134,6 +135,8 @@ class InstructionCounter:
         self._library = ctypes.PyDLL(str(library))
         self._library.read_counts.restype = ctypes.c_int64
         self._around = self._counted(_nothing)
+        if not self._around:
+            raise SingleStepError("this system does not stop after every instruction, as some sandboxes")
 
     def count(self, run: Callable[[], object]) -> Instructions:
         """The instructions of one call of `run`, without those of calling it; no garbage is collected in it.

@@ -121,6 +121,14 @@ def test_a_system_that_refuses_the_handler_is_an_error(
         counter.count(lambda: None)
 
 
+def test_a_system_that_ignores_the_trap_flag_is_told_from_one_that_counts_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(InstructionCounter, "_counted", lambda counter, run: Counter())
+    with pytest.raises(SingleStepError, match="does not stop after every instruction"):
+        InstructionCounter(tmp_path)
+
+
 def test_another_processor_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     with pytest.raises(SingleStepError, match="x86_64 only"):
