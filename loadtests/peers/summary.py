@@ -144,9 +144,13 @@ def _outside_call(rows: Sequence[ServiceRow]) -> Interval | None:
 
 
 def added_ratio(run: PeersRun, name: str, other: str) -> Interval | None:
-    """What `name` adds over what `other` adds, paired within rounds; None without a shared round."""
+    """What `name` adds over what `other` adds, paired within rounds.
+
+    None without a shared round, and where a round's calls took longer than its requests: then noise is
+    larger than what is added, and there is no ratio.
+    """
     rounds = [
         {row.round: added(row) for row in run.service_rows if row.contestant == one} for one in (name, other)
     ]
     own, others = paired(*rounds)
-    return paired_ratio(own, others) if own else None
+    return paired_ratio(own, others) if own and min(*own, *others) > 0 else None

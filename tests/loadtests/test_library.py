@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import polars as pl
@@ -46,8 +47,8 @@ def test_rounds_and_cells_are_the_csv_files(folder: Path) -> None:
         assert table["latency_seconds"].to_list() == pytest.approx(written["latency_seconds"].to_list())
 
 
-def test_a_comparison_has_a_row_per_cell_with_its_interval(folder: Path) -> None:
-    found = library.comparison(folder, folder)
+def test_a_comparison_has_a_row_per_cell_with_its_interval(folder: Path, tmp_path: Path) -> None:
+    found = library.comparison(folder, shutil.copytree(folder, tmp_path / "other"))
     assert found["mode"].to_list() == ["eager", "compiled"]
     assert (
         found.select((pl.col("low") < pl.col("ratio")) & (pl.col("ratio") < pl.col("high"))).to_series().all()

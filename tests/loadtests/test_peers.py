@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -21,16 +23,18 @@ from loadtests.peers.results import (
     Contestant,
     Limit,
     PeersError,
+    PeersRun,
     ServiceRow,
     read_peers,
     write_peers,
 )  # fmt: skip
 from loadtests.peers.rounds import order
 from loadtests.peers.run import run_peers
-from loadtests.peers.summary import added, service_standings, summaries
+from loadtests.peers.summary import added, added_ratio, service_standings, summaries
 from loadtests.peers.table import leaving, markdown
 from loadtests.report.peers_section import peers_section
 from loadtests.run.target import Target
+from service.statistics.intervals import Interval
 from tests.support import fake_service
 from tests.support.fake_service import Script, timings
 from tests.support.made_peers import made_run
@@ -254,3 +258,19 @@ def test_an_engine_on_other_terms_is_refused(
     monkeypatch.setattr(fake_service, "engine_status", lambda bucket: status(bucket) | {field: value})
     with fake_service.fake_service(Script()) as url, pytest.raises(PeersError, match=said):
         run_peers(Target(url), "tiny", PLAN, tmp_path, lambda line: None)
+
+
+def test_what_is_lost_in_noise_has_no_ratio() -> None:
+    def row(contestant: str, number: int, added: float) -> ServiceRow:
+        return ServiceRow(
+            contestant=contestant, round=number, latency_seconds=[0.1 + added], model_seconds=[0.1]
+        )
+
+    def ratio(own: float) -> Interval | None:
+        rows = [row("x", n, own) for n in range(8)] + [row("launchbound", n, 0.002) for n in range(8)]
+        return added_ratio(cast(PeersRun, SimpleNamespace(service_rows=rows)), "x", "launchbound")
+
+    found = ratio(0.004)
+    assert found is not None
+    assert found.value == pytest.approx(2.0)
+    assert ratio(-0.004) is None

@@ -89,7 +89,7 @@ def test_what_the_engine_announces_is_a_line_once_in_a_row() -> None:
             lambda: front.state.client.doing and front.state.client.doing.what != "starting", "a word of it"
         )
     announced = [line["message"] for line in lines.objects("engine") if "warming" in line["message"]]
-    assert announced == ["the engine is warming up compiled; it may take 10 s"]
+    assert announced == ["the engine is warming up compiled (given up after 10 s)"]
 
 
 @pytest.mark.slow
