@@ -22,7 +22,7 @@ from service.selftest.request_path import BUCKET, RequestPath
 from service.selftest.results import CheckResult, interval_result
 from service.step.calibration import Calibration
 
-ROUNDS = 40
+ROUNDS = 120
 UNCOUNTED = 2
 MOST_RATIO = 1.03
 NAME = "the service's code / a minimal loop, whole request"

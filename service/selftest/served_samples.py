@@ -32,15 +32,17 @@ from service.step.native.stacks import StackSampler
 from service.step.untimed import PREFILL_TOKENS
 
 ROUNDS = 24
-REQUESTS: dict[Phase, int] = {"decode": 2, "prefill": 24}
-"""Per round, some hundred samples of that phase in all: with as many of steps in a row a round's ratio is
-known within 15 %, and the median of all within 3. Those for prefill generate one token.
+HOST_SAMPLES = 200
+"""Wanted per round and arm: a round's ratio is then known within 10 %, the median of all rounds within 5 at
+95 %. How long an arm runs for them follows from dispatch's share in the uncounted round.
 """
 
 AS_LONG = [0] * PREFILL_TOKENS
 """A prompt of as many tokens as a prefill step in a row has: dispatch's share depends on that."""
 
-SAMPLED_SECONDS = 0.08
+FIRST_SECONDS = 0.1
+MOST_SECONDS = 0.5
+"""Of steps per arm: in the uncounted round, and in any, however small dispatch's share."""
 APART = 0.10
 NAME = "dispatch of a sampled request / of steps in a row"
 BOUND = "within 10 %"
@@ -72,41 +74,57 @@ def measure_served_samples(variants: Variants, log: Log) -> dict[Arm, list[Seen]
     bench = Bench(msgspec.structs.replace(variants.settings, batch_sizes=[BUCKET], context=None))
     with TemporaryDirectory(prefix="launchbound-") as folder, stack_sampler() as sampler, variants.isolated():
         samples = RequestSamples(sampler)
-        arms: dict[Arm, Callable[[], Seen]] = {}
+        measure: dict[Arm, Callable[[float], Seen]] = {}
         for mode in variants.modes:
             log(f"warming {mode}")
             path = RequestPath(bench, mode, Calibration(bench.model, None), Path(folder))
             for phase in PHASES:
-                arms[mode, phase, "request"] = partial(of_requests, path, samples, phase)
+                measure[mode, phase, "request"] = partial(of_requests, path, samples, phase)
                 case = bench.case(mode, BUCKET, phase)
                 between = partial(path.unmeasured, AS_LONG, new_tokens=1) if phase == "prefill" else None
-                arms[mode, phase, "steps"] = partial(of_steps, sampler, case, between)
-        in_rounds(arms, 1, "served-samples uncounted", log)
+                measure[mode, phase, "steps"] = partial(of_steps, sampler, case, between)
+        first = {arm: partial(run, FIRST_SECONDS) for arm, run in measure.items()}
+        seen = in_rounds(first, 1, "served-samples uncounted", log)
+        share = {(mode, phase): seen[mode, phase, "steps"][0].share for mode, phase, _ in measure}
+        arms = {arm: partial(run, seconds_for(share[arm[0], arm[1]])) for arm, run in measure.items()}
         return in_rounds(arms, ROUNDS, "served-samples", log)
 
 
-def of_requests(path: RequestPath, samples: RequestSamples, phase: Phase) -> Seen:
-    """The steps of `phase` of some requests together. One before them is not sampled: its code is cold."""
+def seconds_for(dispatch_share: float) -> float:
+    """Of steps, in which HOST_SAMPLES samples are expected; at most MOST_SECONDS."""
+    return min(MOST_SECONDS, HOST_SAMPLES / SAMPLES_PER_SECOND / max(dispatch_share, 1e-3))
+
+
+def of_requests(path: RequestPath, samples: RequestSamples, phase: Phase, seconds: float) -> Seen:
+    """The steps of `phase` of as many requests as take `seconds` for these.
+
+    One before them is not sampled: its code is cold. Those for prefill generate one token. A request that
+    lost samples counts for none. Raises NotMeasurableError where none is left.
+    """
     path.unmeasured()
-    kernel = host = seconds = 0.0
-    for _ in range(REQUESTS[phase]):
+    called = counted = kernel = host = 0.0
+    while called < seconds:
         if phase == "decode":
             readings = path.sampled(samples).decode
         else:
             readings = path.sampled(samples, AS_LONG, new_tokens=1).prefill
+        took = sum(readings.call) / 1e9
+        called += took
         if readings.samples is not None:
             kernel, host = kernel + readings.samples.kernel, host + readings.samples.host
-            seconds += sum(readings.call) / 1e9
+            counted += took
     if not kernel + host:
         raise NotMeasurableError("no sample fell into a step of a request")
-    return Seen(host / (kernel + host), (kernel + host) / (seconds * SAMPLES_PER_SECOND))
+    return Seen(host / (kernel + host), (kernel + host) / (counted * SAMPLES_PER_SECOND))
 
 
-def of_steps(sampler: StackSampler, case: Case, between: Callable[[], object] | None) -> Seen:
-    """Steps in a row; in `between` two of prefill a request runs, unsampled, because a request's prefill
-    follows other code, after which the host takes longer.
+def of_steps(
+    sampler: StackSampler, case: Case, between: Callable[[], object] | None, seconds: float
+) -> Seen:
+    """Steps in a row for `seconds`; in `between` two of prefill a request runs, unsampled, because a
+    request's prefill follows other code, after which the host takes longer.
     """
-    return Seen(1 - sampled(sampler, case, SAMPLED_SECONDS, between).kernel_share)
+    return Seen(1 - sampled(sampler, case, seconds, between).kernel_share)
 
 
 def judge_served_samples(found: Mapping[Arm, list[Seen]]) -> list[CheckResult]:
