@@ -118,9 +118,7 @@ def of_requests(path: RequestPath, samples: RequestSamples, phase: Phase, second
     return Seen(host / (kernel + host), (kernel + host) / (counted * SAMPLES_PER_SECOND))
 
 
-def of_steps(
-    sampler: StackSampler, case: Case, between: Callable[[], object] | None, seconds: float
-) -> Seen:
+def of_steps(sampler: StackSampler, case: Case, between: Callable[[], object] | None, seconds: float) -> Seen:
     """Steps in a row for `seconds`; in `between` two of prefill a request runs, unsampled, because a
     request's prefill follows other code, after which the host takes longer.
     """
