@@ -99,6 +99,7 @@ SAID: Mapping[str, Reading] = {
     "system": _environment("system"),
     "GPU driver": _gpus("driver_version"),
     "governor": _environment("governor"),
+    "instruction sets": _environment("cpu_features"),
     "batch buckets": lambda run: str(run.engine.get("batch_buckets")),
 }
 """What a comparison is about, or what is usually without effect."""

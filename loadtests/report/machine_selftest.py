@@ -51,7 +51,7 @@ def _stands_for(found: Mapping[str, Any], run: SweepRun) -> bool:
     return (
         found.get("complete") is True
         and found.get("commit") is not None
-        and (found.get("commit"), found.get("cpu")) == (here.get("commit"), here.get("cpu"))
+        and all(found.get(key) == here.get(key) for key in ("commit", "cpu", "cpu_features"))
         and (device is None or found.get("device") == device)
     )
 

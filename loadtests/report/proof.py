@@ -12,6 +12,7 @@ from loadtests.report.verdict import Findings
 from loadtests.report.witnesses import witnesses, witnesses_told
 
 SPLIT_ROWS = (
+    "samples in functions without a name",
     "dispatch, twin / stacks",
     "kernel time equal in the plain modes",
     "instructions in kernels",

@@ -90,7 +90,7 @@ def environment(run: SweepRun) -> Iterator[tuple[str, str]]:
     for mode, status in _left_out(run).items():
         yield "left out", f"{mode}, which runs as {status['effective']} here: {status['reason']}"
     if engine.get("no_twin") and engine.get("device") == "cpu":
-        yield "dispatch", f"not measured, because there is no hollow twin: {engine['no_twin']}"
+        yield "hollow twin", f"none, so only sampled requests are split: {engine['no_twin']}"
     threads = engine.get("threads")
     yield "engine", f"{threads} thread{'s' if threads != 1 else ''} on {formatting.cores(engine.get('cpus'))}"
     yield "torch", f"{engine.get('torch')}" + (f", CUDA {engine['cuda']}" if engine.get("cuda") else "")
@@ -120,7 +120,9 @@ def _machine(here: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if not here:
         yield "machine", "unknown: the service is of a version that does not say"
         return
-    yield "CPU", f"{here.get('cpu')}, {here.get('cores')} cores"
+    yield "CPU", f"{here.get('cpu')}, {here.get('cores')} cores{_threads_per_core(here)}"
+    if features := here.get("cpu_features"):
+        yield "instruction sets", features
     for gpu in here.get("gpus") or []:
         yield "GPU", ", ".join(f"{name} {value}" for name, value in gpu.items())
     yield "system", f"{here.get('distribution')}, {here.get('system')}, Python {here.get('python')}"
@@ -128,6 +130,12 @@ def _machine(here: dict[str, Any]) -> Iterator[tuple[str, str]]:
         "clock",
         f"{here.get('cpu_megahertz') or 'unknown'} MHz, governor {here.get('governor') or 'not readable'}",
     )
+
+
+def _threads_per_core(here: dict[str, Any]) -> str:
+    """Cores as Linux counts them are hardware threads, which share what a core has."""
+    each = here.get("threads_per_core")
+    return "" if each is None else f", {each} to a physical core" if each > 1 else ", each a physical one"
 
 
 def _clocks(gpu: dict[str, Any]) -> str:

@@ -20,7 +20,7 @@ from service.step.native.stacks import SampledSteps, StackSampler, sample_steps
 ROUNDS = 8
 SAMPLED_SECONDS = 0.02
 TIMED_SECONDS = 0.005
-"""Of steps per mode, phase, bucket and round, at least one: sampled, and timed without being sampled."""
+"""Of steps per mode, phase, bucket and round, at least: sampled, and timed without being sampled."""
 
 Key = tuple[str, Phase, int]
 
@@ -73,19 +73,22 @@ class StackShares:
         buffers = self._buffers[bucket]
         set_positions(buffers, phase)
         run = partial(step, *measured_arguments(buffers, phase))
-        return sample_steps(sampler, run, TIMED_SECONDS, SAMPLED_SECONDS)
+        return sample_steps(sampler, run, phase, TIMED_SECONDS, SAMPLED_SECONDS)
 
 
 def _share(visits: list[SampledSteps]) -> StackShare:
+    """Unnamed samples are host in the values, and either in the intervals."""
     interval = mean_interval([visit.kernel_share for visit in visits])
     dispatch = mean_interval([visit.dispatch_seconds for visit in visits])
+    most_kernel = mean_interval([visit.most_kernel_share for visit in visits])
+    least_dispatch = mean_interval([(1 - visit.most_kernel_share) * visit.step_seconds for visit in visits])
     return StackShare(
         kernel_share=interval.value,
         low=max(0.0, interval.low),
-        high=min(1.0, interval.high),
+        high=min(1.0, most_kernel.high),
         samples=sum(visit.samples for visit in visits),
         step_seconds=median(visit.step_seconds for visit in visits),
         dispatch_seconds=dispatch.value,
-        dispatch_low_seconds=max(0.0, dispatch.low),
+        dispatch_low_seconds=max(0.0, least_dispatch.low),
         dispatch_high_seconds=dispatch.high,
     )

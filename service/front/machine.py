@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 from service.front.build import UNKNOWN, build_commit, build_dirty, build_version
-from service.protocol.processor import processor_name
+from service.protocol.processor import processor_features, processor_name, siblings
 from service.statistics.method import METHOD
 
 _NVIDIA_FIELDS = "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.limit,persistence_mode"
@@ -40,7 +40,9 @@ def _fixed(stated_commit: str | None) -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()}",
         "distribution": _distribution(),
         "cpu": processor_name(),
+        "cpu_features": processor_features(),
         "cores": os.cpu_count(),
+        "threads_per_core": len(siblings(0)),
         "memory_bytes": psutil.virtual_memory().total,
         "governor": _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         "cpu_megahertz": round(frequency.current) if (frequency := psutil.cpu_freq()) else None,

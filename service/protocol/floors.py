@@ -12,7 +12,8 @@ class StackShare(msgspec.Struct, frozen=True, kw_only=True):
 
     `kernel_share` is the mean over rounds, [`low`, `high`] its 95 % interval; `step_seconds` the median step,
     timed without being sampled. `dispatch_seconds` is the mean over rounds of a round's step times its share
-    outside of kernels, with the 95 % interval of that: it holds the scatter of the steps as well.
+    outside of kernels, with the 95 % interval of that: it holds the scatter of the steps as well. Samples of
+    functions without a name count as dispatch, and at `high` and `dispatch_low_seconds` as kernel.
     """
 
     kernel_share: float

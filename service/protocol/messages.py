@@ -35,8 +35,8 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the engine process is started with, as JSON in its first argument.
 
-    `cpus` None: decided by the engine (the upper half of its cores; of two, the last). `threads` None: as
-    many as `cpus`. `device` "auto": CUDA where there is one. `dtype` is float32, bfloat16 or
+    `cpus` None: decided by the engine (the upper half of its cores; of two, the last). `threads` None: one
+    per physical core of `cpus`. `device` "auto": CUDA where there is one. `dtype` is float32, bfloat16 or
     autocast-bfloat16; None: float32 on a CPU, bfloat16 on CUDA. `linears` is how linear weights lie in
     memory: aten, transposed, or auto for the faster one here. `profile_every` None: a small share of the
     requests on CUDA, none on a CPU. `nvtx`: a range around each step, on CUDA. `discard_compiled`: compile

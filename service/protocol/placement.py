@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Literal
 
+from service.protocol.processor import siblings
+
 Share = Literal["all", "lower"]
 """Of a machine's cores: all of them, or the lower half."""
 
@@ -18,21 +20,40 @@ def share_cpus(share: Share, available: Iterable[int] | None = None) -> list[int
     lower half is the first; a single one is shared.
     """
     usable = sorted(os.sched_getaffinity(0) if available is None else available)
-    return usable if share == "all" else usable[: max(1, len(usable) // 2)]
+    return usable if share == "all" else _halves(usable)[0] or usable
+
+
+def _halves(usable: list[int]) -> tuple[list[int], list[int]]:
+    """The lower and the upper half of `usable`, hardware threads of one core in the same half.
+
+    Of a single core its threads are halved.
+    """
+    cores = list(dict.fromkeys(tuple(cpu for cpu in siblings(cpu) if cpu in usable) for cpu in usable))
+    units = cores if len(cores) > 1 else [(cpu,) for cpu in usable]
+    middle = len(units) // 2
+    lower, upper = (sorted(cpu for unit in half for cpu in unit) for half in (units[:middle], units[middle:]))
+    return lower, upper
 
 
 def engine_cpus(wanted: list[int] | None, available: Iterable[int] | None = None) -> list[int]:
     """Cores for the engine: `wanted`, else the upper half of those this process may use (of two: the last).
 
+    Both hardware threads of a core are in the same half, where there is more than one core.
+
     Raises ValueError, naming the cores there are, where `wanted` holds a core that is not available.
     """
     usable = sorted(os.sched_getaffinity(0) if available is None else available)
     if wanted is None:
-        return usable[len(usable) // 2 :]
+        return _halves(usable)[1]
     missing = sorted(set(wanted) - set(usable))
     if missing or not wanted:
         raise ValueError(f"engine_cpus {wanted}: this process may use cores {usable}; choose among these")
     return sorted(set(wanted))
+
+
+def physical_cores(cpus: Iterable[int]) -> int:
+    """How many cores the hardware threads `cpus` belong to."""
+    return len({siblings(cpu) for cpu in cpus})
 
 
 def front_cpus(

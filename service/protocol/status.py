@@ -131,7 +131,7 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
     `memory` maps the caching allocator's sizes (`allocated_current`, `allocated_peak`, …) to bytes, and
     `alloc_retries` and `ooms` to their counts since the engine started; None on a CPU.
     `peak_resident_bytes` is the most that the engine's process has had in the machine's memory so far.
-    `no_twin` is the reason where there is no hollow twin: without it a CPU has no dispatch floors.
+    `no_twin` is the reason where there is no hollow twin: a CPU then has no dispatch at rest.
     `no_stacks` is the reason where native stacks are not sampled: floors then have one witness.
     `no_request_samples` is the reason where a request cannot be sampled as it runs.
     `null_kernel_seconds` is what one operator without work costs the host on this machine (`alone`), and on

@@ -8,6 +8,7 @@ ENGINE_CHECKS: dict[str, str] = {
     "ladder": "the floor falls from mode to mode",
     "widths": "the floor does not depend on the twin's width",
     "intercept": "step time extrapolated over widths to no work agrees with the floor",
+    "names": "the functions that steps are in have names",
     "stacks": "the twin is a lower estimate of sampled dispatch",
     "plain-kernels": "kernel time is equal in the modes that run the same kernels",
     "instructions": "so are the instructions in kernels, and the host's fall from mode to mode",

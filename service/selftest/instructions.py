@@ -23,7 +23,7 @@ from service.selftest.results import CheckResult, exact_result
 from service.step.native.single_step import InstructionCounter, SingleStepError
 
 LAYERS = 1
-"""Of the model that is counted: an instruction takes 1 to 15 µs, and every layer has the same ones."""
+"""Of the model that is counted: an instruction takes some 15 µs, and every layer has the same ones."""
 
 KERNELS = "instructions in kernels"
 HOST = "host instructions"

@@ -26,14 +26,14 @@ from service.protocol.messages import Phase
 from service.selftest.check import Check, NotMeasurableError
 from service.selftest.places import PHASES, Place, floors_of
 from service.selftest.results import CheckResult, interval_result
-from service.selftest.sampled_dispatch import sampled, stack_sampler
+from service.selftest.sampled_dispatch import FIRST_SECONDS, sampled, seconds_for, stack_sampler
 from service.statistics.intervals import median_interval
 from service.step.native.stacks import StackSampler
 
 ROUNDS = 24
-SAMPLED_SECONDS: dict[Phase, float] = {"decode": 0.12, "prefill": 0.06}
-"""Per place and round. Of a decode step a third is kernel: its share is known within 6 % from 600 samples,
-and the median of the rounds' ratios within 4. Of a prefill step most is, which fewer samples tell as well."""
+KERNEL_SAMPLES = 240
+"""Wanted per place and round: its kernel time is then known within 6 %, the median of the rounds' ratios
+within 4 at 95 %. The smaller the kernels' share, the longer it is sampled."""
 
 STEPS = 3
 PLAIN = ("eager", "no_grad", "inference_mode")
@@ -92,11 +92,22 @@ def by_stacks(bench: Bench, modes: Sequence[str], sampler: StackSampler, log: Lo
     for place, case in _cases(bench, modes).items():
         together[place.phase, place.bucket][place] = case
     order = Random("plain-kernels")
+    log("how long to sample")
+    seconds = {
+        place: seconds_for(
+            KERNEL_SAMPLES, sampled(sampler, case, FIRST_SECONDS, _rest(cases, place)).kernel_share
+        )
+        for cases in together.values()
+        for place, case in cases.items()
+    }
 
     def visit(cases: Mapping[Place, Case]) -> dict[Place, float]:
         turns = list(cases)
         order.shuffle(turns)
-        return {place: _kernel(sampler, cases[place], _rest(cases, place)) for place in turns}
+        return {
+            place: sampled(sampler, cases[place], seconds[place], _rest(cases, place)).kernel_seconds
+            for place in turns
+        }
 
     arms = {key: partial(visit, cases) for key, cases in together.items()}
     found = in_rounds(arms, ROUNDS, "plain-kernels", log)
@@ -105,10 +116,6 @@ def by_stacks(bench: Bench, modes: Sequence[str], sampler: StackSampler, log: Lo
         for key, cases in together.items()
         for place in cases
     }
-
-
-def _kernel(sampler: StackSampler, case: Case, rest: Rest) -> float:
-    return sampled(sampler, case, SAMPLED_SECONDS[case.phase], rest).kernel_seconds
 
 
 def _rest(cases: Mapping[Place, Case], place: Place) -> Rest:

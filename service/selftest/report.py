@@ -11,7 +11,7 @@ import msgspec
 
 from loadtests.run.environment import git_state
 from service.front.settings import Settings
-from service.protocol.processor import processor_name
+from service.protocol.processor import processor_features, processor_name
 from service.selftest.accounting import Outcome, Tally, tally, why_incomplete
 from service.selftest.results import CheckResult
 
@@ -32,6 +32,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     dirty: bool | None
     machine: str
     cpu: str
+    cpu_features: str | None
     device: str
     outcome: Outcome
     complete: bool
@@ -75,6 +76,7 @@ def new_report(
         dirty=git["dirty"],
         machine=" + ".join(names),
         cpu=processor_name(),
+        cpu_features=processor_features(),
         device=str(facts.get("device", "unknown")),
         outcome=found.outcome(not reasons),
         complete=not reasons,

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 
 from service.measure.cases import Case
 from service.selftest.check import NotMeasurableError
 from service.step.measured_inputs import set_positions
-from service.step.native.perf_events import PerfError
+from service.step.native.perf_events import SAMPLES_PER_SECOND, PerfError
 from service.step.native.stacks import SampledSteps, StackSampler, sample_steps
+
+FIRST_SECONDS = 0.1
+MOST_SECONDS = 0.5
+"""Of steps that are sampled: to learn the share of what is wanted, and at most, however small that is."""
 
 TIMED_SHARE = 0.25
 """Seconds of steps that are timed, per second of those that are sampled: a median needs fewer."""
@@ -26,6 +31,11 @@ def stack_sampler() -> Iterator[StackSampler]:
         yield sampler
 
 
+def seconds_for(wanted: int, share: float) -> float:
+    """Of steps, in which `wanted` samples of what has this `share` of them are expected, or MOST_SECONDS."""
+    return min(MOST_SECONDS, wanted / SAMPLES_PER_SECOND / max(share, 1e-3))
+
+
 def sampled(
     sampler: StackSampler, case: Case, seconds: float, beside: Callable[[], object] | None = None
 ) -> SampledSteps:
@@ -35,7 +45,8 @@ def sampled(
     """
     set_positions(case.buffers, case.phase)
     arguments = case.arguments
-    found = sample_steps(sampler, lambda: case.step(*arguments), TIMED_SHARE * seconds, seconds, beside)
+    run = partial(case.step, *arguments)
+    found = sample_steps(sampler, run, case.phase, TIMED_SHARE * seconds, seconds, beside)
     if found is None:
         raise NotMeasurableError(f"steps of {case.mode} are too long or too short to be sampled")
     return found

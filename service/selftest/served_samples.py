@@ -24,7 +24,7 @@ from service.selftest.check import Check, NotMeasurableError
 from service.selftest.places import PHASES
 from service.selftest.request_path import BUCKET, RequestPath
 from service.selftest.results import CheckResult, interval_result
-from service.selftest.sampled_dispatch import sampled, stack_sampler
+from service.selftest.sampled_dispatch import FIRST_SECONDS, sampled, seconds_for, stack_sampler
 from service.statistics.intervals import median_interval
 from service.step.calibration import Calibration
 from service.step.native.perf_events import SAMPLES_PER_SECOND
@@ -40,9 +40,6 @@ HOST_SAMPLES = 200
 AS_LONG = [0] * PREFILL_TOKENS
 """A prompt of as many tokens as a prefill step in a row has: dispatch's share depends on that."""
 
-FIRST_SECONDS = 0.1
-MOST_SECONDS = 0.5
-"""Of steps per arm: in the uncounted round, and in any, however small dispatch's share."""
 APART = 0.10
 NAME = "dispatch of a sampled request / of steps in a row"
 BOUND = "within 10 %"
@@ -86,13 +83,11 @@ def measure_served_samples(variants: Variants, log: Log) -> dict[Arm, list[Seen]
         first = {arm: partial(run, FIRST_SECONDS) for arm, run in measure.items()}
         seen = in_rounds(first, 1, "served-samples uncounted", log)
         share = {(mode, phase): seen[mode, phase, "steps"][0].share for mode, phase, _ in measure}
-        arms = {arm: partial(run, seconds_for(share[arm[0], arm[1]])) for arm, run in measure.items()}
+        arms = {
+            arm: partial(run, seconds_for(HOST_SAMPLES, share[arm[0], arm[1]]))
+            for arm, run in measure.items()
+        }
         return in_rounds(arms, ROUNDS, "served-samples", log)
-
-
-def seconds_for(dispatch_share: float) -> float:
-    """Of steps, in which HOST_SAMPLES samples are expected; at most MOST_SECONDS."""
-    return min(MOST_SECONDS, HOST_SAMPLES / SAMPLES_PER_SECOND / max(dispatch_share, 1e-3))
 
 
 def of_requests(path: RequestPath, samples: RequestSamples, phase: Phase, seconds: float) -> Seen:

@@ -30,6 +30,7 @@ from service.selftest.injected_work import HOST, KERNEL
 from service.selftest.instructions import INSTRUCTIONS
 from service.selftest.instrumentation import INSTRUMENTATION
 from service.selftest.minimal_loop import MINIMAL_LOOP
+from service.selftest.named_functions import NAMES
 from service.selftest.own_work import OWN_WORK
 from service.selftest.plain_kernels import PLAIN_KERNELS
 from service.selftest.served_samples import SERVED_SAMPLES
@@ -38,7 +39,7 @@ from service.step.precision import choose_precision
 from service.step.process_state import prepare_process
 
 CHECKS: dict[str, AnyCheck] = {
-    "ladder": LADDER, "widths": WIDTHS_CHECK, "intercept": INTERCEPT, "stacks": STACKS,
+    "ladder": LADDER, "widths": WIDTHS_CHECK, "intercept": INTERCEPT, "names": NAMES, "stacks": STACKS,
     "plain-kernels": PLAIN_KERNELS, "instructions": INSTRUCTIONS, "kernel": KERNEL, "host": HOST,
     "served-samples": SERVED_SAMPLES, "own-work": OWN_WORK,
     "instrumentation": INSTRUMENTATION, "minimal-loop": MINIMAL_LOOP, "cuda": CUDA,

@@ -9,7 +9,7 @@ import torch
 from models.opening import content_hash, open_model
 from models.served import Served
 from service.protocol.messages import EngineSettings
-from service.protocol.placement import engine_cpus
+from service.protocol.placement import engine_cpus, physical_cores
 from service.protocol.status import LinearLayout
 from service.step.device import choose_device, device_name
 from service.step.linear_layout import apply_layout
@@ -36,7 +36,7 @@ def load_model(settings: EngineSettings) -> LoadedModel:
     device = choose_device(settings.device)
     precision = choose_precision(settings.dtype, device)
     cpus = engine_cpus(settings.cpus)
-    threads = settings.threads or len(cpus)
+    threads = settings.threads or physical_cores(cpus)
     torch.set_num_threads(threads)
     model = open_model(
         settings.model,

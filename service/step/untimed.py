@@ -29,4 +29,7 @@ PREFILL_TOKENS = 32
 """Tokens per row of a measured prefill step: a middle length; fewer where a chunk is shorter."""
 
 LEAD_SECONDS = 0.015
-"""Of steps before sampled ones: ten decode steps at batch 1, where it takes as many, three at batch 16."""
+"""Of steps before sampled ones, at least: short prefill steps take more than LEAD_STEPS_OF_PREFILL."""
+
+TIMED_STEPS = 5
+"""Decode steps whose median is a step's time, at least: on a slow machine few fit into a time."""

@@ -4,7 +4,45 @@ from __future__ import annotations
 
 import pytest
 
-from service.protocol.placement import engine_cpus, front_cpus, share_cpus
+from service.protocol import placement
+from service.protocol.placement import engine_cpus, front_cpus, physical_cores, share_cpus
+
+NEIGHBOURS = {0: (0, 1), 1: (0, 1), 2: (2, 3), 3: (2, 3), 4: (4, 5), 5: (4, 5), 6: (6, 7), 7: (6, 7)}
+APART = {cpu: (cpu % 4, cpu % 4 + 4) for cpu in range(8)}
+
+
+@pytest.fixture(autouse=True)
+def one_thread_per_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement, "siblings", lambda cpu: (cpu,))
+
+
+@pytest.mark.parametrize(
+    ("topology", "cores", "front", "engine"),
+    [
+        (NEIGHBOURS, list(range(8)), [0, 1, 2, 3], [4, 5, 6, 7]),
+        (APART, list(range(8)), [0, 1, 4, 5], [2, 3, 6, 7]),
+        (NEIGHBOURS, [0, 1, 2, 3], [0, 1], [2, 3]),
+        (NEIGHBOURS, [0, 1, 2], [0, 1], [2]),
+        (NEIGHBOURS, [0, 1], [0], [1]),
+    ],
+)
+def test_the_hardware_threads_of_a_core_are_on_the_same_side_where_there_is_another_core(
+    monkeypatch: pytest.MonkeyPatch,
+    topology: dict[int, tuple[int, ...]],
+    cores: list[int],
+    front: list[int],
+    engine: list[int],
+) -> None:
+    monkeypatch.setattr(placement, "siblings", topology.__getitem__)
+    assert front_cpus(None, None, cores) == front
+    assert engine_cpus(None, cores) == engine
+    assert share_cpus("lower", cores) == front
+
+
+def test_hardware_threads_of_one_core_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert physical_cores([0, 1, 2]) == 3
+    monkeypatch.setattr(placement, "siblings", APART.__getitem__)
+    assert physical_cores([0, 1, 4, 5]) == 2
 
 
 @pytest.mark.parametrize("cores", [[0, 1], [0, 1, 2], [4, 5, 6, 7], list(range(16))])

@@ -11,9 +11,10 @@ from loadtests.plan.presets import make_plan
 from loadtests.report.machine_selftest import find_selftest, selftest_line
 from loadtests.run.run_file import SweepRun
 
-COMPLETE = {
+MACHINE = {"cpu": "a CPU", "cpu_features": "avx2, 01234567"}
+COMPLETE: dict[str, object] = {
+    **MACHINE,
     "commit": "0123456789ab",
-    "cpu": "a CPU",
     "device": "a CPU",
     "complete": True,
     "outcome": "undecided",
@@ -23,7 +24,7 @@ COMPLETE = {
 
 
 def sweep(**changes: object) -> SweepRun:
-    environment = {"commit": "0123456789ab", "cpu": "a CPU", "dirty": False, **changes}
+    environment = {**MACHINE, "commit": "0123456789ab", "dirty": False, **changes}
     return SweepRun(
         run="r", url="", plan=make_plan("quick", 1), seed=1, started="", environment=environment,
         engine={"device_name": "a CPU"},
@@ -50,6 +51,8 @@ def test_a_complete_selftest_of_this_machine_and_commit_is_found(tmp_path: Path)
     [
         {"complete": False},
         {"cpu": "another"},
+        {"cpu_features": "avx2, avx512f, 76543210"},
+        {"cpu_features": None},
         {"commit": "ba9876543210"},
         {"device": "a GPU"},
         {"commit": None},

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from service.protocol import processor
-from service.protocol.processor import processor_facts, processor_name
+from service.protocol.processor import processor_facts, processor_features, processor_name, siblings
 
 EPYC = """\
 processor\t: 0
@@ -60,3 +60,42 @@ def test_a_system_that_tells_nothing_has_a_name_all_the_same(
     monkeypatch.setattr(processor, "_CPUINFO", tmp_path / "none")
     monkeypatch.setattr("platform.processor", lambda: "")
     assert processor_name().startswith("unknown CPU")
+    assert processor_features() is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "features"),
+    [
+        ("fpu avx2 avx512f sse4_2", "avx2, avx512f, "),
+        ("fpu avx2 sse4_2", "avx2, "),
+        ("fpu sse4_2", ""),
+    ],
+)
+def test_what_a_hypervisor_hides_of_one_processor_shows_in_its_features(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: str, features: str
+) -> None:
+    seen = set()
+    for hidden in ("", " ht"):
+        told(
+            f"processor\t: 0\nmodel name\t: Xeon\nstepping\t: 7\nflags\t: {flags}{hidden}\n",
+            tmp_path,
+            monkeypatch,
+        )
+        found = processor_features()
+        assert found is not None
+        assert found.startswith(f"stepping 7, {features}")
+        seen.add(found)
+    assert len(seen) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("1\n", (1,)), ("0-1\n", (0, 1)), ("1,5\n", (1, 5)), ("0-1,8-9\n", (0, 1, 8, 9)), (None, (1,))],
+)
+def test_the_hardware_threads_of_a_core_are_as_linux_lists_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, found: tuple[int, ...]
+) -> None:
+    if text is not None:
+        (tmp_path / "cpu1").write_text(text)
+    monkeypatch.setattr(processor, "_SIBLINGS", f"{tmp_path}/cpu{{}}")
+    assert siblings(1) == found

@@ -136,6 +136,16 @@ def served_samples(request: float, of_time: float = 1.0) -> Found:
     }
 
 
+def names(unnamed: int) -> Found:
+    """Steps of 400 samples a round; at the largest batch so many of these are of functions without a name."""
+    return {
+        Place(mode, phase, bucket): [(unnamed if bucket == 16 else 0, 400)] * 8
+        for mode in MODES
+        for phase in PHASES
+        for bucket in (1, 16)
+    }
+
+
 def minimal_loop(ratio: float) -> Found:
     """Requests of 30 ms in a minimal loop, `ratio` times as long in the service's code."""
     return {
@@ -173,6 +183,7 @@ HONEST: dict[str, Found] = {
     "ladder": ladder(LADDER),
     "widths": widths(1.0),
     "intercept": intercept(twin=0.85, stacks=1.05),
+    "names": names(1),
     "stacks": stacks(0.85),
     "plain-kernels": plain(1.0),
     "instructions": instructions(500_500),
@@ -231,6 +242,7 @@ FAILURES: dict[str, list[Failure]] = {
         Failure("kernels that grow with host work", injected(kernel=0.3, dispatch=1.0),
                 ("more host work per step: kernel",)),
     ],
+    "names": [Failure("a library whose kernels have no names", names(180), ("samples in functions",))],
     "served-samples": [
         Failure("samples of prefill booked into short decodes", served_samples(0.8),
                 ("dispatch of a sampled request",)),

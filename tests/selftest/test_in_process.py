@@ -63,7 +63,9 @@ def test_work_beside_runs_after_each_step_and_is_neither_sampled_nor_timed(
     assert sample.work_seconds > 0
 
 
-def one_step(run: Callable[[], object], seconds: float, beside: Callable[[], object] | None) -> list[float]:
+def one_step(
+    run: Callable[[], object], seconds: float, beside: Callable[[], object] | None, least: int = 1
+) -> list[float]:
     run()
     if beside:
         beside()

@@ -17,8 +17,8 @@ from service.selftest.check import NotMeasurableError
 from service.selftest.checks import NEW_TOKENS
 from service.selftest.minimal_loop import MinimalLoop
 from service.selftest.request_path import RequestPath
-from service.selftest.sampled_dispatch import stack_sampler
-from service.selftest.served_samples import HOST_SAMPLES, MOST_SECONDS, of_requests, seconds_for
+from service.selftest.sampled_dispatch import MOST_SECONDS, seconds_for, stack_sampler
+from service.selftest.served_samples import of_requests
 from service.step.native.perf_events import SAMPLES_PER_SECOND
 
 MODE = "inference_mode"
@@ -102,8 +102,8 @@ def test_a_sampled_request_runs_the_same_steps_and_has_their_samples_where_that_
 
 def test_a_small_share_of_dispatch_is_sampled_for_longer() -> None:
     for share in (0.15, 0.6):
-        assert seconds_for(share) * SAMPLES_PER_SECOND * share == pytest.approx(HOST_SAMPLES)
-    assert seconds_for(0.0) == MOST_SECONDS
+        assert seconds_for(200, share) * SAMPLES_PER_SECOND * share == pytest.approx(200)
+    assert seconds_for(200, 0.0) == MOST_SECONDS
 
 
 def test_the_minimal_loop_gives_the_text_of_a_measured_request(bench: Bench, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ SYMBOL_CHARACTERS = 160
 class InstructionsArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`mode` None is every configured one.
 
-    The step is of a model of so many `layers` and few words, because an instruction takes 1 to 15 µs; with as
+    The step is of a model of so many `layers` and few words, because an instruction takes some 15 µs; with as
     many layers as the served model has it is that model's own, all its words included.
     """
 

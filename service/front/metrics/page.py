@@ -66,7 +66,8 @@ ABSENCE = """\
 - *on CUDA, until measured*: there kernel time comes from the profiler, which warm-up runs in every mode. It
   is absent until the first request after that, and where the profiler sees no kernels.
 - *on a CPU without a hollow twin*: some models of Hugging Face have none (`engine.no_twin` in `GET /v1/modes`
-  has the reason), and nothing else separates dispatch from kernel there. Else it is there once the engine is.
+  has the reason): only sampled requests are split there, which no metric has. Else it is there once the
+  engine is.
 - *instrumentation turned down*: with `LAUNCHBOUND_INSTRUMENTATION` at `host` or `off` it is absent until
   something measured it; so are the rows of the kinds above.
 - *until measured*: what is known only after warm-up or after the first profiled request, and the memory of a

@@ -20,6 +20,12 @@ _SYMBOL = np.dtype(
 _FUNCTION_TYPES = (2, 10)
 """STT_FUNC and STT_GNU_IFUNC."""
 
+_GLOBAL_WITHOUT_TYPE = 0x10
+"""STB_GLOBAL, STT_NOTYPE: assembly that does not call its entry points functions. MKL's is among it, for
+processors and modes without AVX2, and so are half of a step's instants there."""
+
+_EXECUTABLE = 4
+
 _SYMTAB, _DYNSYM = 2, 11
 _LOAD = 1
 
@@ -145,7 +151,9 @@ def _read(data: mmap.mmap) -> _Table | None:
         return None
     _, _, _, _, offset, size, link, _ = chosen
     symbols = np.frombuffer(data[offset : offset + size], dtype=_SYMBOL)
-    symbols = symbols[np.isin(symbols["info"] & 15, _FUNCTION_TYPES) & (symbols["section"] != 0)]
+    code = [index for index, header in enumerate(headers) if header[2] & _EXECUTABLE]
+    entry = np.isin(symbols["info"] & 15, _FUNCTION_TYPES) | (symbols["info"] == _GLOBAL_WITHOUT_TYPE)
+    symbols = symbols[entry & np.isin(symbols["section"], code)]
     symbols = symbols[np.argsort(symbols["value"], kind="stable")]
     strings = headers[link]
     return _Table(

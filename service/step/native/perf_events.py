@@ -22,7 +22,7 @@ _RING_PAGES = 128
 _SYSTEM_CALL = {"x86_64": 298, "aarch64": 241}
 _TYPE_SOFTWARE, _CPU_CLOCK = 1, 0
 _SAMPLE_ADDRESS, _SAMPLE_TIME = 1, 4
-_DISABLED, _EXCLUDE_KERNEL, _EXCLUDE_HYPERVISOR, _FREQUENCY = 1 << 0, 1 << 5, 1 << 6, 1 << 10
+_DISABLED, _EXCLUDE_KERNEL, _EXCLUDE_HYPERVISOR = 1 << 0, 1 << 5, 1 << 6
 _USE_CLOCK_ID = 1 << 25
 _ENABLE, _DISABLE = 0x2400, 0x2401
 _HEAD_AT, _TAIL_AT = 1024, 1032
@@ -176,10 +176,11 @@ def _open(samples_per_second: int, flags: int) -> int:
         _TYPE_SOFTWARE,
         _ATTRIBUTES.size,
         _CPU_CLOCK,
-        samples_per_second,
+        # A period in ns: where interrupts are slow, systems lower the frequency that they grant.
+        round(1e9 / samples_per_second),
         _SAMPLE_ADDRESS | _SAMPLE_TIME,
         0,
-        _DISABLED | _FREQUENCY | _USE_CLOCK_ID | flags,
+        _DISABLED | _USE_CLOCK_ID | flags,
         *[0] * 7,
         CLOCK_MONOTONIC,  # that of perf_counter_ns
         *[0] * 4,

@@ -1,8 +1,8 @@
 """Runs code of the calling thread one instruction at a time, and counts each: exact, whatever the clock does.
 
 Samples say how much time a function takes, which neighbours, caches and interrupts change; a count of
-instructions they do not. Each instruction becomes a trap and a signal, so it takes 1 to 15 µs, and what is
-counted runs some ten thousand times slower.
+instructions they do not. Each instruction becomes a trap and a signal, on a virtual machine an exit as well:
+some 15 µs there, so what is counted runs tens of thousands of times slower.
 """
 
 from __future__ import annotations

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import platform
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import PurePath
 from statistics import median
 from time import thread_time_ns
 from typing import NamedTuple
 
-from service.step.native.elf_symbols import Namer
+from service.protocol.messages import Phase
+from service.step.native.elf_symbols import UNKNOWN, Namer
 from service.step.native.perf_events import IN_SYSTEM, AddressSampler, PerfError
 from service.step.native.symbols import Side, side_of
-from service.step.untimed import LEAD_SECONDS
+from service.step.untimed import LEAD_SECONDS, LEAD_STEPS, LEAD_STEPS_OF_PREFILL, TIMED_STEPS
+
+_LEAD: dict[Phase, int] = {"decode": LEAD_STEPS, "prefill": LEAD_STEPS_OF_PREFILL}
+_TIMED: dict[Phase, int] = {"decode": TIMED_STEPS, "prefill": 1}
 
 SYSTEM = "[kernel]"
 """Binary and symbol of what the operating system ran."""
@@ -26,6 +30,15 @@ class Sample(NamedTuple):
     symbol: str
     binary: str
 
+    @property
+    def unnamed(self) -> bool:
+        """Whether it counts as host for want of a name, and might be of a kernel all the same.
+
+        Not in the C library: its copies are known by their addresses, and what else it does is no kernel.
+        """
+        in_c_library = PurePath(self.binary).name.startswith(("libc.", "libc-"))
+        return self.side == "host" and self.symbol == UNKNOWN and not in_c_library
+
 
 class Recording:
     """The samples of a block, in order; empty until it has ended."""
@@ -34,11 +47,20 @@ class Recording:
         self.samples: list[Sample] = []
 
     @property
+    def of_steps(self) -> int:
+        """How many of the samples are kernel or host."""
+        return sum(sample.side != "system" for sample in self.samples)
+
+    @property
     def kernel_share(self) -> float | None:
         """Kernel / (kernel + host) of the samples; None without either."""
-        counts = Counter(sample.side for sample in self.samples)
-        steps = counts["kernel"] + counts["host"]
-        return counts["kernel"] / steps if steps else None
+        kernel = sum(sample.side == "kernel" for sample in self.samples)
+        return kernel / self.of_steps if self.of_steps else None
+
+    @property
+    def unnamed(self) -> int:
+        """How many of the samples are `Sample.unnamed`."""
+        return sum(sample.unnamed for sample in self.samples)
 
 
 class StackSampler:
@@ -72,11 +94,20 @@ class StackSampler:
 
 
 class SampledSteps(NamedTuple):
-    """Steps in a row: which share of `samples` is kernel, and the median step, timed without sampling."""
+    """Steps in a row: which share of `samples` is kernel, and the median step, timed without sampling.
+
+    `samples` are those of kernel and host, `unnamed` those of host for want of a name.
+    """
 
     kernel_share: float
     samples: int
     step_seconds: float
+    unnamed: int = 0
+
+    @property
+    def most_kernel_share(self) -> float:
+        """With all unnamed ones taken for kernel."""
+        return min(1.0, self.kernel_share + self.unnamed / self.samples)
 
     @property
     def kernel_seconds(self) -> float:
@@ -92,18 +123,21 @@ class SampledSteps(NamedTuple):
 def sample_steps(
     sampler: StackSampler,
     run: Callable[[], object],
+    phase: Phase,
     timed_seconds: float,
     sampled_seconds: float,
     beside: Callable[[], object] | None = None,
 ) -> SampledSteps | None:
-    """`run` until settled, for `timed_seconds`, then, sampled, for `sampled_seconds`; at least once each.
+    """`run` until settled, for `timed_seconds`, then, sampled, for `sampled_seconds`.
 
-    Steps are timed apart because every sample is an interrupt, and in CPU time, because samples stand still
-    too while another thread has the core. `beside` runs after each of them, neither timed nor sampled. None:
-    there was no sample of kernel or host, or a step was so long that some were lost.
+    Settling takes steps, not time: at least LEAD_STEPS or LEAD_STEPS_OF_PREFILL, and at least TIMED_STEPS of
+    decode are timed, however slow the machine. Steps are timed apart because every sample is an interrupt,
+    and in CPU time, because samples stand still too while another thread has the core. `beside` runs after
+    each of them, neither timed nor sampled. None: there was no sample of kernel or host, or a step was so
+    long that some were lost.
     """
-    _seconds_of(run, LEAD_SECONDS, beside)
-    timed = _seconds_of(run, timed_seconds, beside)
+    _seconds_of(run, LEAD_SECONDS, beside, _LEAD[phase])
+    timed = _seconds_of(run, timed_seconds, beside, _TIMED[phase])
     paused = None if beside is None else _paused(sampler, beside)
     try:
         with sampler.recording() as recorded:
@@ -111,16 +145,18 @@ def sample_steps(
     except PerfError:
         return None
     share = recorded.kernel_share
-    return None if share is None else SampledSteps(share, len(recorded.samples), median(timed))
+    if share is None:
+        return None
+    return SampledSteps(share, recorded.of_steps, median(timed), recorded.unnamed)
 
 
 def _seconds_of(
-    run: Callable[[], object], seconds: float, beside: Callable[[], object] | None
+    run: Callable[[], object], seconds: float, beside: Callable[[], object] | None, least: int = 1
 ) -> list[float]:
-    """CPU seconds of each of the steps in a row that together take `seconds`, at least one."""
+    """CPU seconds of each of the steps in a row that together take `seconds`, at least `least` of them."""
     found: list[float] = []
     total = 0.0
-    while not found or total < seconds:
+    while len(found) < least or total < seconds:
         began = thread_time_ns()
         run()
         found.append((thread_time_ns() - began) / 1e9)

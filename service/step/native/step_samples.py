@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import PurePath
 from typing import NamedTuple
 
 import numpy as np
 
-from service.step.native.elf_symbols import UNKNOWN, Namer
+from service.step.native.elf_symbols import Namer
 from service.step.native.perf_events import Samples
 from service.step.native.stacks import classed
 
@@ -20,11 +19,7 @@ _SIDES = {"system": _SYSTEM, "kernel": _KERNEL, "host": _HOST}
 
 
 class StepSamples(NamedTuple):
-    """How many samples fell into steps. `unnamed` are those of `host` in functions without a name.
-
-    These count as host, and might be of a kernel all the same. Not those of the C library: its copies are
-    known by their addresses, and what else it does is no kernel.
-    """
+    """How many samples fell into steps. `unnamed` of those of `host` are `Sample.unnamed`."""
 
     kernel: int
     host: int
@@ -54,12 +49,7 @@ class AddressSides:
 
     def _side(self, address: int) -> int:
         sample = classed(self._namer, address)
-        unnamed = sample.side == "host" and sample.symbol == UNKNOWN and not _in_c_library(sample.binary)
-        return _UNNAMED if unnamed else _SIDES[sample.side]
-
-
-def _in_c_library(binary: str) -> bool:
-    return PurePath(binary).name.startswith(("libc.", "libc-"))
+        return _UNNAMED if sample.unnamed else _SIDES[sample.side]
 
 
 def within(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from service.step.native.elf_symbols import UNKNOWN, Namer, demangle, executable_mappings
+from service.step.native.elf_symbols import UNKNOWN, Namer, _table, demangle, executable_mappings
 
 TORCH = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
 MANGLED = "_ZN2at6native9copy_implERNS_6TensorERKS1_b"
@@ -35,6 +36,43 @@ def test_a_function_of_the_interpreter_is_named_by_its_address(inside: int) -> N
 def test_a_function_of_torch_is_named_by_its_address(function: str) -> None:
     found, binary = Namer().name(address_of(ctypes.CDLL(str(TORCH)), function))
     assert (found, Path(binary).name) == (function, TORCH.name)
+
+
+ASSEMBLY = """
+    .text
+    .globl untyped_kernel
+untyped_kernel:
+    nop
+    nop
+    ret
+    .globl typed_function
+    .type typed_function, @function
+typed_function:
+    nop
+    ret
+    .size typed_function, .-typed_function
+    .data
+    .globl no_code
+no_code:
+    .quad 0
+"""
+
+
+def test_assembly_that_declares_no_function_is_named_all_the_same(tmp_path: Path) -> None:
+    source, library = tmp_path / "made.s", tmp_path / "made.so"
+    source.write_text(ASSEMBLY)
+    subprocess.run(["g++", "-shared", "-o", library, source], check=True)
+    loaded = ctypes.CDLL(str(library))
+    namer = Namer()
+    for function in ("untyped_kernel", "typed_function"):
+        address = address_of(loaded, function)
+        assert [namer.name(address + byte) for byte in (0, 1)] == [(function, str(library))] * 2
+    assert b"no_code" in library.read_bytes()
+    found = _table(str(library))
+    assert found is not None
+    named = {found.function(offset) for offset in range(library.stat().st_size)}
+    assert {"untyped_kernel", "typed_function"} <= named
+    assert "no_code" not in named
 
 
 def test_the_copies_of_the_c_library_are_named_although_their_symbols_are_stripped() -> None:

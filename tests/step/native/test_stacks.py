@@ -8,10 +8,12 @@ from time import thread_time
 
 import pytest
 
+from service.protocol.messages import Phase
 from service.step.native import perf_events, stacks
 from service.step.native.elf_symbols import UNKNOWN, Namer
 from service.step.native.perf_events import IN_SYSTEM, AddressSampler, PerfError
 from service.step.native.stacks import Recording, Sample, sample_steps
+from service.step.untimed import LEAD_STEPS, LEAD_STEPS_OF_PREFILL, TIMED_STEPS
 
 KERNEL = Sample("kernel", "mkl_blas_sgemm", "libtorch_cpu.so")
 HOST = Sample("host", "_PyEval_EvalFrameDefault", "libpython3.so")
@@ -91,19 +93,25 @@ class MadeUpSampler:
 
 
 def test_a_step_is_divided_by_the_share_of_its_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stacks, "_seconds_of", lambda run, seconds, beside: [3e-3, 4e-3, 9e-3])
-    found = sample_steps(MadeUpSampler([KERNEL, HOST, HOST, HOST]), int, 0.1, 0.1)  # type: ignore[arg-type]
+    monkeypatch.setattr(stacks, "_seconds_of", lambda *_: [3e-3, 4e-3, 9e-3])
+    found = sample_steps(MadeUpSampler([KERNEL, HOST, HOST, HOST]), int, "decode", 0.1, 0.1)  # type: ignore[arg-type]
     assert found is not None
     assert (found.kernel_seconds, found.dispatch_seconds) == (1e-3, 3e-3)
 
 
 @pytest.mark.parametrize("samples", [None, [], [SYSTEM]])
 def test_without_samples_or_with_lost_ones_nothing_is_known(samples: list[Sample] | None) -> None:
-    assert sample_steps(MadeUpSampler(samples), int, 0.0, 0.0) is None  # type: ignore[arg-type]
+    assert sample_steps(MadeUpSampler(samples), int, "prefill", 0.0, 0.0) is None  # type: ignore[arg-type]
 
 
-def test_steps_run_untimed_timed_and_sampled_once_each_at_least(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("phase", "untimed", "timed"),
+    [("decode", LEAD_STEPS, TIMED_STEPS), ("prefill", LEAD_STEPS_OF_PREFILL, 1)],
+)
+def test_slow_steps_settle_in_as_many_steps_as_fast_ones(
+    monkeypatch: pytest.MonkeyPatch, phase: Phase, untimed: int, timed: int
+) -> None:
     calls: list[int] = []
     monkeypatch.setattr(stacks, "LEAD_SECONDS", 1e-9)
-    sample_steps(MadeUpSampler([KERNEL]), lambda: calls.append(1), 1e-9, 1e-9)  # type: ignore[arg-type]
-    assert len(calls) == 3
+    sample_steps(MadeUpSampler([KERNEL]), lambda: calls.append(1), phase, 1e-9, 1e-9)  # type: ignore[arg-type]
+    assert len(calls) == untimed + timed + 1
