@@ -133,9 +133,9 @@ def _machine(here: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _threads_per_core(here: dict[str, Any]) -> str:
-    """Cores as Linux counts them are hardware threads, which share what a core has."""
+    """Cores as Linux counts them are hardware threads, and a hypervisor may hide which share a core."""
     each = here.get("threads_per_core")
-    return "" if each is None else f", {each} to a physical core" if each > 1 else ", each a physical one"
+    return "" if each is None else f" ({each} to a physical core, as the system says)"
 
 
 def _clocks(gpu: dict[str, Any]) -> str:
