@@ -58,6 +58,7 @@ FAULTY_LINES = {
     "custom-op": "self.kernel(",
     "autocast": "casting",
     "view-keeps-storage": "[-1:]",
+    "results-kept": "self.append(result)",
     "version-counter": ".mul_(",
     "inference-tensor-in-autograd": "functional.linear(",
     "channels-last": "functional.conv2d(",
@@ -205,7 +206,9 @@ def test_a_probe_leaves_weights_and_steps_as_they_were(bench: Bench) -> None:
     }
 
 
-@pytest.mark.parametrize("name", ["hidden-copy", "autocast", "sync-point", "view-keeps-storage"])
+@pytest.mark.parametrize(
+    "name", ["hidden-copy", "autocast", "sync-point", "view-keeps-storage", "results-kept"]
+)
 def test_a_probe_computes_the_same_with_its_fault(name: str, bench: Bench) -> None:
     probed = make_probed_model(bench, 2)
     comparison = TABLE[name].run(probed, quiet)
@@ -334,6 +337,15 @@ def test_a_kept_view_is_counted_with_the_bytes_of_its_storage(seen: Callable[[st
     row = CONFIG.width * 4
     assert counted(finding) == (row, 8 * row)
     assert (finding.phase, finding.layers) == ("prefill", 2)
+
+
+def test_kept_results_are_counted_with_what_every_layer_made(seen: Callable[[str], Seen]) -> None:
+    finding = seen("results-kept").finding
+    before, after = counted(finding)
+    hidden = 8 * CONFIG.width * 4
+    assert before == 0
+    assert after > 2 * 3 * hidden
+    assert f"{after:,.0f} bytes" in finding.notes[0]
 
 
 def test_a_change_in_place_fails_backward_with_torchs_own_words(seen: Callable[[str], Seen]) -> None:

@@ -12,6 +12,7 @@ from service.anatomy.probes.dynamic import dynamic_shapes
 from service.anatomy.probes.extension import cpp_extension
 from service.anatomy.probes.graphs import graph_break
 from service.anatomy.probes.guards import grad_mode_mismatch, recompile, thread_change
+from service.anatomy.probes.kept import results_kept
 from service.anatomy.probes.layouts import channels_last
 from service.anatomy.probes.memory import allocator_churn, hidden_copy
 from service.anatomy.probes.modes import autocast, sync_point
@@ -74,6 +75,10 @@ TABLE: dict[str, Probe] = {
     "view-keeps-storage": Probe(
         view_keeps_storage, phase="prefill",
         cure="Keep a clone of what is to last, and let the large tensor go.",
+    ),
+    "results-kept": Probe(
+        results_kept, phase="prefill",
+        cure="Serve without a tape, and keep of activations what is needed, in a buffer that stays.",
     ),
     "version-counter": Probe(
         version_counter,
