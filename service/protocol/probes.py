@@ -14,7 +14,7 @@ PROBES: dict[str, str] = {
     "custom-op": "a custom operator with a fake implementation compiles without a break; fusion stops at it",
     "autocast": "autocast intercepts every operator and casts its inputs, in every step",
     "view-keeps-storage": "a small view that is kept keeps its whole storage; a clone keeps its own bytes",
-    "results-kept": "results kept until a step ends: no operator writes into memory still in the caches",
+    "results-kept": "results kept until a step ends: an operator cannot write into memory of earlier ones",
     "version-counter": "a saved tensor that is changed in place has another version: backward fails",
     "inference-tensor-in-autograd": "autograd saves no tensor of inference mode, but its clone",
     "channels-last": "where a convolution's input and weight differ in layout, each call copies one",

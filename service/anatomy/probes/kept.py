@@ -50,7 +50,8 @@ def results_kept(probed: ProbedModel, report: Report) -> FaultComparison:
         blame=line_that_calls(keeping.append, with_fault),
         notes=[
             f"{results} results in {kept:,} bytes of their own are alive when the step ends. Where they are "
-            "dropped, an operator writes into the memory of an earlier result, which is still in the caches.",
+            "dropped, an operator may write into an earlier result's memory, which the caches may still "
+            "hold.",
             "A tape keeps results too, so the same kernels, instruction for instruction, can take longer in "
             "eager than under no_grad.",
             "Both steps run under a mode that sees every result, in Python; its time is in both.",

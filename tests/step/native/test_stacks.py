@@ -99,6 +99,21 @@ def test_a_step_is_divided_by_the_share_of_its_samples(monkeypatch: pytest.Monke
     assert (found.kernel_seconds, found.dispatch_seconds) == (1e-3, 3e-3)
 
 
+def test_nameless_host_functions_but_the_c_librarys_may_be_kernels() -> None:
+    nameless = Sample("host", UNKNOWN, "/lib/libtorch_cpu.so")
+    of_c = Sample("host", UNKNOWN, "/lib/libc.so.6")
+    found = sample_steps(
+        MadeUpSampler([KERNEL, HOST, nameless, of_c, SYSTEM]),  # type: ignore[arg-type]
+        int,
+        "decode",
+        0.0,
+        0.0,
+    )
+    assert found is not None
+    assert (found.samples, found.unnamed) == (4, 1)
+    assert (found.kernel_share, found.most_kernel_share) == (0.25, 0.5)
+
+
 @pytest.mark.parametrize("samples", [None, [], [SYSTEM]])
 def test_without_samples_or_with_lost_ones_nothing_is_known(samples: list[Sample] | None) -> None:
     assert sample_steps(MadeUpSampler(samples), int, "prefill", 0.0, 0.0) is None  # type: ignore[arg-type]
