@@ -1,7 +1,10 @@
 # launchbound: the commands a person needs. `make bench` and `make test` set up by themselves.
 PYTHON ?= .venv/bin/python
 SYSTEM_PYTHON ?= python3
+RUNTIME := .venv/.runtime
 READY := .venv/.ready
+PIP := .venv/bin/python -m pip install --disable-pip-version-check --no-compile -qq
+BEAT := while sleep 5; do printf '.'; done & beat=$$!; trap "kill $$beat; echo" EXIT
 PART ?= 1
 SOAK ?= 120
 ONLY ?=
@@ -22,20 +25,25 @@ help: ## show this list
 
 setup: $(READY) ## create .venv and install the pinned dependencies (again: quick)
 
-# The stamp is written last, so an interrupted installation is taken up again.
-$(READY): requirements.lock pyproject.toml
+# What the service and a sweep need at run time is installed on its own, as in the Dockerfile: `make bench` waits for no linter
+# and no browser's driver. Stamps are written last, so an interrupted installation is taken up again.
+$(RUNTIME): requirements.lock pyproject.toml
 	@$(SYSTEM_PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "launchbound needs Python 3.11 or newer: set SYSTEM_PYTHON=")'
-	@echo "setting up .venv from requirements.lock (a minute or two; torch is the large part)"
+	@echo "setting up .venv, at the versions of requirements.lock (a minute; torch is the large part)"
 	@test -x .venv/bin/python || $(SYSTEM_PYTHON) -m venv .venv
-	@while sleep 5; do printf '.'; done & beat=$$!; trap "kill $$beat; echo" EXIT; \
-	  .venv/bin/python -m pip install --disable-pip-version-check --no-compile -qq -r requirements.lock
-	@.venv/bin/python -m pip install --disable-pip-version-check --no-compile -qq --no-deps --no-build-isolation -e .
+	@$(BEAT); $(PIP) --constraint requirements.lock setuptools \
+	  && $(PIP) --constraint requirements.lock --no-build-isolation --editable '.[models,report]'
 	@touch $@
 
-bench: $(READY) ## the main job: serve the five modes, sweep them, write the report
+$(READY): $(RUNTIME)
+	@echo "installing what tests, linters and dashboards need (less than a minute)"
+	@$(BEAT); $(PIP) --requirement requirements.lock
+	@touch $@
+
+bench: $(RUNTIME) ## the main job: serve the five modes, sweep them, write the report
 	@.venv/bin/launchbound sweep --preset quick
 
-bench-peers: $(READY) ## compare with other runtimes and servers (installs each apart, some GB, the first time)
+bench-peers: $(RUNTIME) ## compare with other runtimes and servers (installs each apart, some GB, the first time)
 	@.venv/bin/launchbound peers
 
 test: $(READY) ## run the tests
@@ -44,7 +52,7 @@ test: $(READY) ## run the tests
 test-quick: $(READY) ## the tests that need no compilation, no browser and no Prometheus (a minute)
 	@.venv/bin/python -m pytest -q $(IN_PARALLEL) -m "$(QUICK)"
 
-serve: $(READY) ## serve on 127.0.0.1:8000
+serve: $(RUNTIME) ## serve on 127.0.0.1:8000
 	@.venv/bin/launchbound serve
 
 lint: $(READY) ## ruff, mypy --strict, the linters of compose and Kubernetes, known vulnerabilities of what is locked

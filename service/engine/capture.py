@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
+from typing import Protocol
 
 import msgspec
 from torch import nn
@@ -26,6 +27,11 @@ PHASES: tuple[Phase, ...] = ("decode", "prefill")
 BuildStep = Callable[[Mode, nn.Module], Step]
 
 
+def callable_name(mode: str, phase: Phase, bucket: int, twin: bool) -> str:
+    """Names a callable among all that are compiled for one model and set of sizes."""
+    return f"{mode} {phase} {bucket}{' twin' * twin}"
+
+
 @dataclass(frozen=True, slots=True)
 class _Callable:
     """A step to be warmed, in each of `shapes`, largest first."""
@@ -37,8 +43,19 @@ class _Callable:
     twin: bool = False
 
 
+class CompiledElsewhere(Protocol):
+    """Another process that compiles into the same cache."""
+
+    def compiled(self, mode: str, name: str) -> Generator[None, None, float | None]:
+        """What compiling `name` took there, once it has; None: it is to be compiled here."""
+        ...
+
+
 class Capture:
-    """Builds and captures the callables of one mode after another; yields between two callables."""
+    """Builds and captures the callables of one mode after another; yields between two callables.
+
+    What `elsewhere` compiles is waited for, and loaded from the cache.
+    """
 
     def __init__(
         self,
@@ -55,6 +72,7 @@ class Capture:
         self._calibration = calibration
         self._build = build
         self._cold_starts = cold_starts
+        self.elsewhere: CompiledElsewhere | None = None
         self._device_type = next(model.parameters()).device.type
 
     def effect(self, configured: ConfiguredMode) -> Effect:
@@ -85,10 +103,12 @@ class Capture:
         effect = self.effect(configured)
         seconds = 0.0
         for one in callables:
-            misses = read_compile_counts()
             started = perf_counter()
+            there = (yield from self._compiled_elsewhere(configured, one)) if effect.compiles else None
+            misses = read_compile_counts()
+            called = perf_counter()
             one.step(*one.shapes[0])
-            first = perf_counter() - started
+            first = perf_counter() - called
             if effect.graph_replay:
                 for arguments in one.shapes:
                     for _ in range(CALLS_TO_CAPTURE - 1):
@@ -98,23 +118,37 @@ class Capture:
                 # Its first call is final; another shape shows that one compilation serves all of them.
                 one.step(*one.shapes[-1])
             if effect.compiles:
-                self._count(configured, one, first, cold=misses.increase().cache_misses > 0)
+                missed = misses.increase().cache_misses > 0
+                # Compiled elsewhere and missed here all the same: then what counts is what it took here.
+                cold_seconds = first if missed else there
+                self._count(configured, one, first if cold_seconds is None else cold_seconds, cold_seconds)
             seconds += perf_counter() - started
             yield
         return seconds
 
-    def _count(self, configured: ConfiguredMode, one: _Callable, seconds: float, cold: bool) -> None:
-        """Record the first call of a compiled callable."""
+    def _compiled_elsewhere(
+        self, configured: ConfiguredMode, one: _Callable
+    ) -> Generator[None, None, float | None]:
+        """The seconds that it took there; None where it did not."""
+        if self.elsewhere is None:
+            return None
+        mode = configured.mode.name
+        name = callable_name(mode, one.phase, one.bucket, one.twin)
+        return (yield from self.elsewhere.compiled(mode, name))
+
+    def _count(
+        self, configured: ConfiguredMode, one: _Callable, seconds: float, cold_seconds: float | None
+    ) -> None:
+        """Record the first call of a compiled callable; `cold_seconds` None: its code was in the cache."""
         status = configured.status
         compilation = Compilation(
             phase=one.phase,
             batch=one.bucket,
             twin=one.twin,
             seconds=seconds,
-            cold=cold,
+            cold=cold_seconds is not None,
             cold_seconds=self._cold_starts.recorded(
-                f"{configured.mode.name} {one.phase} {one.bucket}{' twin' * one.twin}",
-                seconds if cold else None,
+                callable_name(configured.mode.name, one.phase, one.bucket, one.twin), cold_seconds
             ),
         )
         configured.status = msgspec.structs.replace(

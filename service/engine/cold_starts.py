@@ -23,6 +23,7 @@ class ColdStarts:
     def recorded(self, name: str, cold_seconds: float | None) -> float | None:
         """What `name` took from an empty cache: `cold_seconds`, which is kept, or what was; None: unknown."""
         if cold_seconds is not None:
-            self._seconds[name] = cold_seconds
+            # Read again: a second compiler adds to the same record.
+            self._seconds |= (read_record(self._file, dict[str, float]) or {}) | {name: cold_seconds}
             keep_record(self._file, self._seconds)
         return self._seconds.get(name)

@@ -22,6 +22,10 @@ from service.step.callables import Step
 from service.step.meters import Meter
 from service.step.sampling import Sampler
 
+POLL_NS = 10_000_000
+"""A job that runs alone looks no more often for what has arrived: nothing joins it, so all it can be is a
+cancellation. Behind a step, whose weights have passed through the caches, one look takes 2 to 16 µs."""
+
 
 class _StopGeneration(Exception):
     """The job ends before its rows are complete: it was cancelled, or its deadline has passed."""
@@ -35,7 +39,7 @@ class JobChannel(Protocol):
     """The running job's connection to the front: cancellations come in, streamed text goes out."""
 
     def receive(self) -> None:
-        """Receive what has arrived, without waiting; called after every second step."""
+        """Receive what has arrived, without waiting; called between two steps, once per POLL_NS at most."""
 
     def is_cancelled(self, job: Job) -> bool:
         """Whether a Cancel of `job` has been received."""
@@ -67,7 +71,7 @@ class Generator:
         self.tokenizer = tokenizer
         self._context = context
         self._channel = channel
-        self._poll_due = False
+        self._poll_ns = 0
 
     def run(self, job: Job, steps: Mapping[tuple[Phase, int], Step], result: JobResult, meter: Meter) -> None:
         """Run `job` with the steps of its mode, recording everything in `result` as it happens.
@@ -112,12 +116,12 @@ class Generator:
     def _check(self, job: Job, now_ns: int) -> None:
         """Between two steps: raise _StopGeneration where the deadline has passed or the job is cancelled.
 
-        Receives only every second time: a poll costs microseconds even where nothing has arrived.
+        Receives once per POLL_NS at most: a poll costs microseconds even where nothing has arrived.
         """
         if now_ns > job.deadline_ns:
             raise _StopGeneration("timeout")
-        self._poll_due = not self._poll_due
-        if self._poll_due:
+        if now_ns >= self._poll_ns:
+            self._poll_ns = now_ns + POLL_NS
             self._channel.receive()
         if self._channel.is_cancelled(job):
             raise _StopGeneration("cancelled")

@@ -10,6 +10,7 @@ from service.engine.inbox import Inbox
 from service.engine.local_inbox import LocalInbox
 from service.engine.loop import Engine
 from service.engine.parity_check import Unservable
+from service.engine.second_compiler import second_compiler
 from service.protocol.doing import Doing
 from service.protocol.messages import EngineSettings
 from service.step.compile_cache import compile_cache, discard
@@ -38,6 +39,7 @@ def live(settings: EngineSettings, inbox: Inbox | LocalInbox) -> int:
     except ValueError as error:
         return _refuse(error)
     try:
+        engine.parts.warmup.share(second_compiler(engine.parts))
         engine.run()
     except Unservable as error:
         return _refuse(error)

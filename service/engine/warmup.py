@@ -11,7 +11,7 @@ from torch._dynamo.exc import Unsupported
 
 from models.served import Served
 from service.engine.cache_doubt import CacheBroken, CacheDoubt
-from service.engine.capture import BuildStep, Capture
+from service.engine.capture import BuildStep, Capture, CompiledElsewhere, callable_name
 from service.engine.cold_starts import ColdStarts
 from service.engine.compiler import load_compiler, not_one_graph, read_compile_counts
 from service.engine.configured_mode import ConfiguredMode
@@ -99,6 +99,22 @@ class Warmup:
             if not self._compiles(configured) and configured.status.state == "ready":
                 yield from self._or_fail(configured, self._calibrate(configured))
 
+    def share(self, elsewhere: CompiledElsewhere | None) -> None:
+        """Have `run` and `finish` load what another process compiles into the same cache."""
+        self._capture.elsewhere = elsewhere
+
+    def compile(self) -> Iterator[tuple[str, float]]:
+        """Compile every callable of the configured modes, for the cache alone; name and seconds of each.
+
+        In the order in which `run` and `finish` need them: all that serves before all twins.
+        """
+        load_compiler(self._device)
+        for capture in (self._capture.serving, self._capture.twins):
+            for name, configured in self.modes.items():
+                for _ in capture(configured):
+                    newest = configured.status.compilations[-1]
+                    yield callable_name(name, newest.phase, newest.batch, newest.twin), newest.seconds
+
     @property
     def doing(self) -> str:
         """What the next piece of work belongs to."""
@@ -151,14 +167,14 @@ class Warmup:
         capture = self._capture.serving(configured)
         seconds = yield from (doubt.watched(configured.mode.name, capture) if doubt else capture)
         skips = before.increase().graph_skips
-        missed = before.increase().cache_misses > 0
+        compilations = configured.status.compilations
         began = perf_counter()
         verdict = parity_check.run(configured)
         configured.status = msgspec.structs.replace(
             configured.status,
             parity=verdict,
             warmup_seconds=seconds + perf_counter() - began,
-            cache=("cold" if missed else "warm") if configured.status.compile_seconds else None,
+            cache=("cold" if any(one.cold for one in compilations) else "warm") if compilations else None,
             resident_bytes=max(0, resident_bytes() - resident),
         )
         self._capture.count_graphs(configured, before, compiled_before=0)

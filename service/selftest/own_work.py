@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
-from statistics import median
+from statistics import mean, median
 from time import perf_counter_ns
 
 import msgspec
 from torch import Tensor
 
 from models.opening import open_tokenizer
-from service.engine.generation import Generator
+from service.engine.generation import POLL_NS, Generator
 from service.engine.inbox import Inbox
 from service.engine.job_result import JobResult
 from service.engine.local_inbox import local_job
@@ -58,12 +58,14 @@ class TimestampingMeter:
 def gaps_seconds(calls: list[tuple[int, int]], result: JobResult) -> float:
     """Median time between two of `calls` (begin, end), less the wait for the device.
 
-    Of means over two in a row, because the engine looks for cancellations between every other two.
+    Of means over as many in a row as the time has between two looks for cancellations, so that each has one.
     """
     between = [after[0] - before[1] for before, after in pairwise(calls)]
     waited = [*result.prefill.wait, *result.decode.wait][: len(between)] or [0] * len(between)
     own = [gap - wait for gap, wait in zip(between, waited, strict=True)]
-    return median((one + next_one) / 2 for one, next_one in pairwise(own)) / 1e9
+    period_ns = median(after[0] - before[0] for before, after in pairwise(calls))
+    size = min(len(own), max(1, round(POLL_NS / period_ns)))
+    return median(mean(own[first : first + size]) for first in range(len(own) - size + 1)) / 1e9
 
 
 def measure_own_work(variants: Variants, log: Log) -> dict[str, list[float]]:

@@ -12,7 +12,7 @@ import torch
 from models.checkpoint import TINY_FOLDER, build
 from models.tokenizer import Tokenizer
 from service.engine.feed import new_feed
-from service.engine.generation import Generator
+from service.engine.generation import POLL_NS, Generator
 from service.engine.job_result import JobError, JobResult
 from service.engine.local_inbox import local_job
 from service.engine.prefill import Place, prefill
@@ -190,7 +190,18 @@ def test_streamed_pieces_joined_are_the_text_and_never_part_of_a_stop_string(eng
             assert "".join(token.text for token in client.sent if token.index == index) == output.text
 
 
-def test_a_client_that_goes_away_stops_the_job_within_two_steps(engine: Engine) -> None:
+def test_a_job_that_runs_alone_looks_for_what_has_arrived_once_in_the_time_of_a_poll() -> None:
+    client = Client()
+    generator = Generator(Tokenizer.load(TINY_FOLDER), {}, context=64, channel=client)
+    job = local_job("a", "inference_mode", [PROMPT], 4)
+    found = []
+    for now_ns in (7, POLL_NS + 6, POLL_NS + 7, 2 * POLL_NS + 6, 3 * POLL_NS):
+        generator._check(job, now_ns)
+        found.append(client.polls)
+    assert found == [1, 1, 2, 2, 3]
+
+
+def test_a_client_that_goes_away_stops_the_job_at_the_next_check(engine: Engine) -> None:
     client = Client(patience=6)
     run = engine(local_job("a", "inference_mode", [PROMPT], 60, ignore_eos=True), client)
     assert run.kind == "cancelled"
@@ -208,13 +219,6 @@ def test_what_a_cancelled_job_held_back_for_a_stop_string_is_still_streamed(engi
     text = result.rows.outputs()[0].text
     assert text
     assert "".join(token.text for token in client.sent) == text
-
-
-def test_arrived_messages_are_received_at_every_second_check_only(engine: Engine) -> None:
-    client = Client()
-    engine(local_job("a", "inference_mode", [PROMPT], 12, ignore_eos=True), client)
-    assert client.checks == 12
-    assert client.polls == 6
 
 
 def test_a_deadline_stops_the_job_between_two_steps_and_keeps_what_was_measured(engine: Engine) -> None:

@@ -1,0 +1,122 @@
+"""A second process that compiles some modes while the engine compiles the others.
+
+From an empty compile cache most of a compilation is one thread of Python, so one process leaves the other
+cores idle. What the second one compiles goes into the cache, where the engine finds it, and how long each
+callable took is reported as JSON, one line each. Run as `python -m service.engine.second_compiler SETTINGS`, it
+ends with the engine.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Generator, Iterable
+from time import sleep
+
+import msgspec
+import psutil
+
+from service.engine.parts import EngineParts, build_parts
+from service.protocol.messages import EngineSettings
+from service.protocol.modes import MODES
+from service.protocol.parent_death import owned
+from service.protocol.placement import physical_cores
+from service.step.compile_cache import compile_cache, compiled_code
+from service.step.process_state import prepare_process, resident_bytes
+from service.step.warnings_log import warn
+
+POLL_SECONDS = 0.05
+CHUNK_BYTES = 65536
+
+MEMORY_FACTOR = 3
+"""So many times what this process occupies must be free for another one with the same model."""
+
+
+class Compiled(msgspec.Struct, frozen=True):
+    """The callable `name` is in the cache; compiling it took `seconds`."""
+
+    name: str
+    seconds: float
+
+
+class SecondCompiler:
+    """The process that compiles `modes` of what the engine was set to."""
+
+    def __init__(self, settings: EngineSettings, modes: list[str]) -> None:
+        self._modes = frozenset(modes)
+        told = msgspec.json.encode(msgspec.structs.replace(settings, modes=modes)).decode()
+        command = [sys.executable, "-m", "service.engine.second_compiler", told]
+        self._process = subprocess.Popen(owned(command), stdout=subprocess.PIPE)
+        assert self._process.stdout is not None
+        self._lines = self._process.stdout
+        os.set_blocking(self._lines.fileno(), False)
+        self._rest = b""
+        self._seconds: dict[str, float] = {}
+        self._ended = False
+
+    def compiled(self, mode: str, name: str) -> Generator[None, None, float | None]:
+        """What compiling the callable `name` of `mode` took there: waits for it, and yields meanwhile.
+
+        None: it is not compiled there, or the process ended before it was.
+        """
+        while mode in self._modes and name not in self._seconds and not self._ended:
+            self._read()
+            if name not in self._seconds and not self._ended:
+                sleep(POLL_SECONDS)
+                yield
+        return self._seconds.get(name)
+
+    def _read(self) -> None:
+        try:
+            found = os.read(self._lines.fileno(), CHUNK_BYTES)
+        except BlockingIOError:
+            return
+        *lines, self._rest = (self._rest + found).split(b"\n")
+        for line in lines:
+            one = msgspec.json.decode(line, type=Compiled)
+            self._seconds[one.name] = one.seconds
+        if not found:
+            self._ended = True
+            self._lines.close()
+            if code := self._process.wait():
+                warn(f"the second compiler ended with code {code}: the engine compiles what it left")
+
+
+def second_compiler(parts: EngineParts) -> SecondCompiler | None:
+    """Start it where it shortens a start; None where nothing or too little is to be compiled, and no room.
+
+    On CUDA a second copy of the model would lie in the device's memory.
+    """
+    settings, loaded = parts.settings, parts.loaded
+    modes = _shared(settings.modes)
+    cold = not compiled_code(compile_cache(settings.cache_folder))
+    alone = physical_cores(os.sched_getaffinity(0)) == 1
+    room = psutil.virtual_memory().available > MEMORY_FACTOR * resident_bytes()
+    if loaded.device.type != "cpu" or not modes or not cold or alone or not room:
+        return None
+    # What the engine chose by timing is part of what is compiled.
+    chosen = msgspec.structs.replace(
+        settings, device="cpu", linears=loaded.linears.layout, discard_compiled=False
+    )
+    return SecondCompiler(chosen, modes)
+
+
+def _shared(modes: Iterable[str]) -> list[str]:
+    """The second half of those whose code the cache holds: not what weights are packed into."""
+    effects = {name: MODES[name].effect("cpu") for name in modes}
+    kept = [name for name, effect in effects.items() if effect.compile is not None and not effect.freezes]
+    return kept[(len(kept) + 1) // 2 :]
+
+
+def main(arguments: list[str]) -> int:
+    """Compile, and report each callable; returns the exit code."""
+    settings = msgspec.json.decode(arguments[0], type=EngineSettings)
+    prepare_process(settings.cache_folder)
+    for name, seconds in build_parts(settings, lambda _: None).warmup.compile():
+        print(msgspec.json.encode(Compiled(name, seconds)).decode(), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

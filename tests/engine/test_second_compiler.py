@@ -1,0 +1,176 @@
+"""A second process compiles some modes from an empty cache; the engine loads what it has compiled."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Generator, Iterator
+from itertools import product
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from service.engine import second_compiler as module
+from service.engine.parts import EngineParts, build_parts
+from service.engine.second_compiler import Compiled, SecondCompiler, second_compiler
+from service.protocol.messages import EngineSettings
+from service.protocol.status import ModeStatus
+from tests.engine.serving import settings
+
+BOTH = ["eager", "compiled", "reduce-overhead"]
+
+
+@pytest.fixture
+def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], SecondCompiler]]:
+    """Starts a script in place of the process that compiles `reduce-overhead`."""
+    started: list[SecondCompiler] = []
+
+    def start(script: str) -> SecondCompiler:
+        monkeypatch.setattr(module, "owned", lambda _: [sys.executable, "-S", "-c", SAYS + script])
+        started.append(SecondCompiler(settings(tmp_path), ["reduce-overhead"]))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one._process.kill()
+        one._process.wait()
+        one._lines.close()
+
+
+SAYS = """
+import sys, time
+
+def say(*parts):
+    for part in parts:
+        sys.stdout.write(part)
+        sys.stdout.flush()
+        time.sleep(0.2)
+
+"""
+
+
+def told(name: str, seconds: float) -> str:
+    return msgspec.json.encode(Compiled(name, seconds)).decode() + "\n"
+
+
+def end_of(waiting: Generator[None, None, float | None]) -> tuple[int, float | None]:
+    """How often it yielded, and what it returned."""
+    yields = 0
+    while True:
+        try:
+            next(waiting)
+        except StopIteration as end:
+            return yields, end.value
+        yields += 1
+
+
+Start = Callable[[str], SecondCompiler]
+
+
+def test_what_is_compiled_there_is_waited_for_while_others_are_served(compiler: Start) -> None:
+    there = compiler(f"time.sleep(0.5); say({told('a', 3.5) + told('b', 4.0)!r})")
+    yields, seconds = end_of(there.compiled("reduce-overhead", "a"))
+    assert seconds == 3.5
+    assert yields > 0
+    assert end_of(there.compiled("reduce-overhead", "b")) == (0, 4.0)
+
+
+def test_a_mode_that_it_does_not_compile_is_not_waited_for(compiler: Start) -> None:
+    assert end_of(compiler("time.sleep(60)").compiled("compiled", "a")) == (0, None)
+
+
+def test_what_it_left_when_it_failed_is_compiled_by_the_engine_and_the_log_says_so(
+    compiler: Start, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = compiler(f"say({told('a', 3.5)!r}); sys.exit(9)")
+    assert end_of(there.compiled("reduce-overhead", "a"))[1] == 3.5
+    assert end_of(there.compiled("reduce-overhead", "b"))[1] is None
+    assert end_of(there.compiled("reduce-overhead", "c")) == (0, None)
+    assert capsys.readouterr().err.count("ended with code 9: the engine compiles what it left") == 1
+
+
+def test_a_report_that_arrives_in_pieces_is_read_whole(compiler: Start) -> None:
+    line = told("a", 3.5)
+    there = compiler(f"say({line[:9]!r}, {line[9:]!r})")
+    assert end_of(there.compiled("reduce-overhead", "a"))[1] == 3.5
+
+
+@pytest.fixture
+def parts(tmp_path: Path, restored_globals: None) -> EngineParts:
+    return build_parts(settings(tmp_path, modes=BOTH), lambda _: None)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[EngineSettings, list[str]]]:
+    """What would have been started, on a machine with cores to spare."""
+    found: list[tuple[EngineSettings, list[str]]] = []
+    monkeypatch.setattr(module, "SecondCompiler", lambda *given: found.append(given))
+    monkeypatch.setattr(module, "physical_cores", lambda _: 2)
+    return found
+
+
+Asked = list[tuple[EngineSettings, list[str]]]
+
+
+def test_the_later_half_of_the_modes_that_compile_is_compiled_there(parts: EngineParts, asked: Asked) -> None:
+    second_compiler(parts)
+    ((chosen, modes),) = asked
+    assert modes == ["reduce-overhead"]
+    assert chosen.linears == parts.loaded.linears.layout
+    assert module._shared(["eager", "compiled"]) == []
+    assert module._shared(["compiled", "reduce-overhead", "max-autotune", "aot-inductor"]) == [
+        "reduce-overhead"
+    ]
+
+
+def test_none_is_started_where_code_is_there_or_a_core_or_memory_is_missing(
+    parts: EngineParts, asked: Asked, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with monkeypatch.context() as here:
+        here.setattr(module, "physical_cores", lambda _: 1)
+        assert second_compiler(parts) is None
+    with monkeypatch.context() as here:
+        here.setattr(module, "resident_bytes", lambda: 2**60)
+        assert second_compiler(parts) is None
+    next(tmp_path.glob("compiled-*")).joinpath("ab").mkdir()
+    assert second_compiler(parts) is None
+    assert asked == []
+
+
+ENGINE = """
+import sys
+import msgspec
+from service.engine.local_inbox import LocalInbox, local_job
+from service.engine.loop import Engine
+from service.engine.second_compiler import SecondCompiler
+from service.protocol.messages import EngineSettings
+from service.step.process_state import prepare_process
+
+settings = msgspec.json.decode(sys.argv[1], type=EngineSettings)
+prepare_process(settings.cache_folder)
+inbox = LocalInbox([local_job("a", "compiled", ["def mean"], 2)])
+engine = Engine(settings, inbox)
+there = SecondCompiler(settings, ["compiled"])
+engine.parts.warmup.share(there)
+engine.run()
+print(msgspec.json.encode((inbox.outcomes[0].kind, inbox.modes["compiled"], there._seconds)).decode())
+"""
+
+
+@pytest.mark.compiles
+def test_an_engine_loads_what_the_second_process_compiled_and_says_what_it_took_there(tmp_path: Path) -> None:
+    chosen = settings(tmp_path, modes=["eager", "compiled"], batch_sizes=[1])
+    ran = subprocess.run(
+        [sys.executable, "-c", ENGINE, msgspec.json.encode(chosen).decode()],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    kind, mode, seconds = msgspec.json.decode(ran.stdout, type=tuple[str, ModeStatus, dict[str, float]])
+    assert kind == "ok"
+    assert mode.cache == "cold"
+    assert {(one.phase, one.twin) for one in mode.compilations} == set(product(("prefill", "decode"), (0, 1)))
+    # A callable that was missed in the cache would have the time that it took in the engine.
+    assert sorted(one.seconds for one in mode.compilations) == sorted(seconds.values())
+    assert all(one.cold and one.cold_seconds == one.seconds for one in mode.compilations)
