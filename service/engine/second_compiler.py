@@ -1,9 +1,9 @@
 """A second process that compiles some modes while the engine compiles the others.
 
 From an empty compile cache most of a compilation is one thread of Python, so one process leaves the other
-cores idle. What the second one compiles goes into the cache, where the engine finds it. How long each callable
-took is reported as JSON, one line each. Run as `python -m service.engine.second_compiler SETTINGS`, it ends
-with the engine.
+cores idle. What the second one compiles goes into the cache, where the engine finds it. How long each
+callable took is reported as JSON, one line each. Run as `python -m service.engine.second_compiler SETTINGS`,
+it ends with the engine.
 """
 
 from __future__ import annotations
