@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
+from functools import partial
 
 from service.engine.cache_doubt import CacheBroken
 from service.engine.inbox import Inbox
@@ -39,7 +40,7 @@ def live(settings: EngineSettings, inbox: Inbox | LocalInbox) -> int:
     except ValueError as error:
         return _refuse(error)
     try:
-        engine.parts.warmup.share(second_compiler(engine.parts))
+        engine.parts.warmup.share(partial(second_compiler, engine.parts))
         engine.run()
     except Unservable as error:
         return _refuse(error)

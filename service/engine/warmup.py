@@ -65,6 +65,7 @@ class Warmup:
         self.reference_seconds = self.reference_busy_seconds = 0.0
         self._proofs: list[tuple[ConfiguredMode, Callable[[], None]]] = []
         self._compiler_loaded = False
+        self._start_elsewhere: Callable[[], CompiledElsewhere | None] = lambda: None
 
     def _cold(self, mode: Mode) -> ConfiguredMode:
         effect = mode.effect(self._device.type)
@@ -99,9 +100,9 @@ class Warmup:
             if not self._compiles(configured) and configured.status.state == "ready":
                 yield from self._or_fail(configured, self._calibrate(configured))
 
-    def share(self, elsewhere: CompiledElsewhere | None) -> None:
-        """Have `run` and `finish` load what another process compiles into the same cache."""
-        self._capture.elsewhere = elsewhere
+    def share(self, start: Callable[[], CompiledElsewhere | None]) -> None:
+        """Have another process compile into the same cache, which `start` starts where anything compiles."""
+        self._start_elsewhere = start
 
     def compile(self) -> Iterator[tuple[str, float]]:
         """Compile every callable of the configured modes, for the cache alone; name and seconds of each.
@@ -160,6 +161,7 @@ class Warmup:
         """Capture every callable that serves a mode, then check its parity."""
         doubt = self._doubt if self._compiles(configured) else None
         if self._compiles(configured) and not self._compiler_loaded:
+            self._capture.elsewhere = self._start_elsewhere()
             loading = self._load_compiler()
             yield from (doubt.watched(configured.mode.name, loading) if doubt else loading)
         before = read_compile_counts()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -71,6 +72,8 @@ def test_the_process_of_a_lost_device_ends_with_an_exit_code_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Failing:
+        parts = SimpleNamespace(warmup=SimpleNamespace(share=lambda _: None))
+
         def __init__(self, *_: object, **__: object) -> None: ...
 
         def run(self) -> None:

@@ -152,7 +152,7 @@ prepare_process(settings.cache_folder)
 inbox = LocalInbox([local_job("a", "compiled", ["def mean"], 2)])
 engine = Engine(settings, inbox)
 there = SecondCompiler(settings, ["compiled"])
-engine.parts.warmup.share(there)
+engine.parts.warmup.share(lambda: there)
 engine.run()
 print(msgspec.json.encode((inbox.outcomes[0].kind, inbox.modes["compiled"], there._seconds)).decode())
 """
