@@ -46,6 +46,7 @@ class SecondCompiler:
     def __init__(self, settings: EngineSettings, modes: list[str]) -> None:
         self._modes = frozenset(modes)
         told = msgspec.json.encode(msgspec.structs.replace(settings, modes=modes)).decode()
+        print(f"launchbound engine: a second process compiles {', '.join(modes)} meanwhile", file=sys.stderr)
         command = [sys.executable, "-m", "service.engine.second_compiler", told]
         self._process = subprocess.Popen(owned(command), stdout=subprocess.PIPE)
         assert self._process.stdout is not None

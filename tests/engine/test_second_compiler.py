@@ -87,7 +87,9 @@ def test_what_it_left_when_it_failed_is_compiled_by_the_engine_and_the_log_says_
     assert end_of(there.compiled("reduce-overhead", "a"))[1] == 3.5
     assert end_of(there.compiled("reduce-overhead", "b"))[1] is None
     assert end_of(there.compiled("reduce-overhead", "c")) == (0, None)
-    assert capsys.readouterr().err.count("ended with code 9: the engine compiles what it left") == 1
+    said = capsys.readouterr().err
+    assert "a second process compiles reduce-overhead meanwhile" in said
+    assert said.count("ended with code 9: the engine compiles what it left") == 1
 
 
 def test_a_report_that_arrives_in_pieces_is_read_whole(compiler: Start) -> None:
