@@ -17,6 +17,7 @@ from time import sleep
 import msgspec
 import psutil
 
+from service.engine.control_group import allowed_cpus, free_memory_bytes
 from service.engine.parts import EngineParts, build_parts
 from service.protocol.messages import EngineSettings
 from service.protocol.modes import MODES
@@ -92,8 +93,9 @@ def second_compiler(parts: EngineParts) -> SecondCompiler | None:
     settings, loaded = parts.settings, parts.loaded
     modes = _shared(settings.modes)
     cold = not compiled_code(compile_cache(settings.cache_folder))
-    alone = physical_cores(os.sched_getaffinity(0)) == 1
-    room = psutil.virtual_memory().available > MEMORY_FACTOR * resident_bytes()
+    alone = min(physical_cores(os.sched_getaffinity(0)), allowed_cpus()) < 2
+    free = min(psutil.virtual_memory().available, free_memory_bytes())
+    room = free > MEMORY_FACTOR * resident_bytes()
     if loaded.device.type != "cpu" or not modes or not cold or alone or not room:
         return None
     # What the engine chose by timing is part of what is compiled.

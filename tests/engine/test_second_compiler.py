@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator
 from itertools import product
+from math import inf
 from pathlib import Path
 
 import msgspec
@@ -109,6 +110,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[EngineSettings, list[st
     found: list[tuple[EngineSettings, list[str]]] = []
     monkeypatch.setattr(module, "SecondCompiler", lambda *given: found.append(given))
     monkeypatch.setattr(module, "physical_cores", lambda _: 2)
+    monkeypatch.setattr(module, "allowed_cpus", lambda: inf)
     return found
 
 
@@ -133,7 +135,10 @@ def test_none_is_started_where_code_is_there_or_a_core_or_memory_is_missing(
         here.setattr(module, "physical_cores", lambda _: 1)
         assert second_compiler(parts) is None
     with monkeypatch.context() as here:
-        here.setattr(module, "resident_bytes", lambda: 2**60)
+        here.setattr(module, "allowed_cpus", lambda: 1.5)
+        assert second_compiler(parts) is None
+    with monkeypatch.context() as here:
+        here.setattr(module, "free_memory_bytes", lambda: 2**20)
         assert second_compiler(parts) is None
     next(tmp_path.glob("compiled-*")).joinpath("ab").mkdir()
     assert second_compiler(parts) is None
