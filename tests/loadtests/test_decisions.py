@@ -45,7 +45,7 @@ def test_only_the_undecided_batch_goes_on_with_all_its_cells() -> None:
     visited, looked = run(plan, {1: CLEAR, 4: close, 16: CLEAR}, scatter=0.06)
     mine = sorted(cell.name for cell in plan.cells if cell.batch_size == 4)
     assert looked[0].look.undecided == ["b=4 short n=32 c=1"]
-    assert looked[0].requests == 4 * 3 * 6
+    assert looked[0].requests == 4 * 2 * 6
     assert len(visited) > 8
     assert all(sorted(names) == mine for names in visited[8:])
 

@@ -64,7 +64,7 @@ def test_equal_texts_pass_and_one_that_differs_fails_in_float32_only(made: Made)
         for row in rows
     ]
     assert gate(name, run, wrong).failed
-    assert f"{COMPILED} (3 ×)" in gate(name, run, wrong).detail
+    assert f"{COMPILED} (2 ×)" in gate(name, run, wrong).detail
     half = changed(run, engine=run.engine | {"dtype": "bfloat16"})
     found = gate(name, half, wrong)
     assert (found.passed, found.failed) == (False, False)
@@ -119,10 +119,10 @@ def test_more_than_one_request_in_a_hundred_that_queued_is_a_warning(made: Made)
     assert gate(name, run, rows).passed
     one = [msgspec.structs.replace(rows[-1], queue_seconds=0.003), *rows[:-1]]
     assert gate(name, run, one).passed
-    assert "1 of 432" in gate(name, run, one).detail
+    assert "1 of 288" in gate(name, run, one).detail
     many = altered(rows, COMPILED, queue_seconds=0.0008)
     assert gate(name, run, many).passed is False
-    assert "24 of 432 requests waited over 0.2 ms, the longest 0.8 ms" in gate(name, run, many).detail
+    assert "16 of 288 requests waited over 0.2 ms, the longest 0.8 ms" in gate(name, run, many).detail
     in_parallel = [msgspec.structs.replace(row, concurrency=4) for row in many]
     assert gate(name, run, in_parallel).passed is None
 
@@ -143,7 +143,7 @@ def test_requests_in_steps_of_others_are_a_warning_that_names_their_cells(made: 
     assert gate(name, merging, altered(rows, COMPILED, sources=RowSources(steps="own"))).passed
     found = gate(name, merging, altered(rows, COMPILED, sources=RowSources(steps="shared")))
     assert (found.passed, found.warning) == (False, True)
-    assert f"continuous: 24 of 432 ran in steps of others: {COMPILED} (24 ×)" in found.detail
+    assert f"continuous: 16 of 288 ran in steps of others: {COMPILED} (16 ×)" in found.detail
 
 
 def test_clipped_estimates_are_counted(made: Made) -> None:
@@ -151,7 +151,7 @@ def test_clipped_estimates_are_counted(made: Made) -> None:
     assert gate("clipped estimates", run, rows).passed
     found = gate("clipped estimates", run, altered(rows, COMPILED, decode=RowPhase(steps=31, clipped=True)))
     assert (found.passed, found.warning) == (False, True)
-    assert "24 of 432" in found.detail
+    assert "16 of 288" in found.detail
 
 
 def test_rounds_in_which_the_machine_was_not_itself_are_named(made: Made) -> None:

@@ -110,7 +110,7 @@ def test_faults_clipped_phases_and_tokens_are_counted_per_cell(tmp_path: Path) -
     edit_rows(with_intervals(make_results(tmp_path)), change)
     verdict = found(tmp_path).main[0]
     assert verdict.baseline.prefill.minor_faults == 2600
-    assert verdict.of("compiled").clipped == 3
+    assert verdict.of("compiled").clipped == 2
     assert verdict.of("no_grad").clipped == 0
     assert (verdict.baseline.padded_prompt_tokens, verdict.baseline.attended_tokens) == (16, 64)
 

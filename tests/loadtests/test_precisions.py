@@ -133,12 +133,12 @@ def test_the_page_says_that_nothing_pairs_the_runs_and_shows_the_noise_of_each(
 
 
 def test_how_often_texts_equal_float32s_is_counted(picture: tuple[Path, dict[str, Any]]) -> None:
-    """Of every visit the first request of three wrote another text in bfloat16."""
+    """Of every visit the first request of two wrote another text in bfloat16."""
     bfloat16, float32, autocast = picture[1]["precision"]["distances"]
     assert float32["equal_texts"] is None
     assert autocast["equal_texts"] == autocast["requests"] > 0
     assert bfloat16["requests"] == autocast["requests"]
-    assert 3 * bfloat16["equal_texts"] == 2 * bfloat16["requests"]
+    assert 2 * bfloat16["equal_texts"] == bfloat16["requests"]
 
 
 def test_texts_of_other_prompts_are_not_compared(folders: list[Path], tmp_path: Path) -> None:

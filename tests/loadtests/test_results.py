@@ -6,6 +6,7 @@ import csv
 import json
 import re
 from pathlib import Path
+from statistics import median
 
 import msgspec
 import pytest
@@ -29,14 +30,14 @@ def cell_of(findings: Findings, mode: str, batch: int) -> str:
 def test_a_round_is_summarised_by_the_median_of_its_requests(tmp_path: Path) -> None:
     findings = Findings(read_results(make_results(tmp_path)))
     name = cell_of(findings, "compiled", 4)
-    mine = sorted(r.latency_seconds for r in read_rows(tmp_path) if (r.cell, r.round) == (name, 3))
-    assert findings.results.medians(name)[3] == pytest.approx(mine[1])
+    mine = [r.latency_seconds for r in read_rows(tmp_path) if (r.cell, r.round) == (name, 3)]
+    assert findings.results.medians(name)[3] == pytest.approx(median(mine))
 
 
 def test_warming_up_and_failures_are_in_no_figure(tmp_path: Path) -> None:
     results = read_results(make_results(tmp_path, fail=5))
     counted = results.rounds["requests"].sum()
-    assert counted == results.run.plan.requests - 5
+    assert counted == sum(row.stage == "measure" for row in read_rows(tmp_path)) - 5
     assert min(results.rounds["round"]) == 1
 
 
