@@ -35,10 +35,10 @@ MEMORY_FACTOR = 3
 
 
 class Compiled(msgspec.Struct, frozen=True):
-    """The callable `name` is in the cache; compiling it took `seconds`."""
+    """The callable `name` is in the cache; compiling it took `seconds`. None: it was there already."""
 
     name: str
-    seconds: float
+    seconds: float | None
 
 
 class SecondCompiler:
@@ -54,13 +54,13 @@ class SecondCompiler:
         self._lines = self._process.stdout
         os.set_blocking(self._lines.fileno(), False)
         self._rest = b""
-        self._seconds: dict[str, float] = {}
+        self._seconds: dict[str, float | None] = {}
         self._ended = False
 
     def compiled(self, mode: str, name: str) -> Generator[None, None, float | None]:
         """What compiling the callable `name` of `mode` took there: waits for it, and yields meanwhile.
 
-        None: it is not compiled there, or the process ended before it was.
+        None: it is not compiled there, was in the cache, or the process ended before it was.
         """
         while mode in self._modes and name not in self._seconds and not self._ended:
             self._read()
@@ -115,9 +115,11 @@ def _shared(modes: Iterable[str]) -> list[str]:
 def main(arguments: list[str]) -> int:
     """Compile, and report each callable; returns the exit code."""
     settings = msgspec.json.decode(arguments[0], type=EngineSettings)
+    reports = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library or a compiler prints is no report
     prepare_process(settings.cache_folder)
     for name, seconds in build_parts(settings, lambda _: None).warmup.compile():
-        print(msgspec.json.encode(Compiled(name, seconds)).decode(), flush=True)
+        print(msgspec.json.encode(Compiled(name, seconds)).decode(), file=reports, flush=True)
     return 0
 
 

@@ -104,8 +104,10 @@ class Warmup:
         """Have another process compile into the same cache, which `start` starts where anything compiles."""
         self._start_elsewhere = start
 
-    def compile(self) -> Iterator[tuple[str, float]]:
+    def compile(self) -> Iterator[tuple[str, float | None]]:
         """Compile every callable of the configured modes, for the cache alone; name and seconds of each.
+
+        None for the seconds of one whose code another process had put there meanwhile: that is no cold start.
 
         In the order in which `run` and `finish` need them: all that serves before all twins.
         """
@@ -114,7 +116,8 @@ class Warmup:
             for name, configured in self.modes.items():
                 for _ in capture(configured):
                     newest = configured.status.compilations[-1]
-                    yield callable_name(name, newest.phase, newest.batch, newest.twin), newest.seconds
+                    seconds = newest.seconds if newest.cold else None
+                    yield callable_name(name, newest.phase, newest.batch, newest.twin), seconds
 
     @property
     def doing(self) -> str:

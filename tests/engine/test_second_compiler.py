@@ -51,7 +51,7 @@ def say(*parts):
 """
 
 
-def told(name: str, seconds: float) -> str:
+def told(name: str, seconds: float | None) -> str:
     return msgspec.json.encode(Compiled(name, seconds)).decode() + "\n"
 
 
@@ -91,6 +91,12 @@ def test_what_it_left_when_it_failed_is_compiled_by_the_engine_and_the_log_says_
     said = capsys.readouterr().err
     assert "a second process compiles reduce-overhead meanwhile" in said
     assert said.count("ended with code 9: the engine compiles what it left") == 1
+
+
+def test_what_the_cache_held_already_counts_as_no_cold_start(compiler: Start) -> None:
+    there = compiler(f"say({told('a', None) + told('b', 4.0)!r})")
+    assert end_of(there.compiled("reduce-overhead", "a"))[1] is None
+    assert end_of(there.compiled("reduce-overhead", "b"))[1] == 4.0
 
 
 def test_a_report_that_arrives_in_pieces_is_read_whole(compiler: Start) -> None:
