@@ -57,7 +57,7 @@ def _facts(verdict: Verdict, shipped: Summary | None, findings: Findings) -> Ite
     if shipped is None:
         yield f"Run at least {MINIMUM_ROUNDS} rounds to decide."
         return
-    if why := explained.what_is_saved(verdict, run):
+    if why := explained.what_is_saved(verdict):
         yield why
     if shipped.runs_as:
         reason = run.mode(shipped.cell.mode).get("reason")

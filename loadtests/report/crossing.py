@@ -9,6 +9,9 @@ from service.statistics.boundedness import Crossover, CrossoverSpan
 
 def crossing(found: CrossoverSpan, upper_estimate: bool) -> str:
     """Where eager's decode turns from launch- to kernel-bound; `upper_estimate`: kernel is an upper one."""
+    if found.typical.where == "several":
+        again = "at some batch, and shorter at a larger one"
+        return f"in decode, {BASELINE}'s kernels take longer than its dispatch {again}"
     place = _place(found.typical)
     if place is None:
         return "where kernels overtake dispatch in decode is unknown: kernel time is not measured here"
@@ -22,6 +25,7 @@ def _place(found: Crossover) -> str | None:
         "at": f"at about batch {significant(batch, 2)}",
         "below": f"below batch {batch:g}, the smallest here",
         "above": f"above batch {batch:g}, the largest here",
+        "several": None,
         "unknown": None,
     }[found.where]
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import polars as pl
 
+from loadtests.report.payback import Count, Requests
 from loadtests.report.phases import Phase
 from loadtests.report.verdict import Findings
 from service.statistics.intervals import Interval
@@ -59,8 +60,8 @@ def summary_records(findings: Findings) -> Iterator[dict[str, Any]]:
             "word": comparison.word if comparison else None,
             **_spread("speedup_over_plain", plain.speedup if plain else None),
             "word_against_plain": plain.word if plain else None,
-            "payback_requests": back.requests if isinstance(back.requests, int) else None,
-            "cold_payback_requests": back.cold_requests if isinstance(back.cold_requests, int) else None,
+            **_count("payback_requests", back.requests),
+            **_count("cold_payback_requests", back.cold_requests),
             "payback_reference": back.reference,
         }
 
@@ -75,6 +76,12 @@ def _phase(phase: Phase) -> dict[str, float | None]:
         f"{phase.name}_index_low": phase.interval.low if phase.interval else None,
         f"{phase.name}_index_high": phase.interval.high if phase.interval else None,
     }
+
+
+def _count(name: str, requests: Requests) -> dict[str, int | None]:
+    found = requests if isinstance(requests, Count) else None
+    ends = (None, None, None) if found is None else (found.typical, found.least, found.most)
+    return dict(zip((name, f"{name}_low", f"{name}_high"), ends, strict=True))
 
 
 def _spread(name: str, interval: Interval | None) -> dict[str, float | None]:

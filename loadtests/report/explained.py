@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from loadtests.plan.cells import BASELINE
-from loadtests.report.formatting import in_seconds, listed, milliseconds, significant, times
-from loadtests.report.payback import REMEDY, Cost, Payback, Requests, is_compiled
+from loadtests.report.formatting import counted, in_seconds, listed, milliseconds, significant, times
+from loadtests.report.payback import REMEDY, Cost, Payback, Requests
 from loadtests.report.phases import Phase
 from loadtests.report.summaries import Summary, Verdict
 from loadtests.report.wording import short_name
-from loadtests.run.run_file import SweepRun
 from service.statistics.boundedness import bound, bounds_within
 
 LARGE_GAIN = 1.3
@@ -17,12 +16,15 @@ LARGE_GAIN = 1.3
 MANY_FAULTS = 10
 """Page faults per request that are worth a word."""
 
+UNRESOLVED = ", a difference that the interval of the split does not resolve"
 
-def what_is_saved(verdict: Verdict, run: SweepRun) -> str | None:
+
+def what_is_saved(verdict: Verdict) -> str | None:
     """Which parts the time that the mode to ship saves comes from.
 
-    None where it saves none, or where its parts are unknown. Where it gains much although the baseline's
-    decode is, or may be, kernel-bound, that is said first.
+    None where it saves none, or where its parts are unknown. A change of kernel time that the interval of the
+    split leaves open is called that. Where the mode gains much although the baseline's decode is, or may be,
+    kernel-bound, that is said first.
     """
     base, shipped = verdict.baseline, verdict.shipped
     if shipped is None or shipped is base or shipped.comparison is None:
@@ -32,11 +34,12 @@ def what_is_saved(verdict: Verdict, run: SweepRun) -> str | None:
     if None in (*kernels, *dispatches) or saved <= 0:
         return None
     surprising = _maybe_kernel_bound(base.decode) and shipped.comparison.speedup.value >= LARGE_GAIN
-    cause = _cause(verdict, is_compiled(run.mode(shipped.cell.mode))) if surprising else ""
-    changes = [_change("dispatch", *dispatches), f"{_change('kernel time', *kernels)}{cause}"]
+    doubt = "" if _resolved(base, shipped) else UNRESOLVED
+    changes = [_change("dispatch", *dispatches), f"{_change('kernel time', *kernels)}{doubt}"]
     if surprising:
         changes.reverse()
-    told = f"the {milliseconds(saved)} that a request saves on average, {' and '.join(changes)}"
+    joined = f"{',' if surprising and doubt else ''} and ".join(changes)
+    told = f"the {milliseconds(saved)} that a request saves on average, {joined}"
     told += _faults(base, shipped)
     if not surprising:
         return f"Of {told}."
@@ -63,15 +66,12 @@ def _change(name: str, before: float | None, after: float | None) -> str:
     return f"{milliseconds(abs(fell))} {verb} {name} ({ends})"
 
 
-def _cause(verdict: Verdict, compiled: bool) -> str:
-    """Why kernel time fell, where the intervals of the two modes' kernel times show that it did."""
-    base, shipped = verdict.baseline, verdict.shipped
-    ends = _kernel_ends(base), _kernel_ends(shipped) if shipped else None
-    if not compiled or ends[0] is None or ends[1] is None:
-        return ""
-    if ends[0][0] > ends[1][1]:
-        return ", because fusing removes kernel work too,"
-    return ", a difference that the interval of the split does not resolve,"
+def _resolved(base: Summary, shipped: Summary) -> bool:
+    """Whether the two kernel times differ by more than their intervals; measured ones have none and do."""
+    before, after = _kernel_ends(base), _kernel_ends(shipped)
+    if before is None or after is None:
+        return not base.upper_estimate
+    return before[0] > after[1] or after[0] > before[1]
 
 
 def _kernel_ends(summary: Summary) -> tuple[float, float] | None:
@@ -89,16 +89,19 @@ def _faults(base: Summary, shipped: Summary) -> str:
     """The page faults that the baseline has and the mode to ship has not: they are booked as kernel, or where
     visits were sampled in both parts.
     """
-    before, after = (faults(summary) for summary in (base, shipped))
+    before, after = (typical_faults(summary) for summary in (base, shipped))
     if before is None or after is None or before - after < MANY_FAULTS:
         return ""
     where = "the kernel time" if base.decode.samples is None else "both"
     return f"; {before - after:,.0f} page faults fewer are a part of {where}"
 
 
-def faults(summary: Summary) -> float | None:
-    """Minor page faults per request, of both phases; None where they were not recorded."""
-    counts = [phase.minor_faults for phase in summary.phases if phase.minor_faults is not None]
+def typical_faults(summary: Summary) -> float | None:
+    """Minor page faults of a typical request, of both phases: what a single one had is no reason for a mean.
+
+    None where they were not recorded.
+    """
+    counts = [phase.typical_faults for phase in summary.phases if phase.typical_faults is not None]
     return sum(counts) if counts else None
 
 
@@ -156,4 +159,4 @@ def _after(requests: Requests, seconds: float | None, cache: str) -> str:
     article = "an" if cache.startswith("empty") else "a"
     if isinstance(requests, str):
         return f"an unknown number from {article} {cache} ({REMEDY})"
-    return f"{requests:,} requests from {article} {cache} ({in_seconds(seconds)})"
+    return f"{counted(requests)} requests from {article} {cache} ({in_seconds(seconds)})"

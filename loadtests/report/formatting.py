@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from loadtests.report.payback import Count
 from service.statistics.intervals import Interval
 
 UNKNOWN = "unknown"
@@ -39,6 +40,11 @@ def in_seconds(seconds: float | None) -> str:
 def whole(count: float | None) -> str:
     """A count without decimals, or 'unknown'."""
     return UNKNOWN if count is None else f"{count:,.0f}"
+
+
+def counted(count: Count) -> str:
+    """A count with its interval: 709 (581–947)."""
+    return f"{count.typical:,} ({count.least:,}–{count.most:,})"
 
 
 def cores(cpus: Sequence[int] | None) -> str:

@@ -8,6 +8,7 @@ import msgspec
 
 from loadtests.report import wording
 from loadtests.report.auto_section import auto_numbers
+from loadtests.report.payback import Count, Requests
 from loadtests.report.proof import proof
 from loadtests.report.summaries import Verdict
 from loadtests.report.verdict import Findings
@@ -39,6 +40,7 @@ def _batch(verdict: Verdict, findings: Findings) -> dict[str, Any]:
         "effective": shipped.effective if shipped else None,
         "fastest": choice.fastest if choice else None,
         "tied": list(choice.tied) if choice else None,
+        "gives_up_at_most": choice.at_most - 1 if choice and choice.at_most is not None else None,
         "given_up": msgspec.to_builtins(choice.given_up) if choice and choice.given_up else None,
         "speedup": msgspec.to_builtins(comparison.speedup) if comparison else None,
         "word": comparison.word if comparison else None,
@@ -48,6 +50,10 @@ def _batch(verdict: Verdict, findings: Findings) -> dict[str, Any]:
         "device_bound_index_interval": [decode.interval.low, decode.interval.high]
         if decode.interval
         else None,
-        "payback_requests": back.requests if back and isinstance(back.requests, int) else None,
-        "cold_payback_requests": back.cold_requests if back and isinstance(back.cold_requests, int) else None,
+        "payback_requests": _typical(back.requests if back else None),
+        "cold_payback_requests": _typical(back.cold_requests if back else None),
     }
+
+
+def _typical(requests: Requests | None) -> int | None:
+    return requests.typical if isinstance(requests, Count) else None

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from loadtests.run.run_file import SweepRun
-from service.statistics.sampled_share import MISCLASSED
+from service.statistics.sampled_share import MISCLASSED, PROVED
 
 SELFTEST_FILE = "selftest.json"
 
@@ -28,13 +28,14 @@ Document = dict[str, Any]
 def find_selftest(results: Path, run: SweepRun) -> Document | None:
     """The newest selftest of the same commit, processor and device in the folders beside `results`.
 
-    Only a complete one counts: every check, no uncommitted change, default model, dtype and modes. None: no
-    such selftest, or the sweep itself had uncommitted changes, of which none can be.
+    Only a complete one counts: every check, no uncommitted change, default model, dtype and modes. One that
+    ran the sweep's kernels (`ran_alike`) goes before newer ones that did not. None: no such selftest, or the
+    sweep itself had uncommitted changes, of which none can be.
     """
     if run.environment.get("dirty"):
         return None
     fitting = [found for found in _documents(results.parent) if _stands_for(found, run)]
-    return max(fitting, key=lambda found: str(found.get("created", "")), default=None)
+    return max(fitting, key=lambda one: (ran_alike(one, run), str(one.get("created", ""))), default=None)
 
 
 def _documents(folder: Path) -> Iterator[Document]:
@@ -56,9 +57,18 @@ def _stands_for(found: Mapping[str, Any], run: SweepRun) -> bool:
     )
 
 
+def ran_alike(found: Mapping[str, Any], run: SweepRun) -> bool:
+    """Whether the selftest ran the sweep's modes and kernels: same dtype, threads, linear weights' layout."""
+    engine = run.engine
+    here = {"dtype": engine.get("dtype"), "threads": engine.get("threads")}
+    here["linears"] = (engine.get("linears") or {}).get("layout")
+    alike = all(found.get(key) == value for key, value in here.items())
+    return alike and set(run.plan.ladder_modes) <= set(found.get("modes") or [])
+
+
 def misclassed(found: Mapping[str, Any] | None) -> float:
-    """How much of either part samples may take for the other: MISCLASSED, or more where this machine's
-    selftest does not exclude more. 1, that is anything, where it does not say.
+    """How much of either part samples may take for the other: PROVED, or more where this machine's selftest
+    does not exclude more. MISCLASSED without a selftest; 1, that is anything, where it does not say.
     """
     if found is None:
         return MISCLASSED
@@ -68,7 +78,7 @@ def misclassed(found: Mapping[str, Any] | None) -> float:
         for row in found["rows"]
         if row["name"].startswith(name)
     ]
-    return min(1.0, max([MISCLASSED, *errors] if errors else [1.0]))
+    return min(1.0, max([PROVED, *errors] if errors else [1.0]))
 
 
 def selftest_line(found: Mapping[str, Any] | None) -> str:

@@ -10,10 +10,21 @@ from typing import Any, Literal
 from service.statistics.choice import Comparison
 
 Reason = Literal["never", "undecided", "unknown", "nothing to pay back"]
-Requests = int | Reason
 CacheState = Literal["cold", "warm", "partly warm"]
 
 REMEDY = "run once with an empty compile cache"
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """After how many requests a cost is paid back; [least, most] by the interval of the speed-up."""
+
+    typical: int
+    least: int
+    most: int
+
+
+Requests = Count | Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +82,9 @@ def pay_back(
 ) -> Payback:
     """ceil(cost / (the reference's seconds per request − the mode's)); `comparison` is reference over mode.
 
-    `never` where the mode is slower, or equal within 2 %; `undecided` where it cannot be told from the
-    reference; `unknown` where the cost is.
+    Its ends are those of the speed-up s, by which a request saves reference · (1 − 1 / s). `never` where the
+    mode is slower, or equal within 2 %; `undecided` where it cannot be told from the reference; `unknown`
+    where the cost is.
     """
     if comparison.word != "faster" or own_seconds >= reference_seconds:
         sure = comparison.word == "slower" or (comparison.word != "undecided" and comparison.equivalent)
@@ -80,9 +92,16 @@ def pay_back(
         return Payback(reference, cost, reason, reason)
     if cost is None:
         return Payback(reference, None, "unknown", "unknown")
-    saved = reference_seconds - own_seconds
-    cold: Requests = "unknown" if cost.cold_seconds is None else math.ceil(cost.cold_seconds / saved)
-    return Payback(reference, cost, math.ceil(cost.seconds / saved), cold)
+    ends = [reference_seconds * (1 - 1 / end) for end in (comparison.speedup.low, comparison.speedup.high)]
+    saved = (reference_seconds - own_seconds, *ends)
+    cold: Requests = "unknown" if cost.cold_seconds is None else _count(cost.cold_seconds, *saved)
+    return Payback(reference, cost, _count(cost.seconds, *saved), cold)
+
+
+def _count(seconds: float, saved: float, least_saved: float, most_saved: float) -> Count:
+    """Every round counts for the speed-up's ends, and both modes' own for `saved`, which may lie outside."""
+    typical, most, least = (math.ceil(seconds / each) for each in (saved, least_saved, most_saved))
+    return Count(typical, min(typical, least), max(typical, most))
 
 
 NOTHING = Payback(None, None, "nothing to pay back", "nothing to pay back")

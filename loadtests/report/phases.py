@@ -19,9 +19,10 @@ _MORE_MEANS = ("kernel_seconds", "sync_wait_seconds", "minor_faults")
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """One phase of a cell's requests; seconds, steps and page faults are means per request.
+    """One phase of a cell's requests; seconds, steps and `minor_faults` are means per request.
 
-    None: not measured on this device, or not recorded in this folder. `interval` is that of the index: where
+    None: not measured on this device, or not recorded in this folder. `typical_faults` is the median of the
+    requests' page faults. `interval` is that of the index: where
     the visits were sampled what samples may take for the other part, else the dispatch interval of the rows
     widened by the floors after the sweep; and the scatter of the rounds. None where rows of an estimate carry
     no interval. `samples` is how many all visits have, None where they were not sampled; `clipped` counts
@@ -37,6 +38,7 @@ class Phase:
     kernel_seconds: float | None
     sync_wait_seconds: float | None
     minor_faults: float | None
+    typical_faults: float | None
     samples: int | None
     clipped: int
     index: float | None
@@ -83,6 +85,7 @@ def phase_of(
     return Phase(
         name=name,
         **means,
+        typical_faults=rows.select(pl.col(f"{name}_minor_faults").median()).item(),
         samples=sum(counts) if counts else None,
         clipped=rows.select(pl.col(f"{name}_clipped").fill_null(False).sum()).item(),
         index=device_bound_index(means["kernel_seconds"], means["dispatch_seconds"]),

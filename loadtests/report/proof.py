@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from loadtests.report.machine_selftest import selftest_line
+from loadtests.report.machine_selftest import ran_alike, selftest_line
 from loadtests.report.verdict import Findings
 from loadtests.report.witnesses import witnesses, witnesses_told
 
@@ -64,17 +64,11 @@ def split_rows(selftest: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def backs(selftest: Mapping[str, Any], findings: Findings) -> bool:
     """Whether a complete selftest proves this run's split.
 
-    One with the run's dtype, threads and modes, in which every row about the split that could be measured
-    passed: an undecided one does not count.
+    One with the run's dtype, threads, layout and modes, in which every row about the split that could be
+    measured passed: an undecided one does not count.
     """
-    rows = split_rows(selftest)
-    return _fits(selftest, findings) and bool(rows) and all(row["verdict"] == "pass" for row in rows)
-
-
-def _fits(selftest: Mapping[str, Any], findings: Findings) -> bool:
-    engine = findings.results.run.engine
-    alike = all(selftest.get(key) == engine.get(key) for key in ("dtype", "threads"))
-    return alike and set(findings.results.run.plan.ladder_modes) <= set(selftest.get("modes") or [])
+    verdicts = {row["verdict"] for row in split_rows(selftest)}
+    return ran_alike(selftest, findings.results.run) and verdicts == {"pass"}
 
 
 def _missing(found: Mapping[str, Any] | None, findings: Findings, seen: bool) -> str:
@@ -83,8 +77,9 @@ def _missing(found: Mapping[str, Any] | None, findings: Findings, seen: bool) ->
     rests = f"the split rests on {rests}"
     if found is None:
         return f"{rests}, and no selftest of this machine and commit lies beside it (launchbound selftest)"
-    if not _fits(found, findings):
-        return f"{rests}, and the selftest of this machine is of another dtype, thread count or modes"
+    if not ran_alike(found, findings.results.run):
+        other = "another dtype, thread count, layout of linear weights or modes"
+        return f"{rests}, and the selftest of this machine is of {other}"
     rows = split_rows(found)
     counts = Counter(row["verdict"] for row in rows)
     others = [f"{counts[verdict]} {word}" for verdict, word in OPEN.items() if counts[verdict]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from loadtests.report import formatting, wording
-from loadtests.report.explained import MANY_FAULTS, faults
+from loadtests.report.explained import MANY_FAULTS
 from loadtests.report.payback import Requests
 from loadtests.report.phases import Phase
 from loadtests.report.plotting import colour
@@ -17,7 +17,7 @@ def table(verdict: Verdict) -> dict[str, Any]:
     """All cells of one group, one row each; `faults` and `clipped`: whether those columns hold anything."""
     batch, prompts, tokens, concurrency, *_ = verdict.group
     noise = verdict.noise
-    counted = [faults(summary) or 0.0 for summary in verdict.summaries]
+    counted = [_faults(summary) or 0.0 for summary in verdict.summaries]
     return {
         "title": f"Batch {batch}",
         "conditions": f"{prompts} prompts, {tokens} new tokens, concurrency {concurrency}",
@@ -64,11 +64,17 @@ def _row(summary: Summary) -> dict[str, Any]:
         "outside": formatting.milliseconds(summary.outside_seconds),
         "mean": formatting.milliseconds(summary.mean_seconds),
         "skew": _signed(summary.skew_seconds),
-        "faults": formatting.whole(faults(summary)),
+        "faults": formatting.whole(_faults(summary)),
         "clipped": summary.clipped,
         "prefill": _phase(summary.prefill),
         "decode": _phase(summary.decode),
     }
+
+
+def _faults(summary: Summary) -> float | None:
+    """Minor page faults per request on average, of both phases; None where they were not recorded."""
+    counts = [phase.minor_faults for phase in summary.phases if phase.minor_faults is not None]
+    return sum(counts) if counts else None
 
 
 def _phase(phase: Phase) -> dict[str, Any]:
@@ -94,7 +100,7 @@ def _compared(comparison: Comparison | None) -> dict[str, str]:
 def _requests(requests: Requests) -> str:
     if requests == "nothing to pay back":
         return "–"
-    return requests if isinstance(requests, str) else f"{requests:,}"
+    return requests if isinstance(requests, str) else formatting.counted(requests)
 
 
 def _signed(seconds: float) -> str:

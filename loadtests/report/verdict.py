@@ -12,7 +12,7 @@ from loadtests.report.comparison import typical
 from loadtests.report.frame import PARTS, PHASES, PhaseName
 from loadtests.report.later_floors import later_floor
 from loadtests.report.load.findings import LoadFindings
-from loadtests.report.machine_selftest import Document, find_selftest, misclassed
+from loadtests.report.machine_selftest import Document, find_selftest, misclassed, ran_alike
 from loadtests.report.payback import NOTHING, Payback, bucket_of, cost_of, is_compiled, pay_back
 from loadtests.report.phases import Phase, phase_of
 from loadtests.report.results import Results
@@ -39,6 +39,12 @@ class Findings:
     def selftest(self) -> Document | None:
         """That of the sweep's machine and commit; None without one."""
         return find_selftest(self.results.folder, self.results.run)
+
+    @cached_property
+    def misclassed(self) -> float:
+        """How much of either part samples may take for the other here: by the selftest, if it ran alike."""
+        found = self.selftest
+        return misclassed(found if found and ran_alike(found, self.results.run) else None)
 
     @cached_property
     def summaries(self) -> list[Summary]:
@@ -141,7 +147,7 @@ class Findings:
         if estimated is not None:
             bucket = bucket_of(estimated.batch_size, run.engine.get("batch_buckets") or [])
             later = later_floor(run, ran, name, bucket)
-        return phase_of(rows, name, later, misclassed(self.selftest))
+        return phase_of(rows, name, later, self.misclassed)
 
     def _verdict(self, group: Group) -> Verdict:
         summaries = tuple(s for s in self.summaries if s.cell.group == group)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from loadtests.report.formatting import level
 from loadtests.report.payback import bucket_of
 from loadtests.report.verdict import Findings
 from service.statistics.intervals import Interval
@@ -80,7 +81,7 @@ def witnesses_told(seen: list[Witness], findings: Findings) -> Iterator[str]:
     """How far the two lie apart at most, and what was not sampled."""
     steps = [(s, p) for v in findings.main for s in v.modes for p in s.phases if p.step_wall_seconds]
     if all(phase.samples is not None for _, phase in steps):
-        yield _beside_samples(seen, sum(phase.samples or 0 for _, phase in steps))
+        yield _beside_samples(seen, sum(phase.samples or 0 for _, phase in steps), findings.misclassed)
         return
     yield _compared(seen)
     if len(seen) < len(steps):
@@ -88,10 +89,11 @@ def witnesses_told(seen: list[Witness], findings: Findings) -> Iterator[str]:
         yield f"Native stacks were sampled for {combinations}."
 
 
-def _beside_samples(seen: list[Witness], samples: int) -> str:
+def _beside_samples(seen: list[Witness], samples: int, misclassed: float) -> str:
     """Where requests were sampled no interval rests on the two, which were taken before and after."""
     taken = "taken while one request of each cell and round ran"
-    told = f"Dispatch and kernel rest on {samples:,} samples of steps, {taken}"
+    allowed = f"up to {level(misclassed)} of either part may be the other's"
+    told = f"Dispatch and kernel rest on {samples:,} samples of steps, {taken}; {allowed}"
     high = max(seen, key=lambda witness: -witness.difference)
     if -high.difference > AGREEING and high.twin.high < high.stacks.low:
         return (
@@ -99,9 +101,10 @@ def _beside_samples(seen: list[Witness], samples: int) -> str:
             f"{-100 * high.difference:.0f} points more ({high.case}): one of the two is wrong here."
         )
     low = max(seen, key=lambda witness: witness.difference)
+    fewer = f", and up to {-100 * high.difference:.0f} fewer ({high.case})" if high.difference < 0 else ""
     return (
         f"{told}. The hollow twin, a lower estimate of dispatch that lacks what kernels do to the host's "
-        f"caches, would leave up to {100 * low.difference:.0f} points more for kernels ({low.case})."
+        f"caches, would leave up to {100 * low.difference:.0f} points more for kernels ({low.case}){fewer}."
     )
 
 

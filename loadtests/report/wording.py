@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS
-from loadtests.report.formatting import listed, percentages, span, times
+from loadtests.report.formatting import level, listed, percentages, span, times
 from loadtests.report.summaries import Summary, Verdict
 from loadtests.report.verdict import Findings
-from service.statistics.choice import EQUIVALENT, Comparison
+from service.statistics.choice import EQUIVALENT, Choice, Comparison
 from service.statistics.intervals import Interval
 
 BUSY_NOISE = 1.25
@@ -56,13 +56,14 @@ def tie(verdict: Verdict, confidence: float) -> str | None:
         return None
     tied = [short_name(verdict.of(mode)) for mode in [choice.ship, *tied_with(verdict)]]
     sentence = f"{listed(tied)} tie at batch {verdict.batch_size}"
+    simplest = "the simplest of them" + ("" if choice.ship == BASELINE else f" that beats {BASELINE}")
     if choice.given_up is None:
-        beats = "" if choice.ship == BASELINE else f" that beats {BASELINE}"
-        return f"{sentence}; {tied[0]} is the fastest of them and the simplest{beats}."
+        reach = f"another may be faster by at most {_most(choice)} ({level(confidence)})"
+        return f"{sentence}; {tied[0]}, {simplest}, is the fastest here, and {reach}."
     given_up, fastest = choice.given_up, short_name(verdict.of(choice.fastest))
     equal = ", within what counts as equal" if max(given_up.high, 1 / given_up.low) <= EQUIVALENT else ""
     price = f"gives up {percentages(given_up, confidence)} on {fastest}{equal}"
-    return f"{sentence}: shipping {tied[0]}, the simpler, {price}."
+    return f"{sentence}: shipping {tied[0]}, {simplest}, {price}."
 
 
 def tied_with(verdict: Verdict) -> list[str]:
@@ -84,11 +85,11 @@ def headline(findings: Findings) -> str:
     for verdict in verdicts:
         answer = (verdict.choice.ship if verdict.choice else "", tuple(sorted(tied_with(verdict))))
         by_answer.setdefault(answer, []).append(verdict)
-    parts = "; ".join(_answer(group, findings.results.device) for group in by_answer.values())
+    parts = "; ".join(_answer(group, findings) for group in by_answer.values())
     return " ".join([f"{parts}.", *provisional(verdicts)])
 
 
-def _answer(verdicts: list[Verdict], device: str) -> str:
+def _answer(verdicts: list[Verdict], findings: Findings) -> str:
     """One mode to ship, or one tie, and the batches where that is the answer."""
     at = f"at batch {listed([str(v.batch_size) for v in verdicts])}"
     shipped = verdicts[0].shipped
@@ -96,20 +97,23 @@ def _answer(verdicts: list[Verdict], device: str) -> str:
         return f"undecided {at}"
     tied = [short_name(verdicts[0].of(mode)) for mode in tied_with(verdicts[0])]
     with_ties = f", tied with {listed(tied)}," if tied else ""
-    name = named(shipped, device)
+    name = named(shipped, findings.results.device)
     comma = "," if shipped.runs_as and not with_ties else ""
     if shipped.is_baseline:
         return f"{name}{with_ties} stays {at}: nothing is detectably faster"
     gains = [times(s.comparison.speedup.value) for v in verdicts if (s := v.shipped) and s.comparison]
-    price = _price(verdicts)
+    price = _price(verdicts, findings.confidence)
     return f"{name}{with_ties}{comma} is the mode to ship {at} ({listed(gains)} {BASELINE}{price})"
 
 
-def _price(verdicts: list[Verdict]) -> str:
-    """What shipping the simpler of a tie gives up at most: the upper ends of the intervals."""
-    ends = {v.batch_size: c.given_up.high for v in verdicts if (c := v.choice) and c.given_up}
-    told = [f"{100 * (high - 1):.1f} % at batch {batch}" for batch, high in ends.items()]
-    return f", giving up at most {listed(told)}" if told else ""
+def _price(verdicts: list[Verdict], confidence: float) -> str:
+    """What shipping the simplest of a tie gives up at most: the highest ends of the intervals."""
+    told = [_most(choice) for v in verdicts if (choice := v.choice) and choice.at_most is not None]
+    return f"; by {level(confidence)} intervals it gives up at most {listed(told)}" if told else ""
+
+
+def _most(choice: Choice) -> str:
+    return f"{100 * max(0.0, (choice.at_most or 1.0) - 1):.1f} %"
 
 
 def provisional(verdicts: list[Verdict]) -> list[str]:

@@ -120,7 +120,7 @@ class Bench:
         self.modes = settings.modes
         loaded = load_model(settings)
         self.device, self.precision, self.cpus = loaded.device, loaded.precision, loaded.cpus
-        self.model = loaded.model
+        self.model, self.linears = loaded.model, loaded.linears
         self.buffers = allocate(
             self.model, settings.batch_sizes, settings.prefill_chunk, self.precision.cache
         )

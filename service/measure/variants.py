@@ -38,6 +38,7 @@ class Variants:
         self.device = self._bench.device
         self.precision = self._bench.precision
         self.cpus = self._bench.cpus
+        self.linears = self._bench.linears
         self.off_cpu = OffCpuTime()
         self._cold_cache = ColdCacheEmulation(self._bench.model) if self.device.type == "cpu" else None
         self._models: dict[tuple[Config, bool], Served] = {(self.config, False): self._bench.model}

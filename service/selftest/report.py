@@ -22,7 +22,8 @@ FORMAT_VERSION = 2
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """One selftest.
 
-    `machine` is the processor, and the GPU if one was used; `device` the one that ran the model. Only a
+    `machine` is the processor, and the GPU if one was used; `device` the one that ran the model. `linears` is
+    how linear weights lay in memory, which decides which kernels ran (None: before it was recorded). Only a
     `complete` one stands for its machine and commit; else `incomplete_because` has the reasons. `counts` and
     `rows_by_verdict` list what the verdict is made of, `detail` says the same in a sentence.
     """
@@ -43,6 +44,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     torch: str
     threads: int
     dtype: str
+    linears: str | None = None
     model: str
     created: str
     modes: list[str]
@@ -87,6 +89,7 @@ def new_report(
         torch=str(facts.get("torch", "unknown")),
         threads=int(facts.get("threads", 0)),
         dtype=str(facts.get("dtype", "unknown")),
+        linears=None if "linears" not in facts else str(facts["linears"]),
         model=settings.model,
         modes=settings.modes,
         seconds=seconds,

@@ -68,7 +68,8 @@ def run(settings: EngineSettings, names: list[str], events: EventWriter) -> None
     """Run the checks called `names`, in that order. Raises ValueError for settings that cannot work."""
     prepare_process(settings.cache_folder)
     variants = Variants(settings)
-    events.write(MachineFacts(machine_facts(variants.device, variants.precision.name)))
+    facts = machine_facts(variants.device, variants.precision.name, variants.linears.layout)
+    events.write(MachineFacts(facts))
     for name in names:
         log = events.log_of(name)
         log("begins")
@@ -76,8 +77,8 @@ def run(settings: EngineSettings, names: list[str], events: EventWriter) -> None
         events.write(CheckFinished(name, rows))
 
 
-def machine_facts(device: torch.device, precision: str) -> dict[str, str | int]:
-    """Processor, device, torch, threads, precision and the device's default one, of this process."""
+def machine_facts(device: torch.device, precision: str, linears: str) -> dict[str, str | int]:
+    """Processor, device, torch, threads, precision, the device's default one, layout of linear weights."""
     return {
         "cpu": device_name(torch.device("cpu")),
         "device": device_name(device),
@@ -85,6 +86,7 @@ def machine_facts(device: torch.device, precision: str) -> dict[str, str | int]:
         "threads": torch.get_num_threads(),
         "dtype": precision,
         "default_dtype": choose_precision(None, device).name,
+        "linears": linears,
     }
 
 

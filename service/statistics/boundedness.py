@@ -5,7 +5,7 @@ Imports nothing of ours but the other statistics; the service's advice and the s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -22,9 +22,11 @@ _ORDER: tuple[Bound, ...] = ("launch-bound", "balanced", "kernel-bound")
 
 @dataclass(frozen=True, slots=True)
 class Crossover:
-    """The batch at which kernels take as long as dispatch. `where`: `at`, or outside what was measured."""
+    """The batch at which kernels take as long as dispatch. `where`: `at`, outside what was measured, or
+    `several` such batches.
+    """
 
-    where: Literal["at", "below", "above", "unknown"]
+    where: Literal["at", "below", "above", "several", "unknown"]
     batch: float | None
 
 
@@ -76,25 +78,46 @@ def crossover(index_by_batch: Mapping[int, float]) -> Crossover:
     """Where a mode's device-bound index reaches 0.5, that is kernel = dispatch.
 
     Between the two measured batches around it, the index is taken as linear in ln(batch). `below`: the
-    smallest batch is past it already; `above`: the largest has not reached it.
+    smallest batch is past it already; `above`: the largest has not reached it; `several`: a larger batch lies
+    below it again.
     """
     batches = sorted(index_by_batch)
     if not batches:
         return Crossover("unknown", None)
-    if index_by_batch[batches[0]] >= KERNEL_BOUND_FROM:
-        return Crossover("below", float(batches[0]))
-    for small, large in pairwise(batches):
+    past = [index_by_batch[batch] >= KERNEL_BOUND_FROM for batch in batches]
+    if past != sorted(past):
+        return Crossover("several", None)
+    return _last_crossing(batches, index_by_batch)
+
+
+def _last_crossing(batches: Sequence[int], index_by_batch: Mapping[int, float]) -> Crossover:
+    """Past which batch the index stays above 0.5, whatever it does before."""
+    if index_by_batch[batches[-1]] < KERNEL_BOUND_FROM:
+        return Crossover("above", float(batches[-1]))
+    for small, large in reversed(list(pairwise(batches))):
         low, high = index_by_batch[small], index_by_batch[large]
-        if high >= KERNEL_BOUND_FROM:
+        if low < KERNEL_BOUND_FROM:
             share = (KERNEL_BOUND_FROM - low) / (high - low)
             return Crossover("at", small * (large / small) ** share)
-    return Crossover("above", float(batches[-1]))
+    return Crossover("below", float(batches[0]))
+
+
+def _first_crossing(batches: Sequence[int], index_by_batch: Mapping[int, float]) -> Crossover:
+    """At which batch the index first reaches 0.5, whatever it does behind."""
+    reached = [number for number, batch in enumerate(batches) if index_by_batch[batch] >= KERNEL_BOUND_FROM]
+    return _last_crossing(batches[: reached[0] + 1] if reached else batches, index_by_batch)
 
 
 def crossover_span(index_by_batch: Mapping[int, Interval]) -> CrossoverSpan:
-    """The crossover with its interval: earliest at the high ends of the indices, latest at the low ones."""
-    typical, earliest, latest = (
-        crossover({batch: getattr(index, end) for batch, index in index_by_batch.items()})
+    """The crossover with its interval: from the first at the high ends of the indices to the last at the low
+    ones.
+    """
+    batches = sorted(index_by_batch)
+    if not batches:
+        unknown = Crossover("unknown", None)
+        return CrossoverSpan(unknown, unknown, unknown)
+    values, highs, lows = (
+        {batch: getattr(index, end) for batch, index in index_by_batch.items()}
         for end in ("value", "high", "low")
     )
-    return CrossoverSpan(typical, earliest, latest)
+    return CrossoverSpan(crossover(values), _first_crossing(batches, highs), _last_crossing(batches, lows))

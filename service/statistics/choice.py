@@ -47,12 +47,15 @@ class Choice:
     """The mode to ship, the fastest one, and the others that are tied with the fastest.
 
     `given_up` is the speed-up of the fastest over the one to ship, with its interval; None: they are one.
+    `at_most` is the highest end of any interval between the one to ship and a mode that it is tied with: by
+    that factor one of them may be faster. None without a tie.
     """
 
     ship: str
     fastest: str
     tied: tuple[str, ...]
     given_up: Interval | None
+    at_most: float | None = None
 
 
 def paired(first: Rounds, second: Rounds) -> tuple[list[float], list[float]]:
@@ -96,11 +99,13 @@ def choose(by_mode: Mapping[str, Rounds], confidence: float = CONFIDENCE) -> Cho
         for mode in alike
         if mode in (baseline, fastest) or compare(rounds[baseline], rounds[mode], confidence).word == "faster"
     )
+    ends = [compare(rounds[ship], rounds[mode], confidence).speedup.high for mode in alike if mode != ship]
     return Choice(
         ship=ship,
         fastest=fastest,
         tied=tuple(mode for mode in alike if mode != fastest),
         given_up=None if ship == fastest else against[ship].speedup,
+        at_most=max(ends, default=None),
     )
 
 

@@ -8,9 +8,14 @@ from __future__ import annotations
 from math import sqrt
 from typing import NamedTuple
 
-MISCLASSED = 0.10
-"""Of either part's samples, this many may be taken for the other's: the bound of the selftest's rows with
-injected work. What a machine's own selftest finds only ever makes it more.
+PROVED = 0.10
+"""Of either part's samples, this many may be taken for the other's where a selftest has passed: the bound of
+its rows with injected work. What a machine's own selftest leaves open only ever makes it more.
+"""
+
+MISCLASSED = 0.20
+"""The same where no selftest of the machine says: twice the bound, and more than any complete one of several
+processors has left open (0.18).
 """
 
 _Z = 1.959964

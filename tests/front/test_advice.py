@@ -252,18 +252,18 @@ def test_profiled_requests_do_not_count() -> None:
 
 def test_sampled_requests_say_how_time_splits_and_nothing_of_latency() -> None:
     traffic = Traffic()
-    traffic.in_turn({"eager": 1e-3}, samples=200)
+    traffic.in_turn({"eager": 1e-3}, share=0.3, samples=200)
     with pytest.raises(NotMeasured):
         traffic.served.advise(1, [1], ["eager"])
-    traffic.in_turn({"eager": 1e-3}, share=0.2, spread=0.9)
+    traffic.in_turn({"eager": 1e-3}, share=0.8, spread=0.9)
     advice = traffic.served.advise(1, [1], ["eager"])
-    assert advice.index == pytest.approx(0.4)  # not the 0.8 of those that were not sampled
-    assert advice.bound == "balanced"
+    assert advice.index == pytest.approx(0.7)  # not the 0.2 of those that were not sampled
+    assert advice.bound == "kernel-bound"
 
 
 def test_few_samples_do_not_name_a_bound() -> None:
     traffic = Traffic()
-    traffic.in_turn({"eager": 1e-3}, samples=5)
+    traffic.in_turn({"eager": 1e-3}, share=0.3, samples=5)
     traffic.in_turn({"eager": 1e-3})
     assert traffic.served.advise(1, [1], ["eager"]).bound is None
 
@@ -315,6 +315,7 @@ def test_a_crossover_that_was_not_seen_lies_outside() -> None:
     assert crossover({1: 0.6, 4: 0.8}).where == "below"
     assert crossover({1: 0.1, 4: 0.4}).where == "above"
     assert crossover({}).where == "unknown"
+    assert crossover({1: 0.6, 4: 0.4}).where == "several"
 
 
 def test_the_route_answers_409_first_and_then_from_what_it_served(own_front: Front) -> None:

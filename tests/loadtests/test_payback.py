@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from loadtests.report.explained import paid_back
-from loadtests.report.payback import NOTHING, REMEDY, bucket_of, cost_of, pay_back
+from loadtests.report.payback import NOTHING, REMEDY, Count, bucket_of, cost_of, pay_back
 from loadtests.report.results import read_results
 from loadtests.report.summaries import Summary
 from loadtests.report.verdict import Findings
@@ -51,7 +52,8 @@ def test_a_cold_cost_that_was_never_seen_is_unknown() -> None:
     assert cost is not None
     assert cost.cold_seconds is None
     back = pay_back("inference_mode", compare(rounds(0.3), rounds(0.1)), 0.3, 0.1, cost)
-    assert (back.requests, back.cold_requests) == (5, "unknown")
+    assert isinstance(back.requests, Count)
+    assert (back.requests.typical, back.cold_requests) == (5, "unknown")
 
 
 def test_a_run_without_single_compilations_has_no_known_cost() -> None:
@@ -61,7 +63,19 @@ def test_a_run_without_single_compilations_has_no_known_cost() -> None:
 def test_requests_are_the_cost_over_what_each_saves() -> None:
     cost = cost_of({"compilations": [compilation(seconds=4.0, cold_seconds=50.0)]}, 4)
     back = pay_back("inference_mode", compare(rounds(0.375), rounds(0.125)), 0.375, 0.125, cost)
-    assert (back.requests, back.cold_requests) == (16, 200)
+    assert (back.requests, back.cold_requests) == (Count(16, 16, 16), Count(200, 200, 200))
+
+
+def test_the_ends_of_a_payback_are_those_of_the_speedup() -> None:
+    own = {number: 0.25 * (1 + 0.1 * (-1) ** number) for number in range(1, 9)}
+    comparison = compare(rounds(0.5), own)
+    back = pay_back("inference_mode", comparison, 0.5, 0.25, cost_of({"compilations": [compilation()]}, 4))
+    low, high = (0.5 / (0.5 * (1 - 1 / end)) for end in (comparison.speedup.high, comparison.speedup.low))
+    assert isinstance(back.requests, Count)
+    assert (back.requests.least, back.requests.typical, back.requests.most) == (
+        math.ceil(low), 2, math.ceil(high),
+    )  # fmt: skip
+    assert back.requests.most > back.requests.least
 
 
 @pytest.mark.parametrize("own", [0.4, 0.1001, 0.1, 0.099])
@@ -89,8 +103,10 @@ def test_the_reference_is_the_fastest_mode_without_a_compiler_not_eager(tmp_path
     summary = shipped(with_compilations(make_results(tmp_path, relative), seconds=0.6, cold_seconds=12.0))
     saved = (0.65 - 0.4) * 0.02
     assert summary.payback.reference == "no_grad"
-    assert summary.payback.requests == pytest.approx(1.2 / saved, rel=0.1)
-    assert summary.payback.cold_requests == pytest.approx(24 / saved, rel=0.1)
+    assert isinstance(summary.payback.requests, Count)
+    assert isinstance(summary.payback.cold_requests, Count)
+    assert summary.payback.requests.typical == pytest.approx(1.2 / saved, rel=0.1)
+    assert summary.payback.cold_requests.typical == pytest.approx(24 / saved, rel=0.1)
     assert "from a warm cache (1.20 s) and" in paid_back(summary)
     assert "against no_grad, the fastest mode without a compiler" in paid_back(summary)
 

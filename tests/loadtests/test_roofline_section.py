@@ -14,7 +14,7 @@ from loadtests.report.roofline_section import roofline_section
 from loadtests.report.verdict import Findings
 from loadtests.run.run_file import SweepRun
 from service.statistics.roofline import decode_bytes
-from tests.support.made_evidence import edit_run, with_intervals
+from tests.support.made_evidence import edit_rows, edit_run, set_split, with_intervals, with_machine
 from tests.support.made_results import make_results
 
 SIZES = {"weights": 12_000_000, "cache_per_position": 6_144, "activations_per_row": 70_000}
@@ -67,6 +67,25 @@ def test_page_and_text_say_that_it_is_an_estimate_on_a_cpu(tmp_path: Path) -> No
         assert "10.0 GB/s, read by the engine's threads over a buffer of 11.4 MiB" in text
         assert "where they fit in caches, so does it" in text
         assert line.share in text
+
+
+@pytest.mark.parametrize(("canary", "roof"), [(RATE * 1.25, RATE * 1.25), (RATE / 2, RATE)])
+def test_the_roof_is_no_lower_than_what_the_canary_read_in_a_round(
+    tmp_path: Path, canary: float, roof: float
+) -> None:
+    folder = recorded(with_intervals(make_results(tmp_path)))
+    before = roofline_section(findings(folder))
+    section = roofline_section(findings(with_machine(folder, [RATE / 3, canary], [0.0, 0.0])))
+    shares = [float(line.share.split()[0].replace(",", "")) for line in (before.lines[0], section.lines[0])]
+    assert shares[0] / shares[1] == pytest.approx(roof / RATE, rel=0.01)
+    assert ("the canary" in section.sentence) == (roof > RATE)
+
+
+def test_what_the_canary_read_is_no_roof_of_a_gpu(tmp_path: Path) -> None:
+    folder = make_results(tmp_path, device="cuda")
+    edit_rows(folder, lambda row: [set_split(row, phase, 0.5, 0.0) for phase in ("prefill", "decode")])
+    section = roofline_section(findings(with_machine(recorded(folder, "cuda"), [RATE * 9], [0.0])))
+    assert "10.0 GB/s, copied, bytes read and written," in section.sentence
 
 
 def test_a_run_without_the_bandwidth_says_so(tmp_path: Path) -> None:

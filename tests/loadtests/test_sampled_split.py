@@ -18,9 +18,10 @@ from loadtests.report.summaries import Summary
 from loadtests.report.verdict import Findings
 from loadtests.report.witnesses import witnesses
 from loadtests.run.validation import validate_folder
-from service.statistics.sampled_share import MISCLASSED, counting_error
+from service.statistics.intervals import Interval
+from service.statistics.sampled_share import MISCLASSED, PROVED, counting_error
 from tests.support.made_evidence import Row, edit_rows, with_floors, with_intervals, with_samples
-from tests.support.made_results import make_results
+from tests.support.made_results import CLEAR, make_results
 
 LOW, HIGH = (0.6 - MISCLASSED) / (1 - MISCLASSED), 0.6 / (1 - MISCLASSED)
 """The index that 60 samples of 100 in kernels allow, were there no error of counting."""
@@ -136,14 +137,14 @@ PASSED = [
 @pytest.mark.parametrize(
     ("row", "found"),
     [
-        (None, MISCLASSED),
+        (None, PROVED),
         (injected("more host work per step: kernel", 0.1, 0.17), 0.17),
         (injected("a kernel 8 times longer: dispatch", -0.3, -0.12), 0.3),
         (injected("a kernel 8 times longer: kernel", 0.6, 0.7), 0.4),
         (injected("more host work per step: dispatch", 1.1, 1.25), 0.25),
         (injected("more host work per step: kernel", None, None), 1.0),
         (injected("more host work per step: kernel", -4.0, 4.0), 1.0),
-        (injected("floor of eager", 9.0, 9.0), MISCLASSED),
+        (injected("floor of eager", 9.0, 9.0), PROVED),
     ],
     ids=str,
 )
@@ -153,22 +154,39 @@ def test_a_selftest_widens_the_interval_by_what_it_does_not_exclude(
     assert misclassed({"rows": [*PASSED, *([row] if row else [])]}) == pytest.approx(found)
 
 
-def test_without_a_selftest_its_bound_counts_and_one_without_such_rows_excludes_nothing() -> None:
-    assert misclassed(None) == MISCLASSED
+def test_no_selftest_leaves_more_open_than_its_bound_and_one_without_such_rows_anything() -> None:
+    assert misclassed(None) == MISCLASSED > PROVED
     assert misclassed({"rows": []}) == 1.0
 
 
-def test_a_selftest_beside_the_sweep_that_excludes_nothing_leaves_the_bound_open(tmp_path: Path) -> None:
-    sweep = tmp_path / "sweep"
+def beside_a_selftest(folder: Path, rows: list[dict[str, Any]], **other: object) -> Interval:
+    """The interval of eager's index, where a complete selftest with these rows lies beside the sweep."""
+    sweep, selftest = folder / "sweep", folder / "selftest"
     sweep.mkdir()
-    folder = with_samples(make_results(sweep))
-    here = {"commit": "0123456789ab", "cpu": "a CPU", "device": "a CPU", "complete": True}
-    (tmp_path / "selftest").mkdir()
-    written = {**here, "rows": [], "outcome": "failed", "detail": ""}
-    (tmp_path / "selftest" / "selftest.json").write_text(json.dumps(written))
-    interval = baseline(folder).decode.interval
+    selftest.mkdir()
+    here = {"commit": "0123456789ab", "cpu": "a CPU", "device": "a CPU", "complete": True, "threads": 1}
+    here |= {"dtype": "float32", "modes": list(CLEAR), "outcome": "failed", "detail": "", "rows": rows}
+    (selftest / "selftest.json").write_text(json.dumps(here | other))
+    interval = baseline(with_samples(make_results(sweep))).decode.interval
     assert interval is not None
+    return interval
+
+
+def test_a_selftest_beside_the_sweep_that_excludes_nothing_leaves_the_bound_open(tmp_path: Path) -> None:
+    interval = beside_a_selftest(tmp_path, [])
     assert (interval.low, interval.high) == (0.0, 1.0)
+
+
+def test_one_that_passed_makes_the_interval_narrower_than_none_does(tmp_path: Path) -> None:
+    interval = beside_a_selftest(tmp_path, PASSED)
+    assert interval.low == pytest.approx((0.6 - PROVED) / (1 - PROVED) - COUNTING)
+    assert interval.low > LOW - COUNTING
+
+
+@pytest.mark.parametrize("other", [{"linears": "transposed"}, {"threads": 2}, {"dtype": "bfloat16"}], ids=str)
+def test_one_that_ran_other_kernels_does_not(tmp_path: Path, other: dict[str, object]) -> None:
+    interval = beside_a_selftest(tmp_path, PASSED, **other)
+    assert interval.low == pytest.approx(LOW - COUNTING)
 
 
 def sized(folder: Path, size: Callable[[Row], int]) -> Path:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.statistics.boundedness import bound, bound_in_words, bounds_within, crossover_span
+from service.statistics.boundedness import bound, bound_in_words, bounds_within, crossover, crossover_span
 from service.statistics.intervals import Interval
 
 shares = st.floats(0, 1)
@@ -49,6 +49,23 @@ def test_a_crossover_is_earliest_at_the_high_ends_and_latest_at_the_low_ends() -
 def test_the_end_of_a_crossover_outside_of_what_was_measured_says_so() -> None:
     span = crossover_span({1: index(0.3, 0.55), 4: index(0.45, 0.7)})
     assert (span.typical.where, span.earliest.where, span.latest.where) == ("at", "below", "above")
+
+
+@pytest.mark.parametrize("shares", [(0.45, 0.55, 0.4, 0.45), (0.55, 0.3, 0.3, 0.3), (0.6, 0.3, 0.6, 0.7)])
+def test_kernels_that_take_longer_at_some_batch_and_shorter_at_a_larger_one_have_several_crossovers(
+    shares: tuple[float, ...],
+) -> None:
+    found = crossover(dict(zip((1, 2, 4, 16), shares, strict=True)))
+    assert (found.where, found.batch) == ("several", None)
+
+
+def test_the_interval_of_a_crossover_reaches_from_the_first_to_the_last_that_the_indices_allow() -> None:
+    span = crossover_span(
+        {1: index(0.3, 0.4), 2: index(0.45, 0.65), 4: index(0.4, 0.55), 16: index(0.6, 0.8)}
+    )
+    assert span.typical.where == "several"
+    assert 1 < (span.earliest.batch or 0) < 2
+    assert 4 < (span.latest.batch or 0) < 16
 
 
 def test_nothing_measured_has_no_crossover() -> None:

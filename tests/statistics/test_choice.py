@@ -109,6 +109,22 @@ def test_a_tie_names_both_and_what_the_simpler_one_gives_up() -> None:
     assert (tied.ship, tied.fastest, tied.tied) == ("compiled", fastest, ("compiled",))
     assert tied.given_up is not None
     assert tied.given_up.value == pytest.approx(1.004)
+    assert tied.at_most == tied.given_up.high
+
+
+def test_what_ships_although_it_is_the_fastest_may_still_be_slower_than_what_it_is_tied_with() -> None:
+    seen = made({"eager": 2.0, "compiled": 1.0, "reduce-overhead": 1.02}, seed=6, scatter=0.03)
+    tied = choose(seen)
+    assert tied is not None
+    assert (tied.ship, tied.tied, tied.given_up) == ("compiled", ("reduce-overhead",), None)
+    assert tied.at_most == compare(seen["compiled"], seen["reduce-overhead"]).speedup.high
+    assert tied.at_most > 1
+
+
+def test_without_a_tie_nothing_is_given_up() -> None:
+    alone = choose(made({"eager": 2.0, "compiled": 1.0}, seed=4, scatter=0.01))
+    assert alone is not None
+    assert (alone.ship, alone.given_up, alone.at_most) == ("compiled", None, None)
 
 
 def test_what_is_tied_with_the_fastest_and_not_faster_than_eager_is_passed_over() -> None:

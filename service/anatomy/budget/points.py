@@ -45,7 +45,10 @@ class BatchPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModeCrossover(msgspec.Struct, frozen=True, kw_only=True):
-    """The batch at which kernels take as long as dispatch; `where`: `at`, `below` or `above` all of them."""
+    """The batch at which kernels take as long as dispatch.
+
+    `where`: `at`, `below` or `above` all that were measured, or at `several`.
+    """
 
     mode: str
     where: str

@@ -131,6 +131,8 @@ def _micros(seconds: Interval) -> str:
 
 
 def _crossover(place: ModeCrossover) -> str:
+    if place.where == "several":
+        return "kernels take longer than dispatch at some batch, and shorter at a larger one"
     if place.batch_size is None:
         return "no crossover known"
     text = {
