@@ -16,6 +16,7 @@ SPLIT_ROWS = (
     "dispatch, twin / stacks",
     "kernel time equal in the plain modes",
     "instructions in kernels",
+    "host instructions as the batch grows",
     "a kernel 8 times longer",
     "more host work per step",
     "intercept over four widths",

@@ -80,10 +80,6 @@ class Variants:
         """Size of all weights that a decode step of the model of this shape reads, each counted once."""
         return sum(weights_by_reader(self._model_of(config, cooled=False)).values())
 
-    def shallow(self, mode: str, layers: int) -> Case:
-        """The decode step of a model of so many layers, as `Bench.shallow_case` has it."""
-        return self._bench.shallow_case(mode, 1, "decode", layers)
-
     @contextmanager
     def isolated(self) -> Iterator[None]:
         """Within: on the engine's cores, what it loses of them counted in `off_cpu`."""

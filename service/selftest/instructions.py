@@ -1,8 +1,9 @@
 """Check of how functions are classed, by exact counts: the instructions of one decode step, by side.
 
 Kernel *time* of eager, no_grad and inference_mode may differ although all that is booked as kernel is the
-same: what the host does between two kernels takes the caches that they then miss. Instructions know no
-caches. Where a tape's work were classed as kernel, they would differ, on every machine alike.
+same: what the host does between two kernels takes the caches that they then miss. And dispatch *time* grows
+with the batch, as kernels take the host's caches. Instructions know no caches. Where a tape's work were
+classed as kernel, or kernels' as the host's, they would differ, on every machine alike.
 """
 
 from __future__ import annotations
@@ -31,17 +32,27 @@ BOUND = "within 2 %"
 APART = 0.02
 
 
+GROWTH = "host instructions as the batch grows"
+GROWTH_BOUND = "within 5 %"
+GROWN = 0.05
+
+
 class Counted(NamedTuple):
-    """Instructions of one decode step at batch 1."""
+    """Instructions of one decode step."""
 
     kernel: int
     host: int
 
 
-def measure_instructions(variants: Variants, log: Log) -> dict[str, list[Counted]]:
-    """One decode step per mode, of the served model with one layer and a small vocabulary.
+Step = tuple[str, int]
+"""A mode and its batch size."""
 
-    Raises NotMeasurableError on CUDA, with several threads, and where the system or its tools forbid it.
+
+def measure_instructions(variants: Variants, log: Log) -> dict[Step, list[Counted]]:
+    """One decode step per mode at the smallest batch, of the served model with one layer and few words.
+
+    The last mode's at the largest batch as well. Raises NotMeasurableError on CUDA, with several threads, and
+    where the system or its tools forbid it.
     """
     if variants.device.type != "cpu":
         raise NotMeasurableError("on CUDA kernels are no instructions of the host")
@@ -54,44 +65,74 @@ def measure_instructions(variants: Variants, log: Log) -> dict[str, list[Counted
         counter = InstructionCounter(Path(variants.settings.cache_folder))
     except SingleStepError as error:
         raise NotMeasurableError(str(error)) from error
-    found: dict[str, list[Counted]] = {}
+    bench, batches = variants.served_bench, sorted(variants.settings.batch_sizes)
+    found: dict[Step, list[Counted]] = {}
     with variants.isolated():
-        for mode in modes:
-            log(f"{mode}, instruction by instruction")
-            counts = counter.count_settled(variants.shallow(mode, LAYERS).call)
-            found[mode] = [Counted(counts.of("kernel"), counts.of("host"))]
+        for mode, batch in dict.fromkeys([*((mode, batches[0]) for mode in modes), (modes[-1], batches[-1])]):
+            log(f"{mode} at batch {batch}, instruction by instruction")
+            counts = counter.count_settled(bench.shallow_case(mode, batch, "decode", LAYERS).call)
+            found[mode, batch] = [Counted(counts.of("kernel"), counts.of("host"))]
     return found
 
 
-def judge_instructions(found: Mapping[str, list[Counted]]) -> list[CheckResult]:
-    """Kernels over eager's in the modes that run the same ones, and the host's of neighbouring modes."""
-    counted = {mode: counts[0] for mode, counts in found.items()}
-    eager = counted[PLAIN[0]]
-    rows = [
-        exact_result(
-            f"{KERNELS} of {mode} / {PLAIN[0]}",
-            BOUND,
-            abs(counts.kernel / eager.kernel - 1) <= APART,
-            counts.kernel / eager.kernel,
-            "ratio",
-            f"{counts.kernel:,} against {eager.kernel:,}, decode, batch 1, {LAYERS} layer",
-            {"kernel_instructions": counts.kernel, "eager_kernel_instructions": eager.kernel},
-        )
-        for mode, counts in counted.items()
-        if mode in PLAIN[1:]
-    ]
+def judge_instructions(found: Mapping[Step, list[Counted]]) -> list[CheckResult]:
+    """Kernels over eager's in the modes that run the same ones, the host's of neighbouring modes, and the
+    host's of a mode at two batch sizes.
+    """
+    smallest = min(batch for _, batch in found)
+    counted = {mode: counts[0] for (mode, batch), counts in found.items() if batch == smallest}
+    plain = [mode for mode in counted if mode in PLAIN[1:]]
+    rows = [_kernels(mode, counted[mode], counted[PLAIN[0]]) for mode in plain]
+    rows += [_falls(pair, counted) for pair in pairwise(counted)]
     return rows + [
-        exact_result(
-            f"{HOST} of {upper} over {lower}",
-            FALLS,
-            counted[upper].host > counted[lower].host,
-            counted[upper].host / counted[lower].host,
-            "ratio",
-            f"{counted[upper].host:,} and {counted[lower].host:,}",
-            {"upper_host_instructions": counted[upper].host, "lower_host_instructions": counted[lower].host},
-        )
-        for upper, lower in pairwise(counted)
+        _grows(mode, (smallest, batch), (counted[mode], counts[0]))
+        for (mode, batch), counts in found.items()
+        if batch != smallest
     ]
 
 
-INSTRUCTIONS = Check(measure_instructions, judge_instructions, ((KERNELS, BOUND), (HOST, FALLS)))
+def _kernels(mode: str, counts: Counted, eager: Counted) -> CheckResult:
+    return exact_result(
+        f"{KERNELS} of {mode} / {PLAIN[0]}",
+        BOUND,
+        abs(counts.kernel / eager.kernel - 1) <= APART,
+        counts.kernel / eager.kernel,
+        "ratio",
+        f"{counts.kernel:,} against {eager.kernel:,}, decode, {LAYERS} layer",
+        {"kernel_instructions": counts.kernel, "eager_kernel_instructions": eager.kernel},
+    )
+
+
+def _falls(modes: tuple[str, str], counted: Mapping[str, Counted]) -> CheckResult:
+    upper, lower = (counted[mode].host for mode in modes)
+    return exact_result(
+        f"{HOST} of {modes[0]} over {modes[1]}",
+        FALLS,
+        upper > lower,
+        upper / lower,
+        "ratio",
+        f"{upper:,} and {lower:,}",
+        {"upper_host_instructions": upper, "lower_host_instructions": lower},
+    )
+
+
+def _grows(mode: str, batches: tuple[int, int], counts: tuple[Counted, Counted]) -> CheckResult:
+    """The host does the same for any batch: what it has more of would be kernels' that is classed as its."""
+    small, large = counts
+    kernels = f"kernels have {large.kernel / small.kernel:.1f} times as many"
+    return exact_result(
+        f"{GROWTH}: {mode}, batch {batches[1]} over {batches[0]}",
+        GROWTH_BOUND,
+        abs(large.host / small.host - 1) <= GROWN,
+        large.host / small.host,
+        "ratio",
+        f"{large.host:,} against {small.host:,}, where {kernels}",
+        {"host_instructions": [small.host, large.host], "kernel_instructions": [small.kernel, large.kernel]},
+    )
+
+
+INSTRUCTIONS = Check(
+    measure_instructions,
+    judge_instructions,
+    ((KERNELS, BOUND), (HOST, FALLS), (GROWTH, GROWTH_BOUND)),
+)

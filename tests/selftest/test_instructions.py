@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -13,7 +13,7 @@ import torch
 
 from service.selftest import instructions
 from service.selftest.check import NotMeasurableError, run_check
-from service.selftest.instructions import INSTRUCTIONS, Counted, measure_instructions
+from service.selftest.instructions import GROWTH, INSTRUCTIONS, Counted, Step, measure_instructions
 from service.step.native.single_step import Instructions, SingleStepError
 from service.step.native.stacks import Sample
 from tests.selftest.made_variants import MadeUpVariants
@@ -48,13 +48,15 @@ class Refusing:
 class Variants(MadeUpVariants):
     """With shallow steps."""
 
-    def __init__(self) -> None:
+    def __init__(self, batch_sizes: Sequence[int] = (4, 1, 16)) -> None:
         super().__init__()
-        self.settings = SimpleNamespace(cache_folder="cache")
-        self.built: list[tuple[str, int]] = []
+        self.settings = SimpleNamespace(cache_folder="cache", batch_sizes=list(batch_sizes))
+        self.built: list[tuple[str, int, int]] = []
+        self.served_bench = SimpleNamespace(shallow_case=self.shallow_case)
 
-    def shallow(self, mode: str, layers: int) -> MadeUpStep:
-        self.built.append((mode, layers))
+    def shallow_case(self, mode: str, bucket: int, phase: str, layers: int) -> MadeUpStep:
+        assert phase == "decode"
+        self.built.append((mode, bucket, layers))
         return MadeUpStep(mode)
 
 
@@ -64,21 +66,28 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(instructions, "InstructionCounter", MadeUpCounter)
 
 
-def measured(variants: Variants) -> dict[str, list[Counted]]:
+def measured(variants: Variants) -> dict[Step, list[Counted]]:
     return measure_instructions(variants, lambda text: None)  # type: ignore[arg-type]
 
 
 def test_one_step_of_each_mode_is_counted_on_a_model_of_one_layer() -> None:
     variants = Variants()
     found = measured(variants)
-    assert found == {mode: [Counted(1000, int(seconds * 1e9))] for mode, seconds in LADDER.items()}
-    assert variants.built == [(mode, 1) for mode in LADDER]
+    last = list(LADDER)[-1]
+    counted = {(mode, 1): [Counted(1000, int(seconds * 1e9))] for mode, seconds in LADDER.items()}
+    assert found == counted | {(last, 16): counted[last, 1]}
+    assert variants.built == [*((mode, 1, 1) for mode in LADDER), (last, 16, 1)]
+
+
+def test_with_one_batch_size_nothing_is_said_of_how_it_grows() -> None:
+    rows = run_check("instructions", INSTRUCTIONS, Variants([2]), lambda text: None)
+    assert [row.name for row in rows if row.name.startswith(GROWTH)] == []
 
 
 def test_its_rows_pass_for_such_counts() -> None:
     rows = run_check("instructions", INSTRUCTIONS, Variants(), lambda text: None)
     assert {row.verdict for row in rows} == {"pass"}
-    assert len(rows) == 5
+    assert len(rows) == 6
 
 
 @pytest.mark.parametrize(
