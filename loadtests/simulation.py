@@ -115,8 +115,8 @@ WORLDS: Mapping[str, World] = {
     "9 %, drift, spikes": World(visit=0.09, drift=0.2, spikes=0.05),
     "17 %, drift, spikes": World(visit=0.17, drift=0.2, spikes=0.05),
 }
-"""9 %: the reference machine with busy neighbours, where two modes' log ratios scatter by 13 % per round. 17 %:
-the compiled modes at batch 1 on a Zen 4 machine, where they scatter by 24 %.
+"""9 %: the reference machine with busy neighbours, where two modes' log ratios scatter by 13 % per round.
+17 %: the compiled modes at batch 1 on a Zen 4 machine, where they scatter by 24 %.
 """
 
 

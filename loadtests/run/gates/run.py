@@ -109,7 +109,8 @@ def verdicts(run: SweepRun) -> Gate:
     last = run.looks[-1]
     detail = f"after {last.round} rounds"
     if last.undecided:
-        detail += f" still undecided: {some(last.undecided)}; such a tie may be broken by more rounds"
+        remedy = "such a tie may be broken by more rounds (--preset standard, or rounds_most in a plan)"
+        detail += f" still undecided: {some(last.undecided)}; {remedy}"
     return Gate(name=name, passed=not last.undecided, detail=detail, warning=True)
 
 
