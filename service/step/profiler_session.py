@@ -8,6 +8,7 @@ what separates them in a trace whose correlation ids are wrong: see `kernel_matc
 
 from __future__ import annotations
 
+import warnings
 from time import perf_counter
 
 import torch
@@ -50,8 +51,13 @@ class Separator:
             torch.cuda.synchronize()
 
 
-def new_session(device: torch.device) -> profile:
-    """A session that has not begun, of the host and, on CUDA, the device."""
+def new_session(device: torch.device, memory: bool = False) -> profile:
+    """A session that has not begun, of the host and, on CUDA, the device; with `memory` also of allocations.
+
+    Without `acc_events`, with which stopping it parses every event in Python: seconds for a request's trace,
+    of which we read only what is exported.
+    """
+    # torch before 2.13 warns so of every session, also of one without cycles (pytorch issue 180348).
+    warnings.filterwarnings("ignore", "Warning: Profiler clears events at the end of each cycle", UserWarning)
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
-    # One cycle, no schedule: acc_events is what a single start and stop amounts to.
-    return profile(activities=activities, acc_events=True)
+    return profile(activities=activities, profile_memory=memory)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from service.step import profiler_session, profiling
 from service.step.buffers import Buffers
 from service.step.meters import HostMeter, Meter, Readings
-from service.step.profiler_session import Separator
+from service.step.profiler_session import Separator, new_session
 from service.step.profiling import (
     PROFILED_STEPS,
     STEPS_PER_TRACE,
@@ -108,6 +109,27 @@ def test_on_a_cpu_nothing_separates_and_nothing_is_discarded() -> None:
     assert names.count("aten::neg_") == 2
     assert "aten::add_" not in names
     assert order(events) == "mm"
+
+
+def test_stopping_a_session_parses_none_of_its_events_and_its_trace_has_all_of_them(tmp_path: Path) -> None:
+    with new_session(CPU) as session:
+        for _ in range(50):
+            torch.zeros(1).neg_()
+    assert session.profiler is not None
+    session.export_chrome_trace(str(tmp_path / "trace.json"))
+    assert session.profiler._function_events is None
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    names = [one["name"] for one in events if one.get("cat") == "cpu_op"]
+    assert (names.count("aten::neg_"), names.count("aten::zeros")) == (50, 50)
+
+
+def test_of_torchs_warnings_only_the_one_about_cycles_is_not_shown() -> None:
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        new_session(CPU)
+        for text in ("Profiler clears events at the end of each cycle.Only events from", "Another one"):
+            warnings.warn(f"Warning: {text}", UserWarning, stacklevel=1)
+    assert [str(one.message) for one in shown] == ["Warning: Another one"]
 
 
 def test_a_profiled_step_is_the_typical_one_of_several(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 import torch
-from torch.profiler import ProfilerActivity, profile
 
 from service.anatomy.tape.graph import hooked
 from service.anatomy.tape.storages import Held, Storages, held, owned_by
 from service.measure.cases import Bench, Case
 from service.protocol.modes import MODES
+from service.step.profiler_session import new_session
 from service.step.profiling import chrome_events
 
 MEMORY_EVENT = "[memory]"
@@ -52,7 +52,7 @@ def peak_of(bench: Bench, case: Case) -> Peak:
     """The peak of memory of one step, its results included."""
     if bench.device.type == "cuda":
         return _peak_on_cuda(case)
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as session:
+    with new_session(bench.device, memory=True) as session:
         result = case.call()
     events = chrome_events(session)
     del result
