@@ -6,16 +6,17 @@ from collections.abc import Mapping
 
 import torch
 from torch._C._autograd import DeviceType
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.profiler import profile
 
 from service.measure.cases import Case
 from service.measure.rounds import Log, in_rounds, paired_median_ratio
 from service.measure.variants import Variants
 from service.selftest.check import Check, NotMeasurableError
 from service.selftest.results import CheckResult, exact_result, interval_result, not_measurable
-from service.step.profiling import chrome_events, profile_step
+from service.step.profiler_session import Separator
+from service.step.profiling import chrome_events, profile_step, record_session
 from service.step.step_reading import read_steps
-from service.step.trace import STEP_MARK
+from service.step.trace import LEAD_MARK, STEP_MARK
 
 ROUNDS = 30
 STEPS = 5
@@ -36,7 +37,7 @@ def measure_cuda(variants: Variants, log: Log) -> dict[tuple[str, str], list[flo
     found: dict[tuple[str, str], list[float]] = {}
     for mode in variants.modes:
         log(f"{mode}, profiling")
-        if (sums := kernel_seconds(variants.case(mode))) is not None:
+        if (sums := kernel_seconds(variants.device, variants.case(mode))) is not None:
             found |= {("ours", mode): [sums[0]], ("profiler", mode): [sums[1]]}
         found |= _dispatch(variants, mode, log)
     if REPLAYED in variants.modes:
@@ -58,23 +59,23 @@ def judge_cuda(found: Mapping[tuple[str, str], list[float]]) -> list[CheckResult
     return [*rows, _graphs(launches)]
 
 
-def kernel_seconds(case: Case) -> tuple[float, float] | None:
+def kernel_seconds(device: torch.device, case: Case) -> tuple[float, float] | None:
     """Of the same STEPS steps: the sum over the trace's kernels, and that of the profiler's own table.
 
-    Both are sums of durations. None where the kernels of a step are unknown.
+    Both are sums of durations. None where the kernels of a step are unknown. What separates the steps, so that
+    a replay's kernels are known whatever their ids, is a copy: no kernel in either sum.
     """
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) as session:
-        for _ in range(STEPS):
-            with record_function(STEP_MARK):
-                case.call_seconds()
-        torch.cuda.synchronize()
+    session = record_session(device, case.call, STEPS, Separator(device, copies=True))
     steps = read_steps(chrome_events(session), cuda=True)
     sums = [step.kernel_sum_seconds for step in steps if step.kernel_sum_seconds is not None]
-    if len(sums) < len(steps):
-        return None
+    return (sum(sums), table_seconds(session)) if sums and len(sums) == len(steps) else None
+
+
+def table_seconds(session: profile) -> float:
+    """The sum over kernels of the profiler's own table, which lists copies, fills and marks beside them."""
     on_device = [event for event in session.key_averages() if event.device_type == DeviceType.CUDA]
-    kernels = [event for event in on_device if not event.key.startswith(("Mem", STEP_MARK))]
-    return sum(sums), sum(event.self_device_time_total for event in kernels) / 1e6
+    kernels = [event for event in on_device if not event.key.startswith(("Mem", STEP_MARK, LEAD_MARK))]
+    return sum(event.self_device_time_total for event in kernels) / 1e6
 
 
 def _dispatch(variants: Variants, mode: str, log: Log) -> dict[tuple[str, str], list[float]]:

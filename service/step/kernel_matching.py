@@ -2,7 +2,8 @@
 
 CUPTI gives a launch call and all that it started one correlation id. Before its version 13.1 Update 1 the ids
 of graph launches and of their kernels are wrong from a process's second profiling session on (its release
-notes), so ids count only while nothing in the trace contradicts them.
+notes), so ids count only while nothing in the trace contradicts them, and those of graphs only where a window
+could have.
 
 Else a step's work is what ran in its window on the device. The two clocks are never compared to find it: the
 device's lies behind by microseconds, at the begin of a session by more (pytorch issue 192021). A window is
@@ -26,7 +27,9 @@ NOTHING_RECORDED = (
     "NVreg_RestrictProfilingToAdminUsers=0), and end other profilers"
 )
 NO_LAUNCH = "no launch call of this step is in the trace"
-NOT_SEPARATED = "the trace's correlation ids are wrong, and nothing separates this step from the next"
+NOT_SEPARATED = (
+    "the trace's correlation ids are wrong or not proved, and nothing separates this step from the next"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,7 @@ class _Ids:
     @property
     def consistent(self) -> bool:
         """Whether all work has a call that can have started it."""
-        graphs = {number for number, call in self.calls.items() if call["name"] in GRAPH_LAUNCH_CALLS}
+        graphs = {_id(call) for call in _graphs(self.calls.values())}
         return self.started.keys() <= self.plain | graphs
 
     def separates(self, call: Event) -> float | None:
@@ -95,7 +98,7 @@ class _Ids:
 def match_work(events: Sequence[Event], marks: Sequence[Event], way: Matched | None = None) -> list[StepWork]:
     """The work of each of `marks`, which are in order of time, from all complete events of their trace.
 
-    `way` is for probes that compare both; None: by ids while nothing contradicts them, else by windows.
+    `way` is for probes that compare both; None: by ids where they are proved, else by windows.
     """
     calls = [event for event in events if event.get("cat") in RUNTIME]
     work = sorted((e for e in events if e.get("cat") in DEVICE_WORK), key=lambda item: float(item["ts"]))
@@ -105,7 +108,7 @@ def match_work(events: Sequence[Event], marks: Sequence[Event], way: Matched | N
     ids = _Ids.of(calls, work)
     windows = _windows(marks, ids)
     if way is None:
-        trusted = ids.consistent and _nothing_strays(within, windows, ids)
+        trusted = ids.consistent and _proved(within, windows, ids)
         way = "correlation" if trusted else "window"
     if way == "correlation":
         return [_by_id(own, ids) for own in within]
@@ -142,16 +145,17 @@ def _windows(marks: Sequence[Event], ids: _Ids) -> list[tuple[float, float] | No
     return found
 
 
-def _nothing_strays(
+def _proved(
     within: Sequence[list[Event]], windows: Sequence[tuple[float, float] | None], ids: _Ids
 ) -> bool:
-    """Whether all work lies by its id in the step that it ran in; ids that are off by one launch do not."""
-    return all(
-        window[0] < item["ts"] < window[1]
-        for own, window in zip(within, windows, strict=True)
-        if window is not None
-        for _, item in ids.items(own)
-    )
+    """Whether all work lies by its id in the step that it ran in; ids that are off by one launch do not.
+
+    Where no step that launches a graph has a window, nothing could have told that its ids are wrong.
+    """
+    seen = [(own, window) for own, window in zip(within, windows, strict=True) if window is not None]
+    if any(map(_graphs, within)) and not any(_graphs(own) for own, _ in seen):
+        return False
+    return all(window[0] < item["ts"] < window[1] for own, window in seen for _, item in ids.items(own))
 
 
 def _by_id(calls: list[Event], ids: _Ids) -> StepWork:
@@ -170,7 +174,7 @@ def _by_window(
     launches = _launches(calls)
     if window is None or not launches:
         return StepWork(calls, unknown=NO_LAUNCH if not launches else NOT_SEPARATED)
-    graphs = [call for call in launches if call["name"] in GRAPH_LAUNCH_CALLS]
+    graphs = _graphs(calls)
     own = {_id(call): call for call in calls if _id(call) in ids.plain}
     only = graphs[0] if len(graphs) == 1 else None
     items = [(own.get(_id(item), only), item) for item in work if window[0] < item["ts"] < window[1]]
@@ -182,6 +186,10 @@ def _by_window(
 
 def _launches(calls: Iterable[Event]) -> list[Event]:
     return [call for call in calls if call["name"] in LAUNCH_CALLS]
+
+
+def _graphs(calls: Iterable[Event]) -> list[Event]:
+    return [call for call in calls if call["name"] in GRAPH_LAUNCH_CALLS]
 
 
 def _can_start(call: Event, item: Event) -> bool:

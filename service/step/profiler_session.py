@@ -24,16 +24,22 @@ kernels nevertheless have unknown ones."""
 class Separator:
     """A plain launch of a small kernel, outside of every mark; does nothing on a CPU.
 
-    Its memory is allocated here, so that a session contains nothing else of it.
+    With `copies` it is a copy on the device, which a sum over kernels leaves out. Its memory is allocated
+    here, so that a session contains nothing else of it.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, copies: bool = False) -> None:
         self._value = torch.zeros(1, device=device) if device.type == "cuda" else None
+        self._copied = torch.ones(1, device=device) if copies else None
 
     def launch(self) -> None:
         """Launch it once."""
-        if self._value is not None:
+        if self._value is None:
+            return
+        if self._copied is None:
             self._value.add_(1)
+        else:
+            self._value.copy_(self._copied)
 
     def lead(self) -> None:
         """Launch it for LEAD_SECONDS, then wait for the device: the begin of a session, before any mark."""

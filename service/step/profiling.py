@@ -157,7 +157,13 @@ def warm_profiler(device: torch.device) -> None:
 
 def record_steps(device: torch.device, call: Callable[[], object], steps: int) -> list[dict[str, Any]]:
     """The events of a session of `steps` marked calls of `call`, each fenced and followed by a separator."""
-    separator = Separator(device)
+    return chrome_events(record_session(device, call, steps, Separator(device)))
+
+
+def record_session(
+    device: torch.device, call: Callable[[], object], steps: int, separator: Separator
+) -> profile:
+    """That session itself, which has ended, for who asks the profiler's own tables as well."""
     separator.launch()  # loads its kernel
     separator.wait()
     with new_session(device) as session:
@@ -167,7 +173,7 @@ def record_steps(device: torch.device, call: Callable[[], object], steps: int) -
                 call()
             separator.launch()
             separator.wait()
-    return chrome_events(session)
+    return session
 
 
 def chrome_events(session: profile) -> list[dict[str, Any]]:

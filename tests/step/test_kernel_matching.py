@@ -110,8 +110,10 @@ def test_gaps_of_a_replay_matched_by_window_are_those_of_the_one_by_id() -> None
     assert by_id[0].kernel_wait_seconds == pytest.approx((KERNELS - 1) * 0.5e-6)
 
 
-@pytest.mark.parametrize("kernel_id", [of_a_plain_launch, unknown_to_the_trace])
-def test_wrong_ids_without_anything_between_the_steps_leave_kernels_unknown(
+@pytest.mark.parametrize(
+    "kernel_id", [of_a_plain_launch, unknown_to_the_trace, of_the_next_launch, graph_id]
+)
+def test_without_anything_between_replays_their_ids_are_not_proved_and_kernels_unknown(
     kernel_id: Callable[[int], int],
 ) -> None:
     for step in read_steps(replays(STEPS, kernel_id, separated=False), cuda=True):
@@ -127,8 +129,14 @@ def test_ids_that_make_the_work_around_a_step_ambiguous_leave_its_kernels_unknow
         assert step.unknown == NOT_SEPARATED
 
 
-def test_replays_that_nothing_separates_are_matched_by_right_ids() -> None:
-    steps = read_steps(replays(STEPS, separated=False), cuda=True)
+def test_plain_steps_that_nothing_separates_are_matched_by_their_ids() -> None:
+    steps = read_steps(plain_step(1000, 10) + plain_step(2000, 20), cuda=True)
+    assert [(step.kernels, step.matched) for step in steps] == [(4, "correlation")] * 2
+
+
+def test_ids_of_replays_are_proved_by_those_that_something_separates() -> None:
+    events = [e for e in replays(STEPS) if e["ts"] >= PERIOD_US]  # nothing is launched before the first step
+    steps = read_steps(events, cuda=True)
     assert [(step.kernels, step.matched) for step in steps] == [(KERNELS, "correlation")] * STEPS
 
 
@@ -207,6 +215,8 @@ def test_a_step_without_a_launch_call_has_unknown_kernels_though_others_are_know
 
 def overlapping() -> list[Event]:
     return [
+        call("cudaLaunchKernel", -20, 4),
+        kernel("put", -12, 4),
         event("user_annotation", STEP_MARK, 0, 20),
         call("cudaGraphLaunch", 1, 5, 9.0),
         kernel("a", 20, 5, length=30, stream=7),

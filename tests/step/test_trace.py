@@ -15,6 +15,8 @@ from service.step.trace import STEP_MARK
 from tests.step.made_traces import event
 
 TWO_STEPS = [
+    event("cuda_runtime", "cudaLaunchKernel", -20, 5, 5),
+    event("kernel", "separates", -12, 2, 5),
     event("user_annotation", f"{STEP_MARK} prefill 16/64", 0, 100),
     event("cpu_op", "aten::linear", 1, 20),
     event("cpu_op", "aten::mm", 2, 15),
@@ -24,6 +26,8 @@ TWO_STEPS = [
     event("cuda_runtime", "cudaLaunchKernel", 60, 10, 8),
     event("kernel", "gemm", 12, 20, 7),
     event("kernel", "add", 75, 5, 8),
+    event("cuda_runtime", "cudaLaunchKernel", 120, 5, 6),
+    event("kernel", "separates", 130, 2, 6),
     event("user_annotation", f"{STEP_MARK} decode 1/64", 200, 50),
     event("cpu_op", "Torch-Compiled Region: 0/0", 201, 40),
     event("cuda_runtime", "cudaGraphLaunch", 205, 10, 9),
