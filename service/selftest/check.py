@@ -29,7 +29,8 @@ class NotMeasurableError(Exception):
 class Check(Generic[Subject, Key, Value]):
     """One check. `measure` returns each arm's samples in the order of the rounds; `judge` makes rows of them.
 
-    `rows` are name and bound of the rows that a machine gets where `measure` raises NotMeasurableError.
+    An arm that could not be measured is left out, and may be there in another run. `rows` are name and bound
+    of the rows that a machine gets where `measure` raises NotMeasurableError.
     """
 
     measure: Callable[[Subject, Log], dict[Key, list[Value]]]
@@ -85,8 +86,9 @@ def run_check(
 
 
 def _combined(runs: list[dict[Any, list[Any]]]) -> dict[Any, list[Any]]:
-    """The samples of `runs` per arm, one run's rounds after the other's."""
-    return {key: [sample for run in runs for sample in run[key]] for key in runs[0]}
+    """The samples of `runs` per arm, one run's rounds after the other's; none of a run without that arm."""
+    keys = dict.fromkeys(key for run in runs for key in run)
+    return {key: [sample for run in runs for sample in run.get(key, [])] for key in keys}
 
 
 def undecided_where_failed(rows: list[CheckResult], off_cpu_share: float) -> list[CheckResult]:

@@ -62,8 +62,8 @@ def judge_cuda(found: Mapping[tuple[str, str], list[float]]) -> list[CheckResult
 def kernel_seconds(device: torch.device, case: Case) -> tuple[float, float] | None:
     """Of the same STEPS steps: the sum over the trace's kernels, and that of the profiler's own table.
 
-    Both are sums of durations. None where the kernels of a step are unknown. What separates the steps, so that
-    a replay's kernels are known whatever their ids, is a copy: no kernel in either sum.
+    Both are sums of durations. None where the kernels of a step are unknown. What separates the steps, so
+    that a replay's kernels are known whatever their ids, is a copy: no kernel in either sum.
     """
     session = record_session(device, case.call, STEPS, Separator(device, copies=True))
     steps = read_steps(chrome_events(session), cuda=True)
@@ -75,7 +75,7 @@ def table_seconds(session: profile) -> float:
     """The sum over kernels of the profiler's own table, which lists copies, fills and marks beside them."""
     on_device = [event for event in session.key_averages() if event.device_type == DeviceType.CUDA]
     kernels = [event for event in on_device if not event.key.startswith(("Mem", STEP_MARK, LEAD_MARK))]
-    return sum(event.self_device_time_total for event in kernels) / 1e6
+    return float(sum(event.self_device_time_total for event in kernels)) / 1e6
 
 
 def _dispatch(variants: Variants, mode: str, log: Log) -> dict[tuple[str, str], list[float]]:
@@ -92,7 +92,7 @@ def _dispatch(variants: Variants, mode: str, log: Log) -> dict[tuple[str, str], 
 
 def _kernels(mode: str, ours: list[float] | None, profilers: list[float] | None) -> CheckResult:
     """Exact: both are sums over the same kernels of the same trace. Shows the session farthest from 1."""
-    if ours is None or profilers is None:
+    if not ours or not profilers:
         reason = "which kernels are a step's is not known: the profiler lost some, or gave them wrong ids"
         return not_measurable(f"{KERNELS}: {mode}", KERNELS_BOUND, reason)
     ratios = [a / b for a, b in zip(ours, profilers, strict=True)]

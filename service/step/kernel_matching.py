@@ -145,9 +145,7 @@ def _windows(marks: Sequence[Event], ids: _Ids) -> list[tuple[float, float] | No
     return found
 
 
-def _proved(
-    within: Sequence[list[Event]], windows: Sequence[tuple[float, float] | None], ids: _Ids
-) -> bool:
+def _proved(within: Sequence[list[Event]], windows: Sequence[tuple[float, float] | None], ids: _Ids) -> bool:
     """Whether all work lies by its id in the step that it ran in; ids that are off by one launch do not.
 
     Where no step that launches a graph has a window, nothing could have told that its ids are wrong.

@@ -166,7 +166,8 @@ def record_session(
     """That session itself, which has ended, for who asks the profiler's own tables as well."""
     separator.launch()  # loads its kernel
     separator.wait()
-    with new_session(device) as session:
+    session = new_session(device)
+    with session:
         separator.lead()
         for _ in range(steps):
             with record_function(STEP_MARK):

@@ -10,6 +10,7 @@ from service.measure.isolation import OffCpuTime
 from service.measure.rounds import Log
 from service.selftest.check import AnyCheck, Check, NotMeasurableError, run_check, undecided_where_failed
 from service.selftest.checks import ALL_CHECKS, ENGINE_CHECKS, SERVICE_CHECKS, choose_checks
+from service.selftest.cuda import judge_cuda
 from service.selftest.results import CheckResult, exact_result, interval_result
 from service.statistics.intervals import Interval, median_interval
 
@@ -103,6 +104,34 @@ def test_a_disturbed_run_is_left_out_where_the_other_was_quiet() -> None:
 def test_a_failure_on_a_quiet_core_is_not_measured_again() -> None:
     (row,) = run(check_of(OUTSIDE), BusyCore(0.0))
     assert (row.verdict, row.runs) == ("fail", 1)
+
+
+def test_what_only_one_of_two_runs_could_measure_is_judged_by_that_one() -> None:
+    runs = [{"x": STRADDLES, "first": [1.0]}, {"x": INSIDE, "second": [2.0, 3.0]}]
+
+    def judged(found: dict[str, list[float]]) -> list[CheckResult]:
+        others = {name: samples for name, samples in found.items() if name != "x"}
+        seen = [exact_result(name, "all", True, sum(samples), "s") for name, samples in others.items()]
+        return [*judge(found), *seen]
+
+    row, first = run(Check(lambda subject, log: runs.pop(0), judged))
+    assert (row.verdict, row.runs) == ("pass", 2)
+    assert (first.verdict, first.value) == ("pass", 1.0)
+
+
+@pytest.mark.parametrize("known", ["first", "second", "neither"])
+def test_a_mode_whose_kernels_one_run_could_not_find_leaves_the_other_rows_whole(known: str) -> None:
+    straddling = {
+        ("twin", "eager"): [0.8e-3, 1.0e-3] * 8,
+        ("real", "eager"): [1e-3] * 16,
+    }
+    kernels = {("ours", "eager"): [1e-3], ("profiler", "eager"): [1e-3]}
+    runs = [straddling | (kernels if known == run else {}) for run in ("first", "second")]
+    rows = {row.name: row for row in run(Check(lambda subject, log: runs.pop(0), judge_cuda))}
+    assert rows["twin's floor / measured dispatch: eager"].runs == 2
+    assert rows["kernel / profiler's own sum: eager"].verdict == (
+        "pass" if known == "first" else "not measurable here"
+    )
 
 
 def test_a_check_that_breaks_is_a_failed_row_that_says_why(capsys: pytest.CaptureFixture[str]) -> None:

@@ -110,9 +110,7 @@ def test_gaps_of_a_replay_matched_by_window_are_those_of_the_one_by_id() -> None
     assert by_id[0].kernel_wait_seconds == pytest.approx((KERNELS - 1) * 0.5e-6)
 
 
-@pytest.mark.parametrize(
-    "kernel_id", [of_a_plain_launch, unknown_to_the_trace, of_the_next_launch, graph_id]
-)
+@pytest.mark.parametrize("kernel_id", [of_a_plain_launch, unknown_to_the_trace, of_the_next_launch, graph_id])
 def test_without_anything_between_replays_their_ids_are_not_proved_and_kernels_unknown(
     kernel_id: Callable[[int], int],
 ) -> None:
