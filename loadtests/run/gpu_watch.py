@@ -17,6 +17,7 @@ from statistics import median
 from typing import Any
 
 from loadtests.run.owned import owned
+from loadtests.run.rows import RowsError
 
 SAMPLE_MILLISECONDS = 500
 NUMBERS = ("clocks.sm", "clocks.mem", "power.draw", "temperature.gpu")
@@ -97,28 +98,38 @@ def summary(file: Path) -> list[dict[str, Any]]:
     sampled. What the GPU does not report ([N/A]) is left out.
     """
     by_gpu: dict[str, list[list[str]]] = {}
-    for line in _lines(file):
+    for _, line in _samples(file):
         by_gpu.setdefault(line[0], []).append(line[1 : len(NUMBERS) + 2])
     return [{"gpu": gpu, "samples": len(lines), **_of(lines)} for gpu, lines in by_gpu.items()]
 
 
 def power_samples(file: Path) -> dict[str, list[tuple[float, float]]]:
-    """Per GPU in `file` its (seconds since the epoch, watts), by time; only of samples that have both."""
+    """Per GPU in `file` its (seconds since the epoch, watts), by time; only of samples that have both.
+
+    Raises RowsError where a sample's time is none.
+    """
     found: dict[str, list[tuple[float, float]]] = {}
-    for line in _lines(file):
+    for number, line in _samples(file):
         watts = _number(line[1 + NUMBERS.index("power.draw")])
         if len(line) > len(NUMBERS) + 2 and watts is not None:
-            when = datetime.strptime(line[-1], TIME_FORMAT).replace(tzinfo=UTC)
+            try:
+                when = datetime.strptime(line[-1], TIME_FORMAT).replace(tzinfo=UTC)
+            except ValueError as error:
+                raise RowsError(f"{file}, line {number}: {line[-1]!r} is no time of a sample") from error
             found.setdefault(line[0], []).append((when.timestamp(), watts))
     return found
 
 
-def _lines(file: Path) -> Iterator[list[str]]:
-    """The whole samples of `file`; none where it is missing."""
+def _samples(file: Path) -> Iterator[tuple[int, list[str]]]:
+    """The samples of `file` with the numbers of their lines; none where it is missing.
+
+    Without what nvidia-smi says in other words, and without a last line that it was writing when it ended.
+    """
     if file.exists():
-        for line in csv.reader(file.read_text(errors="replace").splitlines(), skipinitialspace=True):
+        whole, _, _ = file.read_text(errors="replace").rpartition("\n")
+        for number, line in enumerate(csv.reader(whole.splitlines(), skipinitialspace=True), 1):
             if len(line) in (len(NUMBERS) + 2, len(NUMBERS) + 3):
-                yield line
+                yield number, line
 
 
 def _of(lines: list[list[str]]) -> dict[str, Any]:

@@ -11,7 +11,8 @@ import pytest
 from loadtests.plan.presets import make_plan
 from loadtests.report.gpu_power import gpu_power
 from loadtests.report.results import Results, read_results
-from loadtests.run.gpu_watch import TIME_FORMAT, clocks_file, power_samples
+from loadtests.run.gpu_watch import TIME_FORMAT, clocks_file, power_samples, summary
+from loadtests.run.rows import RowsError
 from tests.support.made_evidence import edit_run
 from tests.support.made_results import CLEAR, make_results
 
@@ -68,6 +69,24 @@ def test_a_cpu_has_no_power_and_a_gpu_without_samples_has_none(tmp_path: Path) -
     assert gpu_power(results).absent == "not measured on a CPU"
     edit_run(tmp_path, lambda run: run.engine.update(device="cuda"))
     assert gpu_power(read_results(tmp_path)).absent == "no power was sampled"
+
+
+WHOLE = "GPU-a, 1980, 2619, 310.50, 41, 0x0, 2026/11/22 10:00:00.500\n"
+
+
+def test_a_last_line_that_was_cut_anywhere_is_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "clocks.csv"
+    for left in range(1, len(WHOLE)):
+        file.write_text(WHOLE + WHOLE[:left])
+        assert [len(samples) for samples in power_samples(file).values()] == [1]
+        assert [gpu["samples"] for gpu in summary(file)] == [1]
+
+
+def test_a_whole_sample_whose_time_is_none_is_an_error_that_names_file_and_line(tmp_path: Path) -> None:
+    file = tmp_path / "clocks.csv"
+    file.write_text(WHOLE + WHOLE.replace("10:00:00.500", "10:00") + WHOLE)
+    with pytest.raises(RowsError, match=r"clocks.csv, line 2: .*'2026/11/22 10:00' is no time"):
+        power_samples(file)
 
 
 def test_samples_of_before_they_had_a_time_are_left_out(tmp_path: Path) -> None:
