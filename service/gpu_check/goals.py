@@ -71,12 +71,16 @@ def _replays(rows: BySection) -> Goal:
     promised = [mode for mode in (planned[0]["modes"] if planned else []) if MODES[mode].cuda.graph_replay]
     if not promised or not newest.keys() >= set(promised):
         return Goal(name, "not measured", goal, "unknown")
-    others = [
-        f"{mode} as {newest[mode]['effective']}: {newest[mode]['reason']}"
-        for mode in promised
-        if newest[mode]["effective"] != mode or newest[mode]["reason"]
-    ]
+    others = [text for mode in promised if (text := _not_replayed(newest[mode]))]
     return Goal(name, "; ".join(others) or f"all {len(promised)}", goal, judged(not others))
+
+
+def _not_replayed(row: Row) -> str | None:
+    """What is known against the mode of `row`; a failed one still has its own name, and no reason."""
+    if row["state"] != "ready":
+        return f"{row['mode']}: {row['state']}"
+    replayed = row["effective"] == row["mode"] and not row["reason"]
+    return None if replayed else f"{row['mode']} as {row['effective']}: {row['reason']}"
 
 
 def _tests(rows: BySection) -> Goal:

@@ -1,4 +1,4 @@
-"""Goals of the section `profiler`: all ways to a step's device time agree, and measuring costs little."""
+"""Goals of the section `profiler`: its ways to a step's device time agree, and measuring costs little."""
 
 from __future__ import annotations
 
@@ -13,31 +13,37 @@ MOST_OVERHEAD = 1.01
 
 
 def sessions(rows: BySection) -> Iterable[Goal]:
-    """Kernels by window against queued replays and against ids, which only inform: CUPTI has a defect."""
+    """Kernels by window against queued replays, and against ids, which only inform: CUPTI has a defect.
+
+    A replay lasts at least as long as its kernels, and at most as long as their span under the profiler,
+    which lengthens the gaps between a graph's nodes: by how much only informs.
+    """
     written = {row["session"]: row for row in rows_of(rows, "profiler", "session")}
     windows, spans, by_id = (
         [_median(written.get(number, {}).get(field, [])) for number in range(1, SESSIONS + 1)]
         for field in ("busy_seconds_by_window", "span_seconds_by_window", "busy_seconds_by_id")
     )
     within = f"within {APART:.0%}"
-    yield _alike("kernels by window, sessions over the first", windows[:1], windows, within)
+    yield alike("kernels by window, sessions over the first", windows[:1], windows, within)
     unprofiled = rows_of(rows, "profiler", "unprofiled")[:1]
     # Where the host could not queue ahead, the device idled in between: no witness of what a step takes.
     queued = [None if row["upper_bound"] else row["queued_seconds"] for row in unprofiled]
-    yield _alike("a step's span by window over queued replays", queued, spans, within)
+    yield _at_most("a step's kernels by window over queued replays", windows, queued)
+    yield _at_most("queued replays over a step's span by window", queued, spans)
+    yield alike("a step's span by window over queued replays", queued, spans, within, decides=False)
     for place, by_window in enumerate(windows):
         name = f"kernels by id over those by window, session {place + 1}"
-        yield _alike(name, [by_window], [by_id[place]], within, decides=False)
+        yield alike(name, [by_window], [by_id[place]], within, decides=False)
 
 
 def attached(rows: BySection) -> Goal:
     """Whether CUPTI, which stays attached after a first session, slows what comes after (pytorch #146604)."""
     dispatch = [row["dispatch_seconds"] for row in rows_of(rows, "profiler", "unprofiled")]
     name = "dispatch after profiler sessions over before"
-    return _alike(name, dispatch[:1], dispatch[1:], f"within {APART:.0%}", decides=False)
+    return alike(name, dispatch[:1], dispatch[1:], f"within {APART:.0%}", decides=False)
 
 
-def _alike(
+def alike(
     name: str, below: list[float | None], above: Iterable[float | None], goal: str, decides: bool = True
 ) -> Goal:
     """Whether every one of `above` over the one of `below` is near 1; shows the farthest."""
@@ -48,6 +54,16 @@ def _alike(
     ratios = [value / reference for value in values if value is not None]
     farthest = max(ratios, key=lambda ratio: abs(ratio - 1))
     return Goal(name, f"{farthest:.3f}", goal, judged(abs(farthest - 1) <= APART), decides)
+
+
+def _at_most(name: str, parts: list[float | None], wholes: list[float | None]) -> Goal:
+    """Whether none of `parts` is longer than any of `wholes`; shows the longest over the shortest."""
+    goal = f"≤ {1 + APART}"
+    known = [value for value in (*parts, *wholes) if value]
+    if not parts or not wholes or len(known) < len(parts) + len(wholes):
+        return Goal(name, "not measured", goal, "unknown")
+    ratio = max(known[: len(parts)]) / min(known[len(parts) :])
+    return Goal(name, f"{ratio:.3f}", goal, judged(ratio <= 1 + APART))
 
 
 def instrumentation(rows: BySection) -> Goal:
