@@ -46,13 +46,14 @@ def main(arguments: list[str]) -> int:
         sections = tuple(section for section in sections if section.name in options.only.split(","))
     cache = Path(os.environ.get("LAUNCHBOUND_CACHE_FOLDER") or ".cache/gpu-check")
     checked = run_sections(sections, folder, cache, options.seconds, lambda line: print(line, flush=True))
-    return conclude(checked, folder, options.part == 1 and not options.only, Console(width=150))
+    judged = None if options.part == 1 and options.only else options.part
+    return conclude(checked, folder, judged, Console(width=150))
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="gpu-check", description="Check the CUDA path on a GPU.")
     parser.add_argument("--part", type=int, choices=(1, 2), default=1, help="2: selftest, sweep and studies")
-    parser.add_argument("--only", help="sections, with commas; their goals are then not judged")
+    parser.add_argument("--only", help="sections, with commas; the goals of part 1 are then not judged")
     parser.add_argument("--seconds", type=float, default=TOTAL_SECONDS, help="limit of all sections together")
     return parser.parse_args(arguments)
 

@@ -17,11 +17,13 @@ from rich.console import Console
 from loadtests.run.environment import git_state
 from loadtests.run.gpu_watch import query_of, summary, watched
 from service.gpu_check import tables
-from service.gpu_check.goal import Goal
+from service.gpu_check.goal import BySection, Goal
 from service.gpu_check.goals import goals
 from service.gpu_check.plan import Section
 from service.gpu_check.rows import read_rows
 from service.gpu_check.runner import Ended, not_begun, run_section
+from service.gpu_check.teardown_goals import SECTION as TEARDOWN
+from service.gpu_check.teardown_goals import teardown_goals
 
 FORMAT_VERSION = 2
 SUMMARY_FILE = "summary.json"
@@ -70,13 +72,13 @@ def run_sections(
     return Checked(started, time.time() - started, cold, ended, unwatched)
 
 
-def conclude(checked: Checked, folder: Path, judge: bool, console: Console) -> int:
+def conclude(checked: Checked, folder: Path, part: int | None, console: Console) -> int:
     """Print the tables, write the summary and the archive; the exit code.
 
-    0 where every section ended well and, if `judge`, every deciding goal is met; else 1.
+    0 where every section ended well and every deciding goal of `part` is met, else 1. None: none is judged.
     """
     rows = {one.name: read_rows(folder / f"{one.name}.jsonl")[0] for one in checked.ended}
-    judged = goals(rows, checked.started, checked.seconds, checked.cold) if judge else []
+    judged = _judged(checked, rows, part)
     tables.show_cells(console, rows.get("ladder", []))
     tables.show_sizes(console, rows.get("sizes", []))
     tables.show_sections(console, checked.ended)
@@ -89,6 +91,12 @@ def conclude(checked: Checked, folder: Path, judge: bool, console: Console) -> i
     (folder / SUMMARY_FILE).write_bytes(msgspec.json.format(summary) + b"\n")
     console.print(f"results in {folder}, all of them in {archive(folder)}", soft_wrap=True, markup=False)
     return 0 if passed else 1
+
+
+def _judged(checked: Checked, rows: BySection, part: int | None) -> list[Goal]:
+    if part == 1:
+        return goals(rows, checked.started, checked.seconds, checked.cold)
+    return teardown_goals(rows) if part == 2 and TEARDOWN in rows else []
 
 
 def archive(folder: Path) -> Path:

@@ -15,6 +15,7 @@ import torch
 
 from service.gpu_check.rows import Row, Rows, read_rows
 from service.gpu_check.sections import device, ladder, profiler, sizes, teardown
+from service.gpu_check.teardown_goals import teardown_goals
 from service.protocol.messages import EngineSettings
 from service.step import profiling
 from service.step.trace import Event, step_marks
@@ -147,7 +148,9 @@ def test_teardown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (2, True),
         (3, True),
     ]
-    assert all(row["same"] for row in (*found["let_go"], *found["made_after"]))
+    same, dispatch = teardown_goals({"teardown": [row for rows in found.values() for row in rows]})
+    assert (same.verdict, same.found) == ("met", "all 5")
+    assert dispatch.verdict != "unknown"
     assert os.environ["TEARDOWN_CUPTI"] == "1"
 
 

@@ -145,7 +145,7 @@ def checked(folder: Path, codes: dict[str, str], total_seconds: float = 120.0) -
 
 def concluded(found: Checked, folder: Path) -> tuple[int, str]:
     out = io.StringIO()
-    code = conclude(found, folder, judge=False, console=Console(file=out, width=150))
+    code = conclude(found, folder, part=None, console=Console(file=out, width=150))
     return code, out.getvalue()
 
 

@@ -25,6 +25,7 @@ SESSIONS = 3
 
 def main(rows: Rows) -> None:
     """A row per mode before the first session and after each; then one per mode of a graph made after all."""
+    rows.write("plan", modes=MODES, sessions=SESSIONS)
     os.environ["TEARDOWN_CUPTI"] = "1"
     cache = os.environ["LAUNCHBOUND_CACHE_FOLDER"]
     prepare_process(cache)
