@@ -1,4 +1,4 @@
-"""`make gpu-check`: `python -m service.gpu_check [--part 2] [--only SECTION,…] [--seconds N]`.
+"""`make gpu-check`: `python -m service.gpu_check [--part 1|2|3] [--only SECTION,…] [--seconds N]`.
 
 Results go to `$OUT` if that is set, else to `results/`; compiled code and traces to
 `$LAUNCHBOUND_CACHE_FOLDER` if that is set, else to `.cache/gpu-check`, where the next check finds them warm.
@@ -15,7 +15,7 @@ from pathlib import Path
 from time import gmtime, strftime
 from types import FrameType
 
-from service.gpu_check.plan import FIRST, TOTAL_SECONDS, second
+from service.gpu_check.plan import TOTAL_SECONDS, parts
 
 NEEDED = ("torch", "msgspec", "rich", "numpy", "scipy", "psutil", "safetensors", "tokenizers")
 
@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
     name = f"gpu-check-part-{options.part}-{strftime('%Y%m%dT%H%M%SZ', gmtime())}"
     folder = (base / name).resolve()
     folder.mkdir(parents=True)
-    sections = FIRST if options.part == 1 else second(str(folder))
+    sections = parts(str(folder))[options.part]
     if options.only:
         known = [section.name for section in sections]
         if unknown := [name for name in options.only.split(",") if name not in known]:
@@ -52,7 +52,9 @@ def main(arguments: list[str]) -> int:
 
 def _options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="gpu-check", description="Check the CUDA path on a GPU.")
-    parser.add_argument("--part", type=int, choices=(1, 2), default=1, help="2: selftest, sweep and studies")
+    parser.add_argument(
+        "--part", type=int, choices=(1, 2, 3), default=1, help="2: sizes and studies; 3: selftest, sweep"
+    )
     parser.add_argument("--only", help="sections, with commas; the goals of part 1 are then not judged")
     parser.add_argument("--seconds", type=float, default=TOTAL_SECONDS, help="limit of all sections together")
     return parser.parse_args(arguments)

@@ -17,15 +17,18 @@ from rich.console import Console
 from loadtests.run.environment import git_state
 from loadtests.run.gpu_watch import query_of, summary, watched
 from service.gpu_check import tables
+from service.gpu_check.cells import cells_of
 from service.gpu_check.goal import BySection, Goal
 from service.gpu_check.goals import goals
-from service.gpu_check.plan import Section
-from service.gpu_check.rows import read_rows
+from service.gpu_check.plan import Section, limit_seconds
+from service.gpu_check.rows import Row, read_rows
 from service.gpu_check.runner import Ended, not_begun, run_section
+from service.gpu_check.size_goals import SECTION as SIZES
+from service.gpu_check.size_goals import size_goals
 from service.gpu_check.teardown_goals import SECTION as TEARDOWN
 from service.gpu_check.teardown_goals import teardown_goals
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 SUMMARY_FILE = "summary.json"
 LEAST_SECONDS = 5.0
 """A section that had less time than this is not begun."""
@@ -59,14 +62,14 @@ def run_sections(
     environment = _environment(cache)
     command, unwatched = query_of()
     ended = []
-    for section in sections:
+    for place, section in enumerate(sections):
         left = until - monotonic()
         if left < LEAST_SECONDS:
             ended.append(not_begun(section, f"the {total_seconds:.0f} s of all sections were over"))
             continue
         say(f"{section.name}: {section.about}")
         with watched(command, folder / f"{section.name}.clocks.csv"):
-            one = run_section(section, folder, environment, min(section.seconds, left))
+            one = run_section(section, folder, environment, limit_seconds(sections, place, left))
         ended.append(one)
         say(f"{section.name}: {one.how}, {one.rows} rows, {one.seconds:.0f} s {one.detail}".rstrip())
     return Checked(started, time.time() - started, cold, ended, unwatched)
@@ -78,8 +81,11 @@ def conclude(checked: Checked, folder: Path, part: int | None, console: Console)
     0 where every section ended well and every deciding goal of `part` is met, else 1. None: none is judged.
     """
     rows = {one.name: read_rows(folder / f"{one.name}.jsonl")[0] for one in checked.ended}
+    cells = cells_of(rows.get("ladder", []))
+    if cells:
+        rows["ladder"] = [*rows["ladder"], *cells]
     judged = _judged(checked, rows, part)
-    tables.show_cells(console, rows.get("ladder", []))
+    tables.show_cells(console, cells)
     tables.show_sizes(console, rows.get("sizes", []))
     tables.show_sections(console, checked.ended)
     if judged:
@@ -87,7 +93,7 @@ def conclude(checked: Checked, folder: Path, part: int | None, console: Console)
     if checked.unwatched:
         console.print(f"clocks, power and throttling are unknown: {checked.unwatched}", markup=False)
     passed = checked.well and all(goal.holds for goal in judged)
-    summary = msgspec.json.encode(_summary(checked, folder, judged, passed))
+    summary = msgspec.json.encode(_summary(checked, folder, judged, cells, passed))
     (folder / SUMMARY_FILE).write_bytes(msgspec.json.format(summary) + b"\n")
     console.print(f"results in {folder}, all of them in {archive(folder)}", soft_wrap=True, markup=False)
     return 0 if passed else 1
@@ -96,7 +102,8 @@ def conclude(checked: Checked, folder: Path, part: int | None, console: Console)
 def _judged(checked: Checked, rows: BySection, part: int | None) -> list[Goal]:
     if part == 1:
         return goals(rows, checked.started, checked.seconds, checked.cold)
-    return teardown_goals(rows) if part == 2 and TEARDOWN in rows else []
+    own = {TEARDOWN: teardown_goals, SIZES: size_goals} if part == 2 else {}
+    return [goal for section, judge in own.items() if section in rows for goal in judge(rows)]
 
 
 def archive(folder: Path) -> Path:
@@ -107,7 +114,9 @@ def archive(folder: Path) -> Path:
     return path
 
 
-def _summary(checked: Checked, folder: Path, judged: Sequence[Goal], passed: bool) -> dict[str, Any]:
+def _summary(
+    checked: Checked, folder: Path, judged: Sequence[Goal], cells: Sequence[Row], passed: bool
+) -> dict[str, Any]:
     clocks = {one.name: summary(folder / f"{one.name}.clocks.csv") for one in checked.ended}
     return {
         "format_version": FORMAT_VERSION,
@@ -118,6 +127,7 @@ def _summary(checked: Checked, folder: Path, judged: Sequence[Goal], passed: boo
         "passed": passed,
         "sections": [asdict(one) for one in checked.ended],
         "goals": [asdict(goal) for goal in judged],
+        "cells": cells,
         "clocks": clocks,
         "no_clocks": checked.unwatched,
     }

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from service.gpu_check.goal import BySection, Goal, judged, rows_of
+from service.gpu_check.plan import TOTAL_SECONDS
 from service.gpu_check.profiler_goals import attached, instrumentation, sessions
 from service.gpu_check.rows import Row
 from service.protocol.modes import MODES
 
 GRAPHS = "reduce-overhead"
 FIRST_ROW_SECONDS = 60.0
-MOST_SECONDS_COLD, MOST_SECONDS_WARM = 600.0, 300.0
-MOST_MILLISECONDS = 0.35
-STRETCH_MILLISECONDS = 0.22
-LEAST_SHARE = 0.45
-STRETCH_SHARE = 0.60
+MOST_SECONDS_COLD, MOST_SECONDS_WARM = TOTAL_SECONDS, 300.0
 
 
 def goals(rows: BySection, started: float, seconds: float, cold: bool) -> list[Goal]:
@@ -30,8 +27,6 @@ def goals(rows: BySection, started: float, seconds: float, cold: bool) -> list[G
         *sessions(rows),
         attached(rows),
         instrumentation(rows),
-        _small(rows),
-        _base(rows),
     ]
 
 
@@ -106,7 +101,7 @@ def _jobs(rows: BySection) -> Goal:
 
 def _graph_launches(rows: BySection) -> Goal:
     found: dict[int, float | None] = dict.fromkeys(_planned_batches(rows))
-    found |= {row["batch"]: row["per_step"] for row in rows_of(rows, "ladder", "graph_launches")}
+    found |= {row["batch"]: row["graph_launches"] for row in _graph_cells(rows)}
     text = ", ".join(f"{_number(count)} at batch {batch}" for batch, count in found.items()) or "not measured"
     known = found and None not in found.values()
     verdict = judged(all(count == 1 for count in found.values())) if known else "unknown"
@@ -115,48 +110,20 @@ def _graph_launches(rows: BySection) -> Goal:
 
 def _other_launches(rows: BySection) -> Goal:
     name, goal = f"{GRAPHS}: other launches per decode step", "≤ 1"
-    cells = [row for row in rows_of(rows, "ladder", "cell") if row["mode"] == GRAPHS]
-    counted = [row for row in cells if None not in (row["launches"], row["graph_launches"])]
+    counted = [row for row in _graph_cells(rows) if None not in (row["launches"], row["graph_launches"])]
     if not counted or len(counted) < len(_planned_batches(rows)):
         return Goal(name, f"measured at {len(counted)} batches", goal, "unknown")
     most = max(row["launches"] - row["graph_launches"] for row in counted)
     return Goal(name, f"at most {_number(most)}", goal, judged(most <= 1))
 
 
+def _graph_cells(rows: BySection) -> list[Row]:
+    return [row for row in rows_of(rows, "ladder", "cell") if row["mode"] == GRAPHS]
+
+
 def _planned_batches(rows: BySection) -> list[int]:
     planned = rows_of(rows, "ladder", "plan")
     return list(planned[0]["batches"]) if planned else []
-
-
-def _small(rows: BySection) -> Goal:
-    name = f"small, bfloat16, batch 1, {GRAPHS}: device time per token"
-    goal = f"≤ {MOST_MILLISECONDS} ms (stretch {STRETCH_MILLISECONDS})"
-    row = _size(rows, "small")
-    if row is None or row["device_seconds"] is None:
-        return Goal(name, "not measured", goal, "unknown", decides=False)
-    milliseconds = row["device_seconds"] * 1e3
-    reached = "; stretch reached" if milliseconds <= STRETCH_MILLISECONDS else ""
-    met = judged(milliseconds <= MOST_MILLISECONDS)
-    return Goal(name, f"{milliseconds:.3f} ms{reached}", goal, met, decides=False)
-
-
-def _base(rows: BySection) -> Goal:
-    name = f"base, bfloat16, batch 1, {GRAPHS}: share of copy bandwidth"
-    goal = f"≥ {LEAST_SHARE:.0%} (stretch {STRETCH_SHARE:.0%})"
-    row = _size(rows, "base")
-    if row is None or row["device_roofline"] is None:
-        return Goal(name, "not measured", goal, "unknown", decides=False)
-    share = row["device_roofline"]["share"]["value"]
-    reached = "; stretch reached" if share >= STRETCH_SHARE else ""
-    return Goal(name, f"{share:.0%}{reached}", goal, judged(share >= LEAST_SHARE), decides=False)
-
-
-def _size(rows: BySection, model: str) -> Row | None:
-    wanted = (model, GRAPHS, 1)
-    found = (
-        row for row in rows_of(rows, "sizes", "size") if (row["model"], row["mode"], row["batch"]) == wanted
-    )
-    return next(found, None)
 
 
 def _number(value: float | None) -> str:

@@ -25,9 +25,8 @@ def show_sections(console: Console, ended: Sequence[Ended]) -> None:
     console.print(table)
 
 
-def show_cells(console: Console, rows: Iterable[Row]) -> None:
-    """The modes at each batch, microseconds per decode step; nothing without such rows."""
-    cells = [row for row in rows if row["kind"] == "cell"]
+def show_cells(console: Console, cells: Sequence[Row]) -> None:
+    """The modes at each batch, microseconds per decode step; nothing without cells."""
     if not cells:
         return
     columns = ("step_seconds", "dispatch_seconds", "span_seconds", "kernel_seconds")
@@ -37,7 +36,7 @@ def show_cells(console: Console, rows: Iterable[Row]) -> None:
         counts = [_shown(row[name]) for name in ("kernels", "launches")]
         ends = (row["low"], row["high"])
         span = "" if None in ends else f" [{ends[0]:.2f}, {ends[1]:.2f}]"
-        speedup = f"{row['speedup']:.2f}{span}".replace("[", "\\[")
+        speedup = "–" if row["speedup"] is None else f"{row['speedup']:.2f}{span}".replace("[", "\\[")
         name = row["mode"] if row["effective"] == row["mode"] else f"{row['mode']} (ran {row['effective']})"
         table.add_row(name, str(row["batch"]), *micros, *counts, speedup)
     console.print(table)

@@ -152,7 +152,8 @@ def concluded(found: Checked, folder: Path) -> tuple[int, str]:
 def test_the_rest_runs_whatever_becomes_of_a_section(tmp_path: Path) -> None:
     folder = tmp_path / "results"
     folder.mkdir()
-    found, said = checked(folder, {"first": KILLED, "second": HANG, "third": FAILS, "fourth": FINE})
+    codes = {"first": KILLED, "second": HANG, "third": FAILS, "fourth": FINE}
+    found, said = checked(folder, codes, total_seconds=4 * LIMIT)
     assert [(one.name, one.how, one.rows) for one in found.ended] == [
         ("first", "killed", 1),
         ("second", "timed out", 1),

@@ -12,33 +12,52 @@ from pathlib import Path
 import pytest
 
 import service.gpu_check.__main__ as command
-from service.gpu_check.plan import FIRST, second
+from service.gpu_check.plan import FIRST, TOTAL_SECONDS, Section, limit_seconds, parts
 from service.gpu_check.rows import PATH_VARIABLE, Rows, read_rows
 from service.gpu_check.sections.attention import attention_backends
 from service.gpu_check.sections.profiler import session_fields
 from tests.step.made_traces import KERNELS, graph_id, replays
 from tests.support.anatomy_bench import small_bench
 
+PARTS = parts("folder")
 
-def test_the_order_is_that_of_information() -> None:
+
+def test_the_order_is_that_of_what_they_decide() -> None:
     assert [section.name for section in FIRST] == [
         "device",
         "profiler",
-        "tests",
         "ladder",
-        "sizes",
         "float32",
+        "tests",
     ]
 
 
+@pytest.mark.parametrize("part", PARTS)
+def test_the_limits_of_a_parts_sections_fit_its_time(part: int) -> None:
+    assert sum(section.seconds for section in PARTS[part]) <= TOTAL_SECONDS
+
+
+def test_a_section_has_its_limit_and_what_earlier_ones_left_of_theirs() -> None:
+    sections = [Section(name, 10.0, "", ()) for name in ("a", "b", "c")]
+    assert [limit_seconds(sections, place, 30.0 - 10.0 * place) for place in range(3)] == [10.0] * 3
+    assert limit_seconds(sections, 1, left_seconds=27.0) == 17.0
+    assert limit_seconds(sections, 2, left_seconds=4.0) == 4.0
+
+
+def test_a_section_that_took_longer_takes_nothing_from_the_limit_of_the_next() -> None:
+    sections = [Section(name, 10.0, "", ()) for name in ("a", "b", "c")]
+    assert limit_seconds(sections, 1, left_seconds=15.0) == 10.0
+
+
 def test_every_sections_module_exists() -> None:
-    modules = [section.command[1] for section in (*FIRST, *second("folder")) if section.writes_rows]
+    sections = [section for part in PARTS.values() for section in part]
+    modules = [section.command[1] for section in sections if section.writes_rows]
     assert all(find_spec(module) for module in modules)
 
 
 @pytest.mark.slow
-def test_the_second_part_runs_verbs_that_exist() -> None:
-    for section in second("folder"):
+def test_the_later_parts_run_verbs_that_exist() -> None:
+    for section in (*PARTS[2], *PARTS[3]):
         if section.writes_rows:
             continue
         arguments = [sys.executable, section.command[0], section.command[1], "--help"]
