@@ -71,7 +71,7 @@ def phase_timings(readings: Readings, phase: Phase, estimates: StepEstimates, un
             minor_faults=readings.minor_faults,
         )
     if estimates.cuda:
-        return _cuda_phase(readings, estimates.kernel_per_step_seconds.get(phase), until_ns)
+        return _cuda_phase(readings, phase, estimates.kernel_per_step_seconds.get(phase), until_ns)
     return _cpu_phase(readings, estimates.floors.get(phase), until_ns)
 
 
@@ -141,7 +141,22 @@ def _period_seconds(readings: Readings, until_ns: int) -> float:
     return (until_ns - readings.begin[0]) / 1e9 if readings.begin else 0.0
 
 
-def _cuda_phase(readings: Readings, kernel_per_step: float | None, until_ns: int) -> PhaseTimings:
+def _dispatch_steps(readings: Readings, phase: Phase) -> list[int]:
+    """Nanoseconds of dispatch of each step: its call, what feeds it, and the choice of its tokens.
+
+    A step that failed has been fed and did not return: it is no step. Tokens are chosen after prefill's last
+    step alone, and after every step of decode, up to the last that may not take the greedy token.
+    """
+    steps = [call + feed for call, feed in zip(readings.call, readings.feed, strict=False)]
+    first = max(0, len(steps) - 1) if phase == "prefill" else 0
+    for index, sampling in zip(range(first, len(steps)), readings.sampling, strict=False):
+        steps[index] += sampling
+    return steps
+
+
+def _cuda_phase(
+    readings: Readings, phase: Phase, kernel_per_step: float | None, until_ns: int
+) -> PhaseTimings:
     """Dispatch, wait and period by the host's clock, device span by events, kernel from the profiler."""
     dispatch = (sum(readings.call) + sum(readings.sampling) + sum(readings.feed)) / 1e9
     wait = sum(readings.wait) / 1e9
@@ -155,10 +170,7 @@ def _cuda_phase(readings: Readings, kernel_per_step: float | None, until_ns: int
         sync_wait_seconds=wait,
         minor_faults=readings.minor_faults,
         period_seconds=_period_seconds(readings, until_ns),
-        # A step that failed has been fed and did not return: it is no step.
-        dispatch_steps_seconds=[
-            (call + feed) / 1e9 for call, feed in zip(readings.call, readings.feed, strict=False)
-        ],
+        dispatch_steps_seconds=[value / 1e9 for value in _dispatch_steps(readings, phase)],
         device_span_steps_seconds=[value / 1e9 for value in readings.span] if spanned else [],
         period_steps_seconds=[value / 1e9 for value in readings.periods(until_ns)],
     )

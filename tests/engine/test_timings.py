@@ -94,11 +94,31 @@ def test_periods_follow_each_other_without_a_gap_up_to_the_end_of_the_bookkeepin
 def test_on_cuda_what_feeds_a_step_and_samples_after_it_is_its_dispatch_and_the_copy_back_is_not() -> None:
     decode = of_cuda(on_cuda()).decode
     assert decode.dispatch_seconds == pytest.approx((30 + 34 + 8 + 10 + 5 + 5) * 1e-6)
-    assert decode.dispatch_steps_seconds == pytest.approx([38e-6, 44e-6])
+    assert decode.dispatch_steps_seconds == pytest.approx([43e-6, 49e-6])
     assert decode.sync_wait_seconds == pytest.approx(402e-6)
     assert decode.wall_seconds == pytest.approx(decode.dispatch_seconds + decode.sync_wait_seconds)
     assert decode.wall_seconds < decode.period_seconds
     assert decode.device_span_seconds == pytest.approx(424e-6)
+
+
+def test_the_dispatch_of_single_steps_adds_up_to_that_of_the_phase() -> None:
+    result = on_cuda()
+    result.prefill.sampling.append(4_000)
+    for phase in (of_cuda(result).prefill, of_cuda(result).decode):
+        assert phase.dispatch_seconds is not None
+        assert sum(phase.dispatch_steps_seconds) == pytest.approx(phase.dispatch_seconds)
+
+
+def test_of_a_prefill_in_chunks_the_last_step_has_the_choice_of_the_first_token() -> None:
+    readings = Readings(begin=[0, 50_000], call=[40_000] * 2, feed=[6_000] * 2, sampling=[5_000])
+    prefill = of_cuda(JobResult(prefill=readings, ended_ns=100_000)).prefill
+    assert prefill.dispatch_steps_seconds == pytest.approx([46e-6, 51e-6])
+
+
+def test_of_a_decode_that_goes_on_greedily_only_the_first_steps_have_a_choice() -> None:
+    readings = Readings(begin=[0, 50_000, 100_000], call=[40_000] * 3, feed=[6_000] * 3, sampling=[5_000])
+    decode = of_cuda(JobResult(decode=readings, ended_ns=150_000)).decode
+    assert decode.dispatch_steps_seconds == pytest.approx([51e-6, 46e-6, 46e-6])
 
 
 def test_a_step_that_failed_after_it_was_fed_is_no_step() -> None:
