@@ -11,7 +11,7 @@ import torch
 
 from service.protocol.device_times import DeviceTime
 from service.protocol.messages import Phase
-from service.statistics.intervals import median_interval
+from service.statistics.intervals import Interval, median_interval
 
 QUEUE_LENGTHS = (16, 8, 4, 2, 1)
 """Calls in a row that are tried, most first: the driver takes about a thousand launches ahead of the device,
@@ -138,14 +138,19 @@ def issue_seconds(
     return issued
 
 
-def device_time(
-    queue: DeviceQueue,
-    call: Callable[[], object],
-    phase: Phase,
-    batch: int,
-    clock: Callable[[], int] = perf_counter_ns,
-) -> DeviceTime:
-    """What `call`, a warmed step, takes on the device.
+@dataclass(frozen=True, slots=True)
+class QueuedTime:
+    """Device seconds per call, of queues of `queued` calls; `upper_bound`: the device may have waited."""
+
+    seconds: Interval
+    queued: int
+    upper_bound: bool
+
+
+def queued_time(
+    queue: DeviceQueue, call: Callable[[], object], clock: Callable[[], int] = perf_counter_ns
+) -> QueuedTime:
+    """What `call`, a warmed step or a replayed graph, takes on the device.
 
     The longest queue is used that is issued before the device begins with it, and only its visits in which
     that held. Where the host can queue not even one call ahead, or too few visits hold, the result is that of
@@ -161,14 +166,25 @@ def device_time(
     visits = [visit(calls) for _ in range(VISITS)]
     true = [one.seconds for one in visits if one.ahead]
     exact = len(true) >= LEAST_VISITS
-    interval = median_interval(true if exact else [one.seconds for one in visits])
+    return QueuedTime(median_interval(true if exact else [one.seconds for one in visits]), calls, not exact)
+
+
+def device_time(
+    queue: DeviceQueue,
+    call: Callable[[], object],
+    phase: Phase,
+    batch: int,
+    clock: Callable[[], int] = perf_counter_ns,
+) -> DeviceTime:
+    """`queued_time` of `call`, a warmed step of `phase` in the bucket `batch`."""
+    found = queued_time(queue, call, clock)
     return DeviceTime(
         phase=phase,
         batch=batch,
-        seconds=interval.value,
-        low=interval.low,
-        high=interval.high,
-        samples=interval.samples,
-        queued=calls,
-        upper_bound=not exact,
+        seconds=found.seconds.value,
+        low=found.seconds.low,
+        high=found.seconds.high,
+        samples=found.seconds.samples,
+        queued=found.queued,
+        upper_bound=found.upper_bound,
     )

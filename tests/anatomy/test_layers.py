@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
@@ -17,15 +18,19 @@ from rich.console import Console
 
 from service.anatomy import cpp_library
 from service.anatomy.errors import StudyError
+from service.anatomy.layers import replays
 from service.anatomy.layers.ablations import ABLATIONS, ArmSeconds
 from service.anatomy.layers.arms import Arm, State, collector_off, python_arm, time_arms
 from service.anatomy.layers.loops import Loops, load_loops
 from service.anatomy.layers.operations import OPERATIONS, hollow_names
+from service.anatomy.layers.replays import KERNELS_PER_GRAPH
 from service.anatomy.layers.setup import Setup, arms_of
 from service.anatomy.layers.show import show
 from service.anatomy.layers.study import LayersArguments, LayersFinding, describe, measure_layers
 from service.measure.cases import Bench
+from service.step.device_time import MOST_HOLD_SECONDS
 from tests.support.anatomy_bench import quiet, small_bench
+from tests.support.fake_device import FakeDevice, pretend_graphs
 
 pytestmark = pytest.mark.slow
 
@@ -128,11 +133,37 @@ def test_no_experiment_contains_the_whole_call(loops: Loops) -> None:
         np.testing.assert_array_equal(before, after)
 
 
+NO_LOOPS = Loops(lambda *_: 0.0, lambda *_: 0.0)
+CUDA_SETUP = Setup(torch.device("cuda"), torch.float32, State("enabled"), NO_LOOPS)
+
+
+def test_the_hosts_launch_of_a_graph_is_no_part_of_a_kernel_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = FakeDevice(issue_seconds=59e-6, step_seconds=KERNELS_PER_GRAPH * 1e-6)
+    pretend_graphs(monkeypatch, replays, device)
+    arm = replays.graph_arm(NO_LOOPS, "add", [])
+    assert arm.run(1) == pytest.approx(1e-6)
+    assert arm.run(64) == pytest.approx(64e-6)
+
+
+def test_a_replay_that_the_device_may_have_waited_for_has_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = FakeDevice(issue_seconds=2 * MOST_HOLD_SECONDS, step_seconds=1e-3)
+    pretend_graphs(monkeypatch, replays, device)
+    assert replays.graph_arm(NO_LOOPS, "add", []).run(1) == math.inf
+
+
+@pytest.mark.parametrize(("lost", "known"), [(0, True), (1, True), (2, False)])
+def test_a_kernel_is_left_out_where_too_few_rounds_have_its_time(lost: int, known: bool) -> None:
+    kernel = next(ablation for ablation in ABLATIONS if ablation.name == "kernel")
+    graph = np.array([1e-6] * (7 - lost) + [math.inf] * lost)
+    found = ArmSeconds(CUDA_SETUP, OPERATIONS["add"], {"graph": graph})
+    assert (kernel.why_not(found) is None) == known
+    assert kernel.seconds(found) == pytest.approx([1e-6] * (7 - lost))
+
+
 @given(st.floats(0.5, 2.0))
 def test_a_whole_that_is_not_the_sum_is_reported(share: float) -> None:
     """With made-up arms of which the parts are known: 1 µs each of eight, seven in the sum."""
-    loops = Loops(lambda *_: 0.0, lambda *_: 0.0)
-    setup = Setup(CPU, torch.float32, State("enabled"), loops)
+    setup = Setup(CPU, torch.float32, State("enabled"), NO_LOOPS)
     seconds = {
         "hollow": 1.0,
         "from python": 3.0,

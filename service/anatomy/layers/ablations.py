@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from service.anatomy.layers.operations import Operation
 from service.anatomy.layers.setup import Setup
 from service.protocol.modes import GradMode
+from service.step.device_time import LEAST_VISITS
 
 Rounds = NDArray[np.float64]
 """Seconds per call, round by round."""
@@ -18,6 +19,8 @@ Rounds = NDArray[np.float64]
 _NATIVE = ("dispatcher", "from native", "autocast", "no autocast", "cast", "cast of one", "compute nothing",
            "allocate", "allocate nothing")  # fmt: skip
 _PYTHON = ("hollow", "from python", "taped")
+
+HOST_BEHIND = "the host could not queue a replay ahead of the device, which may have waited for it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,14 @@ class Ablation:
 def _autocast(r: ArmSeconds) -> Rounds:
     fixed = r["autocast"] - r["no autocast"]
     return fixed + r["cast"] - r["cast of one"] if r.operation.lowered else fixed
+
+
+def _kernel(r: ArmSeconds) -> Rounds:
+    return r["graph"][np.isfinite(r["graph"])] if r.cuda else r.growing
+
+
+def _no_kernel(r: ArmSeconds) -> str | None:
+    return HOST_BEHIND if r.cuda and len(_kernel(r)) < LEAST_VISITS else None
 
 
 def _grad_text(grad: GradMode) -> str:
@@ -150,12 +161,14 @@ ABLATIONS: tuple[Ablation, ...] = (
     Ablation(
         "kernel",
         lambda r: (
-            "the device's time per kernel inside one replayed graph of many; beside the host, not in the sum"
+            "the device's time per kernel inside a replayed graph of many, queued ahead of the device; "
+            "beside the host, not in the sum"
             if r.cuda
             else f"inference mode, C++: the call {_given_results(r)} at this size less no elements"
         ),
-        lambda r: r["graph"] if r.cuda else r.growing,
+        _kernel,
         counts=lambda r: not r.cuda,
+        why_not=_no_kernel,
     ),
 )
 """From the user's line inwards. Those that count are summed, and compared with the whole call."""

@@ -12,8 +12,7 @@ from torch import Tensor
 from service.anatomy.layers.arms import Arm, State, python_arm, python_arm_after
 from service.anatomy.layers.loops import Loops
 from service.anatomy.layers.operations import Operation, hollow_names
-
-KERNELS_PER_GRAPH = 20
+from service.anatomy.layers.replays import graph_arm
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,7 @@ def arms_of(setup: Setup, operation: Operation, size: int) -> dict[str, Arm]:
         "compute": Arm(lambda times: setup.loops.plain(computing, given, times)),
     }
     if setup.device.type == "cuda":
-        arms["graph"] = _graph_arm(setup, computing, given)
+        arms["graph"] = graph_arm(setup.loops, computing, given)
     return arms | _from_python(setup, operation, tensors) | _from_native(setup, operation, tensors)
 
 
@@ -121,23 +120,3 @@ def _computing(operation: Operation, tensors: list[Tensor]) -> tuple[str, list[T
     if operation.loop_out is None:
         return operation.name, tensors
     return operation.loop_out, [*tensors, *operation.results(tensors)]
-
-
-def _graph_arm(setup: Setup, computing: str, given: list[Tensor]) -> Arm:
-    """Device seconds per kernel, of a replayed graph of many."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.inference_mode():
-        setup.loops.plain(computing, given, 1)
-        torch.cuda.synchronize()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            setup.loops.plain(computing, given, KERNELS_PER_GRAPH)
-
-    def replay(times: int) -> float:
-        began, ended = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        began.record()
-        graph.replay()
-        ended.record()
-        ended.synchronize()
-        return float(began.elapsed_time(ended)) / 1e3 / KERNELS_PER_GRAPH * times
-
-    return Arm(replay)
