@@ -13,7 +13,6 @@ from service.protocol.messages import EngineSettings
 from service.protocol.placement import pin
 from service.step.device import choose_device, device_name
 from service.step.process_state import prepare_process
-from service.step.profiling import warm_profiler
 
 _VENDORS = frozenset({"amd", "intel", "nvidia", "arm", "unknown", "cpu"})
 
@@ -45,8 +44,6 @@ def prepare_bench(settings: EngineSettings) -> Bench:
         raise StudyError("invalid_request", str(error)) from error
     # The engine's cores, so that both measure the same ones.
     pin(bench.cpus)
-    if bench.device.type == "cuda":
-        warm_profiler(bench.device)
     return bench
 
 

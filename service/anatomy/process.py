@@ -19,7 +19,6 @@ from service.protocol.messages import EngineSettings, Problem, Stop
 from service.protocol.placement import pin
 from service.protocol.studies import Finding, FromAnatomy, Ready, Refused, Study, StudyProgress, ToAnatomy
 from service.step.process_state import prepare_process
-from service.step.profiling import warm_profiler
 
 EXIT_UNKNOWN_STATE = 3
 
@@ -89,8 +88,6 @@ def main(arguments: list[str]) -> int:
             return 2
         # The engine's cores: it is paused meanwhile, and the front and the load generator use the others.
         pin(bench.cpus)
-        if bench.device.type == "cuda":
-            warm_profiler(bench.device)
         front.send(Ready())
         return work(front, bench)
     finally:

@@ -11,7 +11,7 @@ import msgspec
 from service.measure.cases import Bench, Case
 from service.measure.rounds import Log
 from service.step.kernel_matching import busy_microseconds, match_work
-from service.step.profiling import record_steps
+from service.step.profiling import attach_profiler, record_steps
 from service.step.trace import Event, complete_events, step_marks
 
 STEPS = 7
@@ -85,6 +85,7 @@ def table_of(by_step: Sequence[Sequence[Event]], null_seconds: float | None) -> 
 def kernel_table(bench: Bench, case: Case, null_seconds: float | None, report: Log) -> KernelTable | None:
     """Profile a few steps of `case` on CUDA, one at a time; None where the profiler saw no kernels."""
     report("profiling kernels")
+    attach_profiler(bench.device)
     events = complete_events(record_steps(bench.device, case.call, STEPS))
     return table_of([work.kernels for work in match_work(events, step_marks(events))], null_seconds)
 

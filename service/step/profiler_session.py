@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from time import perf_counter
+from typing import Literal
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -19,6 +20,14 @@ from service.step.trace import LEAD_MARK
 LEAD_SECONDS = 0.005
 """Of discarded work before the first mark of a session. How long is enough is not known: steps that lose
 kernels nevertheless have unknown ones."""
+
+_sessions_of: set[Literal["cpu", "cuda"]] = set()
+"""What sessions of this process were of."""
+
+
+def profiler_attached() -> bool:
+    """Whether this process has had a session of a CUDA device, whose library (CUPTI) stays attached to it."""
+    return "cuda" in _sessions_of
 
 
 class Separator:
@@ -63,6 +72,7 @@ def new_session(device: torch.device, memory: bool = False) -> profile:
     Without `acc_events`, with which stopping it parses every event in Python: seconds for a request's trace,
     of which we read only what is exported.
     """
+    _sessions_of.add("cuda" if device.type == "cuda" else "cpu")
     # torch before 2.13 warns so of every session, also of one without cycles (pytorch issue 180348).
     warnings.filterwarnings("ignore", "Warning: Profiler clears events at the end of each cycle", UserWarning)
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]

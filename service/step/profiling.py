@@ -23,7 +23,7 @@ from service.step.callables import Step
 from service.step.marking import ProfilingMeter
 from service.step.meters import Meter
 from service.step.operator_events import operator_table
-from service.step.profiler_session import Separator, new_session
+from service.step.profiler_session import Separator, new_session, profiler_attached
 from service.step.step_reading import KernelCounts, read_steps
 from service.step.trace import STEP_MARK, ProfiledStep, typical_step, without_lead
 from service.step.warnings_log import warn
@@ -153,6 +153,16 @@ def warm_profiler(device: torch.device) -> None:
     It must be a process's first: see `profiler_session`.
     """
     record_steps(device, lambda: torch.zeros(1, device=device).add_(1), steps=1)
+
+
+def attach_profiler(device: torch.device) -> None:
+    """On CUDA run this process's first session, unless it has had one; nothing on a CPU.
+
+    Call it before a session, also one of the host alone, and behind all that is to be timed without the
+    profiler: on CUDA its library stays attached, and launches take longer from then on.
+    """
+    if device.type == "cuda" and not profiler_attached():
+        warm_profiler(device)
 
 
 def record_steps(device: torch.device, call: Callable[[], object], steps: int) -> list[dict[str, Any]]:

@@ -17,12 +17,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from typer.testing import CliRunner
 
 from launchbound import app
-from service.anatomy import console
+from service.anatomy import console, profiler_note
 from service.anatomy.errors import StudyError
 from service.anatomy.layers.ablations import ABLATIONS
 from service.anatomy.layers.arms import State
 from service.anatomy.layers.loops import load_loops
 from service.anatomy.layers.operations import OPERATIONS
+from service.anatomy.operator_call import study as operator_call
 from service.anatomy.operator_call.dispatch import (
     COMPOSITE,
     ThreadKeys,
@@ -35,6 +36,7 @@ from service.anatomy.operator_call.finding import DispatchedCall
 from service.anatomy.operator_call.show import show
 from service.anatomy.operator_call.study import OperatorCallArguments, OperatorCallFinding, follow_call
 from service.anatomy.operators.calls import is_composite
+from service.anatomy.profiler_note import ATTACHED
 from service.measure.cases import Bench
 from service.protocol.expressions import OPERATOR_CALLS
 from service.protocol.modes import GradMode
@@ -62,6 +64,24 @@ def follow(bench: Bench, **arguments: Any) -> OperatorCallFinding:
 @pytest.fixture(scope="module")
 def finding(bench: Bench) -> OperatorCallFinding:
     return follow(bench, expression="torch.add(a, b)")
+
+
+def test_a_profiler_that_ran_before_the_times_were_taken_is_noted(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+
+    def attached() -> bool:
+        order.append("noted")
+        return True
+
+    known = operator_call.time_operations
+    timed = lambda *given: order.append("timed") or known(*given)  # noqa: E731
+    monkeypatch.setattr(profiler_note, "profiler_attached", attached)
+    monkeypatch.setattr(operator_call, "time_operations", timed)
+    monkeypatch.setattr(operator_call, "attach_profiler", lambda _: order.append("attached"))
+    assert ATTACHED in follow(bench, expression="torch.add(a, b)").notes
+    assert order == ["noted", "timed", "attached"]
 
 
 class Witness(TorchDispatchMode):

@@ -93,6 +93,24 @@ def test_a_request_begins_behind_discarded_work_and_ends_with_a_wait(
     assert SEPARATING not in named
 
 
+@pytest.mark.parametrize(("device", "sessions"), [("cuda", 1), ("cpu", 0)])
+def test_the_profiler_is_attached_once_in_a_process_and_only_to_a_gpu(
+    device: str, sessions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[torch.device] = []
+
+    def warm(of: torch.device) -> None:
+        begun.append(of)
+        new_session(of)
+
+    monkeypatch.setattr(profiler_session, "_sessions_of", set())
+    monkeypatch.setattr(profiling, "warm_profiler", warm)
+    for _ in range(2):
+        profiling.attach_profiler(torch.device(device))
+    assert len(begun) == sessions
+    assert profiler_session.profiler_attached() == (device == "cuda")
+
+
 def test_discarded_work_lasts_as_long_as_what_may_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, *(seconds / 1000 for seconds in (1, 2, 3, 4, 5, 6))])
     monkeypatch.setattr(profiler_session, "perf_counter", lambda: next(clock))

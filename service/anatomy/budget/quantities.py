@@ -10,7 +10,7 @@ from service.anatomy.budget.verdict import Budget, Quantity, Source, make_budget
 from service.anatomy.operators.calls import record
 from service.anatomy.progress import Report
 from service.anatomy.resolve import resolve_case
-from service.measure.cases import Bench
+from service.measure.cases import Bench, Case
 from service.measure.floors import DispatchSplit
 from service.statistics.intervals import median_interval
 
@@ -23,26 +23,46 @@ class Overrides(NamedTuple):
     kernel_microseconds: float | None
 
 
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is left to measure."""
+        return all(value is not None for value in self)
+
+
+class TimedCases(NamedTuple):
+    """Steps, and what they took."""
+
+    cases: Mapping[Key, Case]
+    steps: Steps
+
+
+def with_own_step(
+    bench: Bench, key: Key, overrides: Overrides, rounds: int, timed: TimedCases, report: Report
+) -> TimedCases:
+    """`timed` where the budget at `key` needs no other step; else that step alone, timed here."""
+    if overrides.complete or key in timed.cases:
+        return timed
+    cases = {key: resolve_case(bench, *key, "decode", report)}
+    return TimedCases(cases, time_steps(bench, cases, rounds, report))
+
+
 def budget_of(
     bench: Bench,
     key: Key,
     overrides: Overrides,
-    rounds: int,
-    steps: Steps,
+    timed: TimedCases,
     splits: Mapping[Key, DispatchSplit],
     report: Report,
 ) -> tuple[Budget, list[str]]:
-    """The budget of the step at `key`, and notes. A step that is not in `splits` is timed here."""
+    """The budget of the step at `key`, which was `timed`, and notes. One not in `splits` is split here."""
     mode, batch = key
-    if all(value is not None for value in overrides):
+    if overrides.complete:
         quantities = [Quantity(value=value, source="given") for value in overrides if value is not None]
         return make_budget(mode, batch, *quantities, device=bench.device.type), []
     notes: list[str] = []
     if key not in splits:
-        case = resolve_case(bench, mode, batch, "decode", report)
-        steps = time_steps(bench, {key: case}, rounds, report)
-        splits = split_steps(bench, {key: case}, steps, report)
-        notes = disturbed_note(steps)
+        splits = split_steps(bench, timed.cases, timed.steps, report)
+        notes = disturbed_note(timed.steps)
     found = _found(bench, key, splits[key], report)
     quantities = [
         other if value is None else Quantity(value=value, source="given")
@@ -50,7 +70,7 @@ def budget_of(
     ]
     # With an override it is not the step that was timed.
     as_timed = all(value is None for value in overrides)
-    step = median_interval(steps.walls[key]).value * 1e6 if as_timed else None
+    step = median_interval(timed.steps.walls[key]).value * 1e6 if as_timed else None
     return make_budget(mode, batch, *quantities, device=bench.device.type, step_microseconds=step), notes
 
 

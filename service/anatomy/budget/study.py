@@ -8,10 +8,11 @@ import msgspec
 
 from service.anatomy.budget.gains import ModeGain, mode_gains
 from service.anatomy.budget.points import BatchPoint, ModeCrossover, crossovers, make_point
-from service.anatomy.budget.quantities import Overrides, budget_of
+from service.anatomy.budget.quantities import Overrides, TimedCases, budget_of, with_own_step
 from service.anatomy.budget.steps import Steps, disturbed_note, ready_cases, split_steps, time_steps
 from service.anatomy.budget.verdict import Budget
 from service.anatomy.errors import StudyError
+from service.anatomy.profiler_note import attached_note
 from service.anatomy.progress import Report
 from service.anatomy.resolve import resolve_bucket, resolve_modes
 from service.measure.cases import Bench
@@ -69,13 +70,17 @@ def draw_budget(bench: Bench, arguments: BudgetArguments, report: Report) -> Bud
     modes = _modes(bench, arguments.modes)
     batches = sorted({resolve_bucket(bench, size) for size in arguments.batch_sizes or bench.buffers})
     cases, notes = ready_cases(bench, modes, batches, report)
+    notes += attached_note()
     steps = time_steps(bench, cases, arguments.rounds, report) if cases else Steps({}, {}, {})
     notes += disturbed_note(steps)
-    splits = split_steps(bench, cases, steps, report)
-    null = measure_null_kernel(bench.device).seconds["alone"]
-    budget, budget_notes = budget_of(
-        bench, (mode, batch), _overrides(arguments), arguments.rounds, steps, splits, report
+    overrides = _overrides(arguments)
+    timed = with_own_step(
+        bench, (mode, batch), overrides, arguments.rounds, TimedCases(cases, steps), report
     )
+    null = measure_null_kernel(bench.device).seconds["alone"]
+    # On CUDA this attaches the profiler: all of the host's times have been taken by now.
+    splits = split_steps(bench, cases, steps, report)
+    budget, budget_notes = budget_of(bench, (mode, batch), overrides, timed, splits, report)
     roof = measure_roof(bench) if cases else None
     points = [make_point(bench, key, steps, splits[key], null, roof) for key in cases] if roof else []
     return BudgetFinding(

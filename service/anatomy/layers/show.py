@@ -26,6 +26,8 @@ def show(finding: LayersFinding, console: Console) -> None:
         "sum, because it is switched off here or runs beside the host. Calls follow each other: within a "
         "model each costs more.[/]"
     )
+    for note in finding.notes:
+        console.print(f"note: {note}", markup=False)
 
 
 def _table(sizes: list[OperationLayers]) -> Table:

@@ -14,6 +14,7 @@ from service.anatomy.layers.arms import State, python_arm, time_arms
 from service.anatomy.layers.loops import load_loops
 from service.anatomy.layers.operations import OPERATIONS, Operation
 from service.anatomy.layers.setup import Setup, arms_of
+from service.anatomy.profiler_note import attached_note
 from service.anatomy.progress import Report
 from service.measure.cases import Bench
 from service.protocol.modes import GradMode
@@ -75,7 +76,7 @@ class LayersFinding(msgspec.Struct, frozen=True, kw_only=True):
     """The layer table.
 
     Calls follow each other directly: within a model, with other operators and memory between, each costs
-    more.
+    more. `notes` say what else was at work.
     """
 
     device: str
@@ -85,6 +86,7 @@ class LayersFinding(msgspec.Struct, frozen=True, kw_only=True):
     autocast: bool
     rounds: int
     operations: list[OperationLayers]
+    notes: list[str]
 
 
 def measure_layers(bench: Bench, arguments: LayersArguments, report: Report) -> LayersFinding:
@@ -100,6 +102,7 @@ def measure_layers(bench: Bench, arguments: LayersArguments, report: Report) -> 
         for name in dict.fromkeys(arguments.operations)
         for size in sorted(set(arguments.sizes))
     ]
+    notes = attached_note()
     return LayersFinding(
         device=setup.device.type,
         dtype=bench.precision.name,
@@ -108,6 +111,7 @@ def measure_layers(bench: Bench, arguments: LayersArguments, report: Report) -> 
         autocast=autocast,
         rounds=arguments.rounds,
         operations=[describe(*found) for found in time_operations(setup, chosen, arguments.rounds, report)],
+        notes=notes,
     )
 
 

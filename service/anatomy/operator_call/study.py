@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
@@ -34,10 +35,12 @@ from service.anatomy.operator_call.finding import (
     Slice,
     VisitedKey,
 )
+from service.anatomy.profiler_note import attached_note
 from service.anatomy.progress import Report
 from service.measure.cases import Bench
 from service.protocol.expressions import operator_named
 from service.statistics.intervals import median_interval
+from service.step.profiling import attach_profiler
 
 __all__ = ["OperatorCallArguments", "OperatorCallFinding", "follow_call"]
 
@@ -58,7 +61,7 @@ class CallPath:
 
 
 def follow_call(bench: Bench, arguments: OperatorCallArguments, report: Report) -> OperatorCallFinding:
-    """Follow the call through the dispatcher, then time its parts in interleaved rounds.
+    """Time the call's parts in interleaved rounds, then follow it through the dispatcher, by the profiler.
 
     Raises StudyError for an unknown call, for autocast of bfloat16, and where there is no C++ compiler.
     """
@@ -67,11 +70,13 @@ def follow_call(bench: Bench, arguments: OperatorCallArguments, report: Report) 
     state = State(arguments.grad, arguments.autocast)
     dtype = getattr(torch, arguments.dtype)
     setup = Setup(bench.device, dtype, state, loops, arguments.requires_grad)
-    report(f"following {operation.statement}")
-    path = _follow(setup, operation, arguments.size)
+    notes = attached_note()
     chosen = [(operation, arguments.size)]
     ((seconds, _),) = time_operations(setup, chosen, arguments.rounds, report)
-    return _finding(arguments, path, seconds, describe(seconds, arguments.size))
+    report(f"following {operation.statement}")
+    path = _follow(setup, operation, arguments.size)
+    found = _finding(arguments, path, seconds, describe(seconds, arguments.size))
+    return msgspec.structs.replace(found, notes=[*notes, *found.notes])
 
 
 def _operation(arguments: OperatorCallArguments) -> Operation:
@@ -88,6 +93,7 @@ def _operation(arguments: OperatorCallArguments) -> Operation:
 def _follow(setup: Setup, operation: Operation, size: int) -> CallPath:
     tensors = operation.tensors(size, size, setup.device, setup.dtype, setup.requires_grad)
     call: Callable[[], object] = eval(f"lambda: {operation.statement}", operation.names(tensors))
+    attach_profiler(setup.device)
     with setup.state.entered(setup.device):
         thread = ThreadKeys.now()
         rows = key_set(keys_of(tensors), thread.included)

@@ -12,6 +12,7 @@ from torch._C._profiler import RecordScope, _EventType, _ExperimentalConfig
 from torch.autograd.profiler import profile, record_function
 
 from service.measure.cases import Case
+from service.step.profiling import attach_profiler
 from service.step.trace import STEP_MARK
 
 COPY = "aten::copy_"
@@ -71,6 +72,7 @@ def record(case: Case, steps: int, operands: bool = False) -> list[StepCalls]:
     # steps.
     config = _ExperimentalConfig(capture_overload_names=True)
     session = profile(record_shapes=operands, experimental_config=config)
+    attach_profiler(case.buffers.token.device)
     case.call()
     with session:
         for _ in range(steps):

@@ -8,7 +8,7 @@ import torch
 
 from service.anatomy.operators.source_lines import SourceLine
 from service.measure.cases import Bench, Case
-from service.step.profiling import profile_step
+from service.step.profiling import attach_profiler, profile_step
 from service.step.trace import ProfiledStep
 
 REPORTED = "called a synchronizing CUDA operation"
@@ -21,6 +21,7 @@ def device_work(bench: Bench, case: Case) -> ProfiledStep | None:
     """The profiled step with the median kernel time of a few; None on a CPU."""
     if bench.device.type != "cuda":
         return None
+    attach_profiler(bench.device)
     bench.synchronise()
     return profile_step(case.step, case.buffers, case.phase)
 

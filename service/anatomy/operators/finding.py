@@ -56,15 +56,17 @@ class DispatchShare(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OperatorsFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """One step. `step_seconds` is the whole step on a CPU; on CUDA it is the time until the call returns.
+    """One step. `step_seconds` is the whole step on a CPU; on CUDA it is the time until the call returns,
+    before the profiler's first session in this study, which may lengthen all later steps.
 
     `kernels`, `launches` and `kernel_table` are None on a CPU, and `kernels` where the profiler lost some;
     `no_device` has the reason. The fields from `graphs` to `generated_code` are None for modes that are not
     compiled. `lowering` is there where it was asked for.
-    `operators_seconds`, which is `operators_share` of `step_seconds`, are spent in the listed calls: as
-    profiled, less `event_seconds` per inner event. The rest is Python, binding and composite operators (in
-    compiled modes generated code, guards and wrappers); `tail_seconds` of it come after the last call, where
-    eager frees its tape. `accounted_share` is the sum of all parts over the step without a profiler.
+    `operators_seconds` are spent in the listed calls: as profiled, less `event_seconds` per inner event.
+    `operators_share` and `accounted_share` are of the plain steps that alternated with the profiled ones
+    (on a CPU these are `step_seconds`): that of the listed calls, and that of all parts. The rest is Python,
+    binding and composite operators (in compiled modes generated code, guards and wrappers); `tail_seconds`
+    of it come after the last call, where eager frees its tape.
     `prepare_seconds` is building and compiling, 0 once warm. `notes` list what could not be shown.
     """
 

@@ -29,7 +29,8 @@ from service.anatomy.operators.native import (
 )
 from service.anatomy.operators.records import OperatorRecord, OperatorRecorder
 from service.anatomy.operators.rows import Sync, agreeing, copies, operator_rows, syncs
-from service.anatomy.operators.times import OperatorTimes, time_operators
+from service.anatomy.operators.times import OperatorTimes, time_before_profiling, time_operators
+from service.anatomy.profiler_note import attached_note
 from service.anatomy.progress import Report
 from service.anatomy.resolve import resolve_bucket, resolve_case, resolve_modes
 from service.anatomy.timeline.tax import OF_DECODE
@@ -44,9 +45,12 @@ __all__ = ["OperatorsArguments", "OperatorsFinding", "list_operators"]
 
 @dataclass(frozen=True, slots=True)
 class _OperatorList:
+    """`step`: the step's seconds; on CUDA of before the list was made, as making it attaches the profiler."""
+
     calls: tuple[OperatorCall, ...]
     records: list[OperatorRecord] | None
     times: OperatorTimes
+    step: Interval
 
 
 def list_operators(bench: Bench, arguments: OperatorsArguments, report: Report) -> OperatorsFinding:
@@ -67,6 +71,7 @@ def list_operators(bench: Bench, arguments: OperatorsArguments, report: Report) 
     no_floor = _prepare_floor(bench, case, report)
     prepared = perf_counter() - began
     compiler = read_compiled(bench, case, report) if compiled else None
+    attached = attached_note()
     listed = _list(bench, case, report)
     taken = perf_counter() - began - prepared
     sampled = sampling_seconds(taken)
@@ -74,7 +79,7 @@ def list_operators(bench: Bench, arguments: OperatorsArguments, report: Report) 
     lowering = None
     if arguments.lowering:
         lowering = read_lowering(bench, case, compiled, arguments.operator, report)
-    notes = _notes(bench, case, listed, no_floor)
+    notes = [*attached, *_notes(bench, case, listed, no_floor)]
     if native is not None and native.samples and (cut := note_of_cut(sampled)):
         notes.append(cut)
     kernels = kernels_of(bench, case, report)
@@ -107,13 +112,15 @@ def _prepare_floor(bench: Bench, case: Case, report: Report) -> str | None:
 
 
 def _list(bench: Bench, case: Case, report: Report) -> _OperatorList:
+    before = time_before_profiling(bench, case, report) if bench.device.type == "cuda" else None
     report("recording one step")
     calls = record(case, 1, operands=True)[0].calls
     thread = thread_keys(MODES[case.mode], bench.device, bench.precision)
     with OperatorRecorder(thread) as seen:
         case.call()
     records = seen.seen if agreeing(calls, seen.seen) else None
-    return _OperatorList(calls, records, time_operators(bench, case, calls, report))
+    times = time_operators(bench, case, calls, report)
+    return _OperatorList(calls, records, times, before or times.plain)
 
 
 def _finding(
@@ -140,14 +147,14 @@ def _finding(
         batch_size=arguments.batch_size,
         batch_bucket=case.buffers.bucket,
         phase=case.phase,
-        step_seconds=MedianSeconds.of(times.plain),
+        step_seconds=MedianSeconds.of(listed.step),
         profiled_seconds=MedianSeconds.of(times.profiled),
         event_seconds=times.event_seconds,
         operators_seconds=spent,
         operators_share=spent / times.plain.value,
         tail_seconds=times.tail_seconds,
         accounted_share=times.accounted_seconds / times.plain.value,
-        dispatch=_dispatch(bench, case, times.plain, work),
+        dispatch=_dispatch(bench, case, listed.step, work),
         operators=operators,
         copies=copies(listed.calls, operators),
         syncs=syncs(operators, listed.records) + waits,

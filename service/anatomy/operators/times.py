@@ -58,6 +58,30 @@ class OperatorTimes:
         return sum(self.own_seconds) + sum(self.lead_seconds) + self.tail_seconds
 
 
+def time_before_profiling(
+    bench: Bench, case: Case, report: Report, clock: Callable[[], float] = perf_counter
+) -> Interval:
+    """Seconds of plain steps on CUDA, before the profiler's library is attached, which may lengthen them."""
+    report("timing the step without the profiler")
+    plain: list[float] = []
+    began = clock()
+    while len(plain) < LEAST_STEPS or (len(plain) < MOST_STEPS and clock() - began < BUDGET_SECONDS):
+        plain += _plain(bench, case, SHORT)
+    return median_interval(plain)
+
+
+def _plain(bench: Bench, case: Case, size: BlockSize) -> list[float]:
+    """Seconds of a block of plain steps, each issued to an idle device."""
+    for _ in range(size.lead):
+        case.call_seconds()
+    bench.synchronise()
+    seconds = []
+    for _ in range(size.steps):
+        seconds.append(case.call_seconds())
+        bench.synchronise()
+    return seconds
+
+
 def time_operators(
     bench: Bench,
     case: Case,
@@ -79,12 +103,7 @@ def time_operators(
     # Not `in_rounds`: rounds end at a budget, and a round's profiled steps share one profiler session.
     # Each side begins with untimed steps, so that neither follows the other directly.
     while len(plain) < LEAST_STEPS or (len(plain) < MOST_STEPS and clock() - began < BUDGET_SECONDS):
-        for _ in range(size.lead):
-            case.call_seconds()
-        bench.synchronise()
-        for _ in range(size.steps):
-            plain.append(case.call_seconds())
-            bench.synchronise()
+        plain += _plain(bench, case, size)
         recorded += record(case, size.steps)
     names = [call.schema_name for call in calls]
     if any([call.schema_name for call in step.calls] != names for step in recorded):

@@ -13,7 +13,7 @@ from service.anatomy.probes.blame import line_of, records
 from service.anatomy.probes.comparison import Counter, FaultComparison, TimedStep, median_of
 from service.anatomy.probes.probed_model import ProbedModel
 from service.anatomy.progress import Report
-from service.step.profiling import record_steps
+from service.step.profiling import attach_profiler, record_steps
 from service.step.trace import DEVICE_WORK, complete_events
 
 BLOCK_BYTES = 16 << 20
@@ -157,6 +157,7 @@ def _copying(target: Tensor, source: Tensor) -> Callable[[], Tensor]:
 
 def _pageable_copies(device: torch.device, run: Callable[[], Tensor]) -> int:
     """Copies from pageable memory in one call. Raises StudyError where the profiler saw no copy at all."""
+    attach_profiler(device)
     events = complete_events(record_steps(device, run, 1))
     copied = [event["name"] for event in events if event.get("cat") in DEVICE_WORK - {"kernel"}]
     if not copied:

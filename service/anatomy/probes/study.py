@@ -12,6 +12,7 @@ from service.anatomy.probes.comparison import Counter, interleave, paired_ratio
 from service.anatomy.probes.probed_model import make_probed_model
 from service.anatomy.probes.state import as_found
 from service.anatomy.probes.table import TABLE, Probe
+from service.anatomy.profiler_note import attached_note
 from service.anatomy.progress import Report
 from service.measure.cases import Bench
 from service.protocol.messages import Phase
@@ -79,6 +80,7 @@ def run_probe(bench: Bench, arguments: ProbesArguments, report: Report) -> Probe
 def _measure(bench: Bench, probe: Probe, arguments: ProbesArguments, report: Report) -> ProbeFinding:
     probed = make_probed_model(bench, arguments.batch_size)
     comparison = probe.run(probed, report)
+    notes = [*comparison.notes, *attached_note()]
     repeats = min(arguments.repeats, comparison.most_repeats or arguments.repeats)
     report(f"timing {repeats} pairs of steps")
     without, with_fault = interleave(comparison, repeats, arguments.seed, bench.synchronise)
@@ -95,7 +97,7 @@ def _measure(bench: Bench, probe: Probe, arguments: ProbesArguments, report: Rep
         blame=comparison.blame,
         cure=probe.cure,
         teaches=PROBES[arguments.name],
-        notes=comparison.notes,
+        notes=notes,
         device=bench.device.type,
         batch_size=bucket,
         subject=comparison.subject or f"one {probe.phase} step, {layers} layers, batch {bucket}",

@@ -30,3 +30,5 @@ def show(finding: RmsNormFinding, console: Console) -> None:
         f"\\[{ratio.low:.2f}, {ratio.high:.2f}] times as long as the form "
         "that the compiler can fuse."
     )
+    for note in finding.notes:
+        console.print(f"note: {note}", markup=False)

@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from service.anatomy.errors import StudyError
 from service.anatomy.layers.arms import Arm, State, time_arms
+from service.anatomy.profiler_note import attached_note
 from service.anatomy.progress import Report
 from service.anatomy.rms_norm.gradient import rms_norm_gradient, save_inputs
 from service.measure.cases import Bench
@@ -54,7 +55,8 @@ class RmsNormFinding(msgspec.Struct, frozen=True, kw_only=True):
     """The custom operator beside ATen's form, each between an addition and a gate that can be fused with it.
 
     `opaque_ratio` is the compiled custom form over the compiled ATen form, per round: above 1, hiding the
-    norm from the compiler costs time. Both were compiled with `fullgraph`, which raises at a break.
+    norm from the compiler costs time. Both were compiled with `fullgraph`, which raises at a break. `notes`
+    say what else was at work.
     """
 
     device: str
@@ -66,6 +68,7 @@ class RmsNormFinding(msgspec.Struct, frozen=True, kw_only=True):
     forms: list[RmsNormForm]
     opaque_ratio: Interval
     graph_breaks: int
+    notes: list[str]
 
 
 @cache
@@ -128,6 +131,7 @@ def compare_rms_norm(bench: Bench, arguments: RmsNormArguments, report: Report) 
         forms[f"{name}, compiled"], kernels[f"{name}, compiled"] = _compiled(norm, inputs)
     fits = {name: _share_of_tolerance(form, forms["ATen, eager"], inputs) for name, form in forms.items()}
     arms = {name: _arm(bench, form, inputs) for name, form in forms.items()}
+    notes = attached_note()
     seconds = time_arms(arms, bench.device, arguments.rounds, report)
     ratio = median_interval(
         [c / a for c, a in zip(seconds["custom, compiled"], seconds["ATen, compiled"], strict=True)]
@@ -147,6 +151,7 @@ def compare_rms_norm(bench: Bench, arguments: RmsNormArguments, report: Report) 
         ],
         opaque_ratio=ratio,
         graph_breaks=sum(counters["graph_break"].values()) - breaks,
+        notes=notes,
     )
 
 

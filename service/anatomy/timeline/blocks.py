@@ -10,7 +10,7 @@ import msgspec
 
 from service.measure.cases import Bench, Case
 from service.step.kernel_matching import StepWork, match_work
-from service.step.profiling import record_steps
+from service.step.profiling import attach_profiler, record_steps
 from service.step.step_reading import read_steps
 from service.step.trace import (
     DEVICE_WORK,
@@ -65,6 +65,7 @@ class StepBlocks(msgspec.Struct, frozen=True, kw_only=True):
 
 def record_step(bench: Bench, case: Case) -> StepBlocks:
     """Profile a few steps of `case` and take the one of median length."""
+    attach_profiler(bench.device)
     events = record_steps(bench.device, case.call, LEAD_STEPS_UNDER_PROFILER + STEPS)
     return read_step(events, bench.device.type == "cuda", LEAD_STEPS_UNDER_PROFILER)
 

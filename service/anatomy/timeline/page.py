@@ -40,12 +40,13 @@ def page(finding: TimelineFinding) -> str:
     figure = _figure(finding).to_html(full_html=False, include_plotlyjs=True)
     rows = "".join(map(_row, finding.tracks))
     source = html.escape(tax_source_text(finding))
+    notes = "".join(f"<p>Note: {html.escape(note)}.</p>" for note in finding.notes)
     return (
         f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{title}</title><style>{_STYLE}</style>"
         f"<h1>{title}</h1><table><tr><th>mode<th>runs as<th>step<th>tax<th>calls<th>launches"
         f"<th>under the profiler</tr>{rows}</table>{figure}"
         f"<p>Blocks are times under the profiler, which lengthens a step by the factor in the last column: "
-        f"they show the order of events. Step and tax are measured without it. Tax: {source}.</p></html>\n"
+        f"they show the order of events. Step and tax are measured without it. Tax: {source}.</p>{notes}</html>\n"
     )
 
 

@@ -52,6 +52,8 @@ def show(finding: TimelineFinding, console: Console) -> None:
     if finding.speedup is not None:
         first, second = (track.mode for track in finding.tracks)
         console.print(f"{second} against {first}: {speedup_text(finding.speedup)}", markup=False)
+    for note in finding.notes:
+        console.print(f"note: {note}", markup=False)
     for file in finding.files:
         console.print(f"written to that folder: {file}", markup=False, soft_wrap=True)
     if not finding.files:

@@ -8,6 +8,7 @@ import msgspec
 
 from models.served import NoTwin
 from service.anatomy.errors import StudyError
+from service.anatomy.profiler_note import attached_note
 from service.anatomy.progress import Report
 from service.anatomy.resolve import resolve_bucket, resolve_case, resolve_modes
 from service.anatomy.timeline.blocks import record_step
@@ -46,6 +47,7 @@ def draw_timeline(bench: Bench, arguments: TimelineArguments, report: Report) ->
         modes += resolve_modes(bench, arguments.against, "against")
     cases = [resolve_case(bench, mode, bucket, arguments.phase, report) for mode in modes]
     missing = _prepare_floors(bench, cases, report)
+    notes = attached_note()
     report("timing steps without a profiler")
     timed = time_steps(bench, cases, report)
     report("recording steps with the profiler")
@@ -57,6 +59,7 @@ def draw_timeline(bench: Bench, arguments: TimelineArguments, report: Report) ->
         tracks=tracks,
         speedup=_speedup(*timed),
         files=[],
+        notes=notes,
     )
     if arguments.out is None:
         return finding

@@ -39,7 +39,7 @@ class TimelineFinding(msgspec.Struct, frozen=True, kw_only=True):
     """One or two tracks, each from the begin of its own step, and the names of the files written.
 
     `speedup`: how many times as fast the second track's step is as the first's, without a profiler; the
-    median of paired rounds, None for one track.
+    median of paired rounds, None for one track. `notes` say what else was at work in `wall`.
     """
 
     device: str
@@ -48,6 +48,7 @@ class TimelineFinding(msgspec.Struct, frozen=True, kw_only=True):
     tracks: list[Track]
     speedup: Interval | None = None
     files: list[str]
+    notes: list[str]
 
 
 def interval_text(interval: Interval, scale: float, unit: str) -> str:

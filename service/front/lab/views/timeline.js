@@ -64,6 +64,7 @@ function Found({ lab, kept }) {
   return html`<h2>One ${finding.phase} step, batch ${finding.batch_bucket}, ${finding.device}</h2>
     <${Tracks} tracks=${finding.tracks} key=${kept.id} />
     <${Summary} finding=${finding} />
+    ${finding.notes.map((note) => html`<p class="note" key=${note}>${note}</p>`)}
     <${Question} ask="If every kernel took no time at all, how long would the first mode's step still be?"
       answer=${answer(finding.tracks[0])} missing="A tax has to be known for that." />
     ${finding.files.map((file) => html`<${Trace} lab=${lab} address=${`/v1/studies/${kept.id}/files/${file}`} key=${file} />`)}
