@@ -114,6 +114,10 @@ class Capture:
                     for _ in range(CALLS_TO_CAPTURE - 1):
                         one.step(*arguments)
                 configured.captures += len(one.shapes)
+            elif self._device_type == "cuda":
+                # Attention is planned, and kernels are loaded, at the first call in each shape.
+                for arguments in one.shapes[1:]:
+                    one.step(*arguments)
             else:
                 # Its first call is final; another shape shows that one compilation serves all of them.
                 one.step(*one.shapes[-1])
