@@ -74,7 +74,7 @@ class Engine:
         self._floors = FloorKeeper(parts.warmup.floors, self._refresh)
         self._known_floors = KnownFloors(parts.warmup.floors.of)
         self._busy_until_ns = self._memory_ns = perf_counter_ns()
-        self._status = parts.status(warm=False)
+        self._status = parts.status()
         self._early_requests: list[Calibrate] = []
 
     @torch.no_grad()
@@ -110,19 +110,21 @@ class Engine:
         """
         self._profiler.warm()
         forbid_recompilation()
+        pin(self.parts.loaded.cpus)
+        # Before the first requests of its own, which leave the allocators as those of clients need them.
+        measured = self.parts.measure()
         self._runner.warm(self.parts.warmup.ready(), list(self.parts.buffers))
         if self.parts.settings.batching != "off":
             self._scheduler.warm()
         gc.collect()
         gc.freeze()
-        pin(self.parts.loaded.cpus)
         yield from self._scheduler.cost_rounds.measure()
         yield from self._witnesses.learn()
         # Floors were taken beside compilers so far, and on any core.
         yield from self._floors.take()
         self._known_floors.clear()
         self._status = msgspec.structs.replace(
-            self.parts.status(warm=True),
+            self.parts.status(measured),
             profiler_note=self._witnesses.profiler_note,
             no_device_times=self._witnesses.missing,
         )

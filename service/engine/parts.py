@@ -28,9 +28,17 @@ from service.step.compile_cache import compile_cache
 from service.step.device import device_name, memory
 from service.step.device_errors import free_memory, is_out_of_memory
 from service.step.loaded_model import LoadedModel, load_model
-from service.step.null_kernel import measure_null_kernel
+from service.step.null_kernel import NullKernel, measure_null_kernel
 from service.step.parity import DECODE_STEPS
 from service.step.precision import Precision
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredMachine:
+    """What an engine measures of its machine, once; `memory_bandwidth` None: the device is too full."""
+
+    null_kernel: NullKernel
+    memory_bandwidth: MemoryBandwidth | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +62,17 @@ class EngineParts:
             return "instrumentation is off: start the service without LAUNCHBOUND_INSTRUMENTATION"
         return self.warmup.floors.stacks.missing
 
-    def status(self, warm: bool) -> EngineStatus:
-        """The engine's and its machine's status; what is measured of it only once it is warm."""
+    def measure(self) -> MeasuredMachine:
+        """Measure the machine. On CUDA this gives the allocators' unused memory back to the device."""
+        weights = step_bytes(self.loaded.model, self.buffers[max(self.buffers)]).weights
+        return MeasuredMachine(measure_null_kernel(self.loaded.device), self._bandwidth(weights))
+
+    def status(self, measured: MeasuredMachine | None = None) -> EngineStatus:
+        """The engine's and its machine's status; with what was `measured` of it that of a warm engine."""
         loaded = self.loaded
         config = loaded.model.config
         settings = self.settings
-        null_kernel = measure_null_kernel(loaded.device) if warm else None
+        null_kernel = measured.null_kernel if measured else None
         moved = step_bytes(loaded.model, self.buffers[max(self.buffers)])
         return EngineStatus(
             pid=os.getpid(),
@@ -86,14 +99,14 @@ class EngineParts:
             null_kernel_seconds=null_kernel.seconds if null_kernel else None,
             no_null_kernel_graph=null_kernel.no_graph if null_kernel else None,
             attention=self.warmup.attention,
-            memory_bandwidth=self._bandwidth(moved.weights) if warm else None,
+            memory_bandwidth=measured.memory_bandwidth if measured else None,
             step_bytes=moved,
             no_twin=self.no_twin,
             no_stacks=self.warmup.floors.stacks.missing,
             no_request_samples=self.no_request_samples,
             batching=settings.batching,
             batch_window_ms=settings.batch_window_ms if settings.batching == "window" else None,
-            warm=warm,
+            warm=measured is not None,
         )
 
     def _bandwidth(self, weight_bytes: int) -> MemoryBandwidth | None:

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("restored_globals")]
 
 def test_what_is_measured_of_the_machine_is_there_once_the_engine_is_warm(tmp_path: Path) -> None:
     parts = build_parts(settings(tmp_path, linears="aten"), lambda status: None)
-    cold, warm = parts.status(warm=False), parts.status(warm=True)
+    cold, warm = parts.status(), parts.status(parts.measure())
     assert (cold.memory_bandwidth, cold.null_kernel_seconds) == (None, None)
     assert warm.memory_bandwidth is not None
     assert warm.step_bytes is not None
