@@ -5,9 +5,9 @@ from __future__ import annotations
 from service.step.profiler_session import profiler_attached
 
 ATTACHED = (
-    "the profiler ran in this process before these times were taken, and its library stays attached: the host "
-    "may have taken longer to launch since then, most of all to replay a graph; `launchbound anatomy` runs "
-    "one study in a process of its own"
+    "the profiler ran in this process before these times were taken, and its library stays attached: the "
+    "host may have taken longer to launch since then, most of all to replay a graph; `launchbound anatomy` "
+    "runs one study in a process of its own"
 )
 
 

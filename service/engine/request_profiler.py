@@ -124,6 +124,7 @@ def summary(phase: Phase, steps: Sequence[ProfiledStep]) -> StepProfile:
         launches=mean([step.launches for step in steps]),
         graph_launches=mean([step.graph_launches for step in steps]),
         kernel_seconds=mean([step.kernel_seconds for step in steps]),
+        idle_seconds=mean([step.gaps.idle_seconds if step.gaps else None for step in steps]),
         host_wait_seconds=mean([step.gaps.host_wait_seconds if step.gaps else None for step in steps]),
         kernel_wait_seconds=mean([step.gaps.kernel_wait_seconds if step.gaps else None for step in steps]),
     )

@@ -104,8 +104,9 @@ class StepProfile(msgspec.Struct, frozen=True, kw_only=True):
     """Per step of one phase, over its profiled steps. None: there is no such thing on this device.
 
     `operators` are the calls that a step makes into the dispatcher; `launches` are launch calls, of which a
-    graph replay is one. The two waits are idle gaps of the device by their cause. `kernel_steps` of the steps
-    have known kernels: what is given of kernels is the mean over these.
+    graph replay is one. `idle_seconds` are gaps between the device's work within a step, the two waits their
+    cause, where it is known: not while the call that replays a graph has not returned. `kernel_steps` of the
+    steps have known kernels: what is given of kernels is the mean over these.
     """
 
     phase: Literal["prefill", "decode"]
@@ -117,5 +118,6 @@ class StepProfile(msgspec.Struct, frozen=True, kw_only=True):
     launches: float | None = None
     graph_launches: float | None = None
     kernel_seconds: float | None = None
+    idle_seconds: float | None = None
     host_wait_seconds: float | None = None
     kernel_wait_seconds: float | None = None

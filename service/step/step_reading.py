@@ -110,18 +110,21 @@ def _refused(step: ProfiledStep, usual: int) -> ProfiledStep:
     )
 
 
-def _gaps(items: Sequence[tuple[Event | None, Event]]) -> Gaps | None:
-    """None where the call that started some work is not known."""
-    host_wait = kernel_wait = 0.0
+def _gaps(items: Sequence[tuple[Event | None, Event]]) -> Gaps:
+    idle = host_wait = 0.0
     behind = clock_behind(items)
     ended: float | None = None
+    before: Event | None = None
+    told = all(call is not None for call, _ in items)
     for call, item in items:
-        if call is None:
-            return None
         begin = item["ts"]
         if ended is not None and begin > ended:
-            ready = min(max(call["ts"] + call["dur"] - behind, ended), begin)
-            host_wait += ready - ended
-            kernel_wait += begin - ready
+            idle += begin - ended
+            returned = ended if call is None else call["ts"] + call["dur"] - behind
+            told = told and not (call is before and returned > ended)
+            host_wait += min(max(returned, ended), begin) - ended
         ended = max(begin if ended is None else ended, begin + item["dur"])
-    return Gaps(host_wait / 1e6, kernel_wait / 1e6)
+        before = call
+    if not told:
+        return Gaps(idle / 1e6, None, None)
+    return Gaps(idle / 1e6, host_wait / 1e6, (idle - host_wait) / 1e6)

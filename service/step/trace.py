@@ -33,15 +33,18 @@ LEAD_MARK = "launchbound::lead"
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """Seconds in which the device had no work between the first and the last of a step, by cause.
+    """Seconds in which the device had no work between the first and the last of a step, and by cause.
 
-    `host_wait`: the next work had not been launched when the last one ended. `kernel_wait`: it had been
-    launched and took this long to start. Their sum is by the device's clock alone; what is the one and what
-    the other compares it with the host's, corrected by `clock_behind`.
+    `idle` is by the device's clock alone. It is the sum of `host_wait`, in which the next work had not been
+    launched when the last one ended, and `kernel_wait`, in which it had been launched and took this long to
+    start: that compares the device's clock with the host's, corrected by `clock_behind`. Both are None where
+    the trace does not tell: which call started some work, or, between two kernels of a graph whose launch
+    call has not returned, whether the host was still at the second.
     """
 
-    host_wait_seconds: float
-    kernel_wait_seconds: float
+    idle_seconds: float
+    host_wait_seconds: float | None
+    kernel_wait_seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""On CUDA the profiler's library is attached behind what a study times; where it was before, a note says so."""
+"""On CUDA the profiler is attached behind what a study times; where it was before, a note says so."""
 
 from __future__ import annotations
 

@@ -230,7 +230,7 @@ def test_kernels_of_streams_that_overlap_count_once_in_kernel_seconds_and_each_i
     assert step.kernel_seconds == pytest.approx(45e-6)  # 20 to 60 and 70 to 75
     assert step.kernel_sum_seconds == pytest.approx(60e-6)
     assert step.gaps is not None
-    assert step.gaps.host_wait_seconds + step.gaps.kernel_wait_seconds == pytest.approx(10e-6)
+    assert step.gaps.idle_seconds == pytest.approx(10e-6)
 
 
 def test_copies_and_fills_are_no_kernels_but_leave_no_gap() -> None:

@@ -23,7 +23,9 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("pretended")
 def test_the_hosts_launch_of_the_graph_is_no_part_of_a_kernel_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend_graphs(monkeypatch, null_kernel, FakeDevice(issue_seconds=59e-6, step_seconds=KERNELS_PER_GRAPH * 1e-6))
+    pretend_graphs(
+        monkeypatch, null_kernel, FakeDevice(issue_seconds=59e-6, step_seconds=KERNELS_PER_GRAPH * 1e-6)
+    )
     found = measure_null_kernel(CUDA)
     assert found.seconds["in_graph"] == pytest.approx(1e-6)
     assert found.no_graph is None
@@ -33,7 +35,9 @@ def test_the_hosts_launch_of_the_graph_is_no_part_of_a_kernel_in_it(monkeypatch:
 def test_where_the_device_waits_for_the_host_the_value_is_left_out_as_an_upper_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pretend_graphs(monkeypatch, null_kernel, FakeDevice(issue_seconds=2 * MOST_HOLD_SECONDS, step_seconds=1e-4))
+    pretend_graphs(
+        monkeypatch, null_kernel, FakeDevice(issue_seconds=2 * MOST_HOLD_SECONDS, step_seconds=1e-4)
+    )
     found = measure_null_kernel(CUDA)
     assert set(found.seconds) == {"alone"}
     assert found.no_graph is not None

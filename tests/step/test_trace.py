@@ -12,7 +12,7 @@ from torch.profiler import record_function
 from service.step.operator_events import operator_table
 from service.step.step_reading import read_steps
 from service.step.trace import STEP_MARK
-from tests.step.made_traces import event
+from tests.step.made_traces import call, event, kernel
 
 TWO_STEPS = [
     event("cuda_runtime", "cudaLaunchKernel", -20, 5, 5),
@@ -60,9 +60,24 @@ def test_idle_gaps_are_split_into_waiting_for_the_host_and_waiting_to_start() ->
     assert first.gaps is not None
     assert first.gaps.host_wait_seconds == pytest.approx(38e-6)  # from 32 until its launch returned at 70
     assert first.gaps.kernel_wait_seconds == pytest.approx(5e-6)
+    assert first.gaps.idle_seconds == pytest.approx(43e-6)
     assert second.gaps is not None
     assert second.gaps.host_wait_seconds == 0.0
     assert second.gaps.kernel_wait_seconds == pytest.approx(8e-6)
+
+
+def test_a_gap_in_a_graph_whose_launch_has_not_returned_is_idle_time_of_no_known_cause() -> None:
+    events = [
+        event("user_annotation", STEP_MARK, 0, 60),
+        call("cudaGraphLaunch", 1, 5, 40.0),
+        kernel("a", 10, 5, length=10),
+        kernel("b", 25, 5, length=25),
+        kernel("c", 52, 5, length=5),
+    ]
+    (step,) = read_steps(events, cuda=True)
+    assert step.gaps is not None
+    assert step.gaps.idle_seconds == pytest.approx(7e-6)
+    assert step.gaps.host_wait_seconds is step.gaps.kernel_wait_seconds is None
 
 
 def test_without_a_device_there_are_no_kernels_rather_than_none_of_them() -> None:

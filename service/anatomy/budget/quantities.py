@@ -22,7 +22,6 @@ class Overrides(NamedTuple):
     microseconds_per_op: float | None
     kernel_microseconds: float | None
 
-
     @property
     def complete(self) -> bool:
         """Whether nothing is left to measure."""

@@ -74,9 +74,7 @@ def draw_budget(bench: Bench, arguments: BudgetArguments, report: Report) -> Bud
     steps = time_steps(bench, cases, arguments.rounds, report) if cases else Steps({}, {}, {})
     notes += disturbed_note(steps)
     overrides = _overrides(arguments)
-    timed = with_own_step(
-        bench, (mode, batch), overrides, arguments.rounds, TimedCases(cases, steps), report
-    )
+    timed = with_own_step(bench, (mode, batch), overrides, arguments.rounds, TimedCases(cases, steps), report)
     null = measure_null_kernel(bench.device).seconds["alone"]
     # On CUDA this attaches the profiler: all of the host's times have been taken by now.
     splits = split_steps(bench, cases, steps, report)

@@ -16,7 +16,7 @@ from service.step.device_time import MOST_HOLD_SECONDS, CudaQueue, DeviceQueue, 
 KERNELS_PER_GRAPH = 20
 
 HOLD_MARGIN = 8.0
-"""The device is held for so many times what issuing one replay takes: two events have to be issued as well."""
+"""The device is held for so many times what issuing one replay takes: two events are issued as well."""
 
 
 def graph_arm(loops: Loops, computing: str, given: list[Tensor]) -> Arm:

@@ -46,7 +46,8 @@ def page(finding: TimelineFinding) -> str:
         f"<h1>{title}</h1><table><tr><th>mode<th>runs as<th>step<th>tax<th>calls<th>launches"
         f"<th>under the profiler</tr>{rows}</table>{figure}"
         f"<p>Blocks are times under the profiler, which lengthens a step by the factor in the last column: "
-        f"they show the order of events. Step and tax are measured without it. Tax: {source}.</p>{notes}</html>\n"
+        f"they show the order of events. Step and tax are measured without it. Tax: {source}.</p>"
+        f"{notes}</html>\n"
     )
 
 

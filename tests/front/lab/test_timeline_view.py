@@ -116,7 +116,13 @@ GPU_TRACK: Finding = {
 
 def gpu_timeline() -> Finding:
     second = {**GPU_TRACK, "mode": "eager", "wall": ENDLESS, "blocks": GPU_TRACK["blocks"][:1]}
-    fixed = {"device": "cuda", "batch_bucket": 4, "phase": "decode", "files": ["timeline.trace.json.gz"], "notes": []}
+    fixed = {
+        "device": "cuda",
+        "batch_bucket": 4,
+        "phase": "decode",
+        "files": ["timeline.trace.json.gz"],
+        "notes": [],
+    }
     return {**fixed, "tracks": [GPU_TRACK, second], "speedup": INTERVAL}
 
 
