@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from random import Random
 
 from loadtests.plan.cells import Cell, Plan, ladder_cells
-from loadtests.plan.presets import make_plan
+from loadtests.plan.presets import Preset, make_plan
 from loadtests.run.decisions import Latencies, rounds
 from service.statistics.choice import Comparison, compare
 
@@ -57,7 +57,7 @@ def fixed(count: int) -> Plan:
     return Plan(preset="own", seed=0, rounds=count, cells=_cells(make_plan("standard")))
 
 
-def adaptive(preset: str = "standard") -> Plan:
+def adaptive(preset: Preset = "standard") -> Plan:
     """The same with the rounds, looks and requests per visit of this preset."""
     plan = make_plan(preset)
     return Plan(preset="own", seed=0, rounds=plan.rounds, rounds_most=plan.rounds_most, cells=_cells(plan))
