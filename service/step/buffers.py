@@ -10,6 +10,7 @@ from torch import Tensor
 
 from models.served import Cache, Served
 from service.protocol.messages import Phase
+from service.step.symbolic_size import make_symbolic
 
 Arguments = tuple[Tensor, Tensor, Tensor, Cache]
 """What a step is called with: tokens, positions, last, cache; shapes as in `Served.forward`."""
@@ -144,20 +145,6 @@ def _sized(tensor: Tensor, sizes: list[int]) -> Tensor:
         # of sizes does, and an enforced mark would refuse the guard.
         make_symbolic(tensor, sizes, enforced=not tensor.is_cuda)
     return _static(tensor)
-
-
-def make_symbolic(tensor: Tensor, sizes: list[int], enforced: bool) -> None:
-    """Mark the second dimension of `tensor` as one that changes among `sizes`.
-
-    One compiled callable then serves all of them: a callable per size would double and redouble compilations.
-    `enforced`: a compilation whose callable would not serve each length between the least size and the
-    largest raises ConstraintViolationError. Otherwise it is guarded by what it needs (a length that is a
-    multiple of 8, say), and compiled again for sizes that fail its guards.
-    """
-    if enforced:
-        torch._dynamo.mark_dynamic(tensor, 1, min=max(2, min(sizes)), max=max(sizes))
-    else:
-        torch._dynamo.maybe_mark_dynamic(tensor, 1)
 
 
 def copy_row(cache: Cache, source: int, target: int, positions: int) -> None:

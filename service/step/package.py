@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import inspect
 import os
-import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +15,8 @@ from torch._inductor.runtime.cache_dir_utils import cache_dir
 from torch.utils._pytree import tree_map
 
 from models.served import Cache
+from service.step.package_identity import package_identity
+from service.step.symbolic_size import symbolic_size
 
 PACKAGES_MADE = "packages_made"
 """Among torch's compile counters, in the group `launchbound`: packages compiled because none was found."""
@@ -53,7 +51,7 @@ def _package(model: nn.Module, options: dict[str, Any], arguments: tuple[Any, ..
     """The step of `model` for the like of `arguments`, from the cache of compiled code or made new."""
     folder = Path(cache_dir()) / "packages"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    file = folder / f"{_identity(model, options, arguments)}.pt2"
+    file = folder / f"{package_identity(model, options, arguments)}.pt2"
     if not file.exists():
         with TemporaryDirectory(dir=folder) as unfinished:
             made = _compile(model, options, arguments, Path(unfinished) / file.name)
@@ -104,56 +102,15 @@ def _dynamic(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _dimension(name: str, tensor: Tensor) -> dict[int, Any] | None:
-    """Dimension 1 of `tensor` where it is marked as dynamic, within the marked range."""
-    marks: set[Any] = getattr(tensor, "_dynamo_dynamic_range", set())
-    return {mark.dim: torch.export.Dim(name, min=mark.min, max=mark.max) for mark in marks} or None
+    """Dimension 1 of `tensor` where it is marked as one that changes, within its range.
 
-
-def _identity(model: nn.Module, options: dict[str, Any], arguments: tuple[Any, ...]) -> str:
-    """Hex digits of all that a package depends on.
-
-    That is torch and Python, the processor's vector instructions, the number of threads, autocast, the code
-    of the model, its weights (a package may hold them, packed), the options, and the arguments' layout.
+    Where the mark is not enforced, the package may ask more of a length than the range, a multiple of 8, say:
+    it then refuses other lengths when it runs. A length that is made a constant is refused here.
     """
-    parts = [
-        torch.__version__,
-        sys.version,
-        torch.backends.cpu.get_cpu_capability(),
-        torch.get_num_threads(),
-        [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda")],
-        sorted(options.items()),
-        _code(model),
-        _weights(model),
-        [
-            (t.dtype, t.device.type, t.shape, t.stride(), _dimension("size", t))
-            for t in [*arguments[:3], *(tensor for layer in arguments[3] for tensor in layer)]
-        ],
-    ]
-    return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
-
-
-def _code(model: nn.Module) -> list[tuple[str, str]]:
-    """The classes that `model` is made of, each with the digest of its source file."""
-    kinds = {type(module) for module in model.modules()}
-    sources = {(f"{kind.__module__}.{kind.__qualname__}", inspect.getsourcefile(kind)) for kind in kinds}
-    return sorted((name, _digest([Path(file).read_bytes()])) for name, file in sources if file)
-
-
-def _weights(model: nn.Module) -> str:
-    """The digest of all parameters and buffers of `model`, read once."""
-    if model not in _WEIGHTS:
-        tensors = (*model.parameters(), *model.buffers())
-        _WEIGHTS[model] = _digest(
-            tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data for tensor in tensors
-        )
-    return _WEIGHTS[model]
-
-
-_WEIGHTS: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
-
-
-def _digest(blocks: Iterable[bytes | memoryview]) -> str:
-    digest = hashlib.sha256()
-    for block in blocks:
-        digest.update(block)
-    return digest.hexdigest()
+    size = symbolic_size(tensor)
+    if size is None:
+        return None
+    if size.enforced:
+        return {1: torch.export.Dim(name, min=size.least, max=size.most)}
+    # A dimension with a name would refuse to be asked for more than its range.
+    return {1: torch.export.Dim.DYNAMIC(min=size.least, max=size.most)}

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._dynamo.utils import counters
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from models.config import Config
+from models.served import Cache
 from models.transformer import Transformer
 from service.protocol.modes import MODES
 from service.step import package
 from service.step.buffers import Arguments, Buffers, allocate
 from service.step.callables import Step, build_step
+from service.step.package_identity import package_identity
+from service.step.symbolic_size import make_symbolic
 
 pytestmark = pytest.mark.compiles
 
@@ -27,6 +32,28 @@ def made(seed: int = 3) -> Transformer:
 
 def buffers_of(model: Transformer) -> Buffers:
     return allocate(model, [2], prefill_chunk=32)[2]
+
+
+def weakly_marked(model: Transformer) -> Buffers:
+    """Buffers as on CUDA, where the marks of sizes are not enforced."""
+    buffers = allocate(model, [2], prefill_chunk=32, symbolic=False)[2]
+    for tokens in buffers.chunks.values():
+        make_symbolic(tokens, list(buffers.chunks), enforced=False)
+    for part in (part for cache in buffers.caches.values() for layer in cache for part in layer):
+        make_symbolic(part, list(buffers.caches), enforced=False)
+    return buffers
+
+
+class Aligned(nn.Module):
+    """A model with a guard as attention on CUDA has one: on the cache's length."""
+
+    def __init__(self, model: Transformer) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
+        logits, greedy = self.model(tokens, positions, last, cache)
+        return (logits if cache[0][0].shape[1] % 8 == 0 else logits + 1), greedy
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +74,13 @@ def logits(step: Step, buffers: Buffers, arguments: Arguments, position: int) ->
     return step(*arguments)[0].clone()
 
 
-def test_one_package_serves_every_length_and_reach() -> None:
+@pytest.mark.parametrize("enforced", [True, False])
+def test_one_package_serves_every_length_and_reach(enforced: bool) -> None:
     made_before = counters["launchbound"][package.PACKAGES_MADE]
     model = made()
-    buffers = buffers_of(model)
-    eager, packaged = (build_step(MODES[name], model) for name in ("eager", "aot-inductor"))
+    buffers = buffers_of(model) if enforced else weakly_marked(model)
+    eager = build_step(MODES["eager"], model)
+    packaged = build_step(MODES["aot-inductor"], model if enforced else Aligned(model))
     shapes = list(buffers.shapes("prefill"))
     assert len({(tokens.shape[1], cache[0][0].shape[1]) for tokens, _, _, cache in shapes}) > 2
     for arguments in shapes:
@@ -61,6 +90,21 @@ def test_one_package_serves_every_length_and_reach() -> None:
             logits(packaged, buffers, arguments, position), expected, atol=1e-5, rtol=1e-5
         )
     assert counters["launchbound"][package.PACKAGES_MADE] == made_before + 1
+
+
+@pytest.mark.parametrize("made_buffers", [buffers_of, weakly_marked])
+def test_a_package_has_the_marked_sizes_as_its_dimensions(
+    made_buffers: Callable[[Transformer], Buffers],
+) -> None:
+    length, positions, last, cache = package._dynamic(next(made_buffers(made()).shapes("prefill")))
+    assert (length[1].min, length[1].max) == (16, 32)
+    assert [(part[1].min, part[1].max) for layer in cache for part in layer] == [(64, 128)] * 2
+    assert (positions, last) == (None, None)
+
+
+def test_a_size_that_is_not_marked_is_part_of_the_package() -> None:
+    buffers = allocate(made(), [2], prefill_chunk=32, symbolic=False)[2]
+    assert package._dynamic(buffers.arguments("prefill")) == (None, None, None, ((None, None),))
 
 
 def test_decode_writes_the_cache_that_the_next_step_reads() -> None:
@@ -100,6 +144,26 @@ def test_a_package_is_found_again_and_not_for_other_weights(monkeypatch: pytest.
             build_step(MODES["aot-inductor"], made())(*arguments)
     finally:
         torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize(
+    "other", [("NVIDIA H200", (9, 0)), ("NVIDIA H100", (10, 0))], ids=["name", "capability"]
+)
+def test_a_package_is_not_found_for_another_gpu(
+    monkeypatch: pytest.MonkeyPatch, other: tuple[str, tuple[int, int]]
+) -> None:
+    def identity(name: str, capability: tuple[int, int]) -> str:
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: name)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+        return package_identity(model, {}, on_cuda)
+
+    model = made()
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        row = torch.zeros(2, dtype=torch.int64, device="cuda")
+        on_cuda = row.view(2, 1), row, row, ((torch.zeros(2, 64, 2, 8, device="cuda"),) * 2,)
+    first = identity("NVIDIA H100", (9, 0))
+    assert identity(*other) != first
+    assert identity("NVIDIA H100", (9, 0)) == first
 
 
 def test_a_compilation_that_fails_leaves_no_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
