@@ -17,7 +17,7 @@ from service.protocol.status import Attention
 from service.step.buffers import Buffers
 from service.step.callables import Step
 from service.step.device_errors import free_memory, is_device_lost
-from service.step.parity import compare, forced_logits
+from service.step.parity import PREFILL_STEPS, compare, forced_logits
 
 PHASES: tuple[Phase, ...] = ("prefill", "decode")
 
@@ -64,7 +64,8 @@ def check_attention(
     for bucket, own in buffers.items():
         modes = ReferenceAttention(), ReferenceAttention()
         logits, failed = _with_reference(eager, own, modes, sizes)
-        for phase, mode, steps in zip(PHASES, modes, (slice(0, 1), slice(1, None)), strict=True):
+        of_phases = slice(0, PREFILL_STEPS), slice(PREFILL_STEPS, None)
+        for phase, mode, steps in zip(PHASES, modes, of_phases, strict=True):
             verdict = None
             unchecked = failed or _nothing_to_compare(mode.chosen)
             if unchecked is None and logits is not None:

@@ -11,6 +11,9 @@ from service.protocol.status import Parity
 from service.step.buffers import Buffers
 from service.step.callables import Step
 
+PREFILL_STEPS = 2
+"""With the shortest chunk and with the longest: a callable that serves one length only shows it here."""
+
 DECODE_STEPS = 8
 
 
@@ -28,20 +31,16 @@ def tolerance(dtype: torch.dtype, layers: int, largest_logit: float) -> float:
 
 
 def forced_logits(prefill: Step, decode: Step, buffers: Buffers, vocabulary: int) -> Tensor:
-    """Logits [1 + DECODE_STEPS, bucket, vocabulary] of a fixed ragged batch, teacher-forced.
+    """Logits [PREFILL_STEPS + DECODE_STEPS, bucket, vocabulary] of a fixed ragged batch, teacher-forced.
 
-    The same tokens are fed whatever the logits are, so that one early difference cannot cascade.
+    The same tokens are fed whatever the logits are, so that one early difference cannot cascade. Decode goes
+    on from the last prefill, which is of the longest chunk and writes over what the other left in the cache.
     """
     bucket, chunk = buffers.bucket, buffers.chunk_length
     generator = torch.Generator().manual_seed(bucket)
     tokens = torch.randint(vocabulary, (bucket, chunk + DECODE_STEPS), generator=generator)
     lengths = torch.randint(1, chunk + 1, (bucket,), generator=generator)
-    arguments = buffers.arguments("prefill", chunk)
-    arguments[0].copy_(tokens[:, :chunk])
-    buffers.positions.zero_()
-    buffers.last.copy_(lengths - 1)
-    # Cloned at once: a graph replay overwrites the outputs of the one before.
-    logits = [prefill(*arguments)[0].clone()]
+    logits = [_prefilled(prefill, buffers, tokens, lengths, length) for length in (min(buffers.chunks), chunk)]
     buffers.positions.copy_(lengths)
     buffers.last.zero_()
     arguments = buffers.arguments("decode", reach=buffers.reach(chunk + DECODE_STEPS))
@@ -50,6 +49,19 @@ def forced_logits(prefill: Step, decode: Step, buffers: Buffers, vocabulary: int
         logits.append(decode(*arguments)[0].clone())
         buffers.positions.add_(1)
     return torch.stack(logits)
+
+
+def _prefilled(prefill: Step, buffers: Buffers, tokens: Tensor, lengths: Tensor, length: int) -> Tensor:
+    """Logits [bucket, vocabulary] of a chunk of `length`, from the start of the cache.
+
+    Each row ends behind its `lengths` tokens, or as many as fit. Cloned at once: a graph replay overwrites the
+    outputs of the one before.
+    """
+    arguments = buffers.arguments("prefill", length)
+    arguments[0].copy_(tokens[:, :length])
+    buffers.positions.zero_()
+    buffers.last.copy_(lengths.clamp(max=length) - 1)
+    return prefill(*arguments)[0].clone()
 
 
 def compare(reference: Tensor, logits: Tensor, layers: int) -> Parity:
