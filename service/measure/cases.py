@@ -42,7 +42,10 @@ class CacheEviction:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A warmed step of one mode, at `buffers.bucket` and in `phase`."""
+    """A warmed step of one mode, at `buffers.bucket` and in `phase`, which stays at its place in the cache.
+
+    `buffers` are shared but for `positions` and `last`: decode's are out of prefill's reach.
+    """
 
     mode: str
     phase: Phase
@@ -82,7 +85,6 @@ class Case:
 
         `beside` runs after each of them, untimed.
         """
-        set_positions(self.buffers, self.phase)
         lead = LEAD_STEPS if self.phase == "decode" else LEAD_STEPS_OF_PREFILL
         found: list[float] = []
         for _ in range(lead + steps):
@@ -101,7 +103,11 @@ def build_case(
     injected: InjectedWork | None = None,
     eviction: CacheEviction | None = None,
 ) -> Case:
-    """A step of `mode` on `model` and `buffers`, compiled where the mode compiles, and warmed."""
+    """A step of `mode` on `model` and `buffers`, compiled where the mode compiles, and warmed.
+
+    It has positions of its own, whatever else runs on `buffers`.
+    """
+    buffers = buffers.with_own_positions()
     set_positions(buffers, phase)
     case = Case(mode, phase, build_step(MODES[mode], model, injected, precision), buffers, eviction)
     for _ in range(CALLS_TO_CAPTURE):
@@ -129,7 +135,7 @@ class Bench:
         self._shallow: dict[tuple[int, int], tuple[Served, Buffers]] = {}
 
     def case(self, mode: str, bucket: int, phase: Phase = "decode") -> Case:
-        """The warmed step, on the buffers that all modes share; a new one takes seconds to compile.
+        """The warmed step, on the tokens and the cache that all modes share; a new one takes seconds to compile.
 
         Raises KeyError for a mode or bucket that is not configured.
         """

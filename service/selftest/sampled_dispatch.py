@@ -8,7 +8,6 @@ from functools import partial
 
 from service.measure.cases import Case
 from service.selftest.check import NotMeasurableError
-from service.step.measured_inputs import set_positions
 from service.step.native.perf_events import SAMPLES_PER_SECOND, PerfError
 from service.step.native.stacks import SampledSteps, StackSampler, sample_steps
 
@@ -43,7 +42,6 @@ def sampled(
 
     Raises NotMeasurableError where samples were lost: a step then takes seconds.
     """
-    set_positions(case.buffers, case.phase)
     arguments = case.arguments
     run = partial(case.step, *arguments)
     found = sample_steps(sampler, run, case.phase, TIMED_SHARE * seconds, seconds, beside)

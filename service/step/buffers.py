@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -76,6 +76,14 @@ class Buffers:
         if reach is None:
             reach = self.reach(1 if phase == "decode" else length)
         return tokens, self.positions, self.last, self.caches[reach]
+
+    def with_own_positions(self) -> Buffers:
+        """These buffers with `positions` and `last` of their own, zeros: what runs on the others moves none."""
+        return replace(
+            self,
+            positions=_static(torch.zeros_like(self.positions)),
+            last=_static(torch.zeros_like(self.last)),
+        )
 
     def shapes(self, phase: Phase) -> Iterator[Arguments]:
         """The arguments of every shape in which a step of `phase` is called, largest first."""

@@ -46,10 +46,8 @@ def test_every_session_finds_the_same_kernels_and_says_how(case: Case) -> None:
 
 
 def test_plain_launches_are_as_many_as_kernels_and_a_replay_is_one(bench: Bench) -> None:
-    plain, replayed = (
-        profile_step(bench.case(mode, 4).step, bench.buffers[4])
-        for mode in ("inference_mode", "reduce-overhead")
-    )
+    cases = [bench.case(mode, 4) for mode in ("inference_mode", "reduce-overhead")]
+    plain, replayed = (profile_step(case.step, case.buffers) for case in cases)
     assert plain.launches == plain.kernels
     assert (replayed.launches, replayed.graph_launches) == (1, 1)
     assert replayed.kernels is not None

@@ -13,7 +13,7 @@ from models.config import Config
 from models.transformer import Transformer
 from service.measure.cases import Bench, CacheEviction, Case, build_case
 from service.measure.variants import Variants
-from service.protocol.messages import EngineSettings
+from service.protocol.messages import EngineSettings, Phase
 from service.protocol.modes import MODES
 from service.step.buffers import allocate
 from service.step.callables import InjectedWork, build_step
@@ -22,6 +22,7 @@ from service.step.precision import PRECISIONS
 from service.step.untimed import CALLS_TO_CAPTURE, DECODE_POSITION, LEAD_STEPS
 
 CONFIG = Config(layers=2, width=32, heads=4, kv_heads=2, head_width=8, hidden=64, vocabulary=64, context=128)
+PHASES: tuple[Phase, ...] = ("prefill", "decode")
 SHORT = Config(layers=1, width=16, heads=2, kv_heads=1, head_width=8, hidden=32, vocabulary=64, context=32)
 MODE = "inference_mode"
 
@@ -115,16 +116,39 @@ def test_what_is_read_to_evict_the_caches_inside_a_step_is_off_its_clock() -> No
     assert case.call_seconds(lambda: next(ticks)) == 3.0
 
 
-def test_the_bench_builds_a_step_once_and_all_modes_share_its_buffers(settings: EngineSettings) -> None:
+def test_the_bench_builds_a_step_once_and_all_modes_share_its_tokens_and_cache(settings: EngineSettings) -> None:
     bench = Bench(settings)
     case = bench.case(MODE, 2)
     assert bench.case(MODE, 2) is case
-    assert case.buffers is bench.case("eager", 2).buffers is bench.buffers[2]
-    assert bench.case(MODE, 2, "prefill").buffers is bench.buffers[2]
+    for other in (bench.case("eager", 2), bench.case(MODE, 2, "prefill")):
+        assert other.buffers.caches is case.buffers.caches is bench.buffers[2].caches
+        assert other.buffers.chunks is case.buffers.chunks
     bench.forget()
     assert bench.case(MODE, 2) is not case
     with pytest.raises(KeyError):
         bench.case(MODE, 3)
+
+
+def test_a_step_stays_at_its_place_in_the_cache_whatever_is_built_or_runs_after_it(
+    settings: EngineSettings,
+) -> None:
+    bench = Bench(settings)
+    cases = {(phase, mode): bench.case(mode, 2, phase) for phase in PHASES for mode in (MODE, "eager")}
+    expected = cases["prefill", MODE].call()[0].clone()
+    cases["decode", MODE].steady_seconds(1)
+    bench.buffers[2].positions.fill_(CONFIG.context - 1)  # where a request left them
+    assert torch.equal(cases["prefill", MODE].call()[0], expected)
+    for (phase, _), case in cases.items():
+        assert case.buffers.positions.unique().tolist() == [0 if phase == "prefill" else DECODE_POSITION]
+        assert case.buffers.last.unique().tolist() == [0]
+
+
+def test_a_shallow_step_stays_at_its_place_too(settings: EngineSettings) -> None:
+    bench = Bench(settings)
+    prefill = bench.shallow_case(MODE, 1, "prefill", 1)
+    expected = prefill.call()[0].clone()
+    bench.shallow_case(MODE, 1, "decode", 1)
+    assert torch.equal(bench.shallow_case(MODE, 1, "prefill", 1).call()[0], expected)
 
 
 def test_every_variant_is_built_once_at_batch_1_with_its_own_buffers(variants: Variants) -> None:

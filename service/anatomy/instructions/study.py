@@ -15,7 +15,6 @@ from service.anatomy.resolve import resolve_bucket, resolve_modes
 from service.measure.cases import Bench, Case
 from service.protocol.messages import Phase
 from service.protocol.modes import MODES
-from service.step.measured_inputs import set_positions
 from service.step.native.single_step import InstructionCounter, Instructions, SingleStepError
 from service.step.native.symbols import Side
 
@@ -111,15 +110,13 @@ def count_instructions(bench: Bench, arguments: InstructionsArguments, report: R
 
 def _case(bench: Bench, mode: str, bucket: int, phase: Phase, layers: int) -> Case:
     try:
-        case = bench.shallow_case(mode, bucket, phase, layers)
+        return bench.shallow_case(mode, bucket, phase, layers)
     except ValueError as error:
         message = f"{error}: set layers to that, which counts the model itself"
         raise StudyError("unsupported_here", message, "layers") from None
     except Exception as error:
         message = f"{mode} does not run here: {type(error).__name__}: {error}"[:2000]
         raise StudyError("mode_failed", message, "mode") from error
-    set_positions(case.buffers, phase)
-    return case
 
 
 def _counted(mode: str, counter: InstructionCounter, case: Case) -> InstructionsOfStep:
