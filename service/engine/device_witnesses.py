@@ -18,11 +18,8 @@ from service.step.callables import Step
 from service.step.device_errors import free_memory, is_device_lost
 from service.step.device_time import CudaQueue, DeviceQueue, device_time
 from service.step.measured_inputs import measured_arguments, set_positions
-from service.step.profiling import profile_steps
+from service.step.profiling import INTERVAL_STEPS, profile_steps
 from service.step.trace import ProfiledStep
-
-PROFILED_STEPS = 8
-"""Per mode, phase and bucket: two more than the interval of a median needs."""
 
 ProfileSteps = Callable[[Step, Arguments, int], Sequence[ProfiledStep]]
 
@@ -95,7 +92,7 @@ class DeviceWitnesses:
         buffers = self._buffers[bucket]
         set_positions(buffers, phase)
         arguments = measured_arguments(buffers, phase)
-        profiled = self._profile(step, arguments, PROFILED_STEPS)
+        profiled = self._profile(step, arguments, INTERVAL_STEPS)
         self._profiler.kernel_times.add(mode, phase, bucket, [one.kernel_seconds for one in profiled])
         return device_time(self._queue, partial(step, *arguments), phase, bucket)
 

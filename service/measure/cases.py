@@ -135,7 +135,7 @@ class Bench:
         self._shallow: dict[tuple[int, int], tuple[Served, Buffers]] = {}
 
     def case(self, mode: str, bucket: int, phase: Phase = "decode") -> Case:
-        """The warmed step, on the tokens and the cache that all modes share; a new one takes seconds to compile.
+        """The warmed step, on tokens and cache that all modes share; a new one takes seconds to compile.
 
         Raises KeyError for a mode or bucket that is not configured.
         """

@@ -123,6 +123,6 @@ def split_by_floor(floor: Interval, wall: Interval) -> DispatchSplit:
     return DispatchSplit(dispatch, kernel, "calibrated")
 
 
-def measured_split(dispatch: Interval, kernel_seconds: float) -> DispatchSplit:
-    """On CUDA: the seconds until the call returns, beside the profiler's kernel seconds of one step."""
-    return DispatchSplit(dispatch, Interval(kernel_seconds, kernel_seconds, kernel_seconds, 1), "measured")
+def measured_split(dispatch: Interval, kernel: Interval) -> DispatchSplit:
+    """On CUDA: the seconds until the call returns, beside the profiler's kernel seconds of a step."""
+    return DispatchSplit(dispatch, kernel, "measured")

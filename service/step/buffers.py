@@ -78,7 +78,7 @@ class Buffers:
         return tokens, self.positions, self.last, self.caches[reach]
 
     def with_own_positions(self) -> Buffers:
-        """These buffers with `positions` and `last` of their own, zeros: what runs on the others moves none."""
+        """These buffers with `positions` and `last` of their own, zeros, which no other step moves."""
         return replace(
             self,
             positions=_static(torch.zeros_like(self.positions)),

@@ -40,7 +40,9 @@ def forced_logits(prefill: Step, decode: Step, buffers: Buffers, vocabulary: int
     generator = torch.Generator().manual_seed(bucket)
     tokens = torch.randint(vocabulary, (bucket, chunk + DECODE_STEPS), generator=generator)
     lengths = torch.randint(1, chunk + 1, (bucket,), generator=generator)
-    logits = [_prefilled(prefill, buffers, tokens, lengths, length) for length in (min(buffers.chunks), chunk)]
+    logits = [
+        _prefilled(prefill, buffers, tokens, lengths, length) for length in (min(buffers.chunks), chunk)
+    ]
     buffers.positions.copy_(lengths)
     buffers.last.zero_()
     arguments = buffers.arguments("decode", reach=buffers.reach(chunk + DECODE_STEPS))
@@ -54,8 +56,8 @@ def forced_logits(prefill: Step, decode: Step, buffers: Buffers, vocabulary: int
 def _prefilled(prefill: Step, buffers: Buffers, tokens: Tensor, lengths: Tensor, length: int) -> Tensor:
     """Logits [bucket, vocabulary] of a chunk of `length`, from the start of the cache.
 
-    Each row ends behind its `lengths` tokens, or as many as fit. Cloned at once: a graph replay overwrites the
-    outputs of the one before.
+    Each row ends behind its `lengths` tokens, or as many as fit. Cloned at once: a graph replay overwrites
+    the outputs of the one before.
     """
     arguments = buffers.arguments("prefill", length)
     arguments[0].copy_(tokens[:, :length])

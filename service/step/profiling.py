@@ -34,6 +34,9 @@ STEPS_PER_TRACE = 16
 PROFILED_STEPS = 5
 """Alike steps in one session: enough that most of them agree on the number of kernels where some are lost."""
 
+INTERVAL_STEPS = 8
+"""Alike steps in a session whose median is to have an interval: two more than it needs, as some are lost."""
+
 TRACES_KEPT = 20
 TRACE = ".trace.json.gz"
 

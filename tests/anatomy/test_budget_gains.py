@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 
 import pytest
 from hypothesis import given
@@ -18,6 +19,7 @@ from service.statistics.intervals import Interval
 from tests.support.anatomy_bench import PLAIN, quiet, small_bench
 
 EAGER: Key = ("eager", 1)
+ONE = Interval(1.0, 0.9, 1.1, 9)
 parts = st.floats(0.01, 1e6)
 ratios = st.floats(0.01, 10.0)
 
@@ -70,6 +72,12 @@ def test_a_part_that_was_nothing_has_no_ratio() -> None:
     (gain,) = gains_of({EAGER: split(9.0, 0.0), ("compiled", 1): split(3.0, 1.0)})
     assert gain.kernel_ratio is None
     assert gain.dispatch_ratio is not None
+
+
+def test_a_part_without_an_interval_has_a_ratio_without_ends() -> None:
+    open_ended = DispatchSplit(ONE, Interval(2.0, -inf, inf, 3), "measured")
+    (gain,) = gains_of({EAGER: open_ended, ("compiled", 1): open_ended})
+    assert gain.kernel_ratio == Interval(1.0, 0.0, inf, 3)
 
 
 def test_without_the_budgets_own_step_there_is_no_gain() -> None:

@@ -1,17 +1,28 @@
-"""The sync points that CUDA's debug mode reports, and samples that begin on an idle device."""
+"""A step on CUDA by the profiler, the sync points that its debug mode reports, samples on an idle device."""
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import torch
 
-from service.anatomy.operators.device_work import reported_waits
+from service.anatomy.budget.steps import Steps, split_steps
+from service.anatomy.operators import device_work as device_work_file
+from service.anatomy.operators.device_work import device_work, reported_waits
 from service.anatomy.operators.wrapper_times import time_wrappers
+from service.measure.cases import Bench
+from service.protocol.messages import Phase
+from service.statistics.intervals import Interval
+from service.step.buffers import Arguments
+from service.step.callables import Step
+from service.step.trace import ProfiledStep
+from service.step.untimed import PREFILL_TOKENS
+from tests.support.anatomy_bench import quiet, small_bench
 
 NOTICE = (
     "Synchronization debug mode is a prototype feature and does not yet detect all synchronizing operations"
@@ -71,3 +82,65 @@ def test_every_sample_of_the_wrappers_begins_on_an_idle_device(monkeypatch: pyte
     assert fake.seen[::2] == ["wait"] * (len(fake.seen) // 2)
     assert fake.seen[1::2] == ["call"] * (len(fake.seen) // 2)
     assert len(fake.seen) > 6
+
+
+class FakeProfiler:
+    """Finds a step per value of `seconds` (None: unknown kernels); notes the lengths it was called with."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: list[float | None]) -> None:
+        self.lengths: list[int] = []
+        self._seconds = seconds
+        monkeypatch.setattr(device_work_file, "profile_steps", self._steps)
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+
+    def _steps(self, step: Step, arguments: Arguments, count: int) -> list[ProfiledStep]:
+        self.lengths.append(arguments[0].shape[1])
+        return [
+            ProfiledStep(3, 0, kernel_seconds=one, unknown=None if one else "lost")
+            for one in self._seconds[:count]
+        ]
+
+
+@pytest.fixture
+def cuda_bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    """A bench on a CPU that says that it is on CUDA."""
+    with small_bench() as bench:
+        monkeypatch.setattr(bench, "device", torch.device("cuda"))
+        yield bench
+
+
+@pytest.mark.parametrize(("phase", "tokens"), [("prefill", PREFILL_TOKENS), ("decode", 1)])
+def test_the_profiler_sees_the_step_that_the_clock_does(
+    monkeypatch: pytest.MonkeyPatch, cuda_bench: Bench, phase: Phase, tokens: int
+) -> None:
+    fake = FakeProfiler(monkeypatch, [1e-3])
+    case = cuda_bench.case("inference_mode", 2, phase)
+    assert device_work(cuda_bench, case) is not None
+    assert fake.lengths == [case.arguments[0].shape[1]] == [tokens]
+
+
+def test_the_kernel_time_of_several_steps_has_an_interval_which_a_budget_keeps(
+    monkeypatch: pytest.MonkeyPatch, cuda_bench: Bench
+) -> None:
+    FakeProfiler(monkeypatch, [3e-3, 1e-3, None, 2e-3, 4e-3, 5e-3, 7e-3, 6e-3])
+    case = cuda_bench.case("inference_mode", 1)
+    work = device_work(cuda_bench, case)
+    assert work is not None
+    assert work.kernel_seconds == Interval(4e-3, 1e-3, 7e-3, 7)
+    assert work.step.kernel_seconds == 4e-3
+    key = "inference_mode", 1
+    timed = Steps(walls={key: [1e-2] * 6}, hosts={key: [1e-3] * 6}, switches_per_step={key: 0.0})
+    assert split_steps(cuda_bench, {key: case}, timed, quiet)[key].kernel == work.kernel_seconds
+
+
+@pytest.mark.parametrize(
+    ("seconds", "known"), [([1e-3, 2e-3, 3e-3], Interval(2e-3, -math.inf, math.inf, 3)), ([None], None)]
+)
+def test_too_few_steps_with_known_kernels_give_no_ends_and_none_gives_the_reason(
+    monkeypatch: pytest.MonkeyPatch, cuda_bench: Bench, seconds: list[float | None], known: Interval | None
+) -> None:
+    FakeProfiler(monkeypatch, seconds)
+    work = device_work(cuda_bench, cuda_bench.case("inference_mode", 1))
+    assert work is not None
+    assert work.kernel_seconds == known
+    assert (work.step.unknown == "lost") == (known is None)

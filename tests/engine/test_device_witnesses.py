@@ -12,7 +12,6 @@ import torch
 from models.checkpoint import build
 from service.engine.configured_mode import ConfiguredMode
 from service.engine.device_witnesses import (
-    PROFILED_STEPS,
     DeviceWitnesses,
     NoDeviceWitnesses,
     new_device_witnesses,
@@ -21,6 +20,7 @@ from service.engine.kernel_times import KernelTimes
 from service.protocol.modes import MODES
 from service.protocol.status import ModeStatus
 from service.step.buffers import Buffers, allocate
+from service.step.profiling import INTERVAL_STEPS
 from service.step.trace import ProfiledStep
 from tests.support.fake_device import FakeDevice
 
@@ -92,7 +92,7 @@ def test_every_step_of_every_ready_mode_has_both_witnesses(buffers: dict[int, Bu
     assert {(one.phase, one.batch) for one in status.kernel_times} == expected
     assert all(one.seconds == pytest.approx(100e-6) for one in status.device_times)
     assert all((one.low, one.high) == (90e-6, 90e-6) for one in status.kernel_times)
-    assert counts == [PROFILED_STEPS] * 4
+    assert counts == [INTERVAL_STEPS] * 4
     assert witnesses.missing is None
     assert profiler.kernel_times.per_step("eager", "decode", 4) == 90e-6
 

@@ -116,7 +116,9 @@ def test_what_is_read_to_evict_the_caches_inside_a_step_is_off_its_clock() -> No
     assert case.call_seconds(lambda: next(ticks)) == 3.0
 
 
-def test_the_bench_builds_a_step_once_and_all_modes_share_its_tokens_and_cache(settings: EngineSettings) -> None:
+def test_the_bench_builds_a_step_once_and_all_modes_share_its_tokens_and_cache(
+    settings: EngineSettings,
+) -> None:
     bench = Bench(settings)
     case = bench.case(MODE, 2)
     assert bench.case(MODE, 2) is case

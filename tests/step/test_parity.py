@@ -48,9 +48,7 @@ def test_a_prefill_that_serves_the_longest_chunk_only_is_out_of_parity() -> None
     buffers = allocate(model, [2], prefill_chunk=64)[2]
     eager = build_step(MODES["eager"], model)
 
-    def of_one_length(
-        tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache
-    ) -> tuple[Tensor, Tensor]:
+    def of_one_length(tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
         logits, greedy = eager(tokens, positions, last, cache)
         return (logits if tokens.shape[1] == buffers.chunk_length else logits + 1), greedy
 

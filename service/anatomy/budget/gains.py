@@ -73,7 +73,7 @@ def _ratio(above: Interval, below: Interval) -> Interval | None:
         return None
     return Interval(
         above.value / below.value,
-        above.low / below.high if below.high > 0 else 0.0,
+        max(0.0, above.low) / below.high if below.high > 0 else 0.0,
         above.high / below.low if below.low > 0 else float("inf"),
         min(above.samples, below.samples),
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import isinf
+
 from rich.console import Console
 from rich.table import Table
 
@@ -127,7 +129,9 @@ def _quantity(quantity: Quantity) -> tuple[str, str]:
 
 
 def _micros(seconds: Interval) -> str:
-    return f"{seconds.value * 1e6:.0f} \\[{seconds.low * 1e6:.0f}, {seconds.high * 1e6:.0f}]"
+    ends = [seconds.low * 1e6, seconds.high * 1e6]
+    span = "no interval" if any(map(isinf, ends)) else f"{ends[0]:.0f}, {ends[1]:.0f}"
+    return f"{seconds.value * 1e6:.0f} \\[{span}]"
 
 
 def _crossover(place: ModeCrossover) -> str:

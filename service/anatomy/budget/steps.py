@@ -146,6 +146,6 @@ def _floors(bench: Bench, mode: str, batches: list[int], report: Report) -> dict
 def _on_cuda(bench: Bench, case: Case, hosts: list[float]) -> DispatchSplit:
     work = device_work(bench, case)
     if work is None or work.kernel_seconds is None:
-        reason = work.unknown if work is not None else NO_DEVICE
+        reason = work.step.unknown if work is not None else NO_DEVICE
         raise StudyError("unsupported_here", f"kernel time is unknown: {reason}")
     return measured_split(median_interval(hosts), work.kernel_seconds)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 
 import torch
 
 from service.anatomy.operators.source_lines import SourceLine
 from service.measure.cases import Bench, Case
-from service.step.profiling import attach_profiler, profile_step
-from service.step.trace import ProfiledStep
+from service.statistics.intervals import Interval, median_interval
+from service.step.profiling import INTERVAL_STEPS, attach_profiler, profile_steps
+from service.step.trace import ProfiledStep, typical_step
 
 REPORTED = "called a synchronizing CUDA operation"
 """torch's own text for a wait. When the mode is set it also warns that this is a prototype."""
@@ -17,13 +19,27 @@ REPORTED = "called a synchronizing CUDA operation"
 NO_DEVICE = "on a CPU operators run where they are called: there are no launches and no kernels to count"
 
 
-def device_work(bench: Bench, case: Case) -> ProfiledStep | None:
-    """The profiled step with the median kernel time of a few; None on a CPU."""
+@dataclass(frozen=True, slots=True)
+class DeviceWork:
+    """Steps of a case under the profiler, alike and in one session.
+
+    `step` is the typical one. `kernel_seconds` is the median over those whose kernels are known, without ends
+    where they are fewer than six; None where none is known, for the reason that `step` has.
+    """
+
+    step: ProfiledStep
+    kernel_seconds: Interval | None
+
+
+def device_work(bench: Bench, case: Case) -> DeviceWork | None:
+    """What `case` does on the device, called as its clock calls it; None on a CPU."""
     if bench.device.type != "cuda":
         return None
     attach_profiler(bench.device)
     bench.synchronise()
-    return profile_step(case.step, case.buffers, case.phase)
+    steps = profile_steps(case.step, case.arguments, INTERVAL_STEPS)
+    known = [step.kernel_seconds for step in steps if step.kernel_seconds is not None]
+    return DeviceWork(typical_step(steps), median_interval(known) if known else None)
 
 
 def reported_waits(bench: Bench, case: Case) -> list[str]:

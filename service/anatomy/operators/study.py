@@ -13,7 +13,7 @@ from service.anatomy.errors import StudyError
 from service.anatomy.median_seconds import MedianSeconds
 from service.anatomy.operators.calls import OperatorCall, record
 from service.anatomy.operators.compiled import CompilerReport, read_compiled
-from service.anatomy.operators.device_work import NO_DEVICE, device_work, reported_waits
+from service.anatomy.operators.device_work import NO_DEVICE, DeviceWork, device_work, reported_waits
 from service.anatomy.operators.dispatch_keys import thread_keys
 from service.anatomy.operators.finding import DispatchShare, OperatorsArguments, OperatorsFinding
 from service.anatomy.operators.graph_breaks import trace
@@ -38,7 +38,6 @@ from service.measure.cases import Bench, Case
 from service.measure.floors import floors, measured_split, prepare_floors, split_by_floor
 from service.protocol.modes import MODES
 from service.statistics.intervals import Interval
-from service.step.trace import ProfiledStep
 
 __all__ = ["OperatorsArguments", "OperatorsFinding", "list_operators"]
 
@@ -158,9 +157,9 @@ def _finding(
         operators=operators,
         copies=copies(listed.calls, operators),
         syncs=syncs(operators, listed.records) + waits,
-        kernels=work.kernels if work else None,
-        launches=work.launches if work else None,
-        no_device=work.unknown if work else NO_DEVICE,
+        kernels=work.step.kernels if work else None,
+        launches=work.step.launches if work else None,
+        no_device=work.step.unknown if work else NO_DEVICE,
         native=native,
         prepare_seconds=prepared,
         notes=notes,
@@ -168,7 +167,7 @@ def _finding(
     )
 
 
-def _dispatch(bench: Bench, case: Case, step: Interval, work: ProfiledStep | None) -> DispatchShare | None:
+def _dispatch(bench: Bench, case: Case, step: Interval, work: DeviceWork | None) -> DispatchShare | None:
     if work is not None:
         kernels = work.kernel_seconds
         return None if kernels is None else DispatchShare.of(measured_split(step, kernels))
