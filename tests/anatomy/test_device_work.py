@@ -91,6 +91,7 @@ class FakeProfiler:
         self.lengths: list[int] = []
         self._seconds = seconds
         monkeypatch.setattr(device_work_file, "profile_steps", self._steps)
+        monkeypatch.setattr(device_work_file, "attach_profiler", lambda _: None)
         monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
 
     def _steps(self, step: Step, arguments: Arguments, count: int) -> list[ProfiledStep]:

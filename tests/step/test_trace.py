@@ -68,6 +68,8 @@ def test_idle_gaps_are_split_into_waiting_for_the_host_and_waiting_to_start() ->
 
 def test_a_gap_in_a_graph_whose_launch_has_not_returned_is_idle_time_of_no_known_cause() -> None:
     events = [
+        call("cudaLaunchKernel", -20, 4),
+        kernel("separates", -12, 4),
         event("user_annotation", STEP_MARK, 0, 60),
         call("cudaGraphLaunch", 1, 5, 40.0),
         kernel("a", 10, 5, length=10),
