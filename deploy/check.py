@@ -15,10 +15,8 @@ from pathlib import Path
 import kubernetes_validate
 from jsonschema import Draft202012Validator
 
-from deploy.kustomization import KustomizationError, Resource, rendered
+from deploy.kustomization import FOLDER, OVERLAYS, KustomizationError, Resource, rendered
 
-FOLDER = Path(__file__).parent / "kubernetes"
-OVERLAYS = tuple(sorted(path.parent for path in FOLDER.glob("overlays/*/kustomization.yaml")))
 VERSIONS = ("1.30", "1.37")
 """Oldest and newest Kubernetes whose schemas the resources are held to."""
 

@@ -14,7 +14,9 @@ import yaml
 
 Resource = dict[str, Any]
 
+FOLDER = Path(__file__).parent / "kubernetes"
 FILE = "kustomization.yaml"
+OVERLAYS = tuple(sorted(path.parent for path in FOLDER.glob(f"overlays/*/{FILE}")))
 KNOWN = frozenset({"apiVersion", "kind", "resources", "images", "patches"})
 
 

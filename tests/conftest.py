@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from tests.fuzz.seed import SEED, VARIABLE
 from tests.support.few_samples import FEW_SAMPLES
 from tests.support.serving import Front, running
 
+gc.disable()  # until all modules are imported: next to nothing of them is garbage
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")  # no test depends on time
 
@@ -60,6 +62,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         )
         places[item.path] = min(place, places.get(item.path, place))
     items.sort(key=lambda item: places[item.path])
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage from now on, but look for none in what was imported: there are a million objects."""
+    gc.freeze()
+    gc.enable()
 
 
 class FileScheduling(LoadScopeScheduling):

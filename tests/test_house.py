@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -150,6 +151,7 @@ TORCHLESS = (
 )
 
 
+@cache
 def modules() -> dict[str, set[str]]:
     """Every module of ours with the modules that it imports, wherever in the file that stands."""
     found = {}
@@ -179,23 +181,20 @@ def folder_of(name: str) -> str:
     return max((folder for folder in ALLOWED if within(name, folder)), key=len, default="")
 
 
-MODULES = modules()
-
-
 def imports_of_ours(name: str) -> set[str]:
     """Modules of ours that `name` imports, `from package import module` resolved."""
-    return {other for other in MODULES[name] if any(within(other, top) for top in TOPS)}
+    return {other for other in modules()[name] if any(within(other, top) for top in TOPS)}
 
 
 def test_every_module_belongs_to_a_folder_with_a_rule() -> None:
     # `service` and `loadtests` themselves hold nothing but their docstring.
-    homeless = [name for name in MODULES if not folder_of(name) and name not in TOPS]
+    homeless = [name for name in modules() if not folder_of(name) and name not in TOPS]
     assert not homeless
 
 
 @pytest.mark.parametrize("folder", ALLOWED)
 def test_a_folder_imports_only_from_folders_below_it(folder: str) -> None:
-    members = [name for name in MODULES if folder_of(name) == folder]
+    members = [name for name in modules() if folder_of(name) == folder]
     assert members
     for name in members:
         allowed = {folder, *ALLOWED[folder]}
@@ -204,23 +203,23 @@ def test_a_folder_imports_only_from_folders_below_it(folder: str) -> None:
 
 
 def test_no_module_of_the_front_reaches_torch() -> None:
-    ours = (name for name in MODULES if not within(name, FOREIGN))
+    ours = (name for name in modules() if not within(name, FOREIGN))
     for start in (name for name in ours if any(within(name, folder) for folder in TORCHLESS)):
         seen, waiting = {start}, [start]
         while waiting:
-            for other in MODULES.get(waiting.pop(), set()) - seen:
+            for other in modules().get(waiting.pop(), set()) - seen:
                 assert not within(other, "torch"), f"{start} reaches torch by way of {sorted(seen)}"
                 seen.add(other)
                 waiting.append(other)
 
 
 def test_the_processes_of_rivals_are_imported_by_nothing_else() -> None:
-    outsiders = [name for name in MODULES if not within(name, FOREIGN)]
-    assert not [name for name in outsiders if any(within(other, FOREIGN) for other in MODULES[name])]
+    outsiders = [name for name in modules() if not within(name, FOREIGN)]
+    assert not [name for name in outsiders if any(within(other, FOREIGN) for other in modules()[name])]
 
 
 def test_one_file_of_the_load_tests_imports_ray() -> None:
-    of_ray = {name for name in MODULES if any(within(other, "ray") for other in MODULES[name])}
+    of_ray = {name for name in modules() if any(within(other, "ray") for other in modules()[name])}
     assert {name for name in of_ray if within(name, "loadtests")} == {"loadtests.fleet.ray_cluster"}
 
 
@@ -243,12 +242,12 @@ def circle(graph: dict[str, set[str]]) -> list[str] | None:
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:
-    assert circle(MODULES) is None
+    assert circle(modules()) is None
 
 
 def test_no_folders_import_each_other_in_a_circle() -> None:
     graph: dict[str, set[str]] = {}
-    for name in MODULES:
+    for name in modules():
         folder = folder_of(name)
         graph.setdefault(folder, set()).update(
             target for other in imports_of_ours(name) if (target := folder_of(other)) != folder

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,10 @@ def identifiers(file: Path) -> set[str]:
     return found
 
 
-KNOWN = {name for file in STUDIES.parent.rglob("*.py") for name in identifiers(file)}
+@cache
+def known() -> set[str]:
+    """The identifiers of the service's files."""
+    return {name for file in STUDIES.parent.rglob("*.py") for name in identifiers(file)}
 
 
 def test_there_are_dotted_names_to_check() -> None:
@@ -38,4 +42,4 @@ def test_there_are_dotted_names_to_check() -> None:
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.relative_to(STUDIES).as_posix())
 def test_every_dotted_name_in_backticks_exists(file: Path) -> None:
     names = [name for name in DOTTED.findall(file.read_text()) if not name.startswith("torch.")]
-    assert [name for name in names if not KNOWN.issuperset(name.split("."))] == []
+    assert [name for name in names if not known().issuperset(name.split("."))] == []

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from copy import deepcopy
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-from deploy import check
-from deploy.kustomization import Resource, rendered
+from deploy.kustomization import FOLDER, Resource, rendered
 
 ROOT = Path(__file__).parents[2]
-OF_CPUS = {one["kind"]: one for one in rendered(check.FOLDER / "overlays" / "cpu")}
+OF_CPUS = {one["kind"]: one for one in rendered(FOLDER / "overlays" / "cpu")}
 
 
-def test_the_check_that_lint_runs_finds_nothing() -> None:
+@pytest.fixture(scope="module")
+def check() -> ModuleType:
+    """The command. What it imports takes a second, which every collection would cost."""
+    from deploy import check
+
+    return check
+
+
+def test_the_check_that_lint_runs_finds_nothing(check: ModuleType) -> None:
     assert check.main() == 0
     assert ".venv/bin/python -m deploy.check" in (ROOT / "Makefile").read_text()
 
@@ -33,7 +41,7 @@ RUINED: list[tuple[str, tuple[str | int, ...], Any]] = [
 
 @pytest.mark.parametrize(("kind", "path", "value"), RUINED)
 def test_the_check_finds_what_a_cluster_would_refuse(
-    kind: str, path: tuple[str | int, ...], value: Any
+    check: ModuleType, kind: str, path: tuple[str | int, ...], value: Any
 ) -> None:
     resource: Resource = deepcopy(OF_CPUS[kind])
     place: Any = resource

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy import check
+from deploy import kustomization
 from deploy.kustomization import rendered
 from service.front.api.origins import OPEN
 from service.front.metrics.catalogue import CATALOGUE, PREFIX
@@ -17,7 +17,7 @@ from service.front.settings import PREFIX as SETTING
 from service.front.settings import Settings, refuse_unknown_variables
 
 ROOT = Path(__file__).parents[2]
-OVERLAYS = {path.name: {one["kind"]: one for one in rendered(path)} for path in check.OVERLAYS}
+OVERLAYS = {path.name: {one["kind"]: one for one in rendered(path)} for path in kustomization.OVERLAYS}
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
 AS_COMPOSE = {"cpu": "service", "gpu": "service-gpu"}
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
@@ -183,7 +183,7 @@ def test_replicas_follow_a_metric_that_is_exported_and_that_the_adapter_serves(n
     (metric,) = OVERLAYS[name]["HorizontalPodAutoscaler"]["spec"]["metrics"]
     asked = metric["pods"]["metric"]["name"]
     assert asked in {PREFIX + row.name for row in CATALOGUE if row.kind == "gauge" and not row.labels}
-    (rule,) = yaml.safe_load((check.FOLDER / "prometheus-adapter.yaml").read_text())["rules"]["custom"]
+    (rule,) = yaml.safe_load((kustomization.FOLDER / "prometheus-adapter.yaml").read_text())["rules"]["custom"]
     assert rule["name"] == {"matches": asked, "as": asked}
     assert rule["seriesQuery"].partition("{")[0] == asked
     assert rule["resources"]["overrides"].keys() == {"namespace", "pod"}

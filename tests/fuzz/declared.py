@@ -6,8 +6,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from jsonschema import Draft202012Validator
-
 EVENTS = "text/event-stream"
 
 
@@ -44,6 +42,8 @@ class Declared:
 
     def conforms(self, value: object, schema: dict[str, Any]) -> None:
         """Raise ValidationError where `value` does not fit `schema`, whose references are the document's."""
+        from jsonschema import Draft202012Validator  # takes a second, which every collection would cost
+
         Draft202012Validator({**schema, "components": self.document["components"]}).validate(value)
 
     def conforms_to(self, name: str, value: object) -> None:
