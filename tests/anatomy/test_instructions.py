@@ -12,7 +12,11 @@ import msgspec
 import pytest
 import torch
 from rich.console import Console
+from torch import Tensor, nn
+from torch.nn import functional as F
 
+from models.served import Cache
+from models.transformer import Transformer
 from service.anatomy.errors import StudyError
 from service.anatomy.instructions import study
 from service.anatomy.instructions.parts import part_of
@@ -23,7 +27,10 @@ from service.anatomy.instructions.study import (
     InstructionsOfStep,
     count_instructions,
 )
-from service.measure.cases import FEW_WORDS, Bench
+from service.measure.cases import FEW_WORDS, Bench, Case
+from service.protocol.messages import Phase
+from service.protocol.modes import MODES
+from service.step.callables import build_step
 from service.step.native.single_step import InstructionCounter, SingleStepError
 from service.step.native.stacks import Sample
 from tests.support.anatomy_bench import quiet, small_bench
@@ -35,11 +42,40 @@ def bench() -> Iterator[Bench]:
         yield shared
 
 
+class LesserModel(nn.Module):
+    """Of `model` the operators of every kind, once: a layer has six times as many, at 20 µs an instruction."""
+
+    def __init__(self, model: Transformer) -> None:
+        super().__init__()
+        self.config, self.embedding, self.head = model.config, model.embedding, model.head
+        self.query = nn.Linear(model.config.width, model.config.width, bias=False)
+
+    def forward(self, tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
+        """Attend to the whole first cache, as `Served.forward`."""
+        query = self.query(self.embedding(tokens.reshape(-1)))
+        query = query.view(len(tokens), self.config.kv_heads, -1, self.config.head_width)
+        keys, values = (one.transpose(1, 2) for one in cache[0])
+        attended = F.scaled_dot_product_attention(query, keys, values)
+        logits = self.head(F.silu(attended).reshape(len(tokens), -1))
+        return logits, logits.argmax(dim=-1)
+
+
+def lesser_steps(bench: Bench) -> Callable[[str, int, Phase, int], Case]:
+    """In place of the bench's shallow cases."""
+    model = LesserModel(cast(Transformer, bench.model))
+
+    def case(mode: str, bucket: int, phase: Phase, layers: int) -> Case:
+        return Case(mode, phase, build_step(MODES[mode], model), bench.buffers[bucket])
+
+    return case
+
+
 @pytest.fixture(scope="module")
 def finding(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> InstructionsFinding:
-    """Of eager and inference_mode, one layer."""
+    """Of eager and inference_mode."""
     counter = InstructionCounter(tmp_path_factory.mktemp("library"))
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bench, "shallow_case", lesser_steps(bench))
         patch.setattr(study, "InstructionCounter", lambda _: counter)
         found = [
             count_instructions(bench, InstructionsArguments(mode=mode), quiet)
