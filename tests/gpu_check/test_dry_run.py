@@ -24,6 +24,7 @@ from tests.step.made_traces import call, kernel
 
 pytestmark = pytest.mark.slow
 KERNELS = 3
+Plain = Callable[..., EngineSettings]
 
 host_events = profiling.chrome_events
 
@@ -101,12 +102,17 @@ def on_cpu(function: Callable[..., Any], where: torch.device, *arguments: Any) -
     return function(torch.device("cpu"), *arguments)
 
 
-def plain(**fields: Any) -> EngineSettings:
-    """The settings of a section, of the smallest model and without a layout chosen by timing."""
-    return EngineSettings(**{**fields, "model": "tiny", "dtype": "float32", "linears": "aten"})
+@pytest.fixture
+def plain(short_tiny: Path) -> Plain:
+    """Makes the settings of a section: of a shallow model, and without a layout chosen by timing."""
+
+    def made(**fields: Any) -> EngineSettings:
+        return EngineSettings(**{**fields, "model": str(short_tiny), "dtype": "float32", "linears": "aten"})
+
+    return made
 
 
-def test_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain) -> None:
     monkeypatch.setattr(device, "EngineSettings", plain)
     monkeypatch.setattr(device, "BUFFER_BYTES", (2**20,))
     monkeypatch.setattr(device, "memory_bandwidth", partial(on_cpu, device.memory_bandwidth))
@@ -117,7 +123,7 @@ def test_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["attention"][0]["backends"].keys() == {"prefill", "decode"}
 
 
-def test_profiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_profiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain) -> None:
     monkeypatch.setattr(profiler, "EngineSettings", plain)
     monkeypatch.setattr(profiler, "MODE", "inference_mode")
     monkeypatch.setattr(profiler, "BATCH", 1)
@@ -137,7 +143,7 @@ def test_profiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["null_kernel"]
 
 
-def test_teardown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_teardown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain) -> None:
     monkeypatch.setenv("TEARDOWN_CUPTI", "0")
     monkeypatch.setattr(teardown, "EngineSettings", plain)
     monkeypatch.setattr(teardown, "MODES", ("inference_mode",))
@@ -155,7 +161,7 @@ def test_teardown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert os.environ["TEARDOWN_CUPTI"] == "1"
 
 
-def test_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain) -> None:
     monkeypatch.setattr(sizes, "EngineSettings", plain)
     monkeypatch.setattr(sizes, "MODES", ("inference_mode",))
     monkeypatch.setattr(sizes, "BATCHES", [1, 2])
@@ -183,7 +189,7 @@ def test_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_ladder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
+def test_ladder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain, dtype: str) -> None:
     monkeypatch.setattr(ladder, "EngineSettings", plain)
     monkeypatch.setattr(ladder, "modes", lambda: ["eager", "inference_mode"])
     monkeypatch.setattr(ladder, "BATCHES", [1, 2])

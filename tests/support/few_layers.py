@@ -9,7 +9,7 @@ from models import checkpoint
 from models.tokenizer import Tokenizer
 from models.transformer import Transformer
 
-LAYERS = 2
+LAYERS = 1
 
 
 def write_few_layers(folder: Path) -> Path:
