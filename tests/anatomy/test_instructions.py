@@ -43,7 +43,7 @@ def bench() -> Iterator[Bench]:
 
 
 class LesserModel(nn.Module):
-    """Of `model` the operators of every kind, once: a layer has six times as many, at 20 µs an instruction."""
+    """Of `model` the operators of every kind, once: a layer has six times the instructions, 20 µs each."""
 
     def __init__(self, model: Transformer) -> None:
         super().__init__()

@@ -183,7 +183,8 @@ def test_replicas_follow_a_metric_that_is_exported_and_that_the_adapter_serves(n
     (metric,) = OVERLAYS[name]["HorizontalPodAutoscaler"]["spec"]["metrics"]
     asked = metric["pods"]["metric"]["name"]
     assert asked in {PREFIX + row.name for row in CATALOGUE if row.kind == "gauge" and not row.labels}
-    (rule,) = yaml.safe_load((kustomization.FOLDER / "prometheus-adapter.yaml").read_text())["rules"]["custom"]
+    adapter = kustomization.FOLDER / "prometheus-adapter.yaml"
+    (rule,) = yaml.safe_load(adapter.read_text())["rules"]["custom"]
     assert rule["name"] == {"matches": asked, "as": asked}
     assert rule["seriesQuery"].partition("{")[0] == asked
     assert rule["resources"]["overrides"].keys() == {"namespace", "pod"}
