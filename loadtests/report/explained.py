@@ -159,4 +159,4 @@ def _after(requests: Requests, seconds: float | None, cache: str) -> str:
     article = "an" if cache.startswith("empty") else "a"
     if isinstance(requests, str):
         return f"an unknown number from {article} {cache} ({REMEDY})"
-    return f"{counted(requests)} requests from {article} {cache} ({in_seconds(seconds)})"
+    return f"{counted(*requests)} requests from {article} {cache} ({in_seconds(seconds)})"

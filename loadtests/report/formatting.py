@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from loadtests.report.payback import Count
 from service.statistics.intervals import Interval
 
 UNKNOWN = "unknown"
@@ -42,9 +41,9 @@ def whole(count: float | None) -> str:
     return UNKNOWN if count is None else f"{count:,.0f}"
 
 
-def counted(count: Count) -> str:
+def counted(typical: int, least: int, most: int) -> str:
     """A count with its interval: 709 (581–947)."""
-    return f"{count.typical:,} ({count.least:,}–{count.most:,})"
+    return f"{typical:,} ({least:,}–{most:,})"
 
 
 def cores(cpus: Sequence[int] | None) -> str:

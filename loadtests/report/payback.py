@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from service.statistics.choice import Comparison
 
@@ -15,8 +15,7 @@ CacheState = Literal["cold", "warm", "partly warm"]
 REMEDY = "run once with an empty compile cache"
 
 
-@dataclass(frozen=True, slots=True)
-class Count:
+class Count(NamedTuple):
     """After how many requests a cost is paid back; [least, most] by the interval of the speed-up."""
 
     typical: int

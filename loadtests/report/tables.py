@@ -100,7 +100,7 @@ def _compared(comparison: Comparison | None) -> dict[str, str]:
 def _requests(requests: Requests) -> str:
     if requests == "nothing to pay back":
         return "–"
-    return requests if isinstance(requests, str) else formatting.counted(requests)
+    return requests if isinstance(requests, str) else formatting.counted(*requests)
 
 
 def _signed(seconds: float) -> str:
