@@ -9,14 +9,21 @@ import msgspec
 from service.engine.local_inbox import LocalInbox
 from service.engine.loop import Engine
 from service.protocol.messages import EngineSettings, Job
+from tests.support.few_layers import write_few_layers
 
 PROMPT = "def mean(values):\n"
 MODE_NAMES = ["eager", "inference_mode"]
 
 
 def settings(folder: Path, **changes: object) -> EngineSettings:
+    """Of `tiny` with few layers, which is written into `folder` beside the cache."""
+    model = folder / "tiny"
+    if not model.exists():
+        model.mkdir(parents=True)
+        write_few_layers(model)
     base = EngineSettings(
         address="",
+        model=str(model),
         modes=MODE_NAMES,
         batch_sizes=[1, 2],
         cache_folder=str(folder),

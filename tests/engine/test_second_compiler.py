@@ -172,10 +172,8 @@ print(msgspec.json.encode((inbox.outcomes[0].kind, inbox.modes["compiled"], ther
 
 
 @pytest.mark.compiles
-def test_an_engine_loads_what_the_second_process_compiled_and_says_what_it_took_there(
-    tmp_path: Path, short_tiny: Path
-) -> None:
-    chosen = settings(tmp_path, model=str(short_tiny), modes=["eager", "compiled"], batch_sizes=[1])
+def test_an_engine_loads_what_the_second_process_compiled_and_says_what_it_took_there(tmp_path: Path) -> None:
+    chosen = settings(tmp_path, modes=["eager", "compiled"], batch_sizes=[1])
     ran = subprocess.run(
         [sys.executable, "-c", ENGINE, msgspec.json.encode(chosen).decode()],
         capture_output=True,
