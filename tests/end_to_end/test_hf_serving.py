@@ -88,10 +88,10 @@ def served(
 ) -> Served:
     """One architecture: a batch of two and a single prompt in each mode.
 
-    Only one compiles twins too, of one layer, and another one the same graphs once more for
-    `reduce-overhead`.
+    Only one compiles twins too, and another one the same graphs once more for `reduce-overhead`: both of
+    one layer, and the third of two.
     """
-    layers = {"num_hidden_layers": 1} if request.param == WITH_TWIN else {}
+    layers = {"num_hidden_layers": 1} if request.param in (WITH_TWIN, IN_ALL_MODES) else {}
     folder = write_model(tmp_path_factory.mktemp(request.param), request.param, **layers)
     modes = [name for name in default_modes() if request.param == IN_ALL_MODES or name != "reduce-overhead"]
     jobs = [
