@@ -17,7 +17,6 @@ from tests.fuzz.seed import SEED, VARIABLE
 from tests.support.few_samples import FEW_SAMPLES
 from tests.support.serving import Front, running
 
-gc.disable()  # until all modules are imported: next to nothing of them is garbage
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")  # no test depends on time
 
@@ -64,10 +63,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: places[item.path])
 
 
-def pytest_collection_finish() -> None:
-    """Collect garbage from now on, but look for none in what was imported: there are a million objects."""
-    gc.freeze()
-    gc.enable()
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Iterator[None]:
+    """Import all modules without collecting garbage, of which they have next to none, and never look for it
+    there: there are a million objects.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 class FileScheduling(LoadScopeScheduling):

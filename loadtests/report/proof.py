@@ -50,9 +50,12 @@ def proof(findings: Findings) -> Proof:
         return Proof(None, [], told)
     seen = list(witnesses(findings))
     backed = found is not None and backs(found, findings)
-    sentences = [] if backed else [f"{NOT_PROVED}: {_missing(found, findings, bool(seen))}."]
-    if seen:
-        sentences += witnesses_told(seen, findings)
+    sentences = (
+        []
+        if backed
+        else [f"{NOT_PROVED}: {_missing(found, findings, bool(seen) or _visits_sampled(findings))}."]
+    )
+    sentences += witnesses_told(seen, findings)
     return Proof(backed, sentences, told)
 
 
@@ -72,9 +75,14 @@ def backs(selftest: Mapping[str, Any], findings: Findings) -> bool:
     return ran_alike(selftest, findings.results.run) and verdicts == {"pass"}
 
 
-def _missing(found: Mapping[str, Any] | None, findings: Findings, seen: bool) -> str:
+def _visits_sampled(findings: Findings) -> bool:
+    phases = (phase for v in findings.main for summary in v.modes for phase in summary.phases)
+    return any(phase.samples is not None for phase in phases)
+
+
+def _missing(found: Mapping[str, Any] | None, findings: Findings, sampled: bool) -> str:
     """What there is instead of a proof."""
-    rests = "sampled native stacks" if seen else "the hollow twin alone, no native stacks were sampled"
+    rests = "sampled native stacks" if sampled else "the hollow twin alone, no native stacks were sampled"
     rests = f"the split rests on {rests}"
     if found is None:
         return f"{rests}, and no selftest of this machine and commit lies beside it (launchbound selftest)"

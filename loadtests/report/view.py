@@ -65,6 +65,7 @@ def view(findings: Findings, peers: PeersRun | None = None) -> dict[str, Any]:
         "minimum_rounds": MINIMUM_ROUNDS,
         "baseline": BASELINE,
         "level": level(findings.confidence),
+        "misclassed": level(findings.misclassed),
         "plain": PLAIN,
         "equal_within": f"{100 * (EQUIVALENT - 1):.0f} %",
         "comparisons": sum(s.comparison is not None and not s.cell.control for s in findings.summaries),

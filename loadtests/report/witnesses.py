@@ -80,8 +80,10 @@ def _interval(found: dict[str, Any], name: str) -> Interval:
 def witnesses_told(seen: list[Witness], findings: Findings) -> Iterator[str]:
     """How far the two lie apart at most, and what was not sampled."""
     steps = [(s, p) for v in findings.main for s in v.modes for p in s.phases if p.step_wall_seconds]
-    if all(phase.samples is not None for _, phase in steps):
+    if steps and all(phase.samples is not None for _, phase in steps):
         yield _beside_samples(seen, sum(phase.samples or 0 for _, phase in steps), findings.misclassed)
+        return
+    if not seen:
         return
     yield _compared(seen)
     if len(seen) < len(steps):
@@ -94,6 +96,8 @@ def _beside_samples(seen: list[Witness], samples: int, misclassed: float) -> str
     taken = "taken while one request of each cell and round ran"
     allowed = f"up to {level(misclassed)} of either part may be the other's"
     told = f"Dispatch and kernel rest on {samples:,} samples of steps, {taken}; {allowed}"
+    if not seen:
+        return f"{told}."
     high = max(seen, key=lambda witness: -witness.difference)
     if -high.difference > AGREEING and high.twin.high < high.stacks.low:
         return (

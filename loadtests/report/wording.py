@@ -113,7 +113,7 @@ def _price(verdicts: list[Verdict], confidence: float) -> str:
 
 
 def _most(choice: Choice) -> str:
-    return f"{100 * max(0.0, (choice.at_most or 1.0) - 1):.1f} %"
+    return f"{100 * ((choice.at_most or 1.0) - 1):.1f} %"
 
 
 def provisional(verdicts: list[Verdict]) -> list[str]:

@@ -27,7 +27,8 @@ def cells_of(rows: Iterable[Row]) -> list[Row]:
     Their speed-up is against eager in the rounds that both have; None without any. No cell without a plan.
     """
     rows = list(rows)
-    outcomes = [_outcome(row) for row in rows if row["kind"] == "job" and row["outcome"] == "ok"]
+    ended = (_outcome(row) for row in rows if row["kind"] == "job" and row["outcome"] == "ok")
+    outcomes = [outcome for outcome in ended if outcome is not None]
     planned = next((row for row in rows if row["kind"] == "plan"), None)
     if planned is None:
         return []
@@ -40,9 +41,16 @@ def cells_of(rows: Iterable[Row]) -> list[Row]:
     ]
 
 
-def _outcome(row: Row) -> Outcome:
-    """As the engine sent it, but for its texts. Raises msgspec.ValidationError where it is no job's."""
-    return msgspec.convert({**row, "kind": row["outcome"]}, Outcome)
+def _outcome(row: Row) -> Outcome | None:
+    """As the engine sent it, but for its texts; None where its numbers are no numbers, or it took no step.
+
+    One such row of a section that was ended must not cost the others their cells.
+    """
+    try:
+        outcome = msgspec.convert({**row, "kind": row["outcome"]}, Outcome)
+    except msgspec.ValidationError:
+        return None
+    return outcome if outcome.timings and outcome.timings.decode.steps else None
 
 
 def _cell(mode: str, batch: int, outcomes: list[Outcome], eager: Rounds) -> Row:

@@ -32,6 +32,9 @@ BOUND = "within 2 %"
 APART = 0.02
 
 
+COMPILED = "compiled"
+"""Its host has the fewest instructions, so that a leak from kernels shows most."""
+
 GROWTH = "host instructions as the batch grows"
 GROWTH_BOUND = "within 5 %"
 GROWN = 0.05
@@ -51,8 +54,8 @@ Step = tuple[str, int]
 def measure_instructions(variants: Variants, log: Log) -> dict[Step, list[Counted]]:
     """One decode step per mode at the smallest batch, of the served model with one layer and few words.
 
-    The last mode's at the largest batch as well. Raises NotMeasurableError on CUDA, with several threads, and
-    where the system or its tools forbid it.
+    `compiled`'s at the largest batch as well, where it is served. Raises NotMeasurableError on CUDA, with
+    several threads, and where the system or its tools forbid it.
     """
     if variants.device.type != "cpu":
         raise NotMeasurableError("on CUDA kernels are no instructions of the host")
@@ -68,7 +71,8 @@ def measure_instructions(variants: Variants, log: Log) -> dict[Step, list[Counte
     bench, batches = variants.served_bench, sorted(variants.settings.batch_sizes)
     found: dict[Step, list[Counted]] = {}
     with variants.isolated():
-        for mode, batch in dict.fromkeys([*((mode, batches[0]) for mode in modes), (modes[-1], batches[-1])]):
+        steps = [(mode, batches[0]) for mode in modes] + [(m, batches[-1]) for m in modes if m == COMPILED]
+        for mode, batch in dict.fromkeys(steps):
             log(f"{mode} at batch {batch}, instruction by instruction")
             counts = counter.count_settled(bench.shallow_case(mode, batch, "decode", LAYERS).call)
             found[mode, batch] = [Counted(counts.of("kernel"), counts.of("host"))]

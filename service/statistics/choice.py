@@ -47,8 +47,8 @@ class Choice:
     """The mode to ship, the fastest one, and the others that are tied with the fastest.
 
     `given_up` is the speed-up of the fastest over the one to ship, with its interval; None: they are one.
-    `at_most` is the highest end of any interval between the one to ship and a mode that it is tied with: by
-    that factor one of them may be faster. None without a tie.
+    `at_most` is the highest end of any interval between the one to ship and a mode that it is tied with, at
+    least 1: by that factor one of them may be faster. None without a tie.
     """
 
     ship: str
@@ -105,7 +105,7 @@ def choose(by_mode: Mapping[str, Rounds], confidence: float = CONFIDENCE) -> Cho
         fastest=fastest,
         tied=tuple(mode for mode in alike if mode != fastest),
         given_up=None if ship == fastest else against[ship].speedup,
-        at_most=max(ends, default=None),
+        at_most=max([1.0, *ends]) if ends else None,
     )
 
 

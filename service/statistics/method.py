@@ -7,4 +7,6 @@ ones.
 from __future__ import annotations
 
 METHOD = 4
-"""Raised with every entry under *Method* in CHANGELOG.md. Results of before it was recorded have none."""
+"""Raised with an entry under *Method* in CHANGELOG.md after which values are no longer comparable. Results of
+before it was recorded have none.
+"""

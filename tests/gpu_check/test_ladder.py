@@ -139,6 +139,16 @@ def test_the_summary_has_the_cells_of_a_section_that_was_killed(tmp_path: Path) 
     assert "eager" in out.getvalue()
 
 
+@pytest.mark.parametrize("broken", [{"steps": 0}, {"steps": None}], ids=str)
+def test_a_job_without_steps_or_numbers_costs_no_other_its_cell(
+    tmp_path: Path, broken: dict[str, Any]
+) -> None:
+    cells(tmp_path, [*timed("eager", EAGER), outcome("reduce-overhead", 8, 1, 1e-3)])
+    rows = read_rows(tmp_path / "ladder.jsonl")[0]
+    rows[-1]["timings"]["decode"] |= broken
+    assert [cell["mode"] for cell in cells_of(rows)] == ["eager"]
+
+
 def test_a_job_that_failed_is_in_no_cell(tmp_path: Path) -> None:
     failed = replace(outcome("eager", 8, 1, 2e-3), kind="error", timings=None)
     assert cells(tmp_path, [failed]) == {}

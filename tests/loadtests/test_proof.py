@@ -15,7 +15,7 @@ from loadtests.report.verdict import Findings
 from loadtests.report.witnesses import witnesses
 from service.selftest.worker import CHECKS
 from tests.selftest.samples import HONEST
-from tests.support.made_evidence import edit_run, with_floors, with_intervals
+from tests.support.made_evidence import edit_run, with_floors, with_intervals, with_samples
 from tests.support.made_results import CLEAR, make_results
 
 SELFTEST = {
@@ -70,6 +70,12 @@ def test_stacks_sampled_in_the_run_itself_do_not_prove_its_split_however_well_th
         f"{NOT_PROVED}: the split rests on sampled native stacks, and no selftest"
     )
     assert "agree within 2 points" in told.sentences[1]
+
+
+def test_without_a_twin_the_samples_of_the_visits_are_told_with_what_they_leave_open(folder: Path) -> None:
+    told = proof(found(with_samples(folder)))
+    assert told.sentences[0].startswith(f"{NOT_PROVED}: the split rests on sampled native stacks")
+    assert told.sentences[1].endswith("up to 20 % of either part may be the other's.")
 
 
 def test_stacks_that_disagree_are_told_with_the_worst_case(folder: Path) -> None:

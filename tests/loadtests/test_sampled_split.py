@@ -189,6 +189,12 @@ def test_one_that_ran_other_kernels_does_not(tmp_path: Path, other: dict[str, ob
     assert interval.low == pytest.approx(LOW - COUNTING)
 
 
+def test_one_that_ran_other_kernels_and_leaves_more_open_counts_for_that(tmp_path: Path) -> None:
+    rows = [*PASSED, injected("more host work per step: kernel", 0.1, 0.35)]
+    interval = beside_a_selftest(tmp_path, rows, linears="transposed")
+    assert interval.low == pytest.approx((0.6 - 0.35) / (1 - 0.35) - COUNTING)
+
+
 def sized(folder: Path, size: Callable[[Row], int]) -> Path:
     """Prefill of this padded length, whose time grows with it but for the dispatch."""
 

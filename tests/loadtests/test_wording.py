@@ -162,6 +162,7 @@ def test_without_an_interval_the_share_is_given_and_no_class(tmp_path: Path) -> 
     findings = found(make_results(tmp_path))
     told = what_is_saved(findings.main[2]) or ""
     assert told.startswith("Kernels are 83 % of eager's decode (interval unknown), and compiled is still 2.")
+    assert "does not resolve" not in told
     assert "bound" not in told
 
 

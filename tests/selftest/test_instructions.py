@@ -73,10 +73,16 @@ def measured(variants: Variants) -> dict[Step, list[Counted]]:
 def test_one_step_of_each_mode_is_counted_on_a_model_of_one_layer() -> None:
     variants = Variants()
     found = measured(variants)
-    last = list(LADDER)[-1]
+    last = "compiled"
     counted = {(mode, 1): [Counted(1000, int(seconds * 1e9))] for mode, seconds in LADDER.items()}
     assert found == counted | {(last, 16): counted[last, 1]}
     assert variants.built == [*((mode, 1, 1) for mode in LADDER), (last, 16, 1)]
+
+
+def test_without_compiled_nothing_is_said_of_how_it_grows() -> None:
+    variants = Variants()
+    variants.modes = ["eager", "no_grad"]
+    assert set(measured(variants)) == {("eager", 1), ("no_grad", 1)}
 
 
 def test_with_one_batch_size_nothing_is_said_of_how_it_grows() -> None:

@@ -121,6 +121,14 @@ def test_what_ships_although_it_is_the_fastest_may_still_be_slower_than_what_it_
     assert tied.at_most > 1
 
 
+def test_where_all_of_a_tie_is_slower_within_two_percent_nothing_is_given_up_at_most() -> None:
+    compiled = made({"compiled": 1.0}, seed=4)["compiled"]
+    slower = {n: value * 1.01 for n, value in compiled.items()}
+    tied = choose({**made({"eager": 2.0}, seed=5), "compiled": compiled, "reduce-overhead": slower})
+    assert tied is not None
+    assert (tied.ship, tied.tied, tied.at_most) == ("compiled", ("reduce-overhead",), 1.0)
+
+
 def test_without_a_tie_nothing_is_given_up() -> None:
     alone = choose(made({"eager": 2.0, "compiled": 1.0}, seed=4, scatter=0.01))
     assert alone is not None

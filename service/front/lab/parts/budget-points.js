@@ -57,6 +57,7 @@ export function ByBatch({ finding }) {
 }
 
 function crossoverText({ where, batch_size }) {
+  if (where === "several") return "kernels take longer than dispatch at some batch, and shorter at a larger one";
   if (batch_size === null) return "no crossover is known";
   const at = Number.isInteger(batch_size) ? batch_size : significant(batch_size);
   const texts = {
