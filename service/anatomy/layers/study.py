@@ -86,7 +86,7 @@ class LayersFinding(msgspec.Struct, frozen=True, kw_only=True):
     autocast: bool
     rounds: int
     operations: list[OperationLayers]
-    notes: list[str]
+    notes: list[str] = []
 
 
 def measure_layers(bench: Bench, arguments: LayersArguments, report: Report) -> LayersFinding:

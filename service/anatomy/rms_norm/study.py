@@ -68,7 +68,7 @@ class RmsNormFinding(msgspec.Struct, frozen=True, kw_only=True):
     forms: list[RmsNormForm]
     opaque_ratio: Interval
     graph_breaks: int
-    notes: list[str]
+    notes: list[str] = []
 
 
 @cache

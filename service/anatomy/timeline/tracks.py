@@ -48,7 +48,7 @@ class TimelineFinding(msgspec.Struct, frozen=True, kw_only=True):
     tracks: list[Track]
     speedup: Interval | None = None
     files: list[str]
-    notes: list[str]
+    notes: list[str] = []
 
 
 def interval_text(interval: Interval, scale: float, unit: str) -> str:
