@@ -19,6 +19,7 @@ from tests.support.serving import Front, running
 
 # Before torch is loaded. Waiting threads would spin, and the workers have more of them than there are cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")  # no test depends on time
 

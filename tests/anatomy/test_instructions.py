@@ -43,7 +43,7 @@ def bench() -> Iterator[Bench]:
 
 
 class LesserModel(nn.Module):
-    """Of `model` the operators of every kind, once: a layer has six times the instructions, 20 µs each."""
+    """A few operators of `model`, attention and products among them: a layer runs five times as many."""
 
     def __init__(self, model: Transformer) -> None:
         super().__init__()
