@@ -35,12 +35,8 @@ from service.step.precision import Precision
 
 @dataclass(frozen=True, slots=True)
 class MeasuredMachine:
-    """What an engine measures of its machine, once; `memory_bandwidth` None: the device is too full.
+    """What an engine measures of its machine, once; `memory_bandwidth` None: the device is too full."""
 
-    `peak_resident_bytes` is of before: reading memory takes a buffer as large as the weights.
-    """
-
-    peak_resident_bytes: int
     null_kernel: NullKernel
     memory_bandwidth: MemoryBandwidth | None
 
@@ -69,8 +65,7 @@ class EngineParts:
     def measure(self) -> MeasuredMachine:
         """Measure the machine. On CUDA this gives the allocators' unused memory back to the device."""
         weights = step_bytes(self.loaded.model, self.buffers[max(self.buffers)]).weights
-        peak = _peak_resident_bytes()
-        return MeasuredMachine(peak, measure_null_kernel(self.loaded.device), self._bandwidth(weights))
+        return MeasuredMachine(measure_null_kernel(self.loaded.device), self._bandwidth(weights))
 
     def status(self, measured: MeasuredMachine | None = None) -> EngineStatus:
         """The engine's and its machine's status; with what was `measured` of it that of a warm engine."""
@@ -100,7 +95,7 @@ class EngineParts:
             cpus=loaded.cpus,
             modes=list(self.warmup.modes),
             memory=memory(loaded.device),
-            peak_resident_bytes=measured.peak_resident_bytes if measured else _peak_resident_bytes(),
+            peak_resident_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             null_kernel_seconds=null_kernel.seconds if null_kernel else None,
             no_null_kernel_graph=null_kernel.no_graph if null_kernel else None,
             attention=self.warmup.attention,
@@ -187,7 +182,3 @@ def twin_of(model: Served) -> tuple[Served | None, str | None]:
         if not next(model.parameters()).is_cuda:
             print(f"launchbound engine: dispatch is not measured on this CPU: {missing}", file=sys.stderr)
         return None, str(missing)
-
-
-def _peak_resident_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -27,8 +27,7 @@ def cells_of(rows: Iterable[Row]) -> list[Row]:
     Their speed-up is against eager in the rounds that both have; None without any. No cell without a plan.
     """
     rows = list(rows)
-    ended = (_outcome(row) for row in rows if row["kind"] == "job" and row["outcome"] == "ok")
-    outcomes = [outcome for outcome in ended if outcome is not None]
+    outcomes = [outcome for outcome in _outcomes(rows) if outcome is not None]
     planned = next((row for row in rows if row["kind"] == "plan"), None)
     if planned is None:
         return []
@@ -39,6 +38,15 @@ def cells_of(rows: Iterable[Row]) -> list[Row]:
         for (mode, batch), own in found.items()
         if own
     ]
+
+
+def without_numbers(rows: Iterable[Row]) -> int:
+    """How many jobs ended well and are in no cell, because their rows have no numbers to use."""
+    return sum(outcome is None for outcome in _outcomes(rows))
+
+
+def _outcomes(rows: Iterable[Row]) -> list[Outcome | None]:
+    return [_outcome(row) for row in rows if row["kind"] == "job" and row["outcome"] == "ok"]
 
 
 def _outcome(row: Row) -> Outcome | None:

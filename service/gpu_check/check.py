@@ -17,7 +17,7 @@ from rich.console import Console
 from loadtests.run.environment import git_state
 from loadtests.run.gpu_watch import query_of, summary, watched
 from service.gpu_check import tables
-from service.gpu_check.cells import cells_of
+from service.gpu_check.cells import cells_of, without_numbers
 from service.gpu_check.goal import BySection, Goal
 from service.gpu_check.goals import goals
 from service.gpu_check.plan import Section, limit_seconds
@@ -86,6 +86,8 @@ def conclude(checked: Checked, folder: Path, part: int | None, console: Console)
         rows["ladder"] = [*rows["ladder"], *cells]
     judged = _judged(checked, rows, part)
     tables.show_cells(console, cells)
+    if left_out := without_numbers(rows.get("ladder", [])):
+        console.print(f"{left_out} jobs of the ladder are in no cell: their rows have no numbers to use")
     tables.show_sizes(console, rows.get("sizes", []))
     tables.show_sections(console, checked.ended)
     if judged:

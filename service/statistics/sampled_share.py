@@ -14,7 +14,7 @@ its rows with injected work. What a machine's own selftest leaves open only ever
 """
 
 MISCLASSED = 0.20
-"""The same where no selftest of the machine says: twice the bound, and more than any complete one of several
+"""The same where no selftest of the machine says: twice the bound, and more than any complete one of two
 processors has left open (0.18).
 """
 

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from service.gpu_check.cells import PROFILED_ROUND, cells_of
+from service.gpu_check.cells import PROFILED_ROUND, cells_of, without_numbers
 from service.gpu_check.check import Checked, conclude
 from service.gpu_check.rows import Rows, read_rows
 from service.gpu_check.runner import Ended
@@ -147,6 +147,7 @@ def test_a_job_without_steps_or_numbers_costs_no_other_its_cell(
     rows = read_rows(tmp_path / "ladder.jsonl")[0]
     rows[-1]["timings"]["decode"] |= broken
     assert [cell["mode"] for cell in cells_of(rows)] == ["eager"]
+    assert without_numbers(rows) == 1
 
 
 def test_a_job_that_failed_is_in_no_cell(tmp_path: Path) -> None:
