@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,6 +42,15 @@ SHARE_COMPILED_CODE = ("tests/end_to_end/test_service.py", "tests/stack/")
 
 SHARE_ONE_SERVICE = ("tests/front/lab/", "tests/fuzz/")
 """The tests of each of these share what their folder's fixtures start: a service, and the lab's a browser."""
+
+
+def pytest_configure() -> None:
+    """Started with `nohup`, survive a hang-up without handing that on.
+
+    A child inherits what is ignored, but no handler, and in some tests a hang-up ends it.
+    """
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 def pytest_report_header() -> str:

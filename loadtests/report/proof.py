@@ -19,6 +19,7 @@ SPLIT_ROWS = (
     "host instructions as the batch grows",
     "a kernel 8 times longer",
     "more host work per step",
+    "sampled a fifth as often",
     "intercept over four widths",
     "dispatch of a sampled request",
     "samples within a request's steps",

@@ -14,6 +14,7 @@ ENGINE_CHECKS: dict[str, str] = {
     "instructions": "so are the instructions in kernels, and the host's fall from mode to mode",
     "kernel": "a longer kernel moves kernel time alone",
     "host": "added host work moves dispatch alone",
+    "sampling-rate": "the split does not depend on how often is sampled",
     "served-samples": "a sampled request shows the split of its steps",
     "own-work": "the engine's own work per decode step",
     "instrumentation": "measuring adds at most 1 % to a request",

@@ -20,10 +20,10 @@ TIMED_SHARE = 0.25
 
 
 @contextmanager
-def stack_sampler() -> Iterator[StackSampler]:
+def stack_sampler(samples_per_second: int = SAMPLES_PER_SECOND) -> Iterator[StackSampler]:
     """A sampler of this thread. Raises NotMeasurableError, with the remedy, where the system forbids it."""
     try:
-        sampler = StackSampler()
+        sampler = StackSampler(samples_per_second)
     except PerfError as error:
         raise NotMeasurableError(str(error)) from error
     with closing(sampler):

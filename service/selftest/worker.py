@@ -33,6 +33,7 @@ from service.selftest.minimal_loop import MINIMAL_LOOP
 from service.selftest.named_functions import NAMES
 from service.selftest.own_work import OWN_WORK
 from service.selftest.plain_kernels import PLAIN_KERNELS
+from service.selftest.sampling_rate import SAMPLING_RATE
 from service.selftest.served_samples import SERVED_SAMPLES
 from service.step.device import device_name
 from service.step.precision import choose_precision
@@ -41,6 +42,7 @@ from service.step.process_state import prepare_process
 CHECKS: dict[str, AnyCheck] = {
     "ladder": LADDER, "widths": WIDTHS_CHECK, "intercept": INTERCEPT, "names": NAMES, "stacks": STACKS,
     "plain-kernels": PLAIN_KERNELS, "instructions": INSTRUCTIONS, "kernel": KERNEL, "host": HOST,
+    "sampling-rate": SAMPLING_RATE,
     "served-samples": SERVED_SAMPLES, "own-work": OWN_WORK,
     "instrumentation": INSTRUMENTATION, "minimal-loop": MINIMAL_LOOP, "cuda": CUDA,
 }  # fmt: skip

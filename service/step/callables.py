@@ -5,8 +5,6 @@ from __future__ import annotations
 import types
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from time import perf_counter_ns
 from typing import Any
 
 import torch
@@ -30,15 +28,8 @@ _CONTEXTS: dict[GradMode, Callable[[], AbstractContextManager[Any]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class InjectedWork:
-    """Extra work inside every step, for checks only: no request can add any.
-
-    `host_seconds` is the length of a busy loop on the host; `kernel` issues operators of a given length.
-    """
-
-    host_seconds: float = 0.0
-    kernel: Callable[[], object] | None = None
+InjectedWork = Callable[[], object]
+"""Extra work inside every step, for checks only: no request can add any."""
 
 
 def build_step(
@@ -138,18 +129,12 @@ def _replayed(run: Step) -> Step:
 
 def _with_injected_work(run: Step, injected: InjectedWork) -> Step:
     """`run`, then the injected work: in the step's grad mode and inside its timed call."""
-    spin_ns = round(injected.host_seconds * 1e9)
-    kernel = injected.kernel
 
     def with_injected_work(
         tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache
     ) -> tuple[Tensor, Tensor]:
         result = run(tokens, positions, last, cache)
-        if kernel is not None:
-            kernel()
-        until = perf_counter_ns() + spin_ns
-        while perf_counter_ns() < until:
-            continue
+        injected()
         return result
 
     return with_injected_work

@@ -131,6 +131,8 @@ PASSED = [
     injected("a kernel 8 times longer: dispatch", -0.01, 0.05),
     injected("more host work per step: dispatch", 0.95, 1.08),
     injected("more host work per step: kernel", -0.02, 0.04),
+    injected("sampled a fifth as often: dispatch", 0.94, 1.02),
+    injected("sampled a fifth as often: kernel", 0.98, 1.03),
 ]
 
 
@@ -144,6 +146,8 @@ PASSED = [
         (injected("more host work per step: dispatch", 1.1, 1.25), 0.25),
         (injected("more host work per step: kernel", None, None), 1.0),
         (injected("more host work per step: kernel", -4.0, 4.0), 1.0),
+        (injected("sampled a fifth as often: dispatch", 0.82, 0.95), 0.18),
+        (injected("sampled a fifth as often: kernel", 1.05, 1.13), 0.13),
         (injected("floor of eager", 9.0, 9.0), PROVED),
     ],
     ids=str,

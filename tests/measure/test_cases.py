@@ -16,7 +16,7 @@ from service.measure.variants import Variants
 from service.protocol.messages import EngineSettings, Phase
 from service.protocol.modes import MODES
 from service.step.buffers import allocate
-from service.step.callables import InjectedWork, build_step
+from service.step.callables import build_step
 from service.step.cold_cache import ColdCacheEmulation
 from service.step.precision import PRECISIONS
 from service.step.untimed import CALLS_TO_CAPTURE, DECODE_POSITION, LEAD_STEPS
@@ -53,8 +53,7 @@ def variants(settings: EngineSettings) -> Variants:
 def small_case(calls: list[int], phase: str = "decode", config: Config = SHORT) -> Case:
     model = Transformer(config, 1).eval()
     buffers = allocate(model, [1], 4)[1]
-    counting = InjectedWork(kernel=lambda: calls.append(1))
-    return build_case(MODE, phase, model, buffers, PRECISIONS["float32"], counting)  # type: ignore[arg-type]
+    return build_case(MODE, phase, model, buffers, PRECISIONS["float32"], lambda: calls.append(1))  # type: ignore[arg-type]
 
 
 def test_a_case_is_warmed_before_it_is_handed_out() -> None:
@@ -154,9 +153,9 @@ def test_a_shallow_step_stays_at_its_place_too(settings: EngineSettings) -> None
 
 
 def test_every_variant_is_built_once_at_batch_1_with_its_own_buffers(variants: Variants) -> None:
-    spin = InjectedWork(host_seconds=0.0)
-    cases = [variants.case(MODE), variants.case("eager"), variants.case(MODE, injected=spin)]
-    cases += [variants.twin(MODE), variants.twin(MODE, width=32), variants.twin(MODE, spin)]
+    work = list[int]().clear
+    cases = [variants.case(MODE), variants.case("eager"), variants.case(MODE, injected=work)]
+    cases += [variants.twin(MODE), variants.twin(MODE, width=32), variants.twin(MODE, work)]
     assert len({id(case.buffers) for case in cases}) == len(cases)
     assert {case.buffers.bucket for case in cases} == {1}
     assert variants.case(MODE) is cases[0]
@@ -197,9 +196,7 @@ def test_injected_work_runs_once_per_step_in_the_steps_grad_mode_and_changes_no_
     buffers = allocate(model, [1], 1)[1]
     seen: list[bool] = []
     plain = build_step(MODES[MODE], model)
-    injected = build_step(
-        MODES[MODE], model, InjectedWork(kernel=lambda: seen.append(torch.is_inference_mode_enabled()))
-    )
+    injected = build_step(MODES[MODE], model, lambda: seen.append(torch.is_inference_mode_enabled()))
     expected = plain(*buffers.arguments("decode"))[0].clone()
     assert torch.equal(injected(*buffers.arguments("decode"))[0], expected)
     assert seen == [True]

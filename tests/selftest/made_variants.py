@@ -12,7 +12,7 @@ import torch
 
 from models.config import CONFIGS, Config
 from service.measure.isolation import OffCpuTime
-from service.selftest.injected_samples import Sample
+from service.selftest.injected_samples import Arm, Sample, TimedWork
 from service.selftest.width_family import bytes_read
 from service.step.callables import InjectedWork
 from service.step.native.stacks import SampledSteps
@@ -32,6 +32,12 @@ class MadeUpWork:
 
     def __call__(self) -> None:
         """Nothing: no clock is read."""
+
+
+def made_up(injected: InjectedWork | None) -> MadeUpWork:
+    """What is injected, without the clock around it."""
+    work = injected.work if isinstance(injected, TimedWork) else injected
+    return work if isinstance(work, MadeUpWork) else MadeUpWork()
 
 
 @dataclass(slots=True, eq=False)
@@ -75,9 +81,9 @@ class MadeUpVariants:
         hollow = config.context != self.config.context
         dispatch = LADDER[mode]
         kernel = 0.0 if hollow else SECONDS_PER_BYTE * bytes_read(self, config)  # type: ignore[arg-type]
-        if injected is not None and isinstance(injected.kernel, MadeUpWork):
-            dispatch += injected.kernel.host_seconds
-            kernel += injected.kernel.kernel_seconds
+        work = made_up(injected)
+        dispatch += work.host_seconds
+        kernel += work.kernel_seconds
         dispatch = self._error(dispatch, mode=mode, width=config.width, injected=injected, hollow=hollow)
         return MadeUpCase(mode, dispatch, kernel, injected, self._random)
 
@@ -111,7 +117,7 @@ class MadeUpSampling:
         share = kernel / (case.kernel_seconds + case.dispatch_seconds)
         return SampledSteps(share, 100, case.call_seconds())
 
-    def step_sample(self, sampler: object, case: MadeUpCase, beside: MadeUpWork | None) -> Sample:
-        found = self.sampled(sampler, case, 0.1)
-        work = beside.kernel_seconds + beside.host_seconds if beside else 0.0
-        return Sample(found.kernel_seconds, found.dispatch_seconds, work)
+    def step_sample(self, sampler: object, arm: Arm) -> Sample:
+        found = self.sampled(sampler, arm.case, 0.1)  # type: ignore[arg-type]
+        work = made_up(arm.inside)
+        return Sample(found.kernel_seconds, found.dispatch_seconds, work.kernel_seconds + work.host_seconds)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from random import Random
 from typing import Any, NamedTuple
 
+from service.selftest import sampling_rate
 from service.selftest.floors import WIDTHS
 from service.selftest.instructions import Counted
 from service.selftest.places import PHASES, Place
 from service.selftest.plain_kernels import PLAIN
 from service.selftest.served_samples import Seen
 from service.statistics.choice import compare
+from service.step.native.perf_events import SAMPLES_PER_SECOND
 
 MODES = ("eager", "no_grad", "inference_mode", "compiled", "reduce-overhead")
 LADDER = {"eager": 1.5e-3, "no_grad": 1.2e-3, "inference_mode": 1e-3, "compiled": 0.4e-3}
@@ -179,6 +181,18 @@ def itself(ratio: float) -> Found:
     return {"comparisons": [compare(arm((n, 0), 1e-3), arm((n, 1), 1e-3 * ratio)) for n in range(40)]}
 
 
+def rates(fewer: float) -> Found:
+    """Steps half of whose samples are dispatch's, and `fewer` of those that are sampled less often."""
+    return {
+        (Place(mode, "decode", bucket), rate): [
+            sampling_rate.Seen(share, 1.2) for share in rounds(right, (mode, rate))
+        ]
+        for mode in ("eager", "compiled")
+        for bucket in (1, 16)
+        for rate, right in ((SAMPLES_PER_SECOND, 0.5), (sampling_rate.FEWER, fewer))
+    }
+
+
 def twice(shift: float) -> Found:
     """Ten cells whose log speed-ups differ by `shift` between two sweeps."""
     return {f"cell {n}": [shift + 0.01 * (-1) ** number for number in range(8)] for n in range(10)}
@@ -194,6 +208,7 @@ HONEST: dict[str, Found] = {
     "instructions": instructions(500_500),
     "kernel": injected(kernel=1.0, dispatch=0.0),
     "host": injected(kernel=0.0, dispatch=1.0),
+    "sampling-rate": rates(0.49),
     "served-samples": served_samples(1.02),
     "own-work": {"own": rounds(25e-6)},
     "instrumentation": {"full": rounds(30.03e-3, "full"), "off": rounds(30e-3, "off")},
@@ -248,6 +263,10 @@ FAILURES: dict[str, list[Failure]] = {
                 ("more host work per step: dispatch",)),
         Failure("kernels that grow with host work", injected(kernel=0.3, dispatch=1.0),
                 ("more host work per step: kernel",)),
+    ],
+    "sampling-rate": [
+        Failure("interrupts that slow the host alone", rates(0.4), ("sampled a fifth as often",)),
+        Failure("interrupts that slow kernels alone", rates(0.6), ("sampled a fifth as often",)),
     ],
     "names": [Failure("a library whose kernels have no names", names(180), ("samples in functions",))],
     "served-samples": [

@@ -11,9 +11,9 @@ from service.selftest import cross_check_widths, injected_work
 from service.selftest.check import AnyCheck, NotMeasurableError, run_check
 from service.selftest.cross_check_widths import INTERCEPT
 from service.selftest.floors import LADDER, WIDTHS_CHECK
-from service.selftest.injected_work import ELEMENTS, HOST, KERNEL, TIMES_LONGER, host_cases, kernel_cases
+from service.selftest.injected_work import ELEMENTS, HOST, KERNEL, TIMES_LONGER, host_arms, kernel_arms
 from service.step.callables import InjectedWork
-from tests.selftest.made_variants import MadeUpSampling, MadeUpVariants, MadeUpWork
+from tests.selftest.made_variants import MadeUpSampling, MadeUpVariants, MadeUpWork, made_up
 
 PER_ELEMENT = 1e-7
 
@@ -102,17 +102,20 @@ def test_injected_work_cannot_be_split_where_sampling_is_forbidden_and_the_remed
 
 
 def test_a_kernel_is_made_longer_by_the_work_that_the_other_arm_does_beside_the_step() -> None:
-    cases = kernel_cases(MadeUpVariants(), "eager")  # type: ignore[arg-type]
-    inside = [case.injected.kernel.kernel_seconds for case in (cases.plain, cases.more)]  # type: ignore[attr-defined]
+    arms = kernel_arms(MadeUpVariants(), "eager")  # type: ignore[arg-type]
+    assert [arm.case.injected for arm in (arms.plain, arms.more)] == [arms.plain.inside, arms.more.inside]  # type: ignore[attr-defined]
+    inside = [made_up(arm.inside).kernel_seconds for arm in (arms.plain, arms.more)]
     assert inside == pytest.approx([PER_ELEMENT * ELEMENTS, PER_ELEMENT * ELEMENTS * TIMES_LONGER])
-    assert cases.work.kernel_seconds == pytest.approx(inside[1] - inside[0])  # type: ignore[attr-defined]
+    assert arms.plain.beside.kernel_seconds == pytest.approx(inside[1] - inside[0])  # type: ignore[union-attr]
+    assert arms.more.beside is None
 
 
 def test_host_work_is_a_fixed_amount_inside_or_beside() -> None:
-    cases = host_cases(MadeUpVariants(), "eager")  # type: ignore[arg-type]
-    assert (cases.plain.injected, cases.more.injected) == (None, InjectedWork(kernel=MadeUpWork(0.0, 3e-3)))  # type: ignore[attr-defined]
-    assert cases.more.injected.host_seconds == 0.0  # type: ignore[attr-defined]
-    assert cases.work == MadeUpWork(host_seconds=3e-3)
+    arms = host_arms(MadeUpVariants(), "eager")  # type: ignore[arg-type]
+    assert [arm.case.injected for arm in (arms.plain, arms.more)] == [None, arms.more.inside]  # type: ignore[attr-defined]
+    work = MadeUpWork(host_seconds=3e-3)
+    assert (arms.plain.inside, arms.plain.beside) == (None, work)
+    assert (made_up(arms.more.inside), arms.more.beside) == (work, None)
 
 
 def test_element_functions_classed_as_host_fail_both_rows_of_the_kernel(

@@ -64,7 +64,7 @@ def test_a_place_without_a_sample_in_dispatch_is_no_lower_estimate() -> None:
 
 
 def test_where_sampling_is_forbidden_the_row_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused() -> None:
+    def refused(samples_per_second: int) -> None:
         raise PerfError("set kernel.perf_event_paranoid")
 
     monkeypatch.setattr(sampled_dispatch, "StackSampler", refused)

@@ -15,11 +15,10 @@ from models.transformer import Transformer
 from service.engine.job_result import JobResult
 from service.measure.cases import Case, build_case
 from service.selftest import injected_samples
-from service.selftest.injected_samples import step_sample
+from service.selftest.injected_samples import Arm, TimedWork, step_sample
 from service.selftest.injected_work import kernel_work
 from service.selftest.own_work import gaps_seconds
 from service.step.buffers import allocate
-from service.step.callables import InjectedWork
 from service.step.native import stacks
 from service.step.native.stacks import Recording, Sample
 from service.step.precision import PRECISIONS
@@ -51,17 +50,43 @@ class MadeUpSampler:
 def test_work_beside_runs_after_each_step_and_is_neither_sampled_nor_timed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(injected_samples, "SAMPLED_SECONDS", 0.0)
     monkeypatch.setattr(stacks, "_seconds_of", one_step)
     events: list[str] = []
-    case = small_case(events)
-    sample = step_sample(MadeUpSampler(events), case, lambda: events.append("work"))  # type: ignore[arg-type]
+    arm = Arm(small_case(events), None, lambda: events.append("work"))
+    sample = step_sample(MadeUpSampler(events), arm)  # type: ignore[arg-type]
     assert events == [
         *["step", "work"] * 2,
         "sampled", "step", "paused", "work", "resumed", "ended",
     ]  # fmt: skip
-    assert (sample.kernel_seconds, sample.dispatch_seconds) == (1e-3, 1e-3)
-    assert sample.work_seconds > 0
+    assert sample == (1e-3, 1e-3, 0.0)
+
+
+def test_parts_and_the_work_inside_are_those_of_the_sampled_steps_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of steps that take 3 ms, and 4 while they are sampled."""
+    passes = iter([[3e-3], [3e-3], [4e-3, 4e-3]])
+    inside = TimedWork(lambda: None)
+
+    def steps(*_: object) -> list[float]:
+        seconds = next(passes)
+        inside.seconds += [1.5e-3 if one == 4e-3 else 1e-3 for one in seconds]
+        return seconds
+
+    monkeypatch.setattr(stacks, "_seconds_of", steps)
+    inside.seconds = [9.0]  # of a round before
+    sample = step_sample(MadeUpSampler([]), Arm(small_case([]), inside, None))  # type: ignore[arg-type]
+    assert sample == pytest.approx((2e-3, 2e-3, 1.5e-3))
+
+
+def test_work_times_each_of_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0, 2_000_000, 5_000_000, 6_000_000])
+    monkeypatch.setattr(injected_samples, "thread_time_ns", lambda: next(clock))
+    done: list[int] = []
+    work = TimedWork(lambda: done.append(1))
+    work()
+    work()
+    assert (work.seconds, done) == ([2e-3, 1e-3], [1, 1])
 
 
 def one_step(
@@ -73,16 +98,12 @@ def one_step(
     return [2e-3]
 
 
-def test_without_work_beside_its_length_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(injected_samples, "SAMPLED_SECONDS", 0.0)
-    assert step_sample(MadeUpSampler([]), small_case([]), None).work_seconds == 0.0  # type: ignore[arg-type]
-
-
 def small_case(events: list[str]) -> Case:
     model = Transformer(CONFIG, 1).eval()
-    injected = InjectedWork(kernel=lambda: events.append("step"))
     buffers = allocate(model, [1], 1)[1]
-    case = build_case("inference_mode", "decode", model, buffers, PRECISIONS["float32"], injected)
+    case = build_case(
+        "inference_mode", "decode", model, buffers, PRECISIONS["float32"], lambda: events.append("step")
+    )
     events.clear()
     return case
 

@@ -13,7 +13,7 @@ from models.transformer import Transformer
 from service.protocol.modes import MODES, Effect, Mode
 from service.step import callables, graph_capture
 from service.step.buffers import Arguments, Buffers, allocate, prepare
-from service.step.callables import InjectedWork, Step, build_step
+from service.step.callables import Step, build_step
 from service.step.graph_capture import CaptureError
 from service.step.parity import forced_logits
 from service.step.precision import PRECISIONS
@@ -130,7 +130,7 @@ def test_injected_work_is_done_at_every_replay(
     model: Transformer, buffers: Buffers, graphs: FakeGraphs
 ) -> None:
     done: list[int] = []
-    step = build_step(ROW, model, InjectedWork(kernel=lambda: done.append(graphs.replayed)))
+    step = build_step(ROW, model, lambda: done.append(graphs.replayed))
     for position in range(3):
         decode(step, buffers, token=5, position=position)
     assert done == [1, 2, 3]

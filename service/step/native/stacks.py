@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import PurePath
 from statistics import median
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from service.protocol.messages import Phase
 from service.step.native.elf_symbols import UNKNOWN, Namer
-from service.step.native.perf_events import IN_SYSTEM, AddressSampler, PerfError
+from service.step.native.perf_events import IN_SYSTEM, SAMPLES_PER_SECOND, AddressSampler, PerfError
 from service.step.native.symbols import Side, side_of
 from service.step.untimed import LEAD_SECONDS, LEAD_STEPS, LEAD_STEPS_OF_PREFILL, TIMED_STEPS
 
@@ -69,10 +69,10 @@ class StackSampler:
     `addresses` samples without naming what it finds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, samples_per_second: int = SAMPLES_PER_SECOND) -> None:
         if platform.machine() != "x86_64":
             raise PerfError("symbols are classed for x86_64 only")
-        self.addresses = AddressSampler()
+        self.addresses = AddressSampler(samples_per_second)
 
     @contextmanager
     def recording(self) -> Iterator[Recording]:
@@ -96,13 +96,15 @@ class StackSampler:
 class SampledSteps(NamedTuple):
     """Steps in a row: which share of `samples` is kernel, and the median step, timed without sampling.
 
-    `samples` are those of kernel and host, `unnamed` those of host for want of a name.
+    `samples` are those of kernel and host, `unnamed` those of host for want of a name. `sampled_seconds` are
+    the CPU seconds of each step that was sampled, which is longer for it.
     """
 
     kernel_share: float
     samples: int
     step_seconds: float
     unnamed: int = 0
+    sampled_seconds: Sequence[float] = ()
 
     @property
     def most_kernel_share(self) -> float:
@@ -141,13 +143,13 @@ def sample_steps(
     paused = None if beside is None else _paused(sampler, beside)
     try:
         with sampler.recording() as recorded:
-            _seconds_of(run, sampled_seconds, paused)
+            slowed = _seconds_of(run, sampled_seconds, paused)
     except PerfError:
         return None
     share = recorded.kernel_share
     if share is None:
         return None
-    return SampledSteps(share, recorded.of_steps, median(timed), recorded.unnamed)
+    return SampledSteps(share, recorded.of_steps, median(timed), recorded.unnamed, slowed)
 
 
 def _seconds_of(

@@ -93,10 +93,12 @@ class MadeUpSampler:
 
 
 def test_a_step_is_divided_by_the_share_of_its_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stacks, "_seconds_of", lambda *_: [3e-3, 4e-3, 9e-3])
+    passes = iter([[1.0], [3e-3, 4e-3, 9e-3], [5e-3, 6e-3]])
+    monkeypatch.setattr(stacks, "_seconds_of", lambda *_: next(passes))
     found = sample_steps(MadeUpSampler([KERNEL, HOST, HOST, HOST]), int, "decode", 0.1, 0.1)  # type: ignore[arg-type]
     assert found is not None
     assert (found.kernel_seconds, found.dispatch_seconds) == (1e-3, 3e-3)
+    assert found.sampled_seconds == [5e-3, 6e-3]
 
 
 def test_nameless_host_functions_but_the_c_librarys_may_be_kernels() -> None:
