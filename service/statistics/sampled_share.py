@@ -14,8 +14,8 @@ its rows with injected work. What a machine's own selftest leaves open only ever
 """
 
 MISCLASSED = 0.20
-"""The same where no selftest of the machine says: twice the bound, and more than any complete one of two
-processors has left open (0.18).
+"""The same where no selftest of the machine says: twice the bound, and about what the widest one of two
+processors left open (0.21) while its rows had an error of their own (docs/decisions/0062).
 """
 
 _Z = 1.959964
