@@ -28,7 +28,7 @@ SPLIT_ROWS = (
 
 NOT_PROVED = "Not proved on this machine"
 
-OPEN = {"fail": "fail", "undecided": "are undecided"}
+OPEN = {"fail": "failed", "undecided": "undecided"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +94,6 @@ def _missing(found: Mapping[str, Any] | None, findings: Findings, sampled: bool)
     counts = Counter(row["verdict"] for row in rows)
     others = [f"{counts[verdict]} {word}" for verdict, word in OPEN.items() if counts[verdict]]
     return (
-        f"{rests}, and of {len(rows)} rows about it in the selftest of this machine {counts['pass']} pass, "
+        f"{rests}, and of {len(rows)} rows about it in the selftest of this machine {counts['pass']} passed, "
         f"{' and '.join(others) or 'none was measured'}"
     )

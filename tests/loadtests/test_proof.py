@@ -113,7 +113,7 @@ def test_a_selftest_whose_split_rows_do_not_all_pass_is_counted_out(folder: Path
     told = proof(found(folder))
     assert told.proved is False
     assert f"of {len(rows)} rows about it" in told.sentences[0]
-    assert f"{len(rows) - 2} pass, 1 fail and 1 are undecided" in told.sentences[0]
+    assert f"{len(rows) - 2} passed, 1 failed and 1 undecided" in told.sentences[0]
 
 
 def test_a_selftest_that_failed_elsewhere_only_still_backs_the_split(folder: Path) -> None:

@@ -332,7 +332,7 @@ def test_the_first_screen_says_what_the_selftest_proves_of_the_split(tmp_path: P
     }  # fmt: skip
     (other / "selftest.json").write_text(json.dumps(found))
     make_report(folder)
-    assert "of 2 rows about it in the selftest of this machine 1 pass, 1 are undecided" in page(folder)
+    assert "of 2 rows about it in the selftest of this machine 1 passed, 1 undecided" in page(folder)
     assert "1 of 2 rows passed; undecided: a row" in (folder / "report.md").read_text()
     (other / "selftest.json").write_text(json.dumps(found | {"rows": found["rows"][:1]}))
     make_report(folder)
