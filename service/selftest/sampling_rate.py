@@ -1,7 +1,8 @@
 """Check that the split does not depend on how often steps are sampled.
 
 A sample is an interrupt, behind which the interrupted code runs slower for a while. If that slows the host
-more than kernels, or less, the shares of samples are not those of unsampled steps, and fewer samples show it.
+more than kernels, or less, the shares of samples are not those of unsampled steps, and fewer samples show it:
+but for what these still do.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from service.step.native.stacks import StackSampler
 ROUNDS = 24
 MODES = ("eager", "compiled")
 FEWER = 999
-"""Samples per second: a fifth of SAMPLES_PER_SECOND, no divisor of what else happens every millisecond."""
+"""Samples per second: a fifth of SAMPLES_PER_SECOND, and not in step with what happens every millisecond."""
 
 SAMPLED_SECONDS = {SAMPLES_PER_SECOND: 0.12, FEWER: 0.5}
 SHARE = 0.10

@@ -82,7 +82,8 @@ def test_values_without_any_scatter_have_an_exact_ratio() -> None:
     [(6, 1), (8, 1), (9, 2), (11, 2), (12, 3), (15, 4), (20, 6), (25, 8), (40, 14), (50, 18)],
 )
 def test_a_median_lies_between_the_ranks_of_the_sign_tests_table(count: int, rank: int) -> None:
-    """Conover, Practical Nonparametric Statistics, 3rd edition, section 3.2: ranks r and n + 1 - r."""
+    """Ranks r and n + 1 - r: of n tosses of a coin fewer than r are heads in at most 2.5 % of the cases."""
+    assert stats.binom.cdf(rank - 1, count, 0.5) <= 0.025 < stats.binom.cdf(rank, count, 0.5)
     found = median_interval([float(value) for value in range(count, 0, -1)])
     assert ends(found) == (rank, count + 1 - rank)
     assert found.value == (count + 1) / 2
