@@ -18,7 +18,7 @@ QUICK := not (compiles or slow or end_to_end or stack or browser or ray or gpu)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench bench-peers test test-quick serve lint audit sbom chaos dashboards gpu-check up down
+.PHONY: help setup bench bench-peers test test-quick serve lint audit sbom chaos evidence dashboards gpu-check up down
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -77,6 +77,10 @@ sbom: $(READY) ## the bill of materials of .venv: build/launchbound.cdx.json (Cy
 # soak a full one, ONLY=front,clock runs the faults with these words in their names. docs/chaos.md has more.
 chaos: $(READY) ## break a service in every way, print what came of it and keep the table (SOAK=1800, ONLY=NAME,NAME)
 	@.venv/bin/python -m tests.chaos --soak "$(SOAK)" --only "$(ONLY)"
+
+# From a fresh clone with empty caches. NAME=epyc2 names the machine in the folders.
+evidence: $(READY) ## measure on this machine what the README says of machines, and keep it (an hour, nothing else running)
+	@.venv/bin/python -m tests.support.machine_evidence $(if $(NAME),--machine "$(NAME)")
 
 dashboards: $(READY) ## rebuild dashboards/grafana/*.json and docs/metrics.md
 	@.venv/bin/python -m dashboards.build

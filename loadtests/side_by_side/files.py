@@ -13,6 +13,8 @@ from loadtests.side_by_side.entry import Entry, read_entries
 from loadtests.side_by_side.plots import plots
 from loadtests.side_by_side.precision_document import precision_document
 from loadtests.side_by_side.precisions import precisions_of
+from loadtests.side_by_side.repeats import repeats_of
+from loadtests.side_by_side.repeats_view import repeats_document
 from loadtests.side_by_side.view import groups, view
 
 PAGE_FILE = "runs.html"
@@ -35,7 +37,8 @@ def write_picture(
     """As `make_picture`, of runs that have been read; `absent` are runs without results, and why."""
     shared = groups(entries)
     precisions = precisions_of(entries, shared)
-    context = view(entries, precisions, absent)
+    repeats = repeats_of(entries, shared)
+    context = view(entries, precisions, absent, repeats)
     out.mkdir(parents=True, exist_ok=True)
     drawn = [
         {"id": plot.id, "height": plot.figure.layout.height, "json": embedded(plot)}
@@ -43,7 +46,10 @@ def write_picture(
     ]
     (out / PAGE_FILE).write_text(written_page(TEMPLATES, PAGE_FILE, context, drawn), encoding="utf-8")
     (out / MARKDOWN_FILE).write_text(template(TEMPLATES, MARKDOWN_FILE).render(**context), encoding="utf-8")
-    found = document(context, entries) | {"precision": precision_document(precisions)}
+    found = document(context, entries) | {
+        "precision": precision_document(precisions),
+        "repeats": repeats_document(repeats),
+    }
     (out / DOCUMENT_FILE).write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     return found
 

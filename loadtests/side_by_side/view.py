@@ -14,6 +14,8 @@ from loadtests.side_by_side.entry import FACTS, Entry, best, differing
 from loadtests.side_by_side.load_view import load_view
 from loadtests.side_by_side.precision_view import precision_view
 from loadtests.side_by_side.precisions import Precisions
+from loadtests.side_by_side.repeats import Repeats
+from loadtests.side_by_side.repeats_view import repeats_headline, repeats_view
 from service.statistics.intervals import as_json
 
 
@@ -32,14 +34,26 @@ def groups(entries: Sequence[Entry]) -> list[Group]:
 
 
 def view(
-    entries: Sequence[Entry], precisions: Precisions | None, absent: Mapping[str, str]
+    entries: Sequence[Entry],
+    precisions: Precisions | None,
+    absent: Mapping[str, str],
+    repeats: Repeats | None = None,
 ) -> dict[str, Any]:
-    """Everything the templates need, save the plots; `absent`: runs without results, and why."""
+    """Everything the templates need, save the plots; `absent`: runs without results, and why.
+
+    With `repeats` the question is not which run is fastest but whether they agree.
+    """
     shared = groups(entries)
     apart = differing(entries)
     load = load_view(entries)
+    places = {group: place_of_group(group, shared) for group in shared}
+    if repeats is None:
+        answer = headline(entries, shared, absent, under_load=bool(load))
+    else:
+        answer = warning(entries, absent) + repeats_headline(repeats, places)
     return {
-        "headline": headline(entries, shared, absent, under_load=bool(load)),
+        "headline": answer,
+        "repeats": repeats_view(repeats, places),
         "load": load,
         "absent": absent,
         "precision": precision_view(precisions),

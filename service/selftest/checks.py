@@ -16,6 +16,7 @@ ENGINE_CHECKS: dict[str, str] = {
     "host": "added host work moves dispatch alone",
     "sampling-rate": "the split does not depend on how often is sampled",
     "served-samples": "a sampled request shows the split of its steps",
+    "asked-work": "a step does the work that is asked",
     "own-work": "the engine's own work per decode step",
     "instrumentation": "measuring adds at most 1 % to a request",
     "minimal-loop": "the service's code costs at most 3 % over a minimal loop",

@@ -15,6 +15,7 @@ import torch
 from service.measure.rounds import Log
 from service.measure.variants import Variants
 from service.protocol.messages import EngineSettings
+from service.selftest.asked_work import ASKED_WORK
 from service.selftest.check import AnyCheck, run_check
 from service.selftest.cross_check_stacks import STACKS
 from service.selftest.cross_check_widths import INTERCEPT
@@ -43,7 +44,7 @@ CHECKS: dict[str, AnyCheck] = {
     "ladder": LADDER, "widths": WIDTHS_CHECK, "intercept": INTERCEPT, "names": NAMES, "stacks": STACKS,
     "plain-kernels": PLAIN_KERNELS, "instructions": INSTRUCTIONS, "kernel": KERNEL, "host": HOST,
     "sampling-rate": SAMPLING_RATE,
-    "served-samples": SERVED_SAMPLES, "own-work": OWN_WORK,
+    "served-samples": SERVED_SAMPLES, "asked-work": ASKED_WORK, "own-work": OWN_WORK,
     "instrumentation": INSTRUMENTATION, "minimal-loop": MINIMAL_LOOP, "cuda": CUDA,
 }  # fmt: skip
 

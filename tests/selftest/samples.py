@@ -6,6 +6,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from service.selftest import sampling_rate
+from service.selftest.asked_work import Arm
 from service.selftest.floors import WIDTHS
 from service.selftest.instructions import Counted
 from service.selftest.places import PHASES, Place
@@ -193,6 +194,21 @@ def rates(fewer: float) -> Found:
     }
 
 
+def asked(decode: float = 1.0, prefill: float = 0.5, batch: int = 16) -> Found:
+    """Steps of which the one in the longer context takes `decode` of the other, half a chunk `prefill`."""
+    steps = {
+        ("decode", 512): 4e-3 * decode,
+        ("decode", 128): 4e-3,
+        ("prefill", 30): 0.06 * prefill,
+        ("prefill", 64): 0.06,
+    }
+    return {
+        Arm(mode, phase, size, batch): rounds(seconds, (mode, phase, size))  # type: ignore[arg-type]
+        for mode in MODES
+        for (phase, size), seconds in steps.items()
+    }
+
+
 def twice(shift: float) -> Found:
     """Ten cells whose log speed-ups differ by `shift` between two sweeps."""
     return {f"cell {n}": [shift + 0.01 * (-1) ** number for number in range(8)] for n in range(10)}
@@ -210,6 +226,7 @@ HONEST: dict[str, Found] = {
     "host": injected(kernel=0.0, dispatch=1.0),
     "sampling-rate": rates(0.49),
     "served-samples": served_samples(1.02),
+    "asked-work": asked(),
     "own-work": {"own": rounds(25e-6)},
     "instrumentation": {"full": rounds(30.03e-3, "full"), "off": rounds(30e-3, "off")},
     "minimal-loop": minimal_loop(1.01),
@@ -280,6 +297,10 @@ FAILURES: dict[str, list[Failure]] = {
                 ("samples within a request's steps",)),
         Failure("samples from outside of the steps", served_samples(1.0, of_time=1.1),
                 ("samples within a request's steps",)),
+    ],
+    "asked-work": [
+        Failure("attention over the whole cache", asked(decode=1.8), ("decode in a longer context",)),
+        Failure("prompts padded to whole chunks", asked(prefill=1.0), ("prefill of half a chunk",)),
     ],
     "own-work": [Failure("a slow loop between steps", {"own": rounds(45e-6)}, ("engine's own work",))],
     "instrumentation": [

@@ -1,0 +1,170 @@
+"""What `make evidence` keeps of a machine and what it says, over results that are made up."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from loadtests.plan.presets import make_plan
+from loadtests.report.report_files import make_report
+from loadtests.side_by_side.files import make_picture
+from tests.support import machine_evidence
+from tests.support.machine_evidence import Evidence, clone_of, machine_name
+from tests.support.made_results import CLEAR, make_results
+
+pytestmark = pytest.mark.slow
+
+PLAN = make_plan("quick", 1, ["eager", "compiled"], [1])
+
+
+class MadeUp(Evidence):
+    """Its commands leave results of made-up requests; `outcome` is the selftest's."""
+
+    def __init__(self, folder: Path, outcome: str = "passed") -> None:
+        clone = folder / "clone"
+        clone.mkdir()
+        super().__init__(clone, folder / "kept" / "20260101-epyc2-01234567")
+        self.commands: list[tuple[str, ...]] = []
+        self.outcome = outcome
+
+    def _run(self, *command: str) -> None:
+        self.commands.append(command)
+        if command == ("make", "bench"):
+            self._sweep(self._clone / "results" / "20260101T000000Z-01234567")
+        elif command[1] == "selftest":
+            folder = self._clone / "results" / "selftest-20260101T000000Z-01234567"
+            folder.mkdir()
+            counts = {"passed": 115, "failed": 0, "not_measurable": 3}
+            (folder / "selftest.json").write_text(json.dumps({"counts": counts, "outcome": self.outcome}))
+        elif command[1] == "sweep":
+            self._sweep(Path(command[command.index("--out") + 1]))
+        elif "--out" in command:
+            make_picture([Path(one) for one in command[2 : command.index("--out")]], Path(command[-1]))
+
+    def _sweep(self, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        make_results(folder, CLEAR, plan=PLAN, seed=len(self.commands))
+        make_report(folder)
+        (folder / "service.log").write_text("a log")
+
+    @contextmanager
+    def _service(self) -> Iterator[str]:
+        yield "http://127.0.0.1:1"
+
+
+@pytest.fixture
+def evidence(tmp_path: Path) -> MadeUp:
+    return MadeUp(tmp_path)
+
+
+def test_all_that_the_table_of_machines_names_is_kept(evidence: MadeUp, tmp_path: Path) -> None:
+    evidence.bench()
+    evidence.selftest()
+    evidence.five_sweeps()
+    sweep, together, selftest = sorted((tmp_path / "kept").iterdir())
+    assert sweep.name == "20260101-epyc2-01234567"
+    assert {"report.md", "report.html", "requests.jsonl", "run.json"} <= {one.name for one in sweep.iterdir()}
+    assert not list(sweep.glob("*.log"))
+    assert [one.name for one in selftest.iterdir()] == ["selftest.json"]
+    assert (together / "README.md").read_text().startswith("# 5 sweeps of one build agree")
+    assert sorted(one.name for one in together.iterdir() if one.is_dir()) == [
+        f"seed-{n}" for n in range(11, 16)
+    ]
+    assert sorted(one.name for one in (together / "seed-11").iterdir()) == sorted(machine_evidence.OF_A_SWEEP)
+    said = {what: (value, bound) for what, value, bound in evidence.found}
+    assert said["selftest"] == ("115 passed, 0 failed, 3 not measurable", "no row fails, complete")
+    assert said["five sweeps"][0].startswith("5 sweeps of one build agree, alone or in a tie: compiled")
+    assert said["cells whose requests queued"][1].startswith("0")
+
+
+def test_the_sweeps_are_of_one_service_and_differ_in_their_seeds(evidence: MadeUp) -> None:
+    evidence.five_sweeps()
+    sweeps = [command for command in evidence.commands if command[1] == "sweep"]
+    assert {command[command.index("--url") + 1] for command in sweeps} == {"http://127.0.0.1:1"}
+    assert [command[command.index("--seed") + 1] for command in sweeps] == ["11", "12", "13", "14", "15"]
+
+
+def test_the_report_is_written_again_by_the_selftest_beside_it(evidence: MadeUp) -> None:
+    evidence.bench()
+    evidence.selftest()
+    assert [command[1] for command in evidence.commands] == ["bench", "selftest", "report"]
+
+
+def test_a_selftest_that_did_not_pass_is_kept_and_said(tmp_path: Path) -> None:
+    evidence = MadeUp(tmp_path, outcome="failed")
+    evidence.bench()
+    evidence.selftest()
+    assert evidence.failed[-1] == "selftest"
+    assert evidence.found[-1][2] == "no row fails, complete: NO"
+    assert (tmp_path / "kept" / "20260101-epyc2-01234567-selftest" / "selftest.json").exists()
+
+
+def test_a_bench_that_takes_too_long_is_said(evidence: MadeUp, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 431.0])
+    monkeypatch.setattr(machine_evidence, "monotonic", lambda: next(clock))
+    evidence.bench()
+    assert evidence.found[0] == ("make bench, cold", "7 min 11 s", "≤ 7 min: NO")
+
+
+def test_a_command_that_fails_is_noted_and_one_that_breaks_ends_it(tmp_path: Path) -> None:
+    clone = tmp_path / "clone"
+    clone.mkdir()
+    evidence = Evidence(clone, tmp_path / "kept")
+    evidence._run("sh", "-c", "exit 1")
+    assert evidence.failed == ["sh -c"]
+    with pytest.raises(RuntimeError, match="exit code 2"):
+        evidence._run("sh", "-c", "exit 2")
+
+
+def test_settings_of_the_caller_do_not_reach_what_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAUNCHBOUND_MODEL", "small")
+    clone = tmp_path / "clone"
+    clone.mkdir()
+    Evidence(clone, tmp_path / "kept")._run("sh", "-c", "env > variables")
+    found = [
+        line for line in (clone / "variables").read_text().splitlines() if line.startswith("LAUNCHBOUND")
+    ]
+    assert found == [f"LAUNCHBOUND_CACHE_FOLDER={tmp_path / 'cache'}"]
+
+
+def test_a_tree_with_changes_is_refused_and_a_clean_one_cloned(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+
+    def git(*arguments: str) -> str:
+        own = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
+        return subprocess.run(
+            ["git", *own, *arguments], cwd=root, check=True, capture_output=True, text=True
+        ).stdout
+
+    git("init", "--quiet")
+    (root / "file").write_text("one")
+    git("add", "file")
+    git("commit", "--quiet", "--message", "one")
+    clone, commit = clone_of(root, tmp_path)
+    assert (clone / "file").read_text() == "one"
+    assert git("rev-parse", "HEAD").startswith(commit)
+    assert len(commit) == 8
+    (root / "file").write_text("two")
+    with pytest.raises(ValueError, match="commit first"):
+        clone_of(root, tmp_path / "again")
+
+
+@pytest.mark.parametrize(
+    ("processor", "name"),
+    [
+        ("AMD EPYC (family 25, model 17)", "epyc2"),
+        ("Intel(R) Xeon(R) Platinum 8488C (family 6, model 143)", "xeon2"),
+        ("13th Gen Intel(R) Core(TM) i7-1370P", "core2"),
+        ("", "machine2"),
+    ],
+)
+def test_a_machine_is_named_by_its_product(processor: str, name: str) -> None:
+    assert machine_name(processor, 2) == name

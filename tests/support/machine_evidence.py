@@ -1,0 +1,205 @@
+"""Measure on this machine what the README says of machines, and keep it: `make evidence`, about an hour.
+
+From a fresh clone with empty caches: `make bench`, `launchbound selftest`, then five quick sweeps of one warm
+service with five seeds. Each is kept as soon as it is there, as folders of `benchmarks/` to be committed:
+
+    DATE-MACHINE-COMMIT              the sweep, its report by the selftest beside it
+    DATE-MACHINE-COMMIT-selftest
+    DATE-MACHINE-COMMIT-five-sweeps  whether their answers agree, and each one's tables
+
+Nothing else should run meanwhile. It ends with 1 where a gate or a row fails; that is kept all the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import httpx
+
+from service.protocol.processor import processor_name
+from tests.support.serving import until
+
+ROOT = Path(__file__).parents[2]
+SEEDS = (11, 12, 13, 14, 15)
+MOST_BENCH_SECONDS = 7 * 60
+READY_SECONDS = 600.0
+COMMAND = ".venv/bin/launchbound"
+OF_A_SWEEP = ("report.md", "summary.csv", "validation.json")
+"""What is kept of each of five: their rows are some megabytes."""
+
+_NO_NAMES = {"amd", "intel", "gen", "cpu", "processor", "family", "model"}
+
+
+def machine_name(processor: str, cores: int) -> str:
+    """'epyc2' of an AMD EPYC with two cores: the first word of its name that is no vendor's."""
+    words = "".join(letter if letter.isalpha() else " " for letter in processor.lower()).split()
+    named = [word for word in words if len(word) > 2 and word not in _NO_NAMES]
+    return f"{named[0] if named else 'machine'}{cores}"
+
+
+def kept(results: Path, target: Path) -> None:
+    """Copy a results folder without its logs, in place of what was kept of it before."""
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(results, target, ignore=shutil.ignore_patterns("*.log"))
+
+
+class Evidence:
+    """What is measured in `clone`, a fresh one of the tree, and kept under names that begin with `target`."""
+
+    def __init__(self, clone: Path, target: Path) -> None:
+        self._clone = clone
+        self._target = target
+        own = {name: value for name, value in os.environ.items() if not name.startswith("LAUNCHBOUND_")}
+        self._environment = own | {"LAUNCHBOUND_CACHE_FOLDER": str(clone.parent / "cache")}
+        self.failed: list[str] = []
+        self.found: list[tuple[str, str, str]] = []
+
+    def bench(self) -> None:
+        """`make bench` with empty caches, timed."""
+        began = monotonic()
+        self._run("make", "bench")
+        seconds = monotonic() - began
+        (results,) = self._results("2*")
+        kept(results, self._target)
+        self._found("make bench, cold", _minutes(seconds), "≤ 7 min", seconds <= MOST_BENCH_SECONDS)
+        waited = [row["cell"] for row in _rows(results / "summary.csv") if float(row["queue_seconds_mean"])]
+        self._found("cells whose requests queued", str(len(waited)), "0", not waited)
+
+    def selftest(self) -> None:
+        """The complete selftest, and the report by it."""
+        self._run(COMMAND, "selftest")
+        (folder,) = self._results("selftest-*")
+        kept(folder, Path(f"{self._target}-selftest"))
+        document = json.loads((folder / "selftest.json").read_text())
+        counts: dict[str, Any] = document["counts"]
+        said = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items())
+        self._found("selftest", said, "no row fails, complete", document["outcome"] == "passed")
+        (results,) = self._results("2*")
+        self._run(COMMAND, "report", str(results))
+        kept(results, self._target)
+
+    def five_sweeps(self) -> None:
+        """Quick sweeps of one warm service, and what they say together."""
+        together = Path(f"{self._target}-five-sweeps")
+        shutil.rmtree(together, ignore_errors=True)
+        folders = [self._clone.parent / "sweeps" / f"seed-{seed}" for seed in SEEDS]
+        with self._service() as url:
+            for seed, folder in zip(SEEDS, folders, strict=True):
+                options = ("--url", url, "--preset", "quick", "--seed", str(seed), "--out", str(folder))
+                self._run(COMMAND, "sweep", *options)
+                (together / folder.name).mkdir(parents=True)
+                for name in OF_A_SWEEP:
+                    shutil.copy(folder / name, together / folder.name)
+        pages = self._clone.parent / "sweeps" / "together"
+        self._run(COMMAND, "report", *map(str, folders), "--out", str(pages))
+        shutil.copy(pages / "runs.md", together / "README.md")
+        document = json.loads((pages / "runs.json").read_text())
+        agreed = all(group["replicates"] for group in document["repeats"]["groups"])
+        self._found("five sweeps", document["headline"], "at least 4 of 5 everywhere", agreed)
+
+    def _results(self, pattern: str) -> list[Path]:
+        return [path for path in (self._clone / "results").glob(pattern) if path.is_dir()]
+
+    def _run(self, *command: str) -> None:
+        """Run `command` in the clone. What it fails is noted; exit codes other than 0 and 1 raise."""
+        print(f"\n== {' '.join(command)}", flush=True)
+        code = subprocess.run(command, cwd=self._clone, env=self._environment, check=False).returncode
+        if code not in (0, 1):
+            raise RuntimeError(f"{' '.join(command)} ended with exit code {code}")
+        if code:
+            self.failed.append(" ".join(command[:2]))
+
+    @contextmanager
+    def _service(self) -> Iterator[str]:
+        """A service of the clone, ready; ended by its process id."""
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        command = [COMMAND, "serve", "--port", str(port), "--log-requests", "off"]
+        process = subprocess.Popen(command, cwd=self._clone, env=self._environment)
+        url = f"http://127.0.0.1:{port}"
+        try:
+            until(lambda: process.poll() is not None or _is_ready(url), "a ready service", READY_SECONDS)
+            yield url
+        finally:
+            process.terminate()
+            process.wait(60)
+
+    def _found(self, what: str, value: str, bound: str, holds: bool) -> None:
+        self.found.append((what, value, f"{bound}{'' if holds else ': NO'}"))
+        if not holds:
+            self.failed.append(what)
+
+
+def _is_ready(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/health/ready", timeout=5).is_success
+    except httpx.TransportError:
+        return False
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
+
+
+def clone_of(root: Path, work: Path) -> tuple[Path, str]:
+    """A fresh clone of `root` in `work`, and its commit. Raises ValueError for a tree with changes."""
+    if _git(root, "status", "--porcelain", "--untracked-files=no"):
+        raise ValueError("there are uncommitted changes: commit first, what is kept names its commit")
+    clone = work / "clone"
+    _git(root, "clone", "--quiet", str(root), str(clone))
+    return clone, _git(root, "rev-parse", "--short=8", "HEAD")
+
+
+def _git(root: Path, *arguments: str) -> str:
+    return subprocess.run(
+        ["git", *arguments], cwd=root, check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+def main() -> int:
+    """Measure, keep and print; the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    default = machine_name(processor_name() or "", os.cpu_count() or 1)
+    parser.add_argument("--machine", default=default, help=f"its name in the folders (default: {default})")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks", help="where they are kept")
+    given = parser.parse_args()
+    work = Path(tempfile.mkdtemp(prefix="launchbound-evidence-"))
+    print(f"working in {work}, which stays there where this ends early", flush=True)
+    try:
+        clone, commit = clone_of(ROOT, work)
+    except ValueError as error:
+        print(f"evidence: {error}", file=sys.stderr)
+        return 2
+    target = given.out / f"{datetime.now(UTC):%Y%m%d}-{given.machine}-{commit}"
+    evidence = Evidence(clone, target)
+    for measure in (evidence.bench, evidence.selftest, evidence.five_sweeps):
+        measure()
+    shutil.rmtree(work)
+    print()
+    for what, value, bound in evidence.found:
+        print(f"{what}: {value} ({bound})")
+    print(f"kept: {target}, {target.name}-selftest, {target.name}-five-sweeps")
+    return 1 if evidence.failed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
