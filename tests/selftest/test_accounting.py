@@ -59,7 +59,7 @@ def test_all_checks_at_the_defaults_of_a_clean_commit_are_a_complete_selftest() 
 @pytest.mark.parametrize(
     ("settings", "facts", "git", "not_run", "reason"),
     [
-        ({}, {}, {}, ["twice", "stacks"], "2 of 22 checks were not run"),
+        ({}, {}, {}, ["twice", "stacks"], "2 of 23 checks were not run"),
         ({}, {}, {"dirty": True}, [], "uncommitted changes"),
         ({}, {}, {"commit": None}, [], "the commit is unknown"),
         ({}, {"dtype": "bfloat16"}, {}, [], "dtype is bfloat16"),
