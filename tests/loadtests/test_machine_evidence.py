@@ -86,6 +86,8 @@ def test_the_sweeps_are_of_one_service_and_differ_in_their_seeds(evidence: MadeU
     evidence.five_sweeps()
     sweeps = [command for command in evidence.commands if command[1] == "sweep"]
     assert {command[command.index("--url") + 1] for command in sweeps} == {"http://127.0.0.1:1"}
+    outs = [Path(command[command.index("--out") + 1]) for command in sweeps]
+    assert {out.parent.name for out in outs} == {"results"}  # where the selftest is
     assert [command[command.index("--seed") + 1] for command in sweeps] == ["11", "12", "13", "14", "15"]
 
 
@@ -125,11 +127,14 @@ def test_settings_of_the_caller_do_not_reach_what_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LAUNCHBOUND_MODEL", "small")
+    monkeypatch.setenv("MAKEFLAGS", "-n")
     clone = tmp_path / "clone"
     clone.mkdir()
     Evidence(clone, tmp_path / "kept")._run("sh", "-c", "env > variables")
     found = [
-        line for line in (clone / "variables").read_text().splitlines() if line.startswith("LAUNCHBOUND")
+        line
+        for line in (clone / "variables").read_text().splitlines()
+        if line.startswith(("LAUNCHBOUND", "MAKE"))
     ]
     assert found == [f"LAUNCHBOUND_CACHE_FOLDER={tmp_path / 'cache'}"]
 

@@ -41,6 +41,9 @@ COMMAND = ".venv/bin/launchbound"
 OF_A_SWEEP = ("report.md", "summary.csv", "validation.json")
 """What is kept of each of five: their rows are some megabytes."""
 
+_OF_THE_CALLER = ("LAUNCHBOUND_", "MAKE", "MFLAGS")
+"""What begins so is this service's settings, or says that a `make` runs within another."""
+
 _NO_NAMES = {"amd", "intel", "gen", "cpu", "processor", "family", "model"}
 
 
@@ -63,7 +66,7 @@ class Evidence:
     def __init__(self, clone: Path, target: Path) -> None:
         self._clone = clone
         self._target = target
-        own = {name: value for name, value in os.environ.items() if not name.startswith("LAUNCHBOUND_")}
+        own = {name: value for name, value in os.environ.items() if not name.startswith(_OF_THE_CALLER)}
         self._environment = own | {"LAUNCHBOUND_CACHE_FOLDER": str(clone.parent / "cache")}
         self.failed: list[str] = []
         self.found: list[tuple[str, str, str]] = []
@@ -96,7 +99,8 @@ class Evidence:
         """Quick sweeps of one warm service, and what they say together."""
         together = Path(f"{self._target}-five-sweeps")
         shutil.rmtree(together, ignore_errors=True)
-        folders = [self._clone.parent / "sweeps" / f"seed-{seed}" for seed in SEEDS]
+        # Beside the selftest, by which each report's intervals are.
+        folders = [self._clone / "results" / f"seed-{seed}" for seed in SEEDS]
         with self._service() as url:
             for seed, folder in zip(SEEDS, folders, strict=True):
                 options = ("--url", url, "--preset", "quick", "--seed", str(seed), "--out", str(folder))
@@ -104,7 +108,7 @@ class Evidence:
                 (together / folder.name).mkdir(parents=True)
                 for name in OF_A_SWEEP:
                     shutil.copy(folder / name, together / folder.name)
-        pages = self._clone.parent / "sweeps" / "together"
+        pages = self._clone / "results" / "together"
         self._run(COMMAND, "report", *map(str, folders), "--out", str(pages))
         shutil.copy(pages / "runs.md", together / "README.md")
         document = json.loads((pages / "runs.json").read_text())
