@@ -49,7 +49,7 @@ def selftest(
     dtype: Dtype = None,
     modes: Modes = None,
 ) -> None:
-    """Prove on this machine that the numbers are right; twenty to forty minutes, exit code 1 where a row fails.
+    """Prove on this machine that the numbers are right; 20 to 40 minutes, exit code 1 where a row fails.
 
     Complete, and so shown by reports, only with every check, the default model, dtype and modes, and no
     uncommitted change.
