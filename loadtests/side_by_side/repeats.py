@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from loadtests.compare.likeness import NEEDED
 from loadtests.plan.cells import BASELINE, Group
 from loadtests.report.phases import Phase
 from loadtests.report.summaries import Verdict
 from loadtests.report.wording import tied_with
-from loadtests.side_by_side.entry import Entry
+from loadtests.side_by_side.entry import Entry, differing
 from service.statistics.choice import paired
 from service.statistics.intervals import Interval, mean_interval
 from service.statistics.repeats import OverSweeps, most_named, over_sweeps, replicates
-
-ALIKE = ("model", *NEEDED, "commit")
-"""What sweeps of one build share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +61,10 @@ class Repeats:
 def repeats_of(entries: Sequence[Entry], groups: Sequence[Group]) -> Repeats | None:
     """What `entries` say together in those of `groups` that all of them have.
 
-    None where they are not of one build on one machine, or fewer than two, or have no such group.
+    None where they differ in anything that tells builds and machines apart, or are fewer than two, or have no
+    such group.
     """
-    if len(entries) < 2 or any(len({entry.facts[fact] for entry in entries}) > 1 for fact in ALIKE):
+    if len(entries) < 2 or differing(entries):
         return None
     found = []
     for group in groups:

@@ -128,6 +128,7 @@ def test_the_index_over_sweeps_is_the_mean_of_theirs(alike: list[Path]) -> None:
     [
         ("environment", "commit", "fedcba9876543210"),
         ("environment", "cpu", "another CPU"),
+        ("environment", "governor", "powersave"),
         ("engine", "dtype", "bfloat16"),
     ],
 )
