@@ -149,6 +149,20 @@ def test_a_group_that_one_sweep_lacks_is_left_out(tmp_path: Path) -> None:
     assert [group[0] for group in sizes] == [1]
 
 
+def test_a_mode_that_one_sweep_lacks_has_no_gain_over_all_of_them(tmp_path: Path) -> None:
+    fewer = make_plan("quick", 1, ["eager", "compiled"], [1, 4])
+    folders = [*swept(tmp_path / "all", TIED, TIED), *swept(tmp_path / "fewer", CLEAR, plan=fewer)]
+    for group in found_in(folders).groups:
+        assert group.gains.keys() == {"compiled"}
+        assert group.over_named.keys() == set()
+        assert group.answers[0] == ("inference_mode", "compiled")
+
+
+def test_one_sweep_is_no_repeat(tmp_path: Path) -> None:
+    entries = read_entries(swept(tmp_path, CLEAR))
+    assert repeats_of(entries, groups(entries)) is None
+
+
 def test_too_few_rounds_decide_nothing(tmp_path: Path) -> None:
     few = msgspec.structs.replace(PLAN, rounds=5, rounds_most=None)
     found = make_picture(swept(tmp_path, CLEAR, CLEAR, plan=few), tmp_path / "out")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from service.selftest import asked_work
 from service.selftest.asked_work import ASKED_WORK, Arm, judge_asked, measure_asked
 from service.selftest.check import run_check
 from service.step.buffers import allocate
+from service.step.meters import Readings
 from tests.selftest.samples import asked
 
 SETTINGS = EngineSettings(address="", modes=["eager", "compiled"], batch_sizes=[1, 2], cache_folder="")
@@ -54,9 +56,24 @@ class MadeUpBench:
         return SimpleNamespace(step=step)
 
 
+class MadeUpMeter:
+    """Steps take a microsecond per position that they may read, and token that they are given."""
+
+    def run(self, step: Any, arguments: Any, readings: Readings) -> Any:
+        tokens, _, _, cache = arguments
+        readings.call.append(1000 * tokens.shape[1] * cache[0][0].shape[1])
+        readings.begin.append(0)
+        return step(*arguments)
+
+    def fetch(self, tokens: torch.Tensor, readings: Readings) -> list[int]:
+        values: list[int] = tokens.tolist()
+        return values
+
+
 @pytest.fixture(autouse=True)
 def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
     MadeUpBench.seen = []
+    monkeypatch.setattr(asked_work, "new_meter", lambda *_: MadeUpMeter())
     monkeypatch.setattr(asked_work, "Bench", MadeUpBench)
     monkeypatch.setattr(asked_work, "ROUNDS", 2)
 
@@ -74,7 +91,10 @@ def test_every_mode_decodes_in_both_contexts_and_prefills_half_a_chunk_and_a_who
     found = measure_asked(variants(), lambda text: None)
     arms = [("decode", 512), ("decode", 128), ("prefill", 30), ("prefill", 64)]
     assert list(found) == [Arm(mode, phase, size, 2) for mode in SETTINGS.modes for phase, size in arms]  # type: ignore[arg-type]
-    assert {len(seconds) for seconds in found.values()} == {2}
+    seconds = {arm[1:3]: values for arm, values in found.items()}
+    assert seconds[("decode", 512)] == seconds[("decode", 128)] == pytest.approx([64e-6] * 2)
+    assert seconds[("prefill", 30)] == pytest.approx([32 * 64e-6] * 2)
+    assert seconds[("prefill", 64)] == pytest.approx([64 * 64e-6] * 2)
 
 
 def test_what_is_timed_are_the_steps_that_the_engine_would_run() -> None:
@@ -84,6 +104,33 @@ def test_what_is_timed_are_the_steps_that_the_engine_would_run() -> None:
     assert decodes == {(512, 1, 64), (128, 1, 64)}
     prefills = {one[2:4] for one in MadeUpBench.seen if one[1] == "prefill"}
     assert prefills == {(512, 32), (512, 64), (128, 32)}
+
+
+@pytest.mark.parametrize(
+    ("decode", "prefill", "verdicts"),
+    [(1.08, 0.63, {"pass"}), (1.12, 0.67, {"fail"})],
+)
+def test_the_bounds_are_a_tenth_more_and_65_percent(
+    decode: float, prefill: float, verdicts: set[str]
+) -> None:
+    assert {row.verdict for row in judge_asked(asked(decode, prefill))} == verdicts
+
+
+def test_a_row_says_sizes_and_milliseconds_whatever_the_order_of_its_samples() -> None:
+    for found in (asked(), dict(reversed(asked().items()))):
+        rows = {row.name: row for row in judge_asked(found)}
+        assert len(rows) == 10
+        assert re.fullmatch(
+            r"512 and 128: (4\.0\d|3\.9\d) and (4\.0\d|3\.9\d) ms",
+            rows["decode in a longer context / in a shorter one, eager, batch 16"].note,
+        )
+        half = rows["prefill of half a chunk / of a whole one, eager, batch 16"]
+        assert re.fullmatch(r"30 and 64: (30|29)\.\d\d and (60|59)\.\d\d ms", half.note)
+        assert half.value == pytest.approx(0.5, rel=0.01)
+
+
+def test_the_shortest_chunk_that_is_measured_has_sixteen_tokens() -> None:
+    assert measure_asked(variants(prefill_chunk=16), lambda text: None)
 
 
 def test_a_small_batch_has_no_row_of_prefill_and_says_why() -> None:

@@ -52,6 +52,14 @@ def test_sweeps_that_scatter_as_their_rounds_do_are_rarely_called_otherwise() ->
     assert apart < 1e-6
 
 
+def test_two_rounds_in_each_say_how_they_scatter() -> None:
+    found = over_sweeps([[2.0, 2.2], [2.4, 2.5]]).chance
+    expected = stats.f_oneway(
+        *(list(map(math.log, one)) for one in ([2.0, 2.2], [2.4, 2.5])), equal_var=False
+    )
+    assert found == pytest.approx(expected.pvalue)
+
+
 def test_rounds_that_say_nothing_give_no_chance() -> None:
     assert over_sweeps([[2.0], [2.1, 2.2]]).chance is None
     assert over_sweeps([[2.0, 2.0], [2.1, 2.2]]).chance is None
