@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from loadtests.plan.presets import make_plan
-from loadtests.report.machine_selftest import find_selftest, selftest_line
+from loadtests.report.machine_selftest import find_selftest, ran_alike, selftest_line
 from loadtests.run.run_file import SweepRun
 
 MACHINE = {"cpu": "a CPU", "cpu_features": "avx2, 01234567"}
@@ -89,3 +89,26 @@ def test_the_line_names_the_rows_that_did_not_pass() -> None:
     assert selftest_line(COMPLETE) == "undecided: 8 of 9 rows passed; undecided: a row"
     assert selftest_line(COMPLETE | {"outcome": "failed"}).startswith("FAILED: 8 of 9")
     assert selftest_line(None) == "not run on this machine and commit (launchbound selftest)"
+
+
+ALIKE: dict[str, object] = {"dtype": "float32", "threads": 1, "linears": "aten"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "alike"),
+    [
+        ({}, True),
+        ({"modes": [*make_plan("quick", 1).ladder_modes, "aot-inductor"]}, True),
+        ({"modes": make_plan("quick", 1).ladder_modes[:-1]}, False),
+        ({"modes": None}, False),
+        ({"dtype": "bfloat16"}, False),
+        ({"threads": 2}, False),
+        ({"linears": "transposed"}, False),
+    ],
+)
+def test_a_selftest_ran_alike_with_all_of_the_sweeps_modes_and_the_same_kernels(
+    changes: dict[str, object], alike: bool
+) -> None:
+    run = sweep()
+    run.engine.update({"dtype": "float32", "threads": 1, "linears": {"layout": "aten"}})
+    assert ran_alike({**ALIKE, "modes": run.plan.ladder_modes, **changes}, run) is alike
