@@ -32,7 +32,7 @@ class MadeUp(Evidence):
         self.commands: list[tuple[str, ...]] = []
         self.outcome = outcome
 
-    def _run(self, *command: str) -> None:
+    def _run(self, *command: str, failed: int = 1) -> None:
         self.commands.append(command)
         if command == ("make", "bench"):
             self._sweep(self._clone / "results" / "20260101T000000Z-01234567")
@@ -121,6 +121,31 @@ def test_a_command_that_fails_is_noted_and_one_that_breaks_ends_it(tmp_path: Pat
     assert evidence.failed == ["sh -c"]
     with pytest.raises(RuntimeError, match="exit code 2"):
         evidence._run("sh", "-c", "exit 2")
+
+
+def test_a_sweep_that_is_not_valid_is_kept_although_make_ends_with_another_code(tmp_path: Path) -> None:
+    clone = tmp_path / "clone"
+    clone.mkdir()
+    (clone / "Makefile").write_text("bench:\n\t@exit 1\n")
+    make_results(_made(clone / "results" / "20260101T000000Z-01234567"), CLEAR, plan=PLAN, fail=1)
+    make_report(clone / "results" / "20260101T000000Z-01234567")
+    evidence = Evidence(clone, tmp_path / "kept")
+    evidence.bench()
+    assert evidence.failed[0] == "make bench"
+    assert (tmp_path / "kept" / "requests.jsonl").exists()
+
+
+def test_a_command_that_leaves_nothing_ends_it_and_says_so(tmp_path: Path) -> None:
+    clone = tmp_path / "clone"
+    clone.mkdir()
+    (clone / "Makefile").write_text("bench:\n\t@exit 2\n")
+    with pytest.raises(RuntimeError, match="was left"):
+        Evidence(clone, tmp_path / "kept").bench()
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    return folder
 
 
 def test_settings_of_the_caller_do_not_reach_what_is_measured(
