@@ -70,8 +70,9 @@ class Target:
         return urlsplit(self.url).hostname in ("127.0.0.1", "localhost", "::1")
 
     def get(self, path: str) -> tuple[int, str]:
-        """Status and body of GET `path`; an error status is returned, not raised. Raises Unreachable."""
-        return self._answer(Request(self.url + path, headers=self.headers), self._timeout_seconds)
+        """Status and body of GET `path`, made now; an error is returned, not raised. Raises Unreachable."""
+        headers = {**self.headers, "Cache-Control": "no-cache"}
+        return self._answer(Request(self.url + path, headers=headers), self._timeout_seconds)
 
     def replica(self) -> str | None:
         """The replica that a proxy had answer just now; None where the address is one service's own."""

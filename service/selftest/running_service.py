@@ -34,8 +34,8 @@ class Connection:
         self._http = HTTPConnection(parts.hostname or "", parts.port, timeout=60)
 
     def get(self, path: str) -> tuple[int, bytes]:
-        """Status and body."""
-        self._http.request("GET", path)
+        """Status and body, made for this request."""
+        self._http.request("GET", path, headers={"Cache-Control": "no-cache"})
         response = self._http.getresponse()
         return response.status, response.read()
 

@@ -17,7 +17,7 @@ import psutil
 
 from service.protocol.parent_death import owned
 from tests.support.processes import gone
-from tests.support.serving import until
+from tests.support.serving import FRESH, until
 
 SERVING_LINE = "launchbound: serving on "
 BODY = {"prompts": ["def mean(values):"], "max_new_tokens": 8}
@@ -46,7 +46,7 @@ class Victim:
 
     def __init__(self, process: subprocess.Popen[str], url: str) -> None:
         self.process, self.url = process, url
-        self.http = httpx.Client(base_url=url, timeout=PATIENCE_SECONDS, trust_env=False)
+        self.http = httpx.Client(base_url=url, headers=FRESH, timeout=PATIENCE_SECONDS, trust_env=False)
 
     def live(self) -> dict[str, Any]:
         """What /health/live says, whatever its status; empty where nobody answers."""

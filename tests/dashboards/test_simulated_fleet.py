@@ -73,7 +73,7 @@ def test_the_page_on_scale_has_the_counted_series(device: str) -> None:
     if device == "cpu":
         paper = on_paper(series.total(), 1000, 15, 15)
         for stated in (
-            f"{len(REQUEST_BUCKETS) + 1} buckets × 6 modes × 1,000 replicas",
+            f"{len(REQUEST_BUCKETS) + 1} buckets × 5 modes × 1,000 replicas",
             f"{paper.series:,} series",
             f"{paper.samples_per_second:,.0f} samples per second",
             f"{paper.head_bytes / 1e9:.1f} GB",

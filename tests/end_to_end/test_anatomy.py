@@ -21,6 +21,7 @@ from models.transformer import Transformer
 from service.front.launch import launched
 from service.protocol.probes import NOT_ON_CPU
 from tests.support.few_samples import FEW_SAMPLES
+from tests.support.serving import FRESH
 
 MODES = ("eager", "compiled")
 PATIENCE_SECONDS = 500.0
@@ -71,7 +72,7 @@ def client(tmp_path_factory: pytest.TempPathFactory, common_cache: Path) -> Iter
     log = tmp_path_factory.mktemp("service") / "log"
     with (
         launched(options, log, environment) as url,
-        httpx.Client(base_url=url, timeout=PATIENCE_SECONDS, trust_env=False) as http,
+        httpx.Client(base_url=url, headers=FRESH, timeout=PATIENCE_SECONDS, trust_env=False) as http,
     ):
         until(lambda: http.get("/health/ready").status_code == 200, "all modes to be ready")
         until(lambda: http.get("/v1/modes").json()["engine"]["warm"], "their floors")

@@ -16,7 +16,7 @@ from models.checkpoint import TINY_FOLDER
 from models.tokenizer import Tokenizer
 from service.front.launch import launched
 from tests.support.few_samples import FEW_SAMPLES
-from tests.support.serving import until
+from tests.support.serving import FRESH, until
 
 MODEL = "tiny:inference_mode"
 PROMPT = "def __init__("
@@ -123,7 +123,7 @@ def test_a_token_that_the_model_does_not_have_is_refused_by_its_name_here(url: s
 def test_hanging_up_a_stream_stops_its_generation_and_is_counted(url: str, route: str) -> None:
     def cancelled() -> float:
         name = 'launchbound_requests_total{mode="eager",outcome="cancelled"}'
-        lines = httpx.get(f"{url}/metrics", trust_env=False).text.splitlines()
+        lines = httpx.get(f"{url}/metrics", headers=FRESH, trust_env=False).text.splitlines()
         return next(float(line.split()[-1]) for line in lines if line.startswith(name))
 
     before = cancelled()

@@ -12,6 +12,7 @@ import pytest
 
 from service.front.launch import launched
 from service.protocol.modes import MODES, default_modes
+from tests.support.serving import FRESH
 
 PROMPTS = ["def mean(values):\n", "import os\n" * 30]
 OPTIONS = ["--batch-sizes=2"]
@@ -39,7 +40,7 @@ def warming(shared_code: dict[str, str], tmp_path_factory: pytest.TempPathFactor
     log = tmp_path_factory.mktemp("service") / "log"
     with (
         launched(OPTIONS, log, shared_code) as url,
-        httpx.Client(base_url=url, timeout=PATIENCE_SECONDS) as client,
+        httpx.Client(base_url=url, headers=FRESH, timeout=PATIENCE_SECONDS) as client,
     ):
         yield client
 

@@ -116,7 +116,6 @@ def test_a_step_that_two_requests_share_is_counted_by_the_one_that_says_so() -> 
     for name, value in (("rows", 9), ("wall_seconds", 0.05), ("dispatch_seconds", 0.02)):
         assert found[f"step_batch_{name}_count{decode}"] == 5
         assert found[f"step_batch_{name}_sum{decode}"] == pytest.approx(value)
-    assert found['step_dispatch_seconds_count{mode="eager",phase="decode"}'] == 5
     assert found["engine_involuntary_switches_total"] == 3
     assert found['request_stall_seconds_count{mode="eager"}'] == 2
 

@@ -11,7 +11,16 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from prometheus_client.samples import Sample
 
-from service.front.metrics.catalogue import CATALOGUE, PREFIX, REQUEST_BUCKETS, STEP_BUCKETS
+from dashboards.simulated_fleet.replica import Replica
+from service.front.metrics import series as series_module
+from service.front.metrics.catalogue import (
+    CATALOGUE,
+    PREFIX,
+    REQUEST_BUCKETS,
+    STEP_BUCKETS,
+    TOKEN_BUCKETS,
+    request_buckets,
+)
 from service.front.metrics.spec import OUTCOMES
 from service.protocol.modes import default_modes
 from tests.support.serving import BODY, Front, running, until
@@ -19,17 +28,19 @@ from tests.support.serving import BODY, Front, running, until
 pytestmark = pytest.mark.slow
 
 SERIES_PER_MODE = 800
+SERIES = 1500
+"""Of five modes and three batch buckets on a CPU, with some room for those of the front itself."""
 
 ON_CUDA_ONLY = (
     "request_device_span_seconds", "request_sync_wait_seconds", "step_device_span_seconds",
-    "step_period_seconds",
+    "step_dispatch_seconds", "step_period_seconds",
     "memory_allocated_bytes", "memory_reserved_bytes", "memory_active_bytes", "memory_inactive_split_bytes",
     "memory_alloc_retries_total", "memory_ooms_total", "cudagraph_captures_total", "cudagraph_replays_total",
 )  # fmt: skip
 NOT_WITHOUT_A_PROFILER = ("request_kernel_seconds", "step_batch_kernel_seconds", "device_bound_index")
 
 BY_A_TWIN = (
-    "request_dispatch_seconds", "step_dispatch_seconds", "step_batch_dispatch_seconds",
+    "request_dispatch_seconds", "step_batch_dispatch_seconds",
     "request_kernel_seconds", "step_batch_kernel_seconds", "device_bound_index", "dispatch_floor_seconds",
 )  # fmt: skip
 """What a CPU can measure only by the hollow twin."""
@@ -144,9 +155,8 @@ def expected_still(family: str, labels: frozenset[tuple[str, str]]) -> bool:
     """Whether a short load is not expected to move this series."""
     # A request is observed as fallback only if it ended well.
     failed_fallback = ("mode", "fallback") in labels and family == "requests_total"
-    eager_compiles_nothing = family == "compile_seconds" and ("mode", "eager") in labels
     eager_has_no_graph = family.startswith("cudagraph_") and ("mode", "eager") in labels
-    return family in STILL or failed_fallback or eager_compiles_nothing or eager_has_no_graph
+    return family in STILL or failed_fallback or eager_has_no_graph
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -164,6 +174,41 @@ def test_no_mode_has_more_series_than_the_budget(device: str) -> None:
         assert max(counts.values()) <= SERIES_PER_MODE
 
 
+def test_a_replica_on_a_cpu_that_has_served_every_mode_and_bucket_is_within_the_budget() -> None:
+    assert Replica("cpu").series().total() <= SERIES
+
+
+def test_a_page_is_rendered_once_a_second_unless_a_fresh_one_is_asked_for(
+    own_front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(series_module, "monotonic", lambda: now[0])
+
+    def counted(cache_control: str = "") -> float:
+        page = own_front.http.get("/metrics", headers={"Cache-Control": cache_control}).text
+        samples = (sample for family in parse_text(page) for sample in family.samples)
+        return sum(sample.value for sample in samples if sample.name == f"{PREFIX}batch_size_sum")
+
+    assert counted() == 0
+    own_front.generate()
+    now[0] = 0.99
+    assert counted() == 0
+    assert counted("no-cache") == 1
+    own_front.generate()
+    now[0] = 1.98
+    assert counted() == 1
+    now[0] = 1.99
+    assert counted() == 2
+
+
+def test_a_page_of_one_format_is_no_answer_in_the_other(own_front: Front) -> None:
+    kept = {"Cache-Control": ""}
+    for accept, parse in (("", parse_text), ("application/openmetrics-text", parse_openmetrics)) * 2:
+        answer = own_front.http.get("/metrics", headers={**kept, "Accept": accept})
+        assert answer.headers["content-type"].startswith(accept or "text/plain")
+        assert list(parse(answer.text))
+
+
 def test_on_a_cpu_what_cannot_be_measured_is_absent(front: Front) -> None:
     front.generate()
     assert names_of(samples(front)).isdisjoint(ON_CUDA_ONLY)
@@ -179,7 +224,7 @@ def test_on_cuda_kernel_time_is_absent_without_a_profiler(cuda_front: Front) -> 
 def test_on_a_cpu_dispatch_and_kernel_exist_from_the_first_status_or_are_absent_without_a_twin(
     own_front: Front,
 ) -> None:
-    assert names_of(samples(own_front)).issuperset(BY_A_TWIN[:5])
+    assert names_of(samples(own_front)).issuperset(BY_A_TWIN[:4])
     with running(no_twin="of a reason") as twinless:
         twinless.await_ready()
         assert twinless.generate().status_code == 200
@@ -196,13 +241,29 @@ def test_before_the_first_status_nothing_of_the_device_exists() -> None:
 
 def test_counters_and_histograms_are_at_zero_for_every_label_set_from_the_start(own_front: Front) -> None:
     series = own_front.series()
-    for mode in (*default_modes(), "fallback"):
+    for mode in default_modes():
         for outcome in OUTCOMES:
             assert series[f'requests_total{{mode="{mode}",outcome="{outcome}"}}'] == 0
         assert series[f'request_duration_seconds_count{{mode="{mode}"}}'] == 0
         for phase in ("prefill", "decode"):
             assert series[f'step_batch_wall_seconds_count{{batch="4",mode="{mode}",phase="{phase}"}}'] == 0
     assert series['requests_rejected_total{reason="draining"}'] == 0
+
+
+def test_on_cuda_where_a_graph_can_be_skipped_the_fallback_is_at_zero_from_the_start(
+    own_front: Front, cuda_front: Front
+) -> None:
+    assert not [name for name in own_front.series() if 'mode="fallback"' in name]
+    series = cuda_front.series()
+    assert series['requests_total{mode="fallback",outcome="ok"}'] == 0
+    assert series['request_duration_seconds_count{mode="fallback"}'] == 0
+    assert series['step_dispatch_seconds_count{mode="fallback",phase="decode"}'] == 0
+
+
+def test_only_modes_that_compile_have_compilations(own_front: Front) -> None:
+    series = own_front.series()
+    shown = {mode for mode in default_modes() if f'compile_seconds_count{{mode="{mode}"}}' in series}
+    assert shown == {"compiled", "reduce-overhead"}
 
 
 def test_no_created_series(front: Front) -> None:
@@ -219,6 +280,14 @@ def test_one_boundary_set_for_all_request_parts_with_round_slo_values(own_front:
     assert {"0.001", "0.01", "0.05", "0.1", "0.5", "1.0"} <= next(iter(bounds.values()))
 
 
+@pytest.mark.parametrize("timeout", [0.4, 120.0, 200.0, 600.0, 86400.0])
+def test_the_last_boundary_of_requests_is_above_their_timeout(timeout: float) -> None:
+    bounds = request_buckets(timeout)
+    assert bounds[-1] > timeout
+    assert bounds[: len(REQUEST_BUCKETS)] == REQUEST_BUCKETS
+    assert list(bounds) == sorted(set(bounds))
+
+
 def test_the_boundaries_are_those_of_the_contract() -> None:
     assert STEP_BUCKETS[0] == 25e-6
     assert STEP_BUCKETS[-1] == pytest.approx(1.6, rel=0.05)
@@ -226,6 +295,7 @@ def test_the_boundaries_are_those_of_the_contract() -> None:
     assert ratios == pytest.approx([2**0.5] * len(ratios), rel=0.01)
     assert REQUEST_BUCKETS[0] == 0.0005
     assert list(REQUEST_BUCKETS) == sorted(set(REQUEST_BUCKETS))
+    assert set(TOKEN_BUCKETS) < set(STEP_BUCKETS)
 
 
 def test_a_request_moves_the_metrics_by_the_numbers_of_its_answer(own_front: Front) -> None:
@@ -253,7 +323,17 @@ def test_step_sums_are_exact_and_count_steps(own_front: Front) -> None:
     for part in ("wall", "dispatch", "kernel", "period"):
         assert series[f"step_batch_{part}_seconds_count{labels}"] == decode["steps"] == 4
         assert series[f"step_batch_{part}_seconds_sum{labels}"] == pytest.approx(decode[f"{part}_seconds"])
-    assert series['step_dispatch_seconds_count{mode="eager",phase="decode"}'] == 4
+
+
+def test_on_cuda_each_step_is_observed(cuda_front: Front) -> None:
+    labels = '{mode="no_grad",phase="decode"}'
+    before = cuda_front.series()
+    decode = cuda_front.generate("no_grad", max_new_tokens=5).json()["timings"]["decode"]
+    after = cuda_front.series()
+    for name in ("dispatch", "device_span"):
+        count, total = (f"step_{name}_seconds_{part}{labels}" for part in ("count", "sum"))
+        assert after[count] - before[count] == decode["steps"]
+        assert after[total] - before[total] == pytest.approx(decode[f"{name}_seconds"])
 
 
 def test_the_device_bound_index_comes_from_the_sums(own_front: Front) -> None:

@@ -13,7 +13,7 @@ import httpx
 from service.front.launch import launched
 from tests.fuzz.declared import Declared
 from tests.support.few_samples import FEW_SAMPLES
-from tests.support.serving import until
+from tests.support.serving import FRESH, until
 
 KEY = "generated"
 MODES = ("eager", "inference_mode")
@@ -62,7 +62,7 @@ class Fuzzed:
 
     def check_log(self) -> None:
         """No engine was started again, and nothing was raised that no handler knows."""
-        assert "launchbound_engine_restarts_total 0.0" in self.http.get("/metrics").text
+        assert "launchbound_engine_restarts_total 0.0" in self.http.get("/metrics", headers=FRESH).text
         assert "Traceback" not in self.log.read_text(errors="replace")
 
     def check(self, answer: httpx.Response, template: str) -> Any:

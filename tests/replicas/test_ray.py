@@ -20,7 +20,7 @@ import pytest
 from tests.replicas.running import START_SECONDS, Command, replicas
 from tests.support.lacking import without
 from tests.support.processes import descendants, gone
-from tests.support.serving import BODY, until
+from tests.support.serving import BODY, FRESH, until
 
 pytestmark = pytest.mark.ray
 
@@ -48,7 +48,7 @@ def http(first: Command) -> Iterator[httpx.Client]:
 
 def total(address: str, outcome: str) -> float:
     """Requests that the replica at `address` has counted as `outcome`."""
-    page = httpx.get(f"http://{address}/metrics", trust_env=False).text
+    page = httpx.get(f"http://{address}/metrics", headers=FRESH, trust_env=False).text
     lines = [line for line in page.splitlines() if line.startswith("launchbound_requests_total{")]
     return sum(float(line.rpartition(" ")[2]) for line in lines if f'outcome="{outcome}"' in line)
 

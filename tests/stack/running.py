@@ -16,12 +16,14 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 from dashboards.local import Prometheus
 from loadtests.run.exporter import Exporter
+from tests.support.serving import FRESH
 
 MODES = ("eager", "no_grad", "inference_mode", "compiled", "reduce-overhead")
 BATCH_SIZES = (2,)
 """As in tests/end_to_end/test_service.py, whose compiled code is found again."""
 SERVE = "from service.front import app, settings; raise SystemExit(app.serve(settings.Settings()))"
 OPENER = build_opener(ProxyHandler({}))
+OPENER.addheaders = [*FRESH.items()]
 
 
 @dataclass(frozen=True, slots=True)

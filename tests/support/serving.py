@@ -24,6 +24,8 @@ FAKE_ANATOMY = Path(__file__).parent / "fake_anatomy.py"
 PATIENCE_SECONDS = 60.0
 Value = TypeVar("Value")
 BODY: dict[str, object] = {"prompts": ["def mean(values):"], "max_new_tokens": 4}
+FRESH = {"Cache-Control": "no-cache"}
+"""With it `GET /metrics` is of this moment, not of the last second."""
 
 
 def until(condition: Callable[[], Value], what: str, seconds: float = PATIENCE_SECONDS) -> Value:
@@ -99,7 +101,7 @@ def running(
     try:
         until(lambda: server.started or not thread.is_alive(), "the server")
         url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-        with httpx.Client(base_url=url, timeout=PATIENCE_SECONDS, trust_env=False) as http:
+        with httpx.Client(base_url=url, headers=FRESH, timeout=PATIENCE_SECONDS, trust_env=False) as http:
             yield Front(http, app.state.launchbound, url, server.server_state)
     finally:
         server.should_exit = True

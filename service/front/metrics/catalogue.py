@@ -13,13 +13,26 @@ PREFIX = "launchbound_"
 STEP_BUCKETS = tuple(float(f"{25e-6 * 2 ** (k / 2):.3g}") for k in range(33))
 """25 µs to 1.64 s by factors of √2."""
 
+TOKEN_BUCKETS = STEP_BUCKETS[::2]
+"""25 µs to 1.64 s by factors of 2: the boards show the mean."""
+
 REQUEST_BUCKETS = (
     0.0005,
-    0.0007,
-    *(round(step * 10.0**decade, 6) for decade in range(-3, 2) for step in (1, 1.5, 2, 3, 5, 7)),
+    *(round(step * 10.0**decade, 6) for decade in range(-3, 2) for step in (1, 2, 3, 5)),
     100.0,
+    200.0,
 )
-"""0.5 ms to 100 s, six per decade, near to geometric, with the round values that people take as SLO."""
+"""0.5 ms to 200 s, four per decade, near to geometric, with the round values that people take as SLO; the
+last is above the timeout of requests, where that is the default."""
+
+
+def request_buckets(timeout_seconds: float) -> tuple[float, ...]:
+    """REQUEST_BUCKETS, gone on until the last is above the timeout: what ends well is never beyond it."""
+    bounds = list(REQUEST_BUCKETS)
+    while bounds[-1] <= timeout_seconds:
+        bounds.append(bounds[-4] * 10)
+    return tuple(bounds)
+
 
 COMPILE_BUCKETS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0)
 
@@ -75,11 +88,12 @@ CATALOGUE: tuple[MetricSpec, ...] = (
         "The closing term: tokenise, transport between processes, bookkeeping. Like dispatch and kernel not "
         "observed for requests that a mode served before it had floors."),
     _request("time_to_first_token_seconds", "always", "Body parsed until the first token is on the host."),
-    _step("time_per_output_token_seconds", "histogram", "mode", "always",
-        "(Duration - time to first token) / (tokens of the longest completion - 1)."),
-    _step("step_dispatch_seconds", "histogram", "mode phase", "dispatch",
-        "Dispatch of one step. On a CPU single steps are not measured: each request's mean step, once per "
-        "step."),
+    MetricSpec("time_per_output_token_seconds", "histogram", ("mode",),
+        "(Duration - time to first token) / (tokens of the longest completion - 1).",
+        "always", TOKEN_BUCKETS, of_requests=True),
+    _step("step_dispatch_seconds", "histogram", "mode phase", "cuda",
+        "Dispatch of one step. On a CPU single steps are not measured: step_batch_dispatch_seconds has their "
+        "mean."),
     _step("step_device_span_seconds", "histogram", "mode phase", "cuda", "Device span of one step."),
     _step("step_period_seconds", "histogram", "mode phase", "cuda",
         "From the beginning of one step's call to that of the next, the last one's to the end of its "
@@ -135,7 +149,7 @@ CATALOGUE: tuple[MetricSpec, ...] = (
         "Steps, prefill and decode, of requests that ended well and ran as the form of their mode that "
         "replays a graph per step."),
     MetricSpec("compile_seconds", "histogram", ("mode",),
-        "One compilation: first call of one callable.", "always", COMPILE_BUCKETS),
+        "One compilation: first call of one callable.", "always", COMPILE_BUCKETS, of_compilers=True),
     _gauge("warmup_seconds", "mode cache", "once measured",
         "Warm-up of a mode until it serves, its parity check included and its hollow twins not, by whether "
         "its code was cached; 'none' where it compiles nothing."),

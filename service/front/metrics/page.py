@@ -17,6 +17,7 @@ from service.front.metrics.catalogue import (
     PREFIX,
     REQUEST_BUCKETS,
     STEP_BUCKETS,
+    TOKEN_BUCKETS,
 )
 from service.front.metrics.series import new_registry
 from service.front.metrics.spec import (
@@ -49,10 +50,15 @@ What `GET /metrics` exports, made from `service/front/metrics/catalogue.py` by `
 it here.
 
 Every name begins with `{PREFIX}`. Units are base units: seconds, bytes, or a pure number (–). Labels take
-only the values listed below, so there are at most 800 series per mode. What this device can measure is there
-at 0 for every label set from the start; what it cannot is absent, never a copy of something else. All figures
-of one request are observed together, after its answer and before anyone reads them. A counter never goes
-backwards while the front process lives, even where the engine is restarted.
+only the values listed below, so there are at most 800 series per mode, and at most 1,500 of five modes and
+three batch sizes on a CPU. What this device can measure is there at 0 for every label set from the start;
+what it cannot is absent, never a copy of something else. All figures of one request are observed together,
+after its answer. A counter never goes backwards while the front process lives, even where the engine is
+restarted.
+
+A page is made at most once a second and answered again until it is older, however many scrape: making it
+holds the event loop. Who must have what is true now (a test, a difference of two pages) asks with
+`Cache-Control: no-cache`.
 
 In OpenMetrics a bucket of a request's time histograms may carry an exemplar: the newest profiled request
 whose time belongs there, by its `trace_id` (`GET /v1/traces/{{id}}`, while the trace is kept). The bucket
@@ -83,7 +89,8 @@ BUCKETS = """\
 Upper boundaries in seconds; `+Inf` is always added. They are constants in
 `service/front/metrics/catalogue.py`, and nowhere
 else: change them there, restart the service, and renew this page with `make dashboards`. The boards offer the
-boundaries of `request_duration_seconds` as SLO."""
+boundaries of `request_duration_seconds` as SLO. Those of requests go on (300, 500, 1000, …) until the last is
+above `LAUNCHBOUND_REQUEST_TIMEOUT_SECONDS`, so no request that ended well is in `+Inf` alone."""
 
 PROCESS = """\
 ## Of the front process
@@ -119,7 +126,8 @@ def _labels() -> Iterator[tuple[str, str]]:
     modes = "the configured modes, by the requested name"
     yield (
         "mode",
-        f"{modes}; of what is observed per request also `{FALLBACK}`: ran as another form than declared",
+        f"{modes}; on CUDA, of what is observed per request, also `{FALLBACK}`: ran as another form than "
+        "declared; of `compile_seconds` only those that compile",
     )
     yield "batch", "the configured batch sizes: the bucket that a request's batch was run in"
     yield "phase", _code_list(PHASES)
@@ -139,6 +147,7 @@ def _buckets() -> Iterator[tuple[str, str]]:
     origin = {
         REQUEST_BUCKETS: "`REQUEST_BUCKETS`, near to geometric with round values",
         STEP_BUCKETS: "`STEP_BUCKETS`, by factors of √2",
+        TOKEN_BUCKETS: "`TOKEN_BUCKETS`, by factors of 2",
         COMPILE_BUCKETS: "`COMPILE_BUCKETS`",
         LAG_BUCKETS: "`LAG_BUCKETS`",
     }

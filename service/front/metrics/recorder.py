@@ -26,6 +26,7 @@ class Metrics:
     """The service's metrics. `modes` and `batch_sizes` are the configured ones.
 
     `instrumented` False: what only full instrumentation measures is absent until it has been measured.
+    `timeout_seconds` is that of requests.
     """
 
     def __init__(
@@ -35,12 +36,13 @@ class Metrics:
         batch_sizes: list[int],
         build: Mapping[str, str],
         instrumented: bool = True,
+        timeout_seconds: float = 0.0,
     ) -> None:
         self._build = build
         self._instrumented = instrumented
         self._splits = self._merges = False
         self._device_type = "cpu"
-        self._series = Series(registry, modes, batch_sizes)
+        self._series = Series(registry, modes, batch_sizes, timeout_seconds)
         self._modes = modes
         self._statuses = Statuses(self._series)
         self._bound: dict[Labels, tuple[float, float]] = {}
@@ -111,15 +113,18 @@ class Metrics:
             self._series.write("mode_ready", 0, name)
         self._statuses.lost()
 
-    def render(self, accept: str, in_progress: Tally[str], waiting: int) -> tuple[bytes, str]:
+    def render(
+        self, accept: str, in_progress: Tally[str], waiting: int, fresh: bool = True
+    ) -> tuple[bytes, str]:
         """The exposition in the format that `accept` requests, and its content type.
 
         `in_progress` counts the unfinished requests by mode; `waiting` are those of them that have not begun.
+        Not `fresh`: it may be that of the last second.
         """
         for name in self._modes:
             self._series.write("requests_in_progress", in_progress[name], name)
         self._series.write("queue_depth", waiting)
-        return self._series.render(accept)
+        return self._series.render(accept, fresh)
 
     def _observed_mode(self, timing: RequestTiming) -> str:
         """The requested mode, or 'fallback' where the request ran as another form than declared."""
@@ -169,10 +174,7 @@ class Metrics:
             if seconds is not None:
                 add(summary, seconds, steps)
         each = self._series.under(mode, name)
-        if phase.dispatch_steps_seconds:
-            _observe_steps(each, "step_dispatch_seconds", phase.dispatch_steps_seconds)
-        elif dispatch is not None:
-            each.add("step_dispatch_seconds", dispatch / steps, steps)
+        _observe_steps(each, "step_dispatch_seconds", phase.dispatch_steps_seconds)
         _observe_steps(each, "step_device_span_seconds", phase.device_span_steps_seconds)
         _observe_steps(each, "step_period_seconds", phase.period_steps_seconds)
         if name == "decode" and dispatch is not None and kernel is not None and dispatch + kernel > 0:

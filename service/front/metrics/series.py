@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from time import monotonic
 
 from prometheus_client import (
     CollectorRegistry,
@@ -19,13 +20,16 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar
 
-from service.front.metrics.catalogue import CATALOGUE, PREFIX
+from service.front.metrics.catalogue import CATALOGUE, PREFIX, REQUEST_BUCKETS, request_buckets
 from service.front.metrics.histogram import CachedHistogram, exposed
 from service.front.metrics.spec import MetricSpec
 
 Labels = tuple[str, ...]
 Write = Callable[[float], None]
 Add = Callable[[float, int], None]
+
+KEPT_SECONDS = 1.0
+"""How long a rendered page is answered again: however many scrape, the event loop renders once a second."""
 
 
 def new_registry() -> CollectorRegistry:
@@ -123,17 +127,26 @@ class LabelledSeries:
 class Series:
     """The catalogue's rows as series: registered when due, children cached, unknown names refused."""
 
-    def __init__(self, registry: CollectorRegistry, modes: list[str], batch_sizes: list[int]) -> None:
+    def __init__(
+        self, registry: CollectorRegistry, modes: list[str], batch_sizes: list[int], timeout_seconds: float
+    ) -> None:
         disable_created_metrics()
         self._registry = registry
         self._modes = modes
         self._batch_sizes = batch_sizes
+        self._timeout_seconds = timeout_seconds
+        self._pages: dict[str, tuple[float, bytes]] = {}
         self._rows = {row.name: row for row in CATALOGUE}
         self._families: dict[str, Family] = {}
         self._labelled: dict[Labels, LabelledSeries] = {}
+        self._falls_back = False
 
     def start(self, *due: str) -> None:
         """Register the rows that start at one of `due`, every label set at 0."""
+        if "cuda" in due and not self._falls_back:
+            self._falls_back = True
+            for name, family in self._families.items():
+                self._fill(self._rows[name], family)
         for row in CATALOGUE:
             if row.start in due:
                 self._family(row.name)
@@ -162,23 +175,37 @@ class Series:
         family.remove(*labels)
         self.under(*labels).forget(name)
 
-    def render(self, accept: str) -> tuple[bytes, str]:
-        """The exposition in the format that an Accept header requests, and its content type."""
+    def render(self, accept: str, fresh: bool) -> tuple[bytes, str]:
+        """The exposition in the format that an Accept header requests, and its content type.
+
+        Unless it must be `fresh`, it may be up to KEPT_SECONDS old.
+        """
         encode, content_type = choose_encoder(accept)
+        rendered, page = self._pages.get(content_type, (-KEPT_SECONDS, b""))
+        if fresh or monotonic() - rendered >= KEPT_SECONDS:
+            page = self._rendered(encode, content_type)
+            self._pages[content_type] = monotonic(), page
+        return page, content_type
+
+    def _rendered(self, encode: Callable[[CollectorRegistry], bytes], content_type: str) -> bytes:
         histograms = (family for family in self._families.values() if isinstance(family, CachedHistogram))
         open_metrics = content_type.startswith("application/openmetrics-text")
-        return exposed(histograms, lambda: encode(self._registry), open_metrics), content_type
+        return exposed(histograms, lambda: encode(self._registry), open_metrics)
 
     def _family(self, name: str) -> Family:
         family = self._families.get(name)
         if family is None:
             row = self._rows[name]
             family = self._families[name] = self._register(row)
-            if row.kind in ("counter", "histogram", "summary") or row.start == "always":
-                for labels in row.label_sets(self._modes, self._batch_sizes):
-                    if labels or isinstance(family, CachedHistogram | Sums):
-                        family.labels(*labels)
+            self._fill(row, family)
         return family
+
+    def _fill(self, row: MetricSpec, family: Family) -> None:
+        """Have every label set there can be at 0, if it is not there yet."""
+        if row.kind in ("counter", "histogram", "summary") or row.start == "always":
+            for labels in row.label_sets(self._modes, self._batch_sizes, self._falls_back):
+                if labels or isinstance(family, CachedHistogram | Sums):
+                    family.labels(*labels)
 
     def _register(self, row: MetricSpec) -> Family:
         name = PREFIX + row.name
@@ -189,6 +216,8 @@ class Series:
             return Gauge(name, row.help, row.labels, unit=row.unit, registry=registry)
         if row.kind == "histogram":
             bounds = row.buckets or self._batch_sizes
+            if row.buckets is REQUEST_BUCKETS:
+                bounds = request_buckets(self._timeout_seconds)
             histogram = CachedHistogram(name, row.help, row.labels, row.unit, bounds)
             registry.register(histogram)
             return histogram

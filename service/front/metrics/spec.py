@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Literal
 
-from service.protocol.modes import FALLBACK
+from service.protocol.modes import FALLBACK, MODES
 
 Kind = Literal["counter", "gauge", "histogram", "summary", "info"]
 Start = Literal["always", "timings", "dispatch", "cpu", "cuda", "merged", "once measured"]
@@ -27,8 +27,9 @@ class MetricSpec:
     "timings", once the engine reports that it runs there, else only once it was measured: "dispatch" wherever
     dispatch is known, "cpu" on a CPU where it is (kernel is the rest there), "cuda" on CUDA. "merged": from
     the start of an engine that merges requests.
-    `of_requests`: observed per request, and so with the mode "fallback" too. A histogram without `buckets`
-    takes the configured batch sizes.
+    `of_requests`: observed per request, and so on CUDA with the mode "fallback" too: only a skipped graph
+    makes a request run as another form than its mode declared. `of_compilers`: only of modes that compile on
+    some device. A histogram without `buckets` takes the configured batch sizes.
     """
 
     name: str
@@ -38,6 +39,7 @@ class MetricSpec:
     start: Start = "always"
     buckets: tuple[float, ...] = ()
     of_requests: bool = False
+    of_compilers: bool = False
 
     @property
     def unit(self) -> str:
@@ -45,10 +47,12 @@ class MetricSpec:
         stem = self.name.removesuffix("_total")
         return next((unit for unit in ("seconds", "bytes") if stem.endswith("_" + unit)), "")
 
-    def label_sets(self, modes: Sequence[str], batches: Sequence[int]) -> Iterator[tuple[str, ...]]:
+    def label_sets(
+        self, modes: Sequence[str], batches: Sequence[int], falls_back: bool
+    ) -> Iterator[tuple[str, ...]]:
         """Every combination of label values there can be, for closed labels."""
         values: dict[str, Sequence[str]] = {
-            "mode": (*modes, FALLBACK) if self.of_requests else modes,
+            "mode": self._modes(modes, falls_back),
             "batch": [str(batch) for batch in batches],
             "outcome": OUTCOMES,
             "phase": PHASES,
@@ -56,3 +60,8 @@ class MetricSpec:
             "reason": FALLBACK_REASONS if "mode" in self.labels else REJECTIONS,
         }
         return product(*(values[label] for label in self.labels))
+
+    def _modes(self, modes: Sequence[str], falls_back: bool) -> Sequence[str]:
+        if self.of_compilers:
+            return [name for name in modes if MODES[name].cpu.compiles or MODES[name].cuda.compiles]
+        return (*modes, FALLBACK) if self.of_requests and falls_back else modes

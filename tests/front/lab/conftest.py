@@ -15,7 +15,7 @@ from service.front.launch import launched
 from tests.support.browser import Tab, chromium, tab
 from tests.support.few_samples import FEW_SAMPLES
 from tests.support.made_results import CLEAR, make_results
-from tests.support.serving import Front, until
+from tests.support.serving import FRESH, Front, until
 
 OPTIONS = ["--modes=eager,inference_mode", "--batch-sizes=1,4"]
 START_SECONDS = 240.0
@@ -66,7 +66,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def http(lab_url: str) -> Iterator[httpx.Client]:
     """A client of the service that the page shows."""
-    with httpx.Client(base_url=lab_url, timeout=60.0) as client:
+    with httpx.Client(base_url=lab_url, headers=FRESH, timeout=60.0) as client:
         yield client
 
 
