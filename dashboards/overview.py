@@ -21,6 +21,7 @@ from dashboards.promql import (
 from dashboards.theme import AT_LEAST_ONE, NONE_EXPECTED, PART_COLOURS, SHARE_KEPT, SHARE_LOST
 
 FAILED = OF_MODE + ', outcome=~"error|timeout|oom"'
+RUN_TO_AN_END = OF_MODE + ', outcome=~"ok|error|timeout|oom"'
 GENERATED = OF_MODE + ', kind="generated"'
 
 
@@ -38,24 +39,30 @@ def overview() -> Dashboard:
 
 def _now() -> list[Panel]:
     ended = total_rate("requests_total", "")
-    failed = f"{total_rate('requests_total', '', FAILED)} / ({ended} > 0)"
+    failures = total_rate("requests_total", "", FAILED)
+    failed = f"{failures} / ({total_rate('requests_total', '', RUN_TO_AN_END)} > 0)"
     in_time = total_rate("request_duration_seconds_bucket", "", OF_MODE + ', le="$slo"')
-    answered = total_rate("request_duration_seconds_count", "")
+    # The histogram counts good endings only: a failed request is one that was not answered in time.
+    due = f"{total_rate('request_duration_seconds_count', '')} + {failures}"
     generated = total_rate("tokens_total", "", GENERATED)
     engine = Query(f"min({series('engine_up', HERE)})", "up")
     return [
-        number(PanelStyle("Engine", "none", AT_LEAST_ONE, 4, 4, "no service"), engine),
+        number(PanelStyle("Engine", "none", AT_LEAST_ONE, 3, 4, "no service"), engine),
         number(
-            PanelStyle("Modes ready", "none", AT_LEAST_ONE, 4, 4, "none yet"),
+            PanelStyle("Modes ready", "none", AT_LEAST_ONE, 3, 4, "none yet"),
             Query(f"sum({series('mode_ready')})", "ready"),
+        ),
+        number(
+            PanelStyle("Modes failed", "none", NONE_EXPECTED, 3, 4, "no service"),
+            Query(f"sum({series('mode_failed')})", "failed"),
         ),
         number(PanelStyle("Requests", "reqps", width=4, height=4), Query(ended, "requests")),
         number(PanelStyle("Failed", "percentunit", SHARE_LOST, 4, 4), Query(failed, "failed")),
         number(
             PanelStyle("Within SLO", "percentunit", SHARE_KEPT, 4, 4),
-            Query(f"{in_time} / ({answered} > 0)", "in time"),
+            Query(f"{in_time} / (({due}) > 0)", "in time"),
         ),
-        number(PanelStyle("Generated", "tokens/s", width=4, height=4), Query(generated, "tokens")),
+        number(PanelStyle("Generated", "tokens/s", width=3, height=4), Query(generated, "tokens")),
     ]
 
 

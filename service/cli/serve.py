@@ -38,6 +38,10 @@ def serve(
     device: Device = None,
     dtype: Dtype = None,
     modes: Modes = None,
+    require_modes: Annotated[
+        str | None,
+        typer.Option(help="Modes without which it is not ready, with commas; else all that did not fail."),
+    ] = None,
     batch_sizes: BatchSizes = None,
     host: Annotated[str | None, typer.Option(help="Address to bind.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to bind; 0 takes a free one.")] = None,
@@ -68,6 +72,7 @@ def serve(
         device=device,
         dtype=dtype,
         modes=modes,
+        require_modes=require_modes,
         batch_sizes=batch_sizes,
         host=host,
         port=port,

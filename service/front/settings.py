@@ -49,6 +49,7 @@ class Settings(BaseSettings):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["float32", "bfloat16", "autocast-bfloat16"] | None = None
     modes: Annotated[list[str], NoDecode] = Field(default_factory=default_modes, min_length=1)
+    require_modes: Annotated[list[str] | None, NoDecode] = Field(default=None, min_length=1)
     batch_sizes: Annotated[list[int], NoDecode] = Field(default=[1, 4, 16], min_length=1, max_length=32)
     linears: Literal["auto", "aten", "transposed"] = "auto"
     prefill_chunk: int = Field(default=64, ge=1, le=4096)
@@ -92,7 +93,9 @@ class Settings(BaseSettings):
         refuse_unknown_variables(os.environ, cls.model_fields)
         return values
 
-    @field_validator("modes", "batch_sizes", "allowed_hosts", "engine_cpus", "front_cpus", mode="before")
+    @field_validator(
+        "modes", "require_modes", "batch_sizes", "allowed_hosts", "engine_cpus", "front_cpus", mode="before"
+    )
     @classmethod
     def _lists_may_be_text(cls, value: object) -> object:
         return _split(value)
@@ -134,6 +137,15 @@ class Settings(BaseSettings):
     def _advice_fits(self) -> Self:
         if self.advice is not None:
             self.advice.check(self.modes, self.model, self.dtype)
+        return self
+
+    @model_validator(mode="after")
+    def _required_modes_are_served(self) -> Self:
+        if unknown := [name for name in self.require_modes or () if name not in self.modes]:
+            raise ValueError(
+                f"require_modes: {', '.join(unknown)} is not served; add it to the modes, or require some of "
+                f"{', '.join(self.modes)}"
+            )
         return self
 
     @field_validator("cache_folder", "results_folder")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from time import monotonic
 
-from service.front.api.health import obstacle
+from service.front.api.health import missed, obstacle
 from service.front.api.state import AppState
 
 LEAST_PATIENCE_SECONDS = 60.0
@@ -32,16 +32,16 @@ class Health:
 
     @property
     def ready(self) -> bool:
-        """Whether every configured mode takes requests now."""
-        return len(self._state.client.admission.open) == len(self._state.client.configured)
+        """Whether every mode that did not fail, and every required one, takes requests now."""
+        return obstacle(self._state, told=True) is None
 
     @property
     def lost(self) -> str | None:
-        """Why waiting does not help: engines keep ending, or a mode has failed. None where it may."""
+        """Why waiting does not help: engines keep ending, or modes have failed. None where it may."""
         if (reason := self._state.supervisor.unhealthy_reason) is not None:
             return reason
-        failed = [status for status in self._state.client.modes.values() if status.state == "failed"]
-        return "; ".join(f"mode {status.mode} failed: {status.detail}" for status in failed) or None
+        failed = (f"mode {status.mode} failed: {status.detail}" for status in missed(self._state))
+        return "; ".join(failed) or None
 
     def check(self) -> None:
         """Raise Unhealthy where this replica is to be replaced."""

@@ -45,7 +45,7 @@ Told = Callable[["ReplicaFront"], Awaitable[None]]
 class ReplicaFront:
     """`settings` are those of the service, `cores_each` what it has of its node, whose address is `node`.
 
-    Its lifespan claims cores, starts front and engine, and is complete when every mode is ready. `ready` and
+    Its lifespan claims cores, starts front and engine, and is complete when it is ready. `ready` and
     `ended` are awaited then and before the end, `failed` with the reason where it does not become ready.
     """
 
@@ -141,7 +141,7 @@ class ReplicaFront:
         self._health = Health(self._app.state.launchbound, monotonic() - began)
 
     async def _until_ready(self, ends: float) -> None:
-        """Raises StartFailed where an engine refuses its settings, where a mode fails, or after `ends`."""
+        """Raises StartFailed where an engine refuses its settings, a required mode fails, or after `ends`."""
         while (missing := obstacle(self._app.state.launchbound, told=True)) is not None:
             if self._refusal is not None:
                 raise StartFailed(self._refusal)

@@ -74,10 +74,43 @@ def test_ready_waits_for_every_mode_and_names_those_it_waits_for() -> None:
         assert front.http.get("/health/ready").json()["status"] == "ready"
 
 
-def test_a_failed_mode_keeps_ready_at_503_with_its_reason(own_front: Front) -> None:
+def test_a_failed_mode_leaves_the_others_ready_and_is_shown_as_degraded(own_front: Front) -> None:
+    for path in ("/health", "/health/ready"):
+        assert own_front.http.get(path).json()["degraded"] == {}
     own_front.command("!state compiled failed")
-    error = refused(own_front.http.get("/health/ready"), 503)
-    assert "compiled failed (as commanded)" in error["message"]
+    for path in ("/health", "/health/ready"):
+        answer = own_front.http.get(path)
+        assert answer.status_code == 200
+        assert answer.json()["degraded"] == {"compiled": "as commanded"}
+        assert "compiled" not in answer.json()["modes"]
+    series = own_front.series()
+    assert series['mode_failed{mode="compiled"}'] == 1
+    assert series['mode_failed{mode="eager"}'] == 0
+
+
+def test_where_every_mode_failed_nothing_is_ready() -> None:
+    with running({"modes": ["eager", "compiled"]}, states={"eager": "failed", "compiled": "failed"}) as front:
+        until(lambda: front.state.client.engine is not None, "the engine's status")
+        message = refused(front.http.get("/health/ready"), 503)["message"]
+        assert message == "eager failed (as commanded); compiled failed (as commanded); ready: none yet"
+
+
+def test_a_required_mode_that_failed_keeps_ready_at_503_with_its_reason() -> None:
+    settings = {"modes": ["eager", "no_grad", "compiled"], "require_modes": ["eager", "compiled"]}
+    with running(settings, states={"no_grad": "failed"}) as front:
+        front.await_ready()
+        front.command("!state compiled failed")
+        message = refused(front.http.get("/health/ready"), 503)["message"]
+        assert message == "compiled failed (as commanded); ready: eager"
+
+
+def test_what_is_not_required_is_waited_for_while_it_warms_up() -> None:
+    settings = {"modes": ["eager", "compiled"], "require_modes": ["eager"]}
+    with running(settings, states={"compiled": "warming"}) as front:
+        until(lambda: front.state.client.engine is not None, "the engine's status")
+        assert "compiled is warming" in refused(front.http.get("/health/ready"), 503)["message"]
+        front.command("!state compiled failed")
+        assert front.http.get("/health/ready").json()["degraded"] == {"compiled": "as commanded"}
 
 
 @pytest.mark.slow

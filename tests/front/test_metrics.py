@@ -48,6 +48,7 @@ BY_A_TWIN = (
 STILL = {
     "engine_up": "a state",
     "mode_ready": "a state",
+    "mode_failed": "a state",
     "requests_in_progress": "back at 0 when nothing runs",
     "queue_depth": "back at 0 when nothing runs",
     "mode_parity_max_abs_logit_difference": "measured once, at warm-up",
@@ -500,10 +501,12 @@ def test_the_front_exports_its_own_process_and_collections(front: Front) -> None
 def test_the_states_of_modes_and_engine_follow_them(own_front: Front) -> None:
     assert own_front.series()['mode_ready{mode="compiled"}'] == 1
     own_front.command("!state compiled failed")
-    assert own_front.series()['mode_ready{mode="compiled"}'] == 0
+    series = own_front.series()
+    assert (series['mode_ready{mode="compiled"}'], series['mode_failed{mode="compiled"}']) == (0, 1)
     own_front.command("!die")
     series = own_front.series()
     assert (series["engine_up"], series['mode_ready{mode="eager"}']) == (0, 0)
+    assert series['mode_failed{mode="compiled"}'] == 0
 
 
 def test_in_progress_and_queue_depth_are_those_of_now(own_front: Front) -> None:

@@ -58,6 +58,11 @@ def test_variables_of_the_load_generator_may_stand_beside(monkeypatch: pytest.Mo
     [
         ({"modes": ["fast"]}, "unknown mode fast; try some of eager"),
         ({"modes": []}, "at least 1 item"),
+        ({"require_modes": []}, "at least 1 item"),
+        (
+            {"modes": ["eager"], "require_modes": ["compiled"]},
+            "compiled is not served; add it to the modes, or require some of eager",
+        ),
         ({"batch_sizes": [0, 1]}, "between 1 and 4096"),
         ({"batch_sizes": []}, "at least 1 item"),
         ({"engine_cpus": [9999]}, "this process may use the cores"),

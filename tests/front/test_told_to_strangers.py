@@ -24,12 +24,21 @@ def locked() -> Iterator[Front]:
 
 
 def test_why_a_mode_failed_is_told_with_the_key_only(locked: Front) -> None:
-    stranger = refused(locked.http.get("/health/ready"), 503)["message"]
-    friend = refused(locked.http.get("/health/ready", headers=KEY), 503)["message"]
-    assert "compiled failed" in stranger
-    assert "compiled failed" in friend
+    stranger = locked.http.get("/health/ready").json()["degraded"]["compiled"]
+    friend = locked.http.get("/health/ready", headers=KEY).json()["degraded"]["compiled"]
     assert "as commanded" in friend
     assert "as commanded" not in stranger
+
+
+def test_why_a_required_mode_failed_is_told_with_the_key_only() -> None:
+    settings = {"api_key": "secret", "modes": ["eager", "compiled"], "require_modes": ["compiled"]}
+    with running(settings, states={"compiled": "failed"}) as front:
+        until(lambda: front.state.client.engine, "the engine")
+        stranger = refused(front.http.get("/health/ready"), 503)["message"]
+        friend = refused(front.http.get("/health/ready", headers=KEY), 503)["message"]
+        assert "compiled failed" in stranger
+        assert "as commanded" in friend
+        assert "as commanded" not in stranger
 
 
 @pytest.mark.parametrize("path", ["/health/ready", "/health/live"])

@@ -21,8 +21,8 @@ class Clock:
         return self.now
 
 
-def front(**states: str) -> Any:
-    """A front's state with these modes; without any its engine is down."""
+def front(required: list[str] | None = None, **states: str) -> Any:
+    """A front's state with these modes, of which some are `required`; without any its engine is down."""
     modes = {
         name: SimpleNamespace(mode=name, state=state, detail="it broke") for name, state in states.items()
     }
@@ -36,7 +36,11 @@ def front(**states: str) -> Any:
         retry_after_seconds=5,
         ready_modes=lambda: ready,
     )
-    return SimpleNamespace(client=client, supervisor=SimpleNamespace(unhealthy_reason=None))
+    return SimpleNamespace(
+        client=client,
+        supervisor=SimpleNamespace(unhealthy_reason=None),
+        settings=SimpleNamespace(require_modes=required),
+    )
 
 
 def health(state: Any, start_seconds: float = 0.0) -> tuple[Health, Clock]:
@@ -83,10 +87,25 @@ def test_engines_that_keep_ending_are_a_fault_at_once() -> None:
         found.check()
 
 
-def test_a_mode_that_failed_will_not_become_ready_by_waiting() -> None:
-    found, _ = health(front(eager="ready", compiled="failed"))
+def test_a_required_mode_that_failed_will_not_become_ready_by_waiting() -> None:
+    found, _ = health(front(["compiled"], eager="ready", compiled="failed"))
     assert not found.ready
     assert found.lost == "mode compiled failed: it broke"
+
+
+def test_another_mode_that_failed_holds_no_request_and_replaces_no_replica() -> None:
+    for required in (None, ["eager"]):
+        found, clock = health(front(required, eager="ready", compiled="failed"))
+        assert found.ready
+        assert found.lost is None
+        clock.now += 1000
+        found.check()
+
+
+def test_a_replica_all_of_whose_modes_failed_is_lost() -> None:
+    found, _ = health(front(eager="failed", compiled="failed"))
+    assert not found.ready
+    assert found.lost == "mode eager failed: it broke; mode compiled failed: it broke"
 
 
 def test_a_front_that_shuts_down_is_not_to_be_replaced() -> None:

@@ -26,6 +26,7 @@ STILL = {
     "compile_seconds": "measured once, at warm-up",
     "step_operators": "a property of the mode, the same in every step",
     "mode_ready": "a state",
+    "mode_failed": "a state",
     "mode_parity_max_abs_logit_difference": "measured once, at warm-up",
     "mode_effective_info": "a state",
     "warmup_seconds": "measured once, at warm-up",

@@ -14,6 +14,7 @@ from service.front.api.openapi import error
 from service.front.api.state import AppState, state_of
 from service.front.errors import Unavailable
 from service.front.schemas.health import LiveAnswer, ReadyAnswer
+from service.protocol.status import ModeStatus
 
 ASK = "with the API key, GET /v1/modes and this route have the reason"
 
@@ -48,16 +49,30 @@ async def live(request: Request) -> Response:
 )
 @router.get("/ready", responses={200: {"model": ReadyAnswer}})
 async def ready(request: Request) -> Response:
-    """200 once every configured mode is warm and in parity."""
+    """200 once nothing warms up any more, and every required mode is warm and in parity."""
     state = state_of(request)
-    if (reason := obstacle(state, has_key(state.settings, request.scope))) is not None:
+    told = has_key(state.settings, request.scope)
+    if (reason := obstacle(state, told)) is not None:
         raise reason
-    answer: ReadyAnswer = {"status": "ready", "modes": state.client.ready_modes()}
+    degraded = {status.mode: status.detail or "" if told else ASK for status in _failed(state)}
+    answer: ReadyAnswer = {"status": "ready", "modes": state.client.ready_modes(), "degraded": degraded}
     return reply(answer)
 
 
+def missed(state: AppState) -> list[ModeStatus]:
+    """The failed modes without which this service is not ready: the required ones, else all if all failed."""
+    failed, required = _failed(state), state.settings.require_modes
+    if required is None:
+        return failed if len(failed) == len(state.client.configured) else []
+    return [status for status in failed if status.mode in required]
+
+
+def _failed(state: AppState) -> list[ModeStatus]:
+    return [status for status in state.client.modes.values() if status.state == "failed"]
+
+
 def obstacle(state: AppState, told: bool) -> Unavailable | None:
-    """Why not every mode can serve now, with details only where `told`; None where all can."""
+    """Why this service is not ready, with details only where `told`; None where it is."""
     client = state.client
     if client.admission.draining:
         return Unavailable("the service is shutting down", type="draining")
@@ -71,11 +86,7 @@ def obstacle(state: AppState, told: bool) -> Unavailable | None:
             retry_after_seconds=client.retry_after_seconds,
         )
     states = {name: client.modes[name] for name in client.configured if name in client.modes}
-    failed = [
-        f"{name} failed ({status.detail if told else ASK})"
-        for name, status in states.items()
-        if status.state == "failed"
-    ]
+    failed = [f"{status.mode} failed ({status.detail if told else ASK})" for status in missed(state)]
     waiting = [
         f"{name} is {states[name].state if name in states else 'cold'}"
         for name in client.configured

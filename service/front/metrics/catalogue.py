@@ -154,6 +154,8 @@ CATALOGUE: tuple[MetricSpec, ...] = (
         "Warm-up of a mode until it serves, its parity check included and its hollow twins not, by whether "
         "its code was cached; 'none' where it compiles nothing."),
     _gauge("mode_ready", "mode", "always", "1 if the mode is warm, in parity and serving, else 0."),
+    _gauge("mode_failed", "mode", "always",
+        "1 if the mode failed: it serves nothing until the engine is restarted. Else 0."),
     _gauge("mode_parity_max_abs_logit_difference", "mode", "once measured",
         "Largest logit difference from eager at warm-up."),
     _info("mode_effective_info", "mode effective reason", "What a mode really does here, and why."),

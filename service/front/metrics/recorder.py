@@ -111,6 +111,7 @@ class Metrics:
         self._series.write("engine_restarts_total", 1)
         for name in self._modes:
             self._series.write("mode_ready", 0, name)
+            self._series.write("mode_failed", 0, name)
         self._statuses.lost()
 
     def render(

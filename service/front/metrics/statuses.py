@@ -35,6 +35,7 @@ class Statuses:
         if captured:
             write("cudagraph_captures_total", captured, name)
         write("mode_ready", 1 if status.state == "ready" else 0, name)
+        write("mode_failed", 1 if status.state == "failed" else 0, name)
         self._declare(before, status)
         if status.warmup_seconds is not None:
             write("warmup_seconds", status.warmup_seconds, name, status.cache or "none")

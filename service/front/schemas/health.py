@@ -22,7 +22,11 @@ class LiveAnswer(TypedDict):
 
 
 class ReadyAnswer(TypedDict):
-    """Answer of GET /health/ready: the modes, all of which serve."""
+    """Answer of GET /health/ready: the modes that serve, and by name why the others failed.
+
+    `degraded` is empty where all serve; the reasons are told with the key.
+    """
 
     status: Literal["ready"]
     modes: list[str]
+    degraded: dict[str, str]
