@@ -6,6 +6,7 @@ To compare modes, run `launchbound sweep`: it measures in rounds and keeps every
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import logging
 import os
@@ -13,8 +14,10 @@ import random
 import sys
 import uuid
 from argparse import Namespace
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
+from urllib.parse import urlsplit
 
 from locust import FastHttpUser, events, task
 from locust.argument_parser import LocustArgumentParser
@@ -97,6 +100,65 @@ def prepare(environment: Environment, **_: object) -> None:
     if not isinstance(environment.runner, WorkerRunner):
         logger.info(exporter.serve(options.metrics_port, options.metrics_host))
     LaunchboundUser.trusted_host = environment.host
+    if environment.web_ui is not None:
+        application = environment.web_ui.app
+        application.wsgi_app = OwnPagesOnly(application.wsgi_app)
+
+
+Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+
+class OwnPagesOnly:
+    """Locust's page for nobody but itself: a GET of it can stop a test, and it has no password.
+
+    Refused is what a browser sends for another page, and every name but localhost, an address, and those of
+    LAUNCHBOUND_ALLOWED_HOSTS: another name may be a page's own that resolves to this machine. Locust lets
+    every page read its answers; that header is taken off.
+    """
+
+    def __init__(self, page: Wsgi) -> None:
+        self._page = page
+        names = os.environ.get("LAUNCHBOUND_ALLOWED_HOSTS", "").lower().split(",")
+        self._names = {"localhost", *(name.strip() for name in names if name.strip())}
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        """As a WSGI application."""
+        if (reason := self._refusal(environ)) is not None:
+            start_response("403 Forbidden", [("Content-Type", "text/plain; charset=utf-8")])
+            return [reason.encode()]
+
+        def started(status: str, headers: list[tuple[str, str]], *more: object) -> object:
+            kept = [item for item in headers if not item[0].lower().startswith("access-control-")]
+            return start_response(status, kept, *more)
+
+        return self._page(environ, started)
+
+    def _refusal(self, environ: dict[str, Any]) -> str | None:
+        host = environ.get("HTTP_HOST", "").lower()
+        if not self._allows(host):
+            return "this page is not called by that name: add it to LAUNCHBOUND_ALLOWED_HOSTS of locust"
+        site, origin = environ.get("HTTP_SEC_FETCH_SITE"), environ.get("HTTP_ORIGIN")
+        # A browser says who asks; one that is too old to, by the origin of the page.
+        if site not in (None, "same-origin", "none") or (origin and _place_of(origin) != host):
+            return "this page answers no other page: open it by its own address"
+        return None
+
+    def _allows(self, host: str) -> bool:
+        name = urlsplit(f"//{host}").hostname if _place_of(f"//{host}") else None
+        if name in self._names or "*" in self._names:
+            return True
+        try:
+            return bool(ipaddress.ip_address(name or ""))
+        except ValueError:
+            return False
+
+
+def _place_of(address: str) -> str | None:
+    """Host and port of an address; None where it is none."""
+    try:
+        return urlsplit(address).netloc.lower()
+    except ValueError:
+        return None
 
 
 class LaunchboundUser(FastHttpUser):

@@ -8,11 +8,10 @@ import socket
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from urllib.error import URLError
-from urllib.parse import urlencode
-from urllib.request import urlopen
 
+import httpx
 import pytest
 
 from loadtests.run.target import samples
@@ -146,36 +145,82 @@ def test_the_load_generator_shows_users_requests_latency_and_its_run(scraped: st
     assert "_created" not in scraped
 
 
+@contextmanager
+def page_of(at: str, **environment: str) -> Iterator[str]:
+    """The address of locust's page, of a load generator against `at`."""
+    port = free_port()
+    web = [part for part in command(at, "--modes", "eager") if part != "--headless"]
+    process = subprocess.Popen(
+        [*web, "--web-host", "127.0.0.1", "--web-port", str(port)],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        page = f"http://127.0.0.1:{port}"
+        until(lambda: _answered(page), "locust's page")
+        yield page
+    finally:
+        process.terminate()
+        process.wait()
+
+
 def test_only_the_host_of_the_start_gets_the_key_and_not_one_from_the_page() -> None:
-    given, other, port = Script(), Script(), free_port()
-    page = f"http://127.0.0.1:{port}"
-    environment = {**os.environ, "LAUNCHBOUND_API_KEY": "secret"}
-    with fake_service(given) as at, fake_service(other) as elsewhere:
-        web = [part for part in command(at, "--modes", "eager") if part != "--headless"]
-        process = subprocess.Popen(
-            [*web, "--web-host", "127.0.0.1", "--web-port", str(port)],
-            cwd=ROOT,
-            env=environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        try:
-            for host, script in ((at, given), (elsewhere, other)):
-                form = urlencode({"user_count": 1, "spawn_rate": 1, "host": host}).encode()
-                until(lambda form=form: _posted(f"{page}/swarm", form), "locust's page")
-                until(lambda script=script: script.headers, "a request")
-                assert _posted(f"{page}/stop", b"")
-        finally:
-            process.terminate()
-            process.wait()
+    given, other = Script(), Script()
+    with (
+        fake_service(given) as at,
+        fake_service(other) as elsewhere,
+        page_of(at, LAUNCHBOUND_API_KEY="secret") as page,
+    ):
+        for host, script in ((at, given), (elsewhere, other)):
+            form = {"user_count": 1, "spawn_rate": 1, "host": host}
+            assert httpx.post(f"{page}/swarm", data=form).status_code == 200
+            until(lambda script=script: script.headers, "a request")
+            assert httpx.get(f"{page}/stop").status_code == 200
     assert all("authorization" not in headers for headers in other.headers)
     assert all(headers["authorization"] == "Bearer secret" for headers in given.headers)
 
 
-def _posted(url: str, form: bytes) -> bool:
-    """Whether the page was there to take a form."""
+def test_the_page_answers_only_itself_and_no_page_may_read_it() -> None:
+    script = Script()
+    with fake_service(script) as at, page_of(at, LAUNCHBOUND_ALLOWED_HOSTS="load.example") as page:
+        place = page.removeprefix("http://")
+        form = {"user_count": 1, "spawn_rate": 1, "host": at}
+        for foreign in (
+            {"Origin": "http://stranger.example"},
+            {"Origin": "null"},
+            {"Origin": "http://[broken"},
+            {"Sec-Fetch-Site": "cross-site"},
+            {"Sec-Fetch-Site": "same-site", "Origin": page},
+            {"Host": "stranger.example"},
+            {"Host": f"stranger.example:{place.rpartition(':')[2]}"},
+            {"Host": "[broken"},
+        ):
+            for path in ("/", "/stop", "/stats/reset", "/stats/requests"):
+                refused = httpx.get(page + path, headers=foreign)
+                assert refused.status_code == 403, (path, foreign)
+                assert not [name for name in refused.headers if name.startswith("access-control-")]
+            assert httpx.post(f"{page}/swarm", data=form, headers=foreign).status_code == 403
+        assert not script.bodies
+        for own in (
+            {},
+            {"Sec-Fetch-Site": "none"},
+            {"Origin": page},
+            {"Host": "load.example"},
+            {"Host": "[::1]:8089"},
+        ):
+            answer = httpx.get(f"{page}/stats/requests", headers=own)
+            assert answer.status_code == 200
+            assert not [name for name in answer.headers if name.startswith("access-control-")]
+        own = {"Origin": page, "Sec-Fetch-Site": "same-origin"}
+        assert httpx.post(f"{page}/swarm", data=form, headers=own).status_code == 200
+        until(lambda: script.bodies, "a request")
+
+
+def _answered(url: str) -> bool:
+    """Whether somebody answers there."""
     try:
-        with urlopen(url, form, timeout=5) as response:
-            return bool(response.status == 200)
-    except (URLError, OSError):
+        return bool(httpx.get(url).status_code)
+    except httpx.TransportError:
         return False
