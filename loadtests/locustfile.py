@@ -109,7 +109,7 @@ Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 class OwnPagesOnly:
-    """Locust's page for nobody but itself: a GET of it can stop a test, and it has no password.
+    """Locust's page for nobody but itself: it has no password, and a form of any page can start a load.
 
     Refused is what a browser sends for another page, and every name but localhost, an address, and those of
     LAUNCHBOUND_ALLOWED_HOSTS: another name may be a page's own that resolves to this machine. Locust lets

@@ -10,6 +10,7 @@ from typing import Any
 from loadtests.fleet.rates import Measured, Row
 from loadtests.fleet.record import MEASURED, Fleet, read_fleet
 from loadtests.fleet.view import Tables, fleet_view, headline, label, tables_of
+from loadtests.report.csv_tables import no_formula
 from loadtests.report.gpu_power import gpu_power
 from loadtests.report.page import embedded, template, written_page
 from loadtests.report.results import Results, read_results
@@ -140,4 +141,4 @@ def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]) if rows else ["task"], lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows({name: no_formula(value) for name, value in row.items()} for row in rows)

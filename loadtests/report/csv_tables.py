@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -11,6 +12,9 @@ from loadtests.report.payback import Count, Requests
 from loadtests.report.phases import Phase
 from loadtests.report.verdict import Findings
 from service.statistics.intervals import Interval
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+"""What begins a text that a spreadsheet takes for a formula, and runs."""
 
 CELLS_FILE = "cells.csv"
 SUMMARY_FILE = "summary.csv"
@@ -21,8 +25,19 @@ def write_tables(findings: Findings) -> None:
     results = findings.results
     summary = pl.DataFrame(list(summary_records(findings)), infer_schema_length=None)
     for name, table in ((CELLS_FILE, results.rounds), (SUMMARY_FILE, summary)):
-        # Written by Python: the OSError that polars raises on a full disk has no errno.
-        (results.folder / name).write_text(table.write_csv(), encoding="utf-8")
+        write_csv(results.folder / name, table)
+
+
+def write_csv(path: Path, table: pl.DataFrame) -> None:
+    """Write `table` with texts that no spreadsheet takes for a formula; numbers stay numbers."""
+    texts = pl.col(pl.String).map_elements(no_formula, return_dtype=pl.String)
+    # Written by Python: the OSError that polars raises on a full disk has no errno.
+    path.write_text(table.with_columns(texts).write_csv(), encoding="utf-8")
+
+
+def no_formula(value: object) -> object:
+    """`value`, or, of a text that begins as a formula does, with the apostrophe that makes it a text."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
 
 
 def summary_records(findings: Findings) -> Iterator[dict[str, Any]]:

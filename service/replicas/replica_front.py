@@ -10,6 +10,7 @@ from time import monotonic
 from starlette.types import Message, Receive, Scope, Send
 
 from service.front.api.health import obstacle
+from service.front.api.middleware import has_key
 from service.front.app import create_app
 from service.front.core_claims import CoreClaims
 from service.front.http_server import HEADERS
@@ -91,7 +92,9 @@ class ReplicaFront:
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
             return
-        if scope["type"] == "http" and scope["method"] == "POST" and not self._health.ready:
+        posted = scope["type"] == "http" and scope["method"] == "POST"
+        # Who has not the key is refused at once, and has nothing held here.
+        if posted and not self._health.ready and has_key(self._settings, scope):
             await self._until_ready_again()
 
         async def send_with_name(message: Message) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from loadtests import library
 from loadtests.plan.presets import make_plan
+from loadtests.report.csv_tables import write_csv
 from loadtests.report.report_files import make_report
 from loadtests.run.rows import RowsError, read_rows
 from tests.support.made_results import make_results
@@ -45,6 +46,15 @@ def test_rounds_and_cells_are_the_csv_files(folder: Path) -> None:
         written = pl.read_csv(folder / name)
         assert table.columns == written.columns
         assert table["latency_seconds"].to_list() == pytest.approx(written["latency_seconds"].to_list())
+
+
+def test_no_text_of_a_csv_file_begins_as_a_formula_and_numbers_stay_numbers(tmp_path: Path) -> None:
+    texts = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "a=1", None]
+    table = pl.DataFrame({"text": texts, "number": [-1.5] * len(texts), "whole": range(-len(texts), 0)})
+    write_csv(tmp_path / "x.csv", table)
+    found = pl.read_csv(tmp_path / "x.csv")
+    assert found["text"].to_list() == [*(f"'{text}" for text in texts[:7]), *texts[7:]]
+    assert found.drop("text").equals(table.drop("text"))
 
 
 def test_a_comparison_has_a_row_per_cell_with_its_interval(folder: Path, tmp_path: Path) -> None:

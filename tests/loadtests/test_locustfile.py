@@ -177,7 +177,7 @@ def test_only_the_host_of_the_start_gets_the_key_and_not_one_from_the_page() -> 
             form = {"user_count": 1, "spawn_rate": 1, "host": host}
             assert httpx.post(f"{page}/swarm", data=form).status_code == 200
             until(lambda script=script: script.headers, "a request")
-            assert httpx.get(f"{page}/stop").status_code == 200
+            assert httpx.post(f"{page}/stop").status_code == 200
     assert all("authorization" not in headers for headers in other.headers)
     assert all(headers["authorization"] == "Bearer secret" for headers in given.headers)
 
@@ -197,7 +197,7 @@ def test_the_page_answers_only_itself_and_no_page_may_read_it() -> None:
             {"Host": f"stranger.example:{place.rpartition(':')[2]}"},
             {"Host": "[broken"},
         ):
-            for path in ("/", "/stop", "/stats/reset", "/stats/requests"):
+            for path in ("/", "/stats/requests", "/stats/requests/csv"):
                 refused = httpx.get(page + path, headers=foreign)
                 assert refused.status_code == 403, (path, foreign)
                 assert not [name for name in refused.headers if name.startswith("access-control-")]

@@ -154,6 +154,27 @@ def test_an_engine_that_refuses_its_settings_ends_the_start_with_what_it_says(tm
     asyncio.run(run())
 
 
+def test_a_request_without_the_key_is_refused_and_not_held_while_an_engine_starts(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with started(tmp_path, {"api_key": "secret"}) as one:
+            state = one.front._app.state.launchbound
+            state.supervisor.deaths.first_retry_seconds = 3600.0
+            os.kill(state.supervisor.pid, signal.SIGKILL)
+            while state.client.engine is not None:
+                await asyncio.sleep(0)
+            for key in ({}, {"Authorization": "Bearer wrong"}):
+                refused = await one.proxy.post("/v1/modes/eager/generate", json=BODY, headers=key)
+                assert refused.status_code == 401
+            given = {"Authorization": "Bearer secret"}
+            held = asyncio.create_task(one.proxy.post("/v1/modes/eager/generate", json=BODY, headers=given))
+            refused = await one.proxy.post("/v1/modes/eager/generate", json=BODY)
+            assert refused.status_code == 401
+            assert not held.done()
+            held.cancel()
+
+    asyncio.run(run())
+
+
 def test_a_mode_that_fails_ends_the_start(tmp_path: Path) -> None:
     async def run() -> None:
         async with started(tmp_path, states={"eager": "failed"}) as one:

@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 
+from loadtests.report.csv_tables import write_csv
 from loadtests.report.load import sentences
 from loadtests.report.load.cells import QUANTILES, LoadCell
 from loadtests.report.load.findings import LoadFindings
@@ -24,8 +25,7 @@ def write_load(findings: LoadFindings) -> None:
     tables = {LOAD_FILE: list(load_records(findings)), KNEES_FILE: list(knee_records(findings))}
     for name, records in tables.items():
         if records:
-            text = pl.DataFrame(records, infer_schema_length=None).write_csv()
-            (findings.results.folder / name).write_text(text, encoding="utf-8")
+            write_csv(findings.results.folder / name, pl.DataFrame(records, infer_schema_length=None))
 
 
 def load_records(findings: LoadFindings) -> Iterator[dict[str, Any]]:

@@ -103,6 +103,17 @@ def test_page_markdown_and_csv_have_the_same_numbers_states_and_control_plane_ti
     ]
 
 
+def test_a_machine_whose_name_is_a_formula_is_a_text_in_the_csv_file(tmp_path: Path) -> None:
+    evil = task("evil")
+    results_of(tmp_path, evil, CLEAR)
+    evil.machine = '=HYPERLINK("http://stranger.example")'
+    make_fleet_report(fleet_in(tmp_path, evil))
+    with (tmp_path / CSV_FILE).open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["machine"] for row in rows} == {f"'{evil.machine}"}
+    assert all(float(row["latency_seconds"]) > 0 for row in rows)
+
+
 @pytest.mark.parametrize("faster", [1.0, 1.15])
 def test_machines_that_differ_by_less_than_sweeps_of_one_scatter_are_not_called_apart(
     tmp_path: Path, faster: float
