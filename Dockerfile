@@ -13,13 +13,15 @@ ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PATH=/opt/venv/bin:$PATH
 RUN python -m venv /opt/venv
 
 # What the service needs to run, at the locked versions. This layer is built again only when these two files
-# change; development tools are in the lock as well, but are not asked for.
+# change; development tools are in the lock as well, but are not asked for. The other index gives torch alone: of
+# two indexes at a time pip takes any package from either.
 COPY pyproject.toml requirements.lock ./
 RUN python -c 'import tomllib; told = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
       extras = told["optional-dependencies"]; \
       print(*told["dependencies"], *extras["models"], *extras["report"], sep="\n")' > runtime.txt \
-    && pip install --constraint requirements.lock --requirement runtime.txt setuptools \
-      ${TORCH_INDEX_URL:+--extra-index-url "$TORCH_INDEX_URL"}
+    && if [ -n "$TORCH_INDEX_URL" ]; then \
+         pip install --no-deps --index-url "$TORCH_INDEX_URL" "$(grep '^torch==' requirements.lock)"; fi \
+    && pip install --constraint requirements.lock --requirement runtime.txt setuptools
 
 COPY README.md LICENSE launchbound.py ./
 COPY service service

@@ -5,6 +5,8 @@ RUNTIME := .venv/.runtime
 READY := .venv/.ready
 PIP := .venv/bin/python -m pip install --disable-pip-version-check --no-compile -qq
 BEAT := while sleep 5; do printf '.'; done & beat=$$!; trap "kill $$beat; echo" EXIT
+# An index that gives torch alone, such as PyTorch's own of CPU builds. Never an extra index: pip takes any package from either.
+TORCH_INDEX_URL ?=
 PART ?= 1
 SOAK ?= 120
 ONLY ?=
@@ -32,6 +34,7 @@ $(RUNTIME): requirements.lock pyproject.toml
 	@echo "setting up .venv, at the versions of requirements.lock (a minute; torch is the large part)"
 	@test -x .venv/bin/python || $(SYSTEM_PYTHON) -m venv .venv
 	@$(BEAT); $(PIP) --constraint requirements.lock setuptools \
+	  $(if $(TORCH_INDEX_URL),&& $(PIP) --no-deps --index-url $(TORCH_INDEX_URL) "$$(grep '^torch==' requirements.lock)") \
 	  && $(PIP) --constraint requirements.lock --no-build-isolation --editable '.[models,report]'
 	@touch $@
 

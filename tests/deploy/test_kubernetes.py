@@ -49,8 +49,14 @@ def megabytes(size: str) -> int:
 def test_there_is_an_overlay_for_cpus_and_one_for_gpus() -> None:
     assert OVERLAYS.keys() == AS_COMPOSE.keys()
     for resources in OVERLAYS.values():
-        kinds = {"Deployment", "Service", "ServiceMonitor", "HorizontalPodAutoscaler"}
-        assert resources.keys() == kinds
+        assert resources.keys() == {
+            "Deployment",
+            "Service",
+            "ServiceMonitor",
+            "HorizontalPodAutoscaler",
+            "NetworkPolicy",
+            "PodDisruptionBudget",
+        }
 
 
 @each
@@ -176,6 +182,31 @@ def test_every_selector_finds_what_it_is_for(name: str) -> None:
         "kind": "Deployment",
         "name": deployment["metadata"]["name"],
     }
+
+
+@each
+def test_a_pod_is_reached_at_its_port_alone_by_named_namespaces_and_reaches_nobody(name: str) -> None:
+    policy = OVERLAYS[name]["NetworkPolicy"]["spec"]
+    assert policy["podSelector"]["matchLabels"] == LABELS
+    assert set(policy["policyTypes"]) == {"Ingress", "Egress"}
+    assert policy["egress"] == []
+    (rule,) = policy["ingress"]
+    assert [port["port"] for port in rule["ports"]] == [port["name"] for port in container(name)["ports"]]
+    assert {"podSelector": {}} in rule["from"]
+    namespaces = [peer["namespaceSelector"] for peer in rule["from"] if "namespaceSelector" in peer]
+    assert len(namespaces) + 1 == len(rule["from"])
+    for selector in namespaces:
+        ((label, value),) = selector["matchLabels"].items()
+        assert f"{label}={value}" in (ROOT / "docs/kubernetes.md").read_text()
+
+
+@each
+def test_a_drain_takes_one_pod_at_a_time_and_can_always_go_on(name: str) -> None:
+    budget = OVERLAYS[name]["PodDisruptionBudget"]["spec"]
+    assert budget["selector"]["matchLabels"] == LABELS
+    assert budget["maxUnavailable"] == 1
+    assert "minAvailable" not in budget
+    assert budget["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
 
 
 @each

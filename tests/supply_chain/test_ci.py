@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 ROOT = Path(__file__).parents[2]
@@ -24,6 +26,28 @@ def test_what_the_workflow_fetches_is_pinned_by_commit_or_release() -> None:
     assert used
     assert all(re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", each) for each in used)
     assert all(re.search(r":\d+\.\d+\.\d+-", job["container"]) for job in WORKFLOW["jobs"].values())
+
+
+def test_no_command_asks_two_indexes_at_a_time_and_the_second_gives_torch_alone() -> None:
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    named = [".ci/run", *(f"{folder}/*" for folder in ("loadtests/peers", ".github/workflows"))]
+    files = [dockerfile, MAKEFILE, *(p.read_text() for name in named for p in ROOT.glob(name) if p.is_file())]
+    for text in files:
+        assert not re.search(r"extra.index.url", text, re.IGNORECASE)
+    for text in (dockerfile, MAKEFILE):
+        (line,) = [line for line in text.splitlines() if "--index-url" in line]
+        assert "--no-deps --index-url" in line
+        assert "grep '^torch==' requirements.lock" in line
+    assert WORKFLOW["env"]["TORCH_INDEX_URL"] in dockerfile
+    assert len(re.findall(r"^torch==\S+$", (ROOT / "requirements.lock").read_text(), re.MULTILINE)) == 1
+
+
+@pytest.mark.parametrize("url", ["", "https://index.example/cpu"])
+def test_setup_takes_torch_from_its_own_index_only_where_one_is_named(url: str) -> None:
+    command = ["make", "--dry-run", "--always-make", "setup", f"TORCH_INDEX_URL={url}"]
+    said = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout
+    assert said.count("--index-url") == bool(url)
+    assert "--requirement requirements.lock" in said
 
 
 def test_the_audit_is_asked_for_every_week_and_there_it_must_have_an_answer() -> None:
