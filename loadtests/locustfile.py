@@ -100,9 +100,9 @@ def prepare(environment: Environment, **_: object) -> None:
     if not isinstance(environment.runner, WorkerRunner):
         logger.info(exporter.serve(options.metrics_port, options.metrics_host))
     LaunchboundUser.trusted_host = environment.host
-    if environment.web_ui is not None:
-        application = environment.web_ui.app
-        application.wsgi_app = OwnPagesOnly(application.wsgi_app)
+    page = environment.web_ui.app if environment.web_ui else None
+    if page is not None:
+        page.wsgi_app = OwnPagesOnly(page.wsgi_app)  # type: ignore[method-assign]  # as Flask has it
 
 
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
