@@ -91,7 +91,8 @@ class Victim:
     def ready(self) -> bool:
         """Whether all modes serve."""
         with suppress(httpx.TransportError):
-            return self.http.get("/health/ready").status_code == 200
+            answer = self.http.get("/health/ready")
+            return answer.status_code == 200 and not answer.json()["degraded"]
         return False
 
     def await_ready(self, patience: float = PATIENCE_SECONDS) -> None:
