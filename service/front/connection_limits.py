@@ -56,7 +56,7 @@ class Places:
     """The places of open connections: `most` for any request, and RESERVED beside them.
 
     One that finds all of both taken gets the place of the reserved one that has been without a whole head for
-    longest: silent clients cannot keep a probe out, however many they are. `counted` is told how many are open.
+    longest: silent clients cannot keep a probe out, however many they are. `counted` gets the number of all.
     """
 
     def __init__(self, most: int, counted: Callable[[int], None]) -> None:

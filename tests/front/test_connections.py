@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import resource
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from service.front.api import docs
 from service.front.bound_socket import SEND_BYTES
 from service.front.bounded_protocol import MAX_HEADERS, MAX_PIECES, MAX_PIPELINED
-from service.front.connection_limits import RESERVED
+from service.front.connection_limits import RESERVED, affordable
 from service.front.head_size import MAX_HEAD_BYTES
 from service.front.large_bodies import LARGE_BYTES, LEAST_PLACES, LargeBodies
 from tests.support.logs import logged
@@ -239,6 +240,47 @@ def test_an_answer_that_nobody_reads_is_given_up(hurried: Front) -> None:
         send(connection, b"GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: localhost\r\n\r\n")
         until(lambda: taken not in hurried.server.connections, "the end of the connection")
         assert len(until_closed(connection)) < (docs.FOLDER / "swagger-ui-bundle.js").stat().st_size
+
+
+@pytest.fixture
+def limit() -> Iterator[Callable[[int, int], None]]:
+    """Has this process say that it may open so many files; what it really may stays as it is."""
+    with pytest.MonkeyPatch.context() as patched:
+        limits = [0, 0]
+        patched.setattr(resource, "getrlimit", lambda _: tuple(limits))
+        patched.setattr(resource, "setrlimit", lambda _, given: limits.__setitem__(slice(2), given))
+        yield lambda soft, hard: limits.__setitem__(slice(2), (soft, hard))
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "served", "soft_then"),
+    [
+        (65_536, 65_536, 512, 65_536),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, 512, resource.RLIM_INFINITY),
+        (256, 65_536, 512, 1120),
+        (256, resource.RLIM_INFINITY, 512, 1120),
+        (128, 1024, 464, 1024),
+        (128, 128, 16, 128),
+    ],
+)
+def test_as_many_connections_are_served_as_files_may_be_opened_for_them(
+    limit: Callable[[int, int], None], soft: int, hard: int, served: int, soft_then: int
+) -> None:
+    limit(soft, hard)
+    with logged() as lines:
+        assert affordable(512) == served
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (soft_then, hard)
+    warned = [line["message"] for line in lines.objects("connections")]
+    assert len(warned) == (served < 512)
+    assert all(f"at most {served} are served" in text and "ulimit -n" in text for text in warned)
+
+
+def test_where_no_file_is_left_for_a_connection_the_limit_to_raise_is_named(
+    limit: Callable[[int, int], None],
+) -> None:
+    limit(64, 97)
+    with pytest.raises(ValueError, match=r"97 files \(ulimit -n\).* one needs 98: raise that limit"):
+        affordable(512)
 
 
 def test_refusals_below_the_routes_are_counted(front: Front) -> None:
