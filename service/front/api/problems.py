@@ -78,15 +78,20 @@ async def _http_exception(request: Request, error: Exception) -> Response:
     body = _body(request, TYPES.get(error.status_code, "http_error"), message)
     headers = dict(error.headers or {})
     if error.status_code == 405:
-        headers["Allow"] = ", ".join(sorted(_allowed(request)))
+        headers["Allow"] = ", ".join(_allowed(request))
     return reply(body, headers, error.status_code)
 
 
-def _allowed(request: Request) -> set[str]:
+def _allowed(request: Request) -> list[str]:
     """The methods of all routes at this path: the framework names those of the first."""
-    at_path = (route for route in request.app.routes if route.matches(request.scope)[0] != Match.NONE)
-    methods = {method for route in at_path for method in route.methods or ()}
-    return methods | {"HEAD"} if "GET" in methods else methods
+    return [
+        "GET, HEAD" if method == "GET" else method
+        for method in ("GET", "POST")
+        if any(
+            route.matches({**request.scope, "method": method})[0] == Match.FULL
+            for route in request.app.routes
+        )
+    ]
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
