@@ -16,7 +16,7 @@ from service.front.errors import LaunchboundError, error_body
 
 log = logging.getLogger("launchbound.connections")
 
-RESERVED = 16
+RESERVED = 32
 """Connections beside `max_connections`, for requests of health and metrics alone."""
 
 RESERVED_HEAD_SECONDS = 1.0
@@ -29,7 +29,7 @@ OTHER_DESCRIPTORS = 64
 """Files that the front has open beside its connections: logs, its children's pipes and sockets."""
 
 DESCRIPTORS_EACH = 2
-"""Of a connection: its socket, and the file that it is being sent."""
+"""Of a connection: its socket, and the file that it is being sent. Probes are sent none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def affordable(connections: int) -> int:
 
 
 def _descriptors(connections: int) -> int:
-    return OTHER_DESCRIPTORS + (connections + RESERVED) * DESCRIPTORS_EACH
+    return OTHER_DESCRIPTORS + RESERVED + connections * DESCRIPTORS_EACH
 
 
 def raw_answer(refusal: LaunchboundError, default_headers: Iterable[tuple[bytes, bytes]]) -> bytes:
