@@ -7,13 +7,12 @@ import logging
 import math
 import os
 import signal
-import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import msgspec
 
-from service.front.child_process import FOLDER_PREFIX, has_ended, kill_group, module_command, spawn, watch
+from service.front.child_process import has_ended, kill_group, module_command, spawn, watch
 from service.front.child_socket import ChildSocket
 from service.front.errors import StudyInterrupted, from_problem
 from service.front.logs.child_output import ChildOutput
@@ -132,27 +131,25 @@ class AnatomyProcess:
 
     async def _run_process(self) -> str:
         """Run one process, from bind to its end; returns how it ended."""
-        with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX) as folder:
-            address = f"{folder}/anatomy.sock"
-            self._socket = socket = ChildSocket(address, self._received)
-            output = ChildOutput("anatomy")
+        self._socket = socket = ChildSocket("anatomy", self._received)
+        output = ChildOutput("anatomy")
+        try:
+            settings = self._settings_for(socket.address)
+            process = await spawn(self._command, settings, self._cores, output)
+            self.pid = process.pid
+            self._watch = ProcessWatch(process.pid, doing=STARTING)
+            looking = asyncio.create_task(look_after(self._watch, self._terminate), name="anatomy-watch")
             try:
-                settings = self._settings_for(address)
-                process = await spawn(self._command, settings, self._cores, output)
-                self.pid = process.pid
-                self._watch = ProcessWatch(process.pid, doing=STARTING)
-                looking = asyncio.create_task(look_after(self._watch, self._terminate), name="anatomy-watch")
-                try:
-                    return await watch(NAME, process, socket, self._terminate)
-                finally:
-                    looking.cancel()
-            except OSError as error:
-                return f"{NAME} could not be started: {error}"
+                return await watch(NAME, process, socket, self._terminate)
             finally:
-                kill_group(self.pid)  # else its compilers would run on and disturb the engine
-                self._socket = self.pid = self.doing = self._watch = None
-                socket.close()
-                output.close()
+                looking.cancel()
+        except OSError as error:
+            return f"{NAME} could not be started: {error}"
+        finally:
+            kill_group(self.pid)  # else its compilers would run on and disturb the engine
+            self._socket = self.pid = self.doing = self._watch = None
+            socket.close()
+            output.close()
 
     def _received(self, frame: bytes) -> None:
         """One message from the process. Raises msgspec.DecodeError for anything but a `FromAnatomy`."""

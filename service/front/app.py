@@ -136,7 +136,7 @@ def serve(settings: Settings) -> int:
     if os.environ.get("WEB_CONCURRENCY", "1") != "1":
         return _bad_input("WEB_CONCURRENCY: this service has one front process, as its counters live in it")
     try:
-        listener = bound_socket(settings.host, settings.port)
+        listener = bound_socket(settings.host, settings.port, settings.unread_timeout_seconds)
     except OSError as error:
         return _bad_input(f"cannot listen on {settings.host}:{settings.port}: {error}; choose another --port")
     cores = share_cpus(settings.cores)
@@ -150,7 +150,11 @@ def serve(settings: Settings) -> int:
     # Before the front is pinned: its children may use all cores.
     app = create_app(settings, refused=refused, address=url_of(listener))
     os.sched_setaffinity(0, front_cpus(settings.front_cpus, settings.engine_cpus))
-    server = Server(server_config(app, settings), app.state.launchbound, listener)
+    try:
+        config = server_config(app, settings)
+    except ValueError as error:
+        return _bad_input(str(error))
+    server = Server(config, app.state.launchbound, listener)
     with closing(CoreClaims(engine_cpus(settings.engine_cpus, cores))) as claims:
         for warning in filter(None, (exposure(settings), claims.warning)):
             log.warning(warning)

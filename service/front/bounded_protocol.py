@@ -1,5 +1,5 @@
 """Bounds what one connection can take from the front: the size and the time of a request's head, the time of
-its body, and the time for which an answer may lie unread.
+its body, and the time for which an answer may lie unread. What it reads is framed as it says of itself.
 
 The server has none of these with its fast parser: see docs/decisions/0039.
 """
@@ -10,10 +10,17 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Literal
 
+import httptools
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from service.front.connection_limits import ConnectionLimits, raw_answer
+from service.front.api.origins import OPEN
+from service.front.connection_limits import (
+    RESERVED_HEAD_SECONDS,
+    ConnectionLimits,
+    Places,
+    raw_answer,
+)
 from service.front.errors import LaunchboundError, Rejection
 from service.front.head_size import HeadSize
 from service.front.joined_writes import JoinedWritesProtocol
@@ -34,6 +41,23 @@ ANSWER_SECONDS = 1.0
 """How long after a body's deadline its connection is closed: until then the route answers 408."""
 
 
+class _Parser(httptools.HttpRequestParser):
+    """The server's parser. Where a head offers another protocol, `offered` gets what follows that head."""
+
+    def __init__(self, protocol: BoundedProtocol) -> None:
+        super().__init__(protocol)
+        self._offered = protocol.offered
+        # As the server has it: the answer to a request that is the last one is sent whatever follows it.
+        self.set_dangerous_leniencies(lenient_data_after_close=True)
+
+    def feed_data(self, data: bytes) -> None:  # type: ignore[override]
+        """Parse `data`."""
+        try:
+            super().feed_data(data)
+        except httptools.HttpParserUpgrade as offer:
+            self._offered(data[offer.args[0] :])
+
+
 class BoundedProtocol(JoinedWritesProtocol):
     """One connection. `refused` is called with the reason where a request is refused before it is one."""
 
@@ -45,10 +69,14 @@ class BoundedProtocol(JoinedWritesProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
         limits: ConnectionLimits,
+        places: Places,
         refused: Callable[[Rejection], None],
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
+        self.parser = _Parser(self)
         self._limits = limits
+        self._places = places
+        self._reserved = self._keeps_alive = False
         self._refused = refused
         self._refusal: LaunchboundError | None = None
         self._arriving: Literal["head", "body"] | None = "head"
@@ -59,17 +87,23 @@ class BoundedProtocol(JoinedWritesProtocol):
         self._head = HeadSize()
         self._pieces = self._discarded = 0
 
+    @property
+    def head_complete(self) -> bool:
+        """Whether the head of the first request is there."""
+        return self.cycle is not None
+
+    def crowd_out(self) -> None:
+        """Give up the place, which is needed for another connection."""
+        self._answer(self._too_many())
+
     # ------------------------------------------------------------ the transport's events
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Wait for the first head, or refuse the connection."""
+        """Wait for the first head."""
         super().connection_made(transport)
         self._unread = UnreadAnswer(self.loop, self.transport, self._limits.unread_seconds)
-        if len(self.connections) > self._limits.connections:
-            most = self._limits.connections
-            self._answer(TooManyConnections(f"{most} connections are open; try again", retry_after_seconds=1))
-        else:
-            self._timer = self.loop.call_later(self._limits.head_seconds, self._late)
+        self._reserved = self._places.take(self)
+        self._timer = self.loop.call_later(self._head_seconds(), self._late)
 
     def data_received(self, data: bytes) -> None:
         """Parse `data`, and see to what is still to arrive."""
@@ -89,6 +123,7 @@ class BoundedProtocol(JoinedWritesProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing is waited for any more."""
+        self._places.leave(self)
         self._unread.over()
         if self._timer is not None:
             self._timer.cancel()
@@ -122,15 +157,35 @@ class BoundedProtocol(JoinedWritesProtocol):
         self._count(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header, or trailer."""
-        super().on_header(name, value)
+        """One header. A trailer is dropped: whoever looked at the headers before us has not seen it."""
         self._count(len(name) + len(value))
+        if self._arriving == "body":
+            return
+        super().on_header(name, value)
+        if self.headers[-1][0] == b"transfer-encoding" and value.lower() != b"chunked":
+            self._refuse(Malformed("of transfer encodings only chunked is served: send the body as it is"))
         if len(self.headers) > MAX_HEADERS:
             self._refuse(HeadTooLarge(f"a request may have {MAX_HEADERS} headers: send fewer"))
 
     def on_headers_complete(self) -> None:
-        """The head is there."""
+        """The head is there: it is a request, unless it offers another protocol, for `offered` to see to."""
+        if self.parser.should_upgrade():
+            if self.parser.get_method() == b"CONNECT":
+                self._refuse(Malformed("CONNECT is for proxies: send the request itself"))
+            return
+        version = self.parser.get_http_version()
+        if version not in ("1.0", "1.1"):
+            self._refuse(Malformed(f"this is HTTP/{version}: send HTTP/1.1"))
+        if self._reserved and httptools.parse_url(self.url).path.decode("latin-1") not in OPEN:
+            self._refuse(self._too_many())
+        if version == "1.0":
+            self.expect_100_continue = False  # such a client knows no answer of that kind
         super().on_headers_complete()
+        if self._reserved:
+            self.cycle.keep_alive = False
+        if self.expect_100_continue:
+            # Answered before its body is sent, it may leave that out: what follows could be either.
+            self._keeps_alive, self.cycle.keep_alive = self.cycle.keep_alive, False
         self._arriving = "body"
         self._stage += 1
 
@@ -147,7 +202,11 @@ class BoundedProtocol(JoinedWritesProtocol):
 
     def on_message_complete(self) -> None:
         """The whole request is there."""
+        if self.parser.should_upgrade():
+            return
         super().on_message_complete()
+        if self.expect_100_continue and not self.cycle.response_started:
+            self.cycle.keep_alive = self._keeps_alive
         self._arriving, self._begun = None, False
         self._stage += 1
 
@@ -155,7 +214,28 @@ class BoundedProtocol(JoinedWritesProtocol):
         """What the parser refused, or one of the above made it refuse, in the shape of all errors."""
         self._answer(self._refusal or Malformed(f"{msg} Send HTTP/1.1"))
 
+    def offered(self, rest: bytes) -> None:
+        """Ignore an offer of another protocol: parse the head again, without it, and then `rest`.
+
+        The parser would take what follows such a head for the other protocol, or for the next request: a body
+        would be left out, or run.
+        """
+        line = b"%s %s HTTP/%s\r\n" % (
+            self.parser.get_method(), self.url, self.parser.get_http_version().encode(),
+        )  # fmt: skip
+        fields = [b"%s: %s\r\n" % field for field in self.headers if field[0] != b"upgrade"]
+        self.parser = _Parser(self)
+        self.parser.feed_data(b"".join([line, *fields, b"\r\n", rest]))
+
     # ------------------------------------------------------------ limits
+
+    def _too_many(self) -> TooManyConnections:
+        most = self._places.most
+        return TooManyConnections(f"{most} connections are open; try again", retry_after_seconds=1)
+
+    def _head_seconds(self) -> float:
+        seconds = self._limits.head_seconds
+        return min(seconds, RESERVED_HEAD_SECONDS) if self._reserved else seconds
 
     def _count(self, size: int) -> None:
         refusal = self._head.element(size)
@@ -175,12 +255,14 @@ class BoundedProtocol(JoinedWritesProtocol):
             self._timer = None
         if self._arriving is not None:
             head = self._arriving == "head"
-            seconds = self._limits.head_seconds if head else self._limits.body_seconds + ANSWER_SECONDS
+            seconds = self._head_seconds() if head else self._limits.body_seconds + ANSWER_SECONDS
             self._timer = self.loop.call_later(seconds, self._late)
 
     def _late(self) -> None:
         """A head is answered, as no route knows of it; of a body, the route has answered."""
-        if self._arriving == "head" and self._begun:
+        if self._arriving == "head" and self._reserved:
+            self.crowd_out()
+        elif self._arriving == "head" and self._begun:
             seconds = self._limits.head_seconds
             self._answer(TooSlow(f"the request's head did not arrive within {seconds:g} s; send it at once"))
         elif not self.transport.is_closing():

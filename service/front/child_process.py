@@ -28,7 +28,7 @@ STOP_SECONDS, TERMINATE_SECONDS = 2.0, 1.0
 
 LAST_MESSAGES_SECONDS = 0.02
 FOLDER_PREFIX = "launchbound-"
-"""Prefix of the private folders that hold the sockets."""
+"""Prefix of the private folders for what studies write."""
 
 
 def module_command(module: str) -> tuple[str, ...]:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable
 
-from service.protocol.frames import FrameStream, listen
+from service.protocol.frames import FrameStream, accept, listen
 
 
 class ChildSocket:
-    """Listens at `path` for one child: `received` is called with each frame; what it raises ends in `broken`.
+    """Listens for one child: `received` is called with each frame; what it raises ends in `broken`.
 
-    Raises OSError where the path is taken or too long.
+    `address`, which ends with `name`, is for the child alone to know.
     """
 
-    def __init__(self, path: str, received: Callable[[bytes], None]) -> None:
-        self._listener = listen(path)
+    def __init__(self, name: str, received: Callable[[bytes], None]) -> None:
+        self.address = f"launchbound-{secrets.token_hex(16)}-{name}"
+        self._listener = listen(self.address)
         self._listener.setblocking(False)
         self._received = received
         self._stream: FrameStream | None = None
@@ -59,10 +61,11 @@ class ChildSocket:
             self._disconnect(self._stream)
 
     def _accept(self) -> None:
-        connected, _ = self._listener.accept()
-        self._loop.remove_reader(self._listener.fileno())  # one child, one connection
-        self._stream = FrameStream(connected)
-        self._loop.add_reader(connected.fileno(), self.drain)
+        stream = accept(self._listener)
+        if stream is not None:
+            self._loop.remove_reader(self._listener.fileno())  # one child, one connection
+            self._stream = stream
+            self._loop.add_reader(stream.fileno(), self.drain)
 
     def _flush(self) -> None:
         stream = self._stream

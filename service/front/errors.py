@@ -33,7 +33,9 @@ from typing import ClassVar, Literal
 
 from service.protocol.messages import Problem
 
-Rejection = Literal["queue_full", "too_large", "bad_request", "not_ready", "unauthorised", "draining"]
+Rejection = Literal[
+    "queue_full", "too_large", "bad_request", "not_ready", "unauthorised", "draining", "connections"
+]
 
 
 class LaunchboundError(Exception):

@@ -11,7 +11,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from service.front.api.state import AppState
 from service.front.bounded_protocol import BoundedProtocol
-from service.front.connection_limits import ConnectionLimits
+from service.front.connection_limits import ConnectionLimits, Places, affordable
 from service.front.settings import Settings
 
 HEADERS = [("X-Content-Type-Options", "nosniff"), ("Cross-Origin-Resource-Policy", "same-origin")]
@@ -19,16 +19,21 @@ HEADERS = [("X-Content-Type-Options", "nosniff"), ("Cross-Origin-Resource-Policy
 
 
 def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
-    """The server's configuration for `app`, which `create_app` has made of `settings`."""
+    """The server's configuration for `app`, which `create_app` has made of `settings`.
+
+    Raises ValueError where this process may not open enough files for a connection.
+    """
     state: AppState = app.state.launchbound
     limits = ConnectionLimits(
-        connections=settings.max_connections,
         head_seconds=settings.head_timeout_seconds,
         body_seconds=settings.body_timeout_seconds,
         unread_seconds=settings.unread_timeout_seconds,
     )
     protocol = partial(
-        BoundedProtocol, limits=limits, refused=lambda reason: state.metrics.rejected(reason, None)
+        BoundedProtocol,
+        limits=limits,
+        places=Places(affordable(settings.max_connections), state.metrics.connections),
+        refused=lambda reason: state.metrics.rejected(reason, None),
     )
     return uvicorn.Config(
         app,

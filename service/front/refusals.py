@@ -53,8 +53,8 @@ class CrossSite(BadRequest):
 
 
 class TooManyConnections(LaunchboundError):
-    """As many connections as `max_connections` are open."""
+    """As many connections as `max_connections` are open, and this one did not ask for health or metrics."""
 
     status = 503
-    rejection = "queue_full"
+    rejection = "connections"
     default_type = "too_many_connections"

@@ -6,7 +6,7 @@ import difflib
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, InstanceOf, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -18,6 +18,8 @@ from service.protocol.placement import Share
 from service.protocol.status import Batching
 
 PREFIX = "LAUNCHBOUND_"
+
+KEY_VARIABLE = PREFIX + "API_KEY"
 
 KNOWN_ELSEWHERE = frozenset({"LAUNCHBOUND_URL", "LAUNCHBOUND_RUN"})
 """Variables of the load generator and its reports, which may stand in the same environment."""
@@ -93,6 +95,15 @@ class Settings(BaseSettings):
         refuse_unknown_variables(os.environ, cls.model_fields)
         return values
 
+    @model_validator(mode="before")
+    @classmethod
+    def _no_empty_key(cls, values: Any) -> object:  # noqa: ANN401 - what pydantic has gathered
+        """An empty variable is as good as none, but for the key: `$(cat FILE)` of an empty file is one."""
+        given = [value for name, value in os.environ.items() if name.upper() == KEY_VARIABLE]
+        if "" in given and "api_key" not in values:
+            raise ValueError(f"{KEY_VARIABLE} is empty: set it to a key, or unset it to serve without one")
+        return values
+
     @field_validator(
         "modes", "require_modes", "batch_sizes", "allowed_hosts", "engine_cpus", "front_cpus", mode="before"
     )
@@ -123,8 +134,11 @@ class Settings(BaseSettings):
     @field_validator("api_key")
     @classmethod
     def _key_can_be_sent(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None and not all("!" <= char <= "~" for char in value.get_secret_value()):
-            raise ValueError("an API key consists of printable ASCII without spaces")
+        key = None if value is None else value.get_secret_value()
+        if key == "":
+            raise ValueError("an API key has at least one character: leave it out to serve without one")
+        if key is not None and not all("!" <= char <= "~" for char in key):
+            raise ValueError("an API key consists of printable ASCII without spaces and line breaks")
         return value
 
     @field_validator("advice", mode="before")

@@ -6,14 +6,12 @@ import asyncio
 import logging
 import os
 import signal
-import tempfile
 from asyncio.subprocess import Process
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import msgspec
 
-from service.front.child_process import FOLDER_PREFIX, kill_group, module_command, spawn, watch
+from service.front.child_process import kill_group, module_command, spawn, watch
 from service.front.child_socket import ChildSocket
 from service.front.deaths import Deaths
 from service.front.engine_client import EngineClient
@@ -37,11 +35,9 @@ EXPLAINED = {
 CRASHES = frozenset(-number for number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL))
 """How a library ends its process that was cut off, or made for another processor."""
 
-IPC_PATH_LIMIT = 107
-
 
 class Supervisor:
-    """Owns the engine process and the private folder of its socket, a new one for each.
+    """Owns the engine process and its socket, a new one for each.
 
     `settings_for` builds the engine's settings for a socket address; `refused` is called once if an engine
     refuses its settings, by exit code 2, before any engine had a mode ready.
@@ -60,7 +56,7 @@ class Supervisor:
         self._command = tuple(command)
         self._refused = refused
         self._cores = os.sched_getaffinity(0)
-        self.folder: Path | None = None
+        self.socket: ChildSocket | None = None
         self._process: Process | None = None
         self._task: asyncio.Task[None] | None = None
         self._ending = False
@@ -80,14 +76,11 @@ class Supervisor:
         return f"{often}; last: {self._client.last_death}" if often else None
 
     def start(self) -> None:
-        """Start the first engine in the background. Raises OSError where the path of TMPDIR is too long."""
-        folder = tempfile.gettempdir()
-        if len(os.fsencode(folder)) + len(f"/{FOLDER_PREFIX}12345678/engine-123456.sock") > IPC_PATH_LIMIT:
-            raise OSError(f"the path of {folder} is too long for a socket in it; set TMPDIR to a shorter one")
+        """Start the first engine in the background."""
         self._task = asyncio.create_task(self._restart_forever(), name="engine-supervisor")
 
     async def stop(self) -> None:
-        """End the engine: Stop, then SIGTERM, then SIGKILL, each with a timeout; remove its folder."""
+        """End the engine: Stop, then SIGTERM, then SIGKILL, each with a timeout."""
         self._ending = True
         if self._task is not None:
             self._task.cancel()
@@ -129,20 +122,18 @@ class Supervisor:
         """Run one engine process, from bind to its end; returns why it ended, and the exit code."""
         self.starts += 1
         try:
-            with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX, ignore_cleanup_errors=True) as folder:
-                self.folder = Path(folder)
-                path = f"{folder}/engine-{self.starts}.sock"
-                socket = ChildSocket(path, self._client.received)
-                try:
-                    return await self._watched(path, socket)
-                finally:
-                    socket.close()
+            self.socket = ChildSocket(f"engine-{self.starts}", self._client.received)
+            try:
+                return await self._watched(self.socket)
+            finally:
+                self.socket.close()
         except OSError as error:
             return f"the engine could not be started: {error}", None
 
-    async def _watched(self, path: str, socket: ChildSocket) -> tuple[str, int | None]:
-        """As `_run_engine`, with its socket bound at `path`."""
-        settings = msgspec.structs.replace(self._settings_for(path), discard_compiled=self._discard_compiled)
+    async def _watched(self, socket: ChildSocket) -> tuple[str, int | None]:
+        """As `_run_engine`, with its socket."""
+        settings = self._settings_for(socket.address)
+        settings = msgspec.structs.replace(settings, discard_compiled=self._discard_compiled)
         output = ChildOutput("engine")
         try:
             return await self._run(settings, socket, output)

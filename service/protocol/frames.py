@@ -1,9 +1,15 @@
-"""Frames over a Unix stream socket between two processes of this machine: a length, then as many bytes."""
+"""Frames over a Unix stream socket between two processes of this machine: a length, then as many bytes.
+
+Addresses are names of the kernel alone, not files: nothing of them outlives its process. As any user may
+connect to one, both ends look at whom they are connected to.
+"""
 
 from __future__ import annotations
 
+import os
 import select
 import socket
+import struct
 from collections.abc import Iterator
 from contextlib import suppress
 from math import inf
@@ -13,11 +19,11 @@ LENGTH_BYTES = 4
 CHUNK_BYTES = 65536
 
 
-def listen(path: str) -> socket.socket:
-    """A socket that listens at `path`, for one peer. Raises OSError where the path is taken or too long."""
+def listen(address: str) -> socket.socket:
+    """A socket that listens at `address`, for one peer. Raises OSError where that is taken or too long."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        listener.bind(path)
+        listener.bind(f"\0{address}")
         listener.listen(1)
     except OSError:
         listener.close()
@@ -25,15 +31,33 @@ def listen(path: str) -> socket.socket:
     return listener
 
 
-def connect(path: str) -> FrameStream:
-    """A stream to who listens at `path`. Raises OSError where nobody does."""
+def accept(listener: socket.socket) -> FrameStream | None:
+    """A stream to who has connected; None where that is another user, whose connection is closed."""
+    connected, _ = listener.accept()
+    if _is_of_this_user(connected):
+        return FrameStream(connected)
+    connected.close()
+    return None
+
+
+def connect(address: str) -> FrameStream:
+    """A stream to who listens at `address`. Raises OSError where nobody does, or another user."""
     connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        connected.connect(path)
+        connected.connect(f"\0{address}")
+        if not _is_of_this_user(connected):
+            raise PermissionError(f"another user listens at {address}")
     except OSError:
         connected.close()
         raise
     return FrameStream(connected)
+
+
+def _is_of_this_user(connected: socket.socket) -> bool:
+    """Whether the other end is a process of the user that this one runs as."""
+    credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    _, user, _ = struct.unpack("3i", credentials)
+    return bool(user == os.geteuid())
 
 
 class FrameStream:

@@ -47,8 +47,8 @@ class _Server(uvicorn.Server):
 class OwnListener:
     """Serves `app`, with its lifespan, until `stop`. `address` is host:port, and known before it serves."""
 
-    def __init__(self, host: str, reached_at: str) -> None:
-        self._socket: socket.socket = bound_socket(host, 0)
+    def __init__(self, host: str, reached_at: str, unread_seconds: float) -> None:
+        self._socket: socket.socket = bound_socket(host, 0, unread_seconds)
         port = self._socket.getsockname()[1]
         self.address = f"[{reached_at}]:{port}" if ":" in reached_at else f"{reached_at}:{port}"
         self._server: _Server | None = None

@@ -68,7 +68,7 @@ class ReplicaFront:
         host, reached_at = bound_at(settings.host, node)
         names = [*settings.allowed_hosts, settings.host, reached_at]
         self._settings = settings.model_copy(update={"host": host, "port": 0, "allowed_hosts": names})
-        self._listener = OwnListener(host, reached_at)
+        self._listener = OwnListener(host, reached_at, settings.unread_timeout_seconds)
         self._refusal: str | None = None
         self._claims: tuple[ReplicaCores, CoreClaims] | None = None
         self._warned = LastWarning("launchbound.engine")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import msgspec
 
-from service.protocol.frames import FrameStream, listen
+from service.protocol.frames import FrameStream, accept, listen
 from service.protocol.messages import ToEngine, ToFront
 
 POLL_SECONDS = 0.1
@@ -51,7 +50,7 @@ class FrontSocket:
     def _connected(self) -> FrameStream | None:
         if self._stream is None:
             try:
-                self._stream = FrameStream(self._listener.accept()[0])
+                self._stream = accept(self._listener)
             except TimeoutError:
                 return None
         return self._stream
@@ -60,10 +59,9 @@ class FrontSocket:
 @contextmanager
 def front_socket() -> Iterator[tuple[str, FrontSocket]]:
     """The front's end of the engine's socket, with its address."""
-    with tempfile.TemporaryDirectory(prefix="launchbound-") as folder:
-        address = str(Path(folder) / "engine.sock")
-        front = FrontSocket(address)
-        try:
-            yield address, front
-        finally:
-            front.close()
+    address = f"launchbound-{secrets.token_hex(16)}-selftest"
+    front = FrontSocket(address)
+    try:
+        yield address, front
+    finally:
+        front.close()

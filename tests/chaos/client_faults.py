@@ -1,18 +1,22 @@
-"""Clients of every bad kind at once, while an honest one goes on."""
+"""Clients of every bad kind at once, or more of them than connections are served, while honest ones go on."""
 
 from __future__ import annotations
 
+import socket
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import monotonic
+from urllib.parse import urlsplit
 
 import psutil
 
-from tests.chaos.crowd import Crowd
+from tests.chaos.crowd import Crowd, silent
 from tests.chaos.fault import Happened, seconds_until
 from tests.chaos.honest import ask, ask_while
-from tests.chaos.victim import Victim, victim
+from tests.chaos.victim import PATIENCE_SECONDS, Victim, victim
 from tests.support.processes import descendants
+from tests.support.serving import until
 
 SECONDS, EACH = 45.0, 40
 """Longer than the longest deadline of a connection (30 s); 320 clients at a time."""
@@ -20,6 +24,15 @@ SECONDS, EACH = 45.0, 40
 BEFORE = 30
 TIMED = ("silent", "slow_head", "slow_body", "slow_large_body", "half_open", "unread")
 """The kinds that the service has to end."""
+
+BEYOND = 1024
+"""Silent clients: twice as many as connections are served."""
+
+LEAST_OPEN = 0.4
+"""Of silent clients, have a connection before it is looked at how probes fare beside them."""
+
+PROBE_SECONDS = 1.0
+"""What an orchestrator waits for a probe's answer, by default."""
 
 
 def crowded(folder: Path) -> Happened:
@@ -60,3 +73,51 @@ def among(service: Victim, each: int, seconds: float, alone: int) -> Happened:
     )
     numbers = {"before_ms": before.median_ms, "beside_ms": beside.median_ms, "after_ms": after.median_ms}
     return Happened(words, monotonic() - began, not wrong, numbers)
+
+
+def beyond_the_cap(folder: Path) -> Happened:
+    """Twice as many silent clients as connections are served, again and again, beside probes and scrapes."""
+    with victim(folder) as service:
+        service.await_warm()
+        return beside_silent(service, BEYOND, SECONDS)
+
+
+def beside_silent(service: Victim, count: int, seconds: float) -> Happened:
+    """What probes and scrapes get, each on a connection of its own, beside `count` silent clients."""
+    port, engine = urlsplit(service.url).port or 0, service.engine()
+    front = psutil.Process(service.process.pid)
+    descriptors, before = front.num_fds(), service.series()
+    crowd, began = Crowd(service.url, count, seconds, (silent,)), monotonic()
+    answers: Counter[str] = Counter()
+    slowest = 0.0
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(crowd.run)
+        until(lambda: front.num_fds() - descriptors > LEAST_OPEN * count, "the crowd", PATIENCE_SECONDS)
+        while not running.done():
+            for path in ("/health/live", "/health/ready", "/metrics"):
+                asked = monotonic()
+                answers[_probed(port, path)] += 1
+                slowest = max(slowest, monotonic() - asked)
+        running.result()
+    left = seconds_until(lambda: front.num_fds() <= descriptors, "the end of their connections")
+    series = service.series()
+    refused = 'requests_rejected_total{reason="connections"}'
+    counted = series[refused] - before[refused]
+    good = answers.keys() == {"200"} and counted > 0 and service.engine() == engine
+    good = good and slowest <= PROBE_SECONDS and service.generate().status_code == 200
+    words = (
+        f"{count} silent clients, {crowd.ended.total()} ended, {counted:.0f} of these for want of a place; "
+        f"probes and scrapes answered {dict(answers)}, the slowest in {slowest * 1e3:.0f} ms; connections "
+        f"gone {left:.1f} s later"
+    )
+    return Happened(words, monotonic() - began, good, {"slowest_probe_seconds": slowest, "refused": counted})
+
+
+def _probed(port: int, path: str) -> str:
+    """The status of one answer, or how the connection broke."""
+    with socket.create_connection(("127.0.0.1", port), PATIENCE_SECONDS) as connection:
+        try:
+            connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            return connection.recv(65_536).split(b" ", 2)[1].decode()
+        except OSError as error:
+            return type(error).__name__

@@ -133,13 +133,14 @@ KINDS: tuple[Behaviour, ...] = (
 
 
 class Crowd:
-    """`each` clients of every kind against `url`, again and again, for `seconds`.
+    """`each` clients of all `kinds` against `url`, again and again, for `seconds`.
 
     `ended` counts by kind the connections that came to an end before the crowd did; `failed` the ones that
     could not be made.
     """
 
-    def __init__(self, url: str, each: int, seconds: float) -> None:
+    def __init__(self, url: str, each: int, seconds: float, kinds: tuple[Behaviour, ...] = KINDS) -> None:
+        self._kinds = kinds
         self._port = urlsplit(url).port or 0
         self._each, self._seconds = each, seconds
         self.ended: Counter[str] = Counter()
@@ -148,7 +149,7 @@ class Crowd:
     @property
     def size(self) -> int:
         """How many clients there are at a time."""
-        return self._each * len(KINDS)
+        return self._each * len(self._kinds)
 
     def run(self) -> None:
         """Do it, on this thread."""
@@ -157,7 +158,7 @@ class Crowd:
     async def _run(self) -> None:
         end = monotonic() + self._seconds
         async with asyncio.timeout(self._seconds + 5):
-            clients = [self._client(kind, end) for kind in KINDS for _ in range(self._each)]
+            clients = [self._client(kind, end) for kind in self._kinds for _ in range(self._each)]
             await asyncio.gather(*clients)
 
     async def _client(self, kind: Behaviour, end: float) -> None:

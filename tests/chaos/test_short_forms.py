@@ -11,7 +11,7 @@ from statistics import median
 import pytest
 
 from tests.chaos.body_faults import ATTACKERS, REFUSED, attacked
-from tests.chaos.client_faults import among
+from tests.chaos.client_faults import among, beside_silent
 from tests.chaos.clock_faults import DAY, amiss_after
 from tests.chaos.disk_faults import traces_amiss
 from tests.chaos.fault import NotPossible
@@ -28,12 +28,14 @@ from tests.support.lacking import without
 pytestmark = [pytest.mark.slow, pytest.mark.end_to_end]
 
 QUEUE = 16
+CONNECTIONS = 64
 CONNECTION_SECONDS = dict.fromkeys(("HEAD", "BODY", "UNREAD"), "2")
 """Of a busy machine a client that means well may need one between connecting and sending."""
 
 SETTINGS = {
     "LAUNCHBOUND_MAX_QUEUE": str(QUEUE),
     "LAUNCHBOUND_LINEARS": "aten",
+    "LAUNCHBOUND_MAX_CONNECTIONS": str(CONNECTIONS),
     **{f"LAUNCHBOUND_{what}_TIMEOUT_SECONDS": seconds for what, seconds in CONNECTION_SECONDS.items()},
 }
 
@@ -83,6 +85,11 @@ def test_timings_and_metrics_hold_where_the_wall_clock_is_stepped(
 
 def test_honest_requests_go_on_beside_clients_that_are_slow_silent_half_open_or_gone(service: Victim) -> None:
     found = among(service, each=4, seconds=6.0, alone=8)
+    assert found.as_must, found.words
+
+
+def test_probes_go_on_beside_more_silent_clients_than_there_are_places(service: Victim) -> None:
+    found = beside_silent(service, count=4 * CONNECTIONS, seconds=3.0)
     assert found.as_must, found.words
 
 

@@ -114,7 +114,7 @@ def test_with_ignore_eos_every_completion_has_all_its_tokens(client: OpenAI) -> 
 
 def test_a_token_that_the_model_does_not_have_is_refused_by_its_name_here(url: str) -> None:
     answer = httpx.post(f"{url}/v1/completions", json={"model": MODEL, "prompt": [999_999]}, trust_env=False)
-    assert answer.status_code == 422
+    assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "prompt"
     assert "4095" in answer.json()["error"]["message"]
 

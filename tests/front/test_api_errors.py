@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from tests.front.test_api_bad_input import refused
+from tests.support.raw_http import exchange
 from tests.support.serving import Front, running
 
 KEY = "k3y-of-the-tests"
@@ -109,3 +110,39 @@ def test_a_malformed_request_id_is_replaced(front: Front, given: str) -> None:
     answer = front.generate(headers={"X-Request-ID": given.encode()})  # type: ignore[dict-item]
     assert answer.status_code == 200
     assert answer.headers["x-request-id"] != given
+
+
+OF_PAGES = ("/", "/lab/play", "/docs", "/docs/start.js", "/openapi.json", "/metrics")
+READ_ALONE = (*OF_PAGES, "/health", "/health/live", "/health/ready", "/v1/models", "/v1/modes", "/v1/traces")
+
+
+@pytest.mark.parametrize("path", [*READ_ALONE, "/v1/models/none", "/nothing"])
+def test_head_is_answered_as_get_is_but_for_the_body(front: Front, path: str) -> None:
+    got, head = front.http.get(path), front.http.head(path)
+    assert head.status_code == got.status_code
+    assert head.content == b""
+    assert head.headers["content-type"] == got.headers["content-type"]
+    if path != "/metrics":  # which has moved meanwhile
+        assert head.headers["content-length"] == got.headers["content-length"]
+    assert len(head.headers["x-request-id"]) == 32
+    answer = exchange(front, f"HEAD {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+    assert (answer.status, answer.body) == (got.status_code, b"")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        *(("POST", path, {"GET", "HEAD"}) for path in READ_ALONE),
+        ("HEAD", "/v1/completions", {"POST"}),
+        ("GET", "/v1/modes/eager/generate", {"POST"}),
+        ("OPTIONS", "/metrics", {"GET", "HEAD"}),
+        ("DELETE", "/v1/studies/operators", {"GET", "HEAD", "POST"}),
+        ("PUT", "/v1/modes/auto/generate", {"POST"}),
+    ],
+)
+def test_another_method_is_a_405_that_names_those_there_are(
+    front: Front, method: str, path: str, allowed: set[str]
+) -> None:
+    answer = front.http.request(method, path, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 405
+    assert {name.strip() for name in answer.headers["allow"].split(",")} == allowed

@@ -11,10 +11,10 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from service.front.bounded_protocol import BoundedProtocol
-from service.front.connection_limits import ConnectionLimits
+from service.front.connection_limits import ConnectionLimits, Places
 from service.front.head_size import MAX_HEAD_BYTES
 
-LIMITS = ConnectionLimits(connections=8, head_seconds=10, body_seconds=20, unread_seconds=30)
+LIMITS = ConnectionLimits(head_seconds=10, body_seconds=20, unread_seconds=30)
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 POST = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\n"
 
@@ -35,6 +35,12 @@ class Transport:
     def is_closing(self) -> bool:
         return bool(self.ended)
 
+    def pause_reading(self) -> None:
+        """What it is told is in one piece anyway."""
+
+    def resume_reading(self) -> None:
+        """As `pause_reading`."""
+
     def close(self) -> None:
         self.ended = self.ended or "closed"
 
@@ -48,12 +54,13 @@ async def answer_at_once(_scope: object, _receive: object, send: Callable[[Any],
     await send({"type": "http.response.body", "body": b"ok"})
 
 
-def connected() -> tuple[BoundedProtocol, Transport]:
-    """A new connection; there is a running loop."""
-    config = uvicorn.Config(answer_at_once, log_config=None, lifespan="off", access_log=False)
+def connected(app: Callable[..., Awaitable[None]] = answer_at_once) -> tuple[BoundedProtocol, Transport]:
+    """A new connection to `app`; there is a running loop."""
+    config = uvicorn.Config(app, log_config=None, lifespan="off", access_log=False)
     config.load()
     refused = cast(Callable[[object], None], lambda _: None)
-    protocol = BoundedProtocol(config, ServerState(), {}, limits=LIMITS, refused=refused)
+    places = Places(8, lambda _: None)
+    protocol = BoundedProtocol(config, ServerState(), {}, limits=LIMITS, places=places, refused=refused)
     transport = Transport()
     protocol.connection_made(cast(asyncio.Transport, transport))
     return protocol, transport

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import resource
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
 
 from service.front.api import docs
+from service.front.bound_socket import SEND_BYTES
 from service.front.bounded_protocol import MAX_HEADERS, MAX_PIECES, MAX_PIPELINED
+from service.front.connection_limits import RESERVED, affordable
 from service.front.head_size import MAX_HEAD_BYTES
 from service.front.large_bodies import LARGE_BYTES, LEAST_PLACES, LargeBodies
-from tests.support.raw_http import HEAD, connected, exchange, parsed, send, until_closed
+from tests.support.logs import logged
+from tests.support.raw_http import HEAD, RawAnswer, connected, exchange, parsed, send, until_closed
 from tests.support.serving import Front, running, until
 
 GET = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n"
@@ -164,9 +168,11 @@ def test_over_the_limit_a_connection_is_told_so_and_closed() -> None:
         for connection in held:
             send(connection, GET + b"\r\n")
             assert connection.recv(65_536).startswith(b"HTTP/1.1 200")
-        with connected(front) as refused:
-            answer = parsed(until_closed(refused))
-        assert (answer.status, answer.error()["type"]) == (503, "too_many_connections")
+        for sent in (b"", b"GET /", HEAD + b"\r\n"):
+            answer = exchange(front, sent)
+            assert (answer.status, answer.error()["type"]) == (503, "too_many_connections")
+        assert rejected(front, "connections") == 3
+        assert rejected(front, "queue_full") == 0
         held[0].close()
 
         def served() -> bool:
@@ -177,15 +183,104 @@ def test_over_the_limit_a_connection_is_told_so_and_closed() -> None:
         until(served, "a free connection")
 
 
+PROBES = ("/health", "/health/live", "/health/ready", "/metrics")
+
+
+def ask(front: Front, path: str) -> RawAnswer:
+    """What a probe gets, on a connection of its own."""
+    return exchange(front, b"GET %s HTTP/1.1\r\nHost: 10.0.0.7\r\n\r\n" % path.encode())
+
+
+def rejected(front: Front, reason: str) -> int:
+    """By a scrape on a connection of its own."""
+    line = b'requests_rejected_total{reason="%s"} ' % reason.encode()
+    return int(float(ask(front, "/metrics").body.partition(line)[2].split()[0]))
+
+
+def test_probes_and_scrapes_are_answered_however_many_connections_are_silent() -> None:
+    with logged() as lines, running({"max_connections": 4}) as front, ExitStack() as stack:
+        front.await_ready()
+        front.http.close()
+        for _ in range(4 + 3 * RESERVED):
+            stack.enter_context(connected(front))
+        answers = {path: ask(front, path) for path in PROBES}
+        assert {path: answer.status for path, answer in answers.items()} == dict.fromkeys(PROBES, 200)
+        assert all(answer.headers["connection"] == "close" for answer in answers.values())
+        open_now = answers["/metrics"].body.partition(b"\nlaunchbound_connections ")[2].split()[0]
+        assert 4 < float(open_now) <= 4 + RESERVED
+        until(lambda: len(front.server.connections) <= 4 + RESERVED, "the end of those crowded out")
+        assert rejected(front, "connections") >= 2 * RESERVED
+    warnings = [line["message"] for line in lines.objects("connections") if line["level"] == "warning"]
+    assert len(warnings) == 1
+    assert "all 4 connections are taken" in warnings[0]
+    assert "LAUNCHBOUND_MAX_CONNECTIONS" in warnings[0]
+
+
+def test_a_connection_beyond_the_limit_has_a_second_for_its_head() -> None:
+    with running({"max_connections": 1, "head_timeout_seconds": 3600}) as full, connected(full):
+        full.http.close()
+        assert exchange(full, b"GET /health/live HTTP/1.1\r\n").status == 503
+
+
+def test_what_a_connection_holds_unread_in_the_kernel_is_bounded_in_size_and_time(front: Front) -> None:
+    before = set(front.server.connections)
+    with connected(front):
+        (taken,) = until(lambda: front.server.connections - before, "the connection")
+        own = taken.transport.get_extra_info("socket")
+        # Linux doubles it, for its own bookkeeping.
+        assert own.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 2 * SEND_BYTES
+        milliseconds = own.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+        assert milliseconds == 1000 * front.state.settings.unread_timeout_seconds
+
+
 def test_an_answer_that_nobody_reads_is_given_up(hurried: Front) -> None:
     before = set(hurried.server.connections)
     with connected(hurried, receive_bytes=4096) as connection:
         (taken,) = until(lambda: hurried.server.connections - before, "the connection")
-        # Else the kernel takes the whole script off the server's hands.
-        taken.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         send(connection, b"GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: localhost\r\n\r\n")
         until(lambda: taken not in hurried.server.connections, "the end of the connection")
         assert len(until_closed(connection)) < (docs.FOLDER / "swagger-ui-bundle.js").stat().st_size
+
+
+@pytest.fixture
+def limit() -> Iterator[Callable[[int, int], None]]:
+    """Has this process say that it may open so many files; what it really may stays as it is."""
+    with pytest.MonkeyPatch.context() as patched:
+        limits = [0, 0]
+        patched.setattr(resource, "getrlimit", lambda _: tuple(limits))
+        patched.setattr(resource, "setrlimit", lambda _, given: limits.__setitem__(slice(2), given))
+        yield lambda soft, hard: limits.__setitem__(slice(2), (soft, hard))
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "served", "soft_then"),
+    [
+        (65_536, 65_536, 512, 65_536),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, 512, resource.RLIM_INFINITY),
+        (256, 65_536, 512, 1120),
+        (256, resource.RLIM_INFINITY, 512, 1120),
+        (128, 1024, 464, 1024),
+        (128, 128, 16, 128),
+    ],
+)
+def test_as_many_connections_are_served_as_files_may_be_opened_for_them(
+    limit: Callable[[int, int], None], soft: int, hard: int, served: int, soft_then: int
+) -> None:
+    limit(soft, hard)
+    with logged() as lines:
+        assert affordable(512) == served
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (soft_then, hard)
+    warned = [line["message"] for line in lines.objects("connections")]
+    assert len(warned) == (served < 512)
+    assert all(f"at most {served} are served" in text and "ulimit -n" in text for text in warned)
+
+
+def test_where_no_file_is_left_for_a_connection_the_limit_to_raise_is_named(
+    limit: Callable[[int, int], None],
+) -> None:
+    limit(64, 97)
+    with pytest.raises(ValueError, match=r"97 files \(ulimit -n\).* one needs 98: raise that limit"):
+        affordable(512)
 
 
 def test_refusals_below_the_routes_are_counted(front: Front) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import ExitStack
 from itertools import pairwise
 
 import pytest
@@ -12,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from prometheus_client.samples import Sample
 
 from dashboards.simulated_fleet.replica import Replica
+from service.front.connection_limits import RESERVED
 from service.front.metrics import series as series_module
 from service.front.metrics.catalogue import (
     CATALOGUE,
@@ -23,6 +25,7 @@ from service.front.metrics.catalogue import (
 )
 from service.front.metrics.spec import OUTCOMES
 from service.protocol.modes import default_modes
+from tests.support.raw_http import connected
 from tests.support.serving import BODY, Front, running, until
 
 pytestmark = pytest.mark.slow
@@ -51,6 +54,7 @@ STILL = {
     "mode_failed": "a state",
     "requests_in_progress": "back at 0 when nothing runs",
     "queue_depth": "back at 0 when nothing runs",
+    "connections": "back at what it was when nothing runs",
     "mode_parity_max_abs_logit_difference": "measured once, at warm-up",
     "dispatch_floor_seconds": "this engine's floors never move",
     "warmup_seconds": "measured once, at warm-up",
@@ -123,6 +127,12 @@ def be_refused(front: Front) -> None:
     front.command("!state reduce-overhead warming")
     front.generate("reduce-overhead")
     front.command("!state reduce-overhead ready")
+    with ExitStack() as stack:
+        for _ in range(front.state.settings.max_connections + RESERVED):
+            stack.enter_context(connected(front))
+        refused = 'requests_rejected_total{reason="connections"}'
+        until(lambda: front.series()[refused], "a connection that has no place")
+    until(lambda: len(front.server.connections) < front.state.settings.max_connections, "free places")
 
 
 def key_of(sample: Sample) -> tuple[str, frozenset[tuple[str, str]]]:
@@ -135,7 +145,7 @@ def key_of(sample: Sample) -> tuple[str, frozenset[tuple[str, str]]]:
 def test_every_series_moves_under_a_short_load_or_is_listed_with_its_reason(device: str) -> None:
     modes = ["eager", "reduce-overhead"]
     settings = {"modes": modes, "request_timeout_seconds": 0.4, "max_body_bytes": 4096, "api_key": "key"}
-    with running(settings, device=device) as front:
+    with running({**settings, "max_connections": 8}, device=device) as front:
         front.http.headers["Authorization"] = "Bearer key"
         front.await_ready()
         before = {(sample.name, *sorted(sample.labels.items())): sample.value for sample in samples(front)}

@@ -306,7 +306,7 @@ def test_completions_move_the_same_metrics_as_generate(own_front: Front) -> None
     with connect(own_front) as client:
         complete(client)
         chunks(client)
-        with pytest.raises(openai.UnprocessableEntityError):
+        with pytest.raises(openai.BadRequestError):
             complete(client, n=5)
         with pytest.raises(openai.NotFoundError):
             complete(client, model="tiny:fastest")
@@ -367,25 +367,25 @@ def error_of(answer: httpx.Response, status: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("fields", "param"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_cannot_be_served_exactly_is_a_422_that_names_the_field(
+def test_what_cannot_be_served_exactly_is_a_400_that_names_the_field(
     front: Front, fields: dict[str, Any], param: str
 ) -> None:
     body = {"model": MODEL, "prompt": "a", "max_tokens": 4, **fields}
-    error = error_of(front.http.post("/v1/completions", json=body), 422)
-    assert error["param"] == param
+    error = error_of(front.http.post("/v1/completions", json=body), 400)
+    assert (error["param"], error["type"]) == (param, "invalid_request_error")
     assert error["message"].startswith(param)
     assert "Value error" not in error["message"]
 
 
 def test_the_client_raises_its_own_exceptions_with_our_messages(client: OpenAI) -> None:
-    with pytest.raises(openai.UnprocessableEntityError) as unprocessable:
+    with pytest.raises(openai.BadRequestError) as unprocessable:
         complete(client, echo=True)
     assert unprocessable.value.param == "echo"
     with pytest.raises(openai.NotFoundError) as unknown:
         complete(client, model="tiny")
     assert unknown.value.code == "model_not_found"
     assert "tiny:compiled" in str(unknown.value)
-    with pytest.raises(openai.UnprocessableEntityError) as long:
+    with pytest.raises(openai.BadRequestError) as long:
         complete(client, "!problem prompt_too_long")
     assert long.value.code == "context_length_exceeded"
     with pytest.raises(openai.APIStatusError) as full:
@@ -423,7 +423,7 @@ def test_a_wrong_key_is_an_authentication_error_and_the_right_one_is_served() ->
 def test_a_wrong_method_and_a_broken_body_have_the_shape_too(front: Front) -> None:
     assert error_of(front.http.get("/v1/completions"), 405)["code"] == "method_not_allowed"
     assert (
-        error_of(front.http.post("/v1/completions", content=b"{", headers=JSON), 422)["code"]
+        error_of(front.http.post("/v1/completions", content=b"{", headers=JSON), 400)["code"]
         == "invalid_json"
     )
 

@@ -74,7 +74,7 @@ STUDY = {*V1, "404", "409", "415", "422", "504"}
         ("post", "/v1/modes/{mode}/generate", GENERATION),
         ("post", "/v1/modes/auto/generate", GENERATION),
         ("post", "/v1/compare", GENERATION),
-        ("post", "/v1/completions", GENERATION),
+        ("post", "/v1/completions", GENERATION - {"422"}),
         ("get", "/v1/models", V1),
         ("get", "/v1/models/{model_id}", {*V1, "404"}),
         ("get", "/v1/modes", V1),

@@ -38,8 +38,19 @@ def test_a_keyword_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_an_empty_variable_is_as_good_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAUNCHBOUND_API_KEY", "")
-    assert Settings().api_key is None
+    monkeypatch.setenv("LAUNCHBOUND_THREADS", "")
+    assert Settings().threads is None
+
+
+@pytest.mark.parametrize("key", ["", " ", "\n", "k3y\n", "\t"])
+@pytest.mark.parametrize("variable", ["LAUNCHBOUND_API_KEY", "launchbound_api_key"])
+def test_a_key_that_is_empty_or_blank_does_not_open_the_service(
+    monkeypatch: pytest.MonkeyPatch, variable: str, key: str
+) -> None:
+    monkeypatch.setenv(variable, key)
+    with pytest.raises(ValidationError, match=r"to serve without one|without spaces and line breaks"):
+        Settings()
+    assert Settings(api_key="k3y").api_key is not None
 
 
 def test_an_unknown_variable_is_refused_with_the_nearest_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,6 +81,7 @@ def test_variables_of_the_load_generator_may_stand_beside(monkeypatch: pytest.Mo
         ({"device": "tpu"}, "'auto', 'cpu' or 'cuda'"),
         ({"request_timeout_seconds": float("nan")}, "finite"),
         ({"api_key": "with space"}, "printable ASCII"),
+        ({"api_key": ""}, "at least one character"),
         ({"colour": "red"}, "Extra inputs"),
     ],
 )

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import signal
-import stat
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -17,24 +16,47 @@ import pytest
 
 from service.front import child_process, deaths, process_watch, supervisor
 from service.front.child_socket import ChildSocket
+from service.protocol.frames import connect
 from tests.support.serving import Front, running, until
 
 pytestmark = pytest.mark.slow
 
 
-def test_the_sockets_lie_in_a_private_folder_that_is_removed() -> None:
+def test_a_socket_is_no_file_that_a_killed_front_would_leave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with running() as front:
         front.await_ready()
-        folder = front.state.supervisor.folder
-        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-        assert [path.name for path in folder.iterdir()] == ["engine-1.sock"]
-    assert not folder.exists()
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_another_user_who_connects_is_not_taken_for_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        received: list[bytes] = []
+        socket = ChildSocket("engine-1", received.append)
+        try:
+            own = os.geteuid()
+            monkeypatch.setattr(os, "geteuid", lambda: own + 1)
+            with pytest.raises(PermissionError, match="another user listens"):
+                connect(socket.address)
+            await asyncio.sleep(0)
+            monkeypatch.undo()
+            engine = connect(socket.address)
+            engine.send(b"hello")
+            while not received:
+                await asyncio.sleep(0)
+            engine.close()
+        finally:
+            socket.close()
+
+    asyncio.run(asyncio.wait_for(run(), 10))
 
 
 def test_each_engine_process_has_its_own_socket(own_front: Front) -> None:
     own_front.command("!die")
     own_front.await_ready()
-    assert [path.name for path in own_front.state.supervisor.folder.iterdir()] == ["engine-2.sock"]
+    assert own_front.state.supervisor.socket.address.endswith("-engine-2")
 
 
 def test_the_engine_ends_with_the_front() -> None:
@@ -52,9 +74,9 @@ def test_an_engine_that_has_not_connected_yet_is_ended_at_once() -> None:
     assert time.monotonic() - began < child_process.STOP_SECONDS
 
 
-def test_a_send_without_a_peer_does_not_block(tmp_path: Path) -> None:
+def test_a_send_without_a_peer_does_not_block() -> None:
     async def send() -> bool:
-        alone = ChildSocket(str(tmp_path / "l"), print)
+        alone = ChildSocket("nobody", print)
         try:
             return alone.send(b"hello")
         finally:
@@ -121,13 +143,6 @@ def test_an_engine_that_lost_its_device_is_replaced_and_the_reason_says_so() -> 
     with running(exit=supervisor.EXIT_DEVICE_LOST) as front:
         until(lambda: "left its device unusable" in front.state.client.down_reason, "the reason")
         until(lambda: front.state.supervisor.starts > 1, "another start")
-
-
-def test_an_engine_whose_folder_was_removed_is_replaced_when_it_ends(own_front: Front) -> None:
-    shutil.rmtree(own_front.state.supervisor.folder)
-    own_front.command("!die")
-    own_front.await_ready()
-    assert own_front.state.supervisor.starts == 2
 
 
 def test_whatever_running_an_engine_raises_is_a_death_and_the_next_one_is_started(

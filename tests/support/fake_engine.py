@@ -369,7 +369,7 @@ class FakeEngine:
 def main() -> int:
     options = json.loads(sys.argv[1])
     settings = msgspec.json.decode(sys.argv[2], type=EngineSettings)
-    if "later_exit" in options and not settings.address.endswith("engine-1.sock"):
+    if "later_exit" in options and not settings.address.endswith("-engine-1"):
         options["exit"] = options["later_exit"]
     if "exit" in options:
         print(options.get("says", "as commanded"), file=sys.stderr)

@@ -16,6 +16,7 @@ import uvicorn
 
 from service.front.api.state import AppState
 from service.front.app import create_app
+from service.front.bound_socket import bound_socket, url_of
 from service.front.http_server import server_config
 from service.front.settings import Settings
 
@@ -96,11 +97,12 @@ def running(
     if bare_protocol:
         config.http = "httptools"
     server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run)
+    listener = bound_socket(chosen.host, chosen.port, chosen.unread_timeout_seconds)
+    thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()
     try:
         until(lambda: server.started or not thread.is_alive(), "the server")
-        url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        url = url_of(listener)
         with httpx.Client(base_url=url, headers=FRESH, timeout=PATIENCE_SECONDS, trust_env=False) as http:
             yield Front(http, app.state.launchbound, url, server.server_state)
     finally:

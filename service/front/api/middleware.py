@@ -38,6 +38,7 @@ class EntryMiddleware:
 
     A malformed or overlong `X-Request-ID` is replaced: ids go into logs and file names. What a program sends
     to a name of this service passes by a look at its headers; anything else is for `Origins` to judge.
+    HEAD is answered as GET is, without the body: no GET runs anything.
     """
 
     def __init__(self, app: ASGIApp, origins: Origins, refuse: Refuse) -> None:
@@ -54,10 +55,14 @@ class EntryMiddleware:
         request_id = given if given is not None and WELL_FORMED.fullmatch(given) else uuid4().hex
         scope.setdefault("state", {})["request_id"] = request_id
         header = (_REQUEST_ID, request_id.encode("latin-1"))
+        if head := scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message.get("headers", ()), header]
+            elif head:
+                message["body"] = b""
             await send(message)
 
         if plain:

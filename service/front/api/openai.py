@@ -11,6 +11,7 @@ from service.front.api.answers import reply, server_timing
 from service.front.api.body import BodyReader
 from service.front.api.call import EngineCall, check_sizes
 from service.front.api.openai_answers import CompletionContext, CompletionEvents, completion_answer
+from service.front.api.openai_errors import INVALID
 from service.front.api.openapi import GENERATION_ERRORS, Responses, body_schema, link
 from service.front.api.state import AppState, state_of
 from service.front.api.stream import EventStream
@@ -33,7 +34,8 @@ CREATED = int(time())
 """When this front started: models have no other date of creation."""
 
 OPENAI_ERRORS: Responses = {
-    status: {**shown, "model": CompletionErrorBody} for status, shown in GENERATION_ERRORS.items()
+    INVALID if status == 422 else status: {**shown, "model": CompletionErrorBody}
+    for status, shown in GENERATION_ERRORS.items()
 }
 
 router = APIRouter(tags=["openai"])

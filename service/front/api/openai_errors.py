@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from service.front.errors import BadRequest, LaunchboundError
 from service.front.schemas.openai_answers import CompletionErrorBody
 
 PATHS = ("/v1/completions", "/v1/chat/completions", "/v1/models")
@@ -17,12 +18,25 @@ PARAMETERS = {"prompts": "prompt", "max_new_tokens": "max_tokens", "mode": "mode
 """Our name of a field to its name on these routes."""
 
 
+INVALID = 400
+"""What OpenAI answers to a body that is not valid, where our own routes answer 422."""
+
+
 def is_openai_path(path: str) -> bool:
     """Whether clients of `path` expect OpenAI's errors."""
     return path in PATHS or path.startswith("/v1/models/")
 
 
-def completion_error(type_: str, message: str, param: str | None = None) -> CompletionErrorBody:
-    """The body of an error on these routes."""
+def status_of(error: LaunchboundError, path: str) -> int:
+    """The status with which `error` is answered."""
+    return INVALID if error.status == BadRequest.status and is_openai_path(path) else error.status
+
+
+def completion_error(
+    type_: str, message: str, param: str | None = None, status: int | None = None
+) -> CompletionErrorBody:
+    """The body of an error on these routes. What is not valid has one type at OpenAI's, and many codes."""
+    code = CODES.get(type_, type_)
+    type_ = "invalid_request_error" if status == INVALID else type_
     param = PARAMETERS.get(param, param) if param else None
-    return {"error": {"type": type_, "message": message, "param": param, "code": CODES.get(type_, type_)}}
+    return {"error": {"type": type_, "message": message, "param": param, "code": code}}

@@ -9,10 +9,11 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match
 
 from service.front.api.answers import reply
 from service.front.api.middleware import REQUEST_ID_HEADER
-from service.front.api.openai_errors import completion_error, is_openai_path
+from service.front.api.openai_errors import completion_error, is_openai_path, status_of
 from service.front.api.state import state_of
 from service.front.errors import BadRequest, LaunchboundError, Unauthorised, error_body
 
@@ -36,6 +37,7 @@ async def _launchbound_error(request: Request, error: Exception) -> Response:
 
 def refuse(request: Request, error: LaunchboundError) -> Response:
     """The answer of `error`; a refusal is counted, and a failure of ours is logged."""
+    status = status_of(error, request.scope["path"])
     if error.rejection is not None:
         state = state_of(request)
         # Of `auto` it is the mode that was picked; before that it has named none, as its label must be one.
@@ -43,17 +45,19 @@ def refuse(request: Request, error: LaunchboundError) -> Response:
         # Only a POST is a generation request of its mode; a refused GET is not counted under it.
         generates = request.method == "POST" and mode in state.settings.modes
         valid = generates and not isinstance(error, Unauthorised)
-        state.rejected(request.state.request_id, mode if valid else None, error)
+        state.rejected(request.state.request_id, mode if valid else None, error, status)
     elif error.status in (500, 504):
         log.warning("request %s: %s: %s", request.state.request_id, error.type, error.message)
-    body = _body(request, error.type, error.message, error.param)
-    return reply(body, error.headers(), error.status)
+    body = _body(request, error.type, error.message, error.param, status)
+    return reply(body, error.headers(), status)
 
 
-def _body(request: Request, type_: str, message: str, param: str | None = None) -> object:
+def _body(
+    request: Request, type_: str, message: str, param: str | None = None, status: int | None = None
+) -> object:
     """The error shape of the route: ours, or OpenAI's."""
     if is_openai_path(request.scope["path"]):
-        return completion_error(type_, message, param)
+        return completion_error(type_, message, param, status)
     return error_body(type_, message, param)
 
 
@@ -72,7 +76,22 @@ async def _http_exception(request: Request, error: Exception) -> Response:
     }
     message = messages.get(error.status_code, str(error.detail))
     body = _body(request, TYPES.get(error.status_code, "http_error"), message)
-    return reply(body, dict(error.headers or {}), error.status_code)
+    headers = dict(error.headers or {})
+    if error.status_code == 405:
+        headers["Allow"] = ", ".join(_allowed(request))
+    return reply(body, headers, error.status_code)
+
+
+def _allowed(request: Request) -> list[str]:
+    """The methods of all routes at this path: the framework names those of the first."""
+    return [
+        "GET, HEAD" if method == "GET" else method
+        for method in ("GET", "POST")
+        if any(
+            route.matches({**request.scope, "method": method})[0] == Match.FULL
+            for route in request.app.routes
+        )
+    ]
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:

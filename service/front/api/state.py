@@ -92,11 +92,11 @@ class AppState:
         self.metrics.failed(job.mode, ending)
         self.request_log.failed(job, error, ending, status, seconds)
 
-    def rejected(self, request_id: str, mode: str | None, error: LaunchboundError) -> None:
+    def rejected(self, request_id: str, mode: str | None, error: LaunchboundError, status: int) -> None:
         """Record a request that was refused before it ran; `mode` where it had named a valid one."""
         if error.rejection is not None:
             self.metrics.rejected(error.rejection, mode)
-            self.request_log.rejected(request_id, mode, error)
+            self.request_log.rejected(request_id, mode, error, status)
 
     def _observe(self, timing: RequestTiming) -> None:
         """One that ran as another form of its mode than declared says nothing of that mode."""

@@ -102,12 +102,10 @@ class RequestLog:
             )
             log.warning(line)
 
-    def rejected(self, request_id: str, mode: str | None, error: LaunchboundError) -> None:
+    def rejected(self, request_id: str, mode: str | None, error: LaunchboundError, status: int) -> None:
         """A request that was refused before it ran; `mode` where it had named a valid one."""
         if self._failed:
-            line = RequestLine(
-                id=request_id, mode=mode, status=error.status, outcome="rejected", error=error.type
-            )
+            line = RequestLine(id=request_id, mode=mode, status=status, outcome="rejected", error=error.type)
             log.warning(line)
 
     def broken(self, request_id: str) -> None:

@@ -73,6 +73,8 @@ CATALOGUE: tuple[MetricSpec, ...] = (
         "Requests accepted and not started: all unfinished but one, which is taken to run. Where requests "
         "are merged, all that the engine has not begun."),
     _counter("requests_rejected_total", "reason", "always", "Requests refused before they ran, by reason."),
+    _gauge("connections", "", "once measured",
+        "Open connections, those of scrapes and probes beyond max_connections included."),
     _request("request_duration_seconds", "always",
         "Body parsed until the answer, or a stream's last event, is ready to be serialised."),
     _request("request_queue_seconds", "always", "Waited while the engine was busy."),

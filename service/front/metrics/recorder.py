@@ -82,6 +82,10 @@ class Metrics:
         if mode is not None:
             self._series.write("requests_total", 1, mode, "rejected")
 
+    def connections(self, count: int) -> None:
+        """So many connections are open."""
+        self._series.write("connections", count)
+
     def loop_lag(self, seconds: float) -> None:
         """The event loop came to a timer this late."""
         self._series.write("event_loop_lag_seconds", seconds)

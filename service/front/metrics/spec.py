@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Literal
+from typing import Literal, get_args
 
+from service.front.errors import Rejection
 from service.protocol.modes import FALLBACK, MODES
 
 Kind = Literal["counter", "gauge", "histogram", "summary", "info"]
@@ -15,7 +16,7 @@ Start = Literal["always", "timings", "dispatch", "cpu", "cuda", "merged", "once 
 OUTCOMES = ("ok", "error", "cancelled", "timeout", "oom", "rejected")
 PHASES = ("prefill", "decode")
 TOKEN_KINDS = ("prompt", "generated")
-REJECTIONS = ("queue_full", "too_large", "bad_request", "not_ready", "unauthorised", "draining")
+REJECTIONS: tuple[str, ...] = get_args(Rejection)
 FALLBACK_REASONS = ("graph_skipped", "other")
 
 

@@ -1,0 +1,220 @@
+"""Where a request ends is what its head says, whatever else it says: nothing of a body runs as a request."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from tests.front.test_bounded_protocol import connected as connected_without_socket
+from tests.support.raw_http import connected, send, until_closed
+from tests.support.serving import BODY as FIELDS
+from tests.support.serving import Front
+
+BODY = json.dumps(FIELDS).encode()
+LENGTH = b"Content-Length: %d\r\n" % len(BODY)
+CHUNKED = b"Transfer-Encoding: chunked\r\n"
+OFFER = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABk\r\n"
+NEXT = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\nX-Request-ID: next\r\nConnection: close\r\n\r\n"
+"""What follows each request below on its connection."""
+
+
+def post(fields: bytes, body: bytes = BODY, version: bytes = b"1.1") -> bytes:
+    """A POST with these fields beside those that it needs."""
+    line = b"POST /v1/modes/eager/generate HTTP/%s\r\n" % version
+    return line + b"Host: localhost\r\nContent-Type: application/json\r\n" + fields + b"\r\n" + body
+
+
+def get(fields: bytes, body: bytes) -> bytes:
+    """A GET with a body."""
+    return b"GET /v1/modes HTTP/1.1\r\nHost: localhost\r\n" + fields + b"\r\n" + body
+
+
+def chunk(size: bytes = b"%x" % len(BODY), extension: bytes = b"", last: bytes = b"0\r\n\r\n") -> bytes:
+    """BODY in one chunk, whose size and extension are written so, and what ends it."""
+    return size + extension + b"\r\n" + BODY + b"\r\n" + last
+
+
+SERVED = {
+    "length": post(LENGTH),
+    "length with zeros": post(b"Content-Length: 00%d\r\n" % len(BODY)),
+    "chunked": post(CHUNKED, chunk()),
+    "chunked behind a tab": post(b"Transfer-Encoding:\tchunked\r\n", chunk()),
+    "Chunked": post(b"transfer-encoding: Chunked\r\n", chunk()),
+    "size in capitals": post(CHUNKED, chunk(b"%X" % len(BODY))),
+    "size with zeros": post(CHUNKED, chunk(b"0000%x" % len(BODY))),
+    "chunk extension": post(CHUNKED, chunk(extension=b";a=b")),
+    "quoted chunk extension": post(CHUNKED, chunk(extension=b';a="b;\\"c"')),
+    "trailer": post(CHUNKED, chunk(last=b"0\r\nX-T: 1\r\n\r\n")),
+    "trailer that names a host": post(CHUNKED, chunk(last=b"0\r\nHost: evil\r\nOrigin: http://evil\r\n\r\n")),
+    "trailer that offers h2c": post(CHUNKED, chunk(last=b"0\r\n" + OFFER + b"\r\n")),
+    "h2c, length": post(OFFER + LENGTH),
+    "h2c, chunked": post(OFFER + CHUNKED, chunk()),
+    "websocket": post(b"Connection: keep-alive, upgrade\r\nUpgrade: websocket\r\n" + LENGTH),
+    "two offers": post(b"Connection: upgrade\r\nUpgrade: h2c\r\nUpgrade: websocket\r\n" + LENGTH),
+    "Upgrade alone": post(b"Upgrade: h2c\r\n" + LENGTH),
+    "a body of a GET": get(b"Content-Length: %d\r\n" % len(NEXT), NEXT),
+    "a body in chunks of a GET": get(CHUNKED, chunk()),
+    "h2c with a GET": get(OFFER, b""),
+    "h2c with a body of a GET": get(OFFER + b"Content-Length: %d\r\n" % len(NEXT), NEXT),
+    "another expectation": post(b"Expect: 200-ok\r\n" + LENGTH),
+    "a name that looks like it": post(b"Content_Length: 3\r\n" + LENGTH),
+    "empty lines before it": b"\r\n\r\n" + post(LENGTH),
+}
+
+REFUSED = {
+    "chunked and a length": post(CHUNKED + LENGTH, chunk()),
+    "a length and chunked": post(LENGTH + CHUNKED, chunk()),
+    "h2c, chunked and a length": post(OFFER + CHUNKED + LENGTH, chunk()),
+    "another encoding": post(b"Transfer-Encoding: xchunked\r\n", chunk()),
+    "identity": post(b"Transfer-Encoding: identity\r\n" + LENGTH),
+    "no encoding": post(b"Transfer-Encoding: \r\n" + LENGTH),
+    "chunked first": post(b"Transfer-Encoding: chunked, identity\r\n", chunk()),
+    "chunked last": post(b"Transfer-Encoding: gzip, chunked\r\n", chunk()),
+    "chunked twice": post(CHUNKED * 2, chunk()),
+    "chunked twice in one": post(b"Transfer-Encoding: chunked, chunked\r\n", chunk()),
+    "a blank before the colon": post(b"Transfer-Encoding : chunked\r\n", chunk()),
+    "two lengths": post(LENGTH + b"Content-Length: 5\r\n"),
+    "one length twice": post(LENGTH * 2),
+    "a list of lengths": post(b"Content-Length: %d, %d\r\n" % (len(BODY), len(BODY))),
+    "length with a plus": post(b"Content-Length: +%d\r\n" % len(BODY)),
+    "negative length": post(b"Content-Length: -1\r\n"),
+    "hexadecimal length": post(b"Content-Length: 0x%x\r\n" % len(BODY)),
+    "length with a blank": post(b"Content-Length: 5 0\r\n"),
+    "no length": post(b"Content-Length: \r\n"),
+    "length over 64 bits": post(b"Content-Length: %d\r\n" % (2**64 + len(BODY))),
+    "size with 0x": post(CHUNKED, chunk(b"0x%x" % len(BODY))),
+    "size with a plus": post(CHUNKED, chunk(b"+%x" % len(BODY))),
+    "negative size": post(CHUNKED, chunk(b"-1")),
+    "size behind a blank": post(CHUNKED, chunk(b" %x" % len(BODY))),
+    "size before a blank": post(CHUNKED, chunk(b"%x " % len(BODY))),
+    "no size": post(CHUNKED, chunk(b" ")),
+    "size over 64 bits": post(CHUNKED, chunk(b"1" + b"%016x" % len(BODY))),
+    "a chunk longer than its size": post(CHUNKED, chunk(b"5")),
+    "a chunk without its end": post(CHUNKED, b"%x\r\n" % len(BODY) + BODY + b"0\r\n\r\n"),
+    "chunks that end with LF": post(CHUNKED, chunk().replace(b"\r\n", b"\n")),
+    "LF in a chunk extension": post(CHUNKED, chunk(extension=b";a\n")),
+    "CR in a chunk extension": post(CHUNKED, chunk(extension=b";a\rb")),
+    "trailer with a length": post(CHUNKED, chunk(last=b"0\r\n" + LENGTH + b"\r\n")),
+    "trailer with an encoding": post(CHUNKED, chunk(last=b"0\r\n" + CHUNKED + b"\r\n")),
+    "folded field": post(b"X-A: b\r\n c\r\n" + LENGTH),
+    "folded length": post(b"Content-Length:\r\n %d\r\n" % len(BODY)),
+    "folded encoding": post(b"Transfer-Encoding:\r\n chunked\r\n", chunk()),
+    "first field behind a blank": post(LENGTH).replace(b"\r\nHost", b"\r\n Host"),
+    "lines that end with LF": post(LENGTH, b"").replace(b"\r\n", b"\n") + BODY,
+    "LF in a value": post(b"X-A: b\nContent-Length: 3\r\n" + LENGTH),
+    "CR in a value": post(b"X-A: b\rContent-Length: 3\r\n" + LENGTH),
+    "NUL in a value": post(b"X-A: b\0c\r\n" + LENGTH),
+    "NUL in a name": post(b"X\0A: b\r\n" + LENGTH),
+    "blank in a name": post(b"X A: b\r\n" + LENGTH),
+    "no colon": post(b"nonsense\r\n" + LENGTH),
+    "no name": post(b": b\r\n" + LENGTH),
+    "HTTP/0.9": b"GET /v1/modes\r\n\r\n",
+    "HTTP/1.2": post(LENGTH, version=b"1.2"),
+    "HTTP/2.0": post(LENGTH, version=b"2.0"),
+    "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "CONNECT": b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "CONNECT to a path": b"CONNECT http://localhost/v1/modes HTTP/1.1\r\nHost: localhost\r\n\r\n",
+}
+
+LAST = {
+    "HTTP/1.0": post(LENGTH, version=b"1.0"),
+    "HTTP/1.0 in chunks": post(CHUNKED, chunk(), version=b"1.0"),
+    "HTTP/1.0 that expects": post(b"Expect: 100-continue\r\n" + LENGTH, version=b"1.0"),
+    "HTTP/1.0 that offers": post(OFFER + LENGTH, version=b"1.0"),
+    "close": post(b"Connection: close\r\n" + LENGTH),
+    "close and upgrade": post(b"Connection: close, upgrade\r\nUpgrade: h2c\r\n" + LENGTH),
+}
+
+
+def statuses(received: bytes) -> list[int]:
+    """Those of all answers."""
+    return [int(part[:3]) for part in received.split(b"HTTP/1.1 ")[1:]]
+
+
+def answers(front: Front, request: bytes) -> bytes:
+    """All that comes back where NEXT follows `request`."""
+    with connected(front) as connection:
+        send(connection, request + NEXT)
+        return until_closed(connection)
+
+
+@pytest.mark.parametrize("request_bytes", SERVED.values(), ids=SERVED.keys())
+def test_a_request_is_served_and_what_follows_it_is_the_next_one(front: Front, request_bytes: bytes) -> None:
+    received = answers(front, request_bytes)
+    assert statuses(received) == [200, 200]
+    assert received.count(b"x-request-id: next\r\n") == 1
+
+
+@pytest.mark.parametrize("request_bytes", REFUSED.values(), ids=REFUSED.keys())
+def test_a_request_that_can_be_read_in_two_ways_is_refused_and_the_last(
+    front: Front, request_bytes: bytes
+) -> None:
+    # Where the answer is cut off, as another request was sent ahead of it, nothing has run either.
+    received = answers(front, request_bytes)
+    assert statuses(received) in ([400], [])
+    assert b"x-request-id: next\r\n" not in received
+
+
+@pytest.mark.parametrize("request_bytes", LAST.values(), ids=LAST.keys())
+def test_nothing_runs_behind_the_last_request(front: Front, request_bytes: bytes) -> None:
+    received = answers(front, request_bytes)
+    assert statuses(received) == [200]
+    assert b"x-request-id: next\r\n" not in received
+
+
+@pytest.mark.parametrize("offer", [b"", OFFER], ids=["plain", "h2c"])
+def test_a_body_that_is_sent_once_it_is_asked_for_is_the_requests(front: Front, offer: bytes) -> None:
+    with connected(front) as connection:
+        send(connection, post(offer + b"Expect: 100-continue\r\n" + LENGTH, b""))
+        assert connection.recv(65_536) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        send(connection, BODY + NEXT)
+        received = until_closed(connection)
+    assert statuses(received) == [200, 200]
+
+
+def test_a_request_answered_before_its_body_was_asked_for_is_the_last(front: Front) -> None:
+    head = b"POST /v1/modes HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    with connected(front) as connection:
+        send(connection, head + b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(NEXT))
+        received = until_closed(connection)
+    assert statuses(received) == [405]
+    assert b"connection: close\r\n" in received
+
+
+Send = Callable[[Any], Awaitable[None]]
+
+
+@pytest.mark.parametrize("segment_bytes", [1, 7, 100, 10_000])
+@pytest.mark.parametrize("name", ["h2c, length", "h2c, chunked", "h2c with a body of a GET", "trailer"])
+def test_a_body_is_whole_however_its_request_is_cut(name: str, segment_bytes: int) -> None:
+    seen: list[tuple[str, bytes, list[bytes]]] = []
+
+    async def app(scope: Any, receive: Callable[[], Awaitable[Any]], send: Send) -> None:
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body, more = body + message["body"], message["more_body"]
+        seen.append((scope["method"], body, [name for name, _ in scope["headers"]]))
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def run() -> None:
+        protocol, transport = connected_without_socket(app)
+        sent = SERVED[name] + NEXT
+        for start in range(0, len(sent), segment_bytes):
+            protocol.data_received(sent[start : start + segment_bytes])
+            await asyncio.sleep(0)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert transport.written.count(b"HTTP/1.1 200") == 2
+        protocol.connection_lost(None)
+
+    asyncio.run(run())
+    method, body, names = seen[0]
+    assert body == (NEXT if method == "GET" else BODY)
+    assert not {b"upgrade", b"x-t"} & set(names)
+    assert [method for method, *_ in seen][1:] == ["GET"]
