@@ -153,5 +153,9 @@ class PendingRequests:
         return (perf_counter_ns() - oldest.job.sent_ns) / 1e9 if oldest else 0.0
 
     async def none_left(self) -> None:
-        """Wait until all have ended."""
-        await self._none_left.wait()
+        """Wait until all have ended.
+
+        Who waits for the end of a job goes on first, and may have sent the next one of its request.
+        """
+        while self._by_id:
+            await self._none_left.wait()

@@ -76,7 +76,7 @@ class EngineCall:
             raise ClientGone("the client closed the connection")
         if self._of_lab:
             self._state.studies.sweeps.refuse("a request of the lab")
-        self._pending = self._state.client.submit(job)
+        self._pending = self._state.client.submit(job, follows=self._pending is not None)
         if self._of_sweep and self._sweeps is None:
             self._sweeps = self._state.studies.sweeps
             self._sweeps.began()
