@@ -32,7 +32,6 @@ from service.protocol.messages import (
 )
 from service.protocol.status import EngineStatus, ModeStatus
 
-
 log = logging.getLogger("launchbound.engine")
 
 
