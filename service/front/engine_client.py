@@ -79,7 +79,7 @@ class EngineClient:
         return self.silent.doing
 
     def submit(self, job: Job, follows: bool = False) -> PendingRequest:
-        """Accept and send `job`; its id is changed where an unfinished job has the same.
+        """Accept `job`, which gets its id, and send it.
 
         `follows`: a further job of a request that was accepted, so that a drain does not refuse it. Raises
         Draining, ModeNotReady or QueueFull, and then nothing was sent.

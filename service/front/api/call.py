@@ -150,7 +150,7 @@ def check_sizes(engine: EngineStatus, prompts: Sequence[str | list[int]], param:
 
 def new_job(
     state: AppState,
-    job_id: str,
+    request_id: str,
     mode: str,
     body: GenerateBody | CompareBody,
     received_ns: int,
@@ -159,7 +159,7 @@ def new_job(
 ) -> Job:
     """`body` as a job for `mode`, stamped as sent now; its deadline counts from `received_ns`."""
     return Job(
-        id=job_id,
+        request_id=request_id,
         mode=mode,
         prompts=body.prompts,
         max_new_tokens=body.max_new_tokens,
