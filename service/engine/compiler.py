@@ -92,7 +92,7 @@ def _count_wrappers() -> None:
         return module
 
     counting.counts = True  # type: ignore[attr-defined]
-    PyCodeCache.load_by_key_path = staticmethod(counting)  # type: ignore[assignment]
+    PyCodeCache.load_by_key_path = staticmethod(counting)  # type: ignore[method-assign]
 
 
 def turned_off() -> str | None:

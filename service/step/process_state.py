@@ -57,7 +57,7 @@ def _keep_headers_in(folder: Path) -> None:
     It decides that as it imports its code cache, by a function that no setting reaches.
     """
     for module in (cache_dir_utils, runtime_utils):
-        module.default_cache_dir = lambda: str(folder)
+        module.default_cache_dir = lambda: str(folder)  # type: ignore[attr-defined]
     if imported := sys.modules.get("torch._inductor.codecache"):
         imported._HEADER_DIR = str(folder / HEADERS)  # type: ignore[attr-defined]
         imported._HEADER_LOCK_DIR = str(folder / HEADERS / "locks")  # type: ignore[attr-defined]
