@@ -38,7 +38,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 def prepare_bench(settings: EngineSettings) -> Bench:
     """Prepare this process and load the model. Raises StudyError for settings that cannot work."""
     try:
-        prepare_process(settings.cache_folder)
+        prepare_process(settings.cache_folder, settings.model)
         bench = Bench(settings)
     except ValueError as error:
         raise StudyError("invalid_request", str(error)) from error

@@ -81,7 +81,7 @@ def main(arguments: list[str]) -> int:
     front = FrontSocket(settings.address)
     try:
         try:
-            prepare_process(settings.cache_folder)
+            prepare_process(settings.cache_folder, settings.model)
             bench = Bench(settings)
         except ValueError as error:
             print(f"launchbound anatomy: {error}", file=sys.stderr)

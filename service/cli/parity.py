@@ -24,7 +24,7 @@ def check_parity(settings: EngineSettings) -> int:
             console.print(f"{message.mode}: warming up (compiled modes take up to two minutes at first)")
 
     inbox = LocalInbox([], watch)
-    prepare_process(settings.cache_folder)
+    prepare_process(settings.cache_folder, settings.model)
     Engine(settings, inbox).run()
     table = Table("mode", "runs as", "largest logit difference", "tolerance", "tokens that differ", "parity")
     for status in inbox.modes.values():

@@ -86,15 +86,13 @@ class Inbox:
                 self._handle(self._decode(frame))
         except EOFError:
             self.stopped = True
-        if self._cancelled:
-            waiting = {job.id for job in self._waiting if isinstance(job, Job)}
-            self._cancelled &= waiting | self._running
 
     def _handle(self, message: ToEngine) -> None:
         if isinstance(message, Job | Calibrate):
             self._waiting.append(message)
         elif isinstance(message, Cancel):
-            self._cancelled.add(message.id)
+            if self._has(message.id):  # else it has ended meanwhile
+                self._cancelled.add(message.id)
         elif isinstance(message, Pause):
             self._pause(message)
         elif isinstance(message, Resume):
@@ -102,6 +100,12 @@ class Inbox:
             self._waiting = deque(waiting for waiting in self._waiting if not isinstance(waiting, Pause))
         elif isinstance(message, Stop):
             self.stopped = True
+
+    def _has(self, job_id: str) -> bool:
+        """Whether this job waits or runs."""
+        return job_id in self._running or any(
+            isinstance(waiting, Job) and waiting.id == job_id for waiting in self._waiting
+        )
 
     def take(self) -> Job | Calibrate | None:
         """What has waited longest; a job is from now on the running one. None while paused.

@@ -14,7 +14,7 @@ from service.engine.parity_check import Unservable
 from service.engine.second_compiler import second_compiler
 from service.protocol.doing import Doing
 from service.protocol.messages import EngineSettings
-from service.step.compile_cache import compile_cache, discard
+from service.step.compile_cache import code_of, discard
 from service.step.device_errors import is_device_lost
 from service.step.process_state import prepare_process
 
@@ -28,14 +28,14 @@ def live(settings: EngineSettings, inbox: Inbox | LocalInbox) -> int:
     """Serve until a Stop; returns the exit code.
 
     0 after a Stop, 2 for settings or a model that cannot work, 4 where the device's context is lost, 5 where
-    the compile cache was at fault and has been emptied.
+    compiled code was at fault and has been removed.
     """
     from_hub = settings.model.startswith("hf:")
     inbox.announce(Doing(what="loading the model", limit_seconds=LOAD_SECONDS, may_wait=from_hub))
     try:
         if settings.discard_compiled:
-            discard(compile_cache(settings.cache_folder))
-        prepare_process(settings.cache_folder)
+            discard(code_of(settings.cache_folder, settings.model))
+        prepare_process(settings.cache_folder, settings.model)
         engine = Engine(settings, inbox, doubts_cache=True)
     except ValueError as error:
         return _refuse(error)

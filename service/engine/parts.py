@@ -24,7 +24,7 @@ from service.step.bandwidth import memory_bandwidth, step_bytes
 from service.step.buffers import Buffers, allocate
 from service.step.calibration import Calibration, twin_inputs
 from service.step.callables import build_step
-from service.step.compile_cache import compile_cache
+from service.step.compile_cache import code_of, compile_cache
 from service.step.device import device_name, memory
 from service.step.device_errors import free_memory, is_out_of_memory
 from service.step.loaded_model import LoadedModel, load_model
@@ -154,7 +154,7 @@ def build_parts(
         build_one,
         ColdStarts(compiled, key),
         stacks,
-        CacheDoubt(compiled, key) if doubts_cache else None,
+        CacheDoubt(code_of(settings.cache_folder, settings.model), key) if doubts_cache else None,
     )
     return EngineParts(settings, loaded, tokenizer, buffers, calibration, warmup, no_twin)
 

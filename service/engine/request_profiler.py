@@ -55,7 +55,12 @@ class RequestProfiler:
 
         None of them where the trace could not be written: the job was slowed, and nothing is known of it.
         """
-        about = {"mode": job.mode, "batch_size": len(job.prompts), "created": time()}
+        about = {
+            "request_id": job.request_id,
+            "mode": job.mode,
+            "batch_size": len(job.prompts),
+            "created": time(),
+        }
         self.used = True
         began = perf_counter_ns()
         steps = self._profiler.run(job.id, about, meter, action)

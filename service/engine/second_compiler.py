@@ -23,7 +23,7 @@ from service.protocol.messages import EngineSettings
 from service.protocol.modes import MODES
 from service.protocol.parent_death import owned
 from service.protocol.placement import physical_cores
-from service.step.compile_cache import compile_cache, compiled_code
+from service.step.compile_cache import code_of, has_code
 from service.step.process_state import prepare_process, resident_bytes
 from service.step.warnings_log import warn
 
@@ -92,7 +92,7 @@ def second_compiler(parts: EngineParts) -> SecondCompiler | None:
     """
     settings, loaded = parts.settings, parts.loaded
     modes = _shared(settings.modes)
-    cold = not compiled_code(compile_cache(settings.cache_folder))
+    cold = not has_code(code_of(settings.cache_folder, settings.model))
     alone = min(physical_cores(os.sched_getaffinity(0)), allowed_cpus()) < 2
     free = min(psutil.virtual_memory().available, free_memory_bytes())
     room = free > MEMORY_FACTOR * resident_bytes()
@@ -117,7 +117,7 @@ def main(arguments: list[str]) -> int:
     settings = msgspec.json.decode(arguments[0], type=EngineSettings)
     reports = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library or a compiler prints is no report
-    prepare_process(settings.cache_folder)
+    prepare_process(settings.cache_folder, settings.model)
     for name, seconds in build_parts(settings, lambda _: None).warmup.compile():
         print(msgspec.json.encode(Compiled(name, seconds)).decode(), file=reports, flush=True)
     return 0

@@ -13,7 +13,7 @@ from models.served import Served
 from service.engine.cache_doubt import CacheBroken, CacheDoubt
 from service.engine.capture import BuildStep, Capture, CompiledElsewhere, callable_name
 from service.engine.cold_starts import ColdStarts
-from service.engine.compiler import load_compiler, not_one_graph, read_compile_counts
+from service.engine.compiler import load_compiler, not_one_graph, read_compile_counts, turned_off, unlike
 from service.engine.configured_mode import ConfiguredMode
 from service.engine.mode_checks import verify_graph_replay
 from service.engine.mode_floors import ModeFloors
@@ -162,6 +162,10 @@ class Warmup:
 
     def _warm(self, configured: ConfiguredMode, parity_check: ParityCheck) -> Iterator[None]:
         """Capture every callable that serves a mode, then check its parity."""
+        effect = self._capture.effect(configured)
+        if effect.compile is not None and (off := turned_off()):
+            self._fail(configured, off)
+            return
         doubt = self._doubt if self._compiles(configured) else None
         if self._compiles(configured) and not self._compiler_loaded:
             self._capture.elsewhere = self._start_elsewhere()
@@ -171,7 +175,7 @@ class Warmup:
         resident = resident_bytes()
         capture = self._capture.serving(configured)
         seconds = yield from (doubt.watched(configured.mode.name, capture) if doubt else capture)
-        skips = before.increase().graph_skips
+        seen = before.increase()
         compilations = configured.status.compilations
         began = perf_counter()
         verdict = parity_check.run(configured)
@@ -183,14 +187,17 @@ class Warmup:
             resident_bytes=max(0, resident_bytes() - resident),
         )
         self._capture.count_graphs(configured, before, compiled_before=0)
+        if unlike_row := unlike(effect, len(configured.steps), seen):
+            self._fail(configured, unlike_row)
+            return
         if doubt is not None:
             doubt.judged(configured.mode.name, verdict.passed)
         if not verdict.passed:
             self._fail(configured, "out of parity with eager: see `parity`")
         elif wrong := wrong_attention(self.attention):
             self._fail(configured, wrong)
-        elif self._capture.effect(configured).graph_replay:
-            proof = partial(verify_graph_replay, configured, self._buffers, self._device, skips)
+        elif effect.graph_replay:
+            proof = partial(verify_graph_replay, configured, self._buffers, self._device, seen.graph_skips)
             self._proofs.append((configured, proof))
         else:
             self.update(configured, state="ready")

@@ -60,13 +60,19 @@ class Admission:
         return [name for name in self.configured if self.state(name) in ("cold", "warming")]
 
     def refusal(
-        self, mode: str | None, unfinished: int, down_reason: str, retry_after_seconds: int
+        self,
+        mode: str | None,
+        unfinished: int,
+        down_reason: str,
+        retry_after_seconds: int,
+        follows: bool = False,
     ) -> LaunchboundError | None:
         """Why a job of `mode` (None: of any) is refused beside `unfinished` others; None where it is taken.
 
-        `down_reason` and `retry_after_seconds` are for the case that there is no engine.
+        `down_reason` and `retry_after_seconds` are for the case that there is no engine. `follows`: it
+        belongs to a request that was accepted, which a drain lets end.
         """
-        if self._draining:
+        if self._draining and not follows:
             return Draining("the service is shutting down and takes no new requests; try another instance")
         if not self._connected:
             return ModeNotReady(

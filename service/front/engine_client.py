@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from time import monotonic, perf_counter_ns
 
 import msgspec
 
 from service.front.admission import Admission
-from service.front.errors import Draining, EngineLost, LaunchboundError
+from service.front.errors import EngineLost, LaunchboundError, ShutDown
 from service.front.floor_request import FloorRequest
 from service.front.listeners import Listener
 from service.front.pause_lease import PauseLease
@@ -30,6 +31,8 @@ from service.protocol.messages import (
     Token,
 )
 from service.protocol.status import EngineStatus, ModeStatus
+
+log = logging.getLogger("launchbound.engine")
 
 
 class EngineClient:
@@ -75,13 +78,14 @@ class EngineClient:
         """What the engine last announced to do; None where there is no engine process."""
         return self.silent.doing
 
-    def submit(self, job: Job) -> PendingRequest:
-        """Accept and send `job`; its id is changed where an unfinished job has the same.
+    def submit(self, job: Job, follows: bool = False) -> PendingRequest:
+        """Accept `job`, which gets its id, and send it.
 
-        Raises Draining, ModeNotReady or QueueFull, and then nothing was sent.
+        `follows`: a further job of a request that was accepted, so that a drain does not refuse it. Raises
+        Draining, ModeNotReady or QueueFull, and then nothing was sent.
         """
         if job.mode not in self.admission.open or len(self._unfinished) >= self.admission.max_queue:
-            self._refuse(job.mode)
+            self._refuse(job.mode, follows=follows)
         pending = self._unfinished.add(job)
         self._post(pending.job)
         # The engine has it: what follows takes place while it works.
@@ -113,7 +117,7 @@ class EngineClient:
         A second call waits no longer than the first would have.
         """
         self.admission.draining = True
-        self._break_off(Draining("the service is shutting down; try another instance"))
+        self._break_off(ShutDown("the service is shutting down; try another instance"))
         if self._drain_ends is None:
             self._drain_ends = monotonic() + seconds
         try:
@@ -123,18 +127,27 @@ class EngineClient:
             self.abandon()
 
     def abandon(self) -> None:
-        """Shut down without waiting: every unfinished job is cancelled and fails with Draining."""
+        """Shut down without waiting: every unfinished job is cancelled and fails with ShutDown."""
         self.admission.draining = True
         self._drain_ends = monotonic()
-        self._break_off(Draining("the service was shut down"))
+        self._break_off(ShutDown("the service was shut down"))
         text = "the service was shut down before the answer was complete; send it again"
-        for pending in self._unfinished.fail_all(lambda: Draining(text)):
+        cut_off = self._unfinished.fail_all(lambda: ShutDown(text))
+        for pending in cut_off:
             self._post(Cancel(id=pending.job.id))
+        if cut_off:
+            log.error(
+                "shut down before %d accepted requests were answered: LAUNCHBOUND_DRAIN_SECONDS is how long "
+                "they may take",
+                len(cut_off),
+            )
 
-    def _refuse(self, mode: str | None, queued: bool = True) -> None:
+    def _refuse(self, mode: str | None, queued: bool = True, follows: bool = False) -> None:
         """Raise what speaks against a job now; `queued` False: against work that is no job."""
         unfinished = len(self._unfinished) if queued else 0
-        refusal = self.admission.refusal(mode, unfinished, self.down_reason, self.retry_after_seconds)
+        refusal = self.admission.refusal(
+            mode, unfinished, self.down_reason, self.retry_after_seconds, follows
+        )
         if refusal is not None:
             raise refusal
 

@@ -16,6 +16,7 @@
     │   ├── EngineLost                 the engine process ended while it had the job
     │   ├── OutOfMemory                the device's memory
     │   ├── StudyInterrupted           the anatomy process ended, or the engine served meanwhile
+    │   ├── ShutDown                   the service ended before it had answered
     │   └── Draining                   the service is shutting down
     ├── DeadlinePassed 504
     ├── ClientGone 499                 no client is left to read it; only logs and metrics have it
@@ -184,6 +185,12 @@ class StudyInterrupted(Unavailable):
     """A study that did not complete; requested again, it runs in a new process."""
 
     default_type = "study_interrupted"
+
+
+class ShutDown(Unavailable):
+    """The service ended before it had answered this request, which it had accepted."""
+
+    default_type = "shut_down"
 
 
 class Draining(Unavailable):

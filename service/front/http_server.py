@@ -17,6 +17,9 @@ from service.front.settings import Settings
 HEADERS = [("X-Content-Type-Options", "nosniff"), ("Cross-Origin-Resource-Policy", "same-origin")]
 """Of every answer: a browser takes none for something else, and shows none to a page of another origin."""
 
+LAST_ANSWERS_SECONDS = 1
+"""How long answers may still be on their way to clients once the service has drained."""
+
 
 def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     """The server's configuration for `app`, which `create_app` has made of `settings`.
@@ -49,5 +52,5 @@ def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
         proxy_headers=False,
         headers=HEADERS,
         server_header=False,
-        timeout_graceful_shutdown=1,
+        timeout_graceful_shutdown=LAST_ANSWERS_SECONDS,
     )

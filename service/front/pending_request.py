@@ -7,6 +7,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from itertools import count
+from secrets import token_hex
 from time import perf_counter_ns
 
 import msgspec
@@ -83,6 +85,9 @@ class PendingRequests:
     """The accepted jobs that the engine has not ended, by id, in the order in which they were sent."""
 
     def __init__(self) -> None:
+        # Traces of earlier and other fronts, which lie in the same folder, are named by ids too.
+        self._prefix = token_hex(8)
+        self._numbers = count(1)
         self._by_id: dict[str, PendingRequest] = {}
         self._begun: set[str] = set()
         self._told = False
@@ -96,11 +101,8 @@ class PendingRequests:
         return pending.job.id in self._by_id
 
     def add(self, job: Job) -> PendingRequest:
-        """`job` is accepted; its id is changed where one that has not ended has the same."""
-        number = 1
-        while job.id in self._by_id:
-            number += 1
-            job = msgspec.structs.replace(job, id=f"{job.id.partition('#')[0]}#{number}")
+        """`job` is accepted, and gets an id of its own."""
+        job = msgspec.structs.replace(job, id=f"{self._prefix}-{next(self._numbers)}")
         pending = self._by_id[job.id] = PendingRequest(job, asyncio.get_running_loop())
         self._none_left.clear()
         return pending
@@ -153,5 +155,9 @@ class PendingRequests:
         return (perf_counter_ns() - oldest.job.sent_ns) / 1e9 if oldest else 0.0
 
     async def none_left(self) -> None:
-        """Wait until all have ended."""
-        await self._none_left.wait()
+        """Wait until all have ended.
+
+        Who waits for the end of a job goes on first, and may have sent the next one of its request.
+        """
+        while self._by_id:
+            await self._none_left.wait()

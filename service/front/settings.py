@@ -78,7 +78,7 @@ class Settings(BaseSettings):
     max_queue: int = Field(default=64, ge=1)
     request_timeout_seconds: float = Field(default=120.0, gt=0, le=86400, allow_inf_nan=False)
     max_body_bytes: int = Field(default=1_048_576, ge=1024)
-    drain_seconds: float = Field(default=5.0, ge=0, le=3600, allow_inf_nan=False)
+    drain_seconds: float = Field(default=20.0, ge=0, le=3600, allow_inf_nan=False)
     hang_seconds: float = Field(default=300.0, gt=0, allow_inf_nan=False)
     anatomy_pause_seconds: float = Field(default=30.0, gt=0, le=3600, allow_inf_nan=False)
     anatomy_idle_seconds: float = Field(default=300.0, ge=0, le=86400, allow_inf_nan=False)

@@ -18,6 +18,7 @@ from service.front.engine_client import EngineClient
 from service.front.logs.child_output import ChildOutput
 from service.front.process_watch import ProcessWatch, look_after
 from service.protocol.messages import EngineSettings
+from service.protocol.modes import MODES
 
 log = logging.getLogger("launchbound.supervisor")
 
@@ -96,6 +97,15 @@ class Supervisor:
         engine = self._client.engine
         return engine is not None and engine.warm
 
+    def _loaded_compiled(self) -> bool:
+        """Whether the engine that has just ended had come to a mode that compiles."""
+        effects = {
+            name: MODES[name].effect(self._client.device)
+            for name, status in self._client.modes.items()
+            if status.state != "cold"
+        }
+        return any(effect.compiles for effect in effects.values())
+
     async def _restart_forever(self) -> None:
         """Run one engine after another until `stop`, `kill` or a refusal, whatever goes wrong meanwhile."""
         while not self._ending:
@@ -156,5 +166,5 @@ class Supervisor:
             self._process = None
             self._client.detach()
         code = process.returncode
-        self._discard_compiled = code in CRASHES and not self._warm()
+        self._discard_compiled = code in CRASHES and not self._warm() and self._loaded_compiled()
         return reason + EXPLAINED.get(code or 0, ""), code

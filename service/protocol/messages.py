@@ -67,13 +67,16 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
 class Job(msgspec.Struct, frozen=True, kw_only=True, tag="job"):
     """One POST: a batch of prompts to be run in one mode. Validated by the front.
 
+    `id` is given by the front when it accepts the job, and no other job ever has it. `request_id` is what the
+    client calls its request: people read it, and several jobs may have the same.
     A prompt is text, or its token ids, which only the engine can check. Until a row has `min_tokens`,
     neither an end of text (unless that is ignored anyway) nor a stop string ends it. `alone`: never merged
     with others, because it is compared with what runs alone; a profiled or sampled one is not either.
     `sample`: count at instants of its steps whether they are in a kernel.
     """
 
-    id: str
+    id: str = ""
+    request_id: str = ""
     mode: str
     prompts: Sequence[str | list[int]]
     max_new_tokens: int

@@ -42,6 +42,11 @@ class Effect:
         return self.compile is not None or self.package is not None
 
     @property
+    def cpp_wrapper(self) -> bool:
+        """Whether `torch.compile` has what calls its kernels generated in C++, not in Python."""
+        return bool((self.compile or {}).get("options", {}).get("cpp_wrapper", False))
+
+    @property
     def by_operator(self) -> bool:
         """Whether the host issues the step operator by operator."""
         return not self.compiles and not self.captured
@@ -74,6 +79,32 @@ class Mode:
 def _plain(name: str, grad_mode: GradMode, removes: str) -> Mode:
     return Mode(name, grad_mode, removes, cuda=Effect(name), cpu=Effect(name))
 
+
+PLAIN_INDUCTOR: InductorOptions = {
+    "cpp_wrapper": False,
+    "freezing": False,
+    "max_autotune": False,
+    "max_autotune_pointwise": False,
+    "max_autotune_gemm": False,
+    "coordinate_descent_tuning": False,
+    "triton.cudagraphs": False,
+    "memory_planning": False,
+    "use_fast_math": False,
+    "cpp.dynamic_threads": False,
+    "cpp.enable_kernel_profile": False,
+}
+"""What every row compiles with except where it says otherwise: torch takes its defaults from the environment,
+which would make one row what another one is.
+"""
+
+PLAIN_DYNAMO: dict[str, Any] = {
+    "suppress_errors": False,
+    "caching_precompile": False,
+    "debug_backend_override": "",
+    "debug_inductor_config_override": "",
+    "debug_dynamo_config_override": "",
+}
+"""The same of `torch._dynamo.config`, as far as this torch has it."""
 
 _FULL: CompileOptions = {"fullgraph": True, "dynamic": False}
 

@@ -69,7 +69,7 @@ class EventWriter:
 @torch.no_grad()
 def run(settings: EngineSettings, names: list[str], events: EventWriter) -> None:
     """Run the checks called `names`, in that order. Raises ValueError for settings that cannot work."""
-    prepare_process(settings.cache_folder)
+    prepare_process(settings.cache_folder, settings.model)
     variants = Variants(settings)
     facts = machine_facts(variants.device, variants.precision.name, variants.linears.layout)
     events.write(MachineFacts(facts))

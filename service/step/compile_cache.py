@@ -22,6 +22,9 @@ OWN_NAME = "launchbound"
 """Of the default folder, which is nobody's but ours to narrow."""
 
 
+HEADERS = "precompiled_headers"
+
+
 class CacheRefused(ValueError):
     """A cache folder that cannot be used or trusted; the message has the remedy."""
 
@@ -49,18 +52,34 @@ def compile_cache(cache_folder: str) -> Path:
     return folder
 
 
-def compiled_code(folder: Path) -> list[Path]:
-    """What torch keeps in `folder`, all in folders of their own; the files beside them are our records."""
-    return [one for one in folder.iterdir() if one.is_dir()]
+def code_of(cache_folder: str, model: str) -> Path:
+    """The folder within `compile_cache` of all that is compiled of `model`, and of nothing else."""
+    folder = compile_cache(cache_folder) / f"model-{hashlib.sha256(model.encode()).hexdigest()[:12]}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
 
 
-def discard(folder: Path) -> None:
-    """Remove all code that was compiled here, and no record. Raises CacheRefused where the disk refuses."""
+def precompiled_headers(code: Path) -> Path:
+    """Where the models of a cache share 150 MB of headers, of which `code` is the folder of one."""
+    return code.parent / HEADERS
+
+
+def has_code(code: Path) -> bool:
+    """Whether anything has been compiled into this folder of a model."""
+    return code.is_dir() and any(code.iterdir())
+
+
+def discard(code: Path) -> None:
+    """Remove what was compiled of one model, and the headers that it was compiled with; no record, and
+    nothing of another model. Raises CacheRefused where the disk refuses.
+    """
     try:
-        for one in compiled_code(folder):
-            shutil.rmtree(one)
+        for one in (code, precompiled_headers(code)):
+            if one.exists():
+                shutil.rmtree(one)
+        code.mkdir(mode=0o700)
     except OSError as error:
-        raise CacheRefused(f"{folder} cannot be removed ({error.strerror}): remove it") from error
+        raise CacheRefused(f"{code} cannot be removed ({error.strerror}): remove it") from error
 
 
 def _refuse_writable_by_others(outer: Path) -> None:

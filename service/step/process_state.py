@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from torch._dynamo import config as dynamo_config
 from torch._functorch import config as functorch_config
+from torch._inductor import config as inductor_config
+from torch._inductor.runtime import cache_dir_utils, runtime_utils
 
-from service.step.compile_cache import compile_cache
+from service.protocol.modes import PLAIN_DYNAMO, PLAIN_INDUCTOR
+from service.step.compile_cache import HEADERS, code_of
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 _NEVER = 2**31 - 1
@@ -19,13 +24,16 @@ _MAPPED_BLOCKS = 65536
 """glibc's own limit of blocks that it maps one by one."""
 
 
-def prepare_process(cache_folder: str) -> None:
-    """Keep compiled code in a folder of its own; fix numerics and allocation.
+def prepare_process(cache_folder: str, model: str = "") -> None:
+    """Keep the compiled code of `model` in a folder of its own; fix numerics and allocation.
 
     Raises CacheRefused, with the remedy, for a folder that cannot be used or trusted.
     """
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(compile_cache(cache_folder))
+    code = code_of(cache_folder, model)
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(code)
+    _keep_headers_in(code.parent)
     _fix_cache_keys()
+    _fix_compiler()
     torch.set_float32_matmul_precision("highest")
     torch.manual_seed(int.from_bytes(os.urandom(7)))
     keep_freed_memory()
@@ -40,6 +48,31 @@ def _fix_cache_keys() -> None:
     """
     if hasattr(functorch_config, "error_on_custom_op_aliasing"):
         functorch_config.error_on_custom_op_aliasing = False
+
+
+def _keep_headers_in(folder: Path) -> None:
+    """Have torch keep its precompiled headers in `folder`: they are compiled into all that runs, and torch
+    would take them from the folder for temporary files, in which every user of the machine can write.
+
+    It decides that as it imports its code cache, by a function that no setting reaches.
+    """
+    for module in (cache_dir_utils, runtime_utils):
+        module.default_cache_dir = lambda: str(folder)  # type: ignore[attr-defined]
+    if imported := sys.modules.get("torch._inductor.codecache"):
+        imported._HEADER_DIR = str(folder / HEADERS)  # type: ignore[attr-defined]
+        imported._HEADER_LOCK_DIR = str(folder / HEADERS / "locks")  # type: ignore[attr-defined]
+
+
+def _fix_compiler() -> None:
+    """Have the compiler do what the ladder says, whatever torch's own variables in the environment say.
+
+    What turns it off altogether is left to do so: a mode that compiles nothing fails, and says why.
+    """
+    for name, value in PLAIN_INDUCTOR.items():
+        setattr(inductor_config, name, value)
+    for name, value in PLAIN_DYNAMO.items():
+        if hasattr(dynamo_config, name):
+            setattr(dynamo_config, name, value)
 
 
 def keep_freed_memory() -> bool:

@@ -101,7 +101,7 @@ def test_a_bench_of_a_cuda_device_begins_without_the_profiler(
     sessions: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = SimpleNamespace(device=CUDA, cpus=[])
-    monkeypatch.setattr(prepared_bench, "prepare_process", lambda _: None)
+    monkeypatch.setattr(prepared_bench, "prepare_process", lambda *_: None)
     monkeypatch.setattr(prepared_bench, "Bench", lambda _: made)
     monkeypatch.setattr(prepared_bench, "pin", lambda _: None)
     assert prepared_bench.prepare_bench(SETTINGS) is cast(Bench, made)
@@ -112,7 +112,7 @@ def test_the_process_of_studies_begins_without_the_profiler_too(
     sessions: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     front = SimpleNamespace(receive=Stop, send=lambda _: None, close=lambda: None)
-    monkeypatch.setattr(process, "prepare_process", lambda _: None)
+    monkeypatch.setattr(process, "prepare_process", lambda *_: None)
     monkeypatch.setattr(process, "Bench", lambda _: SimpleNamespace(device=CUDA, cpus=[]))
     monkeypatch.setattr(process, "pin", lambda _: None)
     monkeypatch.setattr(process, "FrontSocket", lambda _: front)

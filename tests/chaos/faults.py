@@ -94,7 +94,7 @@ def _of_front() -> Iterator[Fault]:
     for stage in STAGES:
         yield Fault(f"SIGTERM, {stage}", ENDED, terminated(stage))
     yield Fault("SIGTERM, compiling", ENDED, terminated_compiling)
-    yield Fault("SIGTERM, requests running", f"{ENDED}, requests answered", terminated(SERVING, requests=8))
+    yield Fault("SIGTERM, requests waiting", "all of them served", terminated(SERVING, requests=24))
     yield Fault("SIGTERM, study", ENDED, terminated_in_study)
     yield Fault("SIGTERM, engine stopped", ENDED, terminated(SERVING, stopped=True))
     yield Fault("SIGTERM twice, engine stopped", "ended within 2 s", terminated(SERVING, 2, stopped=True))

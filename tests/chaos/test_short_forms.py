@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
@@ -21,9 +23,10 @@ from tests.chaos.overload_faults import FACTOR, LONG, flooded
 from tests.chaos.small_disk import MEGABYTE, SmallDisk, small_disk
 from tests.chaos.soak_faults import sample
 from tests.chaos.stepped_clock import SteppedClock
-from tests.chaos.victim import Setup, Victim, victim
+from tests.chaos.victim import PATIENCE_SECONDS, Setup, Victim, victim
 from tests.front.test_bodies_of_wrong_types import FLOODS
 from tests.support.lacking import without
+from tests.support.serving import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.end_to_end]
 
@@ -68,6 +71,17 @@ def service(folder: Path, clock: SteppedClock, disk: SmallDisk | str) -> Iterato
     with victim(folder, setup) as started:
         started.await_warm()
         yield started
+
+
+def test_all_that_a_terminated_service_has_accepted_is_answered(tmp_path: Path) -> None:
+    with victim(tmp_path, Setup(modes="eager")) as own, ThreadPoolExecutor(24) as pool:
+        own.await_ready()
+        body = {"max_new_tokens": 60, "ignore_eos": True}
+        asked = [pool.submit(own.generate, **body) for _ in range(24)]
+        until(lambda: own.in_progress() == 24, "24 accepted requests")
+        own.process.send_signal(signal.SIGTERM)
+        assert [one.result().status_code for one in asked] == [200] * 24
+        assert own.process.wait(PATIENCE_SECONDS) == 0
 
 
 def test_a_full_disk_costs_traces_and_no_answer(service: Victim, disk: SmallDisk | str) -> None:

@@ -21,7 +21,7 @@ from service.front.api.origins import LINKED
 from service.front.metrics.exemplars import TRACE_LABEL
 from service.front.settings import PREFIX, Settings
 from service.protocol.modes import default_modes
-from tests.support.serving import running
+from tests.support.serving import SECONDS_TO_END, running
 
 ROOT = Path(__file__).parents[2]
 TOOLS = Path(sys.executable).parent
@@ -203,9 +203,8 @@ def test_the_engines_of_both_services_have_cores_of_their_own() -> None:
 
 
 def test_a_stopping_service_has_longer_than_it_needs_to_drain() -> None:
-    drain_seconds = Settings.model_fields["drain_seconds"].default
     for name in ("service", "service-gpu"):
-        assert float(SERVICES[name]["stop_grace_period"].removesuffix("s")) > drain_seconds
+        assert float(SERVICES[name]["stop_grace_period"].removesuffix("s")) > SECONDS_TO_END
 
 
 def test_prometheus_looks_for_containers_that_compose_starts() -> None:

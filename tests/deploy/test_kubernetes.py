@@ -15,6 +15,7 @@ from service.front.api.origins import OPEN
 from service.front.metrics.catalogue import CATALOGUE, PREFIX
 from service.front.settings import PREFIX as SETTING
 from service.front.settings import Settings, refuse_unknown_variables
+from tests.support.serving import SECONDS_TO_END
 
 ROOT = Path(__file__).parents[2]
 OVERLAYS = {path.name: {one["kind"]: one for one in rendered(path)} for path in kustomization.OVERLAYS}
@@ -126,8 +127,7 @@ def test_alive_is_asked_of_what_must_not_be_killed_while_it_compiles_and_ready_o
 def test_a_stopping_pod_has_longer_than_it_waits_and_drains(name: str) -> None:
     command, seconds = container(name)["lifecycle"]["preStop"]["exec"]["command"]
     assert command == "sleep"
-    drain = Settings.model_fields["drain_seconds"].default
-    assert pod(name)["terminationGracePeriodSeconds"] > float(seconds) + drain
+    assert pod(name)["terminationGracePeriodSeconds"] > float(seconds) + SECONDS_TO_END
 
 
 @each

@@ -116,7 +116,7 @@ def test_a_profiled_request_leaves_a_trace_and_no_latency(client: httpx.Client) 
     assert answer.status_code == 200
     assert observed() == before
     newest = client.get("/v1/traces").json()["traces"][0]
-    assert newest["id"] == answer.json()["id"]
+    assert newest["request_id"] == answer.json()["id"]
     assert newest["mode"] == "eager"
     assert newest["operators"][0]["self_seconds"] > 0
     trace = client.get(f"/v1/traces/{newest['id']}").json()

@@ -29,6 +29,19 @@ def test_a_cancel_does_not_reach_a_later_job_of_the_same_id(sockets: SocketPair)
     assert not sockets.inbox.is_cancelled(second)
 
 
+def test_a_cancel_that_comes_after_its_job_has_ended_does_not_reach_a_job_of_the_same_id_behind_it(
+    sockets: SocketPair,
+) -> None:
+    sockets.deliver(job("a"))
+    assert sockets.inbox.take() is not None
+    assert sockets.inbox.take() is None
+    sockets.send(Cancel(id="a"), job("a"))
+    sockets.inbox.receive(10_000)
+    second = sockets.inbox.take()
+    assert isinstance(second, Job)
+    assert not sockets.inbox.is_cancelled(second)
+
+
 def test_a_front_that_stalls_does_not_block_the_engine_and_gets_every_message(sockets: SocketPair) -> None:
     tokens = [Token(id="a", index=number, text="x" * 1000) for number in range(2000)]
     for token in tokens:

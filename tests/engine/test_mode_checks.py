@@ -1,14 +1,22 @@
-"""What shows that a mode replays its graphs, and what its status says where nothing does."""
+"""What shows that a mode is what its row says, and what its status says where nothing does."""
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
 
 from service.engine import mode_checks
+from service.engine.compiler import CompileCounts, unlike
 from service.engine.configured_mode import ConfiguredMode
 from service.engine.mode_checks import PHASES, verify_graph_replay
 from service.protocol.modes import MODES
@@ -99,3 +107,94 @@ def test_a_mode_that_promises_no_replay_is_not_looked_at(
 ) -> None:
     _, looked_at = verified(monkeypatch, [], skips=3, name=name, device=device)
     assert looked_at == []
+
+
+COMPILED = CompileCounts(graphs=4, wrappers=4)
+
+
+@pytest.mark.parametrize(
+    ("name", "seen"),
+    [
+        ("compiled", COMPILED),
+        ("reduce-overhead", replace(COMPILED, cpp_wrappers=4)),
+        ("max-autotune", replace(COMPILED, cpp_wrappers=4, frozen=4)),
+        ("inference_mode", CompileCounts()),
+    ],
+)
+def test_a_mode_is_what_its_row_says_where_that_was_counted(name: str, seen: CompileCounts) -> None:
+    assert unlike(MODES[name].cpu, 4, seen) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "seen", "found"),
+    [
+        ("compiled", CompileCounts(), "of 4 callables 0 were compiled"),
+        ("compiled", replace(COMPILED, graphs=3), "of 4 callables 3 were compiled"),
+        ("compiled", replace(COMPILED, wrappers=0), "of 4 callables 0 were compiled by Inductor"),
+        ("compiled", replace(COMPILED, cpp_wrappers=4), "4 of 4 wrappers are C\\+\\+"),
+        ("compiled", replace(COMPILED, frozen=1), "1 of 4 graphs have the weights as constants"),
+        ("reduce-overhead", COMPILED, "0 of 4 wrappers are C\\+\\+"),
+        ("max-autotune", replace(COMPILED, cpp_wrappers=4), "0 of 4 graphs have the weights as constants"),
+    ],
+)
+def test_a_mode_that_was_counted_as_another_one_says_as_what_and_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, name: str, seen: CompileCounts, found: str
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_SOMETHING", "1")
+    why = unlike(MODES[name].cpu, 4, seen)
+    assert why is not None
+    assert re.search(found, why)
+    assert "start the service without TORCHINDUCTOR_SOMETHING=1" in why
+
+
+STATES = """
+import sys, json
+from pathlib import Path
+from tests.engine.serving import serve
+from service.step.process_state import prepare_process
+folder, *modes = sys.argv[1:]
+prepare_process(folder)
+inbox = serve(Path(folder), [], modes=modes, batch_sizes=[1])
+from torch._dynamo.utils import counters
+found = {name: [one.state, one.detail, one.cache, len(one.compilations)] for name, one in inbox.modes.items()}
+print(json.dumps([found, counters["launchbound"]["cpp_wrappers"]]))
+"""
+
+
+def served(folder: Path, modes: list[str], environment: dict[str, str]) -> tuple[dict[str, list[Any]], int]:
+    """What an engine of its own, in this environment, says of its modes; and how many C++ wrappers it has."""
+    done = subprocess.run(
+        [sys.executable, "-c", STATES, str(folder), *modes],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.returncode == 0, done.stderr
+    found, wrappers = json.loads(done.stdout.splitlines()[-1])
+    return found, wrappers
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("off", ["TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE"])
+def test_a_mode_that_compiles_nothing_fails_with_the_remedy(tmp_path: Path, off: str) -> None:
+    found, _ = served(tmp_path, ["eager", "compiled", "reduce-overhead"], {off: "1"})
+    assert found["eager"][0] == "ready"
+    for mode in ("compiled", "reduce-overhead"):
+        state, detail, *compiled = found[mode]
+        assert (state, compiled) == ("failed", [None, 0])
+        assert f"start the service without {off}=1" in detail
+
+
+@pytest.mark.slow
+@pytest.mark.compiles
+def test_torchs_variables_do_not_make_one_mode_what_another_one_is(tmp_path: Path) -> None:
+    """Although the caches are off as well: then every start is a cold one, and says so."""
+    names = ("CPP_WRAPPER", "FREEZING", "MAX_AUTOTUNE", "COORDINATE_DESCENT_TUNING", "CUDAGRAPHS")
+    others = {"TORCHDYNAMO_SUPPRESS_ERRORS": "1", "TORCH_COMPILE_OVERRIDE_BACKENDS": ">=0:eager"}
+    environment = {f"TORCHINDUCTOR_{name}": "1" for name in names} | others
+    environment["TORCH_COMPILE_FORCE_DISABLE_CACHES"] = "1"
+    found, cpp_wrappers = served(tmp_path, ["eager", "compiled"], environment)
+    assert found["compiled"] == ["ready", None, "cold", 2]
+    assert cpp_wrappers == 0

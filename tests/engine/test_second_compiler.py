@@ -17,6 +17,7 @@ from service.engine.parts import EngineParts, build_parts
 from service.engine.second_compiler import Compiled, SecondCompiler, second_compiler
 from service.protocol.messages import EngineSettings
 from service.protocol.status import ModeStatus
+from service.step.compile_cache import code_of
 from tests.engine.serving import settings
 
 BOTH = ["eager", "compiled", "reduce-overhead"]
@@ -146,7 +147,7 @@ def test_none_is_started_where_code_is_there_or_a_core_or_memory_is_missing(
     with monkeypatch.context() as here:
         here.setattr(module, "free_memory_bytes", lambda: 2**20)
         assert second_compiler(parts) is None
-    next(tmp_path.glob("compiled-*")).joinpath("ab").mkdir()
+    (code_of(parts.settings.cache_folder, parts.settings.model) / "ab").mkdir()
     assert second_compiler(parts) is None
     assert asked == []
 
@@ -161,7 +162,7 @@ from service.protocol.messages import EngineSettings
 from service.step.process_state import prepare_process
 
 settings = msgspec.json.decode(sys.argv[1], type=EngineSettings)
-prepare_process(settings.cache_folder)
+prepare_process(settings.cache_folder, settings.model)
 inbox = LocalInbox([local_job("a", "compiled", ["def mean"], 2)])
 engine = Engine(settings, inbox)
 there = SecondCompiler(settings, ["compiled"])

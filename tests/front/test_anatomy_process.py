@@ -338,7 +338,7 @@ def test_a_study_in_progress_ends_where_the_service_drains(tmp_path: Path) -> No
         loop = client.pause.lost.get_loop() if client.pause.lost else None
         assert loop is not None
         loop.call_soon_threadsafe(client.abandon)
-        assert error(study.result(), 503)["type"] == "draining"
+        assert error(study.result(), 503)["type"] == "shut_down"
         assert error(here.study(), 503)["type"] == "draining"
         assert not psutil.pid_exists(pid)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from tests.front.test_api_bad_input import refused
+from tests.support.logs import logged
 from tests.support.serving import BODY, Front, running, until
 
 
@@ -81,6 +84,42 @@ def test_while_draining_a_request_is_a_503_and_what_runs_is_finished(own_front: 
         own_front.state.client.admission.draining = False
         own_front.command("!release")
         assert running_one.result().status_code == 200
+
+
+def test_what_was_accepted_and_not_served_at_the_end_is_an_error_and_no_refusal(
+    own_front: Front,
+) -> None:
+    client = own_front.state.client
+    with logged() as log, ThreadPoolExecutor(8) as pool:
+        accepted = [pool.submit(own_front.command, "!hold") for _ in range(8)]
+        until(lambda: client.in_progress().total() == 8, "the accepted requests")
+        loop = own_front.state.supervisor._task.get_loop()
+        asyncio.run_coroutine_threadsafe(client.drain(0.0), loop).result()
+        told = [refused(one.result(), 503) for one in accepted]
+    assert {one["type"] for one in told} == {"shut_down"}
+    series = own_front.series()
+    assert series['requests_total{mode="eager",outcome="error"}'] == 8
+    assert series['requests_total{mode="eager",outcome="rejected"}'] == 0
+    assert series['requests_rejected_total{reason="draining"}'] == 0
+    lines = log.objects("request")
+    assert [(line["outcome"], line["error"]) for line in lines] == [("error", "shut_down")] * 8
+    (said,) = log.objects("engine")
+    assert said["level"] == "error"
+    assert "shut down before 8 accepted requests were answered" in said["message"]
+
+
+def test_a_comparison_that_has_begun_is_finished_while_draining(own_front: Front, tmp_path: Path) -> None:
+    client = own_front.state.client
+    body = {**BODY, "prompts": [f"!hold {tmp_path / 'go'}"], "modes": ["eager", "no_grad"], "repeats": 1}
+    with ThreadPoolExecutor(2) as pool:
+        comparison = pool.submit(own_front.http.post, "/v1/compare", json=body)
+        until(lambda: client.in_progress().total() == 1, "its first run")
+        loop = own_front.state.supervisor._task.get_loop()
+        drain = asyncio.run_coroutine_threadsafe(client.drain(60.0), loop)
+        until(lambda: client.admission.draining, "draining")
+        (tmp_path / "go").touch()
+        assert comparison.result().status_code == 200
+        drain.result()
 
 
 def test_the_engine_that_dies_fails_what_it_had_and_a_new_one_serves(own_front: Front) -> None:

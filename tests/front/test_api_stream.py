@@ -84,7 +84,7 @@ def test_a_stream_that_shutting_down_cuts_off_is_an_error_event_and_counted(own_
         client = own_front.state.client
         loop = own_front.state.supervisor._task.get_loop()
         loop.call_soon_threadsafe(client.abandon)
-        assert list(arriving)[-1][1]["error"]["type"] == "draining"
+        assert list(arriving)[-1][1]["error"]["type"] == "shut_down"
     series = own_front.series()
     assert series['requests_total{mode="eager",outcome="error"}'] == 1
     assert series['requests_rejected_total{reason="draining"}'] == 0

@@ -131,14 +131,13 @@ def test_without_batching_all_steps_of_a_request_count_and_nothing_stalls() -> N
 def test_who_has_begun_no_longer_waits() -> None:
     async def waiting() -> list[int]:
         requests = PendingRequests()
-        for name in "abc":
-            requests.add(merged(name, None)[0])
+        a, b, _ = (requests.add(merged("same", None)[0]).job.id for _ in range(3))
         counts = [requests.waiting(paused=False), requests.waiting(paused=True)]
-        requests.begin(Begun(ids=["a", "b", "gone"]))
+        requests.begin(Begun(ids=[a, b, "gone"]))
         counts.append(requests.waiting(paused=False))
-        requests.finish(merged("a", None)[1])
+        requests.finish(msgspec.structs.replace(merged("same", None)[1], id=a))
         counts.append(requests.waiting(paused=False))
-        requests.finish(merged("b", None)[1])
+        requests.finish(msgspec.structs.replace(merged("same", None)[1], id=b))
         return [*counts, requests.waiting(paused=True)]
 
     assert asyncio.run(waiting()) == [2, 3, 1, 1, 1]

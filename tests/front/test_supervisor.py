@@ -220,12 +220,19 @@ def test_a_request_that_waits_behind_announced_work_does_not_end_the_engine() ->
         assert front.state.supervisor.starts == 1
 
 
-@pytest.mark.parametrize(("states", "discards"), [({"eager": "warming"}, True), ({}, False)])
-def test_an_engine_that_a_library_crashed_in_warm_up_is_followed_by_one_that_compiles_anew(
+@pytest.mark.parametrize(
+    ("states", "discards"),
+    [
+        ({"compiled": "warming"}, True),
+        ({"eager": "warming", "compiled": "cold"}, False),
+        ({}, False),
+    ],
+)
+def test_an_engine_that_a_library_crashed_in_a_compiled_mode_is_followed_by_one_that_compiles_anew(
     states: dict[str, str], discards: bool
 ) -> None:
-    """One that had been warm is not: its compiled code had run."""
-    with running({"modes": ["no_grad", "eager"]}, states=states, cold=bool(states)) as front:
+    """One that had not come to compiled code is not, and one that had been warm: its code had run."""
+    with running({"modes": ["eager", "compiled"]}, states=states, cold=bool(states)) as front:
         until(lambda: front.http.get("/v1/modes").status_code == 200, "the front")
         until(lambda: front.state.client.engine, "the engine")
         pid = front.state.supervisor.pid

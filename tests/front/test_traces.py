@@ -22,6 +22,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     whole = gzip.compress(b'{"traceEvents": []}')
     (traces / "whole.trace.json.gz").write_bytes(whole)
     (traces / "whole.json").write_text(json.dumps({"id": "whole", "created": 1.0}))
+    for name, created in (("new-2", 3.0), ("old-1", 2.0)):
+        (traces / f"{name}.trace.json.gz").write_bytes(gzip.compress(json.dumps([name]).encode()))
+        note = {"id": name, "request_id": "twice", "created": created}
+        (traces / f"{name}.json").write_text(json.dumps(note))
     (traces / "empty.trace.json.gz").touch()
     (traces / "cut.trace.json.gz").write_bytes(whole[:-9])
     (traces / "other.trace.json.gz").write_bytes(b"no gzip")
@@ -42,11 +46,18 @@ def keeping(folder: Path) -> Iterator[Front]:
 def test_what_cannot_be_read_is_left_out_of_the_list(keeping: Front) -> None:
     answer = keeping.http.get("/v1/traces")
     assert answer.status_code == 200
-    assert [note["id"] for note in answer.json()["traces"]] == ["whole"]
+    assert [note["id"] for note in answer.json()["traces"]] == ["new-2", "old-1", "whole"]
 
 
 def test_a_whole_trace_is_read(keeping: Front) -> None:
     assert keeping.http.get("/v1/traces/whole").json() == {"traceEvents": []}
+
+
+def test_traces_of_one_request_id_are_read_by_their_own_ids_and_the_newest_by_the_requests(
+    keeping: Front,
+) -> None:
+    read = {name: keeping.http.get(f"/v1/traces/{name}").json() for name in ("new-2", "old-1", "twice")}
+    assert read == {"new-2": ["new-2"], "old-1": ["old-1"], "twice": ["new-2"]}
 
 
 @pytest.mark.parametrize("name", ["empty", "cut", "other", "folder"])

@@ -69,6 +69,7 @@ class FakeEngine:
         self.jobs: list[Job | Pause] = []
         self.paused = 0
         self.cancelled: list[str] = []
+        self.request_ids: dict[str, str] = {}
         self.stopped = False
         self.beat_due = 0.0
         if options.get("deaf"):
@@ -110,6 +111,7 @@ class FakeEngine:
             message = msgspec.msgpack.decode(frame, type=ToEngine)
             if isinstance(message, Job):
                 self.jobs.append(message)
+                self.request_ids[message.id] = message.request_id
             elif isinstance(message, Pause):
                 self.jobs += [message] if message.id != self.paused else []
             elif isinstance(message, Resume):
@@ -167,7 +169,7 @@ class FakeEngine:
             self.compilations[argument] = self.compilations.get(argument, 0) + 1
             self.announce(argument, "ready")
         elif command == "!cancelled":
-            texts = [",".join(self.cancelled)]
+            texts = [",".join(self.request_ids[one] for one in self.cancelled)]
         elif command == "!job":
             texts = [msgspec.json.encode(job).decode()] * len(job.prompts)
         elif command == "!served":

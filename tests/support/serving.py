@@ -17,12 +17,17 @@ import uvicorn
 from service.front.api.state import AppState
 from service.front.app import create_app
 from service.front.bound_socket import bound_socket, url_of
-from service.front.http_server import server_config
+from service.front.child_process import STOP_SECONDS, TERMINATE_SECONDS
+from service.front.http_server import LAST_ANSWERS_SECONDS, server_config
 from service.front.settings import Settings
 
 FAKE_ENGINE = Path(__file__).parent / "fake_engine.py"
 FAKE_ANATOMY = Path(__file__).parent / "fake_anatomy.py"
 PATIENCE_SECONDS = 60.0
+SECONDS_TO_END: float = (
+    Settings.model_fields["drain_seconds"].default + LAST_ANSWERS_SECONDS + STOP_SECONDS + TERMINATE_SECONDS
+)
+"""A service takes no longer from SIGTERM to its end, with the default settings."""
 Value = TypeVar("Value")
 BODY: dict[str, object] = {"prompts": ["def mean(values):"], "max_new_tokens": 4}
 FRESH = {"Cache-Control": "no-cache"}

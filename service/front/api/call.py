@@ -76,7 +76,7 @@ class EngineCall:
             raise ClientGone("the client closed the connection")
         if self._of_lab:
             self._state.studies.sweeps.refuse("a request of the lab")
-        self._pending = self._state.client.submit(job)
+        self._pending = self._state.client.submit(job, follows=self._pending is not None)
         if self._of_sweep and self._sweeps is None:
             self._sweeps = self._state.studies.sweeps
             self._sweeps.began()
@@ -150,7 +150,7 @@ def check_sizes(engine: EngineStatus, prompts: Sequence[str | list[int]], param:
 
 def new_job(
     state: AppState,
-    job_id: str,
+    request_id: str,
     mode: str,
     body: GenerateBody | CompareBody,
     received_ns: int,
@@ -159,7 +159,7 @@ def new_job(
 ) -> Job:
     """`body` as a job for `mode`, stamped as sent now; its deadline counts from `received_ns`."""
     return Job(
-        id=job_id,
+        request_id=request_id,
         mode=mode,
         prompts=body.prompts,
         max_new_tokens=body.max_new_tokens,

@@ -50,14 +50,14 @@ async def compare(request: Request) -> Response:
         engine = state.client.engine
         if engine is not None and engine.no_request_samples is None:
             for mode in modes:
-                job_id = f"{request.state.request_id}.sample.{mode}"
-                job = new_job(state, job_id, mode, body, received_ns, seed, sample=True)
+                name = f"{request.state.request_id}.sample.{mode}"
+                job = new_job(state, name, mode, body, received_ns, seed, sample=True)
                 sampled[mode] = await call.run(job, job.sent_ns)
                 state.observe_soon(sampled[mode])
         for number in range(body.repeats):
             for mode in random.sample(modes, len(modes)):
-                job_id = f"{request.state.request_id}.{number}.{mode}"
-                job = new_job(state, job_id, mode, body, received_ns, seed)
+                name = f"{request.state.request_id}.{number}.{mode}"
+                job = new_job(state, name, mode, body, received_ns, seed)
                 timing = await call.run(job, job.sent_ns)
                 state.observe_soon(timing)
                 runs[mode].append(timing)

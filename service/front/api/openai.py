@@ -167,11 +167,11 @@ def _check_limits(state: AppState, body: CompletionBody, copies: int) -> None:
 
 
 def _new_job(
-    state: AppState, job_id: str, mode: str, body: CompletionBody, copies: int, received_ns: int
+    state: AppState, request_id: str, mode: str, body: CompletionBody, copies: int, received_ns: int
 ) -> Job:
     """`body` as a job for `mode`, stamped as sent now; null is each field's default."""
     return Job(
-        id=job_id,
+        request_id=request_id,
         mode=mode,
         prompts=[prompt for prompt in body.prompt for _ in range(copies)],
         max_new_tokens=body.max_tokens or 16,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from time import perf_counter_ns
 from typing import Protocol
 
 from starlette.responses import Response
@@ -58,10 +57,6 @@ class EventStream(Response):
             except LaunchboundError as error:
                 if not self._started:
                     raise
-                if error.rejection is not None:
-                    # A refusal after the start: the handler that counts refusals does not see it.
-                    seconds = (perf_counter_ns() - self._received_ns) / 1e9
-                    self._state.failed(pending.job, error, "error", self.status_code, seconds)
                 await self._send(send, self._events.error(error), last=True)
                 return
             await self._send(send, self._events.end(timing), last=True)

@@ -31,13 +31,16 @@ def _folder(request: Request) -> Path:
     return state_of(request).settings.cache_folder / "traces"
 
 
+def _newest(folder: Path) -> list[dict[str, Any]]:
+    return sorted(_notes(folder), key=lambda note: float(note["created"]), reverse=True)
+
+
 @router.get(
     "/traces", responses={200: {"model": TracesAnswer, "links": link("read_trace", identity="/traces/0/id")}}
 )
 def traces(request: Request) -> Response:
     """The newest profiled requests, newest first, with their operators' self times."""
-    notes = sorted(_notes(_folder(request)), key=lambda note: float(note["created"]), reverse=True)
-    return reply({"traces": notes})
+    return reply({"traces": _newest(_folder(request))})
 
 
 def _notes(folder: Path) -> Iterator[dict[str, Any]]:
@@ -60,14 +63,21 @@ def _notes(folder: Path) -> Iterator[dict[str, Any]]:
     responses=error(404, "No trace of this name, or no longer kept."),
 )
 def trace(identity: str, request: Request) -> Response:
-    """One trace in the Chrome format: open it at ui.perfetto.dev."""
+    """One trace in the Chrome format: open it at ui.perfetto.dev.
+
+    Of a request's id it is the newest trace: clients may send the same one again.
+    """
     unknown = NotFound(
         f"no trace '{identity[:128]}': GET /v1/traces lists those that are kept", param="identity"
     )
     if not SAFE_NAME.fullmatch(identity):
         raise unknown
+    folder = _folder(request)
+    if not _file(folder, identity).exists():
+        of_request = (note for note in _newest(folder) if note.get("request_id") == identity)
+        identity = str(next(of_request, {"id": identity})["id"])
     try:
-        found = gzip.decompress((_folder(request) / f"{identity}.trace.json.gz").read_bytes())
+        found = gzip.decompress(_file(folder, identity).read_bytes())
     except FileNotFoundError:
         # Never there, or no longer among the newest.
         raise unknown from None
@@ -77,6 +87,10 @@ def trace(identity: str, request: Request) -> Response:
     if not found:
         raise _damaged(identity)
     return Response(found, media_type="application/json")
+
+
+def _file(folder: Path, identity: str) -> Path:
+    return folder / f"{identity}.trace.json.gz"
 
 
 def _damaged(identity: str) -> NotFound:

@@ -91,7 +91,7 @@ class RequestLog:
         """An accepted request that did not; `status` is what its client has got."""
         if self._failed:
             line = RequestLine(
-                id=job.id,
+                id=job.request_id,
                 mode=job.mode,
                 status=status,
                 outcome=outcome,
@@ -118,7 +118,7 @@ class RequestLog:
 def _line_of(timing: RequestTiming) -> RequestLine:
     outcome, parts = timing.outcome, timing.parts
     return RequestLine(
-        id=timing.job.id,
+        id=timing.job.request_id,
         mode=timing.job.mode,
         effective=outcome.effective,
         status=200,

@@ -8,19 +8,15 @@ from prometheus_client.utils import floatToGoString
 from service.front.request_timing import RequestTiming
 
 TRACE_LABEL = "trace_id"
-LONGEST_LABELS = 128
-"""Characters that OpenMetrics allows the names and values of an exemplar's labels, together."""
 
 
 def trace_of(timing: RequestTiming) -> str | None:
     """The id under which `GET /v1/traces/{id}` has this request's trace.
 
-    None where it was not profiled, its trace was not kept, or the id is too long for an exemplar.
+    None where it was not profiled, or its trace was not kept.
     """
     # An empty profile is of a trace that the disk did not take.
-    if not timing.outcome.profile or len(timing.job.id) > LONGEST_LABELS - len(TRACE_LABEL):
-        return None
-    return timing.job.id
+    return timing.job.id if timing.outcome.profile else None
 
 
 def exemplar(trace: str, seconds: float, at: float) -> Exemplar:

@@ -8,9 +8,13 @@ from typing_extensions import TypedDict
 
 
 class TraceEntry(TypedDict):
-    """A profiled request that is kept: `created` in seconds since 1970, `operators` by their self time."""
+    """A profiled request that is kept: `created` in seconds since 1970, `operators` by their self time.
+
+    `id` is the trace's own, `request_id` the `X-Request-ID` of its request, which others may have had too.
+    """
 
     id: str
+    request_id: NotRequired[str]
     created: float
     mode: NotRequired[str]
     batch_size: NotRequired[int]

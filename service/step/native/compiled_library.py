@@ -25,12 +25,14 @@ def compiled_library(
     source: str,
     options: Sequence[str] = (),
     building: Callable[[], object] | None = None,
+    compiler: str | None = None,
 ) -> Path:
     """The library of `source`; `building` is called where it is not in `folder` yet, which takes seconds.
 
-    Raises BuildError where there is no C++ compiler, and where it fails.
+    `compiler` None: the one that torch builds extensions with. Raises BuildError where there is no C++
+    compiler, and where it fails.
     """
-    compiler = get_cxx_compiler()
+    compiler = compiler or get_cxx_compiler()
     key = hashlib.sha256(repr((compiler, source, *options)).encode()).hexdigest()[:16]
     library = folder / f"{name}-{key}.so"
     if not library.exists():
