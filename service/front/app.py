@@ -131,7 +131,10 @@ def create_app(
 
 
 def serve(settings: Settings) -> int:
-    """Run the service until a signal stops it. Returns the exit code: 0, or 2 for unusable settings."""
+    """Run the service until a signal stops it. Returns the exit code: 0, or 2 for unusable settings.
+
+    Raises OSError where the standard output does not take the address.
+    """
     set_up(settings.log_format)
     if os.environ.get("WEB_CONCURRENCY", "1") != "1":
         return _bad_input("WEB_CONCURRENCY: this service has one front process, as its counters live in it")
@@ -155,6 +158,8 @@ def serve(settings: Settings) -> int:
         for warning in filter(None, (exposure(settings), claims.warning)):
             log.warning(warning)
         server.run(sockets=[listener])
+    if server.unannounced is not None:
+        raise server.unannounced
     return _bad_input(f"{refusals[0]}; see its message above") if refusals else 0
 
 

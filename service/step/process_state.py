@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sysconfig
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from torch._functorch import config as functorch_config
+from torch.utils import cpp_extension
 
 from service.step.compile_cache import compile_cache
+from service.step.plain_path import plain_path
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 _NEVER = 2**31 - 1
@@ -22,13 +26,26 @@ _MAPPED_BLOCKS = 65536
 def prepare_process(cache_folder: str) -> None:
     """Keep compiled code in a folder of its own; fix numerics and allocation.
 
-    Raises CacheRefused, with the remedy, for a folder that cannot be used or trusted.
+    Raises ValueError, with the remedy, for a folder that cannot be used or trusted.
     """
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(compile_cache(cache_folder))
+    _name_folders_plainly()
     _fix_cache_keys()
     torch.set_float32_matmul_precision("highest")
     torch.manual_seed(int.from_bytes(os.urandom(7)))
     keep_freed_memory()
+
+
+def _name_folders_plainly() -> None:
+    """Have torch build where it, Python or temporary files lie under a path with a blank.
+
+    Of the folders in a build's command it quotes only those of headers.
+    """
+    os.environ["TMPDIR"] = tempfile.tempdir = str(plain_path(Path(tempfile.gettempdir())))
+    cpp_extension.TORCH_LIB_PATH = str(plain_path(Path(cpp_extension.TORCH_LIB_PATH)))
+    python = sysconfig.get_config_vars()
+    if python.get("LIBDIR"):
+        python["LIBDIR"] = str(plain_path(Path(python["LIBDIR"])))
 
 
 def _fix_cache_keys() -> None:
