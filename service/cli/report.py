@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from service.cli.endings import last_line
-from service.cli.options import EXIT_MACHINE, EXIT_FAILED, bad_input, report_extra_needed
+from service.cli.options import EXIT_FAILED, EXIT_MACHINE, bad_input, report_extra_needed
 
 if TYPE_CHECKING:
     from loadtests.plan.slo import Slo

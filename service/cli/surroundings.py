@@ -65,8 +65,8 @@ def _open_closed_streams() -> None:
             os.fstat(number)
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number
-    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)
-    sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", closefd=False)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", encoding="utf-8", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", encoding="utf-8", closefd=False)
 
 
 def _speak_utf8() -> None:
@@ -89,7 +89,7 @@ def _refuse_unusable() -> None:
     named |= {f"argument {number}": text for number, text in enumerate(sys.argv[1:], 1)}
     for what, text in named.items():
         if text != text.encode(errors="replace").decode():
-            _end(f"{what} is no UTF-8 ({ascii(text)}): rename it, or name another", EXIT_BAD_INPUT)
+            _end(f"{what} is no UTF-8 ({text!a}): rename it, or name another", EXIT_BAD_INPUT)
     if "TMPDIR" in os.environ:
         os.environ["TMPDIR"] = folder  # compilers look no further where it cannot be used
 

@@ -148,7 +148,7 @@ class Settings(BaseSettings):
             raise ValueError(f"the present folder has been removed, and {value} is in it: {remedy}") from None
         # Engines are told of it in JSON.
         if str(path) != str(path).encode(errors="replace").decode():
-            raise ValueError(f"{ascii(str(path))} is no UTF-8: {remedy}")
+            raise ValueError(f"{str(path)!a} is no UTF-8: {remedy}")
         return path
 
     @model_validator(mode="after")

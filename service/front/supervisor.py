@@ -40,6 +40,13 @@ CRASHES = frozenset(-number for number in (signal.SIGSEGV, signal.SIGBUS, signal
 IPC_PATH_LIMIT = 107
 
 
+def refuse_long_path() -> None:
+    """Raise ValueError, with the remedy, where the path of TMPDIR is too long for the sockets in it."""
+    folder = tempfile.gettempdir()
+    if len(os.fsencode(folder)) + len(f"/{FOLDER_PREFIX}12345678/engine-123456.sock") > IPC_PATH_LIMIT:
+        raise ValueError(f"the path of {folder} is too long for a socket in it; set TMPDIR to a shorter one")
+
+
 class Supervisor:
     """Owns the engine process and the private folder of its socket, a new one for each.
 
@@ -80,10 +87,7 @@ class Supervisor:
         return f"{often}; last: {self._client.last_death}" if often else None
 
     def start(self) -> None:
-        """Start the first engine in the background. Raises OSError where the path of TMPDIR is too long."""
-        folder = tempfile.gettempdir()
-        if len(os.fsencode(folder)) + len(f"/{FOLDER_PREFIX}12345678/engine-123456.sock") > IPC_PATH_LIMIT:
-            raise OSError(f"the path of {folder} is too long for a socket in it; set TMPDIR to a shorter one")
+        """Start the first engine in the background."""
         self._task = asyncio.create_task(self._restart_forever(), name="engine-supervisor")
 
     async def stop(self) -> None:

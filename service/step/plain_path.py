@@ -1,4 +1,4 @@
-"""Paths that the commands of torch's builds can hold: it joins their words with blanks, and splits them again."""
+"""Paths that the commands of torch's builds can hold, whose words it joins with blanks and splits again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def plain_path(path: Path) -> Path:
     """
     if _PLAIN.fullmatch(str(path)):
         return path
-    for place in (tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm"):  # noqa: S108 - private below it
+    for place in (tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm"):
         folder = Path(place, f"launchbound.links-{os.geteuid()}")
         link = folder / hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
         if not _PLAIN.fullmatch(place):
@@ -36,8 +36,8 @@ def plain_path(path: Path) -> Path:
                     link.symlink_to(path)
             return link
     raise ValueError(
-        f"{ascii(str(path))} has characters that torch's builds cannot take, and there is no folder for a link "
-        "to it: free /tmp or set TMPDIR, or use a path of letters, digits, '-', '_' and '.' only"
+        f"{str(path)!a} has characters that torch's builds cannot take, and there is no folder for a "
+        "link to it: free /tmp or set TMPDIR, or use a path of letters, digits, '-', '_' and '.' only"
     )
 
 

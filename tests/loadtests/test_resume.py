@@ -21,7 +21,7 @@ from loadtests.run import scrapes
 from loadtests.run.events_file import EVENTS_FILE, read_events
 from loadtests.run.rows import ROWS_FILE, read_rows
 from loadtests.run.run_file import read_run, write_run
-from service.cli.options import EXIT_MACHINE, EXIT_FAILED
+from service.cli.options import EXIT_FAILED, EXIT_MACHINE
 from tests.support.fake_service import Script, fake_service
 from tests.support.killed_sweeps import (
     PLAN,

@@ -18,7 +18,7 @@ from loadtests.fleet.arrival import Arrival
 from loadtests.fleet.files import PAGE_FILE
 from loadtests.fleet.record import read_fleet
 from loadtests.plan.presets import make_plan
-from service.cli.options import EXIT_MACHINE, EXIT_FAILED
+from service.cli.options import EXIT_FAILED, EXIT_MACHINE
 from tests.support.fake_cluster import FakeCluster, brought, node
 from tests.support.made_results import make_results
 
