@@ -13,6 +13,8 @@ from pathlib import Path
 _PLAIN = re.compile(r"[\w@%+=./-]+")
 """What needs no quotes, neither in a command nor in the code that torch writes."""
 
+_PLACES = ("/tmp", "/var/tmp", "/dev/shm")
+
 
 def plain_path(path: Path) -> Path:
     """`path`, or a link to it where that has a blank, a quote or the like.
@@ -22,14 +24,11 @@ def plain_path(path: Path) -> Path:
     """
     if _PLAIN.fullmatch(str(path)):
         return path
-    for place in (tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm"):
+    for place in (*_PLACES, tempfile.gettempdir()):
         folder = Path(place, f"launchbound.links-{os.geteuid()}")
         link = folder / hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
-        if not _PLAIN.fullmatch(place):
-            continue
         with suppress(OSError):
-            folder.mkdir(mode=0o700, exist_ok=True)
-            if not _private(folder):
+            if not _PLAIN.fullmatch(place) or not _private(folder):
                 continue
             if not link.is_symlink():
                 with suppress(FileExistsError):  # another process was faster
@@ -42,6 +41,8 @@ def plain_path(path: Path) -> Path:
 
 
 def _private(folder: Path) -> bool:
+    """Whether `folder`, made where it is not there, is this user's alone: a link in it may name code to load."""
+    folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()
     own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
     return own and not status.st_mode & 0o077

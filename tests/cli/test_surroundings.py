@@ -1,4 +1,4 @@
-"""Whatever streams, locale, user and folders a command is started with: served, or one sentence and a code."""
+"""Whatever streams, locale, user and folders a command has: it runs, or ends with a sentence and a code."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_an_argument_that_is_no_utf8_is_refused_before_anything_is_written(
 
 
 @pytest.mark.parametrize("name", ["RESULTS_FOLDER", "CACHE_FOLDER", "MODEL", "ADVICE"])
-def test_a_setting_that_is_no_utf8_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_setting_that_is_no_utf8_is_refused(name: str) -> None:
     variable = f"LAUNCHBOUND_{name}"
     done = run("serve", environment={variable: os.fsdecode(NO_UTF8)})
     assert said_once(done, EXIT_BAD_INPUT).startswith(f"{variable} is no UTF-8")
