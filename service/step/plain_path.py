@@ -41,7 +41,7 @@ def plain_path(path: Path) -> Path:
 
 
 def _private(folder: Path) -> bool:
-    """Whether `folder`, made where it is not there, is this user's alone: a link in it may name code to load."""
+    """Whether `folder`, made where it is missing, is this user's alone: links in it name code to load."""
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()
     own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()

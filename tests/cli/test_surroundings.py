@@ -12,8 +12,18 @@ import pytest
 from service.cli import surroundings
 from service.cli.options import EXIT_BAD_INPUT, EXIT_MACHINE
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, str(ROOT / "launchbound.py")]
+SERIES = """\
+name = "own"
+dtypes = ["float32", "bfloat16"]
+modes = ["eager"]
+batch_sizes = [1]
+rounds = 1
+[[closed_loop]]
+"""
 NO_UTF8 = os.fsencode("bad") + b"\xff"
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
@@ -45,7 +55,7 @@ def said_once(done: subprocess.CompletedProcess[str], code: int) -> str:
     return line.removeprefix("launchbound: ")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["sweep", "--dry-run"], ["serve", "--help"]], ids=" ".join)
+@pytest.mark.parametrize("arguments", [["--help"], ["sweep", "--dry-run"]], ids=" ".join)
 def test_output_that_cannot_be_written_is_a_fault_of_the_machine(arguments: list[str]) -> None:
     done = run(*arguments, shell=">/dev/full")
     assert said_once(done, EXIT_MACHINE).startswith("No space left on device: free some space")
@@ -87,87 +97,54 @@ def test_closed_streams_stay_open_for_what_is_started() -> None:
     [ASCII, {"PYTHONIOENCODING": "ascii"}, {"TERM": "dumb", "COLUMNS": "20"}, {"COLUMNS": "0"}],
     ids=str,
 )
-@pytest.mark.parametrize("arguments", [["sweep", "--help"], ["sweep", "--dry-run"]], ids=" ".join)
-def test_any_locale_and_terminal_will_do(arguments: list[str], environment: dict[str, str]) -> None:
-    done = run(*arguments, environment=environment)
+def test_any_locale_and_terminal_will_do(environment: dict[str, str]) -> None:
+    done = run("sweep", "--help", environment=environment)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
+    assert "resume" in done.stdout
 
 
 def test_files_are_read_in_utf8_whatever_the_locale(tmp_path: Path) -> None:
-    (tmp_path / "plan.toml").write_text('name = "grün"\n', encoding="utf-8")
+    (tmp_path / "plan.toml").write_text('name = "grün"\nfarbe = "grün"\n', encoding="utf-8")
     done = run("sweep", "--dry-run", "--plan", "plan.toml", environment=ASCII, cwd=tmp_path)
-    assert "UnicodeDecodeError" not in done.stderr
-    assert "can't decode" not in done.stderr
+    assert "farbe" in said_once(done, EXIT_BAD_INPUT)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["sweep", "--out", NO_UTF8],
-        ["sweep", "--resume", NO_UTF8],
-        ["sweep", "--plan", NO_UTF8],
-        ["report", NO_UTF8],
-        ["compare", NO_UTF8, NO_UTF8],
-        ["serve", "--model", NO_UTF8],
-        ["anatomy", "--out", NO_UTF8],
-        ["lessons", "--out", NO_UTF8],
-        ["peers", "--out", NO_UTF8],
-        ["selftest", "--out", NO_UTF8],
-        ["fleet", NO_UTF8],
-        ["generate", NO_UTF8],
-    ],
-    ids=lambda arguments: f"{arguments[0]} {arguments[1]!r}",
-)
-def test_an_argument_that_is_no_utf8_is_refused_before_anything_is_written(
-    arguments: list[str | bytes], tmp_path: Path
-) -> None:
-    said = said_once(run(*arguments, cwd=tmp_path), EXIT_BAD_INPUT)
-    assert said.startswith("argument 2 is no UTF-8 ('bad\\udcff'): rename it")
+def test_an_argument_that_is_no_utf8_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    done = run("sweep", "--out", NO_UTF8, cwd=tmp_path)
+    assert said_once(done, EXIT_BAD_INPUT).startswith("argument 2 is no UTF-8 ('bad\\udcff'): rename it")
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("name", ["RESULTS_FOLDER", "CACHE_FOLDER", "MODEL", "ADVICE"])
-def test_a_setting_that_is_no_utf8_is_refused(name: str) -> None:
-    variable = f"LAUNCHBOUND_{name}"
-    done = run("serve", environment={variable: os.fsdecode(NO_UTF8)})
-    assert said_once(done, EXIT_BAD_INPUT).startswith(f"{variable} is no UTF-8")
+def test_a_setting_that_is_no_utf8_is_refused(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(f"LAUNCHBOUND_{name}", os.fsdecode(NO_UTF8))
+    with pytest.raises(SystemExit) as ended, surroundings.any_system():
+        pytest.fail("the command began")
+    assert ended.value.code == EXIT_BAD_INPUT
+    assert f"LAUNCHBOUND_{name} is no UTF-8" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "place"),
     [
-        ["sweep", "--modes", "eager", "--batch-sizes", "1", "--out"],
-        ["selftest", "--only", "parts", "--out"],
-        ["peers", "--out"],
-        ["sweep", "--plan", "series.toml", "--out"],
+        (["sweep", "--modes", "eager", "--batch-sizes", "1", "--out"], "file"),
+        (["sweep", "--plan", "series.toml", "--out"], "/proc/none"),
+        (["peers", "--out"], "file/below"),
+        (["selftest", "--only", "parts", "--out"], "x" * 300),
     ],
-    ids=" ".join,
+    ids=lambda value: value[0] if isinstance(value, list) else value[:9],
 )
-@pytest.mark.parametrize("place", ["file", "file/below", "/proc/none", "x" * 300])
 def test_a_results_folder_that_cannot_be_is_refused(arguments: list[str], place: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    series = (
-        'name = "own"\ndtypes = ["float32", "bfloat16"]\nmodes = ["eager"]\nbatch_sizes = [1]\nrounds = 1\n'
-    )
-    (tmp_path / "series.toml").write_text(f"{series}[[closed_loop]]\n")
+    (tmp_path / "series.toml").write_text(SERIES)
     before = sorted(tmp_path.rglob("*"))
     own = {"LAUNCHBOUND_CACHE_FOLDER": str(tmp_path / "cache")}
     said = said_once(run(*arguments, place, cwd=tmp_path, environment=own), EXIT_BAD_INPUT)
     assert place in said
     assert "name another place" in said
     assert sorted(tmp_path.rglob("*")) == before
-
-
-@pytest.mark.parametrize(
-    "arguments", [["serve"], ["sweep"], ["parity"], ["stack"], ["generate", "x"]], ids=" ".join
-)
-def test_a_user_without_a_home_is_told_what_to_set(arguments: list[str], tmp_path: Path) -> None:
-    own = {"LAUNCHBOUND_CACHE_FOLDER": "~no-such-user/cache"}
-    said = said_once(run(*arguments, cwd=tmp_path, environment=own), EXIT_BAD_INPUT)
-    assert said.startswith("cache_folder: there is no home folder for ~no-such-user/cache")
-    assert "set LAUNCHBOUND_CACHE_FOLDER" in said
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_present_folder_that_has_been_removed_is_refused(tmp_path: Path) -> None:
