@@ -48,6 +48,8 @@ def any_system() -> Iterator[None]:
     """
     _open_closed_streams()
     _speak_utf8()
+    if os.environ.get("COLUMNS") == "0":
+        del os.environ["COLUMNS"]  # of a terminal whose width nobody knows: a help of no width shows nothing
     try:
         _refuse_unusable()
         try:
