@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import typer
 
 from service.cli import check, compare, fleet, lessons, peers, report, serve, study, sweep
 from service.cli.options import EXIT_CODES
+from service.cli.surroundings import any_system
 
-app = typer.Typer(
+
+class CommandLine(typer.Typer):
+    """The commands as the program of this process, which any user may start under any locale and limit."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - as Typer has it
+        """Run the command that the arguments of this process name."""
+        with any_system():
+            return super().__call__(*arguments, **options)
+
+
+app = CommandLine(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -164,7 +165,7 @@ def _of_this_machine(model: str, folder: Path) -> bool:
     """Whether `model` is a relative path; beside such a folder also what else would be an id of the hub."""
     if not model.startswith(HUB):
         return model not in CONFIGS and not Path(model).is_absolute()
-    place = Path(model.removeprefix(HUB)).expanduser()
+    place = Path(os.path.expanduser(model.removeprefix(HUB)))
     return not place.is_absolute() and (
         model.startswith(f"{HUB}.") or place.is_dir() or (folder / place).is_dir()
     )

@@ -18,12 +18,15 @@ _STAMP = ".installed"
 
 
 class NotInstalled(RuntimeError):
-    """A rival's environment cannot be made; the message is the last that pip said."""
+    """A rival's environment cannot be made; the message has the remedy, or the last that pip said."""
 
 
 def peers_folder() -> Path:
-    """Where environments and converted models are kept between runs."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "launchbound" / "peers"
+    """Where environments and converted models are kept between runs. Raises NotInstalled without a home."""
+    kept = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if kept.startswith("~"):
+        raise NotInstalled("there is no home folder: set XDG_CACHE_HOME to a folder that you can write to")
+    return Path(kept) / "launchbound" / "peers"
 
 
 def interpreter(rival: Rival, root: Path, report: Callable[[str], None]) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from functools import cache
 from pathlib import Path
@@ -25,7 +26,7 @@ def folder_of(name: str) -> Path:
     Raises CheckpointError where there is neither such a folder nor a way to fetch it.
     """
     place = name.removeprefix(PREFIX)
-    folder = Path(place).expanduser()
+    folder = Path(os.path.expanduser(place))
     if place and folder.is_dir():
         return folder.absolute()
     if not _HUB_ID.fullmatch(place):

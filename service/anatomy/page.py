@@ -151,7 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     what.add_argument("--write", action="store_true", help="run every study and write docs/anatomy.md")
     what.add_argument("--check", action="store_true", help="run nothing; fail where a study is missing")
     parser.add_argument("--note", help="a sentence to stand beside the machine, such as that it was busy")
-    parser.add_argument("--cache-folder", required=False, default=str(Path.home() / ".cache" / "launchbound"))
+    parser.add_argument("--cache-folder", required=False, default=os.path.expanduser("~/.cache/launchbound"))
     given = parser.parse_args(arguments)
     written = PAGE.read_text(encoding="utf-8")
     if given.write:

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from service.cli.endings import last_line, pictured
-from service.cli.options import EXIT_DISK_FULL, bad_input
+from service.cli.options import EXIT_MACHINE, bad_input
 from service.cli.report import picture_of_fleet
 from service.cli.series_run import printed
 from service.cli.signals import ended_in_order
@@ -36,7 +36,7 @@ def fleet(
 ) -> None:
     """Sweep on each kind of machine of a cluster, and report which machine and which mode.
 
-    Exit codes: 0 all valid, 1 a gate or a task failed or the fleet was stopped, 2 bad input, 3 disk full, 130
+    Exit codes: 0 all valid, 1 a gate or a task failed or the fleet was stopped, 2 bad input, 4 disk full, 130
     stopped before a task had finished.
     """
     from loadtests.fleet.plan import read_fleet_plan
@@ -77,7 +77,7 @@ def _run(plan: FleetPlan | None, folder: Path, address: str | None, wait: float,
             raise
         typer.echo(f"launchbound: no space left for {folder}; free some, then {_to_go_on(folder)}", err=True)
         last_line(folder, None, valid=False)
-        return EXIT_DISK_FULL
+        return EXIT_MACHINE
 
 
 def _on_cluster(

@@ -53,6 +53,7 @@ def peers(
     comparison was stopped, 2 bad input.
     """
     from loadtests.peers.catalogue import RUNTIMES, SERVERS
+    from loadtests.peers.installation import NotInstalled, peers_folder
     from loadtests.peers.plan import PeersPlan
     from loadtests.peers.reference import ReferenceFailed
     from loadtests.peers.results import PeersError
@@ -75,12 +76,17 @@ def peers(
     plan = PeersPlan(rounds=rounds, calls=calls, requests=requests, batches=sizes, seed=seed, only=wanted)
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     folder = out or Path("results") / f"{stamp}-{(git_state()['commit'] or 'nocommit')[:8]}-peers"
-    folder.mkdir(parents=True, exist_ok=True)
     served = {"model": model, "modes": modes, "batch_sizes": ",".join(map(str, sizes))}
+    if url is None:
+        settings_from(**served)
+    try:
+        peers_folder()
+    except NotInstalled as error:
+        bad_input(error)
+    folder.mkdir(parents=True, exist_ok=True)
     try:
         with ended_in_order(), ExitStack() as stack:
             if url is None:
-                settings_from(**served)
                 one_thread = {"LAUNCHBOUND_THREADS": "1"}
                 log = folder / "service.log"
                 url = stack.enter_context(launched(flags(served), log, one_thread, lost=(Unreachable,)))

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from service.cli.endings import last_line
-from service.cli.options import EXIT_DISK_FULL, EXIT_FAILED, bad_input, report_extra_needed
+from service.cli.options import EXIT_FAILED, EXIT_MACHINE, bad_input, report_extra_needed
 
 if TYPE_CHECKING:
     from loadtests.plan.slo import Slo
@@ -66,7 +66,7 @@ def report(
 ) -> None:
     """Write a folder's report again from its rows, its gates checked anew; of several runs, one page.
 
-    Exit codes: 0 valid, 1 a check of one failed or a sweep is incomplete, 2 bad input, 3 disk full.
+    Exit codes: 0 valid, 1 a check of one failed or a sweep is incomplete, 2 bad input, 4 disk full.
     """
     from loadtests.fleet.record import is_fleet
     from loadtests.peers.results import PeersError
@@ -101,7 +101,7 @@ def report(
         bad_input(error)
     except DiskFull as error:
         typer.echo(f"launchbound: {error}", err=True)
-        raise typer.Exit(EXIT_DISK_FULL) from None
+        raise typer.Exit(EXIT_MACHINE) from None
     raise typer.Exit(0 if valid else EXIT_FAILED)
 
 

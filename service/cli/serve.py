@@ -115,9 +115,15 @@ def stack(
     }
     cache = Path(settings_from(**served).cache_folder)
     # First and private: a umask may leave parents writable by a group, which a service refuses.
-    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder = cache / "stack"
-    folder.mkdir(exist_ok=True)
+    try:
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        bad_input(
+            f"the cache folder {cache} cannot be used ({error.strerror}): "
+            "set LAUNCHBOUND_CACHE_FOLDER to a folder that you can write to"
+        )
     from dashboards.local import PrometheusError
     from dashboards.stack import watch
     from service.front.launch import LaunchError, launched

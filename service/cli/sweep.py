@@ -12,7 +12,7 @@ from rich.console import Console
 
 from service.cli.endings import conclude_later, fail_without_rows, last_line
 from service.cli.options import (
-    EXIT_DISK_FULL,
+    EXIT_MACHINE,
     Advice,
     BatchSizes,
     Device,
@@ -65,7 +65,7 @@ def sweep(
     """Measure modes against batch sizes in rounds, and write the report.
 
     Options replace what the plan says. Exit codes: 0 valid, 1 a check failed or the sweep was stopped, 2 bad
-    input, 3 disk full.
+    input, 4 disk full.
     """
     from service.cli.sweep_plan import chosen_plan
 
@@ -193,7 +193,7 @@ def _measured(folder: Path, measure: Callable[[Console], SweepResult]) -> int:
     except DiskFull as error:
         typer.echo(f"launchbound: {error}", err=True)
         last_line(folder, None, valid=False)
-        return EXIT_DISK_FULL
+        return EXIT_MACHINE
 
 
 def _reported(folder: Path, console: Console, result: SweepResult) -> int:

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from service.cli.endings import last_line, pictured
-from service.cli.options import EXIT_DISK_FULL, bad_input, settings_from
+from service.cli.options import EXIT_MACHINE, bad_input, settings_from
 from service.cli.report import picture_of_series
 from service.cli.series_run import measuring, printed
 from service.cli.signals import ended_in_order
@@ -123,4 +123,4 @@ def _measured(folder: Path, measure: Callable[[Console], Series]) -> int:
     except DiskFull as error:
         typer.echo(f"launchbound: {error}", err=True)
         last_line(folder, None, valid=False)
-        return EXIT_DISK_FULL
+        return EXIT_MACHINE

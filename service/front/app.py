@@ -56,7 +56,7 @@ from service.front.metrics.series import new_registry
 from service.front.server import Server
 from service.front.settings import Settings
 from service.front.study_runner import StudyLimits, StudyRunner
-from service.front.supervisor import ENGINE_COMMAND, Supervisor
+from service.front.supervisor import ENGINE_COMMAND, Supervisor, refuse_long_path
 from service.protocol.placement import engine_cpus, front_cpus, share_cpus
 
 log = logging.getLogger("launchbound")
@@ -131,12 +131,18 @@ def create_app(
 
 
 def serve(settings: Settings) -> int:
-    """Run the service until a signal stops it. Returns the exit code: 0, or 2 for unusable settings."""
+    """Run the service until a signal stops it. Returns the exit code: 0, or 2 for unusable settings.
+
+    Raises OSError where the standard output does not take the address.
+    """
     set_up(settings.log_format)
     if os.environ.get("WEB_CONCURRENCY", "1") != "1":
         return _bad_input("WEB_CONCURRENCY: this service has one front process, as its counters live in it")
     try:
+        refuse_long_path()
         listener = bound_socket(settings.host, settings.port, settings.unread_timeout_seconds)
+    except ValueError as error:
+        return _bad_input(str(error))
     except OSError as error:
         return _bad_input(f"cannot listen on {settings.host}:{settings.port}: {error}; choose another --port")
     cores = share_cpus(settings.cores)
@@ -159,6 +165,8 @@ def serve(settings: Settings) -> int:
         for warning in filter(None, (exposure(settings), claims.warning)):
             log.warning(warning)
         server.run(sockets=[listener])
+    if server.unannounced is not None:
+        raise server.unannounced
     return _bad_input(f"{refusals[0]}; see its message above") if refusals else 0
 
 

@@ -23,6 +23,7 @@ class Server(uvicorn.Server):
         self._listener = listener
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining: asyncio.Task[None] | None = None
+        self.unannounced: OSError | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, and print the URL, from which a launcher learns the port it got for 0."""
@@ -33,7 +34,11 @@ class Server(uvicorn.Server):
         # What lives as long as the server need not be looked through at every full collection.
         gc.collect()
         gc.freeze()
-        print(f"launchbound: serving on {url_of(self._listener)}", flush=True)
+        try:
+            print(f"launchbound: serving on {url_of(self._listener)}", flush=True)
+        except OSError as error:
+            # Raised here it would be a failed start of the application, and told as such.
+            self.unannounced, self.should_exit = error, True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A signal arrived: drain, then end with exit code 0."""

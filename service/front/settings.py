@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, InstanceOf, SecretStr, field_validator, model_validator
+from pydantic import Field, InstanceOf, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from service.front.sweep_advice import SweepAdvice, read_advice
@@ -26,7 +26,7 @@ KNOWN_ELSEWHERE = frozenset({"LAUNCHBOUND_URL", "LAUNCHBOUND_RUN"})
 
 
 def _default_cache_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "launchbound"
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "launchbound"
 
 
 def _split(value: object) -> object:
@@ -145,7 +145,7 @@ class Settings(BaseSettings):
     @classmethod
     def _advice_is_read(cls, value: object) -> object:
         """Given as a folder, and read here, so that bad advice is refused as every bad setting is."""
-        return read_advice(Path(value).expanduser()) if isinstance(value, str | Path) else value
+        return read_advice(Path(os.path.expanduser(value))) if isinstance(value, str | Path) else value
 
     @model_validator(mode="after")
     def _advice_fits(self) -> Self:
@@ -164,8 +164,18 @@ class Settings(BaseSettings):
 
     @field_validator("cache_folder", "results_folder")
     @classmethod
-    def _absolute(cls, value: Path) -> Path:
-        return value.expanduser().absolute()
+    def _absolute(cls, value: Path, field: ValidationInfo) -> Path:
+        remedy = f"set {PREFIX}{str(field.field_name).upper()} to a folder that you can write to"
+        try:
+            path = value.expanduser().absolute()
+        except RuntimeError:
+            raise ValueError(f"there is no home folder for {value}: {remedy}") from None
+        except FileNotFoundError:
+            raise ValueError(f"the present folder has been removed, and {value} is in it: {remedy}") from None
+        # Engines are told of it in JSON.
+        if str(path) != str(path).encode(errors="replace").decode():
+            raise ValueError(f"{str(path)!a} is no UTF-8: {remedy}")
+        return path
 
     @model_validator(mode="after")
     def _profiled_by_turns_only_alone(self) -> Settings:

@@ -75,7 +75,7 @@ def _token() -> str | None:
     """The one that Ray would show, from where it would read it."""
     if token := os.environ.get(TOKEN, "").strip():
         return token
-    path = os.environ.get(TOKEN_PATH) or Path.home() / ".ray" / "auth_token"
+    path = os.environ.get(TOKEN_PATH) or os.path.expanduser("~/.ray/auth_token")
     try:
         return Path(path).read_text().strip() or None
     except OSError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import mmap
 import os
 import shutil
 import stat
@@ -13,6 +14,7 @@ from pathlib import Path
 import torch
 
 from service.protocol.processor import processor_facts
+from service.step.plain_path import plain_path
 
 _CPU_KIND = ("model name", "cpu family", "model", "flags", "Features", "CPU part")
 """Facts of /proc/cpuinfo: code is compiled for the processor at hand, and may not run on another one."""
@@ -32,8 +34,9 @@ class CacheRefused(ValueError):
 def compile_cache(cache_folder: str) -> Path:
     """The private folder of compiled code in `cache_folder`, one per version of torch, Python and processor.
 
-    What lies there are pickles and libraries. Raises CacheRefused, with the remedy, where another user could
-    have written them, and where the folder cannot be made or written to.
+    It is named as torch's builds can take it. What lies there are pickles and libraries. Raises CacheRefused,
+    with the remedy, where another user could have written them, and where the folder cannot be made or
+    written to, or what lies there cannot be run.
     """
     outer = Path(cache_folder).resolve()  # a link to a larger disk is common
     folder = outer / f"compiled-{_key()}"
@@ -42,14 +45,14 @@ def compile_cache(cache_folder: str) -> Path:
             one.mkdir(mode=0o700, parents=True, exist_ok=True)
         _refuse_writable_by_others(outer)
         _refuse_unless_private(folder)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        with tempfile.TemporaryFile(dir=folder) as file:
+            _refuse_unless_executable(outer, file.fileno())
+        return plain_path(folder)
     except OSError as error:
         raise CacheRefused(
             f"the cache folder {outer} cannot be used ({error.strerror}): "
             "set LAUNCHBOUND_CACHE_FOLDER to a folder that you can write to"
         ) from error
-    return folder
 
 
 def code_of(cache_folder: str, model: str) -> Path:
@@ -116,6 +119,18 @@ def _refuse_unless_private(folder: Path) -> None:
             f"other users may enter {folder}, whose compiled code is loaded: remove it, and all is compiled "
             f"again, or `chmod 700 {folder}` where nobody else has written to it"
         )
+
+
+def _refuse_unless_executable(outer: Path, file: int) -> None:
+    """What is compiled is loaded from here, which a file system that is mounted `noexec` refuses."""
+    os.ftruncate(file, 1)
+    try:
+        mmap.mmap(file, 1, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_EXEC).close()
+    except PermissionError:
+        raise CacheRefused(
+            f"nothing that lies in the cache folder {outer} may be run (it is mounted noexec): "
+            "set LAUNCHBOUND_CACHE_FOLDER to a folder on another file system"
+        ) from None
 
 
 def _key() -> str:

@@ -15,7 +15,7 @@ import psutil
 
 from loadtests.run.rows import ROWS_FILE, read_rows
 from loadtests.run.run_file import read_run
-from service.cli.options import EXIT_DISK_FULL
+from service.cli.options import EXIT_MACHINE
 from service.protocol.parent_death import owned
 from tests.chaos.fault import Happened
 from tests.chaos.small_disk import MEGABYTE, SmallDisk, small_disk
@@ -135,7 +135,7 @@ def results_full(folder: Path) -> Happened:
     with small_disk(folder / "small", 64 * MEGABYTE) as disk:
         began = monotonic()
         wrong = sweep_amiss(disk, folder, [])
-        return Happened(wrong or "exit code 3; resumed, every row there", monotonic() - began, not wrong)
+        return Happened(wrong or "exit code 4; resumed, every row there", monotonic() - began, not wrong)
 
 
 def sweep_amiss(disk: SmallDisk, folder: Path, options: list[str]) -> str:
@@ -151,7 +151,7 @@ def sweep_amiss(disk: SmallDisk, folder: Path, options: list[str]) -> str:
     until(begun, "some rows", SWEEP_SECONDS)
     disk.fill()
     _, said = first.communicate(timeout=SWEEP_SECONDS)
-    if first.returncode != EXIT_DISK_FULL or f"launchbound sweep --resume {results}" not in said:
+    if first.returncode != EXIT_MACHINE or f"launchbound sweep --resume {results}" not in said:
         return f"exit code {first.returncode}: {said.strip()[-200:]}"
     disk.free()
     second = _sweep(disk, folder, [f"--resume={results}", *options])

@@ -104,7 +104,7 @@ def _of_folders() -> Iterator[Fault]:
     yield Fault("disk full under traces and log", "requests answered, traces again with room", traces_full)
     yield Fault("file-size limit under traces", "requests answered", traces_limited)
     yield Fault("disk full under the compile cache", "eager serves; with room all modes", cache_full)
-    yield Fault("disk full under results", "exit code 3, remedy; resumed whole", results_full)
+    yield Fault("disk full under results", "exit code 4, remedy; resumed whole", results_full)
     yield Fault("cache writable by all", "exit code 2, remedy", cache_refused(writable_by_all, "chmod go-w"))
     yield Fault(
         "cache is a file", "exit code 2, remedy", cache_refused(Path.touch, "LAUNCHBOUND_CACHE_FOLDER")

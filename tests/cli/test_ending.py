@@ -151,7 +151,7 @@ def test_exit_codes_stand_in_the_help_and_in_the_documentation() -> None:
     command = [sys.executable, str(ROOT / "launchbound.py"), "--help"]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     documented = (ROOT / "docs" / "sweeps.md").read_text()
-    for code in (0, 1, 2, 3, 130):
+    for code in (0, 1, 2, 3, 4, 130):
         assert f"{code} " in shown.partition("Exit codes:")[2]
         assert f"| {code} |" in documented
     (documented_130,) = [line for line in documented.splitlines() if line.startswith("| 130 |")]

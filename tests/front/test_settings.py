@@ -102,3 +102,28 @@ def test_nvtx_ranges_are_opt_in(monkeypatch: pytest.MonkeyPatch, value: str | No
     if value is not None:
         monkeypatch.setenv("LAUNCHBOUND_NVTX", value)
     assert Settings().engine_settings("here").nvtx == asked_for
+
+
+@pytest.mark.parametrize("name", ["cache_folder", "results_folder"])
+@pytest.mark.parametrize(
+    ("path", "fault"),
+    [("~no-such-user/x", "there is no home folder for ~no-such-user/x"), ("/tmp/bad\udcff", "is no UTF-8")],
+)
+def test_a_folder_that_cannot_be_named_is_refused_with_the_remedy(name: str, path: str, fault: str) -> None:
+    with pytest.raises(ValidationError, match=f"{fault}.*: set LAUNCHBOUND_{name.upper()} to a folder"):
+        Settings(**{name: path})
+
+
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(_: int) -> None:
+        raise KeyError("uid not found")
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("LAUNCHBOUND_CACHE_FOLDER", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    with pytest.raises(
+        ValidationError, match=r"no home folder for ~/\.cache/launchbound: set LAUNCHBOUND_CACHE"
+    ):
+        Settings()
+    assert Settings(cache_folder="/tmp/own").cache_folder == Path("/tmp/own")

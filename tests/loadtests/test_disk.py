@@ -1,4 +1,4 @@
-"""A disk that is full: exit code 3, and the command that comes next, whatever was being written."""
+"""A disk that is full: exit code 4, and the command that comes next, whatever was being written."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import launchbound
 from loadtests.plan.presets import make_plan
-from service.cli.options import EXIT_DISK_FULL
+from service.cli.options import EXIT_MACHINE
 from tests.support.made_results import make_results
 
 PLAN = make_plan("quick", 1, ["eager", "compiled"], [1])
@@ -27,7 +27,7 @@ def test_a_report_that_finds_no_space_names_itself_where_the_sweep_is_complete(
     folder = made(tmp_path / "run")
     (folder / name).symlink_to("/dev/full")
     done = CliRunner().invoke(launchbound.app, ["report", str(folder)])
-    assert done.exit_code == EXIT_DISK_FULL
+    assert done.exit_code == EXIT_MACHINE
     assert f"then make the report with `launchbound report {folder}`" in done.stderr
 
 
@@ -35,7 +35,7 @@ def test_a_report_of_an_incomplete_sweep_that_finds_no_space_names_resume(tmp_pa
     folder = made(tmp_path / "run", complete=False)
     (folder / "report.md").symlink_to("/dev/full")
     done = CliRunner().invoke(launchbound.app, ["report", str(folder)])
-    assert done.exit_code == EXIT_DISK_FULL
+    assert done.exit_code == EXIT_MACHINE
     assert f"then go on with `launchbound sweep --resume {folder}`" in done.stderr
 
 
@@ -45,6 +45,6 @@ def test_a_page_of_several_runs_that_finds_no_space_ends_with_3_too(tmp_path: Pa
     out.mkdir()
     (out / "runs.html").symlink_to("/dev/full")
     done = CliRunner().invoke(launchbound.app, ["report", *map(str, folders), "--out", str(out)])
-    assert done.exit_code == EXIT_DISK_FULL
+    assert done.exit_code == EXIT_MACHINE
     assert f"no space left for {out}" in done.stderr
     assert "run the same command again" in done.stderr

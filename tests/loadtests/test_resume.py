@@ -21,7 +21,7 @@ from loadtests.run import scrapes
 from loadtests.run.events_file import EVENTS_FILE, read_events
 from loadtests.run.rows import ROWS_FILE, read_rows
 from loadtests.run.run_file import read_run, write_run
-from service.cli.options import EXIT_DISK_FULL, EXIT_FAILED
+from service.cli.options import EXIT_FAILED, EXIT_MACHINE
 from tests.support.fake_service import Script, fake_service
 from tests.support.killed_sweeps import (
     PLAN,
@@ -190,7 +190,7 @@ def test_a_full_disk_ends_with_3_keeps_the_rows_and_is_gone_on_from(tmp_path: Pa
             check=False,
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
         )
-        assert full.returncode == EXIT_DISK_FULL, full.stderr
+        assert full.returncode == EXIT_MACHINE, full.stderr
         assert f"then go on with `launchbound sweep --resume {folder}`" in full.stderr
         assert json.loads(full.stdout.splitlines()[-1])["valid"] is False
         kept = {row.request_id for row in read_rows(folder)}

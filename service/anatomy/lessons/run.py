@@ -26,6 +26,7 @@ def main(settings: EngineSettings, out: Path, rounds: int) -> None:
         )
     if not out.name.endswith(SUFFIX):
         raise StudyError("invalid_request", f"{out.name}: let the name of the folder end in {SUFFIX}", "out")
+    out.mkdir(parents=True, exist_ok=True)  # before the minutes that measuring takes
     with progress(Console(stderr=True)) as report:
         report("loading the model")
         write(measure(prepare_bench(settings), rounds, report), out)
