@@ -16,7 +16,6 @@ import pytest
 
 from service.front import child_process, deaths, process_watch, supervisor
 from service.front.child_socket import ChildSocket
-from service.protocol.frames import connect
 from tests.support.serving import Front, running, until
 
 pytestmark = pytest.mark.slow
@@ -29,28 +28,6 @@ def test_a_socket_is_no_file_that_a_killed_front_would_leave(
     with running() as front:
         front.await_ready()
         assert list(tmp_path.iterdir()) == []
-
-
-def test_another_user_who_connects_is_not_taken_for_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run() -> None:
-        received: list[bytes] = []
-        socket = ChildSocket("engine-1", received.append)
-        try:
-            own = os.geteuid()
-            monkeypatch.setattr(os, "geteuid", lambda: own + 1)
-            with pytest.raises(PermissionError, match="another user listens"):
-                connect(socket.address)
-            await asyncio.sleep(0)
-            monkeypatch.undo()
-            engine = connect(socket.address)
-            engine.send(b"hello")
-            while not received:
-                await asyncio.sleep(0)
-            engine.close()
-        finally:
-            socket.close()
-
-    asyncio.run(asyncio.wait_for(run(), 10))
 
 
 def test_each_engine_process_has_its_own_socket(own_front: Front) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.protocol.frames import CHUNK_BYTES, LENGTH_BYTES, FrameStream, connect, listen
+from service.protocol.frames import CHUNK_BYTES, LENGTH_BYTES, FrameStream, accept, connect, listen
 
 Pair = tuple[FrameStream, FrameStream]
 
@@ -123,4 +124,20 @@ def test_an_address_that_nobody_listens_at_or_that_is_taken_is_an_error(tmp_path
         listen(path)
     stream = connect(path)
     stream.close()
+    listener.close()
+
+
+def test_another_user_at_the_other_end_is_no_peer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    address, own = str(tmp_path / "s"), os.geteuid()
+    listener = listen(address)
+    stranger, peer = connect(address), connect(address)
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(os, "geteuid", lambda: own + 1)
+        assert accept(listener) is None
+        with pytest.raises(PermissionError, match="another user"):
+            connect(address)
+    accepted = accept(listener)
+    assert accepted is not None
+    for end in (stranger, peer, accepted):
+        end.close()
     listener.close()
