@@ -104,6 +104,11 @@ def _processes() -> list[Panel]:
             PanelStyle("Instrumentation", "percentunit", SHARE_LOST, 5), Query(per_second, "of request time")
         ),
         graph(PanelStyle("Event loop lag", "s", width=6), Query(lag, "p99")),
+        graph(
+            PanelStyle("Connections", "none", width=6),
+            Query(f"max by (instance) ({series('connections', HERE)})", "{{instance}}"),
+            Query(f"max by (instance) ({series('connections_max', HERE)})", "most, {{instance}}"),
+        ),
     ]
 
 

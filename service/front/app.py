@@ -56,7 +56,7 @@ from service.front.metrics.series import new_registry
 from service.front.server import Server
 from service.front.settings import Settings
 from service.front.study_runner import StudyLimits, StudyRunner
-from service.front.supervisor import ENGINE_COMMAND, Supervisor, refuse_long_path
+from service.front.supervisor import ENGINE_COMMAND, Supervisor
 from service.protocol.placement import engine_cpus, front_cpus, share_cpus
 
 log = logging.getLogger("launchbound")
@@ -139,10 +139,7 @@ def serve(settings: Settings) -> int:
     if os.environ.get("WEB_CONCURRENCY", "1") != "1":
         return _bad_input("WEB_CONCURRENCY: this service has one front process, as its counters live in it")
     try:
-        refuse_long_path()
         listener = bound_socket(settings.host, settings.port, settings.unread_timeout_seconds)
-    except ValueError as error:
-        return _bad_input(str(error))
     except OSError as error:
         return _bad_input(f"cannot listen on {settings.host}:{settings.port}: {error}; choose another --port")
     cores = share_cpus(settings.cores)

@@ -56,10 +56,11 @@ class Places:
     """The places of open connections: `most` for any request, and RESERVED beside them.
 
     One that finds all of both taken gets the place of the reserved one that has been without a whole head for
-    longest: silent clients cannot keep a probe out, however many they are. `counted` gets the number of all.
+    longest: silent clients cannot keep a probe out, however many they are. `counted` gets the number of all,
+    and `most`.
     """
 
-    def __init__(self, most: int, counted: Callable[[int], None]) -> None:
+    def __init__(self, most: int, counted: Callable[[int, int], None]) -> None:
         self.most = most
         self._counted = counted
         self._ordinary: set[Placed] = set()
@@ -89,7 +90,7 @@ class Places:
         self._count()
 
     def _count(self) -> None:
-        self._counted(len(self._ordinary) + len(self._reserved))
+        self._counted(len(self._ordinary) + len(self._reserved), self.most)
 
     def _warn(self) -> None:
         now = monotonic()

@@ -37,13 +37,6 @@ CRASHES = frozenset(-number for number in (signal.SIGSEGV, signal.SIGBUS, signal
 """How a library ends its process that was cut off, or made for another processor."""
 
 
-def refuse_long_path() -> None:
-    """Raise ValueError, with the remedy, where the path of TMPDIR is too long for the sockets in it."""
-    folder = tempfile.gettempdir()
-    if len(os.fsencode(folder)) + len(f"/{FOLDER_PREFIX}12345678/engine-123456.sock") > IPC_PATH_LIMIT:
-        raise ValueError(f"the path of {folder} is too long for a socket in it; set TMPDIR to a shorter one")
-
-
 class Supervisor:
     """Owns the engine process and its socket, a new one for each.
 

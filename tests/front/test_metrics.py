@@ -55,6 +55,7 @@ STILL = {
     "requests_in_progress": "back at 0 when nothing runs",
     "queue_depth": "back at 0 when nothing runs",
     "connections": "back at what it was when nothing runs",
+    "connections_max": "a limit",
     "mode_parity_max_abs_logit_difference": "measured once, at warm-up",
     "dispatch_floor_seconds": "this engine's floors never move",
     "warmup_seconds": "measured once, at warm-up",

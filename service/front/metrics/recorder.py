@@ -82,9 +82,10 @@ class Metrics:
         if mode is not None:
             self._series.write("requests_total", 1, mode, "rejected")
 
-    def connections(self, count: int) -> None:
-        """So many connections are open."""
+    def connections(self, count: int, most: int) -> None:
+        """So many connections are open, of `most` for any request."""
         self._series.write("connections", count)
+        self._series.write("connections_max", most)
 
     def loop_lag(self, seconds: float) -> None:
         """The event loop came to a timer this late."""
