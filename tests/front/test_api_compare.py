@@ -62,7 +62,7 @@ def test_dispatch_and_kernel_are_by_the_shares_of_the_sampled_run(
     plain = compare(own_front, modes=["eager"], repeats=1)["results"][0]
     submit = own_front.state.client.submit
 
-    def halved(job: Job) -> PendingRequest:
+    def halved(job: Job, follows: bool = False) -> PendingRequest:
         pending = submit(job)
         finish = pending.finish
 
@@ -148,7 +148,9 @@ def test_sampled_texts_share_one_seed(
 ) -> None:
     seeds = []
     submit = own_front.state.client.submit
-    monkeypatch.setattr(own_front.state.client, "submit", lambda job: seeds.append(job.seed) or submit(job))
+    monkeypatch.setattr(
+        own_front.state.client, "submit", lambda job, follows: seeds.append(job.seed) or submit(job)
+    )
     compare(own_front, modes=["eager", "no_grad"], repeats=2, temperature=0.7 if sampled else 0.0)
     assert len(seeds) == 6  # each mode twice, and once sampled
     assert len(set(seeds)) == 1

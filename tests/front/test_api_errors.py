@@ -52,7 +52,7 @@ def test_an_engine_problem_becomes_its_status(front: Front, command: str, status
 def test_a_fault_of_the_front_is_a_500_with_the_request_id(
     front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(front.state.client, "submit", lambda _: 1 / 0)
+    monkeypatch.setattr(front.state.client, "submit", lambda *_, **__: 1 / 0)
     answer = front.generate(headers={"X-Request-ID": "find-me"})
     assert refused(answer, 500)["type"] == "internal"
     assert "division" not in answer.text
