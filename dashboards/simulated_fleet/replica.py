@@ -33,6 +33,7 @@ class Replica:
         self._modes, self._batch_sizes = [*modes] or default_modes(), [*batch_sizes]
         build = {"version": "0", "commit": "0"}
         self._metrics = Metrics(new_registry(), self._modes, self._batch_sizes, build)
+        self._metrics.connections(1, 512)
         self._metrics.engine(accounts.engine(device, self._modes, self._batch_sizes))
         for mode in self._modes:
             self._metrics.mode(accounts.ready(mode, device, self._batch_sizes))
