@@ -28,9 +28,6 @@ TIMED = ("silent", "slow_head", "slow_body", "slow_large_body", "half_open", "un
 BEYOND = 1024
 """Silent clients: twice as many as connections are served."""
 
-LEAST_OPEN = 0.4
-"""Of silent clients, have a connection before it is looked at how probes fare beside them."""
-
 PROBE_SECONDS = 1.0
 """What an orchestrator waits for a probe's answer, by default."""
 
@@ -87,12 +84,13 @@ def beside_silent(service: Victim, count: int, seconds: float) -> Happened:
     port, engine = urlsplit(service.url).port or 0, service.engine()
     front = psutil.Process(service.process.pid)
     descriptors, before = front.num_fds(), service.series()
+    refused = 'requests_rejected_total{reason="connections"}'
     crowd, began = Crowd(service.url, count, seconds, (silent,)), monotonic()
     answers: Counter[str] = Counter()
     slowest = 0.0
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(crowd.run)
-        until(lambda: front.num_fds() - descriptors > LEAST_OPEN * count, "the crowd", PATIENCE_SECONDS)
+        until(lambda: service.series()[refused] > before[refused], "the cap", PATIENCE_SECONDS)
         while not running.done():
             for path in ("/health/live", "/health/ready", "/metrics"):
                 asked = monotonic()
@@ -101,7 +99,6 @@ def beside_silent(service: Victim, count: int, seconds: float) -> Happened:
         running.result()
     left = seconds_until(lambda: front.num_fds() <= descriptors, "the end of their connections")
     series = service.series()
-    refused = 'requests_rejected_total{reason="connections"}'
     counted = series[refused] - before[refused]
     good = answers.keys() == {"200"} and counted > 0 and service.engine() == engine
     good = good and slowest <= PROBE_SECONDS and service.generate().status_code == 200
