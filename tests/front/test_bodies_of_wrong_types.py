@@ -82,7 +82,7 @@ def test_a_flood_of_faults_is_refused_before_the_schema_sees_it(
     assert len(body) <= front.state.settings.max_body_bytes
     monkeypatch.setattr(READERS[path]._schema, "model_validate", never)
     answer = front.http.post(path, content=body, headers=JSON)
-    assert answer.status_code == 422, answer.text
+    assert answer.status_code == (400 if path == COMPLETE else 422), answer.text  # as OpenAI's clients expect
     assert answer.json()["error"]["param"] == param
     assert len(answer.content) < 1000
 

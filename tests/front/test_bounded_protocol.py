@@ -59,7 +59,7 @@ def connected(app: Callable[..., Awaitable[None]] = answer_at_once) -> tuple[Bou
     config = uvicorn.Config(app, log_config=None, lifespan="off", access_log=False)
     config.load()
     refused = cast(Callable[[object], None], lambda _: None)
-    places = Places(8, lambda _: None)
+    places = Places(8, lambda _count, _most: None)
     protocol = BoundedProtocol(config, ServerState(), {}, limits=LIMITS, places=places, refused=refused)
     transport = Transport()
     protocol.connection_made(cast(asyncio.Transport, transport))
