@@ -40,10 +40,16 @@ def open_model(
     if model.config.context % chunk:
         # The last chunk of a long prompt is padded, and padding must not be written past the cache.
         raise CheckpointError(
-            f"prefill_chunk {chunk} does not divide the context of {model.config.context}: "
-            "choose 32, 64 or 128, or a context that is a multiple of it"
+            f"prefill_chunk {chunk} does not divide the context of {model.config.context}: set "
+            f"LAUNCHBOUND_PREFILL_CHUNK to {_dividing_chunk(model.config.context, chunk)}, or where "
+            "the model allows it LAUNCHBOUND_CONTEXT to a multiple of it"
         )
     return model
+
+
+def _dividing_chunk(context: int, chunk: int) -> int:
+    """The largest power of two up to `chunk` that divides `context` and leaves half of it for new tokens."""
+    return max(2**n for n in range(12) if 2**n <= max(1, min(chunk, context // 2)) and not context % 2**n)
 
 
 def _native(

@@ -17,6 +17,16 @@ INDEX_FILE = WEIGHTS_FILE + ".index.json"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 _PATTERNS = ["*.json", "*.safetensors"]
 
+_OTHER_FOLDERS = {
+    "adapter_config.json": "an adapter, not a model. Merge it into the model that it was trained on "
+    "(peft's `merge_and_unload`, then `save_pretrained`), and give that folder",
+    "snapshots": "the hub's cache of a model. Give one of the folders in its snapshots, or hf:ORG/NAME",
+    "model_index.json": "a pipeline for images, not a language model. Give one that generates text",
+    "*.gguf": "a model for llama.cpp. Give the folder of the original, in safetensors",
+    "*.onnx": "a model for ONNX Runtime. Give the folder of the original, in safetensors",
+}
+"""What a folder without a configuration is, and what to do, by a name in it."""
+
 
 @cache
 def folder_of(name: str) -> Path:
@@ -28,6 +38,8 @@ def folder_of(name: str) -> Path:
     folder = Path(place).expanduser()
     if place and folder.is_dir():
         return folder.absolute()
+    if folder.is_file():
+        raise CheckpointError(f"{place} is a file: give the folder that holds the model")
     if not _HUB_ID.fullmatch(place):
         raise CheckpointError(f"no folder {place}: give an existing one, or the id of a model on the hub")
     try:
@@ -47,6 +59,15 @@ def folder_of(name: str) -> Path:
 def missing_library() -> CheckpointError:
     """The error where the `models` extra is not installed."""
     return CheckpointError("models of Hugging Face need transformers: pip install 'launchbound[models]'")
+
+
+def refuse_other_folder(folder: Path) -> None:
+    """Raise CheckpointError where `folder` has no configuration of a model, but that of something else."""
+    if (folder / CONFIG_FILE).is_file():
+        return
+    for pattern, what in _OTHER_FOLDERS.items():
+        for found in folder.glob(pattern):
+            raise CheckpointError(f"{folder} holds {found.name} and no {CONFIG_FILE}: it is {what}")
 
 
 def read_json(file: Path) -> dict[str, object]:

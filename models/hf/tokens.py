@@ -23,19 +23,32 @@ class HuggingFaceTokenizer:
     Special tokens in a prompt are encoded as such, for chat templates. `ends` are those that stop `generate`.
     """
 
-    def __init__(self, inner: tokenizers.Tokenizer, ends: frozenset[int]) -> None:
+    def __init__(
+        self, inner: tokenizers.Tokenizer, ends: frozenset[int], vocabulary: int | None = None
+    ) -> None:
+        """`vocabulary`: logits of the model; a token beyond them is in no prompt. None: as many as tokens."""
         inner.no_truncation()
         inner.no_padding()
         self._inner = inner
         self._grows = _grows(inner)
         self.ends = ends
         self.longest_token_bytes = longest_token_bytes(inner)
-        self.vocabulary: int = max(inner.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        tokens = max(inner.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        self.vocabulary: int = tokens if vocabulary is None else min(tokens, vocabulary)
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of `text`. Raises TokenizerError for lone surrogates, which have no encoding."""
+        """Token ids of `text`.
+
+        Raises TokenizerError for lone surrogates, which have no encoding, and for a token that the model has
+        no embedding of.
+        """
         refuse_surrogates(text)
         ids: list[int] = self._inner.encode(text).ids
+        if max(ids, default=0) >= self.vocabulary:
+            raise TokenizerError(
+                f"a prompt holds {self._inner.id_to_token(max(ids))}, a token that the model does not have: "
+                "remove it"
+            )
         return ids
 
     def decode(self, tokens: Iterable[int]) -> str:
@@ -115,10 +128,14 @@ def load(folder: Path, vocabulary: int) -> HuggingFaceTokenizer:
         raise TokenizerError(f"{file} is not a tokenizer ({error}): fetch it again") from error
     if not isinstance(whole, PreTrainedTokenizerFast):
         raise TokenizerError(f"{file} is not the model's tokenizer ({type(whole).__name__}): fetch it again")
-    tokenizer = HuggingFaceTokenizer(whole.backend_tokenizer, end_tokens(folder))
-    if tokenizer.vocabulary > vocabulary:
+    inner: tokenizers.Tokenizer = whole.backend_tokenizer
+    learnt = max(inner.get_vocab(with_added_tokens=False).values(), default=-1) + 1
+    tokenizer = HuggingFaceTokenizer(inner, end_tokens(folder), vocabulary)
+    begun = inner.encode("").ids
+    if max(learnt - 1, *begun, 0) >= vocabulary:
+        tokens = max(inner.get_vocab(with_added_tokens=True).values()) + 1
         raise TokenizerError(
-            f"{file} has {tokenizer.vocabulary} tokens but the model only {vocabulary}: "
+            f"{file} has {tokens} tokens but the model only {vocabulary}: "
             "use the tokenizer that the model was trained with"
         )
     return tokenizer

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import tokenizers
 import torch
 from safetensors.torch import load_file, save_file
 
@@ -22,6 +23,8 @@ from models.hf import files
 from models.opening import open_model, open_tokenizer
 from models.tokenizer import TokenizerError
 from models.transformer import Transformer
+from service.engine.job_result import JobError
+from service.engine.prompts import encode_prompts
 from tests.support.hf_folders import BEGIN, VOCABULARY, transformers, write_model
 
 CPU = torch.device("cpu")
@@ -121,6 +124,23 @@ def shrink_vocabulary(folder: Path) -> None:
     write_model(folder, "llama", vocab_size=BEGIN - 1, bos_token_id=1)
 
 
+def adapter(folder: Path) -> None:
+    (folder / "config.json").unlink()
+    (folder / "model.safetensors").rename(folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+
+
+def other(folder: Path, name: str) -> None:
+    (folder / "config.json").unlink()
+    (folder / name).mkdir()
+
+
+def spoil(folder: Path, value: float) -> None:
+    state = load_file(folder / "model.safetensors")
+    state["model.norm.weight"][0] = value
+    save_file(state, folder / "model.safetensors", {"format": "pt"})
+
+
 BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "no weights": (lambda f: (f / "model.safetensors").unlink(), r"holds no model\.safetensors: give"),
     "pickles": (pickle_instead, r"pytorch_model\.bin.*refused.*save_pretrained"),
@@ -133,6 +153,12 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "tensor missing": (lose_tensor, r"lack.* model\.norm\.weight, which.*fetch both"),
     "other model's config": (lambda f: configure(f, hidden_size=96), r"shape, .*weight and \d+ more.*fetch"),
     "more layers than weights": (lambda f: configure(f, num_hidden_layers=3), "lack.* and 6 more.*fetch"),
+    "adapter": (adapter, r"adapter_config\.json and no config\.json: it is an adapter.*merge_and_unload"),
+    "hub cache": (lambda f: other(f, "snapshots"), r"the hub's cache.*one of the folders in its snapshots"),
+    "pipeline": (lambda f: other(f, "model_index.json"), "a pipeline for images.*one that generates text"),
+    "GGUF": (lambda f: other(f, "model.Q4.gguf"), r"model\.Q4\.gguf.*llama\.cpp.*in safetensors"),
+    "NaN": (lambda f: spoil(f, float("nan")), r"hold NaN or infinite values \(model\.norm\.weight\).*again"),
+    "infinite": (lambda f: spoil(f, float("inf")), r"hold NaN or infinite values.*fetch or write them again"),
     "no config": (lambda f: (f / "config.json").unlink(), r"cannot read .*config\.json.*save_pretrained"),
     "config not JSON": (lambda f: (f / "config.json").write_text("{hidden"), "not a JSON object.*again"),
     "config without a kind": (lambda f: (f / "config.json").write_text("{}"), "names no model_type.*give"),
@@ -175,14 +201,43 @@ def test_weights_in_several_files_are_no_folder_of_ours(folder: Path) -> None:
 @pytest.mark.parametrize("name", ["tiny", "hf"])
 def test_a_context_longer_than_the_models_is_refused(whole: Path, name: str) -> None:
     with pytest.raises(
-        CheckpointError, match=r"context of 1024 is longer than the (64|512) of .*: set LAUNCHBOUND_CONTEXT"
+        CheckpointError, match=r"context of 1024 is longer than the 512 of .*: set LAUNCHBOUND_CONTEXT"
     ):
         open_("tiny" if name == "tiny" else f"hf:{whole}", context=1024)
 
 
 def test_a_context_that_chunks_do_not_divide_is_refused(whole: Path) -> None:
-    with pytest.raises(CheckpointError, match="prefill_chunk 16 does not divide the context of 40"):
+    with pytest.raises(
+        CheckpointError,
+        match="prefill_chunk 16 does not divide the context of 40: set LAUNCHBOUND_PREFILL_CHUNK to 8,",
+    ):
         open_(f"hf:{whole}", context=40)
+
+
+def test_a_context_shorter_than_a_chunk_names_the_chunk_that_serves_it(folder: Path) -> None:
+    configure(folder, max_position_embeddings=10)
+    with pytest.raises(CheckpointError, match="set LAUNCHBOUND_PREFILL_CHUNK to 2,"):
+        open_(f"hf:{folder}")
+
+
+def test_a_file_is_no_folder(whole: Path) -> None:
+    with pytest.raises(CheckpointError, match="is a file: give the folder that holds the model"):
+        files.folder_of(f"hf:{whole / 'model.safetensors'}")
+
+
+def test_an_added_token_that_the_model_has_no_embedding_of_is_refused_in_prompts_only(folder: Path) -> None:
+    inner = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    inner.add_special_tokens(["[PAD]"])
+    inner.save(str(folder / "tokenizer.json"))
+    logits = inner.token_to_id("[PAD]")
+    tokenizer = open_tokenizer(f"hf:{folder}", logits)
+    assert tokenizer.vocabulary == logits
+    with pytest.raises(
+        JobError, match=r"\[PAD\], a token that the model does not have: remove it"
+    ) as refusal:
+        encode_prompts(["a", "a[PAD]"], tokenizer, 64)
+    assert refusal.value.problem.param == "prompts"
+    assert encode_prompts(["a"], tokenizer, 64) == [inner.encode("a").ids]
 
 
 @pytest.mark.parametrize("place", ["/no/such/folder", "./nowhere", "a/b/c", ""])

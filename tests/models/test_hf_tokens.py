@@ -20,7 +20,25 @@ from models.tokenizer import TokenizerError
 from service.engine.local_inbox import local_job
 from service.engine.text import Completions
 
-PIECES = ["<unk>", "a", "b", "ab", " ", "▁", "▁a", "▁▁", "##a", ".", "'", "n't", "'m", " do not", "a</w>", "é", "�"]
+PIECES = [
+    "<unk>",
+    "a",
+    "b",
+    "ab",
+    " ",
+    "▁",
+    "▁a",
+    "▁▁",
+    "##a",
+    ".",
+    "'",
+    "n't",
+    "'m",
+    " do not",
+    "a</w>",
+    "é",
+    "�",
+]
 FALLBACK = {piece: number for number, piece in enumerate(PIECES)}
 FIRST_BYTE = len(FALLBACK)
 FALLBACK |= {f"<0x{byte:02X}>": FIRST_BYTE + byte for byte in range(256)}
