@@ -1,4 +1,4 @@
-"""A model by its name: a named size, a folder that `save` wrote, or `hf:` and a folder or hub id."""
+"""A model by its name: a named size, a folder that `save` wrote, or `hf:` and a folder or hub id with its revision."""
 
 from __future__ import annotations
 
@@ -85,6 +85,11 @@ def content_hash(name: str) -> str:
     if name.startswith(files.PREFIX):
         return files.content_hash(files.folder_of(name))
     return checkpoint.content_hash(name)
+
+
+def revision(name: str) -> str | None:
+    """The hub's commit of a Hugging Face model; None for a model that is none of the hub's."""
+    return files.commit_of(files.folder_of(name)) if name.startswith(files.PREFIX) else None
 
 
 def _transformers_module(name: str) -> ModuleType:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from models.checkpoint import CONFIG_FILE, PICKLES, WEIGHTS_FILE, CheckpointErro
 PREFIX = "hf:"
 INDEX_FILE = WEIGHTS_FILE + ".index.json"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+_REVISION = re.compile(r"\w[\w./-]*")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 _PATTERNS = ["*.json", "*.safetensors"]
 
 _OTHER_FOLDERS = {
@@ -30,7 +33,8 @@ _OTHER_FOLDERS = {
 
 @cache
 def folder_of(name: str) -> Path:
-    """The local folder of `hf:<folder or hub id>`; a hub id is fetched, or taken from the hub's local cache.
+    """The local folder of `hf:<folder>` or `hf:<hub id>[@<revision>]`, which is fetched, or taken from the hub's
+    local cache; without a commit, what it stands for is said on standard error.
 
     Raises CheckpointError where there is neither such a folder nor a way to fetch it.
     """
@@ -40,20 +44,34 @@ def folder_of(name: str) -> Path:
         return folder.absolute()
     if folder.is_file():
         raise CheckpointError(f"{place} is a file: give the folder that holds the model")
-    if not _HUB_ID.fullmatch(place):
+    identity, at, revision = place.partition("@")
+    if not _HUB_ID.fullmatch(identity) or (at and not _REVISION.fullmatch(revision)):
         raise CheckpointError(f"no folder {place}: give an existing one, or the id of a model on the hub")
     try:
         from huggingface_hub import snapshot_download
     except ModuleNotFoundError as error:
         raise missing_library() from error
     try:
-        return Path(snapshot_download(place, allow_patterns=_PATTERNS))
+        found = Path(snapshot_download(identity, revision=revision or None, allow_patterns=_PATTERNS))
     except Exception as error:  # the library, the network and the hub each raise their own
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise CheckpointError(
             f"there is no folder {place}, and the hub gave no model of that id ({reason}): check the name, "
-            "the network and your access, or give a folder that holds the model"
+            "its revision, the network and your access, or give a folder that holds the model"
         ) from error
+    commit = commit_of(found)
+    if commit is not None and commit != revision:
+        pinned = f"{PREFIX}{identity}@{commit}"
+        print(
+            f"launchbound: {name} may be another model tomorrow; what it is now is {pinned}", file=sys.stderr
+        )
+    return found
+
+
+def commit_of(folder: Path) -> str | None:
+    """The hub's commit that `folder` is a snapshot of; None for another folder."""
+    is_snapshot = folder.parent.name == "snapshots" and _COMMIT.fullmatch(folder.name)
+    return folder.name if is_snapshot else None
 
 
 def missing_library() -> CheckpointError:

@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ from models import checkpoint
 from models.checkpoint import CheckpointError
 from models.config import CONFIGS
 from models.hf import files
-from models.opening import open_model, open_tokenizer
+from models.opening import open_model, open_tokenizer, revision
 from models.tokenizer import TokenizerError
 from models.transformer import Transformer
 from service.engine.job_result import JobError
@@ -240,7 +240,7 @@ def test_an_added_token_that_the_model_has_no_embedding_of_is_refused_in_prompts
     assert encode_prompts(["a"], tokenizer, 64) == [inner.encode("a").ids]
 
 
-@pytest.mark.parametrize("place", ["/no/such/folder", "./nowhere", "a/b/c", ""])
+@pytest.mark.parametrize("place", ["/no/such/folder", "./nowhere", "a/b/c", "a/b@", "a/b@-c", ""])
 def test_what_is_neither_a_folder_nor_a_hub_id_is_refused_without_the_network(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,20 +254,62 @@ def test_a_hub_id_is_fetched_without_pickles_and_its_failure_is_one_sentence(
 ) -> None:
     downloads: list[object] = []
 
-    def fetch(name: str, allow_patterns: list[str]) -> str:
-        downloads.append((name, allow_patterns))
+    def fetch(name: str, revision: str | None, allow_patterns: list[str]) -> str:
+        downloads.append((name, revision, allow_patterns))
         if name == "someone/nothing":
             raise OSError("no route to the hub\nand much more")
         return str(whole)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
-    assert files.folder_of("hf:someone/model") == whole
-    assert downloads == [("someone/model", ["*.json", "*.safetensors"])]
+    assert files.folder_of("hf:someone/model") == files.folder_of("hf:someone/model@v1.0") == whole
+    patterns = ["*.json", "*.safetensors"]
+    assert downloads == [("someone/model", None, patterns), ("someone/model", "v1.0", patterns)]
     with pytest.raises(
         CheckpointError, match=r"no model of that id \(OSError: no route to the hub\): check"
     ) as refusal:
         files.folder_of("hf:someone/nothing")
     assert "\n" not in str(refusal.value)
+
+
+COMMITS = ["0123456789abcdef0123456789abcdef01234567", "89abcdef0123456789abcdef0123456789abcdef"]
+
+
+@pytest.fixture
+def hub_cache(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The hub's local cache with two commits of a model, of which `main` is the second."""
+    model = tmp_path / "hub" / "models--someone--model"
+    for commit in COMMITS:
+        shutil.copytree(whole, model / "snapshots" / commit)
+    (model / "refs").mkdir()
+    (model / "refs" / "main").write_text(COMMITS[1])
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    files.folder_of.cache_clear()
+    yield model
+    files.folder_of.cache_clear()
+
+
+def test_a_hub_id_is_the_commit_that_it_names(hub_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for commit in COMMITS:
+        assert revision(f"hf:someone/model@{commit}") == commit
+        assert files.folder_of(f"hf:someone/model@{commit}") == hub_cache / "snapshots" / commit
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("name", ["hf:someone/model", "hf:someone/model@main"])
+def test_a_hub_id_without_a_commit_says_which_it_is(
+    hub_cache: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert revision(name) == COMMITS[1]
+    assert f"what it is now is hf:someone/model@{COMMITS[1]}\n" in capsys.readouterr().err
+    with pytest.raises(CheckpointError, match="check the name, its revision"):
+        files.folder_of("hf:someone/model@v9")
+
+
+def test_only_what_the_hub_has_has_a_commit(whole: Path, hub_cache: Path) -> None:
+    assert revision("tiny") is None
+    assert revision(f"hf:{whole}") is None
+    assert revision(f"hf:{hub_cache / 'snapshots' / COMMITS[0]}") == COMMITS[0]
 
 
 def test_without_transformers_the_error_names_its_installation(
@@ -284,7 +326,7 @@ def test_without_transformers_the_error_names_its_installation(
 def test_our_own_models_never_import_transformers() -> None:
     code = (
         "import sys, torch; import service.engine.loop;"
-        "from models.opening import open_model, open_tokenizer;"
+        "from models.opening import open_model, open_tokenizer, revision;"
         "m = open_model('tiny', 1, torch.device('cpu'), torch.float32, torch.float32, 64, 64);"
         "m.twin(); open_tokenizer('tiny', m.config.vocabulary);"
         "sys.exit(' '.join({'transformers', 'huggingface_hub'} & set(sys.modules)) or 0)"
