@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -108,6 +109,21 @@ def load(folder: Path | str) -> tuple[Config, dict[str, Tensor]]:
     return config, state
 
 
+def refuse_not_finite(source: Path, weights: Iterable[tuple[str, Tensor]]) -> None:
+    """Raise CheckpointError where one of `weights`, by name, holds NaN or an infinite value."""
+    wrong = [
+        name
+        for name, tensor in weights
+        if tensor.numel() and not all(bound.isfinite() for bound in tensor.aminmax())
+    ]
+    if wrong:
+        more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+        raise CheckpointError(
+            f"the weights in {source} hold NaN or infinite values ({wrong[0]}{more}), and would generate "
+            "noise: fetch or write them again"
+        )
+
+
 def _weights_file(folder: Path) -> Path:
     if not folder.is_dir():
         raise CheckpointError(f"no folder {folder}: name one of {', '.join(CONFIGS)} or an existing folder")
@@ -144,6 +160,7 @@ def _check(file: Path, config: Config, state: dict[str, Tensor]) -> None:
         raise CheckpointError(
             f"{file} does not match its {CONFIG_FILE}: {shown}. Use both files of one training"
         )
+    refuse_not_finite(file, state.items())
 
 
 def folder_of(name: str | Path) -> Path | None:

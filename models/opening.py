@@ -1,4 +1,4 @@
-"""A model by its name: a named size, a folder that `save` wrote, or `hf:` and a folder or hub id."""
+"""A model by its name: a named size, a folder that `save` wrote, or `hf:` and a folder or hub id with its revision."""
 
 from __future__ import annotations
 
@@ -40,10 +40,16 @@ def open_model(
     if model.config.context % chunk:
         # The last chunk of a long prompt is padded, and padding must not be written past the cache.
         raise CheckpointError(
-            f"prefill_chunk {chunk} does not divide the context of {model.config.context}: "
-            "choose 32, 64 or 128, or a context that is a multiple of it"
+            f"prefill_chunk {chunk} does not divide the context of {model.config.context}: set "
+            f"LAUNCHBOUND_PREFILL_CHUNK to {_dividing_chunk(model.config.context, chunk)}, or where "
+            "the model allows it LAUNCHBOUND_CONTEXT to a multiple of it"
         )
     return model
+
+
+def _dividing_chunk(context: int, chunk: int) -> int:
+    """The largest power of two up to `chunk` that divides `context` and leaves half of it for new tokens."""
+    return max(2**n for n in range(12) if 2**n <= max(1, min(chunk, context // 2)) and not context % 2**n)
 
 
 def _native(
@@ -79,6 +85,11 @@ def content_hash(name: str) -> str:
     if name.startswith(files.PREFIX):
         return files.content_hash(files.folder_of(name))
     return checkpoint.content_hash(name)
+
+
+def revision(name: str) -> str | None:
+    """The hub's commit of a Hugging Face model; None for a model that is none of the hub's."""
+    return files.commit_of(files.folder_of(name)) if name.startswith(files.PREFIX) else None
 
 
 def _transformers_module(name: str) -> ModuleType:

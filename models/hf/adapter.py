@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import DispatchKey
 from transformers import Cache as LibraryCache
 from transformers import PreTrainedModel
 
@@ -17,6 +18,32 @@ from models.served import TWIN_CONTEXT, Cache, NoTwin, Served
 
 Widths = tuple[tuple[int, int, int], ...]
 """Per layer: heads of the cache, features of a key, features of a value."""
+
+_TAKE = torch.ops.aten.take_along_dim.default
+
+
+def _take_along_dim(tensor: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
+    """`torch.take_along_dim` as compilers trace it here.
+
+    The library picks the logits to keep with it. torch's own reads sizes as numbers, which fixes those that
+    are marked as dynamic: no step of several prefill lengths would compile.
+    """
+    if dim is None:
+        tensor, indices, dim = tensor.flatten(), indices.flatten(), 0
+    own, wanted = list(tensor.shape), list(indices.shape)
+    own[dim] = wanted[dim] = 1
+    common = torch.broadcast_shapes(own, wanted)
+
+    def spread(part: Tensor) -> Tensor:
+        sizes = list(common)
+        sizes[dim] = part.shape[dim]
+        return part.expand(sizes)
+
+    return spread(tensor).gather(dim, spread(indices))
+
+
+if DispatchKey.CompositeImplicitAutograd not in _TAKE.py_kernels:
+    _TAKE.py_impl(DispatchKey.CompositeImplicitAutograd)(_take_along_dim)
 
 
 @dataclass(frozen=True, slots=True)

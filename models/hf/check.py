@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedConfig
 
 from models.hf.adapter import HuggingFaceModel
+from models.hf.masks import window_of
 from models.served import Cache
 
 LENGTHS = (9, 4)
@@ -15,34 +17,56 @@ PIECE = 64
 """Tokens of one step: all of a long window at once would take scores as large as their square."""
 
 BEYOND = 5
-"""So many tokens more than a sliding window are stepped where the context is that long."""
+"""So many tokens more than a sliding window, or than a switch of its positions, are stepped."""
+
+SHORTEST_REACH = 64
+"""Positions that attention reads at least, as in serving."""
+
+END_CHECKED = 512
+"""A longer context is not stepped to its end, only beyond what the configuration names."""
 
 ALLOWED = {torch.float32: 1e-3}
 ALLOWED_BELOW = 0.1
 """Relative to the logits' norm: far above rounding in narrower types, far below a wrong mask's effect."""
 
 
+def regimes(config: PreTrainedConfig) -> dict[int, str]:
+    """By length: what `config` says ends behind so many tokens."""
+    named = {window_of(config): "its window", getattr(config, "window_size", None): "its window"}
+    rotary = getattr(config, "rope_parameters", None) or {}
+    for part in (rotary, *(part for part in rotary.values() if isinstance(part, dict))):
+        named[part.get("original_max_position_embeddings")] = "the original length of its rotary positions"
+    found = {length: what for length, what in named.items() if isinstance(length, int)}
+    return dict(sorted(found.items()))
+
+
 @torch.no_grad()
 def check(model: HuggingFaceModel) -> None:
-    """Step ragged batches by chunk and by token, beyond the window too.
+    """Step ragged batches by chunk and by token, beyond each of the configuration's regimes too.
 
     Raises ValueError where the logits differ.
     """
-    _compare(model, LENGTHS, "its logits by steps")
-    window = model.masks.window
-    if window is not None and model.config.context >= window + BEYOND and window + BEYOND > max(LENGTHS):
-        what = f"its logits by steps beyond its window of {window} tokens (LAUNCHBOUND_CONTEXT can be less)"
-        _compare(model, (window + BEYOND, window), what)
+    context = model.config.context
+    short = (min(LENGTHS[0], context), LENGTHS[1])
+    _compare(model, short, min(SHORTEST_REACH, context), "its logits by steps")
+    for length, what in regimes(model.inner.config).items():
+        if length < context:
+            said = f"its logits by steps beyond {what} of {length} tokens"
+            beyond = min(max(length, LENGTHS[0]) + BEYOND, context)
+            _compare(model, (beyond, max(length, LENGTHS[1])), context, said)
+    if max(LENGTHS) < context <= END_CHECKED:
+        _compare(model, (context,), context, f"its logits by steps at the end of {context} tokens")
 
 
-def _compare(model: HuggingFaceModel, lengths: tuple[int, int], what: str) -> None:
+def _compare(model: HuggingFaceModel, lengths: tuple[int, ...], reach: int, what: str) -> None:
+    """Attention reads `reach` positions, as in serving, where no step reads more than the context."""
     device = model.columns.device
     rows = min(len(lengths), len(model.rows))
     ends = torch.tensor(lengths[:rows], device=device)
     generator = torch.Generator().manual_seed(0)
     text = torch.randint(model.config.vocabulary, (rows, max(lengths)), generator=generator).to(device)
     dtype = next(model.parameters()).dtype
-    cache = model.new_cache(rows, dtype)
+    cache = tuple((keys[:, :reach], values[:, :reach]) for keys, values in model.new_cache(rows, dtype))
     zeros = torch.zeros_like(ends)
     stepped = [_prefilled(model, text[:, : max(lengths) - 2], ends - 3, cache)]
     for place in (ends - 2, ends - 1):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -16,12 +17,25 @@ from models.checkpoint import CONFIG_FILE, PICKLES, WEIGHTS_FILE, CheckpointErro
 PREFIX = "hf:"
 INDEX_FILE = WEIGHTS_FILE + ".index.json"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+_REVISION = re.compile(r"\w[\w./-]*")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 _PATTERNS = ["*.json", "*.safetensors"]
+
+_OTHER_FOLDERS = {
+    "adapter_config.json": "an adapter, not a model. Merge it into the model that it was trained on "
+    "(peft's `merge_and_unload`, then `save_pretrained`), and give that folder",
+    "snapshots": "the hub's cache of a model. Give one of the folders in its snapshots, or hf:ORG/NAME",
+    "model_index.json": "a pipeline for images, not a language model. Give one that generates text",
+    "*.gguf": "a model for llama.cpp. Give the folder of the original, in safetensors",
+    "*.onnx": "a model for ONNX Runtime. Give the folder of the original, in safetensors",
+}
+"""What a folder without a configuration is, and what to do, by a name in it."""
 
 
 @cache
 def folder_of(name: str) -> Path:
-    """The local folder of `hf:<folder or hub id>`; a hub id is fetched, or taken from the hub's local cache.
+    """The local folder of `hf:<folder>` or `hf:<hub id>[@<revision>]`, which is fetched, or taken from the hub's
+    local cache; without a commit, what it stands for is said on standard error.
 
     Raises CheckpointError where there is neither such a folder nor a way to fetch it.
     """
@@ -29,25 +43,50 @@ def folder_of(name: str) -> Path:
     folder = Path(os.path.expanduser(place))
     if place and folder.is_dir():
         return folder.absolute()
-    if not _HUB_ID.fullmatch(place):
+    if folder.is_file():
+        raise CheckpointError(f"{place} is a file: give the folder that holds the model")
+    identity, at, revision = place.partition("@")
+    if not _HUB_ID.fullmatch(identity) or (at and not _REVISION.fullmatch(revision)):
         raise CheckpointError(f"no folder {place}: give an existing one, or the id of a model on the hub")
     try:
         from huggingface_hub import snapshot_download
     except ModuleNotFoundError as error:
         raise missing_library() from error
     try:
-        return Path(snapshot_download(place, allow_patterns=_PATTERNS))
+        found = Path(snapshot_download(identity, revision=revision or None, allow_patterns=_PATTERNS))
     except Exception as error:  # the library, the network and the hub each raise their own
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise CheckpointError(
             f"there is no folder {place}, and the hub gave no model of that id ({reason}): check the name, "
-            "the network and your access, or give a folder that holds the model"
+            "its revision, the network and your access, or give a folder that holds the model"
         ) from error
+    commit = commit_of(found)
+    if commit is not None and commit != revision:
+        pinned = f"{PREFIX}{identity}@{commit}"
+        print(
+            f"launchbound: {name} may be another model tomorrow; what it is now is {pinned}", file=sys.stderr
+        )
+    return found
+
+
+def commit_of(folder: Path) -> str | None:
+    """The hub's commit that `folder` is a snapshot of; None for another folder."""
+    is_snapshot = folder.parent.name == "snapshots" and _COMMIT.fullmatch(folder.name)
+    return folder.name if is_snapshot else None
 
 
 def missing_library() -> CheckpointError:
     """The error where the `models` extra is not installed."""
     return CheckpointError("models of Hugging Face need transformers: pip install 'launchbound[models]'")
+
+
+def refuse_other_folder(folder: Path) -> None:
+    """Raise CheckpointError where `folder` has no configuration of a model, but that of something else."""
+    if (folder / CONFIG_FILE).is_file():
+        return
+    for pattern, what in _OTHER_FOLDERS.items():
+        for found in folder.glob(pattern):
+            raise CheckpointError(f"{folder} holds {found.name} and no {CONFIG_FILE}: it is {what}")
 
 
 def read_json(file: Path) -> dict[str, object]:

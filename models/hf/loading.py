@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
-from models.checkpoint import CONFIG_FILE, CheckpointError
+from models.checkpoint import CONFIG_FILE, CheckpointError, refuse_not_finite
 from models.hf.adapter import HuggingFaceModel
-from models.hf.check import check
-from models.hf.files import read_json, weight_files
+from models.hf.check import END_CHECKED, check, regimes
+from models.hf.files import read_json, refuse_other_folder, weight_files
 
 LONGEST_DEFAULT = 512
 """Default limit of the context in tokens: the cache is allocated, and attended to, in full."""
@@ -31,19 +32,45 @@ def load(
     Raises CheckpointError, with the remedy, where it cannot be read or served.
     """
     silence_transformers()
+    refuse_other_folder(folder)
     config = load_config(folder)
     weight_files(folder)
     chosen = choose_context(config, folder, context, chunk)
     inner = _load_weights(folder, config, dtype)
-    try:
-        model = HuggingFaceModel(inner.to(device), rows, chosen).eval()
-        check(model)
-    except Exception as error:  # any architecture is tried, and may break anywhere
-        raise CheckpointError(
-            f"{folder}: {type(inner).__name__} cannot be stepped with a static cache of keys and values "
-            f"({_in_one_line(error)}): serve a model of another architecture, such as Llama, GPT-2 or Qwen"
-        ) from error
-    return model
+    refuse_not_finite(folder, inner.named_parameters())
+    return _checked(folder, inner.to(device), rows, chosen, context is None, chunk)
+
+
+def _checked(
+    folder: Path, inner: PreTrainedModel, rows: int, context: int, may_shorten: bool, chunk: int
+) -> HuggingFaceModel:
+    """`inner` with the longest context, up to `context`, in which its steps are what it computes itself."""
+    reason: Exception | None = None
+    for length in _contexts(inner.config, context, chunk):
+        try:
+            model = HuggingFaceModel(inner, rows, length).eval()
+            check(model)
+        except Exception as error:  # noqa: BLE001 - any architecture is tried, and may break anywhere
+            reason = reason or error
+            continue
+        if reason is not None:
+            said = f"{folder} cannot be served with a context of {context} ({_in_one_line(reason)})"
+            if not may_shorten:
+                raise CheckpointError(f"{said}: set LAUNCHBOUND_CONTEXT to at most {length}") from reason
+            print(f"launchbound engine: {said}: its context is {length}", file=sys.stderr)
+        return model
+    assert reason is not None
+    raise CheckpointError(
+        f"{folder}: {type(inner).__name__} cannot be stepped with a static cache of keys and values "
+        f"({_in_one_line(reason)}): serve a model of another architecture, such as Llama, GPT-2 or Qwen"
+    ) from reason
+
+
+def _contexts(config: PreTrainedConfig, context: int, chunk: int) -> list[int]:
+    """`context`, then shorter ones, the longest first: to where something changes, and halves."""
+    halves = [END_CHECKED >> power for power in range(END_CHECKED.bit_length()) if END_CHECKED >> power >= 16]
+    shorter = {n - n % chunk or n for n in [*regimes(config), *halves] if n < context}
+    return [context, *sorted(shorter - {context}, reverse=True)]
 
 
 def silence_transformers() -> None:
@@ -71,7 +98,8 @@ def load_config(folder: Path) -> PreTrainedConfig:
         )
     except Exception as error:  # each architecture checks its own fields in its own way
         raise CheckpointError(
-            f"{folder / CONFIG_FILE} is no configuration of '{kind}' ({_in_one_line(error)}): fetch it again"
+            f"{folder / CONFIG_FILE} is no configuration of '{kind}' ({_in_one_line(error)}): "
+            "correct that field, or fetch it again"
         ) from error
     _causal(folder, config)
     return config

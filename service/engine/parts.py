@@ -11,7 +11,7 @@ from functools import partial
 
 import torch
 
-from models.opening import content_hash, open_tokenizer
+from models.opening import content_hash, open_tokenizer, revision
 from models.served import NoTwin, Served, ServedTokenizer
 from service.engine.cache_doubt import CacheDoubt
 from service.engine.cold_starts import ColdStarts
@@ -78,6 +78,7 @@ class EngineParts:
             pid=os.getpid(),
             model=settings.model,
             model_hash=content_hash(settings.model),
+            model_revision=revision(settings.model),
             parameters=loaded.parameters,
             layers=config.layers,
             width=config.width,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from models.served import ServedTokenizer
+from models.tokenizer import TokenizerError
 from service.engine.job_result import JobError
 
 UNBOUNDED_TOKEN_BYTES = 64
@@ -23,16 +24,20 @@ def encode_prompts(
 ) -> list[list[int]]:
     """Token ids of each prompt, given as text or as ids.
 
-    Raises JobError for an id outside the vocabulary, and for a prompt that is too long whatever it says: a
-    megabyte of text takes this thread longer to encode than many requests to be served.
+    Raises JobError for an id outside the vocabulary, for text that makes one, and for a prompt that is too
+    long whatever it says: a megabyte of text takes this thread longer to encode than many requests to be
+    served.
     """
     most = most_prompt_bytes(tokenizer, context)
     for prompt in prompts:
         _refuse_hopeless(prompt, most, context)
-    return [
-        tokenizer.encode(prompt) if isinstance(prompt, str) else _checked(prompt, tokenizer.vocabulary)
-        for prompt in prompts
-    ]
+    try:
+        return [
+            tokenizer.encode(prompt) if isinstance(prompt, str) else _checked(prompt, tokenizer.vocabulary)
+            for prompt in prompts
+        ]
+    except TokenizerError as error:
+        raise JobError("invalid_request", str(error), "prompts") from error
 
 
 def most_prompt_bytes(tokenizer: ServedTokenizer, context: int) -> int:

@@ -128,6 +128,7 @@ class StepBytes(msgspec.Struct, frozen=True, kw_only=True):
 class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
     """The engine and its machine; sent once at start and again whenever a value in it changed.
 
+    `model_revision` is the Hugging Face hub's commit; None for a model that is none of the hub's.
     `memory` maps the caching allocator's sizes (`allocated_current`, `allocated_peak`, …) to bytes, and
     `alloc_retries` and `ooms` to their counts since the engine started; None on a CPU.
     `peak_resident_bytes` is the most that the engine's process has had in the machine's memory so far.
@@ -155,6 +156,7 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
     prefill_chunk: int
     batch_buckets: list[int]
     model_hash: str
+    model_revision: str | None = None
     device: str
     device_name: str
     dtype: str

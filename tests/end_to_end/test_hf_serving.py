@@ -17,6 +17,7 @@ from models.hf.adapter import HuggingFaceModel
 from models.served import NoTwin
 from service.engine.local_inbox import LocalInbox, local_job
 from service.engine.loop import Engine
+from service.front.settings import Settings
 from service.protocol.messages import EngineSettings, Job, ToFront
 from service.protocol.modes import MODES, default_modes
 from service.protocol.status import EngineStatus
@@ -24,12 +25,20 @@ from tests.support.hf_folders import write_model
 
 KINDS = ("llama", "gpt2", "qwen3")
 WITH_TWIN, IN_ALL_MODES = "llama", "gpt2"
-CHUNK, NEW = 16, 8
+NEW = 8
 PROMPTS = [
     "import o",
-    "class Stack:\n    def push(self, item):\n        self.items.append(item)\n\n    def pop(",
+    "class Stack:\n    def push(self, item):\n        self.items.append(item)\n\n    def pop(self):\n"
+    "        if not self.items:\n            raise IndexError('empty')\n        return self.items.pop()\n\n"
+    "    def __len__(self):\n        return len(self.items)\n\n    def peek(self):\n"
+    "        return self.items[-1]\n\n    def clear(",
 ]
 """One of less than a chunk of prefill, one of more."""
+
+DEFAULTS = Settings()
+"""What a user gets: tests set threads, and most that compile one batch size alone: others repeat its graphs."""
+
+ONE_BATCH = [DEFAULTS.batch_sizes[1]]
 
 PLAIN = ["eager", "no_grad", "inference_mode"]
 
@@ -46,7 +55,9 @@ class Served:
     statuses: list[EngineStatus] = field(default_factory=list)
 
 
-def serve(folder: Path, kind: str, jobs: list[Job], modes: list[str], cache: Path) -> Served:
+def serve(
+    folder: Path, kind: str, jobs: list[Job], modes: list[str], cache: Path, batch_sizes: list[int]
+) -> Served:
     """Run `jobs` in an engine of this process, which is afterwards as it was."""
     statuses: list[EngineStatus] = []
 
@@ -59,8 +70,9 @@ def serve(folder: Path, kind: str, jobs: list[Job], modes: list[str], cache: Pat
         address="",
         model=f"hf:{folder}",
         modes=modes,
-        batch_sizes=[2],
-        prefill_chunk=CHUNK,
+        batch_sizes=batch_sizes,
+        prefill_chunk=DEFAULTS.prefill_chunk,
+        context=DEFAULTS.context,
         cache_folder=str(cache),
         threads=1,
     )
@@ -88,8 +100,8 @@ def served(
 ) -> Served:
     """One architecture: a batch of two and a single prompt in each mode.
 
-    Only one compiles twins too, and another one the same graphs once more for `reduce-overhead`: both of
-    one layer, and the third of two.
+    Only one compiles twins too, and every batch size; another one the same graphs once more for
+    `reduce-overhead`: both of one layer, and the third of two.
     """
     layers = {"num_hidden_layers": 1} if request.param in (WITH_TWIN, IN_ALL_MODES) else {}
     folder = write_model(tmp_path_factory.mktemp(request.param), request.param, **layers)
@@ -102,7 +114,8 @@ def served(
     with pytest.MonkeyPatch.context() as patch:
         if request.param != WITH_TWIN:
             patch.setattr(HuggingFaceModel, "twin", twinless)
-        life = serve(folder, request.param, jobs, modes, common_cache)
+        batch_sizes = DEFAULTS.batch_sizes if request.param == WITH_TWIN else ONE_BATCH
+        life = serve(folder, request.param, jobs, modes, common_cache, batch_sizes)
     life.expected = [generated(folder, prompt, min_new_tokens=NEW) for prompt in PROMPTS]
     return life
 
@@ -151,7 +164,7 @@ def test_tokens_beyond_a_sliding_window_equal_generate(tmp_path: Path, common_ca
     jobs = [local_job(mode, mode, PROMPTS, NEW, ignore_eos=True) for mode in modes]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(HuggingFaceModel, "twin", twinless)
-        inbox = serve(folder, kind, jobs, modes, common_cache).inbox
+        inbox = serve(folder, kind, jobs, modes, common_cache, ONE_BATCH).inbox
     expected = [generated(folder, prompt, min_new_tokens=NEW) for prompt in PROMPTS]
     for outcome in inbox.outcomes:
         assert outcome.kind == "ok", outcome.problem
@@ -166,7 +179,12 @@ def test_a_row_ends_where_generate_ends_it(tmp_path: Path) -> None:
     file.write_text(json.dumps(changed))
     expected = generated(folder, PROMPTS[0])
     outcome = serve(
-        folder, "llama", [local_job("a", "no_grad", PROMPTS[:1], NEW)], ["no_grad"], tmp_path
+        folder,
+        "llama",
+        [local_job("a", "no_grad", PROMPTS[:1], NEW)],
+        ["no_grad"],
+        tmp_path,
+        DEFAULTS.batch_sizes,
     ).inbox.outcomes[0]
     assert outcome.outputs[0].token_ids == expected
     assert len(expected) < NEW
@@ -186,7 +204,7 @@ def test_where_no_one_graph_can_be_compiled_the_other_modes_serve_and_are_named(
     monkeypatch.setattr(LlamaMLP, "forward", broken)
     folder = write_model(tmp_path / "model", "llama")
     jobs = [local_job(mode, mode, PROMPTS[:1], 2) for mode in ("eager", "compiled")]
-    inbox = serve(folder, "llama", jobs, [*PLAIN, "compiled"], common_cache).inbox
+    inbox = serve(folder, "llama", jobs, [*PLAIN, "compiled"], common_cache, ONE_BATCH).inbox
     failed = inbox.modes["compiled"]
     assert failed.state == "failed"
     assert "cannot be compiled as one graph; what remains: eager, no_grad, inference_mode." in str(

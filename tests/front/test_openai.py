@@ -15,6 +15,7 @@ from openai.types import Completion
 from service.front.model_name import model_name
 from tests.front.test_api_bad_input import JSON
 from tests.front.test_api_generate import TIMINGS, header_milliseconds
+from tests.support.fake_engine import REVISION
 from tests.support.serving import Front, running, until
 
 KEY = "k3y"
@@ -61,8 +62,8 @@ def test_every_mode_is_a_model_in_the_order_of_the_ladder(front: Front, client: 
 
 def test_a_model_has_its_effective_form_and_the_length_of_its_context(front: Front) -> None:
     model = front.http.get("/v1/models/tiny:reduce-overhead").json()
-    assert model.keys() == {"id", "object", "created", "owned_by", "max_model_len", "launchbound"}
-    assert (model["object"], model["max_model_len"]) == ("model", 64)
+    assert model.keys() == {"id", "object", "created", "owned_by", "max_model_len", "revision", "launchbound"}
+    assert (model["object"], model["max_model_len"], model["revision"]) == ("model", 64, REVISION)
     assert model["launchbound"]["effective"] == "compiled-cpp"
     assert model["launchbound"]["state"] == "ready"
 

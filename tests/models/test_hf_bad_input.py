@@ -8,10 +8,11 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import tokenizers
 import torch
 from safetensors.torch import load_file, save_file
 
@@ -19,9 +20,11 @@ from models import checkpoint
 from models.checkpoint import CheckpointError
 from models.config import CONFIGS
 from models.hf import files
-from models.opening import open_model, open_tokenizer
+from models.opening import open_model, open_tokenizer, revision
 from models.tokenizer import TokenizerError
 from models.transformer import Transformer
+from service.engine.job_result import JobError
+from service.engine.prompts import encode_prompts
 from tests.support.hf_folders import BEGIN, VOCABULARY, transformers, write_model
 
 CPU = torch.device("cpu")
@@ -121,6 +124,23 @@ def shrink_vocabulary(folder: Path) -> None:
     write_model(folder, "llama", vocab_size=BEGIN - 1, bos_token_id=1)
 
 
+def adapter(folder: Path) -> None:
+    (folder / "config.json").unlink()
+    (folder / "model.safetensors").rename(folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+
+
+def other(folder: Path, name: str) -> None:
+    (folder / "config.json").unlink()
+    (folder / name).mkdir()
+
+
+def spoil(folder: Path, value: float) -> None:
+    state = load_file(folder / "model.safetensors")
+    state["model.norm.weight"][0] = value
+    save_file(state, folder / "model.safetensors", {"format": "pt"})
+
+
 BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "no weights": (lambda f: (f / "model.safetensors").unlink(), r"holds no model\.safetensors: give"),
     "pickles": (pickle_instead, r"pytorch_model\.bin.*refused.*save_pretrained"),
@@ -133,6 +153,12 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "tensor missing": (lose_tensor, r"lack.* model\.norm\.weight, which.*fetch both"),
     "other model's config": (lambda f: configure(f, hidden_size=96), r"shape, .*weight and \d+ more.*fetch"),
     "more layers than weights": (lambda f: configure(f, num_hidden_layers=3), "lack.* and 6 more.*fetch"),
+    "adapter": (adapter, r"adapter_config\.json and no config\.json: it is an adapter.*merge_and_unload"),
+    "hub cache": (lambda f: other(f, "snapshots"), r"the hub's cache.*one of the folders in its snapshots"),
+    "pipeline": (lambda f: other(f, "model_index.json"), "a pipeline for images.*one that generates text"),
+    "GGUF": (lambda f: other(f, "model.Q4.gguf"), r"model\.Q4\.gguf.*llama\.cpp.*in safetensors"),
+    "NaN": (lambda f: spoil(f, float("nan")), r"hold NaN or infinite values \(model\.norm\.weight\).*again"),
+    "infinite": (lambda f: spoil(f, float("inf")), r"hold NaN or infinite values.*fetch or write them again"),
     "no config": (lambda f: (f / "config.json").unlink(), r"cannot read .*config\.json.*save_pretrained"),
     "config not JSON": (lambda f: (f / "config.json").write_text("{hidden"), "not a JSON object.*again"),
     "config without a kind": (lambda f: (f / "config.json").write_text("{}"), "names no model_type.*give"),
@@ -175,17 +201,46 @@ def test_weights_in_several_files_are_no_folder_of_ours(folder: Path) -> None:
 @pytest.mark.parametrize("name", ["tiny", "hf"])
 def test_a_context_longer_than_the_models_is_refused(whole: Path, name: str) -> None:
     with pytest.raises(
-        CheckpointError, match=r"context of 1024 is longer than the (64|512) of .*: set LAUNCHBOUND_CONTEXT"
+        CheckpointError, match=r"context of 1024 is longer than the 512 of .*: set LAUNCHBOUND_CONTEXT"
     ):
         open_("tiny" if name == "tiny" else f"hf:{whole}", context=1024)
 
 
 def test_a_context_that_chunks_do_not_divide_is_refused(whole: Path) -> None:
-    with pytest.raises(CheckpointError, match="prefill_chunk 16 does not divide the context of 40"):
+    with pytest.raises(
+        CheckpointError,
+        match="prefill_chunk 16 does not divide the context of 40: set LAUNCHBOUND_PREFILL_CHUNK to 8,",
+    ):
         open_(f"hf:{whole}", context=40)
 
 
-@pytest.mark.parametrize("place", ["/no/such/folder", "./nowhere", "a/b/c", ""])
+def test_a_context_shorter_than_a_chunk_names_the_chunk_that_serves_it(folder: Path) -> None:
+    configure(folder, max_position_embeddings=10)
+    with pytest.raises(CheckpointError, match="set LAUNCHBOUND_PREFILL_CHUNK to 2,"):
+        open_(f"hf:{folder}")
+
+
+def test_a_file_is_no_folder(whole: Path) -> None:
+    with pytest.raises(CheckpointError, match="is a file: give the folder that holds the model"):
+        files.folder_of(f"hf:{whole / 'model.safetensors'}")
+
+
+def test_an_added_token_that_the_model_has_no_embedding_of_is_refused_in_prompts_only(folder: Path) -> None:
+    inner = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    inner.add_special_tokens(["[PAD]"])
+    inner.save(str(folder / "tokenizer.json"))
+    logits = inner.token_to_id("[PAD]")
+    tokenizer = open_tokenizer(f"hf:{folder}", logits)
+    assert tokenizer.vocabulary == logits
+    with pytest.raises(
+        JobError, match=r"\[PAD\], a token that the model does not have: remove it"
+    ) as refusal:
+        encode_prompts(["a", "a[PAD]"], tokenizer, 64)
+    assert refusal.value.problem.param == "prompts"
+    assert encode_prompts(["a"], tokenizer, 64) == [inner.encode("a").ids]
+
+
+@pytest.mark.parametrize("place", ["/no/such/folder", "./nowhere", "a/b/c", "a/b@", "a/b@-c", ""])
 def test_what_is_neither_a_folder_nor_a_hub_id_is_refused_without_the_network(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,20 +254,62 @@ def test_a_hub_id_is_fetched_without_pickles_and_its_failure_is_one_sentence(
 ) -> None:
     downloads: list[object] = []
 
-    def fetch(name: str, allow_patterns: list[str]) -> str:
-        downloads.append((name, allow_patterns))
+    def fetch(name: str, revision: str | None, allow_patterns: list[str]) -> str:
+        downloads.append((name, revision, allow_patterns))
         if name == "someone/nothing":
             raise OSError("no route to the hub\nand much more")
         return str(whole)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
-    assert files.folder_of("hf:someone/model") == whole
-    assert downloads == [("someone/model", ["*.json", "*.safetensors"])]
+    assert files.folder_of("hf:someone/model") == files.folder_of("hf:someone/model@v1.0") == whole
+    patterns = ["*.json", "*.safetensors"]
+    assert downloads == [("someone/model", None, patterns), ("someone/model", "v1.0", patterns)]
     with pytest.raises(
         CheckpointError, match=r"no model of that id \(OSError: no route to the hub\): check"
     ) as refusal:
         files.folder_of("hf:someone/nothing")
     assert "\n" not in str(refusal.value)
+
+
+COMMITS = ["0123456789abcdef0123456789abcdef01234567", "89abcdef0123456789abcdef0123456789abcdef"]
+
+
+@pytest.fixture
+def hub_cache(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The hub's local cache with two commits of a model, of which `main` is the second."""
+    model = tmp_path / "hub" / "models--someone--model"
+    for commit in COMMITS:
+        shutil.copytree(whole, model / "snapshots" / commit)
+    (model / "refs").mkdir()
+    (model / "refs" / "main").write_text(COMMITS[1])
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    files.folder_of.cache_clear()
+    yield model
+    files.folder_of.cache_clear()
+
+
+def test_a_hub_id_is_the_commit_that_it_names(hub_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for commit in COMMITS:
+        assert revision(f"hf:someone/model@{commit}") == commit
+        assert files.folder_of(f"hf:someone/model@{commit}") == hub_cache / "snapshots" / commit
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("name", ["hf:someone/model", "hf:someone/model@main"])
+def test_a_hub_id_without_a_commit_says_which_it_is(
+    hub_cache: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert revision(name) == COMMITS[1]
+    assert f"what it is now is hf:someone/model@{COMMITS[1]}\n" in capsys.readouterr().err
+    with pytest.raises(CheckpointError, match="check the name, its revision"):
+        files.folder_of("hf:someone/model@v9")
+
+
+def test_only_what_the_hub_has_has_a_commit(whole: Path, hub_cache: Path) -> None:
+    assert revision("tiny") is None
+    assert revision(f"hf:{whole}") is None
+    assert revision(f"hf:{hub_cache / 'snapshots' / COMMITS[0]}") == COMMITS[0]
 
 
 def test_without_transformers_the_error_names_its_installation(
@@ -229,7 +326,7 @@ def test_without_transformers_the_error_names_its_installation(
 def test_our_own_models_never_import_transformers() -> None:
     code = (
         "import sys, torch; import service.engine.loop;"
-        "from models.opening import open_model, open_tokenizer;"
+        "from models.opening import open_model, open_tokenizer, revision;"
         "m = open_model('tiny', 1, torch.device('cpu'), torch.float32, torch.float32, 64, 64);"
         "m.twin(); open_tokenizer('tiny', m.config.vocabulary);"
         "sys.exit(' '.join({'transformers', 'huggingface_hub'} & set(sys.modules)) or 0)"

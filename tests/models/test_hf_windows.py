@@ -1,4 +1,4 @@
-"""Sliding windows of Hugging Face's models: what a model computes beyond them, and that it is checked."""
+"""Windows and positions of Hugging Face models: what a model computes beyond them, and their check."""
 
 from __future__ import annotations
 
@@ -54,16 +54,76 @@ def test_a_window_longer_than_a_piece_is_checked_in_pieces(
     monkeypatch.setattr(HuggingFaceModel, "forward", noted)
     opened(folder)
     assert max(steps) == 4
-    assert sum(steps) == 7 + 2 + (WINDOW + check.BEYOND - 2) + 2
+    assert sum(steps) == 7 + 2 + (WINDOW + check.BEYOND - 2) + 2 + (CONTEXT - 2) + 2
 
 
 @pytest.mark.parametrize("kind", SLIDING)
-def test_a_window_that_is_not_kept_is_found_at_load(
-    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+def test_where_a_window_is_not_kept_the_context_ends_with_it(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = write_model(tmp_path / "model", kind, **SLIDING[kind])
     right = masks._mask
     monkeypatch.setattr(masks, "_mask", lambda places, columns, dtype, _: right(places, columns, dtype, None))
-    with pytest.raises(CheckpointError, match=f"beyond its window of {WINDOW} tokens .* differ"):
-        opened(folder)
+    assert opened(folder).config.context == WINDOW
+    assert f"beyond its window of {WINDOW} tokens differ" in capsys.readouterr().err
+    with pytest.raises(CheckpointError, match=f"set LAUNCHBOUND_CONTEXT to at most {WINDOW}"):
+        opened(folder, context=64)
     assert opened(folder, context=WINDOW).config.context == WINDOW
+
+
+ORIGINAL = 64
+"""Tokens beyond which LongRoPE scales the positions of the whole sequence, those in the cache too."""
+
+
+def longrope(folder: Path) -> Path:
+    scaling = {
+        "rope_type": "longrope",
+        "short_factor": [1.0] * 6,
+        "long_factor": [1 + 1.5 * n for n in range(6)],
+    }
+    return write_model(
+        folder,
+        "phi3",
+        original_max_position_embeddings=ORIGINAL,
+        rope_parameters={**scaling, "rope_theta": 1e4},
+    )
+
+
+def test_the_context_of_longrope_ends_where_its_positions_change(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = longrope(tmp_path / "model")
+    assert opened(folder).config.context == ORIGINAL
+    assert f"the original length of its rotary positions of {ORIGINAL} tokens" in capsys.readouterr().err
+    with pytest.raises(CheckpointError, match=f"set LAUNCHBOUND_CONTEXT to at most {ORIGINAL}"):
+        opened(folder, context=2 * ORIGINAL)
+
+
+def test_a_row_of_longrope_is_the_same_alone_and_beside_a_long_one(tmp_path: Path) -> None:
+    model = opened(longrope(tmp_path / "model"))
+    text = torch.randint(VOCABULARY, (2, ORIGINAL), generator=torch.Generator().manual_seed(3))
+    zeros = torch.zeros(2, dtype=torch.int64)
+    with torch.no_grad():
+        beside = model(text, zeros, torch.tensor([8, ORIGINAL - 1]), model.new_cache(2, torch.float32))[0][0]
+        alone = model(text[:1, :16], zeros[:1], zeros[:1] + 8, model.new_cache(1, torch.float32))[0][0]
+    torch.testing.assert_close(beside, alone, rtol=1e-3, atol=1e-3)
+
+
+def test_yarn_is_checked_beyond_its_original_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = list[tuple[int, ...]]()
+    monkeypatch.setattr(check, "_compare", lambda model, lengths, *_: compared.append(lengths))
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128, "rope_theta": 1e4}
+    opened(write_model(tmp_path / "model", "llama", rope_parameters=scaling))
+    assert compared == [check.LENGTHS, (128 + check.BEYOND, 128), (CONTEXT,)]
+
+
+@pytest.mark.parametrize("window", [64, 512])
+def test_a_window_that_the_library_keeps_for_itself_bounds_the_context(tmp_path: Path, window: int) -> None:
+    attention = {"attention_types": [[["global", "local"], 1]], "window_size": window}
+    folder = write_model(tmp_path / "model", "gpt_neo", num_layers=2, num_heads=4, **attention)
+    assert opened(folder).config.context == window
+
+
+def test_a_table_of_positions_as_long_as_the_context_is_served_to_its_end(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model", "mpt", d_model=48, n_layers=2, n_heads=4, max_seq_len=CONTEXT)
+    assert opened(folder).config.context == CONTEXT

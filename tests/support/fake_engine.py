@@ -45,6 +45,7 @@ from service.protocol.modes import MODES
 from service.protocol.status import EngineStatus, ModeStatus, Parity, Readiness
 from service.protocol.timings import PhaseTimings, StepProfile, Timings
 
+REVISION = "0123456789abcdef0123456789abcdef01234567"
 STEP_SECONDS = 40e-6
 WORK_SECONDS = 0.004
 """How long a job takes at least: more than the timings that the fake claims."""
@@ -346,6 +347,7 @@ class FakeEngine:
             prefill_chunk=self.settings.prefill_chunk,
             batch_buckets=self.settings.batch_sizes,
             model_hash="0",
+            model_revision=REVISION,
             device="cuda" if self.cuda else "cpu",
             device_name="fake",
             dtype="float32",

@@ -19,7 +19,7 @@ LAYERS = 2
 VOCABULARY = 4100
 """Three more than the tokenizer has: embeddings are often padded."""
 
-CONTEXT = 64
+CONTEXT = 512
 WINDOW = 16
 """Tokens that a sliding layer attends to: fewer than a prompt has, of several chunks."""
 
@@ -51,6 +51,9 @@ def configuration(kind: str, **changes: Any) -> Any:
             transformers.Gemma3TextConfig,
             {**gemma, "layer_types": ["sliding_attention", "full_attention"]},
         ),
+        "phi3": (transformers.Phi3Config, grouped),
+        "gpt_neo": (transformers.GPTNeoConfig, {}),
+        "mpt": (transformers.MptConfig, {}),
         "mistral": (transformers.MistralConfig, {**grouped, "sliding_window": WINDOW}),
     }
     build, own = kinds[kind]

@@ -114,6 +114,7 @@ def _model(state: AppState, mode: str) -> ModelBody:
         "created": CREATED,
         "owned_by": "launchbound",
         "max_model_len": client.engine.context if client.engine else None,
+        "revision": client.engine.model_revision if client.engine else None,
         "launchbound": _auto_state(client) if mode == AUTO else _mode_state(client, mode),
     }
 

@@ -52,13 +52,18 @@ class ModelState(TypedDict):
 
 
 class ModelBody(TypedDict):
-    """One mode of this instance as a model; `max_model_len` is the context in tokens, once it is known."""
+    """One mode of this instance as a model.
+
+    `max_model_len` is the context in tokens, `revision` the Hugging Face hub's commit of the model, each null
+    until it is known, the latter also for a model that is none of the hub's.
+    """
 
     id: str
     object: Literal["model"]
     created: int
     owned_by: str
     max_model_len: int | None
+    revision: str | None
     launchbound: ModelState
 
 
