@@ -34,8 +34,10 @@ _OTHER_FOLDERS = {
 
 @cache
 def folder_of(name: str) -> Path:
-    """The local folder of `hf:<folder>` or `hf:<hub id>[@<revision>]`, which is fetched, or taken from the hub's
-    local cache; without a commit, what it stands for is said on standard error.
+    """The local folder of `hf:<folder>` or `hf:<hub id>[@<revision>]`.
+
+    A hub id is fetched, or taken from the hub's local cache; standard error says which commit that is, where
+    the name has none.
 
     Raises CheckpointError where there is neither such a folder nor a way to fetch it.
     """
