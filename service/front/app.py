@@ -55,6 +55,7 @@ from service.front.metrics.recorder import Metrics
 from service.front.metrics.series import new_registry
 from service.front.server import Server
 from service.front.settings import Settings
+from service.front.study_result import remove_abandoned_folders
 from service.front.study_runner import StudyLimits, StudyRunner
 from service.front.supervisor import ENGINE_COMMAND, Supervisor
 from service.protocol.placement import engine_cpus, front_cpus, share_cpus
@@ -94,6 +95,7 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        remove_abandoned_folders()
         lag.start()
         state.supervisor.start()
         try:

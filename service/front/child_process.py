@@ -27,8 +27,6 @@ STOP_SECONDS, TERMINATE_SECONDS = 2.0, 1.0
 """How long a child has to end after a Stop, and after a SIGTERM."""
 
 LAST_MESSAGES_SECONDS = 0.02
-FOLDER_PREFIX = "launchbound-"
-"""Prefix of the private folders for what studies write."""
 
 
 def module_command(module: str) -> tuple[str, ...]:

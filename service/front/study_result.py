@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from typing import Protocol
 
-from service.front.child_process import FOLDER_PREFIX
+FOLDER_PREFIX = "launchbound-study-"
+"""Of the names of private folders for what studies write."""
 
 MOST_FILE_BYTES = 64 * 2**20
 """Of one file: a trace of two steps has some 100 KB, a snapshot some KB per allocation."""
@@ -48,7 +52,27 @@ async def folder_for_files(wanted: bool) -> AsyncIterator[Path | None]:
         yield None
         return
     with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX, ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
+        held = os.open(folder, os.O_RDONLY)
+        flock(held, LOCK_EX)
+        try:
+            yield Path(folder)
+        finally:
+            os.close(held)
+
+
+def remove_abandoned_folders() -> None:
+    """Remove the folders of fronts that were killed during a study: nobody holds their locks any more.
+
+    A lock, not the name of a process: containers that share the folder for temporary files do not share pids.
+    """
+    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
+        with suppress(OSError):  # it is another user's, in use, or gone already
+            held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                flock(held, LOCK_EX | LOCK_NB)
+                shutil.rmtree(folder)
+            finally:
+                os.close(held)
 
 
 async def read_files(folder: Path | None) -> tuple[dict[str, bytes], dict[str, str]]:

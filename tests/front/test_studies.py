@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -255,3 +258,42 @@ def test_no_study_finding_or_file_is_had_without_the_key(tmp_path: Path) -> None
         for path in ("", "/tape-1", f"/tape-1/files/{TRACE_FILE}"):
             error(here.front.http.get(f"/v1/studies{path}"), 401)
         assert here.pids() == []
+
+
+def test_the_folder_of_a_study_whose_front_was_killed_goes_at_the_next_start_and_no_other_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(study_result.tempfile, "tempdir", str(tmp_path))
+    writes_and_waits = (
+        "import asyncio\n"
+        "from service.front.study_result import folder_for_files\n"
+        "async def study() -> None:\n"
+        "    async with folder_for_files(True) as folder:\n"
+        "        (folder / 'trace.json').write_text('{}')\n"
+        "        print(folder, flush=True)\n"
+        "        await asyncio.sleep(60)\n"
+        "asyncio.run(study())\n"
+    )
+    fronts = [
+        subprocess.Popen(
+            [sys.executable, "-c", writes_and_waits],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "TMPDIR": str(tmp_path)},
+        )
+        for _ in range(2)
+    ]
+    try:
+        killed, running = (Path(str(front.stdout and front.stdout.readline()).strip()) for front in fronts)
+        fronts[0].kill()
+        fronts[0].wait()
+        other = tmp_path / "launchbound-notes"
+        other.mkdir()
+        assert killed.exists()
+        study_result.remove_abandoned_folders()
+        assert sorted(tmp_path.iterdir()) == sorted([other, running])
+        assert (running / "trace.json").exists()
+    finally:
+        for front in fronts:
+            front.kill()
+            front.communicate()
