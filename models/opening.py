@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import hashlib
+from dataclasses import asdict, replace
 from functools import cache
 from importlib import import_module
 from types import ModuleType
 
+import msgspec
 import torch
 
 from models import checkpoint
-from models.checkpoint import TINY_FOLDER, CheckpointError
+from models.checkpoint import CONFIG_FILE, TINY_FOLDER, CheckpointError
 from models.hf import files
 from models.served import Served, ServedTokenizer
 from models.tokenizer import Tokenizer
@@ -86,6 +88,21 @@ def content_hash(name: str) -> str:
     if name.startswith(files.PREFIX):
         return files.content_hash(files.folder_of(name))
     return checkpoint.content_hash(name)
+
+
+def architecture_hash(name: str) -> str:
+    """Twelve hex digits that identify the code that a model compiles to: its configuration, not its weights.
+
+    A model that cannot be read has those of its name: whoever loads it says why.
+    """
+    try:
+        if name.startswith(files.PREFIX):
+            shape = (files.folder_of(name) / CONFIG_FILE).read_bytes()
+        else:
+            shape = msgspec.json.encode(asdict(checkpoint.config_of(name)))
+    except (CheckpointError, OSError):
+        shape = name.encode(errors="surrogateescape")
+    return hashlib.sha256(shape).hexdigest()[:12]
 
 
 def revision(name: str) -> str | None:

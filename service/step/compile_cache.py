@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from models.opening import architecture_hash
 from service.protocol.processor import processor_facts
 from service.step.plain_path import plain_path
 
@@ -56,8 +57,8 @@ def compile_cache(cache_folder: str) -> Path:
 
 
 def code_of(cache_folder: str, model: str) -> Path:
-    """The folder within `compile_cache` of all that is compiled of `model`, and of nothing else."""
-    folder = compile_cache(cache_folder) / f"model-{hashlib.sha256(model.encode()).hexdigest()[:12]}"
+    """The folder within `compile_cache` of what is compiled of models configured as `model` is."""
+    folder = compile_cache(cache_folder) / f"model-{architecture_hash(model)}"
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder
 

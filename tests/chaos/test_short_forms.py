@@ -74,7 +74,8 @@ def service(folder: Path, clock: SteppedClock, disk: SmallDisk | str) -> Iterato
 
 
 def test_all_that_a_terminated_service_has_accepted_is_answered(tmp_path: Path) -> None:
-    with victim(tmp_path, Setup(modes="eager")) as own, ThreadPoolExecutor(24) as pool:
+    patient = Setup(modes="eager", environment={"LAUNCHBOUND_DRAIN_SECONDS": "300"})
+    with victim(tmp_path, patient) as own, ThreadPoolExecutor(24) as pool:
         own.await_ready()
         body = {"max_new_tokens": 60, "ignore_eos": True}
         asked = [pool.submit(own.generate, **body) for _ in range(24)]

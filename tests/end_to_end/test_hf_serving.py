@@ -100,8 +100,8 @@ def served(
 ) -> Served:
     """One architecture: a batch of two and a single prompt in each mode.
 
-    Only one compiles twins too, and every batch size; another one the same graphs once more for
-    `reduce-overhead`: both of one layer, and the third of two.
+    Only one compiles twins too, and another one the same graphs once more for `reduce-overhead`: both of one
+    layer, and the third of two.
     """
     layers = {"num_hidden_layers": 1} if request.param in (WITH_TWIN, IN_ALL_MODES) else {}
     folder = write_model(tmp_path_factory.mktemp(request.param), request.param, **layers)
@@ -114,8 +114,7 @@ def served(
     with pytest.MonkeyPatch.context() as patch:
         if request.param != WITH_TWIN:
             patch.setattr(HuggingFaceModel, "twin", twinless)
-        batch_sizes = DEFAULTS.batch_sizes if request.param == WITH_TWIN else ONE_BATCH
-        life = serve(folder, request.param, jobs, modes, common_cache, batch_sizes)
+        life = serve(folder, request.param, jobs, modes, common_cache, ONE_BATCH)
     life.expected = [generated(folder, prompt, min_new_tokens=NEW) for prompt in PROMPTS]
     return life
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
 from models import checkpoint
-from models.checkpoint import CheckpointError
+from models.checkpoint import TINY_FOLDER, CheckpointError
 from models.config import CONFIGS
-from models.opening import content_hash, open_model, open_tokenizer
+from models.opening import architecture_hash, content_hash, open_model, open_tokenizer
 from models.served import Served
 from models.transformer import Transformer
 from service.front.settings import Settings
@@ -73,3 +75,12 @@ def test_a_hugging_face_name_is_refused_where_only_our_models_work() -> None:
 def test_the_context_reaches_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAUNCHBOUND_CONTEXT", "256")
     assert Settings().engine_settings("").context == 256
+
+
+def test_models_of_one_configuration_compile_to_the_same_code_wherever_they_lie(tmp_path: Path) -> None:
+    copied = shutil.copytree(TINY_FOLDER, tmp_path / "copied")
+    assert architecture_hash(str(copied)) == architecture_hash("tiny")
+    shallow = json.loads((copied / "config.json").read_text()) | {"layers": 1}
+    (copied / "config.json").write_text(json.dumps(shallow))
+    names = ["tiny", "small", "base", str(copied), str(tmp_path / "none"), "hf:/no/such/folder"]
+    assert len({architecture_hash(name) for name in names}) == len(names)

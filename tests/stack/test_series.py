@@ -21,6 +21,8 @@ STILL = {
     "recompiles": "a fault",
     "fallbacks": "a fault",
     "engine_restarts": "a fault",
+    "connections": "back at what it was when the load is over",
+    "connections_max": "a limit",
     "engine_up": "a state",
     "engine_involuntary_switches": "may be 0 on a quiet machine",
     "compile_seconds": "measured once, at warm-up",

@@ -83,13 +83,14 @@ async def _http_exception(request: Request, error: Exception) -> Response:
 
 
 def _allowed(request: Request) -> list[str]:
-    """The methods of all routes at this path: the framework names those of the first."""
+    """The methods of all routes at this path that are documented: the framework names those of the first."""
     return [
         "GET, HEAD" if method == "GET" else method
         for method in ("GET", "POST")
         if any(
             route.matches({**request.scope, "method": method})[0] == Match.FULL
             for route in request.app.routes
+            if getattr(route, "include_in_schema", True)
         )
     ]
 
