@@ -1,4 +1,4 @@
-"""A model by its name: a named size, a folder that `save` wrote, or `hf:` and a folder or hub id with its revision."""
+"""A model by its name: a named size, a folder that `save` wrote, or `hf:` and a folder or a hub id."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def open_model(
 
 def _dividing_chunk(context: int, chunk: int) -> int:
     """The largest power of two up to `chunk` that divides `context` and leaves half of it for new tokens."""
-    return max(2**n for n in range(12) if 2**n <= max(1, min(chunk, context // 2)) and not context % 2**n)
+    most = max(1, min(chunk, context // 2))
+    return min(context & -context, 1 << (most.bit_length() - 1))
 
 
 def _native(

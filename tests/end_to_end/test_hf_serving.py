@@ -36,7 +36,7 @@ PROMPTS = [
 """One of less than a chunk of prefill, one of more."""
 
 DEFAULTS = Settings()
-"""What a user gets: tests set threads, and most that compile one batch size alone: others repeat its graphs."""
+"""What a user gets. Most tests that compile do so for one batch size alone: the others repeat its graphs."""
 
 ONE_BATCH = [DEFAULTS.batch_sizes[1]]
 
