@@ -51,8 +51,8 @@ def open_model(
 
 def _dividing_chunk(context: int, chunk: int) -> int:
     """The largest power of two up to `chunk` that divides `context` and leaves half of it for new tokens."""
-    powers = (1 << exponent for exponent in range(12))
-    return max(one for one in powers if one <= max(1, min(chunk, context // 2)) and not context % one)
+    most = max(1, min(chunk, context // 2))
+    return min(context & -context, 1 << (most.bit_length() - 1))
 
 
 def _native(

@@ -50,7 +50,9 @@ def settings_from(**options: Any) -> Any:  # noqa: ANN401 - Settings is imported
         bad_input("; ".join(problems))
 
 
-Model = Annotated[str | None, typer.Option(help="tiny, small, base, a folder, hf:FOLDER or hf:HUB-ID.")]
+Model = Annotated[
+    str | None, typer.Option(help="tiny, small, base, a folder, hf:FOLDER or hf:HUB-ID@COMMIT.")
+]
 Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
 Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or autocast-bfloat16.")]
 Modes = Annotated[str | None, typer.Option(help="Modes, with commas; all: each of the ladder.")]

@@ -74,6 +74,8 @@ def test_a_model_has_its_effective_form_and_the_length_of_its_context(front: Fro
         ("tiny", "tiny"),
         ("hf:/data/models/qwen-0.5b/", "qwen-0.5b"),
         ("hf:Qwen/Qwen2.5-0.5B", "Qwen2.5-0.5B"),
+        ("hf:Qwen/Qwen2.5-0.5B@refs/pr/3", "Qwen2.5-0.5B"),
+        ("hf:/data/a@b", "a-b"),
         ("./my models/a:b", "a-b"),
         ("hf:.", "model"),
     ],
