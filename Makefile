@@ -10,9 +10,10 @@ TORCH_INDEX_URL ?=
 PART ?= 1
 SOAK ?= 120
 ONLY ?=
-# Six workers for two cores: half of a worker's time goes to waiting for the processes that tests start; with four of them a
-# fifth of both cores was idle. tests/conftest.py shares the files among them. No test depends on time.
-IN_PARALLEL := --numprocesses=6 --no-loadscope-reorder
+# Four workers for two cores: part of a worker's time goes to waiting for the processes that tests start. Six starved Ray's
+# start where other machines slowed this one to half its speed. tests/conftest.py shares the files among them. No test
+# depends on time.
+IN_PARALLEL := --numprocesses=4 --no-loadscope-reorder
 QUICK := not (compiles or slow or end_to_end or stack or browser or ray or gpu)
 
 # The installation leaves bytecode to Python, which compiles a module when it is first imported: of 21,000 modules a few
