@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import re
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Match
 
 from service.front.api.answers import reply
+from service.front.api.document import describe
 from service.front.api.middleware import REQUEST_ID_HEADER
 from service.front.api.openai_errors import completion_error, is_openai_path, status_of
 from service.front.api.state import state_of
@@ -78,21 +80,19 @@ async def _http_exception(request: Request, error: Exception) -> Response:
     body = _body(request, TYPES.get(error.status_code, "http_error"), message)
     headers = dict(error.headers or {})
     if error.status_code == 405:
-        headers["Allow"] = ", ".join(_allowed(request))
+        headers["Allow"] = ", ".join(await _allowed(request, headers.get("Allow", "")))
     return reply(body, headers, error.status_code)
 
 
-def _allowed(request: Request) -> list[str]:
-    """The methods of all routes at this path that are documented: the framework names those of the first."""
-    return [
-        "GET, HEAD" if method == "GET" else method
-        for method in ("GET", "POST")
-        if any(
-            route.matches({**request.scope, "method": method})[0] == Match.FULL
-            for route in request.app.routes
-            if getattr(route, "include_in_schema", True)
-        )
-    ]
+async def _allowed(request: Request, first: str) -> list[str]:
+    """The methods of the `first` route at this path, which the framework names, and all documented ones."""
+    methods = {method.strip() for method in first.split(",")}
+    # In a thread, as the first call makes the document, which takes long.
+    document = await asyncio.to_thread(describe, request.app, state_of(request).settings)
+    for template, operations in document["paths"].items():
+        if re.fullmatch(re.sub(r"{[^}]+}", "[^/]+", template), request.scope["path"]):
+            methods |= {method.upper() for method in operations}
+    return ["GET, HEAD" if method == "GET" else method for method in ("GET", "POST") if method in methods]
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
