@@ -29,18 +29,20 @@ class LaunchError(RuntimeError):
 def launched(
     options: Sequence[str],
     log: Path,
-    environment: Mapping[str, str] | None = None,
+    environment: Mapping[str, str | None] | None = None,
     *,
     lost: tuple[type[Exception], ...] = (),
 ) -> Iterator[str]:
     """Run `launchbound serve OPTIONS` on a free port of this machine; gives its URL, not yet warm.
 
     Its log goes to `log`, as text, in which `last_log_line` reads, and without a line for every request that
-    ends well: who launches a service to measure it keeps rows of its own, and disks are slow.
+    ends well: who launches a service to measure it keeps rows of its own, and disks are slow. A variable of
+    `environment` that is None is unset.
 
     Raises LaunchError where it ends before it listens, and where it has ended when the block raises one of
     `lost`: what the caller's client raises where nothing answers.
     """
+    variables = {**QUIET, **os.environ, **(environment or {}), **READABLE}
     command = owned([sys.executable, "-m", "launchbound", "serve", "--port", "0", *options])
     with log.open("ab") as errors:
         process = subprocess.Popen(
@@ -48,7 +50,7 @@ def launched(
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
-            env={**QUIET, **os.environ, **(environment or {}), **READABLE},
+            env={name: value for name, value in variables.items() if value is not None},
             # Ctrl-C must reach only the launching process, which then terminates the service.
             start_new_session=True,
         )

@@ -99,7 +99,7 @@ def running_service(settings: Settings, log_file: Path, log: Log) -> Iterator[Ru
 
     Raises ServiceFailed where it does not become ready, and LaunchError where it does not start or has ended.
     """
-    environment = {"LAUNCHBOUND_CACHE_FOLDER": str(settings.cache_folder), "LAUNCHBOUND_API_KEY": ""}
+    environment = {"LAUNCHBOUND_CACHE_FOLDER": str(settings.cache_folder), "LAUNCHBOUND_API_KEY": None}
     with launched(service_flags(settings), log_file, environment, lost=(ConnectionError,)) as url:
         _await_ready(url, log)
         with RunningService(url, [], [], []).connection() as connection:

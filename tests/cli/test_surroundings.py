@@ -155,15 +155,6 @@ def test_a_present_folder_that_has_been_removed_is_refused(tmp_path: Path) -> No
     assert "the present folder has been removed" in said_once(done, EXIT_BAD_INPUT)
 
 
-def test_a_service_without_room_for_its_sockets_is_refused(tmp_path: Path) -> None:
-    long = tmp_path / ("x" * 100)
-    long.mkdir()
-    done = run("serve", "--port", "0", environment={"TMPDIR": str(long)})
-    assert done.returncode == EXIT_BAD_INPUT
-    assert "set TMPDIR to a shorter one" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 def test_a_service_whose_address_nobody_can_read_ends() -> None:
     done = run("serve", "--port", "0", "--modes", "inference_mode", shell=">/dev/full")
     assert done.returncode == EXIT_MACHINE

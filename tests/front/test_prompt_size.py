@@ -33,7 +33,7 @@ def test_a_text_over_the_limit_is_a_422_that_the_engine_never_sees(
     body = {field: ["short", text], **({"model": "tiny:eager"} if field == "prompt" else {})}
     answer = bounded.http.post(path, json=body)
     error = answer.json()["error"]
-    assert answer.status_code == 422
+    assert answer.status_code == (422 if field == "prompts" else 400)  # as OpenAI's clients expect
     assert (error.get("code") or error["type"]) in ("prompt_too_long", "context_length_exceeded")
     assert f"{field}: a prompt of {len(text.encode())} bytes is over the limit of {MOST}" in error["message"]
     assert served(bounded) == before + 1  # the request that asked
