@@ -216,5 +216,7 @@ def test_an_engine_that_a_library_crashed_in_a_compiled_mode_is_followed_by_one_
         assert pid is not None
         os.kill(pid, signal.SIGBUS)
         until(lambda: front.state.supervisor.starts == 2 and front.state.supervisor.pid, "the next engine")
-        given = json.loads(psutil.Process(front.state.supervisor.pid).cmdline()[-1])
+        following = psutil.Process(front.state.supervisor.pid)
+        until(following.cmdline, "its command line, which the kernel shows late")
+        given = json.loads(following.cmdline()[-1])
         assert given["discard_compiled"] is discards

@@ -69,18 +69,18 @@ def stack(
                 _await_scrape(prometheus)
             page.restart()
             _await_scrape(prometheus)
-            _await_scrape(prometheus)
+            at = _await_scrape(prometheus)
             _, after = running.get(f"{url}/metrics")
-            yield Stack(prometheus, service, gpu, served, before, after)
+            yield Stack(prometheus, at, service, gpu, served, before, after)
 
 
-def _await_scrape(prometheus: Prometheus) -> None:
-    """Wait until every target has been scraped, and the rules evaluated, after this moment."""
+def _await_scrape(prometheus: Prometheus) -> float:
+    """Wait until every target has been scraped, and the rules evaluated, after this moment; the time of that."""
     since = time.time()
-    newest = "min(timestamp(up)) - {since}"
+    newest = f"min(timestamp(up == 1)) > {since} and count(up == 1) == count(up)"
 
     def scraped() -> bool:
-        answer = prometheus.query(newest.format(since=since))
-        return bool(answer) and answer[0].points[0][1] > 0
+        return bool(prometheus.query(newest))
 
     running.until(scraped, "a scrape after the load")
+    return time.time()

@@ -28,9 +28,13 @@ OPENER.addheaders = [*FRESH.items()]
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """What ran: `served` requests answered with 200, `before` and `after` the service's page around them."""
+    """What ran: `served` requests answered with 200, `before` and `after` the service's page around them.
+
+    Every target had been scraped `at` this time; a later scrape may fail on a busy machine.
+    """
 
     prometheus: Prometheus
+    at: float
     service: str
     gpu: str
     served: int

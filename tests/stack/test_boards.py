@@ -35,7 +35,7 @@ ON_A_GPU = [question for question in panel_queries() if question.needs_a_gpu]
 def ask(stack: Stack, expr: str, instance: str | None) -> list[TimeSeries]:
     """The answer for one instance (None: for all), over a window that holds the whole load."""
     pattern = ".*" if instance is None else re.escape(instance)
-    return stack.prometheus.query(filled(expr, instance=pattern, window=WINDOW))
+    return stack.prometheus.query(filled(expr, instance=pattern, window=WINDOW), stack.at)
 
 
 @pytest.mark.parametrize("question", HERE, ids=str)
