@@ -1,8 +1,8 @@
-"""The shape of a decoder: the named sizes, and the configuration of a hollow twin."""
+"""The shape of a decoder, and the named sizes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 
 class ConfigError(ValueError):
@@ -35,23 +35,6 @@ class Config:
             raise ConfigError(f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads})")
         if self.head_width % 2:
             raise ConfigError(f"head_width ({self.head_width}) must be even: rotary positions pair features")
-
-    def hollow(self, width: int = 16) -> Config:
-        """The same layers and operators with kernels that take almost no time.
-
-        The rest of a step's time is dispatch. `heads / kv_heads` stays grouped and `head_width` stays a
-        multiple of 8 from width 16 up, so that attention backends are chosen as for the real model.
-        """
-        return replace(
-            self,
-            width=width,
-            heads=2,
-            kv_heads=1,
-            head_width=max(width // 2, 4),
-            hidden=2 * width,
-            vocabulary=64,
-            context=min(128, self.context),
-        )
 
 
 CONFIGS: dict[str, Config] = {

@@ -1,4 +1,4 @@
-"""The interface of a served model: a step with a static cache, sizes, a hollow twin, a tokenizer."""
+"""The interface of a served model: a step with a static cache, sizes, a tokenizer."""
 
 from __future__ import annotations
 
@@ -11,11 +11,6 @@ from torch import Tensor, nn
 
 Cache = tuple[tuple[Tensor, Tensor], ...]
 """Per layer the keys and the values, each [batch, positions, heads, width]; widths may differ by layer."""
-
-TWIN_CONTEXT = 128
-"""Context of a hollow twin, of which its steps attend to the first half.
-
-Two lengths, so that a compiled twin has the symbolic dimension of the real step."""
 
 
 class Sizes(Protocol):
@@ -36,10 +31,6 @@ class Sizes(Protocol):
     @property
     def context(self) -> int:
         """Tokens of prompt and completion together, at most."""
-
-
-class NoTwin(Exception):
-    """A model whose hollow twin cannot be built; the message is the reason."""
 
 
 class Served(nn.Module, ABC):
@@ -72,14 +63,6 @@ class Served(nn.Module, ABC):
         """A zeroed cache of the context and one position more, of which steps are given parts.
 
         Allocate it outside inference mode: every mode writes into it in place.
-        """
-
-    @abstractmethod
-    def twin(self) -> Served:
-        """The same layers, operators and module names, with widths so small that kernels take almost no time.
-
-        On the device and in the dtypes of this model, its context shortened to TWIN_CONTEXT or less. Raises
-        NoTwin where it cannot be built.
         """
 
 

@@ -7,7 +7,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.config import Config
-from models.linears import lay_out, layout_of
 from models.served import Cache, Served
 
 
@@ -186,10 +185,3 @@ class Transformer(Served):
     def new_cache(self, rows: int, dtype: torch.dtype) -> Cache:
         """A zeroed cache of `rows` rows, as `Served.new_cache`."""
         return new_cache(self.config, rows, self.rotary.device, dtype)
-
-    def twin(self) -> Transformer:
-        """The hollow twin, as `Served.twin`."""
-        weight = self.embedding.weight
-        twin = Transformer(self.config.hollow(), len(self.rows)).eval().to(weight.device, weight.dtype)
-        twin.rotary = twin.rotary.to(self.rotary.dtype)
-        return lay_out(twin, layout_of(self))

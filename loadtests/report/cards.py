@@ -27,7 +27,7 @@ def card(verdict: Verdict, findings: Findings) -> dict[str, Any]:
         "latency": _latencies(verdict),
         "interval": formatting.span(compared.speedup) if compared else None,
         "against_plain": _against_plain(shipped),
-        "bound": verdict.baseline.decode.bound,
+        "bound": wording.limit(verdict.baseline.decode),
         "facts": list(_facts(verdict, shipped, findings)),
         "bars": _bars(verdict),
     }
@@ -54,6 +54,8 @@ def _facts(verdict: Verdict, shipped: Summary | None, findings: Findings) -> Ite
     if tie := wording.tie(verdict, findings.confidence):
         yield tie
     yield explained.shares([baseline] if shipped in (None, baseline) else [baseline, shipped])
+    if room := explained.headroom(verdict):
+        yield room
     if shipped is None:
         yield f"Run at least {MINIMUM_ROUNDS} rounds to decide."
         return

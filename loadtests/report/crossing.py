@@ -1,4 +1,4 @@
-"""Where eager's decode turns from launch- to kernel-bound, in a sentence that says no more than is known."""
+"""Where eager's kernels take as long as its dispatch, in a sentence that says no more than is known."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from loadtests.report.formatting import significant
 from service.statistics.boundedness import Crossover, CrossoverSpan
 
 
-def crossing(found: CrossoverSpan, upper_estimate: bool) -> str:
-    """Where eager's decode turns from launch- to kernel-bound; `upper_estimate`: kernel is an upper one."""
+def crossing(found: CrossoverSpan, estimated: bool) -> str:
+    """In decode; `estimated`: dispatch and kernel are, and where their interval is unknown that is said."""
     if found.typical.where == "several":
         again = "at some batch, and shorter at a larger one"
         return f"in decode, {BASELINE}'s kernels take longer than its dispatch {again}"
     place = _place(found.typical)
     if place is None:
         return "where kernels overtake dispatch in decode is unknown: kernel time is not measured here"
-    interval = _ends(found) if upper_estimate or found.earliest.where != "unknown" else ""
+    interval = _ends(found) if estimated or found.earliest.where != "unknown" else ""
     return f"in decode, {BASELINE}'s kernels take as long as its dispatch {place}{interval}"
 
 

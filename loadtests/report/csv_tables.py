@@ -70,6 +70,7 @@ def summary_records(findings: Findings) -> Iterator[dict[str, Any]]:
             **_phase(summary.decode),
             "device_bound_index": summary.decode.index,
             "bound": summary.decode.bound,
+            **_spread("headroom", summary.decode.headroom),
             "disturbed": summary.disturbed,
             **_spread("speedup", comparison.speedup if comparison else None),
             "word": comparison.word if comparison else None,
@@ -86,7 +87,6 @@ def _phase(phase: Phase) -> dict[str, float | None]:
     return {
         **{f"{phase.name}_{part}_seconds_mean": getattr(phase, f"{part}_seconds") for part in parts},
         f"{phase.name}_minor_faults_mean": phase.minor_faults,
-        f"{phase.name}_clipped": phase.clipped,
         f"{phase.name}_index": phase.index,
         f"{phase.name}_index_low": phase.interval.low if phase.interval else None,
         f"{phase.name}_index_high": phase.interval.high if phase.interval else None,

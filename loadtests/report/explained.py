@@ -1,14 +1,14 @@
-"""Sentences that explain one answer from its numbers: kernel-bound beside a gain, shares, payback."""
+"""Sentences that explain one answer from its numbers: what is saved, shares, headroom, payback."""
 
 from __future__ import annotations
 
 from loadtests.plan.cells import BASELINE
-from loadtests.report.formatting import counted, in_seconds, listed, milliseconds, significant, times
+from loadtests.report.formatting import counted, in_seconds, listed, milliseconds, significant, span, times
 from loadtests.report.payback import REMEDY, Cost, Payback, Requests
 from loadtests.report.phases import Phase
 from loadtests.report.summaries import Summary, Verdict
+from loadtests.report.verdict import PLAIN
 from loadtests.report.wording import short_name
-from service.statistics.boundedness import bound, bounds_within
 
 LARGE_GAIN = 1.3
 """From this speed-up on, `kernel-bound` beside it needs a word of explanation."""
@@ -23,8 +23,8 @@ def what_is_saved(verdict: Verdict) -> str | None:
     """Which parts the time that the mode to ship saves comes from.
 
     None where it saves none, or where its parts are unknown. A change of kernel time that the interval of the
-    split leaves open is called that. Where the mode gains much although the baseline's decode is, or may be,
-    kernel-bound, that is said first.
+    split leaves open is called that. Where on a GPU the mode gains much although the baseline's decode is, or
+    may be, kernel-bound, that is said first.
     """
     base, shipped = verdict.baseline, verdict.shipped
     if shipped is None or shipped is base or shipped.comparison is None:
@@ -33,7 +33,8 @@ def what_is_saved(verdict: Verdict) -> str | None:
     saved = base.mean_seconds - shipped.mean_seconds
     if None in (*kernels, *dispatches) or saved <= 0:
         return None
-    surprising = _maybe_kernel_bound(base.decode) and shipped.comparison.speedup.value >= LARGE_GAIN
+    bound = base.decode.bound or ""
+    surprising = "kernel-bound" in bound and shipped.comparison.speedup.value >= LARGE_GAIN
     doubt = "" if _resolved(base, shipped) else UNRESOLVED
     changes = [_change("dispatch", *dispatches), f"{_change('kernel time', *kernels)}{doubt}"]
     if surprising:
@@ -44,19 +45,7 @@ def what_is_saved(verdict: Verdict) -> str | None:
     if not surprising:
         return f"Of {told}."
     gain = times(shipped.comparison.speedup.value)
-    return f"{_what_is_bound(base.decode)}, and {short_name(shipped)} is still {gain} as fast: of {told}."
-
-
-def _maybe_kernel_bound(phase: Phase) -> bool:
-    if phase.interval is not None:
-        return "kernel-bound" in bounds_within(phase.interval)
-    return bound(phase.index) == "kernel-bound"
-
-
-def _what_is_bound(decode: Phase) -> str:
-    if decode.bound:
-        return f"{BASELINE}'s decode is {decode.bound}"
-    return f"Kernels are {100 * (decode.index or 0.0):.0f} % of {BASELINE}'s decode (interval unknown)"
+    return f"{BASELINE}'s decode is {bound}, and {short_name(shipped)} is still {gain} as fast: of {told}."
 
 
 def _change(name: str, before: float | None, after: float | None) -> str:
@@ -86,13 +75,11 @@ def _kernel_ends(summary: Summary) -> tuple[float, float] | None:
 
 
 def _faults(base: Summary, shipped: Summary) -> str:
-    """The page faults that the baseline has and the mode to ship has not: they are booked as kernel, or where
-    visits were sampled in both parts.
-    """
+    """The page faults that the baseline has and the mode to ship has not; samples in them are on no side."""
     before, after = (typical_faults(summary) for summary in (base, shipped))
     if before is None or after is None or before - after < MANY_FAULTS:
         return ""
-    where = "the kernel time" if base.decode.samples is None else "both"
+    where = "both" if base.estimated else "the dispatch"
     return f"; {before - after:,.0f} page faults fewer are a part of {where}"
 
 
@@ -106,16 +93,16 @@ def typical_faults(summary: Summary) -> float | None:
 
 
 def shares(summaries: list[Summary]) -> str:
-    """Kernels' share of dispatch and kernel time (the device-bound index) of both phases, decode first."""
+    """The kernel share of both phases, decode first."""
     if all(summary.decode.index is None for summary in summaries):
-        return "Launch- or kernel-bound is unknown: kernel time is not measured here."
+        return "The kernel share is unknown: kernel time is not measured here."
     unknown = all(summary.decode.interval is None for summary in summaries)
     phases = []
     for place, name in ((1, "decode"), (0, "prefill")):
         known = [(s, s.phases[place]) for s in summaries if s.phases[place].index is not None]
         phases.append(f"{name} {', '.join(f'{_share(phase)} in {short_name(s)}' for s, phase in known)}")
     told = "; ".join(phases)
-    return f"Kernels' share: {told}{' (intervals unknown: not recorded)' if unknown else ''}."
+    return f"Kernel share: {told}{' (intervals unknown: not recorded)' if unknown else ''}."
 
 
 def _share(phase: Phase) -> str:
@@ -123,6 +110,22 @@ def _share(phase: Phase) -> str:
     if phase.interval is None:
         return value
     return f"{value} ({100 * phase.interval.low:.0f}–{100 * phase.interval.high:.0f})"
+
+
+def headroom(verdict: Verdict) -> str | None:
+    """How much faster a step without dispatch would be, and what the mode to ship gets; of a CPU alone."""
+    plain = next((one for one in verdict.modes if one.cell.mode == PLAIN), verdict.baseline)
+    room, shipped = plain.decode.headroom, verdict.shipped
+    if room is None:
+        return None
+    told = (
+        f"Dispatch is {100 * (1 - 1 / room.value):.0f} % of {plain.cell.mode}'s decode step: without it the "
+        f"step would be {significant(room.value)} ({span(room)}) times as fast"
+    )
+    before, own = plain.decode.step_wall_seconds, shipped.decode.step_wall_seconds if shipped else None
+    if before and own and shipped is not plain and shipped is not None:
+        told += f"; {shipped.cell.mode} gets {significant(before / own)}"
+    return f"{told}."
 
 
 def paid_back(shipped: Summary) -> str:

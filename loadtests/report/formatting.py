@@ -61,11 +61,6 @@ def size(count: float) -> str:
     return f"{count:.0f} bytes"
 
 
-def floor_span(low: float | None, high: float | None) -> str:
-    """The ends of a floor's interval in µs; 'no interval' where too few samples leave one open."""
-    return "no interval" if low is None or high is None else f"{1e6 * low:.0f}–{1e6 * high:.0f}"
-
-
 def times(ratio: float) -> str:
     """A ratio: 2.93×."""
     return f"{significant(ratio)}×"

@@ -11,6 +11,7 @@ from typing import Literal
 import polars as pl
 
 from loadtests.run.rows import RequestRow, RowSources
+from service.protocol.splits import SIDES
 
 PARTS = ("queue", "dispatch", "kernel", "sync_wait", "other")
 """In the order in which they are stacked."""
@@ -41,8 +42,8 @@ _FIELDS: dict[str, _Type] = {
 _PHASE: dict[str, _Type] = {
     "steps": pl.Int32, "wall_seconds": pl.Float64, "dispatch_seconds": pl.Float64,
     "dispatch_low_seconds": pl.Float64, "dispatch_high_seconds": pl.Float64, "kernel_seconds": pl.Float64,
-    "sync_wait_seconds": pl.Float64, "clipped": pl.Boolean, "minor_faults": pl.Int32,
-    "kernel_samples": pl.Int32, "host_samples": pl.Int32, "unnamed_samples": pl.Int32,
+    "sync_wait_seconds": pl.Float64, "minor_faults": pl.Int32,
+    "samples_of": pl.Categorical, **{f"{side}_samples": pl.Int32 for side in SIDES},
     "device_span_seconds": pl.Float64, "period_seconds": pl.Float64,
 }  # fmt: skip
 """Fields of a phase, in columns `prefill_…` and `decode_…`."""

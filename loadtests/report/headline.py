@@ -46,6 +46,7 @@ def _batch(verdict: Verdict, findings: Findings) -> dict[str, Any]:
         "word": comparison.word if comparison else None,
         "auto": auto_numbers(verdict, findings),
         "bound": decode.bound,
+        "headroom": decode.headroom.value if decode.headroom else None,
         "device_bound_index": decode.index,
         "device_bound_index_interval": [decode.interval.low, decode.interval.high]
         if decode.interval

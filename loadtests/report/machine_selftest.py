@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from loadtests.run.run_file import SweepRun
-from service.statistics.sampled_share import MISCLASSED, PROVED
+from service.statistics.sampled_share import CLASSES, RATE
 
 SELFTEST_FILE = "selftest.json"
 
-BOUNDING_ROWS = {
-    "a kernel 8 times longer: kernel": 1.0,
-    "a kernel 8 times longer: dispatch": 0.0,
-    "more host work per step: dispatch": 1.0,
-    "more host work per step: kernel": 0.0,
-    "sampled a fifth as often": 1.0,
-}
-"""What the names of the rows begin with that bound what is misclassed, and what each should have read: how
-much of the injected work its part has got, and how much a part has changed that is sampled less often.
-"""
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """An error of the split: what the names of the `rows` begin with that bound it, what each `should` read,
+    and how much of it every interval `allows`.
+    """
+
+    rows: tuple[str, ...]
+    should: float
+    allows: float
+
+
+BOUNDS = (
+    Bound(
+        ("injected kernel time that arrives as kernel", "injected host time that arrives as host"),
+        1.0,
+        CLASSES,
+    ),
+    Bound(("kernel share at 997 samples per second less that at none",), 0.0, RATE),
+)
+"""Of the classes, and of the sampler's rate: neither says anything of the other."""
 
 Document = dict[str, Any]
 """The contents of a `selftest.json`."""
@@ -70,18 +82,17 @@ def ran_alike(found: Mapping[str, Any], run: SweepRun) -> bool:
 
 
 def misclassed(found: Mapping[str, Any] | None) -> float:
-    """How much of either part samples may take for the other: PROVED, or more where this machine's selftest
-    does not exclude more. MISCLASSED without a selftest; 1, that is anything, where it does not say.
+    """How much of either part samples may take for the other: the sum of what each of BOUNDS allows, or more
+    where this machine's selftest does not exclude more.
     """
-    if found is None:
-        return MISCLASSED
-    errors = [
-        max((1.0 if end is None else abs(end - right)) for end in (row.get("low"), row.get("high")))
-        for name, right in BOUNDING_ROWS.items()
-        for row in found["rows"]
-        if row["name"].startswith(name)
-    ]
-    return min(1.0, max([PROVED, *errors] if errors else [1.0]))
+    rows = found["rows"] if found else []
+    return min(1.0, sum(max(bound.allows, _error(rows, bound)) for bound in BOUNDS))
+
+
+def _error(rows: list[Mapping[str, Any]], bound: Bound) -> float:
+    """The most that the intervals of the rows leave open; an end that is not known leaves open anything."""
+    ends = [row.get(end) for row in rows if row["name"].startswith(bound.rows) for end in ("low", "high")]
+    return max((1.0 if end is None else abs(end - bound.should) for end in ends), default=0.0)
 
 
 def selftest_line(found: Mapping[str, Any] | None) -> str:

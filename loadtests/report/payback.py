@@ -28,7 +28,7 @@ Requests = Count | Reason
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one mode's compilations of one batch bucket took, decode and prefill, in seconds; twins left out.
+    """What one mode's compilations of one batch bucket took, decode and prefill, in seconds.
 
     `seconds` is this start's, from a compile cache that was `cache`; `cold_seconds` with an empty one, None
     where that was never seen.
@@ -64,7 +64,8 @@ def bucket_of(batch_size: int, buckets: list[int]) -> int:
 
 def cost_of(status: Mapping[str, Any], bucket: int) -> Cost | None:
     """The cost of a mode's compilations for `bucket`; None where they are not recorded one by one."""
-    own = [c for c in status.get("compilations") or [] if c["batch"] == bucket and not c["twin"]]
+    # Runs of method 4 and before have a second model's beside the mode's own.
+    own = [c for c in status.get("compilations") or [] if c["batch"] == bucket and not c.get("twin")]
     if not own:
         return None
     cold = [bool(compilation["cold"]) for compilation in own]

@@ -1,20 +1,24 @@
-"""Prefill and decode of a cell apart: what each took per request, and its device-bound index."""
+"""Prefill and decode of a cell apart: what each took per request, and the kernels' share of it."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import polars as pl
 
 from loadtests.report.frame import PhaseName
-from loadtests.report.later_floors import LaterFloor
+from loadtests.report.sampled_split import pooled_columns
+from service.protocol.splits import SIDES, SampleCounts
 from service.statistics.boundedness import bound_in_words, device_bound_index
 from service.statistics.estimates import Split, index_interval
 from service.statistics.intervals import Interval
-from service.statistics.sampled_share import MISCLASSED, counting_error
+from service.statistics.sampled_share import MISCLASSED, dispatch_share
 
-_MEANS = ("steps", "wall_seconds", "dispatch_seconds", "dispatch_low_seconds", "dispatch_high_seconds")
-_MORE_MEANS = ("kernel_seconds", "sync_wait_seconds", "minor_faults")
+_MEANS = (
+    *("steps", "wall_seconds", "dispatch_seconds", "dispatch_low_seconds", "dispatch_high_seconds"),
+    *("kernel_seconds", "sync_wait_seconds", "minor_faults"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +26,9 @@ class Phase:
     """One phase of a cell's requests; seconds, steps and `minor_faults` are means per request.
 
     None: not measured on this device, or not recorded in this folder. `typical_faults` is the median of the
-    requests' page faults. `interval` is that of the index: where
-    the visits were sampled what samples may take for the other part, else the dispatch interval of the rows
-    widened by the floors after the sweep; and the scatter of the rounds. None where rows of an estimate carry
-    no interval. `samples` is how many all visits have, None where they were not sampled; `clipped` counts
-    requests whose estimated dispatch was cut to the phase's wall time.
+    requests' page faults. `index` is the kernel share. Its `interval` is that of the cell's `samples`, or
+    without any the dispatch interval of the rows and the scatter of the rounds. None where rows of an
+    estimate carry no interval. `estimated`: dispatch and kernel are on one timeline, a CPU's.
     """
 
     name: PhaseName
@@ -39,15 +41,31 @@ class Phase:
     sync_wait_seconds: float | None
     minor_faults: float | None
     typical_faults: float | None
-    samples: int | None
-    clipped: int
+    samples: SampleCounts | None
+    estimated: bool
     index: float | None
     interval: Interval | None
 
     @property
     def bound(self) -> str | None:
-        """The class of the index, or between which it is undecided; None where its interval is unknown."""
-        return bound_in_words(self.interval) if self.interval else None
+        """On a GPU the class of the share, or between which it is undecided; None without its interval."""
+        return bound_in_words(self.interval) if self.interval and not self.estimated else None
+
+    @property
+    def headroom(self) -> Interval | None:
+        """On a CPU how many times as fast the phase would be without dispatch; None without the interval."""
+        if self.index is None or self.interval is None or not self.estimated:
+            return None
+        shares = (self.index, self.interval.high, self.interval.low)
+        value, low, high = (1 / share if share > 0 else math.inf for share in shares)
+        return Interval(value, low, high, self.interval.samples)
+
+    @property
+    def step_dispatch_seconds(self) -> float | None:
+        """Dispatch of one step."""
+        return (
+            self.dispatch_seconds / self.steps if self.dispatch_seconds is not None and self.steps else None
+        )
 
     @property
     def step_wall_seconds(self) -> float | None:
@@ -55,77 +73,48 @@ class Phase:
         return self.wall_seconds / self.steps if self.wall_seconds is not None and self.steps else None
 
 
-def phase_of(
-    rows: pl.DataFrame, name: PhaseName, later: LaterFloor | None = None, misclassed: float = MISCLASSED
-) -> Phase:
+def phase_of(rows: pl.DataFrame, name: PhaseName, estimated: bool, misclassed: float = MISCLASSED) -> Phase:
     """The phase `name` of the measured `rows` of one cell.
 
-    `later` is what its floor was after the sweep, which counts where not all visits were sampled; by samples
-    `misclassed` of either part may be the other.
+    By samples `misclassed` of either part may be the other; `estimated` as in Phase.
     """
-    counts = _samples(rows, name)
-    sampled = counts is not None
-    if sampled:
-        later = None
-    rows = rows.with_columns(_ends_of_samples(name, misclassed))
-    fields = (*_MEANS, *_MORE_MEANS)
-    averages = rows.select(pl.col(f"{name}_{field}").mean() for field in fields).row(0)
-    means = dict(zip(fields, averages, strict=True))
-    parts = [means[f"{part}_seconds"] for part in ("dispatch", "kernel", "dispatch_low", "dispatch_high")]
-    # What a round has from others says nothing of how rounds scatter.
-    own = rows.filter(pl.col(f"{name}_samples").is_not_null()) if sampled else rows
-    interval = index_interval(splits_by_round(own, name, later), counting_error(*counts) if counts else 0.0)
-    if later is not None and None not in parts:
-        widened = later.widened(Split(*parts), means["steps"])
-        means |= {"dispatch_low_seconds": widened.low, "dispatch_high_seconds": widened.high}
-    if sampled and interval is not None and None not in parts:
-        both = parts[0] + parts[1]
-        means["dispatch_low_seconds"] = both * (1 - interval.high)
-        means["dispatch_high_seconds"] = both * (1 - interval.low)
+    averages = rows.select(pl.col(f"{name}_{field}").mean() for field in _MEANS).row(0)
+    means = dict(zip(_MEANS, averages, strict=True))
+    samples = _samples(rows, name)
+    if samples is None:
+        interval = index_interval(_splits_by_round(rows, name))
+    else:
+        interval = _kernel_share(samples, misclassed)
+        means["dispatch_low_seconds"] = means["wall_seconds"] * (1 - interval.high)
+        means["dispatch_high_seconds"] = means["wall_seconds"] * (1 - interval.low)
     return Phase(
         name=name,
         **means,
         typical_faults=rows.select(pl.col(f"{name}_minor_faults").median()).item(),
-        samples=sum(counts) if counts else None,
-        clipped=rows.select(pl.col(f"{name}_clipped").fill_null(False).sum()).item(),
+        samples=samples,
+        estimated=estimated,
         index=device_bound_index(means["kernel_seconds"], means["dispatch_seconds"]),
         interval=interval,
     )
 
 
-def _samples(rows: pl.DataFrame, name: PhaseName) -> tuple[int, int] | None:
-    """How many samples of kernels and of the host all visits have; None where one is split without any."""
-    if rows[f"{name}_dispatch_share"].null_count():
+def _samples(rows: pl.DataFrame, name: PhaseName) -> SampleCounts | None:
+    """Those of the cell; None where a row is split without them."""
+    columns = pooled_columns(name)
+    if rows[columns[0]].null_count():
         return None
-    visits = rows.group_by("round").agg(pl.col(f"{name}_samples", f"{name}_dispatch_share").first())
-    counts = visits[f"{name}_samples"].fill_null(0)
-    host = round((counts * visits[f"{name}_dispatch_share"]).sum())
-    return int(counts.sum()) - host, host
+    return SampleCounts(**dict(zip(SIDES, rows.select(columns).row(0), strict=True)))
 
 
-def _ends_of_samples(name: PhaseName, misclassed: float) -> list[pl.Expr]:
-    """The ends of dispatch where a visit was sampled, in place of the requests' own.
-
-    Without the error of counting, which the scatter of the rounds shows: it does not add up over requests, as
-    what is taken for the other part does. As `sampled_share.widened`.
-    """
-    share, unnamed = pl.col(f"{name}_dispatch_share"), pl.col(f"{name}_unnamed_share")
-    wall = pl.col(f"{name}_dispatch_seconds") + pl.col(f"{name}_kernel_seconds")
-    ends: dict[str, pl.Expr] = {"low": pl.lit(0.0), "high": pl.lit(1.0)}
-    if misclassed < 1:
-        ends["low"] = ((share - unnamed - misclassed) / (1 - misclassed)).clip(lower_bound=0.0)
-        ends["high"] = (share / (1 - misclassed)).clip(upper_bound=1.0)
-    return [
-        pl.when(share.is_null()).then(pl.col(column)).otherwise(wall * end).alias(column)
-        for column, end in ((f"{name}_dispatch_{side}_seconds", end) for side, end in ends.items())
-    ]
+def _kernel_share(samples: SampleCounts, misclassed: float) -> Interval:
+    share = dispatch_share(samples.kernel, samples.host, samples.unclassified, misclassed)
+    assert share is not None
+    return Interval(1 - share.value, 1 - share.high, 1 - share.low, samples.kernel + samples.host)
 
 
-def splits_by_round(rows: pl.DataFrame, name: PhaseName, later: LaterFloor | None = None) -> list[Split]:
+def _splits_by_round(rows: pl.DataFrame, name: PhaseName) -> list[Split]:
     """Per round the sums of dispatch, kernel and dispatch's ends, over the rows that have all of them."""
     columns = [f"{name}_{part}_seconds" for part in ("dispatch", "kernel", "dispatch_low", "dispatch_high")]
-    columns.append(f"{name}_steps")
     complete = rows.lazy().select("round", *columns).drop_nulls()
     sums = complete.group_by("round").agg(pl.col(columns).sum()).sort("round").select(columns).collect()
-    splits = [(Split(*values), steps) for *values, steps in sums.rows()]
-    return [later.widened(split, steps) if later else split for split, steps in splits]
+    return [Split(*values) for values in sums.rows()]

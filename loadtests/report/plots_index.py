@@ -1,4 +1,4 @@
-"""The report's heat map of the device-bound index, drawn as bars: plotly's basic bundle has no heat map."""
+"""The report's heat map of the kernel share, drawn as bars: plotly's basic bundle has no heat map."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _COLOUR_BAR = {
     "colorscale": _SCALE,
     "showscale": True,
     "colorbar": {
-        "title": {"text": "index"},
+        "title": {"text": "kernel share"},
         "tickvals": [0, 0.2, 0.5, 1],
         "thickness": 12,
         "outlinewidth": 0,
@@ -38,7 +38,7 @@ _CELL_WIDTH = 0.97
 
 
 def index_map(findings: Findings) -> Plot | None:
-    """Decode's index with its interval, by mode and batch size; nothing where kernel time is not known."""
+    """Decode's kernel share with its interval, by mode and batch size; nothing where it is not known."""
     verdicts = [verdict for verdict in findings.main if verdict.baseline.decode.index is not None]
     if not verdicts:
         return None

@@ -1,17 +1,15 @@
-"""The report's plots of where time goes: the parts of a request, phase by phase, and dispatch floors."""
+"""The report's plots of where time goes: the parts of a request, phase by phase."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 from plotly.subplots import make_subplots
 
 from dashboards.theme import PART_COLOURS
-from loadtests.report.formatting import significant
 from loadtests.report.frame import PHASES
-from loadtests.report.plotting import Plot, base, colour
+from loadtests.report.plotting import Plot, base
 from loadtests.report.summaries import Summary, Verdict
 from loadtests.report.verdict import Findings
 
@@ -79,52 +77,3 @@ def _add_bars(findings: Findings, figure: Any, column: int, verdict: Verdict, se
         showlegend=column == 1,
         hovertemplate=f"%{{y}}, batch {verdict.batch_size}: {name} %{{x:.4g}} ms<extra></extra>",
     )
-
-
-def floors(findings: Findings) -> Plot | None:
-    """Dispatch floor of one decode step by mode at the smallest batch."""
-    run = findings.results.run
-    known = {mode: floor for mode in run.plan.ladder_modes if (floor := smallest_floor(run.mode(mode)))}
-    if not known:
-        return None
-    figure = base("dispatch floor of one decode step, µs", "", height=110 + 40 * len(known))
-    modes = list(known)[::-1]
-    values = [1e6 * float(known[mode]["seconds"]) for mode in modes]
-    names = [
-        f"{findings.label(mode)}  <b>{significant(value)} µs</b>"
-        for mode, value in zip(modes, values, strict=True)
-    ]
-    figure.add_bar(
-        y=names,
-        x=values,
-        orientation="h",
-        marker={"color": [colour(mode) for mode in modes]},
-        showlegend=False,
-        error_x={
-            "type": "data",
-            "symmetric": False,
-            "thickness": 1.5,
-            "width": 5,
-            "array": [1e6 * (float(known[m]["high"]) - float(known[m]["seconds"])) for m in modes],
-            "arrayminus": [1e6 * (float(known[m]["seconds"]) - float(known[m]["low"])) for m in modes],
-        },
-        hovertemplate="%{y}: %{x:.4g} µs<extra></extra>",
-    )
-    figure.update_yaxes(title=None, showgrid=False)
-    figure.update_layout(bargap=0.35)
-    batch = next(iter(known.values()))["batch"]
-    return Plot("floors", figure, {"batch": str(batch)})
-
-
-def smallest_floor(mode: dict[str, Any]) -> dict[str, float] | None:
-    """Decode's dispatch floor of a mode's status at its smallest batch; None where it has none.
-
-    Ends of an interval that too few samples leave open are 0 and infinite.
-    """
-    found = mode.get("dispatch_floors") or mode.get("floors") or []
-    decode = [floor for floor in found if floor.get("phase", "decode") == "decode"]
-    if not decode:
-        return None
-    floor = min(decode, key=lambda one: int(one["batch"]))
-    high = math.inf if floor["high"] is None else floor["high"]
-    return {"batch": floor["batch"], "seconds": floor["seconds"], "low": floor["low"] or 0.0, "high": high}

@@ -1,28 +1,27 @@
-"""Whether the split into dispatch and kernel is proved on this machine, and by how much witnesses differ."""
+"""Whether the split into dispatch and kernel is proved on this machine, and what it rests on."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from loadtests.report.machine_selftest import ran_alike, selftest_line
+from loadtests.report.formatting import significant
+from loadtests.report.machine_selftest import BOUNDS, ran_alike, selftest_line
+from loadtests.report.phases import Phase
+from loadtests.report.surroundings import kernels_of
 from loadtests.report.verdict import Findings
-from loadtests.report.witnesses import witnesses, witnesses_told
+from loadtests.report.wording import short_name
+from service.statistics.sampled_share import CLASSES, MISCLASSED, RATE, counting_error
 
 SPLIT_ROWS = (
-    "samples in functions without a name",
-    "dispatch, twin / stacks",
+    *(start for bound in BOUNDS for start in bound.rows),
     "kernel time equal in the plain modes",
+    "samples in code of no class",
     "instructions in kernels",
-    "host instructions as the batch grows",
-    "a kernel 8 times longer",
-    "more host work per step",
-    "sampled a fifth as often",
-    "intercept over four widths",
-    "dispatch of a sampled request",
-    "samples within a request's steps",
+    "host instructions",
+    "kernel share that a service answers with less that in process",
 )
 """What the names of a selftest's rows about the split begin with."""
 
@@ -47,17 +46,11 @@ def proof(findings: Findings) -> Proof:
     """
     found = findings.selftest
     told = selftest_line(found)
-    if not findings.upper_estimate:
+    if not findings.estimated:
         return Proof(None, [], told)
-    seen = list(witnesses(findings))
     backed = found is not None and backs(found, findings)
-    sentences = (
-        []
-        if backed
-        else [f"{NOT_PROVED}: {_missing(found, findings, bool(seen) or _visits_sampled(findings))}."]
-    )
-    sentences += witnesses_told(seen, findings)
-    return Proof(backed, sentences, told)
+    sentences = [] if backed else [f"{NOT_PROVED}: {_missing(found, findings)}."]
+    return Proof(backed, [*sentences, *_rests_on(findings)], told)
 
 
 def split_rows(selftest: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -69,31 +62,71 @@ def split_rows(selftest: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def backs(selftest: Mapping[str, Any], findings: Findings) -> bool:
     """Whether a complete selftest proves this run's split.
 
-    One with the run's dtype, threads, layout and modes, in which every row about the split that could be
-    measured passed: an undecided one does not count.
+    One with the run's dtype, threads, layout and modes, which has the rows that bound the interval, and in
+    which every row about the split that could be measured passed: an undecided one does not count.
     """
-    verdicts = {row["verdict"] for row in split_rows(selftest)}
-    return ran_alike(selftest, findings.results.run) and verdicts == {"pass"}
+    rows = split_rows(selftest)
+    bounded = all(any(row["name"].startswith(bound.rows) for row in rows) for bound in BOUNDS)
+    passed = {row["verdict"] for row in rows} == {"pass"}
+    return ran_alike(selftest, findings.results.run) and bounded and passed
 
 
-def _visits_sampled(findings: Findings) -> bool:
-    phases = (phase for v in findings.main for summary in v.modes for phase in summary.phases)
-    return any(phase.samples is not None for phase in phases)
-
-
-def _missing(found: Mapping[str, Any] | None, findings: Findings, sampled: bool) -> str:
+def _missing(found: Mapping[str, Any] | None, findings: Findings) -> str:
     """What there is instead of a proof."""
-    rests = "sampled native stacks" if sampled else "the hollow twin alone, no native stacks were sampled"
-    rests = f"the split rests on {rests}"
     if found is None:
-        return f"{rests}, and no selftest of this machine and commit lies beside it (launchbound selftest)"
+        return "no selftest of this machine and commit lies beside this run (launchbound selftest)"
     if not ran_alike(found, findings.results.run):
         other = "another dtype, thread count, layout of linear weights or modes"
-        return f"{rests}, and the selftest of this machine is of {other}"
+        return f"the selftest of this machine is of {other}"
     rows = split_rows(found)
     counts = Counter(row["verdict"] for row in rows)
     others = [f"{counts[verdict]} {word}" for verdict, word in OPEN.items() if counts[verdict]]
     return (
-        f"{rests}, and of {len(rows)} rows about it in the selftest of this machine {counts['pass']} passed, "
+        f"of {len(rows)} rows about the split in the selftest of this machine {counts['pass']} passed, "
         f"{' and '.join(others) or 'none was measured'}"
     )
+
+
+def _rests_on(findings: Findings) -> Iterator[str]:
+    """The samples of the main conditions, and what makes their intervals as wide as they are."""
+    sampled = [
+        (f"{short_name(summary)}, {phase.name}, batch {verdict.batch_size}", phase)
+        for verdict in findings.main
+        for summary in verdict.modes
+        for phase in summary.phases
+        if phase.samples is not None
+    ]
+    if not sampled:
+        return
+    total = sum(phase.samples.kernel + phase.samples.host for _, phase in sampled if phase.samples)
+    case, worst = max(sampled, key=lambda one: _unclassified(one[1]))
+    kernels = kernels_of(findings.results.run)
+    yield (
+        f"Dispatch and kernel rest on {total:,} samples of the engine's thread ({kernels}). At most "
+        f"{_points(_unclassified(worst))} % of a step's ({case}) were in code of no class: its interval "
+        "allows all of them on either side."
+    )
+    case, worst = max(sampled, key=lambda one: _counting(one[1]))
+    beyond = findings.misclassed - MISCLASSED
+    parts = [f"classes {_points(CLASSES)}", f"the sampler's rate {_points(RATE)}"]
+    parts += [f"what the selftest leaves open beyond these {_points(beyond)}"] if beyond > 0 else []
+    yield (
+        f"An interval adds up {', '.join(parts)} (in % of either part) and counting, at most "
+        f"{_points(_counting(worst))} points ({case}). More samples narrow the last: more rounds, or more "
+        "new tokens."
+    )
+
+
+def _unclassified(phase: Phase) -> float:
+    found = phase.samples
+    assert found is not None
+    return found.unclassified / (found.kernel + found.host + found.unclassified)
+
+
+def _counting(phase: Phase) -> float:
+    assert phase.samples is not None
+    return counting_error(phase.samples.kernel, phase.samples.host)
+
+
+def _points(share: float) -> str:
+    return significant(100 * share, 2)

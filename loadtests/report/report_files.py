@@ -69,7 +69,6 @@ def plots(findings: Findings) -> Iterator[Plot]:
         plots_modes.latency,
         plots_modes.throughput,
         plots_index.index_map,
-        plots_parts.floors,
         plots_batches.trade_off,
         plots_load.goodput,
         plots_load.saturation,

@@ -42,7 +42,7 @@ class ResultsError(RowsError):
 class Results:
     """A sweep read back: its run, its gates, and its rows.
 
-    One per request, as in `requests.jsonl`, but for dispatch and kernel of visits that were sampled.
+    One per request, as in `requests.jsonl`, but for dispatch and kernel of cells that were sampled.
     """
 
     folder: Path
@@ -126,14 +126,14 @@ class Results:
             (pl.col("latency_seconds") - pl.col("total_seconds")).mean().alias("outside_seconds_mean"),
             pl.col("prompt_tokens", "padded_prompt_tokens", "attended_tokens").mean(),
             pl.col("involuntary_switches", "steps").sum(),
-            (pl.col("kernel_source") == "residual").any().alias("kernel_residual"),
+            (pl.col("dispatch_source") != "measured").any().alias("estimated"),
         )
         return sums.with_columns(pl.col("cell").cast(pl.String)).collect()
 
     def phases_by_cell(self) -> dict[str, pl.DataFrame]:
         """By cell the rows that count, with the columns of both phases; a copy of these columns."""
         phases = [pl.col(f"^{phase}_.*$") for phase in PHASES]
-        found = self.measured.select("cell", "round", "effective_mode", "picked_mode", *phases).collect()
+        found = self.measured.select("cell", "round", "effective_mode", *phases).collect()
         return {str(name): rows for (name,), rows in found.partition_by("cell", as_dict=True).items()}
 
     def medians(self, cell: str, column: str = "latency_seconds") -> dict[int, float]:

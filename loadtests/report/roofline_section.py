@@ -50,7 +50,7 @@ def roofline_section(findings: Findings) -> RooflineSection:
     lines = tuple(line for one in summaries if (line := _line(one, sizes, rate)) is not None)
     if not lines:
         return RooflineSection("Unknown: kernel time is not measured here.", ())
-    return RooflineSection(_sentence(bandwidth, rate, findings.upper_estimate), lines)
+    return RooflineSection(_sentence(bandwidth, rate, findings.estimated), lines)
 
 
 def _roof(bandwidth: dict[str, Any], run: SweepRun) -> float:
@@ -94,7 +94,7 @@ def _kernel(summary: Summary) -> Interval | None:
         return None
     low = high = decode.kernel_seconds
     ends = (decode.wall_seconds, decode.dispatch_low_seconds, decode.dispatch_high_seconds)
-    if summary.upper_estimate and None not in ends:
+    if summary.estimated and None not in ends:
         wall, least, most = (end or 0.0 for end in ends)
         low, high = max(0.0, wall - most), max(0.0, wall - least)
     return Interval(decode.kernel_seconds, low, high, summary.requests)
@@ -115,10 +115,7 @@ def _sentences(bandwidth: dict[str, Any], rate: float, estimated: bool) -> Itera
     )
     yield "That is as large as the weights, within bounds: where they fit in caches, so does it."
     if estimated:
-        yield (
-            "An estimate on a CPU, where kernel time is what dispatch leaves of the step: without samples of "
-            "the visits an upper one, and the shares are lower ones."
-        )
+        yield ("On a CPU kernel time is an estimate by samples, whose interval the shares have.")
     yield "A low share says that something else bounds the kernels: arithmetic, or their number."
 
 

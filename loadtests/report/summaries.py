@@ -19,7 +19,8 @@ class Summary:
     `parts` are mean seconds per request, None where this device has none.
 
     `latency` is the typical round's median, `mean_seconds` the mean over requests: `parts` and
-    `outside_seconds` add up to the latter. `upper_estimate`: kernel is an upper estimate (a CPU's residual).
+    `outside_seconds` add up to the latter. `estimated`: dispatch and kernel are
+    shares of the wall time, a CPU's.
     `comparison` is against the baseline's cell of the same group, `against_plain` against the best rung
     without a compiler; None for that cell itself, or where the group has none.
     """
@@ -40,7 +41,7 @@ class Summary:
     prompt_tokens: float | None
     padded_prompt_tokens: float | None
     attended_tokens: float | None
-    upper_estimate: bool
+    estimated: bool
     disturbed: bool
     comparison: Comparison | None
     against_plain: Comparison | None
@@ -65,11 +66,6 @@ class Summary:
     def skew_seconds(self) -> float:
         """Mean latency − typical latency: what separates the sum of the parts from the latency shown."""
         return self.mean_seconds - self.latency.value
-
-    @property
-    def clipped(self) -> int:
-        """Phases of requests whose estimated dispatch was cut to their wall time."""
-        return self.prefill.clipped + self.decode.clipped
 
 
 @dataclass(frozen=True, slots=True)

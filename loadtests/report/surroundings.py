@@ -10,6 +10,7 @@ from loadtests.report import formatting
 from loadtests.report.payback import REMEDY
 from loadtests.report.plotting import colour
 from loadtests.run.run_file import PLAN_FILE, SweepRun
+from loadtests.run.target import linear_layout
 from service.protocol.modes import AUTO, doubles
 
 
@@ -65,7 +66,7 @@ def mode_status(run: SweepRun, name: str) -> dict[str, Any]:
 
 
 def _cold_start(status: dict[str, Any]) -> str:
-    """What all compilations of a mode, twins too, take with an empty compile cache."""
+    """What all compilations of a mode take with an empty compile cache."""
     compilations = status.get("compilations") or []
     if not compilations:
         return "unknown" if status.get("compile_seconds") else "–"
@@ -89,8 +90,8 @@ def environment(run: SweepRun) -> Iterator[tuple[str, str]]:
         yield "attention", "; ".join(_attention(one) for one in attention)
     for mode, status in _left_out(run).items():
         yield "left out", f"{mode}, which runs as {status['effective']} here: {status['reason']}"
-    if engine.get("no_twin") and engine.get("device") == "cpu":
-        yield "hollow twin", f"none, so only sampled requests are split: {engine['no_twin']}"
+    if engine.get("no_samples") and engine.get("device") == "cpu":
+        yield "samples", f"none, so no step is split: {engine['no_samples']}"
     threads = engine.get("threads")
     yield "engine", f"{threads} thread{'s' if threads != 1 else ''} on {formatting.cores(engine.get('cpus'))}"
     yield "torch", f"{engine.get('torch')}" + (f", CUDA {engine['cuda']}" if engine.get("cuda") else "")
@@ -113,6 +114,20 @@ def environment(run: SweepRun) -> Iterator[tuple[str, str]]:
         window = engine.get("batch_window_ms")
         yield "requests merged", batching if window is None else f"{batching} of {window:g} ms"
     yield "batch buckets", f"{engine.get('batch_buckets')}, prefill chunk {engine.get('prefill_chunk')}"
+
+
+def kernels_of(run: SweepRun) -> str:
+    """What decides which kernels run, as far as the service says it, in a few short phrases."""
+    engine = run.engine
+    threads = engine.get("threads")
+    layout, features = linear_layout(engine), run.environment.get("cpu_features")
+    phrases = [
+        f"torch {engine.get('torch', 'unknown')}",
+        f"{threads} thread{'s' if threads != 1 else ''}",
+        f"linear weights {layout}" if layout else "",
+        str(features or ""),
+    ]
+    return ", ".join(filter(None, phrases))
 
 
 def _machine(here: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -14,7 +14,7 @@ from service.statistics.choice import Comparison
 
 
 def table(verdict: Verdict) -> dict[str, Any]:
-    """All cells of one group, one row each; `faults` and `clipped`: whether those columns hold anything."""
+    """All cells of one group, one row each; `faults`: whether that column holds anything."""
     batch, prompts, tokens, concurrency, *_ = verdict.group
     noise = verdict.noise
     counted = [_faults(summary) or 0.0 for summary in verdict.summaries]
@@ -24,7 +24,6 @@ def table(verdict: Verdict) -> dict[str, Any]:
         "noise": f"{formatting.times(noise.value)} ({formatting.span(noise)})" if noise else None,
         "rows": [_row(summary) for summary in verdict.summaries],
         "faults": max(counted) >= MANY_FAULTS,
-        "clipped": any(summary.clipped for summary in verdict.summaries),
         "work": work(verdict.baseline),
     }
 
@@ -65,7 +64,6 @@ def _row(summary: Summary) -> dict[str, Any]:
         "mean": formatting.milliseconds(summary.mean_seconds),
         "skew": _signed(summary.skew_seconds),
         "faults": formatting.whole(_faults(summary)),
-        "clipped": summary.clipped,
         "prefill": _phase(summary.prefill),
         "decode": _phase(summary.decode),
     }
@@ -87,7 +85,6 @@ def _phase(phase: Phase) -> dict[str, Any]:
         "sync_wait": formatting.milliseconds(phase.sync_wait_seconds),
         "index": "–" if phase.index is None else f"{phase.index:.2f}",
         "index_span": None if phase.index is None else formatting.share_span(phase.interval),
-        "bound": phase.bound,
     }
 
 

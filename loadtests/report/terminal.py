@@ -21,12 +21,12 @@ from loadtests.report.summaries import Summary, Verdict
 from loadtests.report.verdict import PLAIN, Findings
 
 _STYLE = {"faster": "green", "slower": "red", "undecided": "yellow", "no detectable difference": "dim"}
-_LEFT_OUT = ("tokens/s", "index", PLAIN)
+_LEFT_OUT = ("tokens/s", "kernel share", PLAIN)
 """Columns left out where the terminal is too narrow for all."""
 _ANY_WIDTH = 1000
 WIDTH = 120
 """Least character columns of what is printed to a file or a pipe."""
-_COLUMNS = ("mode", "ms", "tokens/s", "dispatch", "kernel", "index", "speed-up (interval)", "", PLAIN)
+_COLUMNS = ("mode", "ms", "tokens/s", "dispatch", "kernel", "kernel share", "speed-up (interval)", "", PLAIN)
 
 
 def print_table(folder: Path | str, console: Console | None = None) -> None:
@@ -53,7 +53,7 @@ def print_findings(findings: Findings, console: Console) -> None:
     section = load_section(findings.load, findings.summaries, findings.label)
     print_load(section, console, narrow=console.width < WIDTH - 10)
     console.print(Text(wording.headline(findings), style="bold"), soft_wrap=True)
-    turn = crossing(findings.crossover, findings.upper_estimate)
+    turn = crossing(findings.crossover, findings.estimated)
     console.print(Text(f"{turn[0].upper()}{turn[1:]}."), soft_wrap=True)
 
 
@@ -107,7 +107,7 @@ def table(verdict: Verdict, narrow: bool = False) -> Table:
 def _footnotes(verdict: Verdict, narrow: bool) -> str | None:
     notes = [f"{s.runs_as} is what {s.cell.mode} runs as here" for s in verdict.modes if s.runs_as]
     if any(summary.decode.index is not None for summary in verdict.summaries):
-        notes.append("dispatch and kernel of both phases" + ("" if narrow else "; index of decode"))
+        notes.append("dispatch and kernel of both phases" + ("" if narrow else "; kernel share of decode"))
     if any(summary.disturbed for summary in verdict.summaries):
         notes.append("* disturbed: the engine was preempted")
     return "; ".join(notes) or None
@@ -124,14 +124,14 @@ def _row(summary: Summary) -> list[Text | str]:
         formatting.significant(summary.tokens_per_second.value),
         _milliseconds(parts["dispatch"]),
         _milliseconds(parts["kernel"]),
-        _index(summary),
+        _kernel_share(summary),
         wording.compared(comparison),
         Text(word or "", style=_STYLE[word] if word else ""),
         wording.compared(summary.against_plain),
     ]
 
 
-def _index(summary: Summary) -> str:
+def _kernel_share(summary: Summary) -> str:
     decode = summary.decode
     if decode.index is None:
         return "–"

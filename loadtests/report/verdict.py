@@ -9,12 +9,11 @@ import polars as pl
 from loadtests.plan.cells import BASELINE, Cell, Group
 from loadtests.plan.slo import Slo
 from loadtests.report.comparison import typical
-from loadtests.report.frame import PARTS, PHASES, PhaseName
-from loadtests.report.later_floors import later_floor
+from loadtests.report.frame import PARTS, PHASES
 from loadtests.report.load.findings import LoadFindings
-from loadtests.report.machine_selftest import Document, find_selftest, misclassed, ran_alike
+from loadtests.report.machine_selftest import Document, find_selftest, misclassed
 from loadtests.report.payback import NOTHING, Payback, bucket_of, cost_of, is_compiled, pay_back
-from loadtests.report.phases import Phase, phase_of
+from loadtests.report.phases import phase_of
 from loadtests.report.results import Results
 from loadtests.report.summaries import Summary, Verdict
 from service.protocol.modes import AUTO
@@ -42,13 +41,8 @@ class Findings:
 
     @cached_property
     def misclassed(self) -> float:
-        """How much of either part samples may take for the other here.
-
-        By the selftest; one that ran other kernels may only make it more than without any.
-        """
-        found, by_selftest = self.selftest, misclassed(self.selftest)
-        alike = found is None or ran_alike(found, self.results.run)
-        return by_selftest if alike else max(by_selftest, misclassed(None))
+        """How much of either part samples may take for the other here."""
+        return misclassed(self.selftest)
 
     @cached_property
     def summaries(self) -> list[Summary]:
@@ -78,7 +72,7 @@ class Findings:
 
     @cached_property
     def crossover(self) -> CrossoverSpan:
-        """Where eager's decode turns from launch- to kernel-bound; its ends are unknown without intervals."""
+        """Where eager's kernels take as long as dispatch in decode; ends are unknown without intervals."""
         decodes = {v.batch_size: v.baseline.decode for v in self.main}
         known = {batch: decode.index for batch, decode in decodes.items() if decode.index is not None}
         spans = {batch: decode.interval for batch, decode in decodes.items() if decode.interval}
@@ -86,9 +80,9 @@ class Findings:
         return CrossoverSpan(crossover(known), ends.earliest, ends.latest)
 
     @property
-    def upper_estimate(self) -> bool:
-        """Whether the baseline's kernel times, and so the crossover, are upper estimates."""
-        return any(verdict.baseline.upper_estimate for verdict in self.main)
+    def estimated(self) -> bool:
+        """Whether samples split the steps of the baseline, as on a CPU."""
+        return any(verdict.baseline.estimated for verdict in self.main)
 
     @property
     def confidence(self) -> float:
@@ -113,9 +107,8 @@ class Findings:
     def _summary(self, cell: Cell, rows: pl.DataFrame) -> Summary:
         means = self.results.cells.row(by_predicate=pl.col("cell") == cell.name, named=True)
         group = cell.group
-        ran = _ran(cell, rows)
-        floors = cell if means["kernel_residual"] else None
-        prefill, decode = (self._phase(rows, phase, ran, floors) for phase in PHASES)
+        estimated = means["estimated"]
+        prefill, decode = (phase_of(rows, phase, estimated, self.misclassed) for phase in PHASES)
         first_tokens = self.results.medians(cell.name, "time_to_first_token_seconds")
         return Summary(
             cell=cell,
@@ -134,24 +127,12 @@ class Findings:
             prompt_tokens=means["prompt_tokens"],
             padded_prompt_tokens=means["padded_prompt_tokens"],
             attended_tokens=means["attended_tokens"],
-            upper_estimate=means["kernel_residual"],
+            estimated=estimated,
             disturbed=is_disturbed(means["involuntary_switches"], means["steps"]),
             comparison=self._compared(self._find(group, BASELINE), cell),
             against_plain=None if cell.control else self._compared(self._find(group, PLAIN), cell),
             payback=self._payback(cell),
         )
-
-    def _phase(self, rows: pl.DataFrame, name: PhaseName, ran: str, estimated: Cell | None) -> Phase:
-        """One phase of the rows of a cell in which the mode `ran` ran.
-
-        `estimated`: that cell, where dispatch is an estimate, which a floor after the sweep can widen.
-        """
-        run = self.results.run
-        later = None
-        if estimated is not None:
-            bucket = bucket_of(estimated.batch_size, run.engine.get("batch_buckets") or [])
-            later = later_floor(run, ran, name, bucket)
-        return phase_of(rows, name, later, self.misclassed)
 
     def _verdict(self, group: Group) -> Verdict:
         summaries = tuple(s for s in self.summaries if s.cell.group == group)
@@ -177,9 +158,3 @@ class Findings:
         cost = cost_of(status, bucket_of(cell.batch_size, run.engine.get("batch_buckets") or []))
         own = typical(self.results.medians(cell.name)).value
         return pay_back(reference.mode, comparison, typicals[reference], own, cost)
-
-
-def _ran(cell: Cell, rows: pl.DataFrame) -> str:
-    """The mode that the rows of `cell` ran in; `auto` where it picked several, which share no floor."""
-    picked = rows["picked_mode"].unique().to_list() if cell.mode == AUTO else []
-    return str(picked[0]) if len(picked) == 1 else cell.mode

@@ -10,7 +10,6 @@ from loadtests.report import wording
 from loadtests.report.auto_section import auto_section
 from loadtests.report.cards import card
 from loadtests.report.crossing import crossing
-from loadtests.report.floor_changes import floor_changes
 from loadtests.report.formatting import level
 from loadtests.report.fusion_launch import fusion_launch
 from loadtests.report.ladder import ladder
@@ -34,7 +33,7 @@ def view(findings: Findings, peers: PeersRun | None = None) -> dict[str, Any]:
     design = fusion_launch(findings)
     return {
         "headline": wording.headline(findings),
-        "crossing": crossing(findings.crossover, findings.upper_estimate) + ".",
+        "crossing": crossing(findings.crossover, findings.estimated) + ".",
         "failed": results.failed_gates,
         "warnings": [gate for gate in gates if gate.warning and gate.passed is False],
         "gates": gates,
@@ -50,7 +49,6 @@ def view(findings: Findings, peers: PeersRun | None = None) -> dict[str, Any]:
         "ladder": [*ladder(findings), *([design.absent] if design.absent else [])],
         "designs": design.designs,
         "roofline": roofline_section(findings),
-        "floor_changes": floor_changes(findings),
         "modes": [mode_status(run, mode) for mode in run.plan.ladder_modes],
         "environment": [
             *environment(run),
@@ -59,7 +57,7 @@ def view(findings: Findings, peers: PeersRun | None = None) -> dict[str, Any]:
         ],
         "reproduce": reproduce(run),
         "device": results.device,
-        "upper_estimate": findings.upper_estimate,
+        "estimated": findings.estimated,
         "run": run,
         "rounds": _rounds(findings),
         "minimum_rounds": MINIMUM_ROUNDS,

@@ -36,8 +36,7 @@ class WallTime:
     request to the last. Of these, in `measured` at least one measured request was under way, in `sampled`
     none but one whose steps were sampled, which is in no latency; in `idle` an open-loop visit waited for its
     next arrival; `between` lies between other measured requests, `warm_up` between a part's first request and
-    its first that is no warm-up; `searched` is the search for rates, and `floors` the floors before and
-    after, with what the service had left to warm up (None: not known). `before`: from the command's start to
+    its first that is no warm-up; `searched` is the search for rates. `before`: from the command's start to
     the service being ready.
     """
 
@@ -48,7 +47,6 @@ class WallTime:
     between: float
     warm_up: float
     searched: float
-    floors: float | None
     before: float | None
 
     @property
@@ -63,7 +61,6 @@ class WallTime:
             "sampled requests": self.sampled,
             "warm-up": self.warm_up,
             "search": self.searched,
-            "floors": self.floors or 0.0,
         }
         named |= {"waiting for arrivals": self.idle, "between requests": self.between}
         named["the rest"] = self.total - self.measured - sum(named.values())
@@ -103,7 +100,6 @@ def wall_time(results: Results) -> WallTime:
         between=seconds[_MEASURED] - measured - sampled - idle,
         warm_up=seconds["warmup"],
         searched=seconds["search"],
-        floors=seconds["floors"] if known else None,
         before=seconds["before"] if known else None,
     )
 
@@ -131,7 +127,7 @@ def _of_part(spans: _Spans, part: Part | None) -> dict[str, float]:
         return found | {"total": last - first}
     # A part that was killed ended with its last answer.
     end = max(last, _instant(part.ended)) if part.ended else last
-    return found | {"total": end - _instant(part.ready), "floors": part.floors_seconds or 0.0}
+    return found | {"total": end - _instant(part.ready)}
 
 
 def _under_way(rows: pl.LazyFrame) -> float:

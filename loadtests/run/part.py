@@ -6,14 +6,12 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 from loadtests.run.assignment import Assignment, GeneratorFinished, RequestEnded
 from loadtests.run.disk import DiskFull
 from loadtests.run.events_file import EventWriter
 from loadtests.run.finished import is_whole
-from loadtests.run.floors import read_floors
 from loadtests.run.gpu_watch import clocks_file, query_of, summary, watched
 from loadtests.run.growing_queue import rows_at_once
 from loadtests.run.history import record, take_in_rows
@@ -87,7 +85,7 @@ class SweepPart:
             run.environment = document.get("service") or {}
             run.plan = without_doubles(document, run.plan, self._progress.print_line)
             self._progress.replan(run.plan)
-        self._begin()
+        self._begin(document)
         before = scrape(self._target, self._folder, "before", part.number, self._progress.print_line)
         self._measure()
         rows = check_rows(self._folder)
@@ -98,19 +96,14 @@ class SweepPart:
         write_validation(self._folder, gates)
         return SweepResult(self._folder, run, tuple(gates))
 
-    def _begin(self) -> None:
-        """Say in `run.json` that a part has begun."""
+    def _begin(self, document: dict[str, Any]) -> None:
+        """Say in `run.json` that a part has begun; `document` is that of GET /v1/modes."""
         run, part = self._run, self._part
-        floors = self._floors("before the sweep" if part.number == 1 else f"before part {part.number}")
-        # After the floors, for which the service warms up to the end: only then is it on its own cores.
-        document = self._target.modes()
         run.url, run.engine = self._target.url, document["engine"]
         run.parts.append(part)
         run.ended, run.complete, run.stopped_because = None, False, None
         if part.number == 1:
-            run.modes_before, run.auto, run.floors_before = document["modes"], document.get("auto"), floors
-        else:
-            part.floors_before = floors
+            run.modes_before, run.auto = document["modes"], document.get("auto")
         write_run(self._folder, run)
 
     def _measure(self) -> None:
@@ -177,8 +170,6 @@ class SweepPart:
         run.complete = part.stopped_because is None and is_whole(run, rows.finished)
         run.stopped_because = part.stopped_because
         part.gpus = summary(clocks_file(self._folder, part.number))
-        if run.complete:
-            run.floors_after = self._floors("after the sweep")
         try:
             document = self._target.modes()
             run.engine = document["engine"] or run.engine
@@ -188,17 +179,6 @@ class SweepPart:
         take_in_rows(run, rows.finished)
         run.ended = part.ended = now()
         write_run(self._folder, run)
-
-    def _floors(self, when: str) -> list[dict[str, Any]]:
-        """The service's floors as they are now; none, and a line that says why, where it gives none."""
-        began = perf_counter()
-        try:
-            return read_floors(self._target)
-        except TargetError as error:
-            self._progress.print_line(f"no floors {when}: {error}")
-            return []
-        finally:
-            self._part.floors_seconds = (self._part.floors_seconds or 0.0) + perf_counter() - began
 
 
 def now() -> str:

@@ -109,7 +109,7 @@ class _Progress:
 
 
 def _stage(document: dict[str, Any]) -> Hashable:
-    """What of warming up is done: the engine, and per mode its state, compilations, parity and floors."""
+    """What of warming up is done: the engine, and per mode its state, compilations, parity and splits."""
     engine = document.get("engine") or {}
     modes = tuple(
         (
@@ -117,7 +117,7 @@ def _stage(document: dict[str, Any]) -> Hashable:
             mode["state"],
             len(mode.get("compile_seconds") or ()),
             mode.get("parity") is not None,
-            len(mode.get("dispatch_floors") or ()),
+            len(mode.get("splits") or ()),
         )
         for mode in document["modes"]
     )
@@ -159,7 +159,7 @@ def _doing(document: dict[str, Any], modes: Sequence[str]) -> str:
     """What is ready and what is not, of `modes` or, where none are named, of all."""
     states = {m["mode"]: m["state"] for m in document["modes"] if not modes or m["mode"] in modes}
     waiting = [f"{mode} {state}" for mode, state in states.items() if state != "ready"]
-    rest = "engine starting" if document.get("engine") is None else "taking floors"
+    rest = "engine starting" if document.get("engine") is None else "sampling steps"
     return f"{len(states) - len(waiting)} of {len(states)} modes ready; {', '.join(waiting) or rest}"
 
 

@@ -18,7 +18,7 @@ Examined = Literal["profile", "sample"]
 
 def can_sample(engine: Mapping[str, Any]) -> bool:
     """Whether a service whose engine says this of itself samples a request that asks for it."""
-    return "no_request_samples" in engine and engine["no_request_samples"] is None
+    return "no_samples" in engine and engine["no_samples"] is None
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ _MACHINE = ("commit", "dirty", "machine", "cpu", "cores")
 
 _SERVICE = (
     "model", "model_hash", "parameters", "layers", "width", "context", "prefill_chunk", "batch_buckets",
-    "device", "device_name", "dtype", "torch", "cuda", "threads", "cpus", "modes", "no_request_samples",
+    "device", "device_name", "dtype", "torch", "cuda", "threads", "cpus", "modes", "no_samples",
 )  # fmt: skip
 """Of the engine's status: the same."""
 

@@ -26,12 +26,10 @@ class RowPhase(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     Keys and values are those of `timings.prefill` and `timings.decode` in the response, as far as reports
     use them; None where the device does not measure a part. `dispatch_low_seconds` and
-    `dispatch_high_seconds` are the interval of an estimated dispatch. `clipped`: the estimate was longer than
-    the phase, and was cut to it; None in folders of before it was recorded. `kernel_samples`, `host_samples`
-    and, of these, `unnamed_samples` are what dispatch was estimated from where the request itself was
-    sampled. `minor_faults` are page faults of
-    the engine's thread. `period_seconds` is all the time of the phase, the engine's own work between steps
-    included.
+    `dispatch_high_seconds` are the interval of a sampled dispatch, which rests on the four numbers of
+    samples. `samples_of`: those of the request's own steps ("request"), or the newest of its mode, phase and
+    batch bucket ("traffic"). `minor_faults` are page faults of the engine's thread. `period_seconds` is all
+    the time of the phase, the engine's own work between steps included.
     """
 
     steps: int = 0
@@ -42,16 +40,17 @@ class RowPhase(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     sync_wait_seconds: float | None = None
     dispatch_low_seconds: float | None = None
     dispatch_high_seconds: float | None = None
-    clipped: bool | None = None
     kernel_samples: int | None = None
     host_samples: int | None = None
-    unnamed_samples: int | None = None
+    system_samples: int | None = None
+    unclassified_samples: int | None = None
+    samples_of: str | None = None
     minor_faults: int | None = None
     period_seconds: float | None = None
 
 
 class RowSources(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How dispatch and kernel times were obtained: `measured`, `calibrated`, `residual`, …
+    """How dispatch and kernel times were obtained: `measured`, `sampled`, `profiled`.
 
     `steps` "shared": the service merged the request with others, whose steps these are as well. None: of an
     older service, which never merges.

@@ -65,11 +65,9 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
 class Part(msgspec.Struct, kw_only=True):
     """One start of a sweep: the first, or one of `--resume`. A gap lies between two parts.
 
-    `ended` None: it was killed, or still runs. `ready`: when the service could serve all modes, and
-    `floors_seconds`: what taking its floors then took, before and after, with what it had left to warm up;
-    None in runs of before these were kept. `floors_before` are those of POST /v1/floors where the part is
-    not the first, whose are the run's own. The canary as in RoundMachine, after warm-up and after the last
-    round; None: not measured, as after a kill. `gpus`: clocks, power and throttling of each GPU meanwhile
+    `ended` None: it was killed, or still runs. `ready`: when the service could serve all modes; None in runs
+    of before it was kept. The canary as in RoundMachine, after warm-up and after the last round; None: not
+    measured, as after a kill. `gpus`: clocks, power and throttling of each GPU meanwhile
     (`loadtests.run.gpu_watch.summary`); empty where they were not sampled.
     """
 
@@ -78,13 +76,11 @@ class Part(msgspec.Struct, kw_only=True):
     ready: str | None = None
     ended: str | None = None
     stopped_because: str | None = None
-    floors_seconds: float | None = None
     warmup_passes: int = 0
     warmup_settled: bool = False
     warmup_reason: str = ""
     canary_before: float | None = None
     canary_after: float | None = None
-    floors_before: list[dict[str, Any]] = []
     gpus: list[dict[str, Any]] = []
 
 
@@ -92,10 +88,8 @@ class SweepRun(msgspec.Struct, kw_only=True):
     """A sweep. `engine` and `modes` are GET /v1/modes at the end, `modes_before` at the start.
 
     `order` is the order that was run, cell names by round, and `rounds` how many of them were finished.
-    `looks` are the looks taken so far. `ended` None: the sweep did not finish. `floors_before` and
-    `floors_after` are the floors of POST /v1/floors with all samples, settled, before the first and after the
-    last request; empty where the service has none. `searches` and `cut_visits` are of open-loop cells, whose
-    rates `client` has. `service` is how the sweep started it (`options` of
+    `looks` are the looks taken so far. `ended` None: the sweep did not finish. `searches` and `cut_visits`
+    are of open-loop cells, whose rates `client` has. `service` is how the sweep started it (`options` of
     `serve`, `LAUNCHBOUND_…` variables of the `environment`); None: it was given by its address. `overrides`
     are the options that replaced what the preset or plan file says; `plan_from_file`: it was a file.
     `environment` is the machine and commit of the service, as it says itself; empty where it does not say.
@@ -123,8 +117,6 @@ class SweepRun(msgspec.Struct, kw_only=True):
     auto: dict[str, Any] | None = None
     modes_before: list[dict[str, Any]] = []
     modes: list[dict[str, Any]] = []
-    floors_before: list[dict[str, Any]] = []
-    floors_after: list[dict[str, Any]] = []
     machine_by_round: list[RoundMachine] = []
     searches: list[Search] = []
     cut_visits: list[CutVisit] = []

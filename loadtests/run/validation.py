@@ -12,7 +12,7 @@ from loadtests.run.gates import modes, open_loop
 from loadtests.run.gates import run as of_run
 from loadtests.run.gates.counters import Counters, Scrapes
 from loadtests.run.gates.gate import Gate as Gate
-from loadtests.run.gates.requests import Clipped, Disturbed, Errors, Merged, Queue, Sampled
+from loadtests.run.gates.requests import Disturbed, Errors, Merged, Queue
 from loadtests.run.gates.texts import Texts
 from loadtests.run.rows import ROWS_FILE, RequestRow, each_row
 from loadtests.run.run_file import SweepRun
@@ -36,12 +36,10 @@ class CheckedRows:
         self._texts = Texts()
         self._disturbed = Disturbed()
         self._queue = Queue()
-        self._clipped = Clipped()
         self._merged = Merged()
-        self._sampled = Sampled()
-        of_all = (self.finished, self.errors, self._counters, self._gaps, self._fallbacks, self._sampled)
+        of_all = (self.finished, self.errors, self._counters, self._gaps, self._fallbacks)
         of_open_loop = (self._rate, self._delay, self._rejections)
-        of_counted = (self._texts, self._disturbed, self._queue, self._clipped, self._merged)
+        of_counted = (self._texts, self._disturbed, self._queue, self._merged)
         self._add_any = [one.add for one in of_all]
         self._add_open_loop = [one.add for one in of_open_loop]
         self._add_counted = [one.add for one in of_counted]
@@ -88,11 +86,9 @@ class CheckedRows:
             of_run.rounds(run),
             of_run.warmup(run),
             of_run.rounds_marked(run),
-            of_run.floors(run, self._sampled.every_cell),
             self._gaps.gate(run),
             self._disturbed.gate(),
             self._queue.gate(run),
-            self._clipped.gate(self._sampled.every_cell),
             self._merged.gate(run),
             self._fallbacks.gate(run),
             self._delay.gate(),

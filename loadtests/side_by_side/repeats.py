@@ -22,7 +22,7 @@ class RepeatedGroup:
     `answers` are the modes that tie, the one to ship first; empty where too few rounds decide nothing.
     `named` is in `naming` of them, most of all. `gains` are speed-ups over the baseline by mode,
     `over_named` those over the named mode, of the others that some answer names; of modes that all sweeps
-    measured. `index` is the mean of the sweeps' device-bound indices of the baseline's decode, with Student's
+    measured. `index` is the mean of the sweeps' kernel shares of the baseline's decode, with Student's
     t interval over sweeps; None where one has none.
     """
 

@@ -53,7 +53,7 @@ def repeats_view(found: Repeats | None, places: Mapping[Group, str]) -> dict[str
         "sweeps": len(found.entries),
         "groups": [_group(one, found.entries, places[one.group]) for one in found.groups],
         "crossings": [
-            {"name": entry.name, "text": crossing(entry.findings.crossover, entry.findings.upper_estimate)}
+            {"name": entry.name, "text": crossing(entry.findings.crossover, entry.findings.estimated)}
             for entry in found.entries
         ],
     }
@@ -72,7 +72,7 @@ def _group(found: RepeatedGroup, entries: Sequence[Entry], place: str) -> dict[s
                 "answer": " = ".join(_called(found, mode) for mode in found.answers[number]) or "undecided",
                 "gain": _shipped_gain(found.verdicts[number]),
                 "index": _index(decode.index, decode.interval),
-                "bound": decode.bound or formatting.UNKNOWN,
+                "bound": wording.limit(decode) or formatting.UNKNOWN,
             }
             for number, (entry, decode) in enumerate(zip(entries, found.decodes, strict=True))
         ],

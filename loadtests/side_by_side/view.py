@@ -177,7 +177,7 @@ def _row(entry: Entry, summary: Summary, slowest: float) -> dict[str, Any]:
         "tokens": formatting.significant(summary.tokens_per_second.value),
         "tokens_span": formatting.span(summary.tokens_per_second),
         "speedup": wording.compared(comparison),
-        "bound": summary.decode.bound or formatting.UNKNOWN,
+        "bound": wording.limit(summary.decode) or formatting.UNKNOWN,
         "numbers": {
             "run": entry.letter,
             "mode": summary.cell.mode,

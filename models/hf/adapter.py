@@ -12,9 +12,7 @@ from transformers import Cache as LibraryCache
 from transformers import PreTrainedModel
 
 from models.hf.masks import Masks
-from models.hf.twin import hollow
-from models.linears import lay_out, layout_of
-from models.served import TWIN_CONTEXT, Cache, NoTwin, Served
+from models.served import Cache, Served
 
 Widths = tuple[tuple[int, int, int], ...]
 """Per layer: heads of the cache, features of a key, features of a value."""
@@ -159,14 +157,3 @@ class HuggingFaceModel(Served):
             return torch.zeros((rows, positions, heads, width), device=device, dtype=dtype)
 
         return tuple((zeros(heads, key), zeros(heads, value)) for heads, key, value in self._widths)
-
-    def twin(self) -> HuggingFaceModel:
-        """The hollow twin, as `Served.twin`: this model's configuration with its widths shrunk."""
-        inner = hollow(self.inner)
-        try:
-            twin = HuggingFaceModel(inner, len(self.rows), min(TWIN_CONTEXT, self.config.context)).eval()
-        except Exception as error:  # an architecture may break anywhere at widths it never saw
-            raise NoTwin(f"{type(inner).__name__} does not run at small widths ({error})") from error
-        if [name for name, _ in twin.named_modules()] != [name for name, _ in self.named_modules()]:
-            raise NoTwin(f"{type(inner).__name__} has other modules at small widths")
-        return lay_out(twin, layout_of(self))

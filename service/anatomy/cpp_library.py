@@ -13,7 +13,7 @@ from torch.utils.cpp_extension import include_paths, library_paths
 
 from service.anatomy.errors import StudyError
 from service.anatomy.progress import Report
-from service.step.native.compiled_library import BuildError, compiled_library
+from service.measure.compiled_library import BuildError, compiled_library
 
 
 def load_library(cache_folder: str, name: str, source: str, report: Report) -> None:

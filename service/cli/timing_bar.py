@@ -38,9 +38,7 @@ def bar_segments(timings: Mapping[str, Any], sampled: bool) -> list[BarSegment]:
     note = _dispatch_note(timings, sampled)
     dispatch = BarSegment("dispatch", timings["dispatch_seconds"], note)
     if timings["sync_wait_seconds"] is None:
-        upper = ", an upper estimate" if sources.get("dispatch") == "calibrated" else ""
-        note = f"residual{upper}" if sources.get("kernel") == "residual" else sources.get("kernel") or ""
-        beside = BarSegment("kernel", timings["kernel_seconds"], note)
+        beside = BarSegment("kernel", timings["kernel_seconds"], sources.get("kernel") or "")
     else:
         beside = BarSegment("sync wait", timings["sync_wait_seconds"], _kernel_beside(timings, sources))
     unknown = [segment.name for segment in (dispatch, beside) if segment.seconds is None]
@@ -95,15 +93,12 @@ def proportional_cells(values: list[float], width: int) -> list[int]:
 
 def _dispatch_note(timings: Mapping[str, Any], sampled: bool) -> str:
     source = (timings.get("sources") or {}).get("dispatch")
-    if source not in ("calibrated", "sampled"):
+    if source != "sampled":
         return source or ""
-    # Sampling operators count as dispatch with their kernels, so it is no longer a lower bound.
     of_tokens = ", token sampling and its kernels included" if sampled else ""
-    if source == "calibrated":
-        return f"calibrated{of_tokens or ', a lower estimate'}"
     phases = [timings[name] for name in ("prefill", "decode")]
     ends = [sum(phase.get(f"dispatch_{end}_seconds") or 0.0 for phase in phases) for end in ("low", "high")]
-    return f"by sampled stacks, {milliseconds(ends[0])} to {milliseconds(ends[1])}{of_tokens}"
+    return f"sampled, {milliseconds(ends[0])} to {milliseconds(ends[1])}{of_tokens}"
 
 
 def _kernel_beside(timings: Mapping[str, Any], sources: Mapping[str, Any]) -> str:

@@ -12,7 +12,6 @@ from service.protocol.doing import Doing
 PIECE_SECONDS = 1800.0
 """How long one piece of the warm-up may take, such as the compilation of one callable."""
 
-TAKING_FLOORS = Doing(what="taking floors", limit_seconds=PIECE_SECONDS)
 PROFILING = Doing(what="profiling a request", limit_seconds=PIECE_SECONDS)
 
 SLOWER = 4.0

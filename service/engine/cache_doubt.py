@@ -14,10 +14,10 @@ from torch._inductor.cpp_builder import get_cpp_compiler
 from torch._inductor.exc import InvalidCxxCompiler
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
+from service.measure.compiled_library import BuildError, compiled_library
 from service.step.compile_cache import CacheRefused, discard, has_code
 from service.step.device_errors import is_device_lost, is_out_of_memory
 from service.step.kept_records import keep_record, read_record
-from service.step.native.compiled_library import BuildError, compiled_library
 from service.step.warnings_log import warn
 
 Result = TypeVar("Result")
@@ -37,7 +37,7 @@ class CacheDoubt:
     header is missing), and torch remembers what it tried until its process ends. So the rule is not about
     errors: what fails on code from before is tried again in a new process, without that model's code. What
     fails there too is recorded, so that no later start removes it again. That is asked of what a mode needs
-    to serve, once per mode: a twin or a proof that fails later ends no engine that serves. Nor is it asked of
+    to serve, once per mode: a proof that fails later ends no engine that serves. Nor is it asked of
     what no code can be the reason of: a model that cannot be traced, a compiler that can compile nothing.
     """
 

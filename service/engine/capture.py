@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Protocol
@@ -18,7 +18,6 @@ from service.protocol.messages import Phase
 from service.protocol.modes import Effect, Mode
 from service.protocol.status import Compilation
 from service.step.buffers import Arguments, Buffers, prepare
-from service.step.calibration import Calibration
 from service.step.callables import Step
 from service.step.untimed import CALLS_TO_CAPTURE
 
@@ -27,9 +26,9 @@ PHASES: tuple[Phase, ...] = ("decode", "prefill")
 BuildStep = Callable[[Mode, nn.Module], Step]
 
 
-def callable_name(mode: str, phase: Phase, bucket: int, twin: bool) -> str:
+def callable_name(mode: str, phase: Phase, bucket: int) -> str:
     """Names a callable among all that are compiled for one model and set of sizes."""
-    return f"{mode} {phase} {bucket}{' twin' * twin}"
+    return f"{mode} {phase} {bucket}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,6 @@ class _Callable:
     shapes: list[Arguments]
     phase: Phase
     bucket: int
-    twin: bool = False
 
 
 class CompiledElsewhere(Protocol):
@@ -61,15 +59,11 @@ class Capture:
         self,
         model: Served,
         buffers: Mapping[int, Buffers],
-        twin_inputs: Sequence[tuple[Phase, int, Arguments]],
-        calibration: Calibration,
         build: BuildStep,
         cold_starts: ColdStarts,
     ) -> None:
         self._model = model
         self._buffers = buffers
-        self._twin_inputs = twin_inputs
-        self._calibration = calibration
         self._build = build
         self._cold_starts = cold_starts
         self.elsewhere: CompiledElsewhere | None = None
@@ -82,10 +76,6 @@ class Capture:
     def serving(self, configured: ConfiguredMode) -> Generator[None, None, float]:
         """Capture every callable that serves a mode; returns the seconds that took."""
         return (yield from self._capture(configured, self._callables(configured)))
-
-    def twins(self, configured: ConfiguredMode) -> Generator[None, None, float]:
-        """Capture the callables of a mode's hollow twin; returns the seconds that took."""
-        return (yield from self._capture(configured, self._twins(configured)))
 
     def count_graphs(self, configured: ConfiguredMode, before: CompileCounts, compiled_before: int) -> None:
         """Add the graph breaks and recompilations since `before` to a mode's status, without sending it."""
@@ -137,7 +127,7 @@ class Capture:
         if self.elsewhere is None:
             return None
         mode = configured.mode.name
-        name = callable_name(mode, one.phase, one.bucket, one.twin)
+        name = callable_name(mode, one.phase, one.bucket)
         return (yield from self.elsewhere.compiled(mode, name))
 
     def _count(
@@ -148,11 +138,10 @@ class Capture:
         compilation = Compilation(
             phase=one.phase,
             batch=one.bucket,
-            twin=one.twin,
             seconds=seconds,
             cold=cold_seconds is not None,
             cold_seconds=self._cold_starts.recorded(
-                callable_name(configured.mode.name, one.phase, one.bucket, one.twin), cold_seconds
+                callable_name(configured.mode.name, one.phase, one.bucket), cold_seconds
             ),
         )
         configured.status = msgspec.structs.replace(
@@ -170,10 +159,3 @@ class Capture:
                 configured.steps[phase, bucket] = step
                 prepare(buffers)
                 yield _Callable(step, list(buffers.shapes(phase)), phase, bucket)
-
-    def _twins(self, configured: ConfiguredMode) -> Iterator[_Callable]:
-        """The hollow twin's callables of a mode; each joins the round of floors once it is captured."""
-        for phase, bucket, arguments in self._twin_inputs:
-            step = self._build(configured.mode, self._calibration.twin_of(configured.mode))
-            yield _Callable(step, [arguments], phase, bucket, twin=True)
-            self._calibration.add(configured.mode, phase, bucket, step, arguments)

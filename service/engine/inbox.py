@@ -10,7 +10,7 @@ import msgspec
 
 from service.protocol.doing import SERVING, Doing
 from service.protocol.frames import connect
-from service.protocol.messages import Calibrate, Cancel, Job, Pause, Paused, Resume, Stop, ToEngine, ToFront
+from service.protocol.messages import Cancel, Job, Pause, Paused, Resume, Stop, ToEngine, ToFront
 
 BEAT_NS = 1_000_000_000
 """How often the front hears of an engine that serves, at most."""
@@ -37,7 +37,7 @@ class Inbox:
         self._stream = connect(address)
         self._decode = msgspec.msgpack.Decoder(ToEngine).decode
         self._encode = msgspec.msgpack.Encoder().encode
-        self._waiting: deque[Job | Pause | Calibrate] = deque()
+        self._waiting: deque[Job | Pause] = deque()
         self._pause_id = 0
         self._paused_until_ns = 0
         self._running: set[str] = set()
@@ -88,7 +88,7 @@ class Inbox:
             self.stopped = True
 
     def _handle(self, message: ToEngine) -> None:
-        if isinstance(message, Job | Calibrate):
+        if isinstance(message, Job):
             self._waiting.append(message)
         elif isinstance(message, Cancel):
             if self._has(message.id):  # else it has ended meanwhile
@@ -107,7 +107,7 @@ class Inbox:
             isinstance(waiting, Job) and waiting.id == job_id for waiting in self._waiting
         )
 
-    def take(self) -> Job | Calibrate | None:
+    def take(self) -> Job | None:
         """What has waited longest; a job is from now on the running one. None while paused.
 
         Who calls this serves, so what was announced is over, and its limits with it: the front hears of that
@@ -157,7 +157,7 @@ class Inbox:
 
     @property
     def paused(self) -> bool:
-        """Whether a pause is in force: the engine then neither serves nor calibrates."""
+        """Whether a pause is in force: the engine then does not serve."""
         return perf_counter_ns() < self._paused_until_ns
 
     def _pause(self, pause: Pause) -> None:

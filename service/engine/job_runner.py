@@ -16,10 +16,12 @@ from service.engine.generation import Generator
 from service.engine.job_result import JobError, JobResult
 from service.engine.local_inbox import NO_DEADLINE_NS
 from service.engine.request_profiler import RequestProfiler
-from service.engine.request_samples import RequestSamples
+from service.engine.step_shares import BACKGROUND_PER_SECOND, Key, StepShares
 from service.engine.warmup import Warmup
+from service.measure.cpu_sampler import SAMPLES_PER_SECOND
 from service.protocol.doing import Doing
 from service.protocol.messages import Job, OutcomeKind, Problem
+from service.protocol.splits import SampleCounts
 from service.step.device_errors import free_memory, is_device_lost, is_out_of_memory
 from service.step.meters import Meter
 from service.step.recompilation import is_recompile_error
@@ -38,14 +40,14 @@ class JobRunner:
         self,
         generator: Generator,
         profiler: RequestProfiler,
-        samples: RequestSamples,
+        shares: StepShares,
         meter: Meter,
         warmup: Warmup,
         announce: Callable[[Doing], None],
     ) -> None:
         self._generator = generator
         self._profiler = profiler
-        self._samples = samples
+        self._shares = shares
         self._meter = meter
         self._warmup = warmup
         self._announce = announce
@@ -98,21 +100,34 @@ class JobRunner:
         def generate(meter: Meter) -> None:
             self._generator.run(job, configured.steps, result, meter)
 
-        if self._samples.is_due(job):
+        if job.sample and self._shares.missing is None:
             began_ns = perf_counter_ns()
             self._generator.run(lead_of(job), configured.steps, JobResult(), self._meter)
             # Not a part of what is sampled: the engine was busy with something else.
             result.taken_ns = perf_counter_ns()
             result.queue_ns += result.taken_ns - began_ns
-            self._samples.run(result, self._meter, generate)
+            result.sampled = True
+            self._sampled(job, result, generate, SAMPLES_PER_SECOND)
             return
         if not self._profiler.is_due(job):
-            generate(self._meter)
+            self._sampled(job, result, generate, BACKGROUND_PER_SECOND)
             return
         self._announce(PROFILING)
         result.profile = self._profiler.profile(job, result, self._meter, generate)
         if kernel_times := self._profiler.kernel_times.of_mode(job.mode):
             self._warmup.update(configured, kernel_times=kernel_times)
+
+    def _sampled(
+        self, job: Job, result: JobResult, generate: Callable[[Meter], None], samples_per_second: float
+    ) -> None:
+        """`generate` with its steps sampled; what is found is in the readings of `result`, if it fails too."""
+        found: dict[Key, SampleCounts] = {}
+        try:
+            with self._shares.sampling(samples_per_second) as found:
+                generate(self._meter)
+        finally:
+            result.prefill.samples = found.get((job.mode, "prefill", result.bucket))
+            result.decode.samples = found.get((job.mode, "decode", result.bucket))
 
 
 def lead_of(job: Job) -> Job:

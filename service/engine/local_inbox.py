@@ -63,7 +63,7 @@ class LocalInbox:
 
     @property
     def idle(self) -> bool:
-        """Always: so that floors are refreshed between jobs as they are in service."""
+        """Always."""
         return True
 
     @property

@@ -12,24 +12,22 @@ from time import perf_counter_ns
 import msgspec
 import torch
 
-from service.engine.announcements import TAKING_FLOORS, announced
+from service.engine.announcements import announced
 from service.engine.batching.answers import Answers
 from service.engine.batching.scheduler import Scheduler
 from service.engine.device_witnesses import new_device_witnesses
-from service.engine.floor_keeper import FloorKeeper
 from service.engine.generation import Generator
 from service.engine.inbox import Inbox
 from service.engine.job_result import JobResult
 from service.engine.job_runner import JobRunner, not_ready
-from service.engine.known_floors import KnownFloors
 from service.engine.local_inbox import LocalInbox
 from service.engine.outcome import build_outcome
 from service.engine.parts import build_parts
-from service.engine.request_profiler import RequestProfiler
-from service.engine.request_samples import RequestSamples
+from service.engine.request_profiler import PHASES, RequestProfiler
 from service.engine.timings import StepEstimates, timings
-from service.protocol.messages import Calibrate, EngineSettings, Job
+from service.protocol.messages import EngineSettings, Job, Phase
 from service.protocol.placement import pin
+from service.protocol.splits import SampleCounts
 from service.step.device import memory
 from service.step.marking import with_nvtx
 from service.step.meters import new_meter
@@ -37,8 +35,8 @@ from service.step.recompilation import forbid_recompilation
 
 IDLE_WAIT_MILLISECONDS = 250
 
-MEMORY_SECONDS = 1.0
-"""Least time between two looks at the device's memory."""
+NEWS_SECONDS = 1.0
+"""Least time between two looks at what has changed."""
 
 
 class Engine:
@@ -53,17 +51,25 @@ class Engine:
     ) -> None:
         self._inbox = inbox
         self.parts = parts = build_parts(settings, inbox.send, doubts_cache)
-        meter = new_meter(parts.loaded.device, max(parts.buffers), settings.instrumentation)
+        self._shares = shares = parts.shares
+        meter = new_meter(parts.loaded.device, max(parts.buffers), settings.instrumentation, shares.labels)
         if settings.nvtx:
             meter = with_nvtx(meter, parts.loaded.device)
         generator = Generator(parts.tokenizer, parts.buffers, parts.loaded.model.config.context, inbox)
         traces_folder = Path(settings.cache_folder) / "traces"
         self._profiler = RequestProfiler(parts.loaded.device, settings.profile_every, traces_folder)
-        samples = RequestSamples(None if parts.no_request_samples else parts.warmup.floors.stacks.sampler)
-        self._runner = JobRunner(generator, self._profiler, samples, meter, parts.warmup, inbox.announce)
-        answers = Answers(parts.warmup.modes, self._usual_estimates, inbox.send, self._job_answered)
+        self._runner = JobRunner(generator, self._profiler, shares, meter, parts.warmup, inbox.announce)
+        answers = Answers(parts.warmup.modes, self._usual_estimates, inbox.send, self._announce_news)
         self._scheduler = Scheduler(
-            inbox, settings, generator, meter, self._runner, parts.warmup, answers, self._serve
+            inbox,
+            settings,
+            generator,
+            meter,
+            self._runner,
+            parts.warmup,
+            answers,
+            self._serve,
+            sampling=shares.sampling,
         )
         self._run_job: Callable[[Job], None] = self._serve
         if settings.batching != "off":
@@ -71,18 +77,14 @@ class Engine:
         self._witnesses = new_device_witnesses(
             parts.loaded.device, parts.warmup, parts.buffers, self._profiler
         )
-        self._floors = FloorKeeper(parts.warmup.floors, self._refresh)
-        self._known_floors = KnownFloors(parts.warmup.floors.of)
-        self._busy_until_ns = self._memory_ns = perf_counter_ns()
+        self._busy_until_ns = self._announced_ns = perf_counter_ns()
         self._status = parts.status()
-        self._early_requests: list[Calibrate] = []
 
     @torch.no_grad()
     def run(self) -> None:
         """Serve until a Stop arrives; modes become ready one after another meanwhile."""
         self._inbox.send(self._status)
         for _ in announced(self._start(), self.parts.warmup, self._inbox):
-            self._known_floors.clear()
             self._busy_until_ns = perf_counter_ns()
             self._serve_waiting()
             self._wait_while_paused()
@@ -92,9 +94,6 @@ class Engine:
         while not self._inbox.stopped:
             self._serve_waiting()
             self._wait_while_paused()
-            if self._inbox.idle and self._floors.refresh_one(self._job_arrived):
-                self._known_floors.clear()
-                self._busy_until_ns = perf_counter_ns()
             if self._inbox.idle:
                 self._inbox.receive(IDLE_WAIT_MILLISECONDS)
 
@@ -106,7 +105,7 @@ class Engine:
     def _settle(self) -> Iterator[None]:
         """Freeze all that must not change any more (compiled entries, long-lived objects, cores).
 
-        Then take the floors, which is the longest part of a warm start: yields so that modes serve meanwhile.
+        Then sample the steps of all modes: yields so that they serve meanwhile.
         """
         self._profiler.warm()
         forbid_recompilation()
@@ -120,18 +119,13 @@ class Engine:
         gc.freeze()
         yield from self._scheduler.cost_rounds.measure()
         yield from self._witnesses.learn()
-        # Floors were taken beside compilers so far, and on any core.
-        yield from self._floors.take()
-        self._known_floors.clear()
+        yield from self.parts.warmup.sample()
         self._status = msgspec.structs.replace(
             self.parts.status(measured),
             profiler_note=self._witnesses.profiler_note,
             no_device_times=self._witnesses.missing,
         )
         self._inbox.send(self._status)
-        for request in self._early_requests:
-            self._inbox.send(self._floors.answer(request))
-        self._early_requests.clear()
 
     def _wait_while_paused(self) -> None:
         """Leave the machine to the anatomy process while a pause holds; what arrives meanwhile waits."""
@@ -143,24 +137,11 @@ class Engine:
         """Run every job that has arrived, one after another; each keeps those behind it waiting."""
         self._inbox.receive()
         while not self._inbox.stopped and (taken := self._inbox.take()) is not None:
-            if isinstance(taken, Calibrate):
-                self._calibrate(taken)
-                self._known_floors.clear()
-            else:
-                self._run_job(taken)
-                self._floors.served()
-            self._announce_memory()
+            self._run_job(taken)
+            self._announce_news()
             self._busy_until_ns = perf_counter_ns()
             self._inbox.receive()
-        self._announce_memory()
-
-    def _calibrate(self, request: Calibrate) -> None:
-        """Answer with settled floors, so before the engine is warm not yet."""
-        if self._status.warm:
-            self._inbox.announce(TAKING_FLOORS)
-            self._inbox.send(self._floors.answer(request))
-        else:
-            self._early_requests.append(request)
+        self._announce_news()
 
     def _serve(self, job: Job) -> None:
         """Run `job`, unless it can no longer start, and answer it: exactly one Outcome per job."""
@@ -176,34 +157,26 @@ class Engine:
             result.fail(not_ready(job.mode, modes))
         else:
             self._runner.run(job, configured, result)
-        estimates = self._profiler.estimates(job, result, self._known_floors.of(job.mode, result.bucket))
+        estimates = self._profiler.estimates(job, result, self._newest(job.mode, result.bucket))
         self._inbox.send(build_outcome(job, result, configured, partial(timings, result, estimates)))
 
     def _usual_estimates(self, mode: str, bucket: int) -> StepEstimates:
-        return self._profiler.usual_estimates(mode, bucket, self._known_floors.of(mode, bucket))
+        return self._profiler.usual_estimates(mode, bucket, self._newest(mode, bucket))
 
-    def _job_answered(self) -> None:
-        """A job has left a batch, in which others go on."""
-        self._floors.served()
-        self._announce_memory()
+    def _newest(self, mode: str, bucket: int) -> dict[Phase, SampleCounts | None]:
+        return {phase: self._shares.newest(mode, phase, bucket) for phase in PHASES}
 
-    def _announce_memory(self) -> None:
-        """Send the status again where device memory changed; looks at most once a second, on CUDA only."""
+    def _announce_news(self) -> None:
+        """Send what changed of splits and of a device's memory; looks at most once in NEWS_SECONDS."""
         now_ns = perf_counter_ns()
-        if self._status.memory is None or now_ns - self._memory_ns < MEMORY_SECONDS * 1e9:
+        if not self._status.warm or now_ns - self._announced_ns < NEWS_SECONDS * 1e9:
             return
-        self._memory_ns = now_ns
-        current = memory(self.parts.loaded.device)
-        if current != self._status.memory:
-            self._status = msgspec.structs.replace(self._status, memory=current)
-            self._inbox.send(self._status)
+        self._announced_ns = now_ns
+        self._shares.collect()
+        self.parts.warmup.announce_splits()
+        if self._status.memory is not None:
+            current = memory(self.parts.loaded.device)
+            if current != self._status.memory:
+                self._status = msgspec.structs.replace(self._status, memory=current)
+                self._inbox.send(self._status)
         self._busy_until_ns = perf_counter_ns()
-
-    def _refresh(self, interrupted: Callable[[], bool]) -> float:
-        """Sample what follows the machine: a floor, and what joining is decided by. Returns the seconds."""
-        return self.parts.calibration.refresh(interrupted) + self._scheduler.cost_rounds.refresh()
-
-    def _job_arrived(self) -> bool:
-        """Whether a job waits, after receiving what has arrived."""
-        self._inbox.receive()
-        return not self._inbox.idle

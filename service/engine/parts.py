@@ -1,10 +1,9 @@
-"""Builds the parts of one engine life: model, twin, buffers, modes; and describes them to the front."""
+"""Builds the parts of one engine life: model, buffers, modes; and describes them to the front."""
 
 from __future__ import annotations
 
 import os
 import resource
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -12,17 +11,16 @@ from functools import partial
 import torch
 
 from models.opening import content_hash, open_tokenizer, revision
-from models.served import NoTwin, Served, ServedTokenizer
+from models.served import ServedTokenizer
 from service.engine.cache_doubt import CacheDoubt
 from service.engine.cold_starts import ColdStarts
 from service.engine.prompts import most_prompt_bytes
-from service.engine.stack_shares import StackShares
+from service.engine.step_shares import StepShares
 from service.engine.warmup import Warmup
 from service.protocol.messages import EngineSettings
 from service.protocol.status import EngineStatus, MemoryBandwidth, ModeStatus
 from service.step.bandwidth import memory_bandwidth, step_bytes
 from service.step.buffers import Buffers, allocate
-from service.step.calibration import Calibration, twin_inputs
 from service.step.callables import build_step
 from service.step.compile_cache import code_of, compile_cache
 from service.step.device import device_name, memory
@@ -49,18 +47,8 @@ class EngineParts:
     loaded: LoadedModel
     tokenizer: ServedTokenizer
     buffers: dict[int, Buffers]
-    calibration: Calibration
     warmup: Warmup
-    no_twin: str | None
-
-    @property
-    def no_request_samples(self) -> str | None:
-        """Why no request can be sampled; None where one can."""
-        if self.loaded.device.type != "cpu":
-            return "dispatch is measured on this device, not estimated from samples"
-        if self.settings.instrumentation == "off":
-            return "instrumentation is off: start the service without LAUNCHBOUND_INSTRUMENTATION"
-        return self.warmup.floors.stacks.missing
+    shares: StepShares
 
     def measure(self) -> MeasuredMachine:
         """Measure the machine. On CUDA this gives the allocators' unused memory back to the device."""
@@ -102,9 +90,7 @@ class EngineParts:
             attention=self.warmup.attention,
             memory_bandwidth=measured.memory_bandwidth if measured else None,
             step_bytes=moved,
-            no_twin=self.no_twin,
-            no_stacks=self.warmup.floors.stacks.missing,
-            no_request_samples=self.no_request_samples,
+            no_samples=self.shares.missing,
             batching=settings.batching,
             batch_window_ms=settings.batch_window_ms if settings.batching == "window" else None,
             warm=measured is not None,
@@ -134,30 +120,22 @@ def build_parts(
     loaded = load_model(settings)
     model, precision = loaded.model, loaded.precision
     _refuse_short_context(model.config.context, settings.prefill_chunk)
-    largest = max(settings.batch_sizes)
     tokenizer = open_tokenizer(settings.model, model.config.vocabulary)
-    twin, no_twin = twin_of(model)
     buffers = allocate(model, settings.batch_sizes, settings.prefill_chunk, precision.cache)
-    stacks = StackShares(buffers, on_cpu=loaded.device.type == "cpu")
-    # Where stacks are sampled they tell the batches apart, and a compiled twin takes ten seconds to compile.
-    with_twin = settings.batch_sizes if stacks.missing else [min(settings.batch_sizes)]
-    hollow = list(twin_inputs(twin, with_twin, precision.cache, buffers[largest])) if twin else []
-    calibration = Calibration(model, twin)
     build_one = partial(build_step, precision=precision)
     compiled, key = compile_cache(settings.cache_folder), _compiled_key(settings, precision)
+    shares = StepShares(compiled, _no_samples(settings, loaded.device.type))
     warmup = Warmup(
         settings.modes,
         model,
         buffers,
-        hollow,
-        calibration,
         announce,
         build_one,
         ColdStarts(compiled, key),
-        stacks,
+        shares,
         CacheDoubt(code_of(settings.cache_folder, settings.model), key) if doubts_cache else None,
     )
-    return EngineParts(settings, loaded, tokenizer, buffers, calibration, warmup, no_twin)
+    return EngineParts(settings, loaded, tokenizer, buffers, warmup, shares)
 
 
 def _refuse_short_context(context: int, chunk: int) -> None:
@@ -175,11 +153,10 @@ def _compiled_key(settings: EngineSettings, precision: Precision) -> str:
     return f"{content_hash(settings.model)} {precision.name} {sizes}"
 
 
-def twin_of(model: Served) -> tuple[Served | None, str | None]:
-    """The hollow twin of `model`; where there can be none, None and the reason, which is logged on a CPU."""
-    try:
-        return model.twin(), None
-    except NoTwin as missing:
-        if not next(model.parameters()).is_cuda:
-            print(f"launchbound engine: dispatch is not measured on this CPU: {missing}", file=sys.stderr)
-        return None, str(missing)
+def _no_samples(settings: EngineSettings, device_type: str) -> str | None:
+    """Why the engine's thread is not to be sampled; None where it is."""
+    if device_type != "cpu":
+        return "dispatch is measured on this device, not estimated from samples"
+    if settings.instrumentation == "off":
+        return "instrumentation is off: start the service without LAUNCHBOUND_INSTRUMENTATION"
+    return None

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping
 from random import Random
 from statistics import median
+from time import perf_counter_ns
+
+import torch
 
 from service.engine.configured_mode import ConfiguredMode
 from service.protocol.device_times import ProfilerCost
 from service.statistics.intervals import unpaired_ratio
 from service.step.buffers import Buffers
-from service.step.calibration import cold_seconds
 from service.step.callables import Step
 from service.step.measured_inputs import measured_arguments, set_positions
+from service.step.untimed import LEAD_STEPS_OF_DISPATCH
 
 ROUNDS = 8
 CALLS = 9
@@ -73,7 +76,15 @@ class ProfilerAttachment:
 def decode_dispatch(step: Step, buffers: Buffers) -> float:
     """Host seconds of one warmed decode step, issued to an idle device: the median of CALLS."""
     set_positions(buffers, "decode")
-    return median(cold_seconds(step, measured_arguments(buffers, "decode"), None, False, CALLS))
+    arguments = measured_arguments(buffers, "decode")
+    found: list[float] = []
+    for _ in range(LEAD_STEPS_OF_DISPATCH + CALLS):
+        if arguments[0].is_cuda:
+            torch.cuda.synchronize()
+        began = perf_counter_ns()
+        step(*arguments)
+        found.append((perf_counter_ns() - began) / 1e9)
+    return median(found[LEAD_STEPS_OF_DISPATCH:])
 
 
 def _cost(before: list[float], after: list[float]) -> ProfilerCost:

@@ -13,8 +13,8 @@ from service.engine.job_result import JobResult
 from service.engine.kernel_times import KernelTimes
 from service.engine.profile_schedule import ProfileSchedule
 from service.engine.timings import StepEstimates
-from service.protocol.floors import Floor
 from service.protocol.messages import Job, Phase
+from service.protocol.splits import SampleCounts
 from service.protocol.timings import StepProfile
 from service.step.meters import Meter
 from service.step.profiling import STEPS_PER_TRACE, Profiler
@@ -73,21 +73,25 @@ class RequestProfiler:
             self.kernel_times.add(job.mode, phase, result.bucket, [median(seen)] if seen else [])
         return [summary(phase, recorded) for phase, recorded in by_phase.items() if recorded]
 
-    def estimates(self, job: Job, result: JobResult, floors: Mapping[Phase, Floor | None]) -> StepEstimates:
+    def estimates(
+        self, job: Job, result: JobResult, newest: Mapping[Phase, SampleCounts | None]
+    ) -> StepEstimates:
         """Costs per step of `job`: from its own profile if that has all kernels, else from earlier ones."""
-        usual = self.usual_estimates(job.mode, result.bucket, floors)
+        usual = self.usual_estimates(job.mode, result.bucket, newest)
         own = result.profile or []
         complete = bool(own) and covered(result) and all(entry.kernel_steps == entry.steps for entry in own)
         if not complete:
             return usual
         per_step = dict(usual.kernel_per_step_seconds)
         per_step |= {entry.phase: entry.kernel_seconds for entry in own}
-        return StepEstimates(self._cuda, floors, per_step, "profiled")
+        return StepEstimates(self._cuda, newest, per_step, "profiled")
 
-    def usual_estimates(self, mode: str, bucket: int, floors: Mapping[Phase, Floor | None]) -> StepEstimates:
+    def usual_estimates(
+        self, mode: str, bucket: int, newest: Mapping[Phase, SampleCounts | None]
+    ) -> StepEstimates:
         """Costs per step of `mode` in `bucket`, from earlier profiled requests."""
         per_step = {phase: self.kernel_times.per_step(mode, phase, bucket) for phase in PHASES}
-        return StepEstimates(self._cuda, floors, per_step, "sampled")
+        return StepEstimates(self._cuda, newest, per_step, "sampled")
 
 
 def covered(result: JobResult) -> bool:

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from service.engine.job_result import JobResult
-from service.protocol.floors import Floor
+from service.engine.step_shares import ENOUGH
 from service.protocol.messages import Phase
-from service.protocol.timings import PhaseTimings, Source, Timings
+from service.protocol.splits import SampleCounts
+from service.protocol.timings import PhaseTimings, SamplesOf, Source, Timings
 from service.statistics.sampled_share import dispatch_share
 from service.step.meters import Readings
 
@@ -17,12 +18,12 @@ from service.step.meters import Readings
 class StepEstimates:
     """Costs per step that the job's own clocks do not show.
 
-    On a CPU the twin's `floors`. On CUDA kernel seconds per step and phase, from earlier profiled requests
-    (`sampled`) or from this one (`profiled`).
+    On a CPU the newest samples of the same steps (`newest`). On CUDA kernel seconds per step and phase, from
+    earlier profiled requests (`sampled`) or from this one (`profiled`).
     """
 
     cuda: bool
-    floors: Mapping[Phase, Floor | None]
+    newest: Mapping[Phase, SampleCounts | None]
     kernel_per_step_seconds: Mapping[Phase, float | None]
     kernel_source: Source
 
@@ -39,8 +40,7 @@ def job_timings(
     result: JobResult, prefill: PhaseTimings, decode: PhaseTimings, estimates: StepEstimates, done_ns: int
 ) -> Timings:
     """Those of a job whose phases took `prefill` and `decode`."""
-    own = prefill.kernel_samples is not None or decode.kernel_samples is not None
-    dispatch_source, kernel_source = sources(estimates, own)
+    dispatch_source, kernel_source = sources(estimates)
     return Timings(
         queue_seconds=result.queue_ns / 1e9,
         prefill=prefill,
@@ -72,43 +72,32 @@ def phase_timings(readings: Readings, phase: Phase, estimates: StepEstimates, un
         )
     if estimates.cuda:
         return _cuda_phase(readings, phase, estimates.kernel_per_step_seconds.get(phase), until_ns)
-    return _cpu_phase(readings, estimates.floors.get(phase), until_ns)
+    return _cpu_phase(readings, estimates.newest.get(phase), until_ns)
 
 
-def sources(estimates: StepEstimates, own_samples: bool = False) -> tuple[Source, Source]:
+def sources(estimates: StepEstimates) -> tuple[Source, Source]:
     """How dispatch and kernel are found, where they are."""
-    if estimates.cuda:
-        return "measured", estimates.kernel_source
-    return "sampled" if own_samples else _estimated(estimates), "residual"
+    return ("measured", estimates.kernel_source) if estimates.cuda else ("sampled", "sampled")
 
 
-def _estimated(estimates: StepEstimates) -> Source:
-    """How dispatch is estimated on a CPU: by sampled stacks where all phases have them, else by the twin."""
-    floors = [floor for floor in estimates.floors.values() if floor is not None]
-    return "sampled" if floors and all(floor.stacks for floor in floors) else "calibrated"
+def _cpu_phase(readings: Readings, newest: SampleCounts | None, until_ns: int) -> PhaseTimings:
+    """Dispatch is the host's share of the wall time, by the job's own samples where they are enough.
 
-
-def _cpu_phase(readings: Readings, floor: Floor | None, until_ns: int) -> PhaseTimings:
-    """Dispatch is the share of its own samples, and kernel what remains of the wall.
-
-    Without samples of its own it is `min(steps × a step's dispatch, wall)`.
+    What chooses tokens after the steps is dispatch as well.
     """
     sampling = sum(readings.sampling) / 1e9
     step_wall = sum(readings.call) / 1e9
+    counts, samples_of = _rests_on(readings.samples, newest)
+    share = dispatch_share(counts.kernel, counts.host, counts.unclassified) if counts else None
     found = low = high = None
-    clipped = False
-    own = readings.samples
-    share = None if own is None else dispatch_share(*own)
     if share is not None:
         found, low, high = (step_wall * value + sampling for value in share)
-    elif floor is not None:
-        estimate, least, most = _dispatch(floor, readings.steps, step_wall)
-        clipped = estimate > step_wall
-        found, low, high = (min(value, step_wall) + sampling for value in (estimate, least, most))
     return PhaseTimings(
-        kernel_samples=own.kernel if own else None,
-        host_samples=own.host if own else None,
-        unnamed_samples=own.unnamed if own else None,
+        kernel_samples=counts.kernel if counts else None,
+        host_samples=counts.host if counts else None,
+        system_samples=counts.system if counts else None,
+        unclassified_samples=counts.unclassified if counts else None,
+        samples_of=samples_of,
         steps=readings.steps,
         wall_seconds=step_wall + sampling,
         dispatch_seconds=found,
@@ -117,23 +106,18 @@ def _cpu_phase(readings: Readings, floor: Floor | None, until_ns: int) -> PhaseT
         sync_wait_seconds=None,
         dispatch_low_seconds=low,
         dispatch_high_seconds=high,
-        clipped=clipped,
         minor_faults=readings.minor_faults,
         period_seconds=_period_seconds(readings, until_ns),
     )
 
 
-def _dispatch(floor: Floor, steps: int, wall_seconds: float) -> tuple[float, float, float]:
-    """Dispatch of `steps` steps that took `wall_seconds`: its value and the ends of its interval.
-
-    The machine has changed since stacks were sampled. Either a step's dispatch is still the same in seconds,
-    which gives the value, or its share of the step is: the interval allows both.
-    """
-    value, low, high = (steps * seconds for seconds in floor.dispatch())
-    if floor.stacks is not None:
-        low = min(low, wall_seconds * (1 - floor.stacks.high))
-        high = max(high, wall_seconds * (1 - floor.stacks.low))
-    return value, low, high
+def _rests_on(
+    own: SampleCounts | None, newest: SampleCounts | None
+) -> tuple[SampleCounts | None, SamplesOf | None]:
+    """The samples that a split rests on, and whose they are."""
+    if own is not None and own.kernel + own.host >= ENOUGH:
+        return own, "request"
+    return (newest, "traffic") if newest is not None else (None, None)
 
 
 def _period_seconds(readings: Readings, until_ns: int) -> float:

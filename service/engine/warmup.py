@@ -1,8 +1,8 @@
-"""Makes modes ready one callable at a time (compile, capture, check parity), then gives them floors."""
+"""Makes modes ready one callable at a time: compile, capture, check parity; then samples their steps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from time import perf_counter, thread_time
 
@@ -16,15 +16,12 @@ from service.engine.cold_starts import ColdStarts
 from service.engine.compiler import load_compiler, not_one_graph, read_compile_counts, turned_off, unlike
 from service.engine.configured_mode import ConfiguredMode
 from service.engine.mode_checks import verify_graph_replay
-from service.engine.mode_floors import ModeFloors
 from service.engine.parity_check import ParityCheck, new_parity_check
-from service.engine.stack_shares import StackShares
-from service.protocol.messages import Phase
+from service.engine.step_shares import StepShares
 from service.protocol.modes import MODES, Mode
 from service.protocol.status import Attention, ModeStatus
 from service.step.attention import wrong_attention
-from service.step.buffers import Arguments, Buffers
-from service.step.calibration import Calibration
+from service.step.buffers import Buffers
 from service.step.device_errors import free_memory, is_device_lost
 from service.step.process_state import resident_bytes
 
@@ -41,25 +38,20 @@ class Warmup:
         modes: list[str],
         model: Served,
         buffers: dict[int, Buffers],
-        twin_inputs: Sequence[tuple[Phase, int, Arguments]],
-        calibration: Calibration,
         announce: Callable[[ModeStatus], None],
         build: BuildStep,
         cold_starts: ColdStarts,
-        stacks: StackShares,
+        shares: StepShares,
         doubt: CacheDoubt | None,
     ) -> None:
         self._model = model
         self._buffers = buffers
-        self._calibration = calibration
-        self._capture = Capture(model, buffers, twin_inputs, calibration, build, cold_starts)
+        self._shares = shares
+        self._capture = Capture(model, buffers, build, cold_starts)
         self._announce = announce
         self._build = build
         self._device = next(model.parameters()).device
         self.modes = {name: self._cold(MODES[name]) for name in modes}
-        self.floors = ModeFloors(
-            calibration, stacks, buffers, self.ready, lambda one, floors: self.update(one, floors=floors)
-        )
         self._doubt = doubt
         self.attention: list[Attention] = []
         self.reference_seconds = self.reference_busy_seconds = 0.0
@@ -97,8 +89,6 @@ class Warmup:
         for configured in self.modes.values():
             self.update(configured, state="warming")
             yield from self._or_fail(configured, self._warm(configured, parity_check))
-            if not self._compiles(configured) and configured.status.state == "ready":
-                yield from self._or_fail(configured, self._calibrate(configured))
 
     def share(self, start: Callable[[], CompiledElsewhere | None]) -> None:
         """Have another process compile into the same cache, which `start` starts where anything compiles."""
@@ -109,15 +99,14 @@ class Warmup:
 
         None for the seconds of one whose code another process had put there meanwhile: that is no cold start.
 
-        In the order in which `run` and `finish` need them: all that serves before all twins.
+        In the order in which `run` needs them.
         """
         load_compiler(self._device)
-        for capture in (self._capture.serving, self._capture.twins):
-            for name, configured in self.modes.items():
-                for _ in capture(configured):
-                    newest = configured.status.compilations[-1]
-                    seconds = newest.seconds if newest.cold else None
-                    yield callable_name(name, newest.phase, newest.batch, newest.twin), seconds
+        for name, configured in self.modes.items():
+            for _ in self._capture.serving(configured):
+                newest = configured.status.compilations[-1]
+                seconds = newest.seconds if newest.cold else None
+                yield callable_name(name, newest.phase, newest.batch), seconds
 
     @property
     def doing(self) -> str:
@@ -126,16 +115,24 @@ class Warmup:
         return f"warming up {warming[0]}" if warming else "warming up"
 
     def finish(self) -> Iterator[None]:
-        """Prove graph replay, under the profiler, then give floors to the modes that serve without them yet.
-
-        No mode needs a twin to serve, so one that takes seconds to compile waits until all modes are ready.
-        """
+        """Prove graph replay, under the profiler."""
         for configured, proof in self._proofs:
             yield from self._or_fail(configured, self._prove(configured, proof))
-        for configured in self.ready().values():
-            late = self._compiles(configured) or self._capture.effect(configured).graph_replay
-            if late and self._calibration.needs_twin(configured.mode):
-                yield from self._or_fail(configured, self._calibrate(configured))
+
+    def sample(self) -> Iterator[None]:
+        """Sample the steps of the ready modes, so that their first requests have a split."""
+        ready = self.ready()
+        for name, configured in ready.items():
+            self._shares.add(name, configured.steps)
+        yield from self._shares.burst(ready, self._buffers)
+        self.announce_splits()
+
+    def announce_splits(self) -> None:
+        """Send what the newest samples say of the steps of each ready mode, where that is something new."""
+        for name, configured in self.ready().items():
+            splits = self._shares.splits(name)
+            if splits != configured.status.splits:
+                self.update(configured, splits=splits)
 
     def _or_fail(self, configured: ConfiguredMode, work: Iterator[None]) -> Iterator[None]:
         """Do `work`, which fails its mode, and no other, by what it raises."""
@@ -157,7 +154,6 @@ class Warmup:
 
     def _fail(self, configured: ConfiguredMode, detail: str) -> None:
         configured.steps.clear()
-        self._calibration.remove(configured.mode.name)
         self.update(configured, state="failed", detail=detail)
 
     def _warm(self, configured: ConfiguredMode, parity_check: ParityCheck) -> Iterator[None]:
@@ -218,14 +214,3 @@ class Warmup:
         effect = self._capture.effect(configured)
         replays = effect.graph_replay and configured.status.effective == effect.name
         return configured.captures if replays else 0
-
-    def _calibrate(self, configured: ConfiguredMode) -> Iterator[None]:
-        """Capture the hollow twins of a ready mode and take its first floors, of all phases at once."""
-        before = read_compile_counts()
-        compiled_before = len(configured.status.compile_seconds)
-        yield from self._capture.twins(configured)
-        self._calibration.first_samples(configured.mode.name)
-        self._capture.count_graphs(configured, before, compiled_before)
-        captures = self._captures(configured)
-        floors = self.floors.of_mode(configured.mode.name)
-        self.update(configured, floors=floors, graph_captures=captures)

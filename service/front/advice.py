@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from service.front.aligned_requests import WINDOW_SECONDS, ServedRequest, Work, aligned_rounds, options_of
 from service.front.errors import NotMeasured
 from service.front.request_timing import RequestTiming
-from service.protocol.timings import PhaseTimings
-from service.statistics.boundedness import bound_in_words, bounds_within, crossover
+from service.protocol.status import EngineStatus, ModeStatus
+from service.statistics.boundedness import bound_in_words, bounds_within, crossover, device_bound_index
 from service.statistics.choice import MINIMUM_ROUNDS, Choice, Rounds, choose, compare
-from service.statistics.estimates import Split, total
 from service.statistics.intervals import Interval
 
 BASELINE = "eager"
+"""The mode that speed-ups are against."""
+WITHOUT_COMPILER = "inference_mode"
+"""The best mode that needs no compiler: what a compiled one has to beat."""
 REQUESTS_KEPT = 2048
 """Of each kind of work, the newest."""
-SAMPLED_KEPT = 64
-"""Of each mode and batch bucket, the newest that were sampled."""
 AGE_SECONDS = 4 * 3600.0
 WORKS_KEPT = 64
 """Kinds of work, those that were asked for last."""
@@ -29,8 +29,8 @@ WORKS_KEPT = 64
 class Advice:
     """The answer. `speedup` is of the advised mode over eager; `crossover` the batch where eager turns.
 
-    `index` is decode's; `bound` its class, None where the index's interval allows several. `samples` counts
-    the rounds, in each of which every mode did the same work.
+    `index` is decode's kernel share; `bound` its class, None where the interval allows several. `samples`
+    counts the rounds, in each of which every mode did the same work.
     """
 
     bucket: int
@@ -44,35 +44,31 @@ class Advice:
 
 
 class ServedRequests:
-    """What served requests took, by the work that they did, and their decode's kernel and dispatch time.
+    """What served requests took, by the work that they did, and the kernel share of their decode.
 
-    Whole requests without their queue are compared, and only with requests of the same work. Profiled
-    requests are left out, and those that were merged with others; of sampled ones only the split counts, and
-    before that of all others. `observed` counts those that were taken in.
+    Whole requests without their queue are compared, and only with requests of the same work. Profiled and
+    sampled requests are left out, and those that were merged with others. `observed` counts those that were
+    taken in. A listener of the engine client: on a CPU the shares are those of the newest samples.
     """
 
     def __init__(self) -> None:
         self.observed = 0
         self._newest_seconds = 0.0
         self._served: OrderedDict[Work, deque[ServedRequest]] = OrderedDict()
-        self._decode: dict[tuple[str, int], Split] = {}
-        self._sampled: dict[tuple[str, int], deque[Split]] = {}
+        self._sums: dict[tuple[str, int], tuple[float, float]] = {}
+        self._sampled: dict[tuple[str, int], Interval] = {}
 
     def observe(self, timing: RequestTiming) -> None:
         """Take in one request that ended well and ran as the form of its mode that was declared."""
         outcome, engine, parts = timing.outcome, timing.engine, timing.parts
-        if outcome.profile is not None or (engine.shared is not None and not engine.shared.alone):
+        if timing.slowed or (engine.shared is not None and not engine.shared.alone):
             return
         self.observed += 1
         mode, bucket, decode = timing.job.mode, outcome.batch_bucket, engine.decode
-        split = _split(decode)
-        if parts.sampled:
-            if split is not None and split.samples is not None:
-                self._sampled.setdefault((mode, bucket), deque(maxlen=SAMPLED_KEPT)).append(split)
-            return
-        if split is not None:
-            known = self._decode.get((mode, bucket))
-            self._decode[mode, bucket] = split if known is None else total([known, split])
+        kernel, dispatch = decode.kernel_seconds, decode.dispatch_seconds
+        if kernel is not None and dispatch is not None:
+            kernels, dispatches = self._sums.get((mode, bucket), (0.0, 0.0))
+            self._sums[mode, bucket] = kernels + kernel, dispatches + dispatch
         work = Work(bucket, engine.padded_prompt_tokens, decode.steps, options_of(timing.job))
         served = self._served.setdefault(work, deque(maxlen=REQUESTS_KEPT))
         self._served.move_to_end(work)
@@ -81,6 +77,20 @@ class ServedRequests:
         seconds = parts.total_seconds - parts.queue_seconds
         self._newest_seconds = max(self._newest_seconds, engine.done_ns / 1e9)
         served.append(ServedRequest(mode, engine.done_ns / 1e9, seconds))
+
+    def engine(self, status: EngineStatus) -> None:
+        """Its modes tell of themselves."""
+
+    def mode(self, status: ModeStatus) -> None:
+        """What the newest samples say of its decode steps."""
+        for split in status.splits:
+            if split.phase == "decode":
+                share, low, high = (1 - end for end in (split.dispatch_share, split.high, split.low))
+                samples = split.newest.total
+                self._sampled[status.mode, split.batch] = Interval(share, low, high, samples)
+
+    def engine_lost(self) -> None:
+        """The next one tells of its steps."""
 
     def advise(self, batch_size: int, buckets: Sequence[int], modes: Sequence[str]) -> Advice:
         """The best of `modes` (in the ladder's order, simplest first) for a batch of `batch_size`.
@@ -127,15 +137,15 @@ class ServedRequests:
     def _answer(
         self, work: Work, choice: Choice, rounds: Mapping[str, Rounds], buckets: Sequence[int]
     ) -> Advice:
-        eager = {size: index for size in buckets if (index := self._index(BASELINE, size))}
-        turn = crossover({size: index.value for size, index in eager.items()})
-        index = self._index(choice.ship, work.bucket)
+        eager = {size: share.value for size in buckets if (share := self._share(BASELINE, size))}
+        turn = crossover(eager)
+        index = self._share(choice.ship, work.bucket)
         classes = () if index is None else bounds_within(index)
         speedup = compare(rounds[BASELINE], rounds[choice.ship]).speedup
         return Advice(
             bucket=work.bucket,
             mode=choice.ship,
-            reason=_reason(work, choice, speedup, eager.get(work.bucket)),
+            reason=_reason(work, choice, speedup, self._why(work.bucket, list(rounds))),
             bound=classes[0] if len(classes) == 1 else None,
             index=None if index is None else index.value,
             crossover=turn.batch if turn.where == "at" else None,
@@ -143,40 +153,39 @@ class ServedRequests:
             samples=speedup.samples,
         )
 
-    def _index(self, mode: str, bucket: int) -> Interval | None:
-        """The device-bound index of all decode steps, with the interval of their dispatch.
+    def _share(self, mode: str, bucket: int) -> Interval | None:
+        """The kernel share of decode: of the newest samples, where dispatch is measured of all requests."""
+        index = device_bound_index(*self._sums.get((mode, bucket), (None, None)))
+        measured = None if index is None else Interval(index, index, index, 1)
+        return self._sampled.get((mode, bucket), measured)
 
-        Of those that were sampled, where any were.
-        """
-        sampled = self._sampled.get((mode, bucket))
-        split = total(sampled) if sampled else self._decode.get((mode, bucket))
-        if split is None or split.dispatch + split.kernel <= 0:
+    def _why(self, bucket: int, modes: Sequence[str]) -> str | None:
+        """What a better mode can gain: by the best plain mode that is sampled, else by eager's class."""
+        for mode in (WITHOUT_COMPILER, BASELINE):
+            if mode in modes and (mode, bucket) in self._sampled:
+                return _headroom_in_words(mode, self._sampled[mode, bucket])
+        eager = self._share(BASELINE, bucket)
+        if eager is None:
             return None
-        return Interval(split.index, *split.index_ends, 1)
+        share = f"of eager's decode {1 - eager.value:.0%} of dispatch and kernel time is dispatch"
+        return f"{share}: {bound_in_words(eager)}"
 
 
-def _split(decode: PhaseTimings) -> Split | None:
-    dispatch, kernel = decode.dispatch_seconds, decode.kernel_seconds
-    if dispatch is None or kernel is None:
-        return None
-    low, high = decode.dispatch_low_seconds, decode.dispatch_high_seconds
-    return Split(
-        dispatch,
-        kernel,
-        dispatch if low is None else low,
-        dispatch if high is None else high,
-        _samples(decode),
+def headroom(kernel_share: float) -> float | None:
+    """How many times as fast a step would be without its dispatch; None where it is all dispatch."""
+    return 1 / kernel_share if kernel_share > 0 else None
+
+
+def _headroom_in_words(mode: str, share: Interval) -> str:
+    value, low, high = (100 * (1 - end) for end in (share.value, share.high, share.low))
+    dispatch = f"dispatch is {value:.0f} % ({low:.0f} to {high:.0f} %) of an `{mode}` step"
+    times = headroom(share.value)
+    return (
+        dispatch if times is None else f"{dispatch}: without it the step would be {times:.1f} times as fast"
     )
 
 
-def _samples(decode: PhaseTimings) -> tuple[int, int, int] | None:
-    kernel, host, unnamed = decode.kernel_samples, decode.host_samples, decode.unnamed_samples
-    if kernel is None or host is None or unnamed is None or not kernel + host:
-        return None
-    return kernel, host, unnamed
-
-
-def _reason(work: Work, choice: Choice, speedup: Interval, eager_index: Interval | None) -> str:
+def _reason(work: Work, choice: Choice, speedup: Interval, why: str | None) -> str:
     parts = [
         "no other mode is detectably faster than eager here, and eager is the simplest"
         if choice.ship == BASELINE
@@ -186,9 +195,8 @@ def _reason(work: Work, choice: Choice, speedup: Interval, eager_index: Interval
         parts.append(
             f"tied with {choice.fastest}, which is {_times(choice.given_up)} times as fast, and simpler"
         )
-    if eager_index is not None:
-        share = f"of eager's decode {1 - eager_index.value:.0%} of dispatch and kernel time is dispatch"
-        parts.append(f"{share}: {bound_in_words(eager_index)}")
+    if why is not None:
+        parts.append(why)
     return "; ".join(parts)
 
 

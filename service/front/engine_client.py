@@ -10,26 +10,14 @@ from time import monotonic, perf_counter_ns
 import msgspec
 
 from service.front.admission import Admission
-from service.front.errors import EngineLost, LaunchboundError, ShutDown
-from service.front.floor_request import FloorRequest
+from service.front.errors import EngineLost, ShutDown
 from service.front.listeners import Listener
 from service.front.pause_lease import PauseLease
 from service.front.pending_request import PendingRequest, PendingRequests
 from service.front.process_watch import ProcessWatch
 from service.front.silent_requests import GRACE_SECONDS, SilentRequests
 from service.protocol.doing import Doing
-from service.protocol.messages import (
-    Begun,
-    Calibrated,
-    Cancel,
-    FloorSamples,
-    Job,
-    Outcome,
-    Paused,
-    ToEngine,
-    ToFront,
-    Token,
-)
+from service.protocol.messages import Begun, Cancel, Job, Outcome, Paused, ToEngine, ToFront, Token
 from service.protocol.status import EngineStatus, ModeStatus
 
 log = logging.getLogger("launchbound.engine")
@@ -58,7 +46,6 @@ class EngineClient:
         self.ready_modes, self.warming = self.admission.ready, self.admission.warming
         self.pause = PauseLease(self._post)
         self.silent = SilentRequests(hang_seconds, self.cancel)
-        self._floors = FloorRequest(self._post)
         self._drain_ends: float | None = None
         self._listener = listener
         self._send: Callable[[bytes], bool] | None = None
@@ -102,11 +89,6 @@ class EngineClient:
         if pending in self._unfinished:
             self._post(Cancel(id=pending.job.id))
 
-    async def calibrate(self) -> list[FloorSamples]:
-        """The floors of all modes, taken anew. Raises Draining, ModeNotReady, or EngineLost where it ends."""
-        self._refuse(None, queued=False)
-        return await self._floors.take()
-
     def waiting(self) -> int:
         """Accepted jobs that have not begun: the engine runs none while paused."""
         return self._unfinished.waiting(paused=self.pause.held)
@@ -117,7 +99,7 @@ class EngineClient:
         A second call waits no longer than the first would have.
         """
         self.admission.draining = True
-        self._break_off(ShutDown("the service is shutting down; try another instance"))
+        self.pause.break_off(ShutDown("the service is shutting down; try another instance"))
         if self._drain_ends is None:
             self._drain_ends = monotonic() + seconds
         try:
@@ -130,7 +112,7 @@ class EngineClient:
         """Shut down without waiting: every unfinished job is cancelled and fails with ShutDown."""
         self.admission.draining = True
         self._drain_ends = monotonic()
-        self._break_off(ShutDown("the service was shut down"))
+        self.pause.break_off(ShutDown("the service was shut down"))
         text = "the service was shut down before the answer was complete; send it again"
         cut_off = self._unfinished.fail_all(lambda: ShutDown(text))
         for pending in cut_off:
@@ -142,11 +124,10 @@ class EngineClient:
                 len(cut_off),
             )
 
-    def _refuse(self, mode: str | None, queued: bool = True, follows: bool = False) -> None:
-        """Raise what speaks against a job now; `queued` False: against work that is no job."""
-        unfinished = len(self._unfinished) if queued else 0
+    def _refuse(self, mode: str | None, follows: bool = False) -> None:
+        """Raise what speaks against a job now."""
         refusal = self.admission.refusal(
-            mode, unfinished, self.down_reason, self.retry_after_seconds, follows
+            mode, len(self._unfinished), self.down_reason, self.retry_after_seconds, follows
         )
         if refusal is not None:
             raise refusal
@@ -182,8 +163,6 @@ class EngineClient:
             self._listener.mode(message)
         elif isinstance(message, Paused):
             self.pause.answered(message)
-        elif isinstance(message, Calibrated):
-            self._floors.answered(message)
         elif isinstance(message, Doing):
             self.silent.heard(message)
         else:
@@ -203,12 +182,8 @@ class EngineClient:
         self._unfinished.fail_all(
             lambda: EngineLost(f"{reason}; send it again", retry_after_seconds=retry_after_seconds)
         )
-        self._break_off(EngineLost(f"{reason}; try again", retry_after_seconds=retry_after_seconds))
+        self.pause.break_off(EngineLost(f"{reason}; try again", retry_after_seconds=retry_after_seconds))
         self._listener.engine_lost()
-
-    def _break_off(self, error: LaunchboundError) -> None:
-        self.pause.break_off(error)
-        self._floors.break_off(error)
 
     def _post(self, message: ToEngine) -> None:
         if self._send is not None:

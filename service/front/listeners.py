@@ -1,4 +1,4 @@
-"""Who is told what the engine says of itself: the metrics and the log."""
+"""Who is told what the engine says of itself: the metrics, the log, advice."""
 
 from __future__ import annotations
 

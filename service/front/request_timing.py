@@ -105,10 +105,11 @@ def _phase_body(phase: PhaseTimings) -> PhaseBody:
         sync_wait_seconds=phase.sync_wait_seconds,
         dispatch_low_seconds=phase.dispatch_low_seconds,
         dispatch_high_seconds=phase.dispatch_high_seconds,
-        clipped=phase.clipped,
         kernel_samples=phase.kernel_samples,
         host_samples=phase.host_samples,
-        unnamed_samples=phase.unnamed_samples,
+        system_samples=phase.system_samples,
+        unclassified_samples=phase.unclassified_samples,
+        samples_of=phase.samples_of,
         minor_faults=phase.minor_faults,
         period_seconds=phase.period_seconds,
     )

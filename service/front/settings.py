@@ -53,7 +53,7 @@ class Settings(BaseSettings):
     modes: Annotated[list[str], NoDecode] = Field(default_factory=default_modes, min_length=1)
     require_modes: Annotated[list[str] | None, NoDecode] = Field(default=None, min_length=1)
     batch_sizes: Annotated[list[int], NoDecode] = Field(default=[1, 4, 16], min_length=1, max_length=32)
-    linears: Literal["auto", "aten", "transposed"] = "auto"
+    linears: Literal["auto", "aten", "transposed"] = "aten"
     prefill_chunk: int = Field(default=64, ge=1, le=4096)
     context: int | None = Field(default=None, ge=16, le=1_048_576)
     threads: int | None = Field(default=None, ge=1)

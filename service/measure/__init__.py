@@ -1,1 +1,1 @@
-"""The measuring kit of the studies and the selftest: warmed steps, shuffled rounds, floors, native stacks."""
+"""The measuring kit of the engine, the studies and the selftest: a sampler, warmed steps, rounds."""

@@ -12,12 +12,13 @@ from torch import Tensor
 
 from models.config import Config
 from models.served import Served
+from service.measure.cpu_sampler import CpuSampler
 from service.measure.reshaped import reshaped
 from service.protocol.messages import EngineSettings, Phase
 from service.protocol.modes import MODES
 from service.step.buffers import Arguments, Buffers, allocate
 from service.step.callables import InjectedWork, Step, build_step
-from service.step.cold_cache import ColdCacheEmulation
+from service.step.compile_cache import compile_cache
 from service.step.loaded_model import load_model
 from service.step.measured_inputs import measured_arguments, set_positions
 from service.step.precision import Precision
@@ -25,19 +26,6 @@ from service.step.untimed import CALLS_TO_CAPTURE, LEAD_STEPS, LEAD_STEPS_OF_PRE
 
 FEW_WORDS = 512
 """Logits of a shallow model: the head's product must not outweigh its layers."""
-
-
-@dataclass(frozen=True, slots=True)
-class CacheEviction:
-    """How caches are kept cold for a step whose model has fewer weights than the served one.
-
-    `cache` reads the difference off the step's clock: in the model's modules, or, `before_step`, all at once
-    before the step, less the `own_bytes` of weights that the step reads itself.
-    """
-
-    cache: ColdCacheEmulation
-    before_step: bool = False
-    own_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +39,6 @@ class Case:
     phase: Phase
     step: Step
     buffers: Buffers
-    eviction: CacheEviction | None = None
 
     @property
     def arguments(self) -> Arguments:
@@ -63,17 +50,11 @@ class Case:
         return self.step(*self.arguments)
 
     def call_seconds(self, clock: Callable[[], int] = perf_counter_ns) -> float:
-        """One call by `clock` (nanoseconds): on a CPU the whole step less its eviction, on CUDA dispatch."""
+        """One call by `clock` (nanoseconds): on a CPU the whole step, on CUDA dispatch."""
         arguments = self.arguments
-        eviction = self.eviction
-        if eviction and eviction.before_step:
-            eviction.cache.evict(eviction.own_bytes)
-        reading_ns = eviction.cache.reading_ns if eviction else 0
         began = clock()
         self.step(*arguments)
-        ended = clock()
-        reading_ns = eviction.cache.reading_ns - reading_ns if eviction else 0
-        return (ended - began - reading_ns) / 1e9
+        return (clock() - began) / 1e9
 
     def steady_seconds(
         self,
@@ -101,7 +82,6 @@ def build_case(
     buffers: Buffers,
     precision: Precision,
     injected: InjectedWork | None = None,
-    eviction: CacheEviction | None = None,
 ) -> Case:
     """A step of `mode` on `model` and `buffers`, compiled where the mode compiles, and warmed.
 
@@ -109,7 +89,7 @@ def build_case(
     """
     buffers = buffers.with_own_positions()
     set_positions(buffers, phase)
-    case = Case(mode, phase, build_step(MODES[mode], model, injected, precision), buffers, eviction)
+    case = Case(mode, phase, build_step(MODES[mode], model, injected, precision), buffers)
     for _ in range(CALLS_TO_CAPTURE):
         case.call()
     return case
@@ -130,6 +110,7 @@ class Bench:
         self.buffers = allocate(
             self.model, settings.batch_sizes, settings.prefill_chunk, self.precision.cache
         )
+        self._sampler: CpuSampler | None = None
         self._cases: dict[tuple[str, int, Phase], Case] = {}
         self._shallow_cases: dict[tuple[str, int, Phase, int], Case] = {}
         self._shallow: dict[tuple[int, int], tuple[Served, Buffers]] = {}
@@ -174,6 +155,13 @@ class Bench:
         """Drop every case, after something has reset the compiler's state of this process."""
         self._cases.clear()
         self._shallow_cases.clear()
+
+    @property
+    def sampler(self) -> CpuSampler:
+        """Of the thread that asks for it first, which is to run the steps. Raises SamplerError."""
+        if self._sampler is None:
+            self._sampler = CpuSampler(compile_cache(self.settings.cache_folder))
+        return self._sampler
 
     def synchronise(self) -> None:
         """Wait for the device; nothing on a CPU."""

@@ -1,32 +1,28 @@
-"""Decode steps of variants of the served model: other widths, hollow, with injected work."""
+"""Decode steps of variants of the served model: of another shape, with injected work."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from statistics import median
 
 import msgspec
 
 from models.checkpoint import config_of
 from models.config import Config
 from models.served import Served
-from service.measure.cases import Bench, CacheEviction, Case, build_case
+from service.measure.cases import Bench, Case, build_case
+from service.measure.cpu_sampler import CpuSampler
 from service.measure.isolation import OffCpuTime, isolated
 from service.measure.reshaped import reshaped
 from service.protocol.messages import EngineSettings
-from service.protocol.modes import MODES
 from service.step.buffers import allocate
-from service.step.calibration import cold_seconds
 from service.step.callables import InjectedWork
-from service.step.cold_cache import ColdCacheEmulation, issued_by_operator, weights_by_reader
 
 
 class Variants:
     """Warmed decode steps at batch 1, each with its own buffers. `config` None is the served model itself.
 
-    On a CPU every variant with fewer weights than the served model runs under cold-cache emulation. Raises
-    ValueError, with the remedy, for settings that cannot work and for a model that is not one of ours.
+    Raises ValueError, with the remedy, for settings that cannot work and for a model that is not one of ours.
     """
 
     def __init__(self, settings: EngineSettings) -> None:
@@ -40,10 +36,14 @@ class Variants:
         self.cpus = self._bench.cpus
         self.linears = self._bench.linears
         self.off_cpu = OffCpuTime()
-        self._cold_cache = ColdCacheEmulation(self._bench.model) if self.device.type == "cpu" else None
-        self._models: dict[tuple[Config, bool], Served] = {(self.config, False): self._bench.model}
+        self._models: dict[Config, Served] = {self.config: self._bench.model}
         self._cases: dict[tuple[str, Config, InjectedWork | None], Case] = {}
         self._served_bench: Bench | None = None
+
+    @property
+    def sampler(self) -> CpuSampler:
+        """Of the thread that asks for it first, which is to run the steps. Raises SamplerError."""
+        return self._bench.sampler
 
     @property
     def served_bench(self) -> Bench:
@@ -57,28 +57,10 @@ class Variants:
         config = config or self.config
         key = mode, config, injected
         if key not in self._cases:
-            by_operator = issued_by_operator(MODES[mode], self.device.type)
-            model = self._model_of(config, by_operator)
+            model = self._model_of(config)
             buffers = allocate(model, [1], 1, self.precision.cache)[1]
-            eviction = self._eviction(model, config, by_operator)
-            self._cases[key] = build_case(mode, "decode", model, buffers, self.precision, injected, eviction)
+            self._cases[key] = build_case(mode, "decode", model, buffers, self.precision, injected)
         return self._cases[key]
-
-    def twin(self, mode: str, injected: InjectedWork | None = None, width: int = 16) -> Case:
-        """The hollow twin of `mode`'s decode step."""
-        return self.case(mode, self.config.hollow(width), injected)
-
-    def floor_seconds(
-        self, twin: Case, samples: int = 3, pick: Callable[[list[float]], float] = median
-    ) -> float:
-        """The median (or another `pick`) of a few samples of the floor, by the calibration's own code."""
-        cache = twin.eviction.cache if twin.eviction else None
-        before_step = twin.eviction.before_step if twin.eviction else False
-        return pick(cold_seconds(twin.step, twin.arguments, cache, before_step, samples))
-
-    def weights_bytes(self, config: Config) -> int:
-        """Size of all weights that a decode step of the model of this shape reads, each counted once."""
-        return sum(weights_by_reader(self._model_of(config, cooled=False)).values())
 
     @contextmanager
     def isolated(self) -> Iterator[None]:
@@ -86,18 +68,8 @@ class Variants:
         with isolated(self.cpus), self.off_cpu.counted():
             yield
 
-    def _eviction(self, model: Served, config: Config, by_operator: bool) -> CacheEviction | None:
-        if self._cold_cache is None:
-            return None
-        before_step = not by_operator and config != self.config
-        return CacheEviction(self._cold_cache, before_step, sum(weights_by_reader(model).values()))
-
-    def _model_of(self, config: Config, cooled: bool) -> Served:
-        """The model of this shape; `cooled`: under cold-cache emulation, where it is not the served one."""
-        cooled = cooled and self._cold_cache is not None and config != self.config
-        if (config, cooled) not in self._models:
-            model = reshaped(self._bench.model, config, 1, self.device, self.precision)
-            if cooled and self._cold_cache is not None:
-                self._cold_cache.patch_modules(model)
-            self._models[config, cooled] = model
-        return self._models[config, cooled]
+    def _model_of(self, config: Config) -> Served:
+        """The model of this shape."""
+        if config not in self._models:
+            self._models[config] = reshaped(self._bench.model, config, 1, self.device, self.precision)
+        return self._models[config]

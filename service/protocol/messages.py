@@ -12,7 +12,6 @@ from typing import Literal
 import msgspec
 
 from service.protocol.doing import Doing
-from service.protocol.floors import Floor
 from service.protocol.status import Batching, EngineStatus, ModeStatus
 from service.protocol.timings import StepProfile, Timings
 
@@ -50,7 +49,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str | None = None
     modes: list[str]
     batch_sizes: list[int]
-    linears: str = "auto"
+    linears: str = "aten"
     prefill_chunk: int = 64
     context: int | None = None
     threads: int | None = None
@@ -72,7 +71,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, tag="job"):
     A prompt is text, or its token ids, which only the engine can check. Until a row has `min_tokens`,
     neither an end of text (unless that is ignored anyway) nor a stop string ends it. `alone`: never merged
     with others, because it is compared with what runs alone; a profiled or sampled one is not either.
-    `sample`: count at instants of its steps whether they are in a kernel.
+    `sample`: sample its steps some thousand times a second instead of a hundred, for a split of its own.
     """
 
     id: str = ""
@@ -120,13 +119,7 @@ class Stop(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
     """End once the running job is done."""
 
 
-class Calibrate(msgspec.Struct, frozen=True, kw_only=True, tag="calibrate"):
-    """Take all floors anew once the jobs sent before this are done, and answer with `Calibrated`."""
-
-    id: int
-
-
-ToEngine = Job | Cancel | Pause | Resume | Calibrate | Stop
+ToEngine = Job | Cancel | Pause | Resume | Stop
 
 
 # ---------------------------------------------------------------- engine to front
@@ -194,19 +187,4 @@ class Paused(msgspec.Struct, frozen=True, kw_only=True, tag="paused"):
     holds: bool
 
 
-class FloorSamples(msgspec.Struct, frozen=True, kw_only=True):
-    """A floor of `mode` with the samples that it was taken from, in seconds."""
-
-    mode: str
-    floor: Floor
-    samples_seconds: list[float]
-
-
-class Calibrated(msgspec.Struct, frozen=True, kw_only=True, tag="calibrated"):
-    """The answer to Calibrate `id`; empty where this device or model has no twin."""
-
-    id: int
-    floors: list[FloorSamples]
-
-
-ToFront = Token | Begun | Outcome | ModeStatus | EngineStatus | Paused | Calibrated | Doing
+ToFront = Token | Begun | Outcome | ModeStatus | EngineStatus | Paused | Doing

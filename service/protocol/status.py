@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from service.protocol.device_times import DeviceTime, KernelTime, ProfilerCost
-from service.protocol.floors import Floor
+from service.protocol.splits import StepSplit
 
 Readiness = Literal["cold", "warming", "ready", "failed"]
 Cache = Literal["cold", "warm"]
@@ -25,7 +25,6 @@ class Compilation(msgspec.Struct, frozen=True, kw_only=True):
 
     phase: Literal["prefill", "decode"]
     batch: int
-    twin: bool
     seconds: float
     cold: bool
     cold_seconds: float | None
@@ -82,7 +81,7 @@ class ModeStatus(msgspec.Struct, frozen=True, kw_only=True, tag="mode"):
     graph_breaks: int = 0
     recompiles: int = 0
     graph_captures: int = 0
-    floors: list[Floor] = []
+    splits: list[StepSplit] = []
     resident_bytes: int | None = None
     parity: Parity | None = None
     device_times: list[DeviceTime] = []
@@ -132,9 +131,7 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
     `memory` maps the caching allocator's sizes (`allocated_current`, `allocated_peak`, …) to bytes, and
     `alloc_retries` and `ooms` to their counts since the engine started; None on a CPU.
     `peak_resident_bytes` is the most that the engine's process has had in the machine's memory so far.
-    `no_twin` is the reason where there is no hollow twin: a CPU then has no dispatch at rest.
-    `no_stacks` is the reason where native stacks are not sampled: floors then have one witness.
-    `no_request_samples` is the reason where a request cannot be sampled as it runs.
+    `no_samples` is the reason where the engine's thread is not sampled: a CPU then has no split.
     `null_kernel_seconds` is what one operator without work costs the host on this machine (`alone`), and on
     CUDA one kernel inside a replayed graph (`in_graph`); None until measured. `no_null_kernel_graph` is the
     reason where the latter could not be.
@@ -173,9 +170,7 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
     peak_resident_bytes: int | None = None
     no_null_kernel_graph: str | None = None
     attention: list[Attention] = []
-    no_twin: str | None = None
-    no_stacks: str | None = None
-    no_request_samples: str | None = None
+    no_samples: str | None = None
     profiler_note: str | None = None
     no_device_times: str | None = None
     batching: Batching = "off"

@@ -9,7 +9,10 @@ from typing import Literal
 
 import msgspec
 
-Source = Literal["measured", "calibrated", "sampled", "profiled", "residual"]
+Source = Literal["measured", "sampled", "profiled"]
+
+SamplesOf = Literal["request", "traffic"]
+"""A job's own steps; or the newest steps of its mode, phase and batch bucket."""
 
 
 class PhaseTimings(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,13 +23,12 @@ class PhaseTimings(msgspec.Struct, frozen=True, kw_only=True):
     call to that of the next phase's first call, or, for the last phase, to the end of its last fetch and of
     the bookkeeping after it. So period less wall is what the engine does between steps. `device_span` is the
     device's clock from before each call to its last work, idle time included: see `step.meters.Readings`.
-    Where dispatch is estimated, `dispatch_low_seconds` and `dispatch_high_seconds` are its interval, and
-    `clipped` says that the estimate was longer than the wall time, and was cut to it. `kernel_samples` and
-    `host_samples` are instants of these very steps at which the thread was in a kernel or not; dispatch is
-    then their share, and `unnamed_samples` of the host's were in functions without a name. None: this job was
-    not sampled. `minor_faults` are page faults of the engine's thread. `dispatch_steps_seconds` holds one
-    value per step where each step's dispatch is measured (CUDA), else is empty; `device_span_steps_seconds`
-    and `period_steps_seconds` likewise.
+    On a CPU dispatch is the host's share of samples of the engine's thread, of a step's wall time, and
+    `dispatch_low_seconds` and `dispatch_high_seconds` are its interval. The numbers of samples are given by
+    their class, and `samples_of` says whose steps they were taken in. None: there are none. `minor_faults`
+    are page faults of the engine's thread. `dispatch_steps_seconds` holds one value per step where each
+    step's dispatch is measured (CUDA), else is empty; `device_span_steps_seconds` and `period_steps_seconds`
+    likewise.
     """
 
     steps: int
@@ -37,10 +39,11 @@ class PhaseTimings(msgspec.Struct, frozen=True, kw_only=True):
     sync_wait_seconds: float | None
     dispatch_low_seconds: float | None = None
     dispatch_high_seconds: float | None = None
-    clipped: bool = False
     kernel_samples: int | None = None
     host_samples: int | None = None
-    unnamed_samples: int | None = None
+    system_samples: int | None = None
+    unclassified_samples: int | None = None
+    samples_of: SamplesOf | None = None
     minor_faults: int = 0
     period_seconds: float | None = None
     dispatch_steps_seconds: list[float] = []

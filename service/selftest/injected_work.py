@@ -1,116 +1,231 @@
-"""Checks with injected work: the same work inside a real step or outside moves its own part alone.
+"""Check of the classes: work of known length, of the kinds that serving runs, arrives on its side.
 
-The parts are those of sampled native stacks: the share of samples in kernels, and the rest, of the sampled
-steps.
-
-Work that takes time also lets the machine's other users into the shared caches, which lengthens the kernels
-of the next step whoever did the work. So both arms do all of it: one inside the step, the other between two
-steps, neither timed nor sampled. What was added is what the work inside took, by its own clock: the same
-iterations of the interpreter take up to 1.16 times as long in a step as between two.
+The same work is done inside a step or beside it, between two steps, where it is neither timed nor sampled:
+work that takes time also lets the machine's other users into the shared caches, which lengthens the kernels
+of the next step whoever did the work. One arm has a short piece of it inside and the rest beside, the other
+all of it inside: what the host does for it is the same in both. What was added is what the work inside took
+more, by its own clock, within the steps that are sampled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import partial
+from statistics import fmean
+from time import thread_time_ns
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
+from torch.nn import functional as F
 
+from service.measure.cases import Case
+from service.measure.cpu_sampler import CpuSampler
 from service.measure.rounds import Log, in_rounds
 from service.measure.variants import Variants
-from service.selftest.check import Check, NotMeasurableError
-from service.selftest.injected_rows import MOVED_KERNEL, MOVED_WORK, bounds, judge_host, judge_kernel
-from service.selftest.injected_samples import Arm, TimedWork, Work, step_sample
-from service.selftest.sampled_dispatch import stack_sampler
+from service.protocol.modes import MODES
+from service.protocol.splits import SampleCounts, Side
+from service.selftest.check import Check
+from service.selftest.results import CheckResult, interval_result
+from service.selftest.sampled_steps import sampled, sampler_of
+from service.statistics.intervals import median_interval
+from service.statistics.sampled_share import CLASSES
 
-ROUNDS = 24
-MODES = ("eager", "compiled")
-TIMES_LONGER = 8
-ELEMENTS = 4000
-"""Elements of the short kernel, some 0.4 ms; the long one has `TIMES_LONGER` as many."""
+ROUNDS = 16
+SAMPLED_SECONDS = 0.16
+"""Per round and arm. All rounds together have some 2,500 samples, by which a part is known within 4 %."""
 
-GAMMA_AT = 200.0
-"""The argument at which that function takes longest."""
+INTO = ("eager", "compiled")
+SHORT, LONG = 1, 8
+"""Units of work, each some 0.3 ms: what either arm has inside."""
 
-HOST_ITERATIONS = 150_000
-"""About 2 ms of Python. A wait for the clock would take its length whatever happened meanwhile."""
-
-Found = dict[tuple[str, str], list[float]]
-"""Seconds by mode and arm."""
+Work = Callable[[], object]
 
 
-@dataclass(frozen=True, slots=True)
-class Arms:
-    """A real step with work beside it, and with that inside."""
-
-    plain: Arm
-    more: Arm
+def _matrix_product(units: int, fuse: Callable[..., Any]) -> Work:
+    left, right, out = torch.rand(128 * units, 256), torch.rand(256, 256), torch.empty(128 * units, 256)
+    return lambda: torch.mm(left, right, out=out)
 
 
-def kernel_work(device: torch.device, elements: int) -> Work:
-    """One operator whose time is in its kernel: the incomplete gamma function, about 0.1 µs per element.
-
-    It reads one element over and over and writes little, so that its length does not depend on the caches.
-    """
-    shape = torch.full((1,), GAMMA_AT, device=device).expand(elements)
-    at = shape.clone()[:1].expand(elements)
-    out = torch.empty(elements, device=device)
-    return lambda: torch.igamma(shape, at, out=out)
+def _matrix_by_vector(units: int, fuse: Callable[..., Any]) -> Work:
+    matrix, vector, out = torch.rand(512 * units, 1024), torch.rand(1024), torch.empty(512 * units)
+    return lambda: torch.mv(matrix, vector, out=out)
 
 
-def host_work() -> None:
-    """A fixed number of iterations of the interpreter."""
-    for _ in range(HOST_ITERATIONS):
-        pass
+def _attention(units: int, fuse: Callable[..., Any]) -> Work:
+    query, key, value = (torch.rand(2 * units, 4, 64, 64) for _ in range(3))
+    return lambda: F.scaled_dot_product_attention(query, key, value)
 
 
-def kernel_arms(variants: Variants, mode: str) -> Arms:
-    """A kernel made longer: the operator, and with it what the host does for it, is in either step."""
-
-    def arm(elements: int, beside: Work | None) -> Arm:
-        inside = TimedWork(kernel_work(variants.device, elements))
-        return Arm(variants.case(mode, injected=inside), inside, beside)
-
-    rest = kernel_work(variants.device, ELEMENTS * (TIMES_LONGER - 1))
-    return Arms(arm(ELEMENTS, rest), arm(ELEMENTS * TIMES_LONGER, None))
+def _layer_norm(units: int, fuse: Callable[..., Any]) -> Work:
+    rows = torch.rand(512 * units, 256)
+    norm = fuse(lambda x: F.layer_norm(x, (256,)))
+    return lambda: [norm(rows) for _ in range(4)]
 
 
-def host_arms(variants: Variants, mode: str) -> Arms:
-    """Host work added to the step."""
-    added = TimedWork(host_work)
-    return Arms(
-        Arm(variants.case(mode), None, host_work), Arm(variants.case(mode, injected=added), added, None)
-    )
+def _elements(units: int, fuse: Callable[..., Any]) -> Work:
+    def chain(x: Tensor, y: Tensor) -> Tensor:
+        return torch.tanh(F.silu(x) * y) + torch.exp(-y) * x
+
+    x, y = torch.rand(2, 32768 * units)
+    fused = fuse(chain)
+    return lambda: fused(x, y)
 
 
-def _measure(arms_of: Callable[[Variants, str], Arms], what: str, variants: Variants, log: Log) -> Found:
-    """Both parts of the step of both arms, and what the work inside took more.
+def _dispatcher(units: int, fuse: Callable[..., Any]) -> Work:
+    """Hardly any kernel: two views, and a sum of one element."""
+    one, out = torch.ones(1), torch.empty(1)
 
-    Raises NotMeasurableError on CUDA, and where sampling is forbidden.
-    """
-    if variants.device.type != "cpu":
-        raise NotMeasurableError("on CUDA dispatch and kernels are timed apart")
-    found: Found = {}
-    with stack_sampler() as sampler:
-        for mode in (mode for mode in MODES if mode in variants.modes):
-            log(f"{mode}, building")
-            made = arms_of(variants, mode)
-            arms = {
-                "plain": partial(step_sample, sampler, made.plain),
-                "more": partial(step_sample, sampler, made.more),
-            }
+    def calls() -> None:
+        for _ in range(40 * units):
+            torch.add(one.view(1, 1).view(1), one, out=out)
+
+    return calls
+
+
+def _python(units: int, fuse: Callable[..., Any]) -> Work:
+    def loop() -> None:
+        for _ in range(10_000 * units):
+            pass
+
+    return loop
+
+
+def _allocator(units: int, fuse: Callable[..., Any]) -> Work:
+    def allocations() -> None:
+        for _ in range(100 * units):
+            torch.empty(1000)
+
+    return allocations
+
+
+class Kind(NamedTuple):
+    """Work that a step may have in it, and the side that it belongs to."""
+
+    name: str
+    side: Side
+    work: Callable[[int, Callable[..., Any]], Work]
+    """Makes so many units of it. The second argument compiles what the mode that it runs in would compile."""
+
+
+KINDS = (
+    Kind("sgemm", "kernel", _matrix_product),
+    Kind("gemv", "kernel", _matrix_by_vector),
+    Kind("attention", "kernel", _attention),
+    Kind("layer norm", "kernel", _layer_norm),
+    Kind("element-wise chain", "kernel", _elements),
+    Kind("dispatcher", "host", _dispatcher),
+    Kind("Python", "host", _python),
+    Kind("allocator", "host", _allocator),
+)
+
+NAMES: dict[Side, str] = {
+    "kernel": "injected kernel time that arrives as kernel",
+    "host": "injected host time that arrives as host",
+}
+BOUND = f"its length ± {CLASSES:.0%}"
+
+
+class Injected(NamedTuple):
+    """The samples of steps in a row, their mean CPU seconds, and those of the work inside."""
+
+    counts: SampleCounts
+    step_seconds: float
+    inside_seconds: float
+
+    def seconds_of(self, side: Side) -> float:
+        """Of one step. A sample in code of no class is on neither side."""
+        classed = self.counts.kernel + self.counts.host + self.counts.unclassified
+        count: int = getattr(self.counts, side)
+        return self.step_seconds * count / classed
+
+
+class Slot:
+    """What a step calls at its end: `work`, of which the CPU seconds of each run are kept."""
+
+    def __init__(self) -> None:
+        self.work: Work = lambda: None
+        self.seconds: list[float] = []
+
+    def __call__(self) -> None:
+        """Run it once."""
+        began = thread_time_ns()
+        self.work()
+        self.seconds.append((thread_time_ns() - began) / 1e9)
+
+
+Arm = tuple[str, str, str]
+"""Name of a kind, mode, and `short` or `long`: which of them is inside."""
+
+
+def measure_injected(variants: Variants, log: Log) -> dict[Arm, list[Injected]]:
+    """Decode steps at batch 1 with work inside, by round. Raises NotMeasurableError as `sampler_of`."""
+    sampler = sampler_of(variants)
+    found: dict[Arm, list[Injected]] = {}
+    for mode in (mode for mode in INTO if mode in variants.modes):
+        log(f"{mode}, building")
+        slot = Slot()
+        case = variants.case(mode, injected=slot)
+        compiles = MODES[mode].effect(variants.device.type).compiles
+        for kind in KINDS:
+            arms = _arms(kind, compiles, partial(step_sample, sampler, case, slot))
             with variants.isolated():
-                seen = in_rounds(arms, ROUNDS, f"{what}/{mode}", log)
-            for arm, samples in seen.items():
-                found[mode, f"{arm}_kernel"] = [sample.kernel_seconds for sample in samples]
-                found[mode, f"{arm}_dispatch"] = [sample.dispatch_seconds for sample in samples]
-            found[mode, "added"] = [
-                more.inside_seconds - plain.inside_seconds
-                for plain, more in zip(seen["plain"], seen["more"], strict=True)
-            ]
+                seen = in_rounds(arms, ROUNDS, f"{kind.name}/{mode}", _named(log, f"{kind.name} in {mode}"))
+            found |= {(kind.name, mode, arm): samples for arm, samples in seen.items()}
     return found
 
 
-KERNEL = Check(partial(_measure, kernel_arms, "kernel"), judge_kernel, bounds(MOVED_KERNEL, "kernel"))
-HOST = Check(partial(_measure, host_arms, "host"), judge_host, bounds(MOVED_WORK, "dispatch"))
+def _arms(
+    kind: Kind, compiles: bool, sample: Callable[[Work, Work | None], Injected]
+) -> dict[str, Callable[[], Injected]]:
+    def fuse(function: Callable[..., Any]) -> Callable[..., Any]:
+        return torch.compile(function, fullgraph=True, dynamic=False) if compiles else function
+
+    short, rest, long = (kind.work(units, fuse) for units in (SHORT, LONG - SHORT, LONG))
+    return {"short": partial(sample, short, rest), "long": partial(sample, long, None)}
+
+
+def _named(log: Log, what: str) -> Log:
+    return lambda text: log(f"{what}, {text}")
+
+
+def step_sample(sampler: CpuSampler, case: Case, slot: Slot, inside: Work, beside: Work | None) -> Injected:
+    """Of steps in a row with `inside` in each, sampled for SAMPLED_SECONDS.
+
+    Samples slow a step's own code, and work that hardly leaves the caches not at all: only within the time
+    that both take while they are sampled do shares of samples stand for shares of time.
+    """
+    slot.work = inside
+    slot.seconds.clear()
+    found = sampled(sampler, case, SAMPLED_SECONDS, beside)
+    steps = found.sampled_seconds
+    return Injected(found.counts, fmean(steps), fmean(slot.seconds[-len(steps) :]))
+
+
+def judge_injected(found: Mapping[Arm, list[Injected]]) -> list[CheckResult]:
+    """Per kind and mode, how much of what was added has arrived, paired by round."""
+    return [
+        _row(kind, mode, found[kind.name, mode, "short"], found[kind.name, mode, "long"])
+        for kind in KINDS
+        for mode in INTO
+        if (kind.name, mode, "short") in found
+    ]
+
+
+def _row(kind: Kind, mode: str, short: list[Injected], long: list[Injected]) -> CheckResult:
+    pairs = list(zip(short, long, strict=True))
+    added = [more.inside_seconds - less.inside_seconds for less, more in pairs]
+    moved = [more.seconds_of(kind.side) - less.seconds_of(kind.side) for less, more in pairs]
+    return interval_result(
+        f"{NAMES[kind.side]}: {kind.name}, {mode}",
+        BOUND,
+        median_interval([share / whole for share, whole in zip(moved, added, strict=True)]),
+        least=1 - CLASSES,
+        most=1 + CLASSES,
+        unit="of what was added",
+        note=f"{fmean(added) * 1e3:.2f} ms added to {fmean(one.step_seconds for one in short) * 1e3:.2f} ms",
+        numbers={"moved_seconds": moved, "added_seconds": added},
+    )
+
+
+INJECTED = Check(measure_injected, judge_injected, tuple((name, BOUND) for name in NAMES.values()))

@@ -16,23 +16,26 @@ from typing import NamedTuple
 import torch
 
 from service.measure.rounds import Log
+from service.measure.single_step import InstructionCounter, SingleStepError
 from service.measure.variants import Variants
 from service.selftest.check import Check, NotMeasurableError
-from service.selftest.floors import FALLS, STRICT
-from service.selftest.plain_kernels import PLAIN
+from service.selftest.plain_kernels import PLAIN, plain_modes
 from service.selftest.results import CheckResult, exact_result
-from service.step.native.single_step import InstructionCounter, SingleStepError
 
 LAYERS = 1
 """Of the model that is counted: an instruction takes some 15 µs, and every layer has the same ones."""
 
+STRICT = (*PLAIN, "compiled")
+"""Each has less of the host's work than the one before."""
+
 KERNELS = "instructions in kernels"
-HOST = "host instructions"
 BOUND = "within 2 %"
 APART = 0.02
 
+HOST = "host instructions"
+FALLS = "ratio > 1, strictly"
 
-COMPILED = "compiled"
+COMPILED = STRICT[-1]
 """Its host has the fewest instructions, so that a leak from kernels shows most."""
 
 GROWTH = "host instructions as the batch grows"
@@ -61,9 +64,7 @@ def measure_instructions(variants: Variants, log: Log) -> dict[Step, list[Counte
         raise NotMeasurableError("on CUDA kernels are no instructions of the host")
     if torch.get_num_threads() > 1:
         raise NotMeasurableError("instructions of one thread are counted: serve with one")
-    modes = [mode for mode in STRICT if mode in variants.modes]
-    if PLAIN[0] not in modes or len(modes) < 2:
-        raise NotMeasurableError(f"it compares with {PLAIN[0]}, and at least two of its modes must be served")
+    modes = plain_modes(variants) + [mode for mode in STRICT[len(PLAIN) :] if mode in variants.modes]
     try:
         counter = InstructionCounter(Path(variants.settings.cache_folder))
     except SingleStepError as error:

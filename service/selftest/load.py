@@ -1,4 +1,4 @@
-"""Checks under load: step time at concurrency 8 against 1, and the time of a scrape."""
+"""Checks under load: step time at concurrency 8 against 1, the time of a scrape, a saturated engine's steps."""
 
 from __future__ import annotations
 
@@ -25,6 +25,10 @@ SCRAPES = 40
 LOADING_USERS = 4
 SCRAPE_PAUSE_SECONDS = 0.1
 MOST_SCRAPE_SECONDS = 0.010
+SATURATING_USERS = 4
+BURSTS = 12
+UNCOUNTED = 1
+LEAST_SHARE = 0.95
 
 
 class _Round(NamedTuple):
@@ -43,7 +47,7 @@ def measure_concurrency(service: RunningService, log: Log) -> dict[tuple[str, in
     mode = service.modes[-1]
 
     def at(users: int) -> _Round:
-        found = _burst(service, mode, users)
+        found = _burst(service, mode, users, max(1, REQUESTS // users))
         decodes = [timings["decode"] for timings in found]
         return _Round(
             seconds=float(median(decode["wall_seconds"] / decode["steps"] for decode in decodes)),
@@ -83,9 +87,8 @@ def judge_concurrency(found: Mapping[tuple[str, int], list[float]]) -> list[Chec
     ]
 
 
-def _burst(service: RunningService, mode: str, users: int) -> list[dict[str, Any]]:
-    """`REQUESTS` requests, or one per user where that is more, with `users` of them in flight."""
-    each = max(1, REQUESTS // users)
+def _burst(service: RunningService, mode: str, users: int, each: int) -> list[dict[str, Any]]:
+    """`users` requests in flight, `each` of one user after the other."""
 
     def user(_: int) -> list[dict[str, Any]]:
         with service.connection() as connection:
@@ -149,5 +152,41 @@ def _loaded(service: RunningService, users: int = LOADING_USERS) -> Iterator[Non
             future.result()
 
 
+def measure_saturation(service: RunningService, log: Log) -> dict[str, list[float]]:
+    """Per round the `elapsed` seconds of a burst of requests, and the wall seconds of all of its `steps`.
+
+    In the mode whose steps are shortest. A burst begins with an idle engine and ends with the last answer, so
+    that one request's way in and out counts against the service.
+    """
+    mode = service.modes[-1]
+    found: dict[str, list[float]] = {"elapsed": [], "steps": []}
+    for number in range(UNCOUNTED + BURSTS):
+        log(f"round {number + 1} of {UNCOUNTED + BURSTS}")
+        began = perf_counter()
+        answers = _burst(service, mode, SATURATING_USERS, REQUESTS)
+        elapsed = perf_counter() - began
+        if number >= UNCOUNTED:
+            found["elapsed"].append(elapsed)
+            walls = (timings[phase]["wall_seconds"] for timings in answers for phase in ("prefill", "decode"))
+            found["steps"].append(float(sum(walls)))
+    return found
+
+
+def judge_saturation(found: Mapping[str, list[float]]) -> list[CheckResult]:
+    """The median round's share."""
+    shares = [steps / elapsed for steps, elapsed in zip(found["steps"], found["elapsed"], strict=True)]
+    return [
+        interval_result(
+            f"throughput at concurrency {SATURATING_USERS} / the same steps in a row",
+            f"≥ {LEAST_SHARE}",
+            median_interval(shares),
+            least=LEAST_SHARE,
+            note=f"{SATURATING_USERS * REQUESTS} requests per round, steps by the engine's own clock",
+            numbers={"elapsed_seconds": found["elapsed"], "steps_seconds": found["steps"]},
+        )
+    ]
+
+
 CONCURRENCY_CHECK = Check(measure_concurrency, judge_concurrency)
 SCRAPE = Check(measure_scrape, judge_scrape)
+SATURATION = Check(measure_saturation, judge_saturation)

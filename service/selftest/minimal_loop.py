@@ -16,11 +16,12 @@ from models.opening import open_tokenizer
 from service.measure.cases import Bench
 from service.measure.rounds import Log, in_rounds, paired_median_ratio
 from service.measure.variants import Variants
+from service.protocol.messages import Phase
 from service.selftest.check import Check
 from service.selftest.checks import NEW_TOKENS, PROMPT
 from service.selftest.request_path import BUCKET, RequestPath
 from service.selftest.results import CheckResult, interval_result
-from service.step.calibration import Calibration
+from service.step.callables import Step
 
 ROUNDS = 120
 UNCOUNTED = 2
@@ -32,19 +33,24 @@ Arm = tuple[str, str]
 """Mode, and `service` or `minimal`."""
 
 
+def _as_it_is(step: Step, phase: Phase) -> Step:
+    return step
+
+
 class MinimalLoop:
     """What one writes around a step to generate greedily: no clock, no deadline, no streaming, no records.
 
-    On the same steps and static buffers as the engine's generation, with the same text as its result.
+    On the same steps and static buffers as the engine's generation, with the same text as its result. `around`
+    may put something of a check around its steps.
     """
 
-    def __init__(self, bench: Bench, mode: str) -> None:
-        self._prefill = bench.case(mode, BUCKET, "prefill").step
-        self._decode = bench.case(mode, BUCKET, "decode").step
+    def __init__(self, bench: Bench, mode: str, around: Callable[[Step, Phase], Step] = _as_it_is) -> None:
+        self._prefill = around(bench.case(mode, BUCKET, "prefill").step, "prefill")
+        self._decode = around(bench.case(mode, BUCKET, "decode").step, "decode")
         self._buffers = bench.buffers[BUCKET]
         self._tokenizer = open_tokenizer(bench.settings.model, bench.model.config.vocabulary)
 
-    def run(self) -> str:
+    def run(self, new_tokens: int = NEW_TOKENS) -> str:
         """The text of one request of one prompt."""
         buffers = self._buffers
         prompt = self._tokenizer.encode(PROMPT)
@@ -58,7 +64,7 @@ class MinimalLoop:
         buffers.positions.fill_(used)
         buffers.last.zero_()
         tokens = [int(token)]
-        while len(tokens) < NEW_TOKENS:
+        while len(tokens) < new_tokens:
             used += 1
             buffers.token_row.copy_(token)
             _, token = self._decode(*buffers.arguments("decode", reach=buffers.reach(used)))
@@ -72,13 +78,12 @@ def measure_minimal_loop(variants: Variants, log: Log) -> dict[Arm, list[float]]
 
     Raises RuntimeError where the two differ in a text.
     """
-    bench = Bench(msgspec.structs.replace(variants.settings, batch_sizes=[1], context=None))
+    bench = Bench(msgspec.structs.replace(variants.settings, batch_sizes=[BUCKET], context=None))
     with TemporaryDirectory(prefix="launchbound-") as folder, variants.isolated():
         arms: dict[Arm, Callable[[], float]] = {}
         for mode in variants.modes:
             log(f"warming {mode}")
-            # Without floors: what they cost is the instrumentation row's.
-            path = RequestPath(bench, mode, Calibration(bench.model, None), Path(folder))
+            path = RequestPath(bench, mode, Path(folder))
             loop = MinimalLoop(bench, mode)
             served, alone = path.measured().outcome.outputs[0].text, loop.run()
             if served != alone:

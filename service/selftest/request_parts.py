@@ -1,4 +1,4 @@
-"""Checks of a request's parts: none is negative, they sum up, and `other` is the sum of its pieces."""
+"""Checks of a request's parts: none is negative, and `other`, which closes the sum, is that of its pieces."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from service.statistics.intervals import median_interval
 
 REQUESTS = 20
 UNCOUNTED = 2
-SUMMED = ("queue_seconds", "dispatch_seconds", "kernel_seconds", "sync_wait_seconds", "other_seconds")
+PARTS = ("queue_seconds", "dispatch_seconds", "kernel_seconds", "sync_wait_seconds", "other_seconds")
 PIECES = ("border_seconds", "tokenise_seconds", "front_seconds")
 """Pieces of `other` that a response may contain."""
 
@@ -64,42 +64,23 @@ def parts_check(start_engine: StartEngine) -> Check[RunningService, tuple[str, s
 
 
 def judge_parts(found: Mapping[tuple[str, str], list[Any]]) -> list[CheckResult]:
-    """Over all requests: signs and sums of the parts. Per mode: `other` against its pieces."""
+    """Over all requests: the signs of the parts. Per mode: `other` against its pieces."""
     modes = list(dict.fromkeys(mode for mode, _ in found))
     everything = [timings for mode in modes for timings in found[mode, "request"]]
-    rows = [_smallest_part(everything), _sum_of_parts(everything)]
-    return rows + [_pieces(mode, found[mode, "request"], found[mode, "engine"]) for mode in modes]
+    pieces = [_pieces(mode, found[mode, "request"], found[mode, "engine"]) for mode in modes]
+    return [_smallest_part(everything), *pieces]
 
 
 def _smallest_part(requests: list[Timings]) -> CheckResult:
     smallest = {
         name: min(timings[name] for timings in requests)
-        for name in (*SUMMED, *PIECES)
+        for name in (*PARTS, *PIECES)
         if all(timings.get(name) is not None for timings in requests)
     }
     name = min(smallest, key=lambda part: smallest[part])
     note = f"smallest of {len(requests)} requests: {name} {smallest[name] * 1e6:.0f} µs"
     return exact_result(
         "no part of a request is negative", "≥ 0", smallest[name] >= 0, smallest[name], "s", note
-    )
-
-
-def _sum_of_parts(requests: list[Timings]) -> CheckResult:
-    """By construction: `other` closes the sum. On CUDA kernels run beside it and are not added."""
-
-    def off(timings: Timings) -> float:
-        beside = "kernel_seconds" if timings["sync_wait_seconds"] is not None else None
-        parts = sum(timings[name] or 0.0 for name in SUMMED if name != beside)
-        return abs(float(parts - timings["total_seconds"]))
-
-    largest = max(map(off, requests))
-    return exact_result(
-        "parts sum to the total",
-        "by construction",
-        largest < 1e-9,
-        largest,
-        "s",
-        "`other` is what closes the sum",
     )
 
 

@@ -1,8 +1,12 @@
-"""One request through the service's own code in one process: measured and recorded, or only answered."""
+"""Requests through the service's own code in one process, and what measuring and recording them costs."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
 from time import perf_counter_ns
 
 import msgspec
@@ -11,41 +15,25 @@ from prometheus_client import CollectorRegistry
 from models.opening import open_tokenizer
 from service.engine.generation import Generator
 from service.engine.job_result import JobResult
-from service.engine.known_floors import KnownFloors
 from service.engine.local_inbox import LocalInbox, local_job
 from service.engine.outcome import build_outcome
 from service.engine.request_profiler import RequestProfiler
-from service.engine.request_samples import RequestSamples
+from service.engine.step_shares import StepShares
 from service.engine.timings import timings
 from service.front.metrics.recorder import Metrics
 from service.front.request_timing import RequestTiming, add_up
 from service.measure.cases import Bench
-from service.protocol.floors import Floor
-from service.protocol.messages import Phase
-from service.protocol.modes import MODES
+from service.measure.rounds import Log, in_rounds, paired_median_ratio
+from service.measure.variants import Variants
+from service.protocol.messages import Job, Phase
+from service.selftest.check import Check
 from service.selftest.checks import NEW_TOKENS, PROMPT
-from service.step.calibration import Calibration, twin_inputs
-from service.step.callables import Step, build_step
-from service.step.meters import Meter, new_meter
-from service.step.untimed import CALLS_TO_CAPTURE
+from service.selftest.results import CheckResult, interval_result
+from service.step.callables import Step
+from service.step.compile_cache import compile_cache
+from service.step.meters import new_meter
 
 BUCKET = 1
-FULL_WINDOWS = 4
-"""Calls of `first_samples` that fill a floor's window, as in service: a floor is computed from all of it."""
-
-
-def warm_calibration(bench: Bench, mode: str) -> Calibration:
-    """The calibration of `mode` at batch 1, with as many samples as it keeps. Raises NoTwin."""
-    twin = bench.model.twin()
-    calibration = Calibration(bench.model, twin)
-    step = build_step(MODES[mode], calibration.twin_of(MODES[mode]), precision=bench.precision)
-    for phase, bucket, arguments in twin_inputs(twin, [BUCKET], bench.precision.cache, bench.buffers[BUCKET]):
-        for _ in range(CALLS_TO_CAPTURE):
-            step(*arguments)
-        calibration.add(MODES[mode], phase, bucket, step, arguments)
-    for _ in range(FULL_WINDOWS):
-        calibration.first_samples(mode)
-    return calibration
 
 
 class RequestPath:
@@ -54,9 +42,8 @@ class RequestPath:
     Transport, parsing and serialising are left out: they are the same with and without measuring.
     """
 
-    def __init__(self, bench: Bench, mode: str, calibration: Calibration, traces_folder: Path) -> None:
+    def __init__(self, bench: Bench, mode: str, traces_folder: Path) -> None:
         self._mode = mode
-        self._floors = KnownFloors(calibration.floor)
         self._steps: dict[tuple[Phase, int], Step] = {
             ("prefill", BUCKET): bench.case(mode, BUCKET, "prefill").step,
             ("decode", BUCKET): bench.case(mode, BUCKET, "decode").step,
@@ -65,45 +52,90 @@ class RequestPath:
         tokenizer = open_tokenizer(bench.settings.model, config.vocabulary)
         self._generator = Generator(tokenizer, bench.buffers, config.context, LocalInbox([]))
         self._profiler = RequestProfiler(bench.device, 0, traces_folder)
-        self._full = new_meter(bench.device, BUCKET, "full")
+        on_cuda = None if bench.device.type == "cpu" else "dispatch is measured"
+        self._shares = StepShares(compile_cache(bench.settings.cache_folder), on_cuda)
+        self._shares.add(mode, self._steps)
+        self._full = new_meter(bench.device, BUCKET, "full", self._shares.labels)
         self._off = new_meter(bench.device, BUCKET, "off")
         self.metrics = Metrics(CollectorRegistry(), [mode], [BUCKET], {"version": "", "commit": ""})
 
     def measured(self) -> RequestTiming:
-        """With full instrumentation: meters, the floor as it is known of the calibration, all metrics."""
-        timing = self._request(self._full, with_floor=True)
+        """With full instrumentation: meters, samples in the background, all metrics."""
+        job, result, received_ns = self._begun()
+        with self._shares.sampling() as found:
+            self._generator.run(job, self._steps, result, self._full)
+        result.prefill.samples = found.get((self._mode, "prefill", BUCKET))
+        result.decode.samples = found.get((self._mode, "decode", BUCKET))
+        timing = self._added_up(job, result, received_ns)
         self.metrics.observe(timing)
         return timing
 
-    def sampled(
-        self, samples: RequestSamples, prompt: str | list[int] = PROMPT, new_tokens: int = NEW_TOKENS
-    ) -> JobResult:
-        """With its steps sampled as it runs: what was read of them, the samples included."""
-        result = JobResult()
-        job = local_job("request", self._mode, [prompt], new_tokens, ignore_eos=True)
-        samples.run(result, self._full, lambda meter: self._generator.run(job, self._steps, result, meter))
-        return result
+    def unmeasured(self) -> RequestTiming:
+        """With instrumentation off: the same answer, and nothing is read, sampled or recorded."""
+        job, result, received_ns = self._begun()
+        self._generator.run(job, self._steps, result, self._off)
+        return self._added_up(job, result, received_ns)
 
-    def unmeasured(self, prompt: str | list[int] = PROMPT, new_tokens: int = NEW_TOKENS) -> RequestTiming:
-        """With instrumentation off: the same answer, and nothing is read, calibrated or recorded."""
-        return self._request(self._off, with_floor=False, prompt=prompt, new_tokens=new_tokens)
-
-    def _request(
-        self,
-        meter: Meter,
-        with_floor: bool,
-        prompt: str | list[int] = PROMPT,
-        new_tokens: int = NEW_TOKENS,
-    ) -> RequestTiming:
+    def _begun(self) -> tuple[Job, JobResult, int]:
         received_ns = perf_counter_ns()
-        job = local_job("request", self._mode, [prompt], new_tokens, ignore_eos=True)
+        job = local_job("request", self._mode, [PROMPT], NEW_TOKENS, ignore_eos=True)
         job = msgspec.structs.replace(job, sent_ns=received_ns)
-        result = JobResult(taken_ns=perf_counter_ns())
-        self._generator.run(job, self._steps, result, meter)
-        floors: dict[Phase, Floor | None] = {}
-        if with_floor:
-            floors = self._floors.of(self._mode, result.bucket)
-        estimates = self._profiler.estimates(job, result, floors)
+        return job, JobResult(taken_ns=perf_counter_ns()), received_ns
+
+    def _added_up(self, job: Job, result: JobResult, received_ns: int) -> RequestTiming:
+        phases: tuple[Phase, ...] = ("prefill", "decode")
+        newest = {phase: self._shares.newest(self._mode, phase, BUCKET) for phase in phases}
+        estimates = self._profiler.estimates(job, result, newest)
         outcome = build_outcome(job, result, None, lambda done_ns: timings(result, estimates, done_ns))
         now_ns = perf_counter_ns()
         return add_up(job, outcome, received_ns, now_ns, now_ns)
+
+
+ROUNDS = 300
+REQUESTS = 3
+UNCOUNTED = 2
+MOST_RATIO = 1.01
+NAME = "instrumentation full / off, whole request"
+BOUND = f"≤ {MOST_RATIO}"
+
+
+def measure_instrumentation(variants: Variants, log: Log) -> dict[str, list[float]]:
+    """Seconds per request, `full` and `off` taking turns, in the mode whose steps are shortest."""
+    log("building")
+    bench = Bench(msgspec.structs.replace(variants.settings, batch_sizes=[BUCKET], context=None))
+    with TemporaryDirectory(prefix="launchbound-") as folder, variants.isolated():
+        path = RequestPath(bench, variants.modes[-1], Path(folder))
+        arms = {"full": partial(_seconds, path.measured), "off": partial(_seconds, path.unmeasured)}
+        for _ in range(UNCOUNTED):
+            path.measured()
+            path.unmeasured()
+        return in_rounds(arms, ROUNDS, "instrumentation", log)
+
+
+def _seconds(request: Callable[[], object]) -> float:
+    """The median of a few requests in a row."""
+    found = []
+    for _ in range(REQUESTS):
+        began = perf_counter_ns()
+        request()
+        found.append((perf_counter_ns() - began) / 1e9)
+    return median(found)
+
+
+def judge_instrumentation(found: Mapping[str, list[float]]) -> list[CheckResult]:
+    """Measured requests over unmeasured ones, paired by round."""
+    full, off = found["full"], found["off"]
+    added = median(a - b for a, b in zip(full, off, strict=True))
+    return [
+        interval_result(
+            NAME,
+            BOUND,
+            paired_median_ratio(full, off),
+            most=MOST_RATIO,
+            note=f"{added * 1e6:.0f} µs of requests of {median(off) * 1e3:.1f} ms: meters, samples, metrics",
+            numbers={"full_seconds": full, "off_seconds": off},
+        )
+    ]
+
+
+INSTRUMENTATION = Check(measure_instrumentation, judge_instrumentation, ((NAME, BOUND),))

@@ -18,7 +18,7 @@ class Split:
 
     Where dispatch is estimated, kernel is what it leaves of the wall time: their sum is exact, and what one
     has more the other has less. Measured dispatch has low = high = dispatch. `samples`: of kernels, of the
-    host, and of these the unnamed ones, where dispatch was estimated from samples of these very steps.
+    host, and unclassified, where dispatch was estimated from samples of these very steps.
     """
 
     dispatch: float
@@ -52,13 +52,13 @@ def total(splits: Sequence[Split]) -> Split:
     The error of counting samples is not, so these are added as well, where all have some.
     """
     counts = [split.samples for split in splits if split.samples is not None]
-    kernel, host, unnamed = (sum(count[side] for count in counts) for side in range(3))
+    kernel, host, unclassified = (sum(count[side] for count in counts) for side in range(3))
     return Split(
         dispatch=sum(split.dispatch for split in splits),
         kernel=sum(split.kernel for split in splits),
         low=sum(split.low for split in splits),
         high=sum(split.high for split in splits),
-        samples=(kernel, host, unnamed) if counts and len(counts) == len(splits) else None,
+        samples=(kernel, host, unclassified) if counts and len(counts) == len(splits) else None,
     )
 
 

@@ -6,7 +6,7 @@ ones.
 
 from __future__ import annotations
 
-METHOD = 4
+METHOD = 5
 """Raised with an entry under *Method* in CHANGELOG.md after which values are no longer comparable. Results of
 before it was recorded have none.
 """

@@ -8,15 +8,18 @@ from __future__ import annotations
 from math import sqrt
 from typing import NamedTuple
 
-PROVED = 0.10
-"""Of either part's samples, this many may be taken for the other's where a selftest has passed: the bound of
-its rows with injected work. What a machine's own selftest leaves open only ever makes it more.
+CLASSES = 0.10
+"""Of either part's samples, this many may be taken for the other's: the bound of the selftest's rows with
+injected work. What a machine's own selftest leaves open beyond it is added (docs/method.md).
 """
 
-MISCLASSED = 0.20
-"""The same where no selftest of the machine says: twice the bound, and about what the widest one of two
-processors left open (0.21) while its rows had an error of their own (docs/decisions/0062).
+RATE = 0.03
+"""By so much of either part sampling itself may shift the shares, at 1,000 samples a second and fewer: the
+most that two processors showed between that rate and none.
 """
+
+MISCLASSED = CLASSES + RATE
+"""Both together: they are added, as neither says anything of the other."""
 
 _Z = 1.959964
 """Of the standard normal distribution, for 95 %."""
@@ -30,18 +33,20 @@ class DispatchShare(NamedTuple):
     high: float
 
 
-def dispatch_share(kernel: int, host: int, unnamed: int) -> DispatchShare | None:
-    """From the numbers of samples on either side; `unnamed` of the host's might be of a kernel.
+def dispatch_share(
+    kernel: int, host: int, unclassified: int, misclassed: float = MISCLASSED
+) -> DispatchShare | None:
+    """From the numbers of samples on either side; the `unclassified` may be of either.
 
-    The interval is Wilson's at 95 %, its low end with the unnamed on the kernels' side, widened by
-    `widened`. None without a sample.
+    The interval is Wilson's at 95 %, its low end with the unclassified on the kernels' side, its high end
+    with them on the host's, widened by `widened`. None without a sample of kernel or host.
     """
-    samples = kernel + host
-    if not samples:
+    if not kernel + host:
         return None
-    low, _ = _wilson(host - unnamed, samples)
-    _, high = _wilson(host, samples)
-    return DispatchShare(host / samples, *widened(low, high))
+    samples = kernel + host + unclassified
+    low, _ = _wilson(host, samples)
+    _, high = _wilson(host + unclassified, samples)
+    return DispatchShare(host / (kernel + host), *widened(low, high, misclassed))
 
 
 def widened(low: float, high: float, misclassed: float = MISCLASSED) -> tuple[float, float]:

@@ -10,7 +10,6 @@ from torch import nn
 
 from service.protocol.status import MemoryBandwidth, StepBytes
 from service.step.buffers import Buffers
-from service.step.cold_cache import weights_by_reader
 from service.step.process_state import mapped_blocks
 
 MOST_BYTES = 256 * 2**20
@@ -50,12 +49,19 @@ def step_bytes(model: nn.Module, buffers: Buffers) -> StepBytes:
     cache = [tensor for pair in buffers.cache for tensor in pair]
     linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
     return StepBytes(
-        weights=sum(weights_by_reader(model).values()),
+        weights=sum(_weights_of(module) for module in model.modules()),
         cache_per_position=sum(tensor[0, 0].numel() * tensor.element_size() for tensor in cache),
         activations_per_row=sum(
             (linear.in_features + linear.out_features) * linear.weight.element_size() for linear in linears
         ),
     )
+
+
+def _weights_of(module: nn.Module) -> int:
+    """Bytes of the weights that are `module`'s own; an embedding reads one row of its table per token."""
+    if isinstance(module, nn.Embedding):
+        return 0
+    return sum(p.numel() * p.element_size() for p in module.parameters(recurse=False) if p.dim() > 1)
 
 
 def _read(size: int) -> float:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from time import perf_counter_ns
@@ -10,9 +13,9 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
+from service.protocol.splits import SampleCounts
 from service.step.buffers import Arguments
 from service.step.callables import Step
-from service.step.native.step_samples import StepSamples
 
 Instrumentation = Literal["off", "host", "full"]
 """Nothing; the host's clock only; on CUDA also events on the device's stream."""
@@ -29,7 +32,7 @@ class Readings:
     reaches the first of them once earlier work is done, as a rule before the call has issued anything: so
     the span contains the time in which the device idles because the host is still issuing.
     `unmeasured` counts steps run without a clock, `minor_faults` the page faults of this thread over all
-    steps. `samples` are those of this thread's native stacks within the steps; None where none were taken.
+    steps. `samples` are those of this thread within the steps; None where none were taken.
     """
 
     begin: list[int] = field(default_factory=list)
@@ -40,7 +43,7 @@ class Readings:
     span: list[int] = field(default_factory=list)
     unmeasured: int = 0
     minor_faults: int = 0
-    samples: StepSamples | None = None
+    samples: SampleCounts | None = None
 
     @property
     def steps(self) -> int:
@@ -79,14 +82,68 @@ class NullMeter:
         return values
 
 
+class StepLabels:
+    """Which step runs now, for who samples this thread: `cell` holds the step's number, 0 between steps.
+
+    Steps are numbered from 1, in the order in which they were added. `cell` None: nobody looks at it.
+    """
+
+    def __init__(self, cell: ctypes.c_int64 | None = None) -> None:
+        self._cell = ctypes.c_int64() if cell is None else cell
+        self._numbers: dict[Step, int] = {}
+        self._timed: dict[int, tuple[int, int]] = {}
+
+    def add(self, step: Step) -> None:
+        """Give `step` the next number."""
+        self._numbers[step] = len(self._numbers) + 1
+
+    @contextmanager
+    def within(self, step: Step) -> Iterator[None]:
+        """Within: a call of `step`, which is timed."""
+        number = self._numbers.get(step, 0)
+        began = perf_counter_ns()
+        self._cell.value = number
+        try:
+            yield
+        finally:
+            self._cell.value = 0
+        self.timed(number, perf_counter_ns() - began)
+
+    def call(self, step: Step, arguments: Arguments) -> tuple[tuple[Tensor, Tensor], int, int]:
+        """Call `step` once: its result, the instant at which it began, and the nanoseconds that it took."""
+        number = self._numbers.get(step, 0)
+        began = perf_counter_ns()
+        self._cell.value = number
+        try:
+            result = step(*arguments)
+        finally:
+            self._cell.value = 0
+        took = perf_counter_ns() - began
+        self.timed(number, took)
+        return result, began, took
+
+    def timed(self, number: int, nanoseconds: int) -> None:
+        """A call of the step with this number has ended."""
+        steps, total = self._timed.get(number, (0, 0))
+        self._timed[number] = steps + 1, total + nanoseconds
+
+    def take(self) -> dict[int, tuple[int, int]]:
+        """Calls and nanoseconds by the step's number, since the last `take`."""
+        found, self._timed = self._timed, {}
+        found.pop(0, None)
+        return found
+
+
 class HostMeter:
     """For a CPU: operators run where they are called, so the call's clock holds host and kernel together."""
 
+    def __init__(self, labels: StepLabels | None = None) -> None:
+        self._labels = labels or StepLabels()
+
     def run(self, step: Step, arguments: Arguments, readings: Readings) -> tuple[Tensor, Tensor]:
         """Call `step` once; its wall time goes to `readings.call`."""
-        began = perf_counter_ns()
-        result = step(*arguments)
-        readings.call.append(perf_counter_ns() - began)
+        result, began, took = self._labels.call(step, arguments)
+        readings.call.append(took)
         readings.begin.append(began)
         return result
 
@@ -145,10 +202,15 @@ class CudaMeter:
         return torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 
 
-def new_meter(device: torch.device, largest_batch: int, instrumentation: Instrumentation = "full") -> Meter:
-    """The meter that fits `device`; on a CPU `host` and `full` are the same."""
+def new_meter(
+    device: torch.device,
+    largest_batch: int,
+    instrumentation: Instrumentation = "full",
+    labels: StepLabels | None = None,
+) -> Meter:
+    """The meter that fits `device`; on a CPU `host` and `full` are the same, and tell `labels` what runs."""
     if instrumentation == "off":
         return NullMeter()
     if device.type == "cuda":
         return CudaMeter(largest_batch, events=instrumentation == "full")
-    return HostMeter()
+    return HostMeter(labels)

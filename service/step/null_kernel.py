@@ -1,4 +1,4 @@
-"""The machine's null-kernel floor: the cost of an operator on one element."""
+"""What an operator on one element costs: the machine's null kernel."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ takes about ten until weights and code lie in the caches where a request's own s
 LEAD_STEPS_OF_PREFILL = 2
 """Before timed prefill steps in a row: each takes as long as many of decode."""
 
-LEAD_STEPS_OF_FLOOR = 4
-"""Before a sample of the dispatch floor. In service a step follows others of its own mode; after different
+LEAD_STEPS_OF_DISPATCH = 4
+"""Before a timed call of a decode step alone. In service a step follows others of its own mode; after other
 code the first call reads up to 1.6 times too long (instruction caches and branch history), and four settle
 it."""
 

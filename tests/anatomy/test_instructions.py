@@ -31,7 +31,7 @@ from service.measure.cases import FEW_WORDS, Bench, Case
 from service.protocol.messages import Phase
 from service.protocol.modes import MODES
 from service.step.callables import build_step
-from service.step.native.single_step import InstructionCounter, SingleStepError
+from service.measure.single_step import InstructionCounter, SingleStepError
 from service.step.native.stacks import Sample
 from tests.support.anatomy_bench import quiet, small_bench
 

@@ -87,13 +87,13 @@ def test_the_bar_has_all_its_cells_and_no_part_more_than_its_share() -> None:
         assert sum(proportional_cells(values, 60)) == 60
 
 
-def test_on_a_cpu_the_estimates_are_labelled_as_such(front: Front) -> None:
+def test_on_a_cpu_dispatch_is_labelled_as_sampled_with_its_interval(front: Front) -> None:
     timings = front.generate().json()["timings"]
     notes = {part.name: part.note for part in bar_segments(timings, sampled=False)}
     assert list(notes) == ["queue", "dispatch", "kernel", "other"]
-    assert notes["dispatch"] == "calibrated, a lower estimate"
-    assert notes["kernel"] == "residual, an upper estimate"
-    assert "lower" not in bar_segments(timings, sampled=True)[1].note
+    assert notes["dispatch"] == "sampled, 0.0800 ms to 0.112 ms"
+    assert notes["kernel"] == "sampled"
+    assert "token sampling" in bar_segments(timings, sampled=True)[1].note
     assert sum(part.seconds or 0 for part in bar_segments(timings, sampled=False)) == (
         pytest.approx(timings["total_seconds"])
     )

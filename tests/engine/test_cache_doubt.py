@@ -26,7 +26,7 @@ from service.front.supervisor import EXIT_CACHE_DISCARDED
 from service.protocol.messages import EngineSettings
 from service.protocol.status import Parity
 from service.step.compile_cache import code_of, compile_cache, precompiled_headers
-from service.step.native.compiled_library import BuildError
+from service.measure.compiled_library import BuildError
 from service.step.process_state import prepare_process
 from tests.engine.serving import serve, settings
 

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from service.protocol.splits import SIDES
 from tests.support.serving import BODY, Front, running, until
 
 TIMINGS = {
@@ -18,10 +19,11 @@ EXTRA = {"padded_prompt_tokens", "attended_tokens", "stall_seconds", "effective_
 PHASE = {
     "dispatch_low_seconds",
     "dispatch_high_seconds",
-    "clipped",
     "kernel_samples",
     "host_samples",
-    "unnamed_samples",
+    "system_samples",
+    "unclassified_samples",
+    "samples_of",
     "minor_faults",
     "steps",
     "wall_seconds",
@@ -56,7 +58,7 @@ def test_the_answer_has_the_fields_of_the_contract_and_no_others(front: Front) -
     assert answer["outputs"][0].keys() == {"text", "finish_reason", "completion_tokens"}
     assert answer["timings"].keys() == TIMINGS | EXTRA
     assert answer["timings"]["prefill"].keys() == answer["timings"]["decode"].keys() == PHASE
-    assert answer["timings"]["sources"] == {"dispatch": "calibrated", "kernel": "residual", "steps": "own"}
+    assert answer["timings"]["sources"] == {"dispatch": "sampled", "kernel": "sampled", "steps": "own"}
 
 
 def test_each_prompt_has_its_output_and_the_usage_counts_all(front: Front) -> None:
@@ -120,10 +122,10 @@ def test_the_run_header_is_accepted(front: Front) -> None:
 
 
 def test_two_requests_of_one_id_are_both_served(own_front: Front) -> None:
-    same = {"X-Request-ID": "twin"}
+    same = {"X-Request-ID": "same"}
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda _: own_front.generate(headers=same), range(8)))
-    assert [answer.json()["id"] for answer in answers] == ["twin"] * 8
+    assert [answer.json()["id"] for answer in answers] == ["same"] * 8
 
 
 def test_a_mode_that_warms_is_a_503_that_names_the_ready_ones() -> None:
@@ -141,25 +143,33 @@ def test_a_mode_that_warms_is_a_503_that_names_the_ready_ones() -> None:
         assert front.generate("eager", **BODY).status_code == 200
 
 
-def test_a_sampled_request_says_so_and_from_how_many_instants_its_split_is(front: Front) -> None:
-    timings = front.generate(sample=True).json()["timings"]
-    assert (timings["sampled"], timings["profiled"]) == (True, False)
+@pytest.mark.parametrize(("sample", "samples_of"), [(True, "request"), (False, "traffic")])
+def test_a_request_says_whose_samples_its_split_rests_on_and_how_many(
+    front: Front, sample: bool, samples_of: str
+) -> None:
+    timings = front.generate(sample=sample).json()["timings"]
+    assert (timings["sampled"], timings["profiled"]) == (sample, False)
+    for phase in (timings["prefill"], timings["decode"]):
+        assert phase["samples_of"] == samples_of
+        assert [phase[f"{side}_samples"] for side in SIDES] == [40, 60, 3, 2]
+
+
+def test_a_request_without_samples_says_neither_split_nor_numbers(own_front: Front) -> None:
+    timings = own_front.command("!unsplit").json()["timings"]
+    assert timings["sources"] == {"dispatch": None, "kernel": None, "steps": "own"}
     decode = timings["decode"]
-    assert decode["kernel_samples"] > 0
-    assert decode["host_samples"] > decode["unnamed_samples"]
-    unsampled = front.generate().json()["timings"]
-    assert unsampled["sampled"] is False
-    assert unsampled["decode"]["kernel_samples"] is None
+    told = ("samples_of", "dispatch_seconds", "kernel_seconds", *(f"{side}_samples" for side in SIDES))
+    assert {decode[name] for name in told} == {None}
 
 
 def test_a_request_that_cannot_be_sampled_is_refused_with_the_reason() -> None:
-    with running(no_request_samples="set kernel.perf_event_paranoid to 2 or less") as front:
+    with running(no_samples="timer_create is forbidden") as front:
         front.await_ready()
         error = front.generate(sample=True)
         assert error.status_code == 409
         assert error.json()["error"]["type"] == "cannot_sample"
         assert error.json()["error"]["param"] == "sample"
-        assert "perf_event_paranoid" in error.json()["error"]["message"]
+        assert "timer_create is forbidden" in error.json()["error"]["message"]
 
 
 def test_a_request_is_profiled_or_sampled_but_not_both(front: Front) -> None:

@@ -11,6 +11,7 @@ from service.protocol.modes import default_modes
 from service.protocol.processor import processor_name
 from service.statistics.method import METHOD
 from tests.front.test_api_bad_input import refused
+from tests.support.fake_engine import PHASES
 from tests.support.serving import Front, running, until
 
 
@@ -21,9 +22,27 @@ def test_every_configured_mode_is_listed_with_what_it_costs(front: Front) -> Non
     assert compiled["state"] == "ready"
     assert compiled["warmup_seconds"] > 0
     assert compiled["cache"] == "cold"
-    assert [floor["batch"] for floor in compiled["dispatch_floors"]] == [1, 4, 1, 4]
-    assert compiled["dispatch_floors"][0]["source"] == "calibrated"
     assert compiled["parity"]["passed"] is True
+
+
+def test_each_step_of_a_mode_has_its_split_with_its_interval_and_samples(front: Front) -> None:
+    splits = front.http.get("/v1/modes").json()["modes"][0]["splits"]
+    places = [(split["phase"], split["batch"]) for split in splits]
+    assert places == [(phase, batch) for phase in PHASES for batch in (1, 4)]
+    split = splits[0]
+    assert split["dispatch_seconds"] + split["kernel_seconds"] == pytest.approx(split["step_seconds"])
+    shares = [split[name] for name in ("low", "kernel_share", "high")]
+    assert shares == pytest.approx([0.3, 0.4, 0.5])
+    assert split["headroom"] == pytest.approx(2.5)
+    assert split["samples"] == {"kernel": 40, "host": 60, "system": 3, "unclassified": 2}
+
+
+def test_where_nothing_is_sampled_modes_have_no_splits_and_the_engine_says_why() -> None:
+    with running({"modes": ["eager"]}, no_samples="of a reason") as front:
+        front.await_ready()
+        answer = front.http.get("/v1/modes").json()
+    assert answer["modes"][0]["splits"] == []
+    assert answer["engine"]["no_samples"] == "of a reason"
 
 
 def test_requested_and_effective_stand_side_by_side_with_the_reason(front: Front) -> None:
@@ -121,13 +140,6 @@ def test_an_engine_that_never_starts_makes_live_fail_with_the_reason() -> None:
         message = refused(front.http.get("/health/live"), 503)["message"]
         assert "the engine ended 5 times" in message
         assert "exit code 9" in message
-
-
-def test_openapi_describes_which_sources_are_a_lower_and_which_an_upper_estimate(front: Front) -> None:
-    schemas = front.http.get("/openapi.json").json()["components"]["schemas"]
-    description = " ".join(schemas["Sources"]["description"].split())
-    assert 'A "calibrated" dispatch is a lower estimate' in description
-    assert "Beside a calibrated dispatch that is an upper estimate" in description
 
 
 def test_openapi_describes_the_bodies_with_an_example(front: Front) -> None:

@@ -46,7 +46,7 @@ def merged(name: str, shared: SharedWork | None) -> tuple[Job, Outcome]:
         tokenise_seconds=0.0,
         involuntary_switches=7,
         dispatch_source="sampled",
-        kernel_source="residual",
+        kernel_source="sampled",
         taken_ns=3_000_000,
         first_token_ns=20_000_000,
         done_ns=100_000_000,
@@ -92,7 +92,7 @@ def series(batching: str, *works: SharedWork | None) -> dict[str, float]:
     metrics = Metrics(CollectorRegistry(), ["eager"], [1, 4], {"version": "", "commit": ""})
     status = dict.fromkeys(EngineStatus.__struct_fields__, 0) | {"batching": batching, "memory": None}
     status |= {"device": "cpu", "device_name": "", "model": "tiny", "dtype": "", "torch": "", "cuda": None}
-    metrics.engine(EngineStatus(**{**status, "no_twin": None}))
+    metrics.engine(EngineStatus(**{**status, "no_samples": None}))
     for number, work in enumerate(works):
         metrics.observe(add_up(*merged(str(number), work), 0, 101_000_000, 110_000_000))
     text = metrics.render("", Counter(), 0)[0].decode()

@@ -25,13 +25,14 @@ from service.front.metrics.catalogue import (
 )
 from service.front.metrics.spec import OUTCOMES
 from service.protocol.modes import default_modes
+from service.protocol.splits import SIDES
 from tests.support.raw_http import connected
 from tests.support.serving import BODY, Front, running, until
 
 pytestmark = pytest.mark.slow
 
 SERIES_PER_MODE = 800
-SERIES = 1500
+SERIES = 1550
 """Of five modes and three batch buckets on a CPU, with some room for those of the front itself."""
 
 ON_CUDA_ONLY = (
@@ -41,12 +42,13 @@ ON_CUDA_ONLY = (
     "memory_alloc_retries_total", "memory_ooms_total", "cudagraph_captures_total", "cudagraph_replays_total",
 )  # fmt: skip
 NOT_WITHOUT_A_PROFILER = ("request_kernel_seconds", "step_batch_kernel_seconds", "device_bound_index")
+ON_A_CPU_ONLY = ("samples_total",)
 
-BY_A_TWIN = (
+BY_SAMPLES = (
     "request_dispatch_seconds", "step_batch_dispatch_seconds",
-    "request_kernel_seconds", "step_batch_kernel_seconds", "device_bound_index", "dispatch_floor_seconds",
+    "request_kernel_seconds", "step_batch_kernel_seconds", "device_bound_index", "samples_total",
 )  # fmt: skip
-"""What a CPU can measure only by the hollow twin."""
+"""What a CPU can measure only by samples."""
 
 STILL = {
     "engine_up": "a state",
@@ -57,7 +59,7 @@ STILL = {
     "connections": "back at what it was when nothing runs",
     "connections_max": "a limit",
     "mode_parity_max_abs_logit_difference": "measured once, at warm-up",
-    "dispatch_floor_seconds": "this engine's floors never move",
+    "device_bound_index": "this engine's shares never move",
     "warmup_seconds": "measured once, at warm-up",
     "mode_effective_info": "a state",
     "build_info": "a state",
@@ -230,23 +232,23 @@ def test_on_cuda_kernel_time_is_absent_without_a_profiler(cuda_front: Front) -> 
     cuda_front.generate()
     names = names_of(samples(cuda_front))
     assert names.issuperset(ON_CUDA_ONLY)
-    assert names.isdisjoint(NOT_WITHOUT_A_PROFILER)
+    assert names.isdisjoint((*NOT_WITHOUT_A_PROFILER, *ON_A_CPU_ONLY))
 
 
-def test_on_a_cpu_dispatch_and_kernel_exist_from_the_first_status_or_are_absent_without_a_twin(
+def test_on_a_cpu_dispatch_and_kernel_exist_from_the_first_status_or_are_absent_without_samples(
     own_front: Front,
 ) -> None:
-    assert names_of(samples(own_front)).issuperset(BY_A_TWIN[:4])
-    with running(no_twin="of a reason") as twinless:
-        twinless.await_ready()
-        assert twinless.generate().status_code == 200
-        assert names_of(samples(twinless)).isdisjoint(BY_A_TWIN)
+    assert names_of(samples(own_front)).issuperset(BY_SAMPLES)
+    with running(no_samples="of a reason") as unsampled:
+        unsampled.await_ready()
+        assert unsampled.generate().status_code == 200
+        assert names_of(samples(unsampled)).isdisjoint(BY_SAMPLES)
 
 
 def test_before_the_first_status_nothing_of_the_device_exists() -> None:
     with running(silent=True) as front:
         names = names_of(samples(front))
-        assert names.isdisjoint((*ON_CUDA_ONLY, *BY_A_TWIN, "build_info"))
+        assert names.isdisjoint((*ON_CUDA_ONLY, *BY_SAMPLES, "build_info"))
         assert "request_duration_seconds" in names
         assert front.series()["engine_up"] == 0
 
@@ -346,12 +348,6 @@ def test_on_cuda_each_step_is_observed(cuda_front: Front) -> None:
         count, total = (f"step_{name}_seconds_{part}{labels}" for part in ("count", "sum"))
         assert after[count] - before[count] == decode["steps"]
         assert after[total] - before[total] == pytest.approx(decode[f"{name}_seconds"])
-
-
-def test_the_device_bound_index_comes_from_the_sums(own_front: Front) -> None:
-    assert not [name for name in own_front.series() if name.startswith("device_bound_index")]
-    own_front.generate()
-    assert own_front.series()['device_bound_index{batch="1",mode="eager"}'] == pytest.approx(0.4)
 
 
 def test_a_profiled_request_enters_no_time_histogram(own_front: Front) -> None:
@@ -456,6 +452,22 @@ def test_compilations_are_counted_once_and_again_in_a_new_engine(own_front: Fron
     assert own_front.series()['recompiles_total{mode="compiled"}'] == 1
 
 
+def test_samples_are_counted_by_side_and_add_up_over_engine_restarts(own_front: Front) -> None:
+    def counted(batch: int) -> dict[str, float]:
+        series = own_front.series()
+        labels = f'batch="{batch}",mode="eager",phase="decode"'
+        return {side: series[f'samples_total{{{labels},side="{side}"}}'] for side in SIDES}
+
+    once = {"kernel": 40, "host": 60, "system": 3, "unclassified": 2}
+    twice, thrice = ({side: times * count for side, count in once.items()} for times in (2, 3))
+    assert counted(1) == counted(4) == once
+    own_front.generate()
+    assert (counted(1), counted(4)) == (twice, once)
+    own_front.command("!die")
+    own_front.await_ready()
+    assert (counted(1), counted(4)) == (thrice, twice)
+
+
 def test_each_step_of_a_mode_that_replays_graphs_is_a_replay(cuda_front: Front) -> None:
     replays = 'cudagraph_replays_total{mode="reduce-overhead"}'
     before = cuda_front.series()[replays]
@@ -493,7 +505,7 @@ def test_failed_allocations_add_up_over_engine_restarts() -> None:
         assert front.series()["memory_alloc_retries_total"] == 3
 
 
-def test_a_request_whose_mode_has_no_floors_yet_adds_its_steps_to_no_part(own_front: Front) -> None:
+def test_a_request_whose_steps_have_no_samples_yet_adds_them_to_no_part(own_front: Front) -> None:
     own_front.generate("compiled")
     before = own_front.series()
     own_front.command("!unsplit", mode="compiled")

@@ -78,7 +78,6 @@ STUDY = {*V1, "404", "409", "415", "422", "504"}
         ("get", "/v1/models", V1),
         ("get", "/v1/models/{model_id}", {*V1, "404"}),
         ("get", "/v1/modes", V1),
-        ("post", "/v1/floors", {*V1, "415"}),
         *(("post", f"/v1/studies/{name}", {*STUDY, *BODY, "429"}) for name in STUDY_BODIES),
         ("get", "/v1/studies", V1),
         ("get", "/v1/studies/{identity}", {*V1, "404"}),

@@ -29,7 +29,7 @@ FOREIGN_PAGES = [
     {"Origin": "http://["},
 ]
 OWN_PAGES = [{"Sec-Fetch-Site": "same-origin"}, {"Sec-Fetch-Site": "none"}]
-ACTING = [("POST", GENERATE), ("POST", "/v1/floors"), ("POST", "/v1/probes/sync-point"), ("GET", "/v1/modes")]
+ACTING = [("POST", GENERATE), ("POST", "/v1/probes/sync-point"), ("GET", "/v1/modes")]
 TYPES = [
     "text/plain",
     "application/x-www-form-urlencoded",
@@ -140,7 +140,7 @@ def test_scrapers_and_orchestrators_call_by_any_name(front: Front, path: str) ->
 
 
 @pytest.mark.parametrize("kind", TYPES)
-@pytest.mark.parametrize("path", [GENERATE, "/v1/compare", "/v1/studies/operators", "/v1/floors"])
+@pytest.mark.parametrize("path", [GENERATE, "/v1/compare", "/v1/studies/operators"])
 def test_a_body_of_another_type_is_a_415_that_names_the_header(front: Front, path: str, kind: str) -> None:
     error = refused(front.http.post(path, content=b"{}", headers={"Content-Type": kind}), 415)
     assert error["type"] == "not_json"

@@ -11,12 +11,10 @@ import pytest
 
 from loadtests.report.report_files import make_report
 from loadtests.report.results import read_results
-from loadtests.run.floors import moved_floors
 from loadtests.run.gates.gate import Gate, some
 from loadtests.run.rows import RequestRow, RowPhase, RowSources, read_rows
 from loadtests.run.run_file import Look, Part, RoundMachine, SweepRun, read_run
 from loadtests.run.validation import VALIDATION_FILE, validate
-from tests.support.fake_service import settled_floor
 from tests.support.made_results import make_results
 
 
@@ -146,14 +144,6 @@ def test_requests_in_steps_of_others_are_a_warning_that_names_their_cells(made: 
     assert f"continuous: 16 of 288 ran in steps of others: {COMPILED} (16 ×)" in found.detail
 
 
-def test_clipped_estimates_are_counted(made: Made) -> None:
-    run, rows = made
-    assert gate("clipped estimates", run, rows).passed
-    found = gate("clipped estimates", run, altered(rows, COMPILED, decode=RowPhase(steps=31, clipped=True)))
-    assert (found.passed, found.warning) == (False, True)
-    assert "16 of 288" in found.detail
-
-
 def test_rounds_in_which_the_machine_was_not_itself_are_named(made: Made) -> None:
     run, rows = made
     assert gate("steady machine", run, rows).passed is None
@@ -180,30 +170,6 @@ def test_groups_left_undecided_are_named(made: Made) -> None:
     assert "after 24 rounds still undecided: b=4;" in found.detail
 
 
-def test_floors_that_moved_beyond_their_intervals_are_named_the_worst_first(made: Made) -> None:
-    run, rows = made
-    before = [settled_floor("eager", 1e-3), settled_floor("compiled", 3e-4), settled_floor("no_grad", 8e-4)]
-    after = [
-        settled_floor("eager", 1.1e-3),
-        settled_floor("compiled", 1.5e-4),
-        settled_floor("no_grad", 8.2e-4),
-    ]
-    assert [one.mode for one in moved_floors(before, after)] == ["compiled", "eager"]
-    name = "floors before = after"
-    found = gate(name, changed(run, floors_before=before, floors_after=after), rows)
-    assert found.passed is False
-    assert "2 of 3" in found.detail
-    assert "most compiled decode b=1 ×0.50" in found.detail
-    assert gate(name, changed(run, floors_before=before, floors_after=before), rows).passed
-    assert gate(name, changed(run, floors_before=before), rows).passed is None
-
-
-def test_only_floors_of_the_same_mode_phase_and_batch_are_compared() -> None:
-    before = [settled_floor("eager", 1e-3), settled_floor("eager", 1e-3, batch=4)]
-    after = [settled_floor("eager", 9e-3, "prefill"), settled_floor("eager", 1e-3)]
-    assert moved_floors(before, after) == []
-
-
 @pytest.mark.parametrize("fields", [{"complete": False}, {"order": []}])
 def test_an_incomplete_run_is_never_valid(made: Made, fields: dict[str, Any]) -> None:
     run, rows = made
@@ -227,32 +193,6 @@ def test_gates_are_checked_anew_from_rows_and_scrapes_and_not_read_from_their_fi
 def test_a_long_list_is_cut() -> None:
     assert some(["a", "b"]) == "a, b"
     assert some(["a", "b", "c", "d"]) == "a, b, c, …"
-
-
-def test_stacks_that_moved_are_named_beside_twins_and_a_shared_twin_counts_once() -> None:
-    def floor(batch: int, seconds: float, dispatch: float) -> dict[str, Any]:
-        stacks = {
-            "dispatch_seconds": dispatch,
-            "dispatch_low_seconds": 0.9 * dispatch,
-            "dispatch_high_seconds": 1.1 * dispatch,
-        }
-        twin = {"seconds": seconds, "low": 0.9 * seconds, "high": 1.1 * seconds}
-        source = "calibrated" if batch == 1 else "smallest_batch"
-        return {
-            "mode": "eager",
-            "phase": "decode",
-            "batch": batch,
-            "source": source,
-            "stacks": stacks,
-            **twin,
-        }
-
-    before = [floor(1, 1.0, 2.0), floor(4, 1.0, 2.0)]
-    after = [floor(1, 1.5, 2.1), floor(4, 1.5, 4.0)]
-    assert [one.name for one in moved_floors(before, after)] == [
-        "eager decode b=4 ×2.00 (stacks)",
-        "eager decode b=1 ×1.50 (twin)",
-    ]
 
 
 def test_a_part_that_measured_nothing_leaves_its_gap_where_the_next_one_goes_on(made: Made) -> None:

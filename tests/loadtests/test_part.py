@@ -29,12 +29,9 @@ PLAN = make_plan("quick", 1, ["eager", "compiled"], [1])
 def test_a_part_knows_the_warm_engine_and_samples_clocks_off_its_cores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The stand-in is on its cores once it has given its floors; the load generator ends at once."""
-    cold, entered = service.engine_status, list[tuple[str, object]]()
-
-    def floors(_: object) -> list[dict[str, Any]]:
-        monkeypatch.setattr(service, "engine_status", lambda *args: cold(*args) | {"cpus": [7]})
-        return []
+    """The load generator ends at once."""
+    status, entered = service.engine_status, list[tuple[str, object]]()
+    monkeypatch.setattr(service, "engine_status", lambda *args: status(*args) | {"cpus": [7]})
 
     def section(name: str) -> Any:
         @contextmanager
@@ -50,7 +47,6 @@ def test_a_part_knows_the_warm_engine_and_samples_clocks_off_its_cores(
         yield from ()
 
     monkeypatch.setattr(scrapes, "COUNTED_WITHIN_SECONDS", 0.0)
-    monkeypatch.setattr(part, "read_floors", floors)
     monkeypatch.setattr(part, "off_cores", section("off cores"))
     monkeypatch.setattr(part, "watched", section("clocks"))
     monkeypatch.setattr(part, "run_load_generator", generator)

@@ -19,7 +19,7 @@ from tests.support.made_results import CLEAR, make_results
 
 
 def compilation(**changes: Any) -> dict[str, Any]:
-    base = {"phase": "decode", "batch": 4, "twin": False, "seconds": 0.5, "cold": False, "cold_seconds": 10.0}
+    base = {"phase": "decode", "batch": 4, "seconds": 0.5, "cold": False, "cold_seconds": 10.0}
     return base | changes
 
 
@@ -27,7 +27,7 @@ def rounds(value: float) -> dict[int, float]:
     return {number: value * (1 + 0.001 * (-1) ** number) for number in range(1, 9)}
 
 
-def test_only_this_buckets_compilations_count_and_no_twins() -> None:
+def test_only_this_buckets_compilations_count_and_of_old_runs_no_second_models() -> None:
     own = [compilation(), compilation(phase="prefill", seconds=0.7, cold_seconds=14.0)]
     others = [compilation(twin=True, seconds=50.0), compilation(batch=16, seconds=50.0)]
     cost = cost_of({"compilations": own + others}, 4)

@@ -1,21 +1,20 @@
-"""What backs the split on this machine, how far its witnesses lie apart, and what is said without them."""
+"""What backs the split on this machine, what it rests on, and what is said without a proof."""
 
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from loadtests.report.machine_selftest import BOUNDS
 from loadtests.report.proof import NOT_PROVED, SPLIT_ROWS, proof
 from loadtests.report.results import read_results
 from loadtests.report.verdict import Findings
-from loadtests.report.witnesses import witnesses
 from service.selftest.worker import CHECKS
 from tests.selftest.samples import HONEST
-from tests.support.made_evidence import edit_run, with_floors, with_intervals, with_samples
+from tests.support.made_evidence import Row, edit_run, with_intervals, with_samples
 from tests.support.made_results import CLEAR, make_results
 
 SELFTEST = {
@@ -29,7 +28,11 @@ SELFTEST = {
     "dtype": "float32",
     "threads": 1,
     "modes": list(CLEAR),
-    "rows": [{"name": f"{start}: a row", "verdict": "pass"} for start in SPLIT_ROWS],
+    "rows": [
+        {"name": f"{start}: a row", "verdict": "pass", "low": right, "high": right}
+        for start in SPLIT_ROWS
+        for right in [next((bound.should for bound in BOUNDS if start in bound.rows), 0.0)]
+    ],
 }
 
 
@@ -50,59 +53,34 @@ def write_selftest(folder: Path, **changes: Any) -> None:
     (beside / "selftest.json").write_text(json.dumps(SELFTEST | changes))
 
 
-def test_without_stacks_and_selftest_the_split_is_not_proved(folder: Path) -> None:
-    told = proof(found(folder))
-    assert told.proved is False
-    assert told.sentences[0].startswith(NOT_PROVED)
-    assert "no native stacks were sampled" in told.sentences[0]
-
-
-def test_floors_without_stacks_prove_nothing(folder: Path) -> None:
-    assert proof(found(with_floors(folder, off=None))).proved is False
-
-
-def test_stacks_sampled_in_the_run_itself_do_not_prove_its_split_however_well_they_agree(
-    folder: Path,
-) -> None:
-    told = proof(found(with_floors(folder, off=0.02)))
-    assert told.proved is False
-    assert told.sentences[0].startswith(
-        f"{NOT_PROVED}: the split rests on sampled native stacks, and no selftest"
-    )
-    assert "agree within 2 points" in told.sentences[1]
-
-
-def test_without_a_twin_the_samples_of_the_visits_are_told_with_what_they_leave_open(folder: Path) -> None:
+def test_without_a_selftest_the_split_is_not_proved_however_much_was_sampled(folder: Path) -> None:
     told = proof(found(with_samples(folder)))
-    assert told.sentences[0].startswith(f"{NOT_PROVED}: the split rests on sampled native stacks")
-    assert told.sentences[1].endswith("up to 20 % of either part may be the other's.")
+    assert told.proved is False
+    assert told.sentences[0].startswith(f"{NOT_PROVED}: no selftest of this machine and commit")
 
 
-def test_stacks_that_disagree_are_told_with_the_worst_case(folder: Path) -> None:
-    def one_worse(run: Any) -> None:
-        for floor in run.floors_after:
-            if (floor["mode"], floor["phase"], floor["batch"]) == ("reduce-overhead", "decode", 4):
-                floor["stacks"] |= {"kernel_share": 0.765, "low": 0.75, "high": 0.78}
+def test_what_the_split_rests_on_and_what_would_narrow_it_is_told(folder: Path) -> None:
+    def one_worse(row: Row) -> tuple[int, int, int]:
+        return (60, 40, 25) if (row["mode"], row["batch_size"]) == ("reduce-overhead", 4) else (60, 40, 0)
 
-    edit_run(with_floors(folder, off=0.08), one_worse)
-    findings = found(folder)
-    worst = max(witnesses(findings), key=lambda witness: witness.difference)
-    assert (worst.mode, worst.phase, worst.batch) == ("compiled-cpp", "decode", 4)
-    assert (
-        "disagree by up to 10 points (compiled-cpp, decode, batch 4: 86% kernel by the twin"
-        in proof(findings).sentences[1]
+    edit_run(folder, lambda run: run.engine.update(linears={"layout": "aten", "reason": "as asked"}))
+    rests_on, adds_up = proof(found(with_samples(folder, one_worse))).sentences[1:]
+    assert "rest on 24,000 samples of the engine's thread (torch 2.13.0, 1 thread, linear weights aten)" in (
+        rests_on
     )
+    assert "At most 20 % of a step's (compiled-cpp, prefill, batch 4) were in code of no class" in rests_on
+    assert (
+        "adds up classes 10, the sampler's rate 3.0 (in % of either part) and counting, at most 3.4"
+        in adds_up
+    )
+    assert "More samples narrow the last" in adds_up
 
 
-def test_wide_intervals_do_not_make_agreement_of_a_large_difference(folder: Path) -> None:
-    def one_unsure(run: Any) -> None:
-        for floor in run.floors_after:
-            if (floor["mode"], floor["phase"], floor["batch"]) == ("reduce-overhead", "decode", 4):
-                floor["stacks"] |= {"kernel_share": 0.5, "low": 0.1, "high": 0.95}
-
-    edit_run(with_floors(folder, off=0.02), one_unsure)
-    told = proof(found(folder)).sentences[1]
-    assert re.search(r"differ, within their own intervals, by up to 3\d points", told)
+def test_what_the_selftest_leaves_open_is_told_where_it_is_added(folder: Path) -> None:
+    rows = [*SELFTEST["rows"], {"name": BOUNDS[0].rows[0], "verdict": "fail", "low": 0.85, "high": 1.0}]  # type: ignore[misc]
+    write_selftest(folder, rows=rows)
+    told = proof(found(with_samples(folder))).sentences[-1]
+    assert "what the selftest leaves open beyond these 5.0" in told
 
 
 def test_a_selftest_whose_split_rows_do_not_all_pass_is_counted_out(folder: Path) -> None:
@@ -112,7 +90,7 @@ def test_a_selftest_whose_split_rows_do_not_all_pass_is_counted_out(folder: Path
     write_selftest(folder, rows=rows)
     told = proof(found(folder))
     assert told.proved is False
-    assert f"of {len(rows)} rows about it" in told.sentences[0]
+    assert f"of {len(rows)} rows about the split" in told.sentences[0]
     assert f"{len(rows) - 2} passed, 1 failed and 1 undecided" in told.sentences[0]
 
 
@@ -120,18 +98,6 @@ def test_a_selftest_that_failed_elsewhere_only_still_backs_the_split(folder: Pat
     rows = [*SELFTEST["rows"], {"name": "time of a /metrics scrape under load", "verdict": "fail"}]  # type: ignore[misc]
     write_selftest(folder, rows=rows, outcome="failed")
     assert proof(found(folder)).proved is True
-
-
-def test_combinations_without_stacks_are_counted(folder: Path) -> None:
-    def drop_prefill(run: Any) -> None:
-        for floor in [*run.floors_before, *run.floors_after]:
-            if floor["phase"] == "prefill":
-                floor["stacks"] = None
-
-    edit_run(with_floors(folder), drop_prefill)
-    assert proof(found(folder)).sentences[-1] == (
-        "Native stacks were sampled for 15 of 30 combinations of mode, phase and batch."
-    )
 
 
 def test_a_passed_selftest_of_this_machine_and_commit_backs_the_split(folder: Path) -> None:
@@ -150,6 +116,7 @@ def test_a_passed_selftest_of_this_machine_and_commit_backs_the_split(folder: Pa
         {"threads": 2},
         {"modes": ["eager"]},
         {"rows": []},
+        {"rows": [row for row in SELFTEST["rows"] if not row["name"].startswith(BOUNDS[1].rows)]},  # type: ignore[attr-defined]
         {"rows": [*SELFTEST["rows"], {"name": f"{SPLIT_ROWS[0]}: another", "verdict": "undecided"}]},  # type: ignore[misc]
         {"rows": [{"name": "time of a /metrics scrape under load", "verdict": "pass"}]},
     ],

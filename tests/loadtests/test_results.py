@@ -57,7 +57,7 @@ def test_profiled_requests_are_in_no_figure(tmp_path: Path) -> None:
 def test_kernel_times_learnt_from_a_profile_do_not_make_a_request_profiled(tmp_path: Path) -> None:
     make_results(tmp_path)
     path = tmp_path / "requests.jsonl"
-    path.write_text(path.read_text().replace('"kernel":"residual"', '"kernel":"profiled"'))
+    path.write_text(path.read_text().replace('"kernel":"sampled"', '"kernel":"profiled"'))
     results = read_results(tmp_path)
     assert set(results.rows["kernel_source"]) == {"profiled"}
     assert results.rounds["requests"].sum() == results.run.plan.requests

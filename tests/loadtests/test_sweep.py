@@ -35,7 +35,7 @@ from loadtests.run.sweep import SweepResult, new_folder, run_sweep
 from loadtests.run.target import Target, TargetError
 from service.cli.options import EXIT_BAD_INPUT, EXIT_FAILED
 from service.statistics.method import METHOD
-from tests.support.fake_service import Script, fake_service, service_itself, settled_floor
+from tests.support.fake_service import Script, fake_service, service_itself
 
 pytestmark = pytest.mark.slow
 
@@ -149,25 +149,6 @@ def test_what_the_machine_did_in_each_round_is_kept(good: tuple[SweepResult, Scr
     assert [one.round for one in run.machine_by_round] == list(range(1, 9))
     assert all(one.canary_bytes_per_second for one in run.machine_by_round)
     assert (run.rounds, [look.round for look in run.looks]) == (8, [8])
-
-
-def test_a_service_without_floors_is_swept_and_a_line_says_so(good: tuple[SweepResult, Script, str]) -> None:
-    result, _, printed = good
-    assert (result.run.floors_before, result.run.floors_after) == ([], [])
-    assert "no floors before the sweep: an older service" in printed
-
-
-def test_floors_are_taken_before_and_after_and_one_that_moved_is_named(tmp_path: Path) -> None:
-    before = [settled_floor("eager", 1e-3), settled_floor("compiled", 3e-4)]
-    after = [settled_floor("eager", 1.01e-3), settled_floor("compiled", 3.6e-4)]
-    result = swept(tmp_path, Script(settled=[before, after]))
-    run = read_run(tmp_path)
-    assert (run.floors_before, run.floors_after) == (before, after)
-    gate = next(gate for gate in result.gates if gate.name == "floors before = after")
-    assert gate.passed is False
-    assert gate.warning
-    assert "1 of 2" in gate.detail
-    assert "compiled decode b=1 ×1.20" in gate.detail
 
 
 def test_a_mode_that_writes_other_texts_fails_the_sweep(tmp_path: Path) -> None:

@@ -262,7 +262,7 @@ def test_nothing_is_sampled_where_the_service_cannot_or_in_an_open_loop(bench: C
 
 @pytest.mark.parametrize(
     ("engine", "expected"),
-    [({}, False), ({"no_request_samples": None}, True), ({"no_request_samples": "forbidden"}, False)],
+    [({}, False), ({"no_samples": None}, True), ({"no_samples": "forbidden"}, False)],
 )
 def test_a_service_is_asked_for_samples_only_where_it_says_that_it_takes_them(
     engine: dict[str, object], expected: bool

@@ -62,18 +62,17 @@ def test_overlapping_requests_count_once_and_what_lies_between_is_named(tmp_path
         started="2026-01-01T00:00:01Z",
         ready="2026-01-01T00:00:04Z",
         ended="2026-01-01T00:00:54Z",
-        floors_seconds=10.0,
     )
     found = wall_time(made(tmp_path, rows, [part]))
     assert (found.total, found.before) == (50.0, 4.0)
     assert found.measured == pytest.approx(12 + 6 + 3 + 2)
     assert found.idle == pytest.approx(2.5)
     assert found.between == pytest.approx(2 + 0.5)
-    assert (found.warm_up, found.floors) == (pytest.approx(4.0), 10.0)
+    assert found.warm_up == pytest.approx(4.0)
     assert found.measured_share == pytest.approx(0.46)
     assert found.text == (
-        "46 % of 50 s with the service up; warm-up 8 %, floors 20 %, waiting for arrivals 5 %, "
-        "between requests 5 %, the rest 16 %. Until the service was ready: 4 s"
+        "46 % of 50 s with the service up; warm-up 8 %, waiting for arrivals 5 %, "
+        "between requests 5 %, the rest 36 %. Until the service was ready: 4 s"
     )
 
 
@@ -113,7 +112,7 @@ def test_the_search_for_rates_is_named(tmp_path: Path) -> None:
 def test_a_run_of_before_counts_from_its_first_request_and_says_so(tmp_path: Path) -> None:
     results = read_results(make_results(tmp_path))
     found = wall_time(results)
-    assert found.before is found.floors is None
+    assert found.before is None
     assert "from the first request to the last" in found.text
     assert found.measured_share == pytest.approx(1 - found.warm_up / found.total)
     findings = Findings(results)

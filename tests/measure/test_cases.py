@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,15 +12,15 @@ import torch
 from models.checkpoint import save
 from models.config import Config
 from models.transformer import Transformer
-from service.measure.cases import Bench, CacheEviction, Case, build_case
+from service.measure.cases import Bench, Case, build_case
 from service.measure.variants import Variants
 from service.protocol.messages import EngineSettings, Phase
 from service.protocol.modes import MODES
 from service.step.buffers import allocate
 from service.step.callables import build_step
-from service.step.cold_cache import ColdCacheEmulation
 from service.step.precision import PRECISIONS
 from service.step.untimed import CALLS_TO_CAPTURE, DECODE_POSITION, LEAD_STEPS
+from tests.support.small_model import SMALL
 
 CONFIG = Config(layers=2, width=32, heads=4, kv_heads=2, head_width=8, hidden=64, vocabulary=64, context=128)
 PHASES: tuple[Phase, ...] = ("prefill", "decode")
@@ -103,18 +104,6 @@ def test_a_clock_of_the_callers_choice_times_the_step_alone() -> None:
     assert small_case([]).call_seconds(lambda: next(ticks)) == 2.5
 
 
-def test_what_is_read_to_evict_the_caches_inside_a_step_is_off_its_clock() -> None:
-    model = Transformer(SHORT, 1).eval()
-    cache = ColdCacheEmulation(model)
-
-    def step(*arguments: object) -> None:
-        cache.reading_ns += 2_000_000_000
-
-    case = Case(MODE, "decode", step, allocate(model, [1], 1)[1], CacheEviction(cache))  # type: ignore[arg-type]
-    ticks = iter([0, 5_000_000_000])
-    assert case.call_seconds(lambda: next(ticks)) == 3.0
-
-
 def test_the_bench_builds_a_step_once_and_all_modes_share_its_tokens_and_cache(
     settings: EngineSettings,
 ) -> None:
@@ -155,11 +144,11 @@ def test_a_shallow_step_stays_at_its_place_too(settings: EngineSettings) -> None
 def test_every_variant_is_built_once_at_batch_1_with_its_own_buffers(variants: Variants) -> None:
     work = list[int]().clear
     cases = [variants.case(MODE), variants.case("eager"), variants.case(MODE, injected=work)]
-    cases += [variants.twin(MODE), variants.twin(MODE, width=32), variants.twin(MODE, work)]
+    cases += [variants.case(MODE, SMALL), variants.case(MODE, replace(SMALL, width=32))]
     assert len({id(case.buffers) for case in cases}) == len(cases)
     assert {case.buffers.bucket for case in cases} == {1}
     assert variants.case(MODE) is cases[0]
-    assert variants.twin(MODE) is cases[3]
+    assert variants.case(MODE, SMALL) is cases[3]
 
 
 def test_a_variants_plain_step_computes_what_the_served_model_does(
@@ -168,19 +157,6 @@ def test_a_variants_plain_step_computes_what_the_served_model_does(
     own = variants.case(MODE)
     served = Bench(settings).case(MODE, 1)
     assert torch.equal(own.call()[0], served.call()[0])
-
-
-def test_only_models_with_fewer_weights_read_the_rest_and_only_where_modules_are_visited(
-    variants: Variants,
-) -> None:
-    def read_ns(case: Case) -> int:
-        assert case.eviction is not None
-        before = case.eviction.cache.reading_ns
-        case.call()
-        return case.eviction.cache.reading_ns - before
-
-    assert read_ns(variants.case(MODE)) == 0
-    assert read_ns(variants.twin(MODE)) > 0
 
 
 def test_a_model_that_is_not_ours_has_no_variants(settings: EngineSettings) -> None:
@@ -192,7 +168,7 @@ def test_a_model_that_is_not_ours_has_no_variants(settings: EngineSettings) -> N
 
 
 def test_injected_work_runs_once_per_step_in_the_steps_grad_mode_and_changes_no_result() -> None:
-    model = Transformer(SHORT.hollow(), 1).eval()
+    model = Transformer(SMALL, 1).eval()
     buffers = allocate(model, [1], 1)[1]
     seen: list[bool] = []
     plain = build_step(MODES[MODE], model)

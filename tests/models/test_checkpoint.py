@@ -14,8 +14,7 @@ from models import checkpoint
 from models.checkpoint import CheckpointError
 from models.config import CONFIGS, Config
 from models.transformer import Transformer
-
-SMALL = CONFIGS["tiny"].hollow()
+from tests.support.small_model import SMALL
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ from safetensors.torch import load_file, save_file
 
 from models import checkpoint
 from models.checkpoint import CheckpointError
-from models.config import CONFIGS
 from models.hf import files
 from models.opening import open_model, open_tokenizer, revision
 from models.tokenizer import TokenizerError
@@ -26,6 +25,7 @@ from models.transformer import Transformer
 from service.engine.job_result import JobError
 from service.engine.prompts import encode_prompts
 from tests.support.hf_folders import BEGIN, VOCABULARY, transformers, write_model
+from tests.support.small_model import SMALL
 
 CPU = torch.device("cpu")
 
@@ -117,7 +117,7 @@ def mamba(folder: Path) -> None:
 
 
 def ours(folder: Path) -> None:
-    checkpoint.save(Transformer(CONFIGS["tiny"].hollow(), 1), folder)
+    checkpoint.save(Transformer(SMALL, 1), folder)
 
 
 def shrink_vocabulary(folder: Path) -> None:
@@ -316,7 +316,7 @@ def test_without_transformers_the_error_names_its_installation(
     whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
-    for room in ("loading", "adapter", "check", "twin", "tokens"):
+    for room in ("loading", "adapter", "check", "tokens"):
         monkeypatch.delitem(sys.modules, f"models.hf.{room}", raising=False)
     with pytest.raises(CheckpointError, match=re.escape("pip install 'launchbound[models]'")):
         open_(f"hf:{whole}")
@@ -328,7 +328,7 @@ def test_our_own_models_never_import_transformers() -> None:
         "import sys, torch; import service.engine.loop;"
         "from models.opening import open_model, open_tokenizer, revision;"
         "m = open_model('tiny', 1, torch.device('cpu'), torch.float32, torch.float32, 64, 64);"
-        "m.twin(); open_tokenizer('tiny', m.config.vocabulary);"
+        "open_tokenizer('tiny', m.config.vocabulary);"
         "sys.exit(' '.join({'transformers', 'huggingface_hub'} & set(sys.modules)) or 0)"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -1,8 +1,7 @@
-"""The adapter of Hugging Face's models: twin, tokenizer, hash, context, precision."""
+"""The adapter of Hugging Face's models: tokenizer, hash, context, precision."""
 
 from __future__ import annotations
 
-import copy
 import socket
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -14,9 +13,8 @@ import torch
 from models.checkpoint import CheckpointError
 from models.hf import adapter
 from models.hf.adapter import HuggingFaceModel
-from models.hf.twin import hollow_config
 from models.opening import content_hash, open_model, open_tokenizer
-from models.served import NoTwin, Served
+from models.served import Served
 from service.step.buffers import allocate
 from tests.models.test_model import Operators
 from tests.support.hf_folders import CONTEXT, LAYERS, VOCABULARY, transformers, write_model
@@ -46,36 +44,6 @@ def operators(model: Served, grad: AbstractContextManager[object]) -> list[str]:
     with grad, Operators() as noted:
         model(zeros.unsqueeze(1), zeros + 20, zeros, cache)
     return noted.names
-
-
-@pytest.mark.parametrize("grad", [torch.enable_grad, torch.inference_mode], ids=lambda grad: grad.__name__)
-def test_the_hollow_twin_dispatches_the_same_operators_in_modules_of_the_same_names(
-    folder: Path, grad: Callable[[], AbstractContextManager[object]]
-) -> None:
-    model = opened(folder)
-    twin = model.twin()
-    real = operators(model, grad())
-    assert len(real) > 10 * LAYERS
-    assert operators(twin, grad()) == real
-    assert [name for name, _ in twin.named_modules()] == [name for name, _ in model.named_modules()]
-    assert (twin.config.layers, twin.config.width) == (LAYERS, 16)
-    assert sum(p.numel() for p in twin.parameters()) < 20_000
-
-
-def test_grouped_heads_stay_grouped_in_the_twin(folder: Path) -> None:
-    config = transformers.AutoConfig.from_pretrained(folder)
-    small = hollow_config(config)
-    assert small.num_attention_heads == 2
-    if config.model_type != "gpt2":
-        assert small.num_key_value_heads == 1
-
-
-def test_a_width_of_unknown_name_leaves_a_model_without_a_twin(
-    llama: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("models.hf.twin.LARGEST_MATRIX", 100)
-    with pytest.raises(NoTwin, match="width that WIDTHS does not list"):
-        opened(llama).twin()
 
 
 def test_the_shape_is_that_of_its_own_configuration(folder: Path) -> None:
@@ -192,12 +160,3 @@ def test_eager_writes_no_tape_into_the_cache(folder: Path) -> None:
     logits, _ = model(zeros.unsqueeze(1), zeros, zeros, cache)
     assert logits.grad_fn is not None
     assert not any(part.requires_grad for layer in cache for part in layer)
-
-
-def test_a_twin_does_not_touch_the_model_or_the_random_state(llama: Path) -> None:
-    model = opened(llama)
-    before = copy.deepcopy(model.state_dict())
-    state = torch.random.get_rng_state()
-    model.twin()
-    assert torch.equal(torch.random.get_rng_state(), state)
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())

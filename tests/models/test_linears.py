@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import Tensor
 
 from models.config import Config
-from models.linears import Layout, laid_out, lay_out, layout_of, linears
+from models.linears import laid_out, lay_out, layout_of, linears
 from models.transformer import Transformer, new_cache
 
 CONFIG = Config(layers=2, width=32, heads=4, kv_heads=2, head_width=8, hidden=64, vocabulary=64, context=32)
@@ -51,10 +50,3 @@ def test_an_embedding_keeps_its_rows_where_it_shared_them_with_the_head() -> Non
 
 def test_weights_still_require_grad_so_that_eager_records_a_tape() -> None:
     assert all(parameter.requires_grad for parameter in lay_out(made(), "transposed").parameters())
-
-
-@pytest.mark.parametrize("layout", ["aten", "transposed"])
-def test_a_twin_has_the_layout_of_its_model(layout: Layout) -> None:
-    twin = lay_out(made(), layout).twin()
-    assert layout_of(twin) == layout
-    assert len(list(linears(twin))) == len(list(linears(made())))

@@ -1,4 +1,4 @@
-"""A model of ours by its name: its context, its twin, and the dtypes that the two have in common."""
+"""A model of ours by its name: its context and its dtypes."""
 
 from __future__ import annotations
 
@@ -41,19 +41,6 @@ def test_seeded_sizes_and_folders_can_be_shortened_too(tmp_path: Path, name: str
         checkpoint.save(Transformer(CONFIGS["tiny"], 1, seed=5), tmp_path)
         name = str(tmp_path)
     assert opened(name, context=64).config.context == 64
-
-
-@pytest.mark.parametrize("cache", [torch.float32, torch.bfloat16])
-def test_a_twin_has_the_names_and_dtypes_of_its_model(cache: torch.dtype) -> None:
-    model = opened("tiny", cache=cache)
-    twin = model.twin()
-    assert [name for name, _ in twin.named_modules()] == [name for name, _ in model.named_modules()]
-    assert twin.config.layers == model.config.layers
-    assert {name: value.dtype for name, value in twin.state_dict().items()} == {
-        name: value.dtype for name, value in model.state_dict().items()
-    }
-    assert twin.rotary.dtype == model.rotary.dtype == cache
-    assert twin.new_cache(2, cache)[0][0].shape[:2] == (2, twin.config.context + 1)
 
 
 def test_the_seeded_sizes_use_the_tokenizer_of_tiny() -> None:

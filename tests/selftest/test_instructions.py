@@ -14,7 +14,7 @@ import torch
 from service.selftest import instructions
 from service.selftest.check import NotMeasurableError, run_check
 from service.selftest.instructions import GROWTH, INSTRUCTIONS, Counted, Step, measure_instructions
-from service.step.native.single_step import Instructions, SingleStepError
+from service.measure.single_step import Instructions, SingleStepError
 from service.step.native.stacks import Sample
 from tests.selftest.made_variants import MadeUpVariants
 from tests.selftest.samples import LADDER

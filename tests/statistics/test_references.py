@@ -100,15 +100,17 @@ def test_ends_that_touch_one_exclude_nothing_and_open_ones_are_null_in_json() ->
 
 
 @pytest.mark.parametrize(
-    ("kernel", "host", "unnamed"), [(60, 40, 0), (60, 40, 15), (3, 997, 2), (0, 30, 0), (30, 0, 0), (1, 1, 1)]
+    ("kernel", "host", "unclassified"),
+    [(60, 40, 0), (60, 40, 15), (3, 997, 2), (0, 30, 0), (30, 0, 0), (1, 1, 1)],
 )
-def test_a_share_of_samples_has_wilsons_interval(kernel: int, host: int, unnamed: int) -> None:
-    def wilson(found: int) -> tuple[float, float]:
-        interval = stats.binomtest(found, kernel + host).proportion_ci(0.95, "wilson")
+def test_a_share_of_samples_has_wilsons_interval(kernel: int, host: int, unclassified: int) -> None:
+    def wilson(found: int, samples: int = kernel + host) -> tuple[float, float]:
+        interval = stats.binomtest(found, samples).proportion_ci(0.95, "wilson")
         return interval.low, interval.high
 
-    low, high = wilson(host - unnamed)[0], wilson(host)[1]
-    share = dispatch_share(kernel, host, unnamed)
+    everything = kernel + host + unclassified
+    low, high = wilson(host, everything)[0], wilson(host + unclassified, everything)[1]
+    share = dispatch_share(kernel, host, unclassified)
     assert share is not None
     assert (share.low, share.high) == pytest.approx(widened(low, high, MISCLASSED), abs=1e-6)
     value = host / (kernel + host)

@@ -2,11 +2,10 @@
 
 Started as `python fake_engine.py OPTIONS SETTINGS`, both JSON. Options: `device` ("cpu" or "cuda"), `states`
 (mode → state at start, else ready), `exit` (end at once with this code), `later_exit` (so in every
-life but the first), `no_twin` (why it measures no dispatch), `no_request_samples` (why it samples none),
-`silent` (says nothing of itself), `deaf` (ends neither at a Stop nor at SIGTERM),
-`unconnected` (never connects), `cold` (never warm), `mute` (gives no sign of life), `doing` (what those say),
-`busy_limit` (of CPU time in a step, as those say), `prompt_bytes` (limit of one), `says` (on standard error),
-`pause_fails` (the first pause does not hold).
+life but the first), `no_samples` (why its steps are not sampled), `silent` (says nothing of itself),
+`deaf` (ends neither at a Stop nor at SIGTERM), `unconnected` (never connects), `cold` (never warm), `mute`
+(gives no sign of life), `doing` (what those say), `busy_limit` (of CPU time in a step, as those say),
+`prompt_bytes` (limit of one), `says` (on standard error), `pause_fails` (the first pause does not hold).
 A prompt that is no command, or token ids, completes to one word per token.
 """
 
@@ -17,12 +16,12 @@ import os
 import signal
 import sys
 import time
-from typing import Any
+from collections import defaultdict
+from typing import Any, cast
 
 import msgspec
 
 from service.protocol.doing import SERVING, Doing
-from service.protocol.floors import Floor
 from service.protocol.frames import connect
 from service.protocol.messages import (
     Cancel,
@@ -42,8 +41,9 @@ from service.protocol.messages import (
     Token,
 )
 from service.protocol.modes import MODES
+from service.protocol.splits import SampleCounts, StepSplit
 from service.protocol.status import EngineStatus, ModeStatus, Parity, Readiness
-from service.protocol.timings import PhaseTimings, StepProfile, Timings
+from service.protocol.timings import PhaseTimings, Source, StepProfile, Timings
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 STEP_SECONDS = 40e-6
@@ -52,6 +52,8 @@ WORK_SECONDS = 0.004
 
 GB = 2**30
 PHASES: tuple[Phase, ...] = ("prefill", "decode")
+SAMPLES = SampleCounts(kernel=40, host=60, system=3, unclassified=2)
+"""Of each step at warm-up, and of a request's step as often again."""
 
 MEMORY = {
     f"{kind}_{stat}": GB
@@ -77,6 +79,8 @@ class FakeEngine:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self.served, self.parent = 0, os.getppid()
         self.unsplit = False
+        self.states: dict[str, Readiness] = {}
+        self.samples: defaultdict[tuple[str, Phase, int], SampleCounts] = defaultdict(lambda: SAMPLES)
         self.compilations: dict[str, int] = {}
         self.ooms = 0
         self.effective = {mode: self._effective(mode) for mode in settings.modes}
@@ -165,7 +169,7 @@ class FakeEngine:
             return
         elif command == "!state":
             mode, _, state = argument.partition(" ")
-            self.announce(mode, state)
+            self.announce(mode, cast(Readiness, state))
         elif command == "!compile":
             self.compilations[argument] = self.compilations.get(argument, 0) + 1
             self.announce(argument, "ready")
@@ -196,6 +200,11 @@ class FakeEngine:
         time.sleep(WORK_SECONDS)
         done = time.perf_counter_ns()
         count = len(job.prompts)
+        bucket = min(bucket for bucket in self.settings.batch_sizes if bucket >= count)
+        if self.sampled:
+            for phase in PHASES:
+                self.samples[job.mode, phase, bucket] += SAMPLES
+            self.announce(job.mode, self.states[job.mode])
         outputs = [
             Output(text=text, token_ids=list(range(job.max_new_tokens)), finish_reason="length")
             for text in texts
@@ -208,7 +217,7 @@ class FakeEngine:
                 reason=reason,
                 kind="ok",
                 batch_size=count,
-                batch_bucket=min(bucket for bucket in self.settings.batch_sizes if bucket >= count),
+                batch_bucket=bucket,
                 prompt_tokens=sum(len(p.split() if isinstance(p, str) else p) for p in job.prompts),
                 outputs=outputs,
                 timings=self.timings(job, taken, done),
@@ -265,30 +274,40 @@ class FakeEngine:
                 device_span_steps_seconds=[STEP_SECONDS * 0.9] * steps,
                 period_steps_seconds=[STEP_SECONDS * 1.1] * steps,
             )
-        known = "no_twin" not in self.options and not self.unsplit
-        return PhaseTimings(
+        phase = PhaseTimings(
             steps=steps,
             wall_seconds=total,
-            dispatch_seconds=total * 0.6 if known else None,
+            dispatch_seconds=None,
             device_span_seconds=None,
-            kernel_seconds=total * 0.4 if known else None,
+            kernel_seconds=None,
             sync_wait_seconds=None,
             period_seconds=total * 1.1,
-            kernel_samples=40 * steps if sampled else None,
-            host_samples=60 * steps if sampled else None,
-            unnamed_samples=0 if sampled else None,
+        )
+        if not self.sampled or self.unsplit:
+            return phase
+        return msgspec.structs.replace(
+            phase,
+            dispatch_seconds=total * 0.6,
+            dispatch_low_seconds=total * 0.5,
+            dispatch_high_seconds=total * 0.7,
+            kernel_seconds=total * 0.4,
+            kernel_samples=SAMPLES.kernel,
+            host_samples=SAMPLES.host,
+            system_samples=SAMPLES.system,
+            unclassified_samples=SAMPLES.unclassified,
+            samples_of="request" if sampled else "traffic",
         )
 
     def timings(self, job: Job, taken: int, done: int) -> Timings:
-        untold = "no_twin" in self.options or self.unsplit
+        split: Source | None = "sampled" if self.sampled and not self.unsplit else None
         return Timings(
             queue_seconds=20e-6,
             prefill=self.phase(1, job.sample),
             decode=self.phase(job.max_new_tokens - 1, job.sample),
             tokenise_seconds=5e-6,
             involuntary_switches=1,
-            dispatch_source="measured" if self.cuda else None if untold else "calibrated",
-            kernel_source=None if self.cuda or untold else "residual",
+            dispatch_source="measured" if self.cuda else split,
+            kernel_source=split,
             taken_ns=taken,
             first_token_ns=(taken + done) // 2,
             done_ns=done,
@@ -296,6 +315,7 @@ class FakeEngine:
 
     def announce(self, mode: str, state: Readiness) -> None:
         compiled = MODES[mode].cpu.compile is not None
+        self.states[mode] = state
         self.send(
             ModeStatus(
                 mode=mode,
@@ -310,19 +330,20 @@ class FakeEngine:
                 graph_captures=self.captures(mode),
                 graph_breaks=self.compilations.get(mode, 0),
                 recompiles=self.compilations.get(mode, 0),
-                floors=[
-                    Floor(
+                splits=[
+                    StepSplit(
                         phase=phase,
                         batch=batch,
-                        seconds=3e-5,
-                        low=2e-5,
-                        high=4e-5,
-                        samples=99,
-                        source="calibrated",
+                        dispatch_share=0.6,
+                        low=0.5,
+                        high=0.7,
+                        step_seconds=STEP_SECONDS,
+                        newest=SAMPLES,
+                        all=self.samples[mode, phase, batch],
                     )
                     for phase in PHASES
                     for batch in self.settings.batch_sizes
-                    if "no_twin" not in self.options
+                    if self.sampled
                 ],
                 parity=Parity(
                     passed=True,
@@ -357,10 +378,13 @@ class FakeEngine:
             cpus=[0],
             modes=self.settings.modes,
             memory={**MEMORY, "alloc_retries": self.ooms, "ooms": self.ooms} if self.cuda else None,
-            no_twin=self.options.get("no_twin"),
-            no_request_samples=self.options.get("no_request_samples"),
+            no_samples="dispatch is measured on this device" if self.cuda else self.options.get("no_samples"),
             warm=not self.options.get("cold"),
         )
+
+    @property
+    def sampled(self) -> bool:
+        return not self.cuda and "no_samples" not in self.options
 
     def captures(self, mode: str) -> int:
         replays = self.cuda and MODES[mode].cuda.graph_replay

@@ -25,9 +25,8 @@ STEP_SECONDS = {
 class Script:
     """How this instance behaves. After `fail_after` requests all get 500; each POST waits for `hold`.
 
-    `settled` answers POST /v1/floors, one after the other; without any there is no such call. `odd_mode`
-    writes other texts than the rest; `auto` runs `auto_runs`. With `service_seconds` requests run one after
-    another and take at least so long; of those, at most `room` are taken at once, and more get 429.
+    `odd_mode` writes other texts than the rest; `auto` runs `auto_runs`. With `service_seconds` requests run
+    one after another and take at least so long; of those, at most `room` are taken at once, and more get 429.
     `replica`: the name of the replica that a proxy has answer.
     """
 
@@ -42,7 +41,6 @@ class Script:
     batching: str = "off"
     linears: dict[str, Any] | None = None
     hold: Event | None = None
-    settled: list[list[dict[str, Any]]] = field(default_factory=list)
     odd_mode: str | None = None
     auto_runs: str = "compiled"
     service_seconds: float = 0.0
@@ -55,40 +53,6 @@ class Script:
     headers: list[dict[str, str]] = field(default_factory=list)
     bodies: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     lock: Lock = field(default_factory=Lock)
-
-
-def floors(mode: str) -> list[dict[str, Any]]:
-    seconds = STEP_SECONDS[mode][0]
-    return [
-        {
-            "batch": batch,
-            "seconds": seconds,
-            "low": 0.97 * seconds,
-            "high": 1.04 * seconds,
-            "samples": 64,
-            "phase": phase,
-            "source": "calibrated" if phase == "decode" or batch == 1 else "smallest_batch",
-            "stacks": None,
-        }
-        for phase in ("prefill", "decode")
-        for batch in (1, 4, 16)
-    ]
-
-
-def settled_floor(mode: str, seconds: float, phase: str = "decode", batch: int = 1) -> dict[str, Any]:
-    """One floor of POST /v1/floors, whose interval is 4 % wide."""
-    return {
-        "mode": mode,
-        "phase": phase,
-        "batch": batch,
-        "seconds": seconds,
-        "low": 0.98 * seconds,
-        "high": 1.02 * seconds,
-        "samples": 3,
-        "samples_seconds": [0.98 * seconds, seconds, 1.02 * seconds],
-        "stacks": None,
-        "source": "calibrated",
-    }
 
 
 def mode_status(mode: str, state: str, in_parity: bool = True) -> dict[str, Any]:
@@ -114,7 +78,7 @@ def mode_status(mode: str, state: str, in_parity: bool = True) -> dict[str, Any]
         "compile_seconds": [12.0, 11.0] if compiled else [],
         "graph_breaks": 0,
         "recompiles": 0,
-        "dispatch_floors": floors(mode),
+        "splits": [],
         "parity": parity if state == "ready" else None,
     }
 
@@ -192,7 +156,7 @@ def timings(mode: str, batch: int, tokens: int) -> dict[str, Any]:
         "involuntary_switches": 0,
         "prefill": phase(1),
         "decode": phase(tokens - 1),
-        "sources": {"dispatch": "calibrated", "kernel": "residual"},
+        "sources": {"dispatch": "sampled", "kernel": "sampled"},
         "kernels": None,
         "launches": None,
         "profiled": False,
@@ -254,10 +218,6 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         script = self.script
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if self.path == "/v1/floors":
-            if not script.settled:
-                return self._reply(404, {"error": {"type": "not_found", "message": "", "param": None}})
-            return self._reply(200, {"floors": script.settled.pop(0)})
         requested = self.path.split("/")[3]
         mode = script.auto_runs if requested == AUTO else requested
         if script.hold is not None:

@@ -1,4 +1,4 @@
-"""Floors from as few samples as an interval needs, for tests that start engines and are not about floors."""
+"""Few samples of each step at warm-up, for tests that start engines and are not about shares."""
 
 from __future__ import annotations
 

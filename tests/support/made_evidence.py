@@ -1,4 +1,4 @@
-"""Adds to a made results folder what a newer service records: intervals, floors, stacks, compilations."""
+"""Adds to a made results folder what a newer service records: intervals, samples, compilations."""
 
 from __future__ import annotations
 
@@ -54,55 +54,12 @@ def with_intervals(folder: Path, reach: float = 0.05) -> Path:
     return folder
 
 
-def floor(
-    mode: str, phase: str, batch: int, seconds: float, share: float | None, wall: float
-) -> dict[str, Any]:
-    """One floor of run.json; `share`: kernel's by the sampled stacks, of a step of `wall` seconds."""
-    stacks = None if share is None else {"kernel_share": share, "low": share - 0.03, "high": share + 0.03}
-    return {
-        "mode": mode,
-        "phase": phase,
-        "batch": batch,
-        "seconds": seconds,
-        "low": 0.97 * seconds,
-        "high": 1.03 * seconds,
-        "samples": 64,
-        "samples_seconds": [seconds],
-        "source": "calibrated",
-        "stacks": stacks and stacks | {"samples": 400, "step_seconds": wall},
-    }
-
-
-def with_floors(folder: Path, off: float | None = 0.02, moved: float = 1.0) -> Path:
-    """Floors before and after (by `moved`); stacks say `off` less kernel than the rows, None: no stacks."""
-    walls: dict[tuple[str, str, int], tuple[float, float]] = {}
-
-    def collect(row: Row) -> None:
-        for phase in ("prefill", "decode"):
-            timing = row[phase]
-            place = (row["mode"], phase, row["batch_size"])
-            walls[place] = (
-                timing["dispatch_seconds"] / timing["steps"],
-                timing["wall_seconds"] / timing["steps"],
-            )
-
-    edit_rows(folder, collect)
-
-    def change(run: SweepRun) -> None:
-        for target, factor in ((run.floors_before, 1.0), (run.floors_after, moved)):
-            target.clear()
-            for place, (dispatch, wall) in sorted(walls.items()):
-                share = None if off is None else 1 - dispatch / wall - off
-                target.append(floor(*place, factor * dispatch, share, wall))
-
-    edit_run(folder, change)
-    return folder
-
-
 def with_samples(
     folder: Path, split: Callable[[Row], tuple[int, int, int]] = lambda row: (60, 40, 0)
 ) -> Path:
-    """Before each visit a request was sampled: in both phases these were in kernels, in the host, unnamed."""
+    """Before each visit a request was sampled: in both phases these were in kernels, in the host, in code of
+    no class, and one in the system.
+    """
     path = folder / "requests.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     written, seen = [], set()
@@ -110,28 +67,37 @@ def with_samples(
         visit = (row["round"], row["cell"])
         if row["stage"] == "measure" and visit not in seen:
             seen.add(visit)
-            counts = zip(("kernel_samples", "host_samples", "unnamed_samples"), split(row), strict=True)
             sampled = json.loads(json.dumps(row)) | {"stage": "sample", "latency_seconds": 99.0}
             for phase in ("prefill", "decode"):
-                sampled[phase] = (sampled.get(phase) or {}) | dict(counts := list(counts))
+                sampled[phase] = (sampled.get(phase) or {}) | samples_in(*split(row))
             written.append(sampled)
         written.append(row)
     path.write_text("".join(json.dumps(row) + "\n" for row in written))
     return folder
 
 
+def samples_in(kernel: int, host: int, unclassified: int, of: str = "request") -> Row:
+    """The samples of a phase, as a response has them."""
+    return {
+        "kernel_samples": kernel,
+        "host_samples": host,
+        "system_samples": 1,
+        "unclassified_samples": unclassified,
+        "samples_of": of,
+    }
+
+
 def with_compilations(folder: Path, seconds: float = 0.6, cold_seconds: float | None = 12.0) -> Path:
-    """Decode, prefill and their twins at every bucket, loaded from a warm cache in `seconds` each."""
+    """Decode and prefill at every bucket, loaded from a warm cache in `seconds` each."""
     entry = {"seconds": seconds, "cold": False, "cold_seconds": cold_seconds}
 
     def change(run: SweepRun) -> None:
         for mode in run.modes:
             if mode["mode"] in COMPILED:
                 mode["compilations"] = [
-                    entry | {"phase": phase, "batch": batch, "twin": twin}
+                    entry | {"phase": phase, "batch": batch}
                     for batch in BATCHES
                     for phase in ("prefill", "decode")
-                    for twin in (False, True)
                 ]
 
     edit_run(folder, change)

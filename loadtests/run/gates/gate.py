@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-SAMPLED = "dispatch rests on samples of each visit, not on floors"
-"""Why a gate about floors does not apply."""
-
 
 class Gate(msgspec.Struct, frozen=True, kw_only=True):
     """One check. `passed` None: does not apply to this sweep. A `warning` never fails the exit code."""

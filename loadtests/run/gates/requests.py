@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from loadtests.run.gates.gate import SAMPLED, Gate, some
-from loadtests.run.rows import RequestRow, RowPhase
+from loadtests.run.gates.gate import Gate, some
+from loadtests.run.rows import RequestRow
 from loadtests.run.run_file import SweepRun
 from service.statistics.disturbance import is_disturbed
 
@@ -101,58 +101,6 @@ class Queue:
             detail += f", {longest}: the engine did other work between requests"
         passed = self._queued <= MOST_QUEUED * self._waits
         return Gate(name=name, passed=passed, detail=detail, warning=True)
-
-
-class Clipped:
-    """No estimate of dispatch was longer than the phase that it belongs to."""
-
-    def __init__(self) -> None:
-        self._counted = 0
-        self._cut = Counter[str]()
-
-    def add(self, row: RequestRow) -> None:
-        """Take in a row that counts."""
-        self._counted += 1
-        if (row.prefill and row.prefill.clipped) or (row.decode and row.decode.clipped):
-            self._cut[row.cell] += 1
-
-    def gate(self, sampled: bool) -> Gate:
-        """How many were, and in which cells; `sampled`: dispatch is estimated without floors."""
-        if sampled:
-            return Gate(name="clipped estimates", passed=None, detail=SAMPLED)
-        detail = f"{self._cut.total()} of {self._counted} requests"
-        if self._cut:
-            cells = some(sorted(self._cut))
-            detail += f" ({cells}): their floor was longer than the phase, and was cut to it"
-        return Gate(name="clipped estimates", passed=not self._cut, detail=detail, warning=True)
-
-
-class Sampled:
-    """Whether each cell that was measured is split by samples of its own."""
-
-    def __init__(self) -> None:
-        self._measured = set[str]()
-        self._sampled = set[str]()
-        self._merged = set[str]()
-
-    def add(self, row: RequestRow) -> None:
-        """Take in any row."""
-        if row.stage == "measure":
-            self._measured.add(row.cell)
-            if row.merged:
-                self._merged.add(row.cell)
-        elif row.stage == "sample" and row.ok and _has_samples(row.prefill) and _has_samples(row.decode):
-            self._sampled.add(row.cell)
-
-    @property
-    def every_cell(self) -> bool:
-        """Of those that have a row so far."""
-        return bool(self._measured) and self._measured <= self._sampled - self._merged
-
-
-def _has_samples(phase: RowPhase | None) -> bool:
-    """In each of its steps' phases; one that ran no step needs none."""
-    return phase is not None and (not phase.steps or bool(phase.kernel_samples or phase.host_samples))
 
 
 class Merged:

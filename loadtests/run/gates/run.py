@@ -7,8 +7,7 @@ from itertools import pairwise
 
 from loadtests.plan.cells import MINIMUM_ROUNDS
 from loadtests.run.finished import Finished, Owed, first_missing
-from loadtests.run.floors import moved_floors
-from loadtests.run.gates.gate import SAMPLED, Gate, some
+from loadtests.run.gates.gate import Gate, some
 from loadtests.run.machine import marked_rounds
 from loadtests.run.rows import RequestRow
 from loadtests.run.run_file import SweepRun
@@ -55,11 +54,8 @@ class Gaps:
             return Gate(name=name, passed=True, detail="no gap", warning=True)
         shown = []
         for before, after in pairwise(run.parts):
-            moved = moved_floors(run.floors_before, after.floors_before)
-            shown.append(
-                f"{self._place(after.number)}, from {before.ended or self._end_of(before.number)} to "
-                f"{after.started}" + (f" ({len(moved)} floors moved since the start)" if moved else "")
-            )
+            began = before.ended or self._end_of(before.number)
+            shown.append(f"{self._place(after.number)}, from {began} to {after.started}")
         count = len(shown)
         detail = f"{count} gap{'s' if count > 1 else ''}: {'; '.join(shown)}. Each part warmed up anew"
         return Gate(name=name, passed=False, detail=detail, warning=True)
@@ -127,22 +123,3 @@ def rounds_marked(run: SweepRun) -> Gate:
     if marked:
         detail += f": {some([f'round {one.round} ({one.reason})' for one in marked])}"
     return Gate(name=name, passed=not marked, detail=detail, warning=True)
-
-
-def floors(run: SweepRun, sampled: bool) -> Gate:
-    """No floor moved during the sweep further than its intervals before and after allow.
-
-    `sampled`: nothing rests on them.
-    """
-    name = "floors before = after"
-    if sampled:
-        return Gate(name=name, passed=None, detail=SAMPLED)
-    if not run.floors_before or not run.floors_after:
-        return Gate(name=name, passed=None, detail="the service gave no floors before and after")
-    moved = moved_floors(run.floors_before, run.floors_after)
-    witnesses = sum(f.get("source") != "smallest_batch" for f in run.floors_after)
-    witnesses += sum(bool(f.get("stacks")) for f in run.floors_after)
-    detail = f"{len(moved)} of {witnesses} moved beyond their intervals"
-    if moved:
-        detail += f", most {some([one.name for one in moved])}"
-    return Gate(name=name, passed=not moved, detail=detail, warning=True)

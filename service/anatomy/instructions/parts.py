@@ -1,6 +1,6 @@
 """Whose instructions those of a function are: one rule per part of the stack, the first that matches.
 
-What is classed as kernel keeps the name of the rule that classed it (`service.step.native.symbols`).
+What is classed as kernel keeps the name of the rule that classed it (`service.measure.symbols`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from service.step.native.stacks import Sample
-from service.step.native.symbols import rule_of
+from service.measure.symbols import rule_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from service.anatomy.instructions.study import InstructionsFinding, InstructionsOfStep
-from service.step.native.symbols import Side
+from service.measure.symbols import Side
 
 FUNCTIONS_SHOWN = 15
 

@@ -15,8 +15,8 @@ from service.anatomy.resolve import resolve_bucket, resolve_modes
 from service.measure.cases import Bench, Case
 from service.protocol.messages import Phase
 from service.protocol.modes import MODES
-from service.step.native.single_step import InstructionCounter, Instructions, SingleStepError
-from service.step.native.symbols import Side
+from service.measure.single_step import InstructionCounter, Instructions, SingleStepError
+from service.measure.symbols import Side
 
 FUNCTIONS_SHOWN = 40
 SYMBOL_CHARACTERS = 160

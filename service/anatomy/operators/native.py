@@ -13,7 +13,7 @@ from service.anatomy.progress import Report
 from service.measure.cases import Bench, Case
 from service.step.native.perf_events import PerfError
 from service.step.native.stacks import Sample, StackSampler
-from service.step.native.symbols import Side, rule_of
+from service.measure.symbols import Side, rule_of
 
 ANSWER_SECONDS = 5.0
 """Time limit for the study of a warm step."""

@@ -1,11 +1,10 @@
-"""Has the costs of steps measured: once all modes are warm, and again in quiet moments."""
+"""Has the costs of steps measured, once all modes are warm."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from time import perf_counter_ns
 
 from service.engine.batching.queue import Queue
 from service.engine.batching.step_costs import StepCosts
@@ -31,33 +30,12 @@ class CostRounds:
         self._places = places
         self._meter = meter
         self._queue = queue
-        self._refreshing = self._refreshed()
 
     def measure(self) -> Iterator[None]:
         """Measure all modes for the first time; yields so that they serve meanwhile."""
         for name, configured in self._ready().items():
             with told(f"what steps of {name} cost is not known"):
                 yield from self._costs.measure(name, dict(configured.steps), self._places, self._meter)
-
-    def refresh(self) -> float:
-        """Measure one more turn, given up where a job arrives; returns the seconds it took."""
-        began = perf_counter_ns()
-        next(self._refreshing)
-        return (perf_counter_ns() - began) / 1e9
-
-    def _refreshed(self) -> Iterator[None]:
-        """Without end, mode after mode."""
-        while True:
-            for name, configured in self._ready().items():
-                steps = dict(configured.steps)
-                with told(f"what steps of {name} cost is not known anew"):
-                    yield from self._costs.one_round(name, steps, self._places, self._meter, self._arrived)
-            yield
-
-    def _arrived(self) -> bool:
-        """Whether somebody waits, after receiving what has arrived."""
-        self._queue.receive()
-        return not self._queue.idle
 
 
 @contextmanager

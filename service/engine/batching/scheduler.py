@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from math import ceil
 from time import perf_counter_ns
 
@@ -32,7 +33,10 @@ Arrived = tuple[Job, int]
 
 
 class Scheduler:
-    """Merges the jobs of `queue`; `serve_alone` runs and answers one that is not merged."""
+    """Merges the jobs of `queue`; `serve_alone` runs and answers one that is not merged.
+
+    Steps of merged jobs run within `sampling`.
+    """
 
     def __init__(
         self,
@@ -45,6 +49,7 @@ class Scheduler:
         answers: Answers,
         serve_alone: Callable[[Job], None],
         costs: StepCosts | None = None,
+        sampling: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self._queue = queue
         self._continuous = settings.batching == "continuous"
@@ -60,6 +65,7 @@ class Scheduler:
         self._warmup = warmup
         self._answers = answers
         self._serve_alone = serve_alone
+        self._sampling = sampling
 
     def serve(self, first: Job, idle_since_ns: int) -> None:
         """Run `first`, and whoever may run with it, until all have ended.
@@ -73,7 +79,8 @@ class Scheduler:
             self._serve_alone(first)
         else:
             self._answers.batch_begins()
-            self._merge(first, configured, idle_since_ns)
+            with self._sampling():
+                self._merge(first, configured, idle_since_ns)
 
     def _merge(self, first: Job, configured: ConfiguredMode, idle_since_ns: int) -> None:
         batch = self._new_batch(configured, self._left)

@@ -25,6 +25,8 @@ SUMS = (
     "dispatch_low_seconds", "dispatch_high_seconds", "period_seconds",
 )  # fmt: skip
 
+COUNTS = ("kernel_samples", "host_samples", "system_samples", "unclassified_samples")
+
 
 def shared_timings(
     left: LeftMember, estimates_of: EstimatesOf, counted_switches: int, done_ns: int
@@ -103,7 +105,7 @@ def _total(
         none = phase_timings(Readings(), phase, estimates, until_ns=0)
         return msgspec.structs.replace(none, minor_faults=minor_faults)
     sums: dict[str, float | None] = {}
-    for name in SUMS if len(parts) > 1 else ():
+    for name in (*SUMS, *COUNTS) if len(parts) > 1 else ():
         values = [getattr(part, name) for part in parts]
         sums[name] = None if None in values else sum(values)
     return msgspec.structs.replace(
@@ -111,7 +113,6 @@ def _total(
         **sums,
         minor_faults=minor_faults,
         steps=sum(part.steps for part in parts),
-        clipped=any(part.clipped for part in parts),
         dispatch_steps_seconds=[],
         device_span_steps_seconds=[],
         period_steps_seconds=[],

@@ -7,6 +7,7 @@ import math
 import msgspec
 from starlette.responses import Response
 
+from service.front.advice import BASELINE
 from service.front.auto_mode import Asked
 from service.front.request_timing import RequestTiming
 from service.front.schemas.answers import GenerateAnswer, ModeName, Speedup, TimingsBody
@@ -16,12 +17,6 @@ from service.statistics.choice import MINIMUM_ROUNDS
 from service.statistics.intervals import Interval
 
 SHOWN_PARTS = ("queue", "dispatch", "kernel", "sync_wait", "stall", "other", "total")
-
-BASELINE = "eager"
-"""The mode that speed-ups are against."""
-
-WITHOUT_COMPILER = "inference_mode"
-"""The best mode that needs no compiler: what a compiled one has to beat."""
 
 encode_json = msgspec.json.Encoder().encode
 

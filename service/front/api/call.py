@@ -125,8 +125,8 @@ def check_limits(state: AppState, body: Generation) -> None:
 
 
 def _check_sampled(engine: EngineStatus, body: GenerateBody) -> None:
-    if engine.no_request_samples is not None:
-        raise CannotSample(f"sample: leave it out; {engine.no_request_samples}", param="sample")
+    if engine.no_samples is not None:
+        raise CannotSample(f"sample: leave it out; {engine.no_samples}", param="sample")
     if body.profile:
         raise BadRequest("sample: a request is profiled or sampled, not both", param="sample")
 

@@ -12,7 +12,8 @@ from typing import NamedTuple
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from service.front.api.answers import BASELINE, WITHOUT_COMPILER, reply, speedup
+from service.front.advice import BASELINE, WITHOUT_COMPILER
+from service.front.api.answers import reply, speedup
 from service.front.api.body import BodyReader
 from service.front.api.call import EngineCall, check_limits, new_job
 from service.front.api.openapi import GENERATION_ERRORS, body_schema
@@ -35,7 +36,7 @@ _body = BodyReader(CompareBody, "prompts")
 async def compare(request: Request) -> Response:
     """Run every mode once per round, in a fresh order each round, one after another.
 
-    On a CPU each runs once more before that, sampled: its steps say how those of the others split.
+    On a CPU each runs once more before that, sampled faster: its steps say how those of the others split.
     """
     state = state_of(request)
     body = await _body.read(request, state)
@@ -48,7 +49,7 @@ async def compare(request: Request) -> Response:
     async with EngineCall(state, request.scope, request.receive) as call:
         sampled: dict[str, RequestTiming] = {}
         engine = state.client.engine
-        if engine is not None and engine.no_request_samples is None:
+        if engine is not None and engine.no_samples is None:
             for mode in modes:
                 name = f"{request.state.request_id}.sample.{mode}"
                 job = new_job(state, name, mode, body, received_ns, seed, sample=True)

@@ -1,4 +1,4 @@
-"""`GET /v1/modes`: every configured mode and its costs; `POST /v1/floors`: their floors anew."""
+"""`GET /v1/modes`: every configured mode and its costs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from service.front.advice import headroom
 from service.front.api.answers import reply
-from service.front.api.openapi import GENERATION_ERRORS, POST_ERRORS, link
+from service.front.api.openapi import link
 from service.front.api.state import state_of
 from service.front.auto_mode import AutoMode
 from service.front.machine import machine
-from service.front.schemas.modes import AutoBody, FloorSamplesBody, FloorsAnswer, ModeBody, ModesAnswer
+from service.front.schemas.modes import AutoBody, ModeBody, ModesAnswer, SplitBody
 from service.protocol.modes import MODES
+from service.protocol.splits import StepSplit
 from service.protocol.status import ModeStatus
 
 router = APIRouter(tags=["modes"])
@@ -24,7 +26,7 @@ router = APIRouter(tags=["modes"])
     "/modes", responses={200: {"model": ModesAnswer, "links": link("generate", mode="/modes/0/mode")}}
 )
 async def modes(request: Request) -> Response:
-    """State, requested and effective form with the reason, warm-up, dispatch floors, parity."""
+    """State, requested and effective form with the reason, warm-up, dispatch and kernel of a step, parity."""
     state = state_of(request)
     client = state.client
     answer: ModesAnswer = {
@@ -34,24 +36,6 @@ async def modes(request: Request) -> Response:
         # In a thread: the first call starts programs, and the event loop serves requests.
         "service": await asyncio.to_thread(machine, state.settings.commit),
     }
-    return reply(answer)
-
-
-@router.post("/floors", responses={200: {"model": FloorsAnswer}, **POST_ERRORS, 503: GENERATION_ERRORS[503]})
-async def take_floors(request: Request) -> Response:
-    """Take the dispatch floors of all modes anew, once earlier requests are done; requests wait meanwhile.
-
-    For a measurement that wants them settled before and after it, with their samples.
-    """
-    found = await state_of(request).client.calibrate()
-    floors = [
-        msgspec.convert(
-            {**msgspec.to_builtins(one.floor), "mode": one.mode, "samples_seconds": one.samples_seconds},
-            FloorSamplesBody,
-        )
-        for one in found
-    ]
-    answer: FloorsAnswer = {"floors": floors}
     return reply(answer)
 
 
@@ -84,9 +68,25 @@ def _mode_body(name: str, status: ModeStatus | None) -> ModeBody:
         "graph_breaks": status.graph_breaks if status else 0,
         "recompiles": status.recompiles if status else 0,
         "resident_bytes": status.resident_bytes if status else None,
-        "dispatch_floors": msgspec.to_builtins(status.floors) if status else [],
+        "splits": [_split_body(split) for split in status.splits] if status else [],
         "parity": msgspec.to_builtins(status.parity) if status and status.parity else None,
         "device_times": msgspec.to_builtins(status.device_times) if status else [],
         "kernel_times": msgspec.to_builtins(status.kernel_times) if status else [],
         "profiler_cost": msgspec.to_builtins(status.profiler_cost) if status else None,
+    }
+
+
+def _split_body(split: StepSplit) -> SplitBody:
+    kernel_share = 1 - split.dispatch_share
+    return {
+        "phase": split.phase,
+        "batch": split.batch,
+        "step_seconds": split.step_seconds,
+        "dispatch_seconds": split.dispatch_seconds,
+        "kernel_seconds": split.kernel_seconds,
+        "kernel_share": kernel_share,
+        "low": 1 - split.high,
+        "high": 1 - split.low,
+        "headroom": headroom(kernel_share),
+        "samples": msgspec.to_builtins(split.newest),
     }

@@ -39,7 +39,7 @@ COMPILE_BUCKETS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 1
 LAG_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 _PART = " Observed for requests that ended well, not profiled or sampled; one boundary set for all parts."
-_ESTIMATE = " On a CPU an estimate by sampled stacks or the hollow twin: read its mean, not its quantiles."
+_ESTIMATE = " On a CPU by the shares of samples: read its mean, not its quantiles."
 
 
 def _counter(name: str, labels: str, start: Start, help_: str, of_requests: bool = False) -> MetricSpec:
@@ -90,7 +90,7 @@ CATALOGUE: tuple[MetricSpec, ...] = (
         "After its first token a request stood still while others, merged with it, were prefilled."),
     _request("request_other_seconds", "timings",
         "The closing term: tokenise, transport between processes, bookkeeping. Like dispatch and kernel not "
-        "observed for requests that a mode served before it had floors."),
+        "observed for requests that a mode served before its steps had samples."),
     _request("time_to_first_token_seconds", "always", "Body parsed until the first token is on the host."),
     MetricSpec("time_per_output_token_seconds", "histogram", ("mode",),
         "(Duration - time to first token) / (tokens of the longest completion - 1).",
@@ -129,11 +129,11 @@ CATALOGUE: tuple[MetricSpec, ...] = (
     _gauge("step_launches", "mode phase", "once measured",
         "Launch calls per step, from the last profiled request; a graph replay is one."),
     _gauge("device_bound_index", "mode batch", "once measured",
-        "Kernel / (kernel + dispatch) of decode, from the sums since the start: < 0.2 launch-bound, >= 0.5 "
-        "kernel-bound."),
-    _gauge("dispatch_floor_seconds", "mode batch", "once measured",
-        "Dispatch of one decode step of the hollow twin: a lower estimate of a real step's. On CUDA, where "
-        "dispatch is measured, compiled modes have none."),
+        "Kernel share of decode, kernel / (kernel + dispatch): by the newest samples; on CUDA of the newest "
+        "request, where < 0.2 is launch-bound, >= 0.5 kernel-bound."),
+    _counter("samples_total", "mode phase batch side", "sampled",
+        "Samples of the engine's thread within steps: in a kernel, in the host's code, in the operating "
+        "system, or in code that no rule knows."),
     _counter("tokens_total", "mode kind", "always",
         "Tokens taken in (prompt) and generated.", of_requests=True),
     MetricSpec("batch_size", "histogram", ("mode",),
@@ -148,15 +148,15 @@ CATALOGUE: tuple[MetricSpec, ...] = (
         "Requests that ran as another form than declared, as seen in profiled requests."),
     _counter("cudagraph_captures_total", "mode", "cuda",
         "CUDA graphs captured at warm-up: one per shape (phase, batch bucket, prefill length and reach of "
-        "attention, and the floor's hollow twins) of a mode that replays them."),
+        "attention) of a mode that replays them."),
     _counter("cudagraph_replays_total", "mode", "cuda",
         "Steps, prefill and decode, of requests that ended well and ran as the form of their mode that "
         "replays a graph per step."),
     MetricSpec("compile_seconds", "histogram", ("mode",),
         "One compilation: first call of one callable.", "always", COMPILE_BUCKETS, of_compilers=True),
     _gauge("warmup_seconds", "mode cache", "once measured",
-        "Warm-up of a mode until it serves, its parity check included and its hollow twins not, by whether "
-        "its code was cached; 'none' where it compiles nothing."),
+        "Warm-up of a mode until it serves, its parity check included, by whether its code was cached; "
+        "'none' where it compiles nothing."),
     _gauge("mode_ready", "mode", "always", "1 if the mode is warm, in parity and serving, else 0."),
     _gauge("mode_failed", "mode", "always",
         "1 if the mode failed: it serves nothing until the engine is restarted. Else 0."),

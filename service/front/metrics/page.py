@@ -30,14 +30,16 @@ from service.front.metrics.spec import (
     Start,
 )
 from service.protocol.modes import FALLBACK
+from service.protocol.splits import SIDES
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
 
 ABSENT: dict[Start, str] = {
     "always": "never",
     "timings": "instrumentation turned down",
-    "dispatch": "on a CPU without a hollow twin",
-    "cpu": "on CUDA, until measured; on a CPU without a hollow twin",
+    "dispatch": "on a CPU without samples",
+    "cpu": "on CUDA, until measured; on a CPU without samples",
+    "sampled": "on CUDA; on a CPU without samples",
     "cuda": "on a CPU",
     "merged": "where requests are not merged",
     "once measured": "until measured",
@@ -50,7 +52,7 @@ What `GET /metrics` exports, made from `service/front/metrics/catalogue.py` by `
 it here.
 
 Every name begins with `{PREFIX}`. Units are base units: seconds, bytes, or a pure number (–). Labels take
-only the values listed below, so there are at most 800 series per mode, and at most 1,500 of five modes and
+only the values listed below, so there are at most 800 series per mode, and at most 1,550 of five modes and
 three batch sizes on a CPU. What this device can measure is there at 0 for every label set from the start;
 what it cannot is absent, never a copy of something else. All figures of one request are observed together,
 after its answer. A counter never goes backwards while the front process lives, even where the engine is
@@ -71,9 +73,9 @@ ABSENCE = """\
 - *on a CPU*: it needs a GPU.
 - *on CUDA, until measured*: there kernel time comes from the profiler, which warm-up runs in every mode. It
   is absent until the first request after that, and where the profiler sees no kernels.
-- *on a CPU without a hollow twin*: some models of Hugging Face have none (`engine.no_twin` in `GET /v1/modes`
-  has the reason): only sampled requests are split there, which no metric has. Else it is there once the
-  engine is.
+- *on a CPU without samples*: where the engine's thread cannot be sampled (`engine.no_samples` in `GET
+  /v1/modes` has the reason). Else it is there once the engine is.
+- *on CUDA*: dispatch is measured there, and nothing is sampled.
 - *instrumentation turned down*: with `LAUNCHBOUND_INSTRUMENTATION` at `host` or `off` it is absent until
   something measured it; so are the rows of the kinds above.
 - *until measured*: what is known only after warm-up or after the first profiled request, and the memory of a
@@ -133,6 +135,7 @@ def _labels() -> Iterator[tuple[str, str]]:
     yield "phase", _code_list(PHASES)
     yield "outcome", _code_list(OUTCOMES)
     yield "kind", _code_list(TOKEN_KINDS)
+    yield "side", _code_list(SIDES)
     yield "reason", f"of a refusal: {_code_list(REJECTIONS)}; of a fallback: {_code_list(FALLBACK_REASONS)}"
     yield "stat", "`current`, `peak`"
     yield "cache", "`cold`, `warm`, `none`"

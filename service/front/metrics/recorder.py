@@ -12,7 +12,7 @@ from service.front.errors import Rejection
 from service.front.metrics.counted_steps import counted_steps, counted_switches
 from service.front.metrics.exemplars import exemplar, trace_of
 from service.front.metrics.request_seconds import request_seconds
-from service.front.metrics.series import LabelledSeries, Labels, Series
+from service.front.metrics.series import LabelledSeries, Series
 from service.front.metrics.spec import FALLBACK_REASONS, Start
 from service.front.metrics.statuses import Statuses
 from service.front.model_name import model_name
@@ -20,6 +20,7 @@ from service.front.request_timing import RequestTiming
 from service.protocol.modes import FALLBACK, MODES
 from service.protocol.status import EngineStatus, ModeStatus
 from service.protocol.timings import StepGroup, StepProfile
+from service.statistics.boundedness import device_bound_index
 
 
 class Metrics:
@@ -45,7 +46,6 @@ class Metrics:
         self._series = Series(registry, modes, batch_sizes, timeout_seconds)
         self._modes = modes
         self._statuses = Statuses(self._series)
-        self._bound: dict[Labels, tuple[float, float]] = {}
         self._series.start("always", *(["timings"] if instrumented else []))
 
     def observe(self, timing: RequestTiming) -> None:
@@ -183,10 +183,9 @@ class Metrics:
         _observe_steps(each, "step_dispatch_seconds", phase.dispatch_steps_seconds)
         _observe_steps(each, "step_device_span_seconds", phase.device_span_steps_seconds)
         _observe_steps(each, "step_period_seconds", phase.period_steps_seconds)
-        if name == "decode" and dispatch is not None and kernel is not None and dispatch + kernel > 0:
-            kernels, dispatches = self._bound.get((mode, batch), (0.0, 0.0))
-            self._bound[mode, batch] = kernels, dispatches = kernels + kernel, dispatches + dispatch
-            self._series.write("device_bound_index", kernels / (kernels + dispatches), mode, batch)
+        index = device_bound_index(kernel, dispatch)
+        if name == "decode" and index is not None and self._device_type == "cuda":
+            self._series.write("device_bound_index", index, mode, batch)
 
     def _observe_profile(self, profile: list[StepProfile], mode: str) -> None:
         for entry in profile:
@@ -202,8 +201,8 @@ def _observe_steps(series: LabelledSeries, name: str, values: list[float]) -> No
 
 
 def _measurable(status: EngineStatus) -> tuple[Start, ...]:
-    """What this engine can measure; on a CPU dispatch needs a hollow twin, and kernel is the rest."""
+    """What this engine can measure; on a CPU by samples alone."""
     merged: tuple[Start, ...] = ("merged",) if status.batching != "off" else ()
     if status.device.startswith("cuda"):
         return "dispatch", "cuda", *merged
-    return ("dispatch", "cpu", *merged) if status.no_twin is None else merged
+    return ("dispatch", "cpu", "sampled", *merged) if status.no_samples is None else merged

@@ -25,6 +25,6 @@ def request_seconds(timing: RequestTiming, splits: bool, merges: bool) -> dict[s
         "time_per_output_token_seconds": timing.time_per_output_token_seconds,
     }
     if splits and parts.dispatch_seconds is None:
-        # Its mode has no floors yet: what closes its sum would be the steps themselves.
+        # Its steps have no samples yet: what closes its sum would be the steps themselves.
         del seconds["request_other_seconds"]
     return seconds

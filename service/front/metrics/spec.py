@@ -9,9 +9,10 @@ from typing import Literal, get_args
 
 from service.front.errors import Rejection
 from service.protocol.modes import FALLBACK, MODES
+from service.protocol.splits import SIDES
 
 Kind = Literal["counter", "gauge", "histogram", "summary", "info"]
-Start = Literal["always", "timings", "dispatch", "cpu", "cuda", "merged", "once measured"]
+Start = Literal["always", "timings", "dispatch", "cpu", "sampled", "cuda", "merged", "once measured"]
 
 OUTCOMES = ("ok", "error", "cancelled", "timeout", "oom", "rejected")
 PHASES = ("prefill", "decode")
@@ -26,8 +27,8 @@ class MetricSpec:
 
     "always": from the start. "timings": from the start, unless instrumentation is turned down. The others as
     "timings", once the engine reports that it runs there, else only once it was measured: "dispatch" wherever
-    dispatch is known, "cpu" on a CPU where it is (kernel is the rest there), "cuda" on CUDA. "merged": from
-    the start of an engine that merges requests.
+    dispatch is known, "cpu" on a CPU where it is (kernel is the rest there), "sampled" there and never
+    elsewhere, "cuda" on CUDA. "merged": from the start of an engine that merges requests.
     `of_requests`: observed per request, and so on CUDA with the mode "fallback" too: only a skipped graph
     makes a request run as another form than its mode declared. `of_compilers`: only of modes that compile on
     some device. A histogram without `buckets` takes the configured batch sizes.
@@ -58,6 +59,7 @@ class MetricSpec:
             "outcome": OUTCOMES,
             "phase": PHASES,
             "kind": TOKEN_KINDS,
+            "side": SIDES,
             "reason": FALLBACK_REASONS if "mode" in self.labels else REJECTIONS,
         }
         return product(*(values[label] for label in self.labels))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from service.front.metrics.series import Labels, Series
+from service.protocol.splits import SIDES, SampleCounts, StepSplit
 from service.protocol.status import ModeStatus
 
 
@@ -14,6 +15,7 @@ class Statuses:
     def __init__(self, series: Series) -> None:
         self._series = series
         self._newest: dict[str, ModeStatus] = {}
+        self._samples: dict[Labels, SampleCounts] = {}
         self._memory_events: dict[str, int] = {}
 
     def effective(self, mode: str) -> str | None:
@@ -41,9 +43,19 @@ class Statuses:
             write("warmup_seconds", status.warmup_seconds, name, status.cache or "none")
         if status.parity is not None:
             write("mode_parity_max_abs_logit_difference", status.parity.max_abs_logit_difference, name)
-        for floor in (floor for floor in status.floors if floor.phase == "decode"):
-            write("dispatch_floor_seconds", floor.seconds, name, str(floor.batch))
+        for split in status.splits:
+            self._split(name, split)
         self._device_times(status)
+
+    def _split(self, mode: str, split: StepSplit) -> None:
+        """The newest samples of one step."""
+        place = mode, split.phase, str(split.batch)
+        grown = split.all - self._samples.get(place, SampleCounts())
+        self._samples[place] = split.all
+        for side in SIDES:
+            self._series.write("samples_total", getattr(grown, side), *place, side)
+        if split.phase == "decode":
+            self._series.write("device_bound_index", 1 - split.dispatch_share, mode, str(split.batch))
 
     def _device_times(self, status: ModeStatus) -> None:
         """What a GPU's own witnesses found; an upper bound is no measurement, and stays out."""
@@ -71,6 +83,7 @@ class Statuses:
         for status in self._newest.values():
             self._series.remove("mode_effective_info", *_declaration(status))
         self._newest.clear()
+        self._samples.clear()
         self._memory_events.clear()
 
     def _declare(self, before: ModeStatus | None, status: ModeStatus) -> None:

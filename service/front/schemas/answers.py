@@ -8,7 +8,7 @@ from typing import Literal, NotRequired
 from typing_extensions import TypedDict
 
 from service.protocol.messages import FinishReason
-from service.protocol.timings import Source
+from service.protocol.timings import SamplesOf, Source
 
 
 class ErrorDetail(TypedDict):
@@ -57,12 +57,12 @@ class Usage(TypedDict):
 class PhaseBody:
     """Sums over the steps of one phase; null: this device cannot measure it.
 
-    `dispatch_low_seconds` to `dispatch_high_seconds` is the interval of an estimated dispatch; `clipped`: the
-    estimate was longer than the phase, and was cut to it. `kernel_samples` and `host_samples` count the
-    instants of these very steps that it was estimated from, in a kernel or not; `unnamed_samples` of the
-    host's were in functions without a name. Null: this request was not sampled. `period_seconds` is all the
-    time from the phase's first step to the next phase, or to the end of the last step's bookkeeping: what the
-    engine does between steps is in it, and in no other number of a phase.
+    `dispatch_low_seconds` to `dispatch_high_seconds` is the interval of a sampled dispatch. The samples that
+    it rests on were in a kernel, in the host's code, in the operating system, or in code that no rule knows
+    (unclassified). `samples_of`: they were taken in this request's own steps ("request"), or, where these
+    have too few, in the newest of its mode, phase and batch bucket ("traffic"). Null: there are none.
+    `period_seconds` is all the time from the phase's first step to the next phase, or to the end of the last
+    step's bookkeeping: what the engine does between steps is in it, and in no other number of a phase.
     """
 
     steps: int
@@ -73,10 +73,11 @@ class PhaseBody:
     sync_wait_seconds: float | None
     dispatch_low_seconds: float | None
     dispatch_high_seconds: float | None
-    clipped: bool
     kernel_samples: int | None
     host_samples: int | None
-    unnamed_samples: int | None
+    system_samples: int | None
+    unclassified_samples: int | None
+    samples_of: SamplesOf | None
     minor_faults: int
     period_seconds: float | None
 
@@ -84,13 +85,10 @@ class PhaseBody:
 class Sources(TypedDict):
     """How dispatch and kernel were found; null: not at all.
 
-    A "sampled" dispatch is the share of real steps in which the engine's native stacks were in no kernel: of
-    this request's own where it was `sampled`, else of steps sampled at rest, as seconds per step. What has
-    slowed the machine down since then is all in its kernel.
-    A "calibrated" dispatch is a lower estimate: that of a hollow twin of the model, whose kernels do nothing.
-    A "residual" kernel is what dispatch leaves of the wall-clock time. Beside a calibrated dispatch that is
-    an upper estimate. `steps` are "shared" where the service merged this request with others: dispatch and
-    kernel are then those of the whole of every step that it ran in, and belong to the others as well.
+    "sampled" (on a CPU): dispatch is the host's share of samples of the engine's thread, of the steps' wall
+    time, and kernel the rest. `steps` are "shared" where the service merged this request with others:
+    dispatch and kernel are then those of the whole of every step that it ran in, and belong to the others as
+    well.
     """
 
     dispatch: Source | None
@@ -161,9 +159,9 @@ class Speedup(TypedDict):
 class ModeResult(TypedDict):
     """One mode of a comparison: medians over its rounds, waiting behind other requests left out.
 
-    On a CPU dispatch and kernel are those medians by the shares of one more run, whose steps were sampled:
-    `samples` times, all phases together. Dispatch lies between `dispatch_low_seconds` and
-    `dispatch_high_seconds`, wide where the run was short. null: not sampled, or measured (CUDA).
+    On a CPU dispatch and kernel are those medians by the shares of one more run, sampled faster: they rest
+    on `samples`, all phases together. Dispatch lies between `dispatch_low_seconds` and
+    `dispatch_high_seconds`. null: not sampled, or measured (CUDA).
     `speedup` is over eager, `speedup_without_compiler` over inference_mode; null for that mode itself, and
     where it did not run.
     """
@@ -189,9 +187,9 @@ class CompareAnswer(TypedDict):
 
 
 class AdviceAnswer(TypedDict):
-    """The mode to use at a batch size; `crossover_batch` is where eager turns kernel-bound, if seen.
+    """The mode to use at a batch size; at `crossover_batch`, if seen, eager's kernel share is a half.
 
-    `bound` and `device_bound_index` are of the advised mode's decode; `reason` says eager's.
+    `device_bound_index` is the kernel share of the advised mode's decode, `bound` its class: a GPU's terms.
     """
 
     batch_size: int

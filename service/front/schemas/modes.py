@@ -1,4 +1,4 @@
-"""The answers of GET /v1/modes and POST /v1/floors."""
+"""The answer of GET /v1/modes."""
 
 from __future__ import annotations
 
@@ -9,43 +9,32 @@ from typing_extensions import TypedDict
 from service.protocol.status import Cache, Readiness
 
 
-class StacksBody(TypedDict):
-    """The kernels' share of a real step, by samples of the engine's native stacks."""
+class SamplesBody(TypedDict):
+    """Samples of the engine's thread: in a kernel, in the host's code, in the system, in code of no rule."""
 
-    kernel_share: float
-    low: float
-    high: float
-    samples: int
-    step_seconds: float
-    dispatch_seconds: float
-    dispatch_low_seconds: float
-    dispatch_high_seconds: float
+    kernel: int
+    host: int
+    system: int
+    unclassified: int
 
 
-class FloorBody(TypedDict):
-    """Dispatch of one step, by phase and batch bucket; `stacks` is its second witness."""
+class SplitBody(TypedDict):
+    """A step on a CPU, as its newest samples have it, by phase and batch bucket.
+
+    [`low`, `high`] is the interval of `kernel_share`. `headroom`: how many times as fast the step would be
+    without its dispatch; null where no sample was in a kernel.
+    """
 
     phase: Literal["prefill", "decode"]
     batch: int
-    seconds: float
+    step_seconds: float
+    dispatch_seconds: float
+    kernel_seconds: float
+    kernel_share: float
     low: float
     high: float
-    samples: int
-    source: Literal["calibrated", "smallest_batch"]
-    stacks: StacksBody | None
-
-
-class FloorSamplesBody(FloorBody):
-    """A floor of one mode, with the samples that it was taken from."""
-
-    mode: str
-    samples_seconds: list[float]
-
-
-class FloorsAnswer(TypedDict):
-    """Answer of POST /v1/floors; empty where this device or model has no hollow twin."""
-
-    floors: list[FloorSamplesBody]
+    headroom: float | None
+    samples: SamplesBody
 
 
 class CompilationBody(TypedDict):
@@ -53,7 +42,6 @@ class CompilationBody(TypedDict):
 
     phase: Literal["prefill", "decode"]
     batch: int
-    twin: bool
     seconds: float
     cold: bool
     cold_seconds: float | None
@@ -106,7 +94,7 @@ class ProfilerCostBody(TypedDict):
 
 
 class ModeBody(TypedDict):
-    """One mode of this instance. The last three are empty on a CPU; so is a cost that is not known."""
+    """One mode of this instance. On a CPU the last three are empty, on a GPU `splits`; all until known."""
 
     mode: str
     removes: str
@@ -122,7 +110,7 @@ class ModeBody(TypedDict):
     graph_breaks: int
     recompiles: int
     resident_bytes: int | None
-    dispatch_floors: list[FloorBody]
+    splits: list[SplitBody]
     parity: ParityBody | None
     device_times: list[DeviceTimeBody]
     kernel_times: list[KernelTimeBody]
@@ -152,7 +140,10 @@ class AutoBody(TypedDict):
 
 
 class ModesAnswer(TypedDict):
-    """Answer of GET /v1/modes; `engine` is null while it starts. `service`: its build, machine and load."""
+    """Answer of GET /v1/modes; `engine` is null while it starts. `service`: its build, machine and load.
+
+    `engine.no_samples` is the reason where no mode has splits.
+    """
 
     modes: list[ModeBody]
     auto: AutoBody

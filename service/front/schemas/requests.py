@@ -86,7 +86,7 @@ class GenerateBody(Generation):
     profile: bool = Field(default=False, description="Run under torch.profiler; enters no time histogram.")
     sample: bool = Field(
         default=False,
-        description="On a CPU: sample its steps for dispatch and kernel; enters no time histogram.",
+        description="On a CPU: sample its steps some 1,000 times a second; enters no time histogram.",
     )
     alone: bool = Field(default=False, description="Never merged with others, where the service merges.")
 

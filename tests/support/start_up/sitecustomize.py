@@ -1,7 +1,7 @@
-"""Floors from few samples in whole services.
+"""Few samples of each step at the warm-up of whole services.
 
 Python reads this at the start of each process that has the folder in its PYTHONPATH (`FEW_SAMPLES` of
-tests/support/few_samples.py). It sets constants of two modules once they are loaded.
+tests/support/few_samples.py). It sets constants of modules once they are loaded.
 """
 
 from __future__ import annotations
@@ -12,16 +12,7 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
-TWIN_SAMPLES = 6
-"""Of each twin; fewer have no interval of the median."""
-
-VISITS = 2
-"""To each step, whose stacks are sampled: one alone has no interval."""
-
-CONSTANTS = {
-    "service.step.calibration": {"FIRST_SAMPLES": TWIN_SAMPLES},
-    "service.engine.stack_shares": {"ROUNDS": VISITS},
-}
+CONSTANTS = {"service.engine.step_shares": {"BURST_SECONDS": 0.02}}
 
 
 class Setting(Loader):

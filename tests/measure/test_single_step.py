@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from service.step.native import compiled_library
-from service.step.native.single_step import InstructionCounter, Instructions, SingleStepError
-from service.step.native.stacks import Sample
+from service.measure import compiled_library
+from service.measure.cpu_sampler import Place
+from service.measure.single_step import InstructionCounter, Instructions, SingleStepError
 
 
 @pytest.fixture(scope="module")
@@ -88,9 +88,9 @@ def test_sides_are_told_apart_by_function() -> None:
     found = Instructions(
         Counter(
             {
-                Sample("kernel", "mkl_blas_sgemv", "libtorch_cpu.so"): 700,
-                Sample("kernel", "memcpy", "libc.so.6"): 50,
-                Sample("host", "_PyEval_EvalFrameDefault", "libpython3.so"): 900,
+                Place("kernel", "mkl_blas_sgemv", "libtorch_cpu.so"): 700,
+                Place("kernel", "memcpy", "libc.so.6"): 50,
+                Place("host", "_PyEval_EvalFrameDefault", "libpython3.so"): 900,
             }
         )
     )

@@ -1,10 +1,10 @@
-"""How samples of native stacks are classed."""
+"""How samples are classed: every rule is needed, and what no rule knows is unclassified."""
 
 from __future__ import annotations
 
 import pytest
 
-from service.step.native.symbols import RULES, side_of
+from service.measure.symbols import RULES, Rule, side_of
 
 TORCH = "/site-packages/torch/lib/libtorch_cpu.so"
 PYTHON = "/lib/libpython3.11.so.1.0"
@@ -44,6 +44,22 @@ KERNEL_SAMPLES = [
     ("[unknown]", "/site-packages/torch/lib/libgomp.so.1"),
     ("gomp_team_barrier_wait_end", "/site-packages/torch.libs/libgomp-a34b3233.so.1.0.0"),
     ("__kmp_hardware_timestamp", "/usr/lib/x86_64-linux-gnu/libiomp5.so"),
+    ("inner_thread", "/site-packages/torch/lib/libtorch_cpu.so"),
+    ("sgemm_kernel_SKYLAKEX", "/usr/lib/libopenblas.so.0"),
+    ("sbgemm_kernel_NEOVERSEN1", TORCH),
+    ("sgemv_n_HASWELL", TORCH),
+    ("gotoblas_kernel_of_another_name", "/usr/lib/aarch64-linux-gnu/libopenblas.so.0"),
+    ("bli_sgemmsup_rv_zen_asm_6x16n", TORCH),
+    ("xnn_f32_gemm_minmax_ukernel_4x16__avx2_broadcast", TORCH),
+    ("_ZGVdN8v_expf", "/lib/x86_64-linux-gnu/libmvec.so.1"),
+    ("arm_gemm::GemmInterleaved<arm_gemm::cls_a64_interleaved_bf16fp32_mmla_8x12>::execute", TORCH),
+    ("a64_hybrid_fp32_mla_6x16", TORCH),
+    ("kai_run_matmul_clamp_f32_qsi8d32p4x8_qsi4c32p4x8_16x4_neon_i8mm", TORCH),
+    ("dnnl::impl::cpu::acl::acl_matmul_t::execute_forward", TORCH),
+    ("Sleef_expf8_u10", TORCH),
+    ("void at::native::AVX512::vectorized_inner_sum<float>(char**, long, long)", TORCH),
+    ("at::native::cpublas::gemm_notrans_<float, float>(long, long, long, float, float const*)", TORCH),
+    ("at::native::(anonymous namespace)::gelu_kernel_impl(at::TensorIteratorBase&)", TORCH),
 ]
 HOST_SAMPLES = [
     ("_PyEval_EvalFrameDefault", PYTHON),
@@ -62,6 +78,22 @@ HOST_SAMPLES = [
     ("float at::Tensor::item<float>() const", TORCH),
     ("double c10::Scalar::to<double>() const", TORCH),
     ("__vdso_clock_gettime", "[vdso]"),
+    ("mkl_serv_malloc", TORCH),
+    ("mkl_serv_get_max_threads", TORCH),
+    ("mm_get_tinfo", TORCH),
+    ("get_tls", TORCH),
+    ("_init", TORCH),
+    ("kernel_py(_object*, _object*)", "/cache/rr/rr5l2le4tmpfrh7nhf2fitpv537o66ex.main.so"),
+    ("openblas_get_num_threads", "/usr/lib/libopenblas.so.0"),
+    ("blas_memory_alloc", TORCH),
+    ("dnnl::impl::primitive_hashing::key_t::operator==", TORCH),
+    ("[unknown]", "/usr/lib/x86_64-linux-gnu/libc.so.6"),
+    ("torch::autograd::VariableType::add_Tensor", TORCH),
+]
+UNCLASSIFIED_SAMPLES = [
+    ("[unknown]", TORCH),
+    ("a_function_of_nobody", TORCH),
+    ("ggml_vec_dot_f32", "/opt/lib/libggml.so"),
 ]
 
 
@@ -73,6 +105,23 @@ def test_what_computes_on_elements_is_kernel(symbol: str, binary: str) -> None:
 @pytest.mark.parametrize(("symbol", "binary"), HOST_SAMPLES)
 def test_what_only_leads_to_kernels_is_host(symbol: str, binary: str) -> None:
     assert side_of(symbol, binary) == "host"
+
+
+@pytest.mark.parametrize(("symbol", "binary"), UNCLASSIFIED_SAMPLES)
+def test_what_no_rule_knows_is_unclassified(symbol: str, binary: str) -> None:
+    assert side_of(symbol, binary) == "unclassified"
+
+
+@pytest.mark.parametrize("removed", RULES, ids=lambda rule: rule.name)
+def test_without_any_one_rule_some_sample_has_another_class(removed: Rule) -> None:
+    system = [("clear_page_erms", "[kernel.kallsyms]")]
+    samples = KERNEL_SAMPLES + HOST_SAMPLES + UNCLASSIFIED_SAMPLES + system
+    left = [rule for rule in RULES if rule is not removed]
+
+    def without(symbol: str, binary: str) -> str:
+        return next((rule.side for rule in left if rule.matches(symbol, binary)), "unclassified")
+
+    assert [one for one in samples if without(*one) != side_of(*one)]
 
 
 def test_what_the_operating_system_does_is_neither() -> None:

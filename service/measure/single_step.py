@@ -17,10 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-from service.step.native.compiled_library import BuildError, compiled_library
-from service.step.native.elf_symbols import Namer
-from service.step.native.stacks import Sample, classed
-from service.step.native.symbols import Side
+from service.measure.compiled_library import BuildError, compiled_library
+from service.measure.cpu_sampler import Place, Places
+from service.protocol.splits import Side
 
 CALLS_BEFORE = 20
 """The interpreter specialises code that has run so often, and caches fill."""
@@ -109,7 +108,7 @@ class SingleStepError(RuntimeError):
 class Instructions:
     """What ran, by function: how many instructions in each."""
 
-    def __init__(self, by_function: Counter[Sample]) -> None:
+    def __init__(self, by_function: Counter[Place]) -> None:
         self.by_function = by_function
 
     def of(self, side: Side) -> int:
@@ -153,7 +152,7 @@ class InstructionCounter:
             run()
         return self.count(run)
 
-    def _counted(self, run: Callable[[], object]) -> Counter[Sample]:
+    def _counted(self, run: Callable[[], object]) -> Counter[Place]:
         collecting = gc.isenabled()
         gc.disable()
         try:
@@ -161,10 +160,10 @@ class InstructionCounter:
         finally:
             if collecting:
                 gc.enable()
-        namer = Namer()
-        found: Counter[Sample] = Counter()
+        places = Places()
+        found: Counter[Place] = Counter()
         for address, count in zip(addresses.tolist(), counts.tolist(), strict=True):
-            found[classed(namer, address)] += count
+            found[places.of([address])[0]] += count
         return found
 
     def _stepped(self, run: Callable[[], object]) -> tuple[np.ndarray, np.ndarray]:

@@ -1,0 +1,177 @@
+"""Samples the engine's thread while jobs run, and keeps what the newest samples say of each step.
+
+In the background at a rate that costs a step nothing that can be measured, and faster in a job that asks for
+it. Nothing is sampled while no job runs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from time import perf_counter_ns
+
+from service.engine.configured_mode import ConfiguredMode
+from service.measure.cpu_sampler import SAMPLES_PER_SECOND, CpuSampler, Place, SamplerError
+from service.protocol.messages import Phase
+from service.protocol.splits import SIDES, SampleCounts, StepSplit
+from service.statistics.sampled_share import dispatch_share
+from service.step.buffers import Buffers
+from service.step.callables import Step
+from service.step.measured_inputs import measured_arguments, set_positions
+from service.step.meters import StepLabels
+from service.step.untimed import LEAD_STEPS, LEAD_STEPS_OF_PREFILL
+
+BACKGROUND_PER_SECOND = 101
+"""Samples of the traffic as it is. A prime, so that they keep step with nothing."""
+
+NEWEST = 2000
+"""Samples of one step that its share rests on, so that it follows the machine."""
+
+ENOUGH = 100
+"""Samples of a job's own steps that give it a split of its own; with fewer it has that of the newest."""
+
+BURST_SECONDS = 0.1
+"""Of each step, at warm-up: so that the first requests have a share."""
+
+Key = tuple[str, Phase, int]
+"""Mode, phase and bucket."""
+
+
+class StepShares:
+    """Of all steps that `label` was told. `missing` is why nothing is sampled; None where it is."""
+
+    def __init__(self, folder: Path, missing: str | None = None) -> None:
+        self.missing = missing
+        self._sampler: CpuSampler | None = None
+        if missing is None:
+            try:
+                self._sampler = CpuSampler(folder, BACKGROUND_PER_SECOND)
+            except SamplerError as error:
+                self.missing = str(error)
+        self.labels = StepLabels(self._sampler.label if self._sampler else None)
+        self._keys: list[Key] = []
+        self._of_key: dict[Key, _StepSamples] = defaultdict(_StepSamples)
+
+    def add(self, mode: str, steps: Mapping[tuple[Phase, int], Step]) -> None:
+        """Sample the steps of `mode` from now on."""
+        for (phase, bucket), step in steps.items():
+            self.labels.add(step)
+            self._keys.append((mode, phase, bucket))
+
+    @contextmanager
+    def sampling(
+        self, samples_per_second: float = BACKGROUND_PER_SECOND
+    ) -> Iterator[dict[Key, SampleCounts]]:
+        """Within: the steps that this thread runs are sampled. What is yielded is filled at the end.
+
+        It stays empty where some samples were lost, and where nothing is sampled.
+        """
+        found: dict[Key, SampleCounts] = {}
+        if self._sampler is None:
+            yield found
+            return
+        self._sampler.start(samples_per_second)
+        try:
+            yield found
+        finally:
+            self._sampler.stop()
+            found |= self.collect(slowed=samples_per_second > BACKGROUND_PER_SECOND)
+
+    def collect(self, slowed: bool = False) -> dict[Key, SampleCounts]:
+        """Take in what has been sampled since this was last called, as a batch may run for minutes.
+
+        `slowed`: by faster sampling than in the background. Empty where some samples were lost.
+        """
+        if self._sampler is None:
+            return {}
+        counted = self._counted(self._sampler.take())
+        for key, counts in counted.items():
+            self._of_key[key].add(counts)
+        self._add_walls(slowed)
+        return {} if self._sampler.lost else counted
+
+    def newest(self, mode: str, phase: Phase, bucket: int) -> SampleCounts | None:
+        """Those that the share of a step rests on now; None where there are none."""
+        counts = self._of_key[mode, phase, bucket].newest
+        return counts if counts.kernel + counts.host else None
+
+    def splits(self, mode: str) -> list[StepSplit]:
+        """Of all steps of `mode` that have samples."""
+        keys = [key for key in self._keys if key[0] == mode]
+        return [split for key in keys if (split := self._of_key[key].split(key[1], key[2])) is not None]
+
+    def burst(self, modes: Mapping[str, ConfiguredMode], buffers: Mapping[int, Buffers]) -> Iterator[None]:
+        """Sample each step of `modes` for BURST_SECONDS; yields after each."""
+        if self._sampler is None:
+            return
+        for configured in modes.values():
+            for (phase, bucket), step in configured.steps.items():
+                set_positions(buffers[bucket], phase)
+                run = partial(step, *measured_arguments(buffers[bucket], phase))
+                for _ in range(LEAD_STEPS if phase == "decode" else LEAD_STEPS_OF_PREFILL):
+                    run()
+                with self.sampling(SAMPLES_PER_SECOND):
+                    ends_ns = perf_counter_ns() + BURST_SECONDS * 1e9
+                    while perf_counter_ns() < ends_ns:
+                        with self.labels.within(step):
+                            run()
+                yield
+
+    def _counted(self, samples: list[tuple[int, Place]]) -> dict[Key, SampleCounts]:
+        by_key: dict[Key, Counter[str]] = {}
+        for label, place in samples:
+            by_key.setdefault(self._keys[label - 1], Counter())[place.side] += 1
+        return {key: SampleCounts(**{side: found[side] for side in SIDES}) for key, found in by_key.items()}
+
+    def _add_walls(self, slowed: bool) -> None:
+        """What the meters have timed since; steps that sampling has slowed count only where no others did."""
+        for label, (steps, wall_ns) in self.labels.take().items():
+            self._of_key[self._keys[label - 1]].timed(steps, wall_ns / 1e9, slowed)
+
+
+class _StepSamples:
+    """The samples of one step, in blocks, and the wall time of its newest calls."""
+
+    def __init__(self) -> None:
+        self._blocks: deque[SampleCounts] = deque()
+        self.newest = SampleCounts()
+        self._all = SampleCounts()
+        self._step_seconds: float | None = None
+        self._estimated = True
+
+    def add(self, counts: SampleCounts) -> None:
+        self._all += counts
+        self.newest += counts
+        if self._blocks and self._blocks[-1].total < NEWEST // 20:
+            counts += self._blocks.pop()
+        self._blocks.append(counts)
+        while self.newest.total - self._blocks[0].total >= NEWEST:
+            self.newest -= self._blocks.popleft()
+
+    def timed(self, steps: int, wall_seconds: float, slowed: bool) -> None:
+        """`steps` calls took `wall_seconds`; the mean follows the newest requests."""
+        mean = wall_seconds / steps
+        if self._step_seconds is None or (self._estimated and not slowed):
+            self._step_seconds, self._estimated = mean, slowed
+        elif not slowed:
+            self._step_seconds += 0.2 * (mean - self._step_seconds)
+
+    def split(self, phase: Phase, bucket: int) -> StepSplit | None:
+        """None without a sample of kernel or host."""
+        newest = self.newest
+        share = dispatch_share(newest.kernel, newest.host, newest.unclassified)
+        if share is None or self._step_seconds is None:
+            return None
+        return StepSplit(
+            phase=phase,
+            batch=bucket,
+            dispatch_share=share.value,
+            low=share.low,
+            high=share.high,
+            step_seconds=self._step_seconds,
+            newest=newest,
+            all=self._all,
+        )

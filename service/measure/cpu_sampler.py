@@ -1,0 +1,281 @@
+"""Samples the thread that made it by a timer signal, and says of each sample what the thread was doing.
+
+The signal needs no privilege, and no system call that a container's default profile refuses. It is one method
+for x86-64 and aarch64 (docs/method.md).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from time import perf_counter_ns, thread_time_ns
+from typing import NamedTuple
+
+import numpy as np
+
+from service.measure.compiled_library import BuildError, compiled_library
+from service.measure.elf_symbols import Namer
+from service.measure.symbols import side_of
+from service.protocol.messages import Phase
+from service.protocol.splits import SIDES, SampleCounts, Side
+from service.step.untimed import LEAD_SECONDS, LEAD_STEPS, LEAD_STEPS_OF_PREFILL, TIMED_STEPS
+
+SAMPLES_PER_SECOND = 997
+"""Where a measurement asks for samples. A prime; faster slows the host more than kernels."""
+
+CAPACITY = 1 << 17
+"""Samples that the ring holds: two minutes at SAMPLES_PER_SECOND."""
+
+SYSTEM = "[kernel]"
+"""Binary and symbol of what the operating system ran."""
+
+IN_STEP = 1
+"""The label of a block that has no other."""
+
+MOST_ADDRESSES = 200_000
+"""Remembered at a time: more than the code has that steps run, but for code that is written at run time."""
+
+_SOURCE = Path(__file__).with_suffix(".cpp")
+_SAMPLE = np.dtype([("address", "<u8"), ("label", "<i8")])
+_LEAD: dict[Phase, int] = {"decode": LEAD_STEPS, "prefill": LEAD_STEPS_OF_PREFILL}
+_TIMED: dict[Phase, int] = {"decode": TIMED_STEPS, "prefill": 1}
+
+
+class SamplerError(RuntimeError):
+    """This thread cannot be sampled; the message has the reason and, where there is one, the remedy."""
+
+
+class Place(NamedTuple):
+    """The function at an address, its binary and its class."""
+
+    side: Side
+    symbol: str
+    binary: str
+
+
+class Places:
+    """What lies at an address of this process: found when it is first asked, and remembered."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, Place] = {}
+        self._namer: Namer | None = None
+
+    def of(self, addresses: Sequence[int]) -> list[Place]:
+        """One for each."""
+        new = [address for address in dict.fromkeys(addresses) if address not in self._known]
+        if len(self._known) + len(new) > MOST_ADDRESSES:
+            self._known.clear()
+            new = list(dict.fromkeys(addresses))
+        if new and (self._namer is None or not all(map(self._namer.knows, new))):
+            self._namer = Namer()  # a library was loaded, or code written, since the last one
+        for address in new:
+            self._known[address] = self._place(address)
+        found = [self._known[address] for address in addresses]
+        for stranger in (one for one in new if self._namer is not None and not self._namer.knows(one)):
+            del self._known[stranger]  # gone already: something else may come to lie there
+        return found
+
+    def _place(self, address: int) -> Place:
+        assert self._namer is not None
+        symbol, binary = (SYSTEM, SYSTEM) if address == 0 else self._namer.name(address)
+        return Place(side_of(symbol, binary), symbol, binary)
+
+
+class CpuSampler:
+    """Samples the thread that made it, while it is started and the label is not 0.
+
+    `label` is a cell that the thread writes: each sample carries what it held. `folder` keeps the library
+    that handles the signal, which a C++ compiler builds once. Raises SamplerError where there can be none.
+    """
+
+    def __init__(self, folder: Path, samples_per_second: float = SAMPLES_PER_SECOND) -> None:
+        self.samples_per_second = samples_per_second
+        try:
+            path = compiled_library(folder, "cpu_sampler", _SOURCE.read_text())
+            library = ctypes.PyDLL(str(path), use_errno=True)
+        except (BuildError, OSError) as error:
+            raise SamplerError(f"the sampler could not be built: {error}") from error
+        library.sampler_new.restype = ctypes.c_void_p
+        library.sampler_label.restype = ctypes.c_void_p
+        library.sampler_take.restype = library.sampler_lost.restype = ctypes.c_uint64
+        own = library.sampler_new(ctypes.c_uint64(CAPACITY), ctypes.c_uint64(perf_counter_ns()))
+        if not own:
+            raise SamplerError(_refused(ctypes.get_errno()))
+        self._library, self._own = library, ctypes.c_void_p(own)
+        self.label = ctypes.c_int64.from_address(library.sampler_label(self._own))
+        self._room = np.zeros(CAPACITY, _SAMPLE)
+        self._places = Places()
+        self.lost = False
+
+    def start(self, samples_per_second: float | None = None) -> None:
+        """Sample from now on, so often on average, at random distances of 0.5 to 1.5 of the mean."""
+        rate = samples_per_second or self.samples_per_second
+        self._library.sampler_start(self._own, ctypes.c_int64(round(1e9 / rate)))
+
+    def stop(self) -> None:
+        """Sample no more."""
+        self._library.sampler_stop(self._own)
+
+    def take(self) -> list[tuple[int, Place]]:
+        """Label and place of each sample since this was last called, in order.
+
+        `lost`: some found no room since, as the thread was sampled for longer than CAPACITY allows.
+        """
+        count = self._library.sampler_take(
+            self._own, ctypes.c_void_p(self._room.ctypes.data), ctypes.c_uint64(CAPACITY)
+        )
+        self.lost = bool(self._library.sampler_lost(self._own))
+        taken = self._room[:count]
+        return list(zip(taken["label"].tolist(), self._places.of(taken["address"].tolist()), strict=True))
+
+    @contextmanager
+    def recording(self) -> Iterator[Recording]:
+        """Within: all that this thread does is sampled. Raises SamplerError where samples were lost."""
+        found = Recording()
+        self.label.value = IN_STEP
+        self.start()
+        try:
+            yield found
+        finally:
+            self.label.value = 0
+            self.stop()
+            found.places = [place for _, place in self.take()]
+        if self.lost:
+            raise SamplerError("samples were lost: sample for a shorter time")
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Within, inside of `recording`: nothing is sampled."""
+        before, self.label.value = self.label.value, 0
+        try:
+            yield
+        finally:
+            self.label.value = before
+
+    def close(self) -> None:
+        """Free the timer and its memory."""
+        self._library.sampler_free(self._own)
+
+
+@dataclass(slots=True)
+class Recording:
+    """The samples of a block, in order; empty until it has ended."""
+
+    places: list[Place]
+
+    def __init__(self) -> None:
+        self.places = []
+
+    @property
+    def counts(self) -> SampleCounts:
+        """By their class."""
+        return counts_of(self.places)
+
+    @property
+    def kernel_share(self) -> float | None:
+        """Kernel / (kernel + host) of the samples; None without either."""
+        return kernel_share(self.counts)
+
+
+def counts_of(places: Sequence[Place]) -> SampleCounts:
+    """How many there are of each class."""
+    found = Counter(place.side for place in places)
+    return SampleCounts(**{side: found[side] for side in SIDES})
+
+
+def kernel_share(counts: SampleCounts) -> float | None:
+    """Kernel / (kernel + host); None without either."""
+    both = counts.kernel + counts.host
+    return counts.kernel / both if both else None
+
+
+class SampledSteps(NamedTuple):
+    """Steps in a row: `counts` of their samples, and the median step, timed without sampling.
+
+    `sampled_seconds` are the CPU seconds of each step that was sampled, which is longer for it.
+    """
+
+    counts: SampleCounts
+    step_seconds: float
+    sampled_seconds: Sequence[float] = ()
+
+    @property
+    def kernel_share(self) -> float:
+        """Kernel / (kernel + host)."""
+        return kernel_share(self.counts) or 0.0
+
+    @property
+    def kernel_seconds(self) -> float:
+        """Of one step."""
+        return self.kernel_share * self.step_seconds
+
+    @property
+    def dispatch_seconds(self) -> float:
+        """Of one step: the rest."""
+        return (1 - self.kernel_share) * self.step_seconds
+
+
+def sample_steps(
+    sampler: CpuSampler,
+    run: Callable[[], object],
+    phase: Phase,
+    timed_seconds: float,
+    sampled_seconds: float,
+    beside: Callable[[], object] | None = None,
+) -> SampledSteps | None:
+    """`run` until settled, for `timed_seconds`, then, sampled, for `sampled_seconds`.
+
+    Settling takes steps, not time: at least LEAD_STEPS or LEAD_STEPS_OF_PREFILL, and at least TIMED_STEPS of
+    decode are timed, however slow the machine. Steps are timed apart because every sample is an interrupt,
+    and in CPU time, which stands still while another thread has the core. `beside` runs after each of them,
+    neither timed nor sampled. None: there was no sample of kernel or host, or some were lost.
+    """
+    _seconds_of(run, LEAD_SECONDS, beside, _LEAD[phase])
+    timed = _seconds_of(run, timed_seconds, beside, _TIMED[phase])
+    paused = None if beside is None else _paused(sampler, beside)
+    try:
+        with sampler.recording() as recorded:
+            slowed = _seconds_of(run, sampled_seconds, paused)
+    except SamplerError:
+        return None
+    counts = recorded.counts
+    return SampledSteps(counts, median(timed), slowed) if counts.kernel + counts.host else None
+
+
+def _seconds_of(
+    run: Callable[[], object], seconds: float, beside: Callable[[], object] | None, least: int = 1
+) -> list[float]:
+    """CPU seconds of each of the steps in a row that together take `seconds`, at least `least` of them."""
+    found: list[float] = []
+    total = 0.0
+    while len(found) < least or total < seconds:
+        began = thread_time_ns()
+        run()
+        found.append((thread_time_ns() - began) / 1e9)
+        total += found[-1]
+        if beside is not None:
+            beside()
+    return found
+
+
+def _paused(sampler: CpuSampler, beside: Callable[[], object]) -> Callable[[], None]:
+    def run() -> None:
+        with sampler.paused():
+            beside()
+
+    return run
+
+
+def _refused(code: int) -> str:
+    if code == errno.EBUSY:
+        return "another library in this process handles the signal SIGRTMAX-3"
+    if code == errno.EAGAIN:
+        return "the system allows this user no more pending signals: raise `ulimit -i`"
+    return f"the system gives this thread no timer: {os.strerror(code)}"
