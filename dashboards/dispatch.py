@@ -20,13 +20,13 @@ from dashboards.promql import (
     series,
     total_rate,
 )
-from dashboards.theme import BOUND, NONE_EXPECTED, PARITY, PART_COLOURS
+from dashboards.theme import NONE_EXPECTED, PARITY, PART_COLOURS, SAMPLE_COLOURS
 
 
 def dispatch() -> Dashboard:
     """Build the board."""
     rows = {
-        "Launch-bound or kernel-bound": [_share(), _bound_index(), _floor()],
+        "Kernel share": [_dispatched(), _kernel_share(), _samples()],
         "One step, by batch, over the time shown": _steps(),
         "On a GPU": _device(),
         "What a step issues": _issued(),
@@ -36,7 +36,7 @@ def dispatch() -> Dashboard:
     return board("dispatch", rows)
 
 
-def _share() -> Panel:
+def _dispatched() -> Panel:
     dispatched = total_rate("request_dispatch_seconds_sum")
     taken = total_rate("request_duration_seconds_sum")
     return graph(
@@ -45,14 +45,16 @@ def _share() -> Panel:
     )
 
 
-def _bound_index() -> Panel:
-    index = Query(f"avg by (mode, batch) ({series('device_bound_index')})", "{{mode}}")
-    return bars_by_batch(PanelStyle("Device-bound index", "none", BOUND), index)
+def _kernel_share() -> Panel:
+    share = Query(f"avg by (mode, batch) ({series('device_bound_index')})", "{{mode}}")
+    return bars_by_batch(PanelStyle("Kernel share", "percentunit"), share)
 
 
-def _floor() -> Panel:
-    floor = Query(f"avg by (mode, batch) ({series('dispatch_floor_seconds')})", "{{mode}}")
-    return bars_by_batch(PanelStyle("Dispatch floor", "s", empty="not calibrated"), floor)
+def _samples() -> Panel:
+    style = PanelStyle("Samples", "cps", empty="no samples")
+    return graph(
+        style, Query(total_rate("samples_total", "side"), "{{side}}"), colours=SAMPLE_COLOURS, stacked=True
+    )
 
 
 def _steps() -> list[Panel]:
@@ -93,12 +95,12 @@ def _device() -> list[Panel]:
             PanelStyle("Decode step p95", "s", empty="no GPU"),
             Query(quantile(0.95, "step_period_seconds", labels=decode), "{{mode}}"),
         ),
-        *_by_its_own_witnesses(decode),
+        *_found_at_warm_up(decode),
     ]
 
 
-def _by_its_own_witnesses(decode: str) -> list[Panel]:
-    """What the engine found at warm-up: calls queued back to back, profiled steps, the profiler's cost."""
+def _found_at_warm_up(decode: str) -> list[Panel]:
+    """Calls queued back to back, profiled steps, the profiler's cost."""
     shown = {"Decode step on the device": "step_device_seconds", "Profiled kernels": "step_kernel_seconds"}
     by_batch = [
         bars_by_batch(

@@ -17,7 +17,7 @@ SHOWN = "$__range"
 WHERE_STEPS_ARE_MEASURED = (
     f" and on (job, instance, mode, phase) launchbound_step_device_span_seconds_count{{{OF_MODE}}}"
 )
-"""Keeps series of instances on CUDA. Elsewhere dispatch by step is an estimate, so quantiles mean nothing."""
+"""Keeps series of instances on CUDA. Elsewhere no single step is split, so quantiles mean nothing."""
 
 _PARTS = ("queue", "dispatch", "sync_wait", "kernel", "stall", "other")
 

@@ -31,6 +31,14 @@ PART_COLOURS: Mapping[str, str] = {
 SIDE_COLOURS: Mapping[str, str] = {"client": "#3D85C6", "server": "#E9A23B", "users": "#3D85C6"}
 """By the side that counted."""
 
+SAMPLE_COLOURS: Mapping[str, str] = {
+    "kernel": PART_COLOURS["kernel"],
+    "host": PART_COLOURS["dispatch"],
+    "system": "#8D6CAB",
+    "unclassified": "#B0B7C3",
+}
+"""By where the engine's thread was."""
+
 OUTCOME_COLOURS: Mapping[str, str] = {
     "ok": "#2A9D8F",
     "error": "#D1495B",
@@ -74,8 +82,5 @@ AT_LEAST_ONE = Scale(BAD, ((1.0, GOOD),))
 SHARE_LOST = Scale(GOOD, ((0.01, WARN), (0.05, BAD)))
 SHARE_KEPT = Scale(BAD, ((0.95, WARN), (0.99, GOOD)))
 NONE_EXPECTED = Scale(GOOD, ((0.001, BAD),))
-BOUND = Scale(BAD, ((0.2, WARN), (0.5, GOOD)))
-"""Device-bound index: below 0.2 launch-bound, up to 0.5 balanced, from there kernel-bound."""
-
 PARITY = Scale(GOOD, ((1e-4, WARN),))
 """Logit difference: float32's tolerance where the largest logit is 10; narrower types may exceed it."""

@@ -16,7 +16,7 @@ ALLOWED: dict[str, set[str]] = {
     "service.front": {"service.protocol", "service.statistics"},
     "service.replicas": {"service.front", "service.protocol"},
     "service.step": {"service.protocol", "service.statistics", "models"},
-    "service.engine": {"service.step", "service.protocol", "service.statistics", "models"},
+    "service.engine": {"service.measure", "service.step", "service.protocol", "service.statistics", "models"},
     "service.measure": {"service.step", "service.protocol", "service.statistics", "models"},
     "service.anatomy": {
         "service.measure",
@@ -67,6 +67,7 @@ ALLOWED: dict[str, set[str]] = {
     "loadtests.plan": {"service.protocol.modes", "service.statistics"},
     "loadtests.run": {"loadtests.plan", "service.protocol.modes", "service.statistics"},
     "loadtests.report": {
+        "service.protocol.splits",
         "loadtests.peers",
         "loadtests.plan",
         "loadtests.run",

@@ -7,9 +7,9 @@ from random import Random
 
 from service.front.request_timing import RequestTiming, add_up
 from service.protocol.device_times import DeviceTime, KernelTime, ProfilerCost
-from service.protocol.floors import Floor
 from service.protocol.messages import Job, Outcome, Output, Phase
 from service.protocol.modes import MODES
+from service.protocol.splits import SampleCounts, StepSplit
 from service.protocol.status import EngineStatus, ModeStatus, Parity
 from service.protocol.timings import PhaseTimings, StepProfile, Timings
 
@@ -64,7 +64,7 @@ def ready(mode: str, device: str, batches: Sequence[int]) -> ModeStatus:
         state="ready",
         effective=MODES[mode].effect(device).name,
         warmup_seconds=1.0,
-        floors=[_floor(phase, batch) for phase, batch in places],
+        splits=[_split(phase, batch) for phase, batch in places if not cuda],
         parity=parity,
         device_times=[_device_time(phase, batch) for phase, batch in places if cuda],
         kernel_times=[_kernel_time(phase, batch) for phase, batch in places if cuda],
@@ -87,8 +87,8 @@ def request(mode: str, device: str, batch: int, random: Random, profiled: bool =
         decode=phases["decode"],
         tokenise_seconds=1e-4,
         involuntary_switches=random.randrange(2),
-        dispatch_source="calibrated",
-        kernel_source="residual",
+        dispatch_source="measured" if device == "cuda" else "sampled",
+        kernel_source="profiled" if device == "cuda" else "sampled",
         taken_ns=10**8,
         first_token_ns=2 * 10**8,
         done_ns=10**8 + engine_ns,
@@ -132,9 +132,17 @@ def _profile(phase: Phase, device: str) -> StepProfile:
     return StepProfile(phase=phase, steps=1, operators=180.0, copies=0.0, kernels=count, launches=count)
 
 
-def _floor(phase: Phase, batch: int) -> Floor:
-    return Floor(
-        phase=phase, batch=batch, seconds=1e-3, low=9e-4, high=1.1e-3, samples=99, source="calibrated"
+def _split(phase: Phase, batch: int) -> StepSplit:
+    counts = SampleCounts(kernel=60, host=40, system=1)
+    return StepSplit(
+        phase=phase,
+        batch=batch,
+        dispatch_share=0.4,
+        low=0.3,
+        high=0.5,
+        step_seconds=1e-3,
+        newest=counts,
+        all=counts,
     )
 
 

@@ -120,7 +120,7 @@ class JobRunner:
     def _sampled(
         self, job: Job, result: JobResult, generate: Callable[[Meter], None], samples_per_second: float
     ) -> None:
-        """`generate` with its steps sampled; what is found is in the readings of `result`, if it fails too."""
+        """`generate` with its steps sampled; what is found is in the readings of `result`, failed or not."""
         found: dict[Key, SampleCounts] = {}
         try:
             with self._shares.sampling(samples_per_second) as found:

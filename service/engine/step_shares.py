@@ -52,6 +52,7 @@ class StepShares:
             except SamplerError as error:
                 self.missing = str(error)
         self.labels = StepLabels(self._sampler.label if self._sampler else None)
+        self._sampling = False
         self._keys: list[Key] = []
         self._of_key: dict[Key, _StepSamples] = defaultdict(_StepSamples)
 
@@ -73,19 +74,22 @@ class StepShares:
         if self._sampler is None:
             yield found
             return
+        self.labels.take()  # calls from before: under the profiler they are slow
+        self._sampling = True
         self._sampler.start(samples_per_second)
         try:
             yield found
         finally:
             self._sampler.stop()
             found |= self.collect(slowed=samples_per_second > BACKGROUND_PER_SECOND)
+            self._sampling = False
 
     def collect(self, slowed: bool = False) -> dict[Key, SampleCounts]:
-        """Take in what has been sampled since this was last called, as a batch may run for minutes.
+        """Within `sampling`: take in what has been sampled so far, as a batch may run for minutes.
 
         `slowed`: by faster sampling than in the background. Empty where some samples were lost.
         """
-        if self._sampler is None:
+        if self._sampler is None or not self._sampling:
             return {}
         counted = self._counted(self._sampler.take())
         for key, counts in counted.items():

@@ -5,22 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 ENGINE_CHECKS: dict[str, str] = {
-    "ladder": "the floor falls from mode to mode",
-    "widths": "the floor does not depend on the twin's width",
-    "intercept": "step time extrapolated over widths to no work agrees with the floor",
-    "names": "the functions that steps are in have names",
-    "stacks": "the twin is a lower estimate of sampled dispatch",
+    "injected": "injected work arrives on its side",
+    "sampling-rate": "shares do not depend on how often is sampled",
     "plain-kernels": "kernel time is equal in the modes that run the same kernels",
-    "instructions": "so are the instructions in kernels, and the host's fall from mode to mode",
-    "kernel": "a longer kernel moves kernel time alone",
-    "host": "added host work moves dispatch alone",
-    "sampling-rate": "the split does not depend on how often is sampled",
-    "served-samples": "a sampled request shows the split of its steps",
+    "unclassified": "the rules know the code that steps are in",
+    "instructions": "equal instructions in kernels, and the host's fall from mode to mode",
+    "background": "sampling in the background costs at most 1 % of a step",
     "asked-work": "a step does the work that is asked",
     "own-work": "the engine's own work per decode step",
     "instrumentation": "measuring adds at most 1 % to a request",
     "minimal-loop": "the service's code costs at most 3 % over a minimal loop",
-    "cuda": "kernel time, twin and graph launches on a GPU",
+    "cuda": "kernel time and graph launches on a GPU",
 }
 """Run in a worker process, on the engine's cores, without a service."""
 
@@ -32,8 +27,9 @@ SERVICE_CHECKS: dict[str, str] = {
     "concurrency": "step time under load",
     "eager-eager": "no difference between eager and eager",
     "twice": "the same sweep twice",
+    "served-samples": "a service answers with the shares of its steps",
 }
-"""Run over HTTP against a service started for them."""
+"""Run over HTTP against a service started for them; last what runs steps in this process as well."""
 
 ALL_CHECKS = {**ENGINE_CHECKS, **SERVICE_CHECKS}
 

@@ -1,4 +1,4 @@
-"""Checks under load: step time at concurrency 8 against 1, the time of a scrape, a saturated engine's steps."""
+"""Checks under load: step time at concurrency 8 against 1, time of a scrape, steps of a saturated engine."""
 
 from __future__ import annotations
 

@@ -40,8 +40,8 @@ def _as_it_is(step: Step, phase: Phase) -> Step:
 class MinimalLoop:
     """What one writes around a step to generate greedily: no clock, no deadline, no streaming, no records.
 
-    On the same steps and static buffers as the engine's generation, with the same text as its result. `around`
-    may put something of a check around its steps.
+    On the same steps and static buffers as the engine's generation, with the same text as its result.
+    `around` may put something of a check around its steps.
     """
 
     def __init__(self, bench: Bench, mode: str, around: Callable[[Step, Phase], Step] = _as_it_is) -> None:

@@ -114,12 +114,21 @@ def _result(
     )
 
 
-def share_interval(count: int, total: int, confidence: float = 0.95) -> Interval:
+def share_interval(count: float, total: int, confidence: float = 0.95) -> Interval:
     """The share `count / total` with its Clopper-Pearson interval."""
     tail = (1 - confidence) / 2
     low = 0.0 if count == 0 else float(betaincinv(count, total - count + 1, tail))
     high = 1.0 if count == total else float(betaincinv(count + 1, total - count, 1 - tail))
     return Interval(count / total, low, high, total)
+
+
+def difference_of_shares(count: float, total: int, other: float, others: int) -> Interval:
+    """`count / total` less `other / others`, by the intervals of both (Newcombe 1998)."""
+    one, two = share_interval(count, total), share_interval(other, others)
+    value = one.value - two.value
+    low = value - math.hypot(one.value - one.low, two.high - two.value)
+    high = value + math.hypot(one.high - one.value, two.value - two.low)
+    return Interval(value, low, high, total + others)
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:

@@ -22,12 +22,12 @@ from service.selftest.bare_engine import BareEngine, bare_engine
 from service.selftest.check import AnyCheck, run_check
 from service.selftest.checks import ALL_CHECKS, ENGINE_CHECKS, choose_checks
 from service.selftest.events import CheckFinished, MachineFacts, WorkerEvent
-from service.selftest.load import CONCURRENCY_CHECK, SCRAPE
+from service.selftest.load import CONCURRENCY_CHECK, SATURATION, SCRAPE
 from service.selftest.report import new_folder, new_report, write
 from service.selftest.request_parts import parts_check
 from service.selftest.results import CheckResult, broken
 from service.selftest.running_service import ServiceFailed, running_service
-from service.selftest.saturation import SATURATION
+from service.selftest.served_samples import served_samples_check
 from service.selftest.terminal import ProgressPrinter, print_table
 
 EXIT_FAILED = 1
@@ -51,6 +51,7 @@ def service_checks(settings: Settings, engine_log: Path) -> dict[str, AnyCheck]:
         "concurrency": CONCURRENCY_CHECK,
         "eager-eager": ITSELF,
         "twice": TWICE,
+        "served-samples": served_samples_check(settings),
     }
 
 

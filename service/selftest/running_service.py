@@ -39,15 +39,16 @@ class Connection:
         response = self._http.getresponse()
         return response.status, response.read()
 
-    def generate(self, mode: str, new_tokens: int = NEW_TOKENS) -> dict[str, Any]:
+    def generate(self, mode: str, new_tokens: int = NEW_TOKENS, sample: bool = False) -> dict[str, Any]:
         """The timings of one request, with the client's own `latency_seconds`. Raises ServiceFailed."""
-        answer, latency = self.answer(mode, new_tokens)
+        answer, latency = self.answer(mode, new_tokens, sample)
         timings: dict[str, Any] = json.loads(answer)["timings"]
         return {**timings, "latency_seconds": latency}
 
-    def answer(self, mode: str, new_tokens: int = NEW_TOKENS) -> tuple[bytes, float]:
+    def answer(self, mode: str, new_tokens: int = NEW_TOKENS, sample: bool = False) -> tuple[bytes, float]:
         """The body of one answer, and the client's latency in seconds. Raises ServiceFailed."""
-        body = json.dumps({"prompts": [PROMPT], "max_new_tokens": new_tokens, "ignore_eos": True})
+        asked = {"prompts": [PROMPT], "max_new_tokens": new_tokens, "ignore_eos": True}
+        body = json.dumps(asked | {"sample": True} if sample else asked)
         began = perf_counter()
         self._http.request("POST", f"/v1/modes/{mode}/generate", body, {"Content-Type": "application/json"})
         response = self._http.getresponse()
@@ -95,7 +96,7 @@ def service_flags(settings: Settings) -> Sequence[str]:
 
 @contextmanager
 def running_service(settings: Settings, log_file: Path, log: Log) -> Iterator[RunningService]:
-    """Start a service, wait until its floors are settled, keep off its engine's cores, end it with the block.
+    """Start a service, wait until it is warm, keep off its engine's cores, end it with the block.
 
     Raises ServiceFailed where it does not become ready, and LaunchError where it does not start or has ended.
     """

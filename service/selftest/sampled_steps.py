@@ -7,7 +7,13 @@ from functools import partial
 from typing import NamedTuple
 
 from service.measure.cases import Case
-from service.measure.cpu_sampler import SAMPLES_PER_SECOND, CpuSampler, SampledSteps, SamplerError, sample_steps
+from service.measure.cpu_sampler import (
+    SAMPLES_PER_SECOND,
+    CpuSampler,
+    SampledSteps,
+    SamplerError,
+    sample_steps,
+)
 from service.measure.variants import Variants
 from service.protocol.messages import Phase
 from service.selftest.check import NotMeasurableError
@@ -30,7 +36,7 @@ class ServedStep(NamedTuple):
 
 
 def sampler_of(variants: Variants) -> CpuSampler:
-    """The sampler of this thread. Raises NotMeasurableError on CUDA, and where the thread cannot be sampled."""
+    """The sampler of this thread. Raises NotMeasurableError on CUDA, and where it cannot be sampled."""
     if variants.device.type != "cpu":
         raise NotMeasurableError("on CUDA dispatch is measured")
     try:

@@ -1,4 +1,4 @@
-"""Checks of what sampling does to what it samples: to the shares at the usual rate, to steps in the background.
+"""Checks of what sampling does: to the shares at the usual rate, to the steps in the background.
 
 A sample is an interrupt, behind which the interrupted code runs slower for a while. If that slows the host
 more than kernels, or less, the shares of samples are not those of unsampled steps, and the fewer samples, the

@@ -17,8 +17,6 @@ from service.measure.variants import Variants
 from service.protocol.messages import EngineSettings
 from service.selftest.asked_work import ASKED_WORK
 from service.selftest.check import AnyCheck, run_check
-from service.selftest.cross_check_stacks import STACKS
-from service.selftest.cross_check_widths import INTERCEPT
 from service.selftest.cuda import CUDA
 from service.selftest.events import (
     CheckFinished,
@@ -26,26 +24,23 @@ from service.selftest.events import (
     MachineFacts,
     WorkerEvent,
 )
-from service.selftest.floors import LADDER, WIDTHS_CHECK
-from service.selftest.injected_work import HOST, KERNEL
+from service.selftest.injected_work import INJECTED
 from service.selftest.instructions import INSTRUCTIONS
-from service.selftest.instrumentation import INSTRUMENTATION
 from service.selftest.minimal_loop import MINIMAL_LOOP
-from service.selftest.named_functions import NAMES
 from service.selftest.own_work import OWN_WORK
 from service.selftest.plain_kernels import PLAIN_KERNELS
-from service.selftest.sampling_rate import SAMPLING_RATE
-from service.selftest.served_samples import SERVED_SAMPLES
+from service.selftest.request_path import INSTRUMENTATION
+from service.selftest.sampling_rate import BACKGROUND, SAMPLING_RATE
+from service.selftest.unclassified import UNCLASSIFIED
 from service.step.device import device_name
 from service.step.precision import choose_precision
 from service.step.process_state import prepare_process
 
 CHECKS: dict[str, AnyCheck] = {
-    "ladder": LADDER, "widths": WIDTHS_CHECK, "intercept": INTERCEPT, "names": NAMES, "stacks": STACKS,
-    "plain-kernels": PLAIN_KERNELS, "instructions": INSTRUCTIONS, "kernel": KERNEL, "host": HOST,
-    "sampling-rate": SAMPLING_RATE,
-    "served-samples": SERVED_SAMPLES, "asked-work": ASKED_WORK, "own-work": OWN_WORK,
-    "instrumentation": INSTRUMENTATION, "minimal-loop": MINIMAL_LOOP, "cuda": CUDA,
+    "injected": INJECTED, "sampling-rate": SAMPLING_RATE, "plain-kernels": PLAIN_KERNELS,
+    "unclassified": UNCLASSIFIED, "instructions": INSTRUCTIONS, "background": BACKGROUND,
+    "asked-work": ASKED_WORK, "own-work": OWN_WORK, "instrumentation": INSTRUMENTATION,
+    "minimal-loop": MINIMAL_LOOP, "cuda": CUDA,
 }  # fmt: skip
 
 

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from models.served import NoTwin
 from service.anatomy.budget import steps as budget_steps
 from service.anatomy.budget import study as budget
 from service.anatomy.budget.show import show
@@ -21,9 +20,9 @@ from service.anatomy.budget.verdict import Budget, Quantity, make_budget
 from service.anatomy.errors import StudyError
 from service.anatomy.operators.calls import record
 from service.measure.cases import Bench
-from service.measure.floors import split_by_floor
+from service.measure.cpu_sampler import CpuSampler, SamplerError
+from service.protocol.splits import SampleCounts
 from service.statistics.boundedness import KERNEL_BOUND_FROM, LAUNCH_BOUND_BELOW
-from service.statistics.intervals import Interval
 from tests.support.anatomy_bench import BUCKETS, PLAIN, quiet, small_bench
 
 amounts = st.floats(0.01, 1e6)
@@ -75,26 +74,11 @@ def test_dispatch_is_operators_times_microseconds_and_gives_the_gain(
     assert (found.bound == "launch-bound", found.bound == "kernel-bound") == (launch_bound, kernel_bound)
 
 
-def estimated() -> tuple[Quantity, Quantity, Quantity]:
-    return (
-        Quantity(value=100, source="measured"),
-        Quantity(value=5.0, source="calibrated"),
-        Quantity(value=50.0, source="residual"),
-    )
-
-
-def test_a_cpus_estimates_make_the_gain_a_lower_bound_and_the_text_contains_it() -> None:
-    found = make_budget("eager", 1, *estimated())
-    assert found.speedup_is == "lower bound"
-    assert "at least 91% of the step" in found.will_compile_help
-    assert "at least about 11 times as fast" in found.will_compile_help
-    assert "at most" not in found.will_compile_help
-
-
-def test_given_numbers_make_the_gain_an_estimate_and_no_bound() -> None:
+def test_on_a_cpu_the_text_has_the_share_of_the_step_and_the_headroom_and_no_word_of_a_gpu() -> None:
     found = budget_of_given(100, 5.0, 50.0)
-    assert found.speedup_is == "estimate"
-    assert "at least" not in found.will_compile_help
+    assert "91% of the step is dispatch" in found.will_compile_help
+    assert "about 11 times as fast" in found.will_compile_help
+    assert "bound" not in found.will_compile_help
 
 
 @pytest.mark.parametrize(("step", "speedup"), [(510.0, 10.2), (None, 10.0), (40.0, 1.0)])
@@ -162,8 +146,7 @@ def test_the_budget_is_of_the_operators_that_the_step_makes(bench: Bench, findin
     assert budget.ops_per_step.value == len(record(bench.case(PLAIN[0], BUCKETS[0]), 1)[0].calls)
     assert budget.dispatch_microseconds == pytest.approx(finding.points[0].dispatch_seconds.value * 1e6)
     quantities = (budget.ops_per_step, budget.microseconds_per_op, budget.kernel_microseconds)
-    assert [quantity.source for quantity in quantities] == ["measured", "calibrated", "residual"]
-    assert budget.speedup_is == "lower bound"
+    assert [quantity.source for quantity in quantities] == ["measured", "sampled", "sampled"]
 
 
 def test_a_given_value_replaces_the_measured_one(bench: Bench) -> None:
@@ -212,26 +195,22 @@ def test_numbers_out_of_range_are_refused(wrong: bytes) -> None:
         msgspec.json.decode(wrong, type=BudgetArguments)
 
 
-def test_a_model_without_a_twin_is_refused_with_a_remedy(
+def test_where_the_thread_cannot_be_sampled_the_reason_is_given(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_twin(*_: object) -> None:
-        raise NoTwin("it does not run at small widths")
+    def refused(_: Bench) -> CpuSampler:
+        raise SamplerError("the system gives this thread no timer")
 
-    monkeypatch.setattr(budget_steps, "prepare_floors", no_twin)
-    with pytest.raises(StudyError, match="small widths\\. Serve on CUDA, or another model") as refused:
+    monkeypatch.setattr(Bench, "sampler", property(refused))
+    with pytest.raises(StudyError, match="this thread no timer") as refusal:
         draw_budget(bench, BudgetArguments(modes=["eager"], rounds=6), quiet)
-    assert refused.value.type == "unsupported_here"
+    assert refusal.value.type == "unsupported_here"
 
 
-@given(st.floats(1.0, 10.0), st.floats(0.1, 20.0))
-def test_a_floor_above_the_step_leaves_no_kernel_and_no_less(wall: float, floor: float) -> None:
-    split = split_by_floor(
-        Interval(floor, floor * 0.9, floor * 1.1, 21), Interval(wall, wall * 0.9, wall * 1.1, 11)
-    )
-    assert split.dispatch.value + split.kernel.value == pytest.approx(wall)
-    for part in (split.dispatch, split.kernel):
-        assert 0 <= part.low <= part.value <= part.high
+def test_a_step_without_a_sample_has_no_budget(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget_steps, "sample_case", lambda *_: None)
+    with pytest.raises(StudyError, match="no sample fell into a step of eager at 1"):
+        draw_budget(bench, BudgetArguments(modes=["eager"], batch_sizes=[1], rounds=6), quiet)
 
 
 def test_a_mode_that_does_not_run_is_noted_and_the_others_are_measured(
@@ -256,7 +235,8 @@ def test_a_disturbed_cell_is_marked_and_named_and_no_other(
 ) -> None:
     walls = {("eager", 1): [1.0] * 6, ("eager", 2): [1.0] * 6}
     taken = {("eager", 1): 0.0, ("eager", 2): switches}
-    monkeypatch.setattr(budget, "time_steps", lambda *_: Steps(walls, walls, taken))
+    samples = dict.fromkeys(walls, SampleCounts(kernel=200, host=200))
+    monkeypatch.setattr(budget, "time_steps", lambda *_: Steps(walls, walls, taken, samples))
     found = draw_budget(bench, BudgetArguments(modes=["eager"], batch_sizes=[1, 2]), quiet)
     assert [point.disturbed for point in found.points] == [False, disturbed]
     notes = [note for note in found.notes if note.startswith("disturbed")]
@@ -270,8 +250,6 @@ def test_a_disturbed_cell_is_marked_and_named_and_no_other(
 def test_the_table_shows_points_crossovers_and_the_verdict(finding: BudgetFinding) -> None:
     out = StringIO()
     show(finding, Console(file=out, width=200))
-    for word in (*PLAIN, "will compile help me?", finding.budget.bound, "residual", "lower estimate", "≥"):
+    for word in (*PLAIN, "will compile help me?", "kernel share", "sampled", "GB/s, read over a buffer of"):
         assert word in out.getvalue()
-    assert "at most" not in out.getvalue()
-    assert "GB/s, read over a buffer of" in out.getvalue()
-    assert "A lower estimate on a CPU" in out.getvalue()
+    assert "-bound" not in out.getvalue()

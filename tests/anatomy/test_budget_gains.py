@@ -14,7 +14,7 @@ from service.anatomy.budget.steps import Key, Steps
 from service.anatomy.budget.study import BudgetArguments, BudgetFinding, draw_budget
 from service.anatomy.budget.verdict import step_of, without_dispatch
 from service.measure.cases import Bench
-from service.measure.floors import DispatchSplit
+from service.measure.split import DispatchSplit
 from service.statistics.intervals import Interval
 from tests.support.anatomy_bench import PLAIN, quiet, small_bench
 
@@ -40,13 +40,13 @@ def split(dispatch: float, kernel: float) -> DispatchSplit:
     return DispatchSplit(
         Interval(dispatch, dispatch * 0.9, dispatch * 1.1, 9),
         Interval(kernel, kernel * 0.9, kernel * 1.1, 11),
-        "calibrated",
+        "sampled",
     )
 
 
 def gains_of(splits: dict[Key, DispatchSplit]) -> list[ModeGain]:
     walls = {key: [one.dispatch.value + one.kernel.value] * 6 for key, one in splits.items()}
-    return mode_gains(EAGER, Steps(walls, walls, {}), splits, "cpu")
+    return mode_gains(EAGER, Steps(walls, walls, {}, {}), splits, "cpu")
 
 
 def test_a_gain_is_the_ratio_of_the_parts_and_its_bounds_are_the_worse_ends() -> None:

@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from service.anatomy.operators import native
 from service.anatomy.operators.guards import compiled_function, entries, read_guards
 from service.anatomy.operators.native import sample_native, summary
 from service.anatomy.operators.sources import FusedKernel, fused_kernels, fused_operators
-from service.step.native.perf_events import PerfError
-from service.step.native.stacks import Sample
+from service.measure.cpu_sampler import CpuSampler, Place, SamplerError
 
 pytestmark = pytest.mark.compiles
 
@@ -124,22 +122,29 @@ def test_a_recompile_is_an_entry_more_and_an_uncompiled_step_has_none() -> None:
 
 
 def test_native_samples_are_counted_by_function_and_classed_by_rule() -> None:
-    product = Sample("kernel", "mkl_blas_sgemv", "/lib/libtorch_cpu.so")
-    python = Sample("host", "_PyEval_EvalFrameDefault", "/lib/libpython3.so")
-    found = summary([product, python, product, product], steps=3)
-    assert (found.kernel_share, found.steps, found.reason) == (0.75, 3, None)
+    product = Place("kernel", "mkl_blas_sgemv", "/lib/libtorch_cpu.so")
+    python = Place("host", "_PyEval_EvalFrameDefault", "/lib/libpython3.so")
+    unknown = Place("unclassified", "work", "/lib/libelse.so")
+    found = summary([product, product, python, product, product, product, python, unknown], steps=3)
+    assert (found.steps, found.reason) == (3, None)
+    assert found.kernel_share == pytest.approx(5 / 7)
+    assert (found.sides.kernel, found.sides.host, found.sides.unclassified) == (5, 2, 1)
     assert [(s.symbol, s.side, s.rule, s.share) for s in found.symbols] == [
-        ("mkl_blas_sgemv", "kernel", "matrix products", 0.75),
-        ("_PyEval_EvalFrameDefault", "host", "anything else", 0.25),
+        ("mkl_blas_sgemv", "kernel", "matrix products", 5 / 8),
+        ("_PyEval_EvalFrameDefault", "host", "Python", 2 / 8),
+        ("work", "unclassified", "anything else", 1 / 8),
     ]
 
 
-def test_where_sampling_is_forbidden_the_reason_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused() -> Any:
-        raise PerfError("the system forbids it")
+def test_where_the_thread_cannot_be_sampled_the_reason_is_given() -> None:
+    class Unsampled:
+        device = torch.device("cpu")
 
-    monkeypatch.setattr(native, "StackSampler", refused)
-    case: Any = SimpleNamespace()
-    bench: Any = SimpleNamespace(device=torch.device("cpu"), cpus=[0])
+        @property
+        def sampler(self) -> CpuSampler:
+            raise SamplerError("the system forbids it")
+
+    case: Any = SimpleNamespace(phase="decode", call=lambda: None)
+    bench: Any = Unsampled()
     found = sample_native(bench, case, lambda _: None)
     assert (found.kernel_share, found.symbols, found.reason) == (None, [], "the system forbids it")

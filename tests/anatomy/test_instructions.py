@@ -28,11 +28,11 @@ from service.anatomy.instructions.study import (
     count_instructions,
 )
 from service.measure.cases import FEW_WORDS, Bench, Case
+from service.measure.cpu_sampler import Place
+from service.measure.single_step import InstructionCounter, SingleStepError
 from service.protocol.messages import Phase
 from service.protocol.modes import MODES
 from service.step.callables import build_step
-from service.measure.single_step import InstructionCounter, SingleStepError
-from service.step.native.stacks import Sample
 from tests.support.anatomy_bench import quiet, small_bench
 
 
@@ -122,24 +122,24 @@ def test_the_tables_show_modes_parts_and_functions_without_a_name_too(finding: I
 @pytest.mark.parametrize(
     ("function", "part"),
     [
-        (Sample("host", "torch::autograd::Node::~Node()", "/x/libtorch_cpu.so"), "autograd"),
-        (Sample("host", "_PyEval_EvalFrameDefault", "/usr/lib/libpython3.11.so.1.0"), "Python"),
-        (Sample("host", "_PyEval_EvalFrameDefault", "/usr/bin/python3.11"), "Python"),
+        (Place("host", "torch::autograd::Node::~Node()", "/x/libtorch_cpu.so"), "autograd"),
+        (Place("host", "_PyEval_EvalFrameDefault", "/usr/lib/libpython3.11.so.1.0"), "Python"),
+        (Place("host", "_PyEval_EvalFrameDefault", "/usr/bin/python3.11"), "Python"),
         (
-            Sample(
+            Place(
                 "host", "torch::dynamo::(anonymous namespace)::GuardManager::check", "/x/libtorch_python.so"
             ),
             "Dynamo's guards and frames",
         ),
-        (Sample("host", "THPVariable_add", "/x/libtorch_python.so"), "torch's Python bindings"),
-        (Sample("host", "c10::Dispatcher::call", "/x/libtorch_cpu.so"), "dispatcher and operators"),
-        (Sample("host", "__libc_malloc", "/x/libc.so.6"), "C and C++ libraries: allocator, locks"),
-        (Sample("host", "call", "/cache/cabc.main.so"), "generated code"),
-        (Sample("host", "[unknown]", ""), "elsewhere"),
-        (Sample("kernel", "mkl_blas_def_xsgemv", "/x/libtorch_cpu.so"), "matrix products"),
+        (Place("host", "THPVariable_add", "/x/libtorch_python.so"), "torch's Python bindings"),
+        (Place("host", "c10::Dispatcher::call", "/x/libtorch_cpu.so"), "dispatcher and operators"),
+        (Place("host", "__libc_malloc", "/x/libc.so.6"), "C and C++ libraries: allocator, locks"),
+        (Place("host", "call", "/cache/cabc.main.so"), "generated code"),
+        (Place("host", "[unknown]", ""), "elsewhere"),
+        (Place("kernel", "mkl_blas_def_xsgemv", "/x/libtorch_cpu.so"), "matrix products"),
     ],
 )
-def test_a_function_belongs_to_the_part_of_the_stack_that_it_is_of(function: Sample, part: str) -> None:
+def test_a_function_belongs_to_the_part_of_the_stack_that_it_is_of(function: Place, part: str) -> None:
     assert part_of(function) == part
 
 

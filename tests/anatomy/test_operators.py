@@ -29,27 +29,18 @@ from service.anatomy.operators.dispatch_keys import thread_keys
 from service.anatomy.operators.finding import DispatchShare
 from service.anatomy.operators.graph_breaks import trace
 from service.anatomy.operators.guards import entries
-from service.anatomy.operators.native import (
-    LEAST_SECONDS,
-    SAMPLED_SECONDS,
-    late,
-    left_out,
-    note_of_cut,
-    sampling_seconds,
-)
 from service.anatomy.operators.records import OperatorRecorder
 from service.anatomy.operators.rows import copies, operator_rows, syncs
 from service.anatomy.operators.show import show
 from service.anatomy.operators.study import OperatorsArguments, OperatorsFinding, list_operators
 from service.anatomy.operators.times import OperatorTimes, time_operators
 from service.anatomy.operators.wrapper_times import time_wrappers
-from service.anatomy.timeline.tax import OF_DECODE
 from service.measure.cases import Bench, Case
-from service.measure.floors import floors, measured_split, prepare_floors, split_by_floor
-from service.protocol.messages import EngineSettings
+from service.measure.cpu_sampler import CpuSampler, SamplerError
+from service.measure.split import measured_split
+from service.protocol.messages import EngineSettings, Phase
 from service.protocol.modes import MODES, Effect
 from service.statistics.intervals import Interval, median_interval
-from service.step.calibration import Calibration
 from service.step.callables import Step, build_step
 from tests.support.anatomy_bench import quiet
 
@@ -459,70 +450,29 @@ def test_wrappers_are_timed_within_a_budget_too(bench: Bench, seconds: float, ro
     assert found.whole.samples == found.guards.samples == rounds
 
 
-def test_native_sampling_is_left_out_where_the_answer_would_be_late_with_the_remedy() -> None:
-    assert not late(0.5)
-    assert late(4.5)
-    found = left_out()
-    assert found.samples == 0
-    assert "native=true" in (found.reason or "")
+@pytest.mark.parametrize("phase", ["decode", "prefill"])
+def test_native_functions_and_dispatch_are_of_the_same_samples(bench: Bench, phase: Phase) -> None:
+    found = list_operators(bench, OperatorsArguments(mode="no_grad", phase=phase), quiet)
+    assert found.native is not None
+    assert found.dispatch is not None
+    assert found.native.sides.total == found.native.samples
+    assert found.dispatch.share == pytest.approx(1 - (found.native.kernel_share or 0.0))
 
 
-def test_native_sampling_takes_what_is_left_of_the_answers_seconds_and_notes_a_cut() -> None:
-    assert sampling_seconds(0.5) == SAMPLED_SECONDS
-    assert note_of_cut(sampling_seconds(0.5)) is None
-    assert LEAST_SECONDS < sampling_seconds(3.8) < SAMPLED_SECONDS
-    assert sampling_seconds(60.0) == LEAST_SECONDS
-    assert "0.10 s in place of 0.4 s" in (note_of_cut(LEAST_SECONDS) or "")
+def test_where_the_thread_cannot_be_sampled_dispatch_is_absent_with_the_reason(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_: Bench) -> CpuSampler:
+        raise SamplerError("the system gives this thread no timer")
 
-
-def test_a_floor_above_the_step_is_capped_with_both_its_bounds() -> None:
-    above = split_by_floor(Interval(3.0, 2.0, 4.0, 21), ONE)
-    assert above.dispatch == Interval(1.0, 1.0, 1.0, 21)
-    assert above.kernel.value == 0.0
-    partly = split_by_floor(Interval(0.9, 0.8, 1.5, 21), ONE)
-    assert (partly.dispatch.low, partly.dispatch.high) == (0.8, 1.0)
-
-
-def test_a_phase_without_a_twin_at_a_bucket_takes_the_floor_of_its_smallest(bench: Bench) -> None:
-    calibration = Calibration(bench.model, None)
-    for phase, buckets in (("decode", (1, 2)), ("prefill", (1,))):
-        for bucket in buckets:
-            arguments = bench.buffers[2].arguments("decode")
-            step = lambda *given: (given[0], given[0])  # noqa: E731
-            calibration.add(MODES["eager"], phase, bucket, step, arguments)  # type: ignore[arg-type]
-    calibration.first_samples("eager")
-    floors_of = [calibration.floor("eager", "prefill", bucket) for bucket in (1, 2)]
-    assert [floor and (floor.batch, floor.source) for floor in floors_of] == [
-        (1, "calibrated"),
-        (2, "smallest_batch"),
-    ]
-    decode = calibration.floor("eager", "decode", 2)
-    assert decode is not None
-    assert decode.source == "calibrated"
-
-
-def test_floors_are_of_the_buckets_that_twins_were_prepared_for(bench: Bench) -> None:
-    prepare_floors(bench, "eager", [1, 2], quiet)
-    assert floors(bench, "eager", [1, 2]).keys() == {1, 2}
-
-
-def test_a_study_drops_the_floors_earlier_samples(bench: Bench) -> None:
-    prepare_floors(bench, "eager", [1], quiet)
-    first = floors(bench, "eager", [1])[1]
-    again = floors(bench, "eager", [1])[1]
-    prepare_floors(bench, "eager", [1], quiet)
-    renewed = floors(bench, "eager", [1])[1]
-    assert first.samples == renewed.samples < again.samples
-
-
-def test_a_prefill_notes_that_its_floor_is_a_decode_steps(bench: Bench) -> None:
-    for phase, noted in (("decode", False), ("prefill", True)):
-        arguments = msgspec.convert({"mode": "no_grad", "phase": phase, "native": False}, OperatorsArguments)
-        assert (OF_DECODE in list_operators(bench, arguments, quiet).notes) == noted
+    monkeypatch.setattr(Bench, "sampler", property(refused))
+    found = list_operators(bench, OperatorsArguments(mode="no_grad", native=False), quiet)
+    assert found.dispatch is None
+    assert "dispatch is unknown: the system gives this thread no timer" in found.notes
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_the_head_marks_dispatch_as_a_lower_and_kernel_as_an_upper_estimate(
+def test_the_head_says_where_dispatch_and_kernel_are_from(
     findings: dict[str, OperatorsFinding], device: str
 ) -> None:
     found = findings["eager"]
@@ -531,7 +481,12 @@ def test_the_head_marks_dispatch_as_a_lower_and_kernel_as_an_upper_estimate(
         found = msgspec.structs.replace(found, device=device, dispatch=DispatchShare.of(split))
     out = StringIO()
     show(found, Console(width=400, file=out))
-    on_cpu = {"one step": True, "a lower estimate": True, "an upper one": True, "call returns after": False}
+    on_cpu = {
+        "one step": True,
+        "(sampled)": True,
+        "(measured; they overlap)": False,
+        "call returns after": False,
+    }
     for text, there in on_cpu.items():
         assert (text in out.getvalue()) == (there == (device == "cpu"))
 
@@ -541,7 +496,7 @@ def test_dispatch_and_kernel_make_the_step(findings: dict[str, OperatorsFinding]
         assert finding.dispatch is not None
         parts = finding.dispatch.seconds + finding.dispatch.kernel_seconds
         assert parts == pytest.approx(finding.step_seconds.median_seconds)
-        assert finding.dispatch.source == "calibrated"
+        assert finding.dispatch.source == "sampled"
 
 
 def test_a_package_is_refused_because_no_operator_of_it_can_be_listed(

@@ -18,7 +18,6 @@ import pytest
 import torch
 from rich.console import Console
 
-from models.served import NoTwin
 from service.anatomy.errors import StudyError
 from service.anatomy.timeline import study as timeline
 from service.anatomy.timeline import tax as timeline_tax
@@ -27,10 +26,11 @@ from service.anatomy.timeline.files import PAGE_FILE, TRACE_FILE, trace
 from service.anatomy.timeline.page import page
 from service.anatomy.timeline.show import paint, show
 from service.anatomy.timeline.study import TimelineArguments, draw_timeline
-from service.anatomy.timeline.tax import OF_DECODE, Tax, Timed, tax_by_floor, tax_by_kernels
+from service.anatomy.timeline.tax import Tax, Timed, tax_by_kernels, tax_by_samples
 from service.anatomy.timeline.tracks import TimelineFinding, tax_source_text
-from service.measure.cases import Bench
-from service.protocol.messages import Phase
+from service.measure.cases import Bench, Case
+from service.measure.cpu_sampler import CpuSampler, SamplerError
+from service.protocol.splits import SampleCounts
 from service.statistics.intervals import Interval
 from service.step.kernel_matching import NOTHING_RECORDED
 from service.step.trace import STEP_MARK
@@ -75,10 +75,6 @@ REPLAYS = replays(3, kernel_id=lambda step: 9000 + step)
 
 def wall(median: float, low: float, high: float) -> Interval:
     return Interval(median, low, high, 60)
-
-
-def floor(seconds: float, low: float, high: float) -> Interval:
-    return Interval(seconds, low, high, 21)
 
 
 def bounds(tax: Tax) -> tuple[float, float, float]:
@@ -188,7 +184,7 @@ def test_unknown_kernels_are_no_device_blocks_and_no_tax_rather_than_one_of_100_
     monkeypatch.setattr(timeline, "record_step", lambda *_: unknown)
     bench = cast("Any", SimpleNamespace(device=torch.device("cuda")))
     case = cast("Any", SimpleNamespace(mode="reduce-overhead", phase="decode"))
-    track = timeline._track(bench, Timed(case, [1e-3] * 9), None)
+    track = timeline._track(bench, Timed(case, [1e-3] * 9))
     assert (track.kernels, track.kernel_seconds, track.tax) == (None, None, None)
     assert track.launches == 1
     shown = msgspec.structs.replace(finding, device="cuda", tracks=[track])
@@ -218,28 +214,28 @@ def test_the_step_that_is_shown_is_the_middle_one_after_the_first() -> None:
     assert read_step(events, cuda=False, skip=1).profiled_seconds == pytest.approx(20e-6)
 
 
-def test_on_a_cpu_the_tax_is_the_floor_over_the_wall_and_its_bounds_are_the_worse_ends() -> None:
-    tax = tax_by_floor(floor(30.0, 25.0, 40.0), wall(100.0, 80.0, 125.0), "decode")
-    assert bounds(tax) == pytest.approx((0.3, 0.2, 0.5))
-    assert tax_by_floor(floor(300.0, 250.0, 400.0), wall(100.0, 80.0, 125.0), "decode").fraction.value == 1.0
+def test_on_a_cpu_the_tax_is_the_hosts_share_of_the_samples_and_unclassified_ones_widen_it() -> None:
+    known = tax_by_samples(SampleCounts(kernel=700, host=300, system=50))
+    doubted = tax_by_samples(SampleCounts(kernel=700, host=300, unclassified=200))
+    assert known is not None
+    assert doubted is not None
+    assert known.fraction.value == doubted.fraction.value == pytest.approx(0.3)
+    assert doubted.fraction.low < known.fraction.low < 0.3 < known.fraction.high < doubted.fraction.high
+    assert tax_by_samples(SampleCounts(system=9)) is None
 
 
-def test_a_prefills_tax_states_that_its_floor_is_a_decode_steps_in_text_and_on_the_page(
-    finding: TimelineFinding,
-) -> None:
-    def taxed(phase: Phase) -> TimelineFinding:
-        tax = tax_by_floor(floor(30.0, 25.0, 40.0), wall(100.0, 80.0, 125.0), phase)
-        track = msgspec.structs.replace(finding.tracks[0], tax=tax)
-        return msgspec.structs.replace(finding, phase=phase, tracks=[track])
+def test_a_prefill_is_sampled_itself(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
 
-    assert OF_DECODE in tax_source_text(taxed("prefill"))
-    assert OF_DECODE in page(taxed("prefill"))
-    assert OF_DECODE not in tax_source_text(taxed("decode"))
+    def sample(_: Bench, case: Case, seconds: float) -> SampleCounts:
+        seen.append(case.phase)
+        return SampleCounts(kernel=75, host=25)
 
-
-def test_a_measured_prefill_states_it_too(bench: Bench) -> None:
+    monkeypatch.setattr(timeline_tax, "sample_case", sample)
     found = draw_timeline(bench, TimelineArguments(mode="no_grad", phase="prefill"), quiet)
-    assert OF_DECODE in tax_source_text(found)
+    assert seen == ["prefill"] * timeline_tax.PARTS
+    assert found.tracks[0].tax is not None
+    assert found.tracks[0].tax.fraction.value == 0.25
 
 
 def test_a_terminal_names_the_option_for_files_where_none_were_written(finding: TimelineFinding) -> None:
@@ -256,7 +252,6 @@ def test_a_terminal_names_the_option_for_files_where_none_were_written(finding: 
 def test_a_wall_time_without_bounds_bounds_the_tax_by_0_and_1() -> None:
     unbounded = wall(100.0, -math.inf, math.inf)
     assert bounds(tax_by_kernels(30.0, unbounded)) == pytest.approx((0.7, 0.0, 1.0))
-    assert bounds(tax_by_floor(floor(30.0, 25.0, 40.0), unbounded, "decode")) == pytest.approx((0.3, 0, 1))
 
 
 def test_on_cuda_the_tax_is_what_kernels_leave_of_the_wall() -> None:
@@ -264,30 +259,29 @@ def test_on_cuda_the_tax_is_what_kernels_leave_of_the_wall() -> None:
     assert bounds(tax) == pytest.approx((0.7, 0.5, 0.75))
 
 
-def test_a_measured_tax_lies_between_its_bounds_and_is_from_the_floor(
+def test_a_measured_tax_lies_between_its_bounds_and_is_sampled(
     finding: TimelineFinding,
 ) -> None:
     for track in finding.tracks:
         assert track.tax is not None
         fraction = track.tax.fraction
         assert 0 < fraction.low <= fraction.value <= fraction.high <= 1
-        assert track.tax.source == "floor"
+        assert track.tax.source == "sampled"
 
 
-def test_a_model_without_a_twin_has_no_tax_and_the_reason_instead(
+def test_a_thread_that_cannot_be_sampled_has_no_tax_and_the_reason_instead(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def none(*_: object) -> None:
-        raise NoTwin("its layers are of unknown make")
+    def refused(_: Bench) -> CpuSampler:
+        raise SamplerError("the system gives no timer")
 
-    monkeypatch.setattr(timeline, "prepare_floors", none)
-    monkeypatch.setattr(timeline_tax, "floors", lambda *_: {})
+    monkeypatch.setattr(Bench, "sampler", property(refused))
     found = draw_timeline(bench, TimelineArguments(mode="no_grad"), quiet)
     assert found.tracks[0].tax is None
-    assert found.tracks[0].no_tax == "its layers are of unknown make"
+    assert found.tracks[0].no_tax == "the system gives no timer"
     text = StringIO()
     show(found, Console(file=text, width=100))
-    assert "its layers are of unknown make" in text.getvalue()
+    assert "the system gives no timer" in text.getvalue()
 
 
 def test_a_cell_of_a_lane_shows_what_took_most_of_its_time() -> None:
@@ -339,7 +333,6 @@ def test_the_speedup_pairs_the_rounds_of_both_tracks(bench: Bench, monkeypatch: 
     rounds = [1.0, 2.0, 4.0, 1.0, 2.0, 4.0]
     timed = [Timed(eager, rounds, rounds), Timed(other, rounds, [half / 2 for half in rounds])]
     monkeypatch.setattr(timeline, "time_steps", lambda *_: timed)
-    monkeypatch.setattr(timeline, "prepare_floors", lambda *_: None)
     found = draw_timeline(bench, TimelineArguments(against="inference_mode"), quiet)
     assert found.speedup is not None
     assert found.speedup.value == pytest.approx(2.0)

@@ -100,9 +100,9 @@ class Victim:
         until(self.ready, "all modes ready", patience)
 
     def await_warm(self) -> None:
-        """Until all modes serve and the engine has its floors: from then on it does nothing but serve."""
+        """Until all modes serve and the engine has sampled their steps: from then on it only serves."""
         self.await_ready()
-        until(lambda: self.http.get("/v1/modes").json()["engine"]["warm"], "the floors", PATIENCE_SECONDS)
+        until(lambda: self.http.get("/v1/modes").json()["engine"]["warm"], "a warm engine", PATIENCE_SECONDS)
 
     def generate(self, mode: str = "eager", **body: object) -> httpx.Response:
         """POST a generation."""

@@ -28,7 +28,7 @@ NEVER_ON = {
         "step_launches",
         "profiler_dispatch_ratio",
     },
-    "cuda": {"request_stall_seconds"},
+    "cuda": {"request_stall_seconds", "samples_total"},
 }
 """What this device cannot have, or only where requests are merged; all else a replica that was used has."""
 

@@ -6,7 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import msgspec
@@ -23,10 +23,10 @@ from service.engine.configured_mode import ConfiguredMode
 from service.engine.local_inbox import LocalInbox
 from service.engine.parity_check import ParityCheck
 from service.front.supervisor import EXIT_CACHE_DISCARDED
+from service.measure.compiled_library import BuildError
 from service.protocol.messages import EngineSettings
 from service.protocol.status import Parity
 from service.step.compile_cache import code_of, compile_cache, precompiled_headers
-from service.measure.compiled_library import BuildError
 from service.step.process_state import prepare_process
 from tests.engine.serving import serve, settings
 
@@ -174,16 +174,16 @@ def compiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(life, "prepare_process", lambda *_: None)
 
 
-def fail_capture(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
-    """Have `what` of the broken mode raise what a library raises that was cut off."""
+def fail_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the capture of the broken mode raise what a library raises that was cut off."""
 
     def failing(self: Capture, configured: ConfiguredMode) -> Generator[None, None, float]:
         if configured.mode.name == BROKEN:
             raise OSError("cabc.main.so: file too short")
         return (yield from original(self, configured))
 
-    original = getattr(Capture, what)
-    monkeypatch.setattr(Capture, what, failing)
+    original = Capture.serving
+    monkeypatch.setattr(Capture, "serving", failing)
 
 
 def fail_parity(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,11 +210,10 @@ def fail_proof(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("restored_globals", "compiles")
-@pytest.mark.parametrize("fail", [lambda patch: fail_capture(patch, "twins"), fail_proof])
-def test_a_twin_or_a_proof_that_fails_fails_its_mode_and_not_the_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fail: Callable[[pytest.MonkeyPatch], None]
+def test_a_proof_that_fails_fails_its_mode_and_not_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fail(monkeypatch)
+    fail_proof(monkeypatch)
     mine = settings(tmp_path, linears="aten", batch_sizes=[1])
     code = with_code(code_in(tmp_path, mine)) / "ab"
     inbox = LocalInbox([])
@@ -229,7 +228,7 @@ def test_an_engine_that_nobody_starts_again_fails_the_mode_and_leaves_cache_and_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in `launchbound parity`, the selftest and the sections of the GPU check."""
-    fail_capture(monkeypatch, "serving")
+    fail_capture(monkeypatch)
     folder = with_code(code_in(tmp_path, settings(tmp_path)))
     inbox = serve(tmp_path, [], linears="aten", batch_sizes=[1])
     assert (inbox.modes["eager"].state, inbox.modes[BROKEN].state) == ("ready", "failed")
@@ -242,7 +241,7 @@ def test_an_engine_that_nobody_starts_again_fails_the_mode_and_leaves_cache_and_
 def test_an_engine_empties_the_cache_once_and_then_fails_the_mode(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fail_capture(monkeypatch, "serving")
+    fail_capture(monkeypatch)
     mine = settings(tmp_path, linears="aten", batch_sizes=[1])
     code = with_code(code_in(tmp_path, mine))
     assert life.live(mine, LocalInbox([])) == EXIT_CACHE_DISCARDED

@@ -15,7 +15,6 @@ from service.engine.configured_mode import ConfiguredMode
 from service.protocol.modes import MODES, Mode
 from service.protocol.status import ModeStatus
 from service.step.buffers import Arguments, Buffers, allocate
-from service.step.calibration import Calibration
 from service.step.callables import Step
 from service.step.untimed import CALLS_TO_CAPTURE
 
@@ -44,7 +43,7 @@ def called(model: nn.Module, buffers: Buffers, name: str, device: str, folder: P
     def make(mode: Mode, of: nn.Module) -> Step:
         return lambda *arguments: calls.update([shape(arguments)])  # type: ignore[return-value]
 
-    made = Capture(model, {1: buffers}, [], Calibration(model, None), make, ColdStarts(folder, "key"))  # type: ignore[arg-type]
+    made = Capture(model, {1: buffers}, make, ColdStarts(folder, "key"))  # type: ignore[arg-type]
     made._device_type = device
     status = ModeStatus(mode=name, removes="", state="warming", effective=name)
     for _ in made.serving(ConfiguredMode(MODES[name], status)):

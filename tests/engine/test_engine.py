@@ -45,19 +45,6 @@ def test_every_job_gets_one_outcome_in_order_with_a_split_of_its_wall_time(tmp_p
         assert timings.taken_ns < (timings.first_token_ns or 0) < timings.done_ns
 
 
-@pytest.mark.parametrize("phase", ["prefill", "decode"])
-def test_dispatch_is_steps_times_what_the_witnesses_of_its_phase_say(tmp_path: Path, phase: str) -> None:
-    inbox = serve(tmp_path, [local_job("a", "eager", [PROMPT], 33, ignore_eos=True)])
-    floors = {(floor.phase, floor.batch): floor for floor in inbox.modes["eager"].floors}
-    value, low, high = floors[phase, 1].dispatch()  # type: ignore[index]
-    found = getattr(timings_of(inbox), phase)
-    wall = found.wall_seconds
-    assert found.dispatch_seconds == pytest.approx(min(found.steps * value, wall))
-    assert found.dispatch_low_seconds <= min(found.steps * low, wall) * 1.001
-    assert found.dispatch_high_seconds >= min(found.steps * high, wall) * 0.999
-    assert found.clipped == (found.steps * value > wall)
-
-
 def test_a_mode_that_is_not_there_is_answered_with_those_that_are(tmp_path: Path) -> None:
     outcome = serve(tmp_path, [local_job("a", "compiled", [PROMPT], 2)]).outcomes[0]
     assert outcome.kind == "error"
@@ -153,7 +140,7 @@ def test_device_memory_that_changed_is_announced_between_jobs_and_no_more_often_
     sent: list[ToFront] = []
     monkeypatch.setattr(parts, "memory", lambda _: {"allocated_current": next(sizes)})
     monkeypatch.setattr(loop, "memory", lambda _: {"allocated_current": next(sizes)})
-    monkeypatch.setattr(loop, "MEMORY_SECONDS", seconds)
+    monkeypatch.setattr(loop, "NEWS_SECONDS", seconds)
     jobs = [local_job(str(n), "inference_mode", [PROMPT], 2) for n in range(2)]
     inbox = LocalInbox(jobs, sent.append)
     Engine(settings(tmp_path, modes=["inference_mode"], batch_sizes=[1]), inbox).run()
@@ -167,7 +154,7 @@ def test_device_memory_that_changed_is_announced_between_jobs_and_no_more_often_
 def test_unchanged_memory_and_a_device_without_any_are_not_announced_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "MEMORY_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "NEWS_SECONDS", 0.0)
     for memory in (None, {"allocated_current": 7}):
         monkeypatch.setattr(parts, "memory", lambda _, current=memory: current)
         monkeypatch.setattr(loop, "memory", lambda _, current=memory: current)

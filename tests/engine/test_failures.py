@@ -16,7 +16,6 @@ from service.engine.local_inbox import LocalInbox, local_job
 from service.engine.loop import Engine
 from service.front.supervisor import EXIT_BAD_SETTINGS, EXIT_DEVICE_LOST
 from service.protocol.messages import Job
-from service.step.calibration import Calibration
 from tests.engine.serving import PROMPT, serve, settings
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("restored_globals")]
@@ -142,20 +141,6 @@ def test_a_warm_up_without_memory_fails_its_mode_and_frees_what_it_held(
     assert inbox.modes["inference_mode"].state == "failed"
     assert "out of memory" in (inbox.modes["inference_mode"].detail or "")
     assert freed == [True]
-
-
-def test_a_compiled_mode_that_needs_no_twin_is_ready_without_floors(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(warmup, "load_compiler", lambda device: None)
-    monkeypatch.setattr(
-        warmup.Warmup, "_compiles", lambda self, configured: configured.mode.name == "no_grad"
-    )
-    monkeypatch.setattr(Calibration, "needs_twin", lambda self, mode: mode.name != "no_grad")
-    inbox = serve(tmp_path, [], modes=["inference_mode", "no_grad"], batch_sizes=[1])
-    assert inbox.modes["no_grad"].state == "ready"
-    assert inbox.modes["no_grad"].floors == []
-    assert inbox.modes["inference_mode"].floors
 
 
 def test_attention_that_is_wrong_in_every_mode_fails_every_mode(

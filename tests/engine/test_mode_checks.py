@@ -151,10 +151,8 @@ STATES = """
 import sys, json
 from pathlib import Path
 from tests.engine.serving import serve
-from service.step.calibration import Calibration
 from service.step.process_state import prepare_process
 folder, *modes = sys.argv[1:]
-Calibration.needs_twin = lambda self, mode: False
 prepare_process(folder)
 inbox = serve(Path(folder), [], modes=modes, batch_sizes=[1])
 from torch._dynamo.utils import counters

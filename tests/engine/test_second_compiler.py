@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator
-from itertools import product
 from math import inf
 from pathlib import Path
 
@@ -184,7 +183,7 @@ def test_an_engine_loads_what_the_second_process_compiled_and_says_what_it_took_
     kind, mode, seconds = msgspec.json.decode(ran.stdout, type=tuple[str, ModeStatus, dict[str, float]])
     assert kind == "ok"
     assert mode.cache == "cold"
-    assert {(one.phase, one.twin) for one in mode.compilations} == set(product(("prefill", "decode"), (0, 1)))
+    assert {one.phase for one in mode.compilations} == {"prefill", "decode"}
     # A callable that was missed in the cache would have the time that it took in the engine.
     assert sorted(one.seconds for one in mode.compilations) == sorted(seconds.values())
     assert all(one.cold and one.cold_seconds == one.seconds for one in mode.compilations)

@@ -17,7 +17,6 @@ from service.engine.local_inbox import LocalInbox, local_job
 from service.engine.loop import Engine
 from service.engine.warmup import Warmup
 from service.protocol.doing import SERVING, Doing
-from service.protocol.messages import Calibrate
 from tests.engine.serving import PROMPT, settings
 from tests.engine.sockets import SocketPair, job
 
@@ -152,12 +151,11 @@ class Told(LocalInbox):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("restored_globals")
-def test_an_engine_announces_its_warm_up_a_profiled_request_and_the_taking_of_floors(tmp_path: Path) -> None:
-    requests = [local_job("a", "eager", [PROMPT], 2, profile=True, sent_ns=1), Calibrate(id=1)]
-    told = Told(requests=list(requests))
+def test_an_engine_announces_its_warm_up_and_a_profiled_request(tmp_path: Path) -> None:
+    told = Told(requests=[local_job("a", "eager", [PROMPT], 2, profile=True, sent_ns=1)])
     Engine(settings(tmp_path, batch_sizes=[1]), told).run()
     said = [doing.what for doing in told.said]
-    for expected in ("warming up eager", "warming up inference_mode", "profiling a request", "taking floors"):
+    for expected in ("warming up eager", "warming up inference_mode", "profiling a request"):
         assert expected in said
     assert said.index("warming up inference_mode") < said.index("profiling a request")
 

@@ -1,4 +1,4 @@
-"""The order of a start: modes serve before their twins are compiled, and until then no split is claimed."""
+"""The order of a start: modes serve before their steps are sampled, and until then no split is claimed."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from service.engine.local_inbox import LocalInbox, local_job
 from service.engine.loop import Engine
 from service.engine.profiler_cost import ROUNDS
 from service.engine.request_profiler import RequestProfiler
-from service.engine.stack_shares import StackShares
-from service.protocol.messages import Calibrate, Calibrated, Job, Outcome, ToFront
+from service.engine.step_shares import StepShares
+from service.protocol.messages import Job, Outcome, ToFront
 from service.protocol.modes import Effect
 from service.protocol.status import EngineStatus, ModeStatus
 from service.step.buffers import Buffers
@@ -28,8 +28,8 @@ from tests.support.fake_device import FakeDevice
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("restored_globals")]
 
-PLAIN, COMPILED = MODE_NAMES
-"""The second is treated as one that compiles: it is ready before its twin is built."""
+FIRST, SECOND = MODE_NAMES
+"""In the order in which they become ready."""
 
 
 class EarlyInbox(LocalInbox):
@@ -38,13 +38,13 @@ class EarlyInbox(LocalInbox):
     `sent` has all that the engine sent. It is stopped when all requests are taken and the engine is warm.
     """
 
-    def __init__(self, requests: Iterable[Job | Calibrate], when: Callable[[EarlyInbox], bool]) -> None:
+    def __init__(self, requests: Iterable[Job], when: Callable[[EarlyInbox], bool]) -> None:
         super().__init__([])
         self._requests = list(requests)
         self._when = when
         self.sent: list[ToFront] = []
 
-    def take(self) -> Job | Calibrate | None:  # type: ignore[override]
+    def take(self) -> Job | None:
         return self._requests.pop(0) if self._requests and self._when(self) else None
 
     @property
@@ -70,8 +70,8 @@ def is_ready(mode: str) -> Callable[[ToFront], bool]:
     )
 
 
-def has_floors(mode: str) -> Callable[[ToFront], bool]:
-    return lambda message: isinstance(message, ModeStatus) and message.mode == mode and bool(message.floors)
+def has_splits(mode: str) -> Callable[[ToFront], bool]:
+    return lambda message: isinstance(message, ModeStatus) and message.mode == mode and bool(message.splits)
 
 
 def ready(inbox: EarlyInbox) -> bool:
@@ -79,104 +79,58 @@ def ready(inbox: EarlyInbox) -> bool:
     return len(inbox.modes) == 2 and all(status.state == "ready" for status in inbox.modes.values())
 
 
-def ready_without_floors(inbox: EarlyInbox) -> bool:
-    return ready(inbox) and not inbox.modes[COMPILED].floors
-
-
-@pytest.fixture
-def one_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warmup, "load_compiler", lambda device: None)
-    monkeypatch.setattr(warmup.Warmup, "_compiles", lambda self, configured: configured.mode.name == COMPILED)
-
-
 def run(folder: Path, inbox: EarlyInbox) -> EarlyInbox:
     Engine(settings(folder), inbox).run()
     return inbox
 
 
-@pytest.mark.usefixtures("one_compiles")
-def test_a_mode_that_compiles_is_ready_before_it_has_floors_and_a_plain_one_has_them_first(
-    tmp_path: Path,
-) -> None:
+def test_every_step_of_the_ready_modes_has_a_split_before_the_engine_is_warm(tmp_path: Path) -> None:
     inbox = run(tmp_path, EarlyInbox([], ready))
-    first = [has_floors(PLAIN), is_ready(COMPILED), has_floors(COMPILED), is_warm]
+    first = [is_ready(FIRST), is_ready(SECOND), has_splits(FIRST), has_splits(SECOND), is_warm]
     positions = [inbox.position(wanted) for wanted in first]
     assert positions == sorted(set(positions))
-    floors = inbox.modes[COMPILED].floors
-    expected = {(phase, batch) for phase in capture.PHASES for batch in (1, 2)}
-    assert {(floor.phase, floor.batch) for floor in floors} == expected
+    for status in inbox.modes.values():
+        found = {(split.phase, split.batch): split for split in status.splits}
+        assert found.keys() == {(phase, batch) for phase in capture.PHASES for batch in (1, 2)}
+        assert all(split.newest.total > 0 and split.step_seconds > 0 for split in found.values())
 
 
-@pytest.mark.usefixtures("one_compiles")
-def test_what_is_served_before_its_mode_has_floors_has_no_split_and_names_no_source(tmp_path: Path) -> None:
-    jobs = [local_job(mode, mode, [PROMPT], 3, ignore_eos=True) for mode in (COMPILED, PLAIN)]
-    inbox = run(tmp_path, EarlyInbox(jobs, ready_without_floors))
-    early, plain = (outcome.timings for outcome in inbox.outcomes)
+def test_what_is_served_before_steps_are_sampled_has_no_split_and_names_no_source(tmp_path: Path) -> None:
+    jobs = [local_job("early", FIRST, [PROMPT], 3, ignore_eos=True)]
+    early = run(tmp_path, EarlyInbox(jobs, ready)).outcomes[0].timings
     assert early is not None
-    assert plain is not None
     for phase in (early.prefill, early.decode):
         assert phase.wall_seconds is not None
         assert phase.dispatch_seconds is phase.kernel_seconds is phase.dispatch_low_seconds is None
+        assert phase.samples_of is phase.kernel_samples is None
     assert early.dispatch_source is early.kernel_source is None
-    assert plain.dispatch_source == "calibrated"
-    assert plain.decode.kernel_seconds is not None
 
 
-@pytest.mark.usefixtures("one_compiles")
-def test_floors_asked_for_before_the_engine_is_warm_are_answered_when_it_is_with_those_of_all_modes(
-    tmp_path: Path,
-) -> None:
-    inbox = run(tmp_path, EarlyInbox([Calibrate(id=7)], ready_without_floors))
-    answers = [message for message in inbox.sent if isinstance(message, Calibrated)]
-    assert [answer.id for answer in answers] == [7]
-    assert inbox.position(lambda message: isinstance(message, Calibrated)) > inbox.position(is_warm)
-    assert {sample.mode for sample in answers[0].floors} == set(MODE_NAMES)
-
-
-def test_modes_serve_while_the_first_floors_are_taken(
+def test_modes_serve_while_steps_are_sampled_for_the_first_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    taking: list[str] = []
+    sampling: list[str] = []
 
-    def visits(self: StackShares, modes: object) -> Iterator[None]:
-        taking.append("begun")
+    def burst(self: StepShares, *_: object) -> Iterator[None]:
+        sampling.append("begun")
         yield
-        taking.append("ended")
+        sampling.append("ended")
 
-    monkeypatch.setattr(StackShares, "resample", visits)
-    job = local_job("a", PLAIN, [PROMPT], 2)
-    inbox = run(tmp_path, EarlyInbox([job], lambda inbox: taking == ["begun"]))
+    monkeypatch.setattr(StepShares, "burst", burst)
+    job = local_job("a", FIRST, [PROMPT], 2)
+    inbox = run(tmp_path, EarlyInbox([job], lambda inbox: sampling == ["begun"]))
     assert inbox.position(lambda message: isinstance(message, Outcome)) < inbox.position(is_warm)
     assert inbox.outcomes[0].kind == "ok"
-
-
-@pytest.mark.usefixtures("one_compiles")
-def test_a_twin_that_cannot_be_built_fails_its_mode_with_the_reason_and_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    original = capture.Capture._twins
-
-    def failing(self: capture.Capture, configured: capture.ConfiguredMode) -> object:
-        if configured.mode.name == COMPILED:
-            raise RuntimeError("no twin today")
-        return original(self, configured)
-
-    monkeypatch.setattr(capture.Capture, "_twins", failing)
-    inbox = run(tmp_path, EarlyInbox([], ready))
-    assert inbox.modes[COMPILED].state == "failed"
-    assert "no twin today" in (inbox.modes[COMPILED].detail or "")
-    assert inbox.modes[PLAIN].state == "ready"
-    assert inbox.modes[PLAIN].floors
 
 
 def test_a_stop_ends_a_start_before_it_is_complete(tmp_path: Path) -> None:
     class Stopping(EarlyInbox):
         @property
         def stopped(self) -> bool:
-            return any(map(is_ready(PLAIN), self.sent))
+            return any(map(is_ready(FIRST), self.sent))
 
     inbox = run(tmp_path, Stopping([], ready))
-    assert inbox.modes[COMPILED].state != "ready"
+    assert inbox.modes[SECOND].state != "ready"
     assert not any(map(is_warm, inbox.sent))
 
 
@@ -185,7 +139,7 @@ def test_a_pause_during_a_start_halts_it_until_the_pause_ends(tmp_path: Path) ->
         waits = 0
 
         def take(self) -> None:  # type: ignore[override]
-            self.paused = not self.waits and any(map(is_ready(PLAIN), self.sent))
+            self.paused = not self.waits and any(map(is_ready(FIRST), self.sent))
 
         def receive(self, timeout_milliseconds: int = 0) -> None:
             if self.paused and timeout_milliseconds:
@@ -233,7 +187,7 @@ def test_a_mode_that_replays_graphs_is_ready_only_when_it_is_proved_and_that_aft
         return serving(self, configured)
 
     def watch(message: ToFront) -> None:
-        if isinstance(message, ModeStatus) and message.state == "ready" and not message.floors:
+        if isinstance(message, ModeStatus) and message.state == "ready" and not message.splits:
             happened.append(f"{message.mode} ready")
 
     monkeypatch.setattr(capture.Capture, "effect", of)
@@ -298,7 +252,7 @@ def test_before_the_first_request_one_has_been_sampled_at_every_bucket(
         run_job(self, job, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Generator, "run", noted)
-    inbox = run(tmp_path, EarlyInbox([local_job("client", PLAIN, [PROMPT], 2)], lambda inbox: inbox._warm))
+    inbox = run(tmp_path, EarlyInbox([local_job("client", FIRST, [PROMPT], 2)], lambda inbox: inbox._warm))
     *own, client = ran
     assert client.id == "client"
     assert {len(job.prompts) for job in own} == {1, 2}

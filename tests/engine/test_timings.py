@@ -1,66 +1,73 @@
-"""Raw readings become seconds per phase: how dispatch is estimated on a CPU, and with which interval."""
+"""Raw readings become seconds per phase: by whose samples a CPU splits them, and with which interval."""
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from service.engine.job_result import JobResult
 from service.engine.timings import StepEstimates, timings
-from service.protocol.floors import Floor, StackShare
+from service.protocol.splits import SampleCounts
 from service.protocol.timings import PhaseTimings, Timings
+from service.statistics.sampled_share import dispatch_share
 from service.step.meters import Readings
-from service.step.native.step_samples import StepSamples
 
 STEP_NS = 1_000_000
-TWIN = Floor(phase="decode", batch=1, seconds=2e-4, low=1.9e-4, high=2.1e-4, samples=21, source="calibrated")
-SHARE = StackShare(
-    kernel_share=0.7,
-    low=0.65,
-    high=0.75,
-    samples=600,
-    step_seconds=1e-3,
-    dispatch_seconds=3e-4,
-    dispatch_low_seconds=2.5e-4,
-    dispatch_high_seconds=3.5e-4,
+FEW = SampleCounts(kernel=40, host=30)
+NEWEST = SampleCounts(kernel=1400, host=600, system=9, unclassified=20)
+OWN = SampleCounts(kernel=60, host=40, system=5, unclassified=8)
+
+
+def decode(own: SampleCounts | None, newest: SampleCounts | None) -> PhaseTimings:
+    """Ten steps of a millisecond each, behind which tokens are chosen for a millisecond in all."""
+    readings = Readings(call=[STEP_NS] * 10, sampling=[STEP_NS // 10] * 10, samples=own)
+    return of_cpu(JobResult(decode=readings), newest).decode
+
+
+def of_cpu(result: JobResult, newest: SampleCounts | None) -> Timings:
+    estimates = StepEstimates(False, {"prefill": newest, "decode": newest}, {}, "sampled")
+    return timings(result, estimates, done_ns=0)
+
+
+def test_dispatch_is_the_hosts_share_of_the_steps_and_the_choice_of_tokens() -> None:
+    found = decode(None, NEWEST)
+    share = dispatch_share(1400, 600, 20)
+    assert share is not None
+    assert found.dispatch_seconds == pytest.approx(0.01 * share.value + 0.001)
+    assert found.dispatch_low_seconds == pytest.approx(0.01 * share.low + 0.001)
+    assert found.dispatch_high_seconds == pytest.approx(0.01 * share.high + 0.001)
+    assert found.kernel_seconds == pytest.approx(found.wall_seconds - found.dispatch_seconds)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("own", "rests_on", "samples_of"),
+    [
+        (OWN, OWN, "request"),
+        (FEW, NEWEST, "traffic"),
+        (SampleCounts(kernel=50, host=49, system=500, unclassified=500), NEWEST, "traffic"),
+        (None, NEWEST, "traffic"),
+    ],
 )
-BOTH = msgspec.structs.replace(TWIN, stacks=SHARE)
+def test_a_phase_rests_on_its_own_samples_where_they_are_enough_and_else_on_the_newest(
+    own: SampleCounts | None, rests_on: SampleCounts, samples_of: str
+) -> None:
+    found = decode(own, NEWEST)
+    counts = found.kernel_samples, found.host_samples, found.system_samples, found.unclassified_samples
+    assert counts == (rests_on.kernel, rests_on.host, rests_on.system, rests_on.unclassified)
+    assert found.samples_of == samples_of
 
 
-def decode(floor: Floor | None, step_ns: int = STEP_NS, steps: int = 10) -> tuple[PhaseTimings, str | None]:
-    result = JobResult(decode=Readings(call=[step_ns] * steps))
-    estimates = StepEstimates(False, {"prefill": floor, "decode": floor}, {}, "sampled")
-    found = timings(result, estimates, done_ns=0)
-    return found.decode, found.dispatch_source
+@pytest.mark.parametrize("own", [None, FEW])
+def test_without_enough_samples_nothing_is_claimed(own: SampleCounts | None) -> None:
+    found = decode(own, None)
+    assert found.dispatch_seconds is found.kernel_seconds is found.dispatch_high_seconds is None
+    assert found.kernel_samples is found.unclassified_samples is found.samples_of is None
+    whole = of_cpu(JobResult(prefill=Readings(call=[STEP_NS], samples=own)), None)
+    assert whole.dispatch_source is whole.kernel_source is None
 
 
-def test_without_stacks_dispatch_is_the_twins_and_so_is_its_interval() -> None:
-    found, source = decode(TWIN)
-    assert found.dispatch_seconds == pytest.approx(2e-3)
-    assert (found.dispatch_low_seconds, found.dispatch_high_seconds) == pytest.approx((1.9e-3, 2.1e-3))
-    assert found.kernel_seconds == pytest.approx(8e-3)
-    assert source == "calibrated"
-
-
-def test_with_stacks_dispatch_is_theirs_and_the_interval_spans_both() -> None:
-    found, _ = decode(BOTH)
-    assert found.dispatch_seconds == pytest.approx(3e-3)
-    assert found.dispatch_low_seconds == pytest.approx(1.9e-3)
-    assert found.dispatch_high_seconds == pytest.approx(3.5e-3)
-
-
-def test_where_steps_take_longer_than_when_stacks_were_sampled_the_interval_reaches_to_their_share() -> None:
-    found, _ = decode(BOTH, step_ns=2 * STEP_NS)
-    assert found.dispatch_seconds == pytest.approx(3e-3)
-    assert found.dispatch_high_seconds == pytest.approx(7e-3)
-
-
-def test_an_estimate_longer_than_the_steps_is_cut_to_them_and_said_to_be() -> None:
-    found, _ = decode(BOTH, step_ns=STEP_NS // 10)
-    assert found.clipped
-    assert found.dispatch_seconds == found.wall_seconds == pytest.approx(1e-3)
-    assert found.kernel_seconds == 0.0
-    assert not decode(BOTH)[0].clipped
+def test_a_cpu_splits_both_parts_by_samples() -> None:
+    found = of_cpu(JobResult(prefill=Readings(call=[STEP_NS], samples=OWN)), None)
+    assert (found.dispatch_source, found.kernel_source) == ("sampled", "sampled")
 
 
 def of_cuda(result: JobResult, kernel: float | None = None) -> Timings:
@@ -137,8 +144,7 @@ def test_kernel_seconds_are_steps_times_what_was_learnt_and_sampled_or_unknown()
 
 def test_a_cpu_has_the_sum_of_its_periods_and_no_single_ones() -> None:
     readings = Readings(begin=[0, 1_500_000], call=[1_000_000] * 2)
-    estimates = StepEstimates(False, {"decode": TWIN}, {}, "sampled")
-    found = timings(JobResult(decode=readings, ended_ns=3_000_000), estimates, done_ns=0)
+    found = of_cpu(JobResult(decode=readings, ended_ns=3_000_000), NEWEST)
     assert found.decode.period_seconds == pytest.approx(3e-3)
     assert found.decode.wall_seconds == pytest.approx(2e-3)
     assert found.decode.period_steps_seconds == found.decode.dispatch_steps_seconds == []
@@ -148,42 +154,3 @@ def test_a_cpu_has_the_sum_of_its_periods_and_no_single_ones() -> None:
 def test_without_instrumentation_there_is_no_period() -> None:
     result = JobResult(decode=Readings(unmeasured=3), ended_ns=3_000_000)
     assert of_cuda(result).decode.period_seconds is None
-
-
-def test_without_a_floor_nothing_is_claimed() -> None:
-    found, source = decode(None)
-    assert found.dispatch_seconds is None
-    assert found.kernel_seconds is None
-    assert found.dispatch_high_seconds is None
-    assert source is None
-
-
-def test_a_sampled_request_is_split_by_its_own_samples_and_not_by_floors() -> None:
-    result = JobResult(
-        decode=Readings(call=[STEP_NS] * 10, samples=StepSamples(kernel=60, host=40, unnamed=8))
-    )
-    found = timings(result, StepEstimates(False, {"prefill": BOTH, "decode": BOTH}, {}, "sampled"), done_ns=0)
-    decode = found.decode
-    assert decode.dispatch_seconds == pytest.approx(4e-3)
-    assert decode.kernel_seconds == pytest.approx(6e-3)
-    assert (decode.kernel_samples, decode.host_samples, decode.unnamed_samples) == (60, 40, 8)
-    assert decode.dispatch_low_seconds is not None
-    assert decode.dispatch_high_seconds is not None
-    assert decode.dispatch_low_seconds < 3.2e-3 < 4e-3 < decode.dispatch_high_seconds
-    assert not decode.clipped
-    assert found.dispatch_source is None or found.dispatch_source == "sampled"
-
-
-def test_a_request_without_a_twin_has_a_split_where_it_was_sampled() -> None:
-    readings = Readings(call=[STEP_NS] * 10, samples=StepSamples(kernel=60, host=40, unnamed=0))
-    none = StepEstimates(False, {"prefill": None, "decode": None}, {}, "sampled")
-    found = timings(JobResult(prefill=readings, decode=readings), none, done_ns=0)
-    assert found.prefill.dispatch_seconds == pytest.approx(4e-3)
-    assert (found.dispatch_source, found.kernel_source) == ("sampled", "residual")
-
-
-def test_a_phase_without_a_sample_is_split_by_its_floor() -> None:
-    readings = Readings(call=[STEP_NS] * 10, samples=StepSamples(0, 0, 0))
-    floors = StepEstimates(False, {"prefill": TWIN, "decode": TWIN}, {}, "sampled")
-    found = timings(JobResult(decode=readings), floors, done_ns=0).decode
-    assert found.dispatch_seconds == pytest.approx(2e-3)

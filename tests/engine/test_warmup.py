@@ -1,8 +1,10 @@
-"""How modes become ready or fail, with which settings, and when their floors are sampled."""
+"""How modes become ready or fail, with which settings, and when their steps are sampled."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,10 +14,10 @@ from models.tokenizer import Tokenizer
 from service.engine import capture, loop
 from service.engine.local_inbox import LocalInbox, local_job
 from service.engine.loop import Engine
+from service.engine.step_shares import StepShares
 from service.protocol.messages import ToFront
 from service.protocol.status import EngineStatus, ModeStatus
-from service.step import calibration, parity
-from service.step.calibration import Calibration
+from service.step import parity
 from tests.engine.serving import MODE_NAMES, PROMPT, serve, settings
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("restored_globals")]
@@ -89,21 +91,20 @@ def test_settings_that_cannot_work_are_refused_with_a_remedy(
         Engine(settings(tmp_path, **change), LocalInbox([]))
 
 
-def test_floors_are_sampled_again_once_the_engine_is_on_its_own_cores(
+def test_steps_are_sampled_once_the_engine_is_on_its_own_cores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     happened: list[str] = []
-    resample = Calibration.resample
+    burst = StepShares.burst
 
-    def noted(self: Calibration) -> None:
-        happened.append("resampled")
-        resample(self)
+    def noted(self: StepShares, *arguments: Any) -> Iterator[None]:
+        happened.append("sampled")
+        return burst(self, *arguments)
 
-    monkeypatch.setattr(Calibration, "resample", noted)
+    monkeypatch.setattr(StepShares, "burst", noted)
     monkeypatch.setattr(loop, "pin", lambda *_, **__: happened.append("pinned"))
-    inbox = serve(tmp_path, [])
-    assert happened == ["pinned", "resampled"]
-    assert all(floor.samples >= calibration.FIRST_SAMPLES for floor in inbox.modes["eager"].floors)
+    serve(tmp_path, [])
+    assert happened == ["pinned", "sampled"]
 
 
 def test_a_hand_captured_mode_serves_on_a_cpu_and_says_what_it_runs_as(tmp_path: Path) -> None:

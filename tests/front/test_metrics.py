@@ -102,7 +102,8 @@ def load(front: Front, mode: str) -> None:
     """Every way a request in `mode` can end, in every batch bucket."""
     for prompts in (["a"], ["a", "b"]):
         front.generate(mode, prompts=prompts)
-        front.command("", mode=mode, prompts=["!fallback graph_skipped", *prompts][: len(prompts)])
+        for command in ("!fallback graph_skipped", "!sampled"):
+            front.command("", mode=mode, prompts=[command, *prompts][: len(prompts)])
     for reason in ("anything else",):
         front.command(f"!fallback {reason}", mode=mode)
     front.command(f"!compile {mode}", mode=mode)
@@ -461,7 +462,7 @@ def test_samples_are_counted_by_side_and_add_up_over_engine_restarts(own_front: 
     once = {"kernel": 40, "host": 60, "system": 3, "unclassified": 2}
     twice, thrice = ({side: times * count for side, count in once.items()} for times in (2, 3))
     assert counted(1) == counted(4) == once
-    own_front.generate()
+    own_front.command("!sampled")
     assert (counted(1), counted(4)) == (twice, once)
     own_front.command("!die")
     own_front.await_ready()

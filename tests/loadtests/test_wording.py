@@ -1,4 +1,4 @@
-"""The answer in words: effective modes first, ties with their price, and a gain beside `kernel-bound`."""
+"""The answer in words: effective modes first, ties with their price, and what is saved, and headroom."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.report.explained import shares, what_is_saved
+from loadtests.report.explained import headroom, shares, what_is_saved
 from loadtests.report.results import read_results
 from loadtests.report.verdict import Findings
 from loadtests.report.wording import headline, tie
@@ -74,10 +74,14 @@ def test_without_a_detectable_gain_eager_stays(tmp_path: Path) -> None:
     assert "stays at batch" in headline(findings)
 
 
-def kernel_bound(folder: Path, eager_index: float = 0.8, reach: float = 0.02) -> None:
-    """Eager's decode at this index; compiled halves the kernel time and a quarter of its dispatch remains."""
+def split(folder: Path, eager_index: float = 0.8, reach: float = 0.02, dispatch: str = "sampled") -> None:
+    """Eager's decode at this kernel share; compiled halves the kernel time and its dispatch.
+
+    `dispatch` "measured": as on a GPU.
+    """
 
     def change(row: Row) -> None:
+        row["sources"]["dispatch"] = dispatch
         for phase in ("prefill", "decode"):
             set_split(row, phase, eager_index, reach)
         if row["mode"] in ("eager", "compiled"):
@@ -90,42 +94,44 @@ def kernel_bound(folder: Path, eager_index: float = 0.8, reach: float = 0.02) ->
 
 
 def test_a_large_gain_beside_kernel_bound_is_explained_from_the_parts(tmp_path: Path) -> None:
-    kernel_bound(make_results(tmp_path))
+    split(make_results(tmp_path), dispatch="measured")
     findings = found(tmp_path)
     told = what_is_saved(findings.main[0]) or ""
     assert told.startswith("eager's decode is kernel-bound, and compiled is still 2.5")
     assert "6.00 ms come from kernel time (12.0 → 6.00 ms) and" in told
     assert "1.00 ms come from dispatch (2.00 → 1.00 ms)" in told
-    assert "1,300 page faults fewer are a part of the kernel time" in told
+    assert "1,300 page faults fewer are a part of the dispatch" in told
 
 
 def test_a_difference_of_kernel_times_that_the_split_does_not_resolve_has_no_cause(tmp_path: Path) -> None:
-    kernel_bound(make_results(tmp_path), eager_index=0.7, reach=0.6)
+    split(make_results(tmp_path), eager_index=0.7, reach=0.6)
     findings = found(tmp_path)
     told = what_is_saved(findings.main[0]) or ""
-    assert "6.00 ms), a difference that the interval of the split does not resolve, and" in told
+    assert "6.00 ms), a difference that the interval of the split does not resolve;" in told
 
 
-def test_what_a_launch_bound_baseline_saves_is_dispatch_first(tmp_path: Path) -> None:
-    kernel_bound(make_results(tmp_path), eager_index=0.15)
+def test_on_a_cpu_dispatch_is_first_and_no_class_is_named(tmp_path: Path) -> None:
+    split(make_results(tmp_path), eager_index=0.15)
     findings = found(tmp_path)
     told = what_is_saved(findings.main[0]) or ""
     assert told.startswith("Of the ")
     assert "that a request saves on average, 1.00 ms come from dispatch (2.00 → 1.00 ms)" in told
     assert "and 6.00 ms come from kernel time (12.0 → 6.00 ms);" in told
+    assert "1,300 page faults fewer are a part of both" in told
+    assert "bound" not in told
 
 
 def test_a_difference_that_the_split_does_not_resolve_is_called_that_where_the_gain_is_no_surprise_too(
     tmp_path: Path,
 ) -> None:
-    kernel_bound(make_results(tmp_path), eager_index=0.15, reach=0.34)
+    split(make_results(tmp_path), eager_index=0.15, reach=0.34)
     told = what_is_saved(found(tmp_path).main[0]) or ""
     assert told.startswith("Of the ")
     assert "6.00 ms), a difference that the interval of the split does not resolve;" in told
 
 
 def test_the_page_faults_of_one_request_are_no_reason_for_a_mean(tmp_path: Path) -> None:
-    kernel_bound(make_results(tmp_path))
+    split(make_results(tmp_path))
     seen: list[int] = []
 
     def once(row: Row) -> None:
@@ -138,7 +144,7 @@ def test_the_page_faults_of_one_request_are_no_reason_for_a_mean(tmp_path: Path)
 
 def test_a_small_gain_is_no_surprise(tmp_path: Path) -> None:
     small = {"eager": 1.0, "no_grad": 0.99, "inference_mode": 0.98, "compiled": 0.9, "reduce-overhead": 0.95}
-    kernel_bound(make_results(tmp_path, small))
+    split(make_results(tmp_path, small))
     findings = found(tmp_path)
     told = what_is_saved(findings.main[0]) or ""
     assert told.startswith("Of the ")
@@ -152,18 +158,23 @@ def test_where_the_baseline_ships_nothing_is_saved(tmp_path: Path) -> None:
 
 
 def test_an_undecided_bound_is_explained_as_undecided(tmp_path: Path) -> None:
-    kernel_bound(make_results(tmp_path), eager_index=0.5)
+    split(make_results(tmp_path), dispatch="measured")
+    edit_rows(tmp_path, lambda row: set_split(row, "decode", 0.3 + 0.4 * (row["round"] % 2), 0.0))
     findings = found(tmp_path)
     told = what_is_saved(findings.main[0]) or ""
     assert told.startswith("eager's decode is undecided between balanced and kernel-bound, and compiled")
 
 
-def test_without_an_interval_the_share_is_given_and_no_class(tmp_path: Path) -> None:
-    findings = found(make_results(tmp_path))
-    told = what_is_saved(findings.main[2]) or ""
-    assert told.startswith("Kernels are 83 % of eager's decode (interval unknown), and compiled is still 2.")
-    assert "does not resolve" not in told
-    assert "bound" not in told
+def test_headroom_is_told_beside_what_the_mode_to_ship_gets(tmp_path: Path) -> None:
+    split(make_results(tmp_path), eager_index=0.4, reach=0.05)
+    told = headroom(found(tmp_path).main[0])
+    assert told is not None
+    assert told.startswith(
+        "Dispatch is 60 % of inference_mode's decode step: without it the step would be 2.50 (2.22–2.86) "
+        "times as fast; compiled gets 2.29"
+    )
+    split(tmp_path, dispatch="measured")
+    assert headroom(found(tmp_path).main[0]) is None
 
 
 def test_every_mode_is_compared_with_the_best_rung_without_a_compiler(tmp_path: Path) -> None:
@@ -179,4 +190,4 @@ def test_shares_name_both_phases_with_intervals_or_say_that_they_are_unknown(tmp
     folder = make_results(tmp_path)
     assert "(intervals unknown: not recorded)" in shares([found(folder).main[0].baseline])
     told = shares([found(with_intervals(folder, 0.05)).main[0].baseline])
-    assert told == "Kernels' share: decode 24 % (19–29) in eager; prefill 24 % (19–29) in eager."
+    assert told == "Kernel share: decode 24 % (19–29) in eager; prefill 24 % (19–29) in eager."

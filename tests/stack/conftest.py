@@ -75,7 +75,7 @@ def stack(
 
 
 def _await_scrape(prometheus: Prometheus) -> float:
-    """Wait until every target has been scraped, and the rules evaluated, after this moment; the time of that."""
+    """Wait until every target has been scraped, and rules evaluated, after this moment; the time of that."""
     since = time.time()
     newest = f"min(timestamp(up == 1)) > {since} and count(up == 1) == count(up)"
 

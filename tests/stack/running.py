@@ -80,7 +80,7 @@ def real_service(folder: Path, cache: Mapping[str, str]) -> Iterator[str]:
         until(
             lambda: get(f"{found[1]}/health/ready")[0] == 200, f"ready modes; {log.read_text()[-500:]}", 270
         )
-        until(lambda: json.loads(get(f"{found[1]}/v1/modes")[1])["engine"]["warm"], "their floors", 120)
+        until(lambda: json.loads(get(f"{found[1]}/v1/modes")[1])["engine"]["warm"], "a warm engine", 120)
         yield found[1]
     finally:
         running.terminate()
@@ -101,7 +101,7 @@ def generate(url: str, mode: str, batch_size: int, **more: object) -> int:
 
 
 def drive(url: str, exporter: Exporter, rounds: int) -> int:
-    """Visit every mode and batch size `rounds` times, once per mode under the profiler, and be refused.
+    """Visit every mode and batch size `rounds` times, per mode once profiled and once sampled, be refused.
 
     Returns how many were served.
     """
@@ -112,7 +112,8 @@ def drive(url: str, exporter: Exporter, rounds: int) -> int:
                 began = time.perf_counter()
                 assert generate(url, mode, batch_size) == 200
                 exporter.observe(mode, batch_size, time.perf_counter() - began, "ok")
-            assert generate(url, mode, 1, profile=True) == 200
+            for examined in ("profile", "sample"):
+                assert generate(url, mode, 1, **{examined: True}) == 200
     assert generate(url, "no_such_mode", 1) == 404
     assert generate(url, "eager", 0) == 422
-    return rounds * len(MODES) * (len(BATCH_SIZES) + 1)
+    return rounds * len(MODES) * (len(BATCH_SIZES) + 2)

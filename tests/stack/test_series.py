@@ -32,7 +32,6 @@ STILL = {
     "mode_parity_max_abs_logit_difference": "measured once, at warm-up",
     "mode_effective_info": "a state",
     "warmup_seconds": "measured once, at warm-up",
-    "dispatch_floor_seconds": "refreshed in idle time only",
     "build_info": "a state",
     "model_info": "a state",
 }

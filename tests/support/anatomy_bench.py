@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,6 +38,8 @@ def small_bench() -> Iterator[Bench]:
 def _bench() -> Bench:
     with tempfile.TemporaryDirectory() as folder:
         save(Transformer(CONFIG, max_batch=max(BUCKETS), seed=5), folder)
+        cache = tempfile.mkdtemp()
+        atexit.register(shutil.rmtree, cache, ignore_errors=True)
         settings = EngineSettings(
             address="",
             model=folder,
@@ -44,7 +48,7 @@ def _bench() -> Bench:
             batch_sizes=BUCKETS,
             threads=1,
             linears="aten",
-            cache_folder="",
+            cache_folder=cache,
         )
         return Bench(settings)
 

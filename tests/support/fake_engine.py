@@ -53,7 +53,7 @@ WORK_SECONDS = 0.004
 GB = 2**30
 PHASES: tuple[Phase, ...] = ("prefill", "decode")
 SAMPLES = SampleCounts(kernel=40, host=60, system=3, unclassified=2)
-"""Of each step at warm-up, and of a request's step as often again."""
+"""Of each step at warm-up, of a request's own steps, and of how many more `!sampled` tells."""
 
 MEMORY = {
     f"{kind}_{stat}": GB
@@ -79,7 +79,6 @@ class FakeEngine:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self.served, self.parent = 0, os.getppid()
         self.unsplit = False
-        self.states: dict[str, Readiness] = {}
         self.samples: defaultdict[tuple[str, Phase, int], SampleCounts] = defaultdict(lambda: SAMPLES)
         self.compilations: dict[str, int] = {}
         self.ooms = 0
@@ -181,6 +180,10 @@ class FakeEngine:
             texts = [str(self.served)]
         elif command == "!fallback":
             effective, reason = "something-else", argument
+        elif command == "!sampled":
+            for phase in PHASES:
+                self.samples[job.mode, phase, self.bucket(job)] += SAMPLES
+            self.announce(job.mode, "ready")
         elif command == "!unsplit":
             self.unsplit = True
         elif command == "!profiled":
@@ -200,11 +203,6 @@ class FakeEngine:
         time.sleep(WORK_SECONDS)
         done = time.perf_counter_ns()
         count = len(job.prompts)
-        bucket = min(bucket for bucket in self.settings.batch_sizes if bucket >= count)
-        if self.sampled:
-            for phase in PHASES:
-                self.samples[job.mode, phase, bucket] += SAMPLES
-            self.announce(job.mode, self.states[job.mode])
         outputs = [
             Output(text=text, token_ids=list(range(job.max_new_tokens)), finish_reason="length")
             for text in texts
@@ -217,7 +215,7 @@ class FakeEngine:
                 reason=reason,
                 kind="ok",
                 batch_size=count,
-                batch_bucket=bucket,
+                batch_bucket=self.bucket(job),
                 prompt_tokens=sum(len(p.split() if isinstance(p, str) else p) for p in job.prompts),
                 outputs=outputs,
                 timings=self.timings(job, taken, done),
@@ -315,7 +313,6 @@ class FakeEngine:
 
     def announce(self, mode: str, state: Readiness) -> None:
         compiled = MODES[mode].cpu.compile is not None
-        self.states[mode] = state
         self.send(
             ModeStatus(
                 mode=mode,
@@ -381,6 +378,9 @@ class FakeEngine:
             no_samples="dispatch is measured on this device" if self.cuda else self.options.get("no_samples"),
             warm=not self.options.get("cold"),
         )
+
+    def bucket(self, job: Job) -> int:
+        return min(bucket for bucket in self.settings.batch_sizes if bucket >= len(job.prompts))
 
     @property
     def sampled(self) -> bool:

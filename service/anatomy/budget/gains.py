@@ -8,7 +8,7 @@ import msgspec
 
 from service.anatomy.budget.steps import Key, Steps
 from service.anatomy.budget.verdict import step_of
-from service.measure.floors import DispatchSplit
+from service.measure.split import DispatchSplit
 from service.protocol.modes import MODES
 from service.statistics.intervals import Interval, median_interval
 

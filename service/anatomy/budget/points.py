@@ -7,8 +7,8 @@ import msgspec
 from service.anatomy.budget.steps import Key, Steps
 from service.anatomy.budget.verdict import without_dispatch
 from service.measure.cases import Bench
-from service.measure.floors import DispatchSplit
 from service.measure.roof import Roof
+from service.measure.split import DispatchSplit
 from service.protocol.modes import MODES
 from service.statistics.boundedness import Bound, bound, crossover, device_bound_index
 from service.statistics.intervals import Interval, median_interval
@@ -19,12 +19,11 @@ class BatchPoint(msgspec.Struct, frozen=True, kw_only=True):
     """A decode step of one mode at one batch.
 
     `without_dispatch_speedup` is the step over its kernels and one empty operator: the gain of removing all
-    other dispatch, on CUDA by a graph. On a CPU `source` is `calibrated`: dispatch is a lower estimate and
-    kernels are an upper one, so that this is a lower bound. It keeps this mode's kernels; compiling may also
-    shorten those. `speedup` is measured, against the first mode. `disturbed`: more than one involuntary
-    context switch in 20 steps (`switches_per_step`), whose time counts as kernel on a CPU. `roofline` sets
-    the bytes that the step must move over its kernels, against the finding's `bandwidth`; a lower estimate
-    where kernels are an upper one, None without kernels.
+    other dispatch, on CUDA by a graph. It keeps this mode's kernels; compiling may also shorten those.
+    `device_bound_index` is the kernel share, and `bound` its class, a GPU's term. `source`: `sampled`, on a
+    CPU, or `measured`. `speedup` is measured, against the first mode. `disturbed`: more than one involuntary
+    context switch in 20 steps (`switches_per_step`). `roofline` sets the bytes that the step must move over
+    its kernels, against the finding's `bandwidth`; None without kernels.
     """
 
     mode: str

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from service.anatomy.budget.steps import Key, Steps, disturbed_note, split_steps, time_steps
-from service.anatomy.budget.verdict import Budget, Quantity, Source, make_budget
+from service.anatomy.budget.verdict import Budget, Quantity, make_budget
 from service.anatomy.operators.calls import record
 from service.anatomy.progress import Report
 from service.anatomy.resolve import resolve_case
 from service.measure.cases import Bench, Case
-from service.measure.floors import DispatchSplit
+from service.measure.split import DispatchSplit
 from service.statistics.intervals import median_interval
 
 
@@ -60,7 +60,7 @@ def budget_of(
         return make_budget(mode, batch, *quantities, device=bench.device.type), []
     notes: list[str] = []
     if key not in splits:
-        splits = split_steps(bench, timed.cases, timed.steps, report)
+        splits = split_steps(bench, timed.cases, timed.steps)
         notes = disturbed_note(timed.steps)
     found = _found(bench, key, splits[key], report)
     quantities = [
@@ -74,13 +74,10 @@ def budget_of(
 
 
 def _found(bench: Bench, key: Key, split: DispatchSplit, report: Report) -> list[Quantity]:
-    """All three as measured: on a CPU dispatch is calibrated and kernels are the rest of the step."""
+    """All three as measured, the two parts of the step as `split` has them."""
     ops = len(record(resolve_case(bench, *key, "decode", report), 1)[0].calls)
-    calibrated = split.source == "calibrated"
-    dispatch: Source = "calibrated" if calibrated else "measured"
-    kernel: Source = "residual" if calibrated else "measured"
     return [
         Quantity(value=ops, source="measured"),
-        Quantity(value=split.dispatch.value * 1e6 / ops, source=dispatch),
-        Quantity(value=split.kernel.value * 1e6, source=kernel),
+        Quantity(value=split.dispatch.value * 1e6 / ops, source=split.source),
+        Quantity(value=split.kernel.value * 1e6, source=split.source),
     ]

@@ -25,27 +25,22 @@ def show(finding: BudgetFinding, console: Console) -> None:
         console.print(_points(finding.points, finding.device))
     for place in finding.crossovers:
         console.print(f"{place.mode}: {_crossover(place)}", highlight=False)
-    _budget(finding.budget, console)
+    _budget(finding.budget, finding.device, console)
     for gain in finding.gains:
         console.print(_gain(gain, finding.budget), markup=False)
     for note in finding.notes:
         console.print(f"note: {note}", markup=False)
     if finding.points:
         cpu = finding.device == "cpu"
-        lower = (
-            "Dispatch is a lower estimate, from the hollow twin, and kernel, the rest, an upper one. "
-            if cpu
-            else ""
-        )
-        about = "at least about (≥)" if cpu else "about"
+        sampled = "Dispatch and kernel are shares of the step, by samples of its thread. " if cpu else ""
         graphs = "a CPU has no graphs that do it" if cpu else "graphs do it"
         console.print(
-            f"[dim]µs per decode step, {finding.rounds} interleaved rounds \\[95 % interval]. {lower}Without "
-            f"dispatch: {about} so many times as fast, with this mode's kernels, if one empty operator "
+            f"[dim]µs per decode step, {finding.rounds} interleaved rounds \\[95 % interval]. {sampled}"
+            "Without dispatch: about so many times as fast, with this mode's kernels, if one empty operator "
             f"({finding.null_kernel_seconds * 1e6:.1f} µs) were all the host had to issue; {graphs}.[/]"
         )
     if finding.bandwidth:
-        console.print(f"[dim]{_about_bandwidth(finding.bandwidth, finding.device)}[/]")
+        console.print(f"[dim]{_about_bandwidth(finding.bandwidth)}[/]")
 
 
 def _points(points: list[BatchPoint], device: str) -> Table:
@@ -56,7 +51,7 @@ def _points(points: list[BatchPoint], device: str) -> Table:
         "dispatch",
         "kernel",
         "dispatch per sequence",
-        "bound",
+        "kernel share",
         "without dispatch",
         "of bandwidth",
         f"against {points[0].mode}",
@@ -67,7 +62,6 @@ def _points(points: list[BatchPoint], device: str) -> Table:
             table.add_section()
         name = point.mode if point.mode == point.effective else f"{point.mode} ({point.effective})"
         batch = f"{point.batch_size} [red]disturbed[/]" if point.disturbed else str(point.batch_size)
-        least = "≥ " if point.source == "calibrated" else ""
         table.add_row(
             name,
             batch,
@@ -75,29 +69,34 @@ def _points(points: list[BatchPoint], device: str) -> Table:
             _micros(point.dispatch_seconds),
             _micros(point.kernel_seconds),
             f"{point.dispatch_seconds_per_sequence * 1e6:.0f}",
-            f"[{_STYLES[point.bound]}]{point.bound}[/] {point.device_bound_index:.0%}",
-            f"{least}{point.without_dispatch_speedup:.2f} ×",
-            _share(point.roofline, least),
+            _kernel_share(point, device),
+            f"{point.without_dispatch_speedup:.2f} ×",
+            _share(point.roofline),
             f"{point.speedup.value:.2f} × \\[{point.speedup.low:.2f}, {point.speedup.high:.2f}]",
         )
     return table
 
 
-def _share(found: Roofline | None, least: str) -> str:
-    return "–" if found is None else f"{least}{found.share.value:.0%}"
+def _kernel_share(found: BatchPoint | Budget, device: str) -> str:
+    """With its class on a GPU only: on a CPU dispatch and kernels follow one another."""
+    share = f"{found.device_bound_index:.0%}"
+    return share if device == "cpu" else f"{share} [{_STYLES[found.bound]}]{found.bound}[/]"
 
 
-def _about_bandwidth(bandwidth: MemoryBandwidth, device: str) -> str:
+def _share(found: Roofline | None) -> str:
+    return "–" if found is None else f"{found.share.value:.0%}"
+
+
+def _about_bandwidth(bandwidth: MemoryBandwidth) -> str:
     """What `of bandwidth` is a share of, and what caches make of it."""
-    estimate = " A lower estimate on a CPU, where kernel is an upper one." if device == "cpu" else ""
     return (
         "Of bandwidth: the bytes that a step must move (weights, keys and values in use, what enters and "
         f"leaves matrix products) over its kernels, against {bandwidth_text(bandwidth)}. That buffer is as "
-        f"large as the weights: where they fit in caches, so does it.{estimate}"
+        f"large as the weights: where they fit in caches, so does it."
     )
 
 
-def _budget(budget: Budget, console: Console) -> None:
+def _budget(budget: Budget, device: str, console: Console) -> None:
     table = Table(
         "quantity", "value", "from", title=f"budget of one step, {budget.mode}, batch {budget.batch_size}"
     )
@@ -106,7 +105,7 @@ def _budget(budget: Budget, console: Console) -> None:
     table.add_row("= dispatch, µs", f"{budget.dispatch_microseconds:.4g}", "")
     table.add_row("against kernel, µs", *_quantity(budget.kernel_microseconds))
     console.print(table)
-    console.print(f"[{_STYLES[budget.bound]}]{budget.bound}[/], index {budget.device_bound_index:.2f}")
+    console.print(f"kernel share {_kernel_share(budget, device)}", highlight=False)
     console.print(f"will compile help me? {budget.will_compile_help}", highlight=False)
 
 

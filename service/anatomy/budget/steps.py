@@ -10,16 +10,23 @@ from statistics import median
 from time import perf_counter_ns
 from typing import NamedTuple
 
-from models.served import NoTwin
 from service.anatomy.errors import StudyError
 from service.anatomy.operators.device_work import NO_DEVICE, device_work
 from service.anatomy.progress import Report, counted
 from service.anatomy.resolve import resolve_case
 from service.measure.cases import Bench, Case
-from service.measure.floors import DispatchSplit, floors, measured_split, prepare_floors, split_by_floor
+from service.measure.cpu_sampler import SamplerError
 from service.measure.rounds import in_rounds
+from service.measure.split import (
+    SAMPLED_SECONDS,
+    DispatchSplit,
+    measured_split,
+    sample_case,
+    sampled_split,
+)
+from service.protocol.splits import SampleCounts
 from service.statistics.disturbance import is_disturbed
-from service.statistics.intervals import Interval, median_interval
+from service.statistics.intervals import median_interval
 from service.step.untimed import LEAD_STEPS
 
 Key = tuple[str, int]
@@ -30,23 +37,28 @@ TIMED_STEPS = 3
 
 
 class Visit(NamedTuple):
-    """One round's visit to a case: medians of its timed steps, and context switches of all its steps."""
+    """One round's visit to a case: medians of its timed steps, and context switches of all up to these.
+
+    `samples` are of steps after them, on a CPU.
+    """
 
     wall_seconds: float
     host_seconds: float
     involuntary_switches: int
+    samples: SampleCounts
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
     """Rounds of seconds: `walls` until the device is done, `hosts` until the call returns.
 
-    `switches_per_step` are involuntary context switches of this thread.
+    `switches_per_step` are involuntary context switches of this thread. `samples`: of all rounds, on a CPU.
     """
 
     walls: Mapping[Key, list[float]]
     hosts: Mapping[Key, list[float]]
     switches_per_step: Mapping[Key, float]
+    samples: Mapping[Key, SampleCounts]
 
     def disturbed(self, key: Key) -> bool:
         """Whether there was more than one switch in 20 steps, the rule of every table."""
@@ -68,8 +80,8 @@ def ready_cases(
 
 
 def time_steps(bench: Bench, cases: Mapping[Key, Case], rounds: int, report: Report) -> Steps:
-    """Every case once per round, in a fresh order."""
-    arms = {key: partial(_visit, bench, case) for key, case in cases.items()}
+    """Every case once per round, in a fresh order. Raises StudyError for a CPU that cannot be sampled."""
+    arms = {key: partial(_visit, bench, case, SAMPLED_SECONDS / rounds) for key, case in cases.items()}
     visits = in_rounds(arms, rounds, "budget", counted(report, rounds))
     steps = rounds * (LEAD_STEPS + TIMED_STEPS)
     return Steps(
@@ -78,17 +90,30 @@ def time_steps(bench: Bench, cases: Mapping[Key, Case], rounds: int, report: Rep
         switches_per_step={
             key: sum(visit.involuntary_switches for visit in found) / steps for key, found in visits.items()
         },
+        samples={
+            key: sum((visit.samples for visit in found), SampleCounts()) for key, found in visits.items()
+        },
     )
 
 
-def _visit(bench: Bench, case: Case) -> Visit:
+def _visit(bench: Bench, case: Case, sampled_seconds: float) -> Visit:
     before = _switches()
     taken = [_step(bench, case) for _ in range(LEAD_STEPS + TIMED_STEPS)][LEAD_STEPS:]
     return Visit(
         wall_seconds=median(wall for wall, _ in taken),
         host_seconds=median(host for _, host in taken),
         involuntary_switches=_switches() - before,
+        samples=_samples(bench, case, sampled_seconds),
     )
+
+
+def _samples(bench: Bench, case: Case, seconds: float) -> SampleCounts:
+    if bench.device.type == "cuda":
+        return SampleCounts()
+    try:
+        return sample_case(bench, case, seconds) or SampleCounts()
+    except SamplerError as error:
+        raise StudyError("unsupported_here", f"dispatch is unknown on this CPU: {error}") from None
 
 
 def disturbed_note(steps: Steps) -> list[str]:
@@ -97,8 +122,8 @@ def disturbed_note(steps: Steps) -> list[str]:
     if not cells:
         return []
     return [
-        f"disturbed: other work took the core more than once in 20 steps of {', '.join(cells)}; that reads "
-        "as kernel on a CPU; measure again on a quiet machine"
+        f"disturbed: other work took the core more than once in 20 steps of {', '.join(cells)}; "
+        "measure again on a quiet machine"
     ]
 
 
@@ -115,32 +140,21 @@ def _step(bench: Bench, case: Case) -> tuple[float, float]:
     return (perf_counter_ns() - began) / 1e9, host
 
 
-def split_steps(
-    bench: Bench, cases: Mapping[Key, Case], steps: Steps, report: Report
-) -> dict[Key, DispatchSplit]:
-    """Dispatch and kernels of every case.
+def split_steps(bench: Bench, cases: Mapping[Key, Case], steps: Steps) -> dict[Key, DispatchSplit]:
+    """Dispatch and kernels of every case: on a CPU by its samples, on CUDA by two clocks.
 
-    On a CPU by the hollow twins at each batch; on CUDA by the host's clock and the profiler.
-    Raises StudyError for a model that has no twin.
+    Raises StudyError where they are unknown.
     """
     if bench.device.type == "cuda":
         return {key: _on_cuda(bench, case, steps.hosts[key]) for key, case in cases.items()}
-    splits: dict[Key, DispatchSplit] = {}
-    for mode in dict.fromkeys(mode for mode, _ in cases):
-        batches = [batch for known, batch in cases if known == mode]
-        for batch, floor in _floors(bench, mode, batches, report).items():
-            splits[mode, batch] = split_by_floor(floor, median_interval(steps.walls[mode, batch]))
-    return splits
+    return {key: _on_cpu(key, steps) for key in cases}
 
 
-def _floors(bench: Bench, mode: str, batches: list[int], report: Report) -> dict[int, Interval]:
-    try:
-        prepare_floors(bench, mode, batches, report)
-    except NoTwin as missing:
-        message = f"no dispatch floor on this CPU: {missing}. Serve on CUDA, or another model"
-        raise StudyError("unsupported_here", message) from missing
-    report(f"calibrating {mode}")
-    return floors(bench, mode, batches)
+def _on_cpu(key: Key, steps: Steps) -> DispatchSplit:
+    split = sampled_split(steps.samples[key], median_interval(steps.walls[key]))
+    if split is None:
+        raise StudyError("unsupported_here", f"no sample fell into a step of {key[0]} at {key[1]}: try again")
+    return split
 
 
 def _on_cuda(bench: Bench, case: Case, hosts: list[float]) -> DispatchSplit:

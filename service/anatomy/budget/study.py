@@ -64,20 +64,20 @@ class BudgetFinding(msgspec.Struct, frozen=True, kw_only=True):
 def draw_budget(bench: Bench, arguments: BudgetArguments, report: Report) -> BudgetFinding:
     """Measure modes over batches and make the budget.
 
-    Raises StudyError for a mode or batch not configured, and on a CPU for a model without a hollow twin.
+    Raises StudyError for a mode or batch not configured, and where the parts of a step are unknown.
     """
     mode, batch = _budgeted(bench, arguments)
     modes = _modes(bench, arguments.modes)
     batches = sorted({resolve_bucket(bench, size) for size in arguments.batch_sizes or bench.buffers})
     cases, notes = ready_cases(bench, modes, batches, report)
     notes += attached_note()
-    steps = time_steps(bench, cases, arguments.rounds, report) if cases else Steps({}, {}, {})
+    steps = time_steps(bench, cases, arguments.rounds, report) if cases else Steps({}, {}, {}, {})
     notes += disturbed_note(steps)
     overrides = _overrides(arguments)
     timed = with_own_step(bench, (mode, batch), overrides, arguments.rounds, TimedCases(cases, steps), report)
     null = measure_null_kernel(bench.device).seconds["alone"]
     # On CUDA this attaches the profiler: all of the host's times have been taken by now.
-    splits = split_steps(bench, cases, steps, report)
+    splits = split_steps(bench, cases, steps)
     budget, budget_notes = budget_of(bench, (mode, batch), overrides, timed, splits, report)
     roof = measure_roof(bench) if cases else None
     points = [make_point(bench, key, steps, splits[key], null, roof) for key in cases] if roof else []

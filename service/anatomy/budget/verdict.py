@@ -8,7 +8,7 @@ import msgspec
 
 from service.statistics.boundedness import Bound, bound, device_bound_index
 
-Source = Literal["measured", "calibrated", "residual", "given"]
+Source = Literal["measured", "sampled", "given"]
 
 _HELP: dict[Bound, str] = {
     "launch-bound": "yes",
@@ -20,8 +20,8 @@ _HELP: dict[Bound, str] = {
 class Quantity(msgspec.Struct, frozen=True, kw_only=True):
     """One number of the budget and its source.
 
-    `measured` here, or `given` in the arguments. On a CPU microseconds per operator are `calibrated`, a lower
-    estimate by the hollow twin, and kernels are the `residual` of the step, an upper one.
+    `measured` here, or `given` in the arguments. On a CPU microseconds per operator and kernels are
+    `sampled`: shares of the step.
     """
 
     value: float
@@ -32,8 +32,9 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     """A step of `mode`: dispatch is operators × microseconds per operator, against kernels.
 
     `without_dispatch_speedup` is how many times as fast a step with these kernels would be without dispatch
-    (None: no kernel). On a CPU, where dispatch and kernels are estimates, it is a lower bound (`speedup_is`).
-    Compiling can gain more, because it also shortens kernels. `will_compile_help` is a sentence about it.
+    (None: no kernel); on a CPU that is the headroom. Compiling can gain more, because it also shortens
+    kernels. `device_bound_index` is the kernel share, and `bound` its class, a GPU's term.
+    `will_compile_help` is a sentence about it.
     """
 
     mode: str
@@ -45,7 +46,6 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     device_bound_index: float
     bound: Bound
     without_dispatch_speedup: float | None
-    speedup_is: Literal["lower bound", "estimate"]
     will_compile_help: str
 
 
@@ -86,9 +86,6 @@ def make_budget(
     timed = None if device == "cpu" else step_microseconds
     step = step_of(dispatch, kernel, device) if timed is None else timed
     speedup = without_dispatch(step, kernel) if kernel > 0 else None
-    sources = {microseconds_per_op.source, kernel_microseconds.source}
-    estimated = bool(sources & {"calibrated", "residual"})
-    text = f"{_HELP[word]}: {_share(1 - index, device, estimated)}; {_gain(speedup, estimated)}"
     return Budget(
         mode=mode,
         batch_size=batch_size,
@@ -99,19 +96,17 @@ def make_budget(
         device_bound_index=index,
         bound=word,
         without_dispatch_speedup=speedup,
-        speedup_is="lower bound" if estimated else "estimate",
-        will_compile_help=text,
+        will_compile_help=f"{_HELP[word]}: {_share(1 - index, device)}; {_gain(speedup)}",
     )
 
 
-def _share(share: float, device: str, estimated: bool) -> str:
+def _share(share: float, device: str) -> str:
     if device != "cpu":
         return f"dispatch is {share:.0%} of dispatch + kernel, which overlap"
-    return f"{'at least ' if estimated else ''}{share:.0%} of the step is dispatch"
+    return f"{share:.0%} of the step is dispatch"
 
 
-def _gain(speedup: float | None, estimated: bool) -> str:
+def _gain(speedup: float | None) -> str:
     if speedup is None:
         return "this step has no kernels: without dispatch it would take no time"
-    about = "at least about" if estimated else "about"
-    return f"without dispatch it would be {about} {speedup:.3g} times as fast, with the same kernels"
+    return f"without dispatch it would be about {speedup:.3g} times as fast, with the same kernels"

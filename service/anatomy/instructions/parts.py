@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 
-from service.step.native.stacks import Sample
+from service.measure.cpu_sampler import Place
 from service.measure.symbols import rule_of
 
 
@@ -21,7 +21,7 @@ class Part:
     symbol: str = ""
     binary: str = ""
 
-    def has(self, function: Sample) -> bool:
+    def has(self, function: Place) -> bool:
         """Whether `function` is one of them."""
         file = function.binary.rpartition("/")[2]
         return bool(re.search(self.symbol, function.symbol) and re.search(self.binary, file))
@@ -43,7 +43,7 @@ PARTS: tuple[Part, ...] = (
 
 
 @cache
-def part_of(function: Sample) -> str:
+def part_of(function: Place) -> str:
     """The part that `function` belongs to."""
     if function.side == "kernel":
         return rule_of(function.symbol, function.binary)

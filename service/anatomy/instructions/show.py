@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from service.anatomy.instructions.study import InstructionsFinding, InstructionsOfStep
-from service.measure.symbols import Side
+from service.protocol.splits import Side
 
 FUNCTIONS_SHOWN = 15
 
@@ -31,6 +31,7 @@ def _modes(finding: InstructionsFinding) -> Table:
     for side in ("host", "kernel"):
         table.add_column(side, justify="right")
         table.add_column(f"÷ {first.mode}", justify="right")
+    table.add_column("unclassified", justify="right")
     for step in finding.steps:
         table.add_row(
             step.mode,
@@ -39,6 +40,7 @@ def _modes(finding: InstructionsFinding) -> Table:
             _ratio(step.host, first.host),
             f"{step.kernel:,}",
             _ratio(step.kernel, first.kernel),
+            f"{step.unclassified:,}",
         )
     return table
 

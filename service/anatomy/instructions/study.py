@@ -13,10 +13,10 @@ from service.anatomy.instructions.parts import part_of
 from service.anatomy.progress import Report
 from service.anatomy.resolve import resolve_bucket, resolve_modes
 from service.measure.cases import Bench, Case
+from service.measure.single_step import InstructionCounter, Instructions, SingleStepError
 from service.protocol.messages import Phase
 from service.protocol.modes import MODES
-from service.measure.single_step import InstructionCounter, Instructions, SingleStepError
-from service.measure.symbols import Side
+from service.protocol.splits import Side
 
 FUNCTIONS_SHOWN = 40
 SYMBOL_CHARACTERS = 160
@@ -60,6 +60,7 @@ class InstructionsOfStep(msgspec.Struct, frozen=True, kw_only=True):
     effective: str
     host: int
     kernel: int
+    unclassified: int
     parts: list[PartOfStep]
     functions: list[CountedFunction]
 
@@ -132,6 +133,7 @@ def _counted(mode: str, counter: InstructionCounter, case: Case) -> Instructions
         effective=MODES[mode].effect("cpu").name,
         host=found.of("host"),
         kernel=found.of("kernel"),
+        unclassified=found.of("unclassified"),
         parts=[
             PartOfStep(side=side, part=part, instructions=count)
             for (side, part), count in parts.most_common()

@@ -19,7 +19,7 @@ from service.statistics.intervals import Interval
 
 FILE = "findings.json"
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 class StepCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,8 +41,8 @@ class StepCounts(msgspec.Struct, frozen=True, kw_only=True):
 class ModePoint(msgspec.Struct, frozen=True, kw_only=True):
     """A decode step of `mode` at batch 1, from the study of the budget, in seconds.
 
-    `speedup` is against the mode that it was timed with, by round. `source` `calibrated`: the kernels are an
-    upper estimate.
+    `speedup` is against the mode that it was timed with, by round. `source`: `sampled` on a CPU, else
+    `measured`.
     """
 
     mode: str

@@ -26,10 +26,9 @@ outside of it, *agrees in part* where some do the one and some the other; where 
 end of the range the row is *undecided*. A quoted "~x" is taken as x / {ABOUT:g} to x · {ABOUT:g}.
 
 Layers are of one operator on [8, 8] tensors, called again and again, with grad mode on: within a model each
-costs more. On a CPU dispatch is a lower estimate by the hollow twin and kernels are an upper one
-([method.md](method.md)), so a ratio of the two is a lower bound. Counts of a block are those of a whole
-decode step over its layers, with embedding, mask and head. Saved tensors are those that only eager's tape
-keeps alive in a prefill chunk."""
+costs more. On a CPU dispatch and kernels are shares of a step, by samples of its thread
+([method.md](method.md)). Counts of a block are those of a whole decode step over its layers, with embedding,
+mask and head. Saved tensors are those that only eager's tape keeps alive in a prefill chunk."""
 
 _WAITING = """Rows that need a GPU wait for one: a CPU launches nothing, allocates nothing on a device and
 waits for none."""

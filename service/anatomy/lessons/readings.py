@@ -62,13 +62,12 @@ def backend(findings: Findings) -> Iterator[Measured]:
 
 
 def eager_over_kernels(findings: Findings) -> Iterator[Measured]:
-    """The step over its kernels; where these are an upper estimate, as on a CPU, it has no upper end."""
+    """The step over its kernels."""
     point = _point(findings, "eager", "eager")
     if point is not None and point.kernel_seconds.value > 0:
         step, kernel = point.step, point.kernel_seconds
-        bound = point.source == "calibrated"
-        high = math.inf if bound or kernel.low <= 0 else step.high / kernel.low
-        yield Measured("at least" if bound else "", step.value / kernel.value, step.low / kernel.high, high)
+        high = math.inf if kernel.low <= 0 else step.high / kernel.low
+        yield Measured("", step.value / kernel.value, step.low / kernel.high, high)
 
 
 def gain(against: str, mode: str) -> Reading:

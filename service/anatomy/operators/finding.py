@@ -14,8 +14,8 @@ from service.anatomy.operators.native import NativeSamples
 from service.anatomy.operators.rows import Copy, Operator, Sync
 from service.anatomy.operators.sources import FusedKernel
 from service.anatomy.operators.wrapper_times import WrapperTimes
-from service.measure.floors import DispatchSplit
 from service.measure.kernel_table import KernelTable
+from service.measure.split import DispatchSplit
 from service.protocol.messages import Phase
 
 
@@ -25,8 +25,8 @@ class OperatorsArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     mode: str = "eager"
     batch_size: int = 1
     phase: Phase = "decode"
-    native: bool | None = None
-    """Whether to sample native functions; None: only where the answer comes in time with it."""
+    native: bool = True
+    """Whether to list native functions."""
 
     lowering: bool = False
     operator: str = "aten::mul.Tensor"
@@ -40,7 +40,7 @@ class DispatchShare(msgspec.Struct, frozen=True, kw_only=True):
     high: float | None
     share: float
     kernel_seconds: float
-    source: Literal["calibrated", "measured"]
+    source: Literal["sampled", "measured"]
 
     @classmethod
     def of(cls, split: DispatchSplit) -> DispatchShare:

@@ -1,34 +1,28 @@
-"""The native functions of a mode's steps, sampled and classed as kernel or host."""
+"""The native functions of a mode's steps, sampled and classed."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from contextlib import closing
+from collections.abc import Sequence
 from time import perf_counter_ns
 
 import msgspec
 
 from service.anatomy.progress import Report
 from service.measure.cases import Bench, Case
-from service.step.native.perf_events import PerfError
-from service.step.native.stacks import Sample, StackSampler
-from service.measure.symbols import Side, rule_of
+from service.measure.cpu_sampler import Place, SamplerError, counts_of, kernel_share
+from service.measure.split import SAMPLED_SECONDS
+from service.measure.symbols import rule_of
+from service.protocol.splits import SampleCounts, Side
+from service.step.untimed import LEAD_STEPS, LEAD_STEPS_OF_PREFILL
 
-ANSWER_SECONDS = 5.0
-"""Time limit for the study of a warm step."""
-
-SYMBOL_SECONDS = 1.0
-"""Time to read the symbols of torch's libraries, once per process."""
-
-SAMPLED_SECONDS = 0.4
-LEAST_SECONDS = 0.1
 SYMBOLS_SHOWN = 25
 SYMBOL_CHARACTERS = 160
 
 
 class NativeFunction(msgspec.Struct, frozen=True, kw_only=True):
-    """A function of `binary`, its share of all samples, and the rule that classed it as kernel or host."""
+    """A function of `binary`, its share of all samples, and the rule that classed it."""
 
     symbol: str
     binary: str
@@ -38,84 +32,59 @@ class NativeFunction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NativeSamples(msgspec.Struct, frozen=True, kw_only=True):
-    """`symbols` are the most frequent functions. Without samples, `reason` is set and the rest is empty."""
+    """`symbols` are the most frequent functions, `sides` the samples of each class.
+
+    `kernel_share` is kernel / (kernel + host). Without samples, `reason` is set and the rest is empty.
+    """
 
     samples: int
     steps: int
     kernel_share: float | None
     symbols: list[NativeFunction]
+    sides: SampleCounts = SampleCounts()
     reason: str | None = None
 
 
-def late(taken: float) -> bool:
-    """Whether any sampling would exceed ANSWER_SECONDS in a study that took `taken` seconds so far."""
-    return taken + SYMBOL_SECONDS > ANSWER_SECONDS
-
-
-def left_out() -> NativeSamples:
-    """The value where sampling is left out because of the time limit."""
-    return _nothing(
-        f"left out, because the answer would have taken more than {ANSWER_SECONDS:g} s: use a smaller "
-        "batch size, or run `launchbound anatomy` with --set native=true"
-    )
-
-
-def sampling_seconds(taken: float) -> float:
-    """Seconds to sample in a study that took `taken` seconds so far, within ANSWER_SECONDS."""
-    return max(LEAST_SECONDS, min(SAMPLED_SECONDS, ANSWER_SECONDS - SYMBOL_SECONDS - taken))
-
-
-def note_of_cut(seconds: float) -> str | None:
-    """The note for sampling that was cut to `seconds`; None where it was not cut."""
-    if seconds >= SAMPLED_SECONDS:
-        return None
-    return (
-        f"native functions were sampled for {seconds:.2f} s in place of {SAMPLED_SECONDS} s, because these "
-        "steps are long: the rarer ones are missing"
-    )
-
-
-def sample_native(
-    bench: Bench, case: Case, report: Report, seconds: float = SAMPLED_SECONDS
-) -> NativeSamples:
-    """Sample steps for `seconds`, at least one. Where that is impossible, `reason` is set."""
+def sample_native(bench: Bench, case: Case, report: Report) -> NativeSamples:
+    """Sample steps for SAMPLED_SECONDS, at least one. Where that is impossible, `reason` is set."""
     if bench.device.type != "cpu":
-        return _nothing("on CUDA kernels run on the device, where the host's stacks do not reach")
+        return _nothing("on CUDA kernels run on the device, where no sample of the host's thread reaches")
     report("sampling native functions")
     steps = 0
     try:
-        with closing(StackSampler()) as sampler:
+        for _ in range(LEAD_STEPS if case.phase == "decode" else LEAD_STEPS_OF_PREFILL):
             case.call()
-            with sampler.recording() as seen:
-                began = perf_counter_ns()
-                while perf_counter_ns() - began < seconds * 1e9:
-                    case.call()
-                    steps += 1
-    except PerfError as error:
+        with bench.sampler.recording() as seen:
+            began = perf_counter_ns()
+            while perf_counter_ns() - began < SAMPLED_SECONDS * 1e9:
+                case.call()
+                steps += 1
+    except SamplerError as error:
         return _nothing(str(error))
-    return summary(seen.samples, steps)
+    return summary(seen.places, steps)
 
 
-def summary(samples: list[Sample], steps: int) -> NativeSamples:
-    """The most frequent symbols of `samples`, with their shares."""
-    if not samples:
-        return _nothing("there were no samples of this process")
-    counts = Counter((sample.symbol, os.path.basename(sample.binary), sample.side) for sample in samples)
-    paths = {(sample.symbol, os.path.basename(sample.binary)): sample.binary for sample in samples}
+def summary(places: Sequence[Place], steps: int) -> NativeSamples:
+    """The most frequent symbols of `places`, with their shares."""
+    sides = counts_of(places)
+    share = kernel_share(sides)
+    if share is None:
+        return _nothing("no sample was in a kernel or in the host's code")
     return NativeSamples(
-        samples=len(samples),
+        samples=len(places),
         steps=steps,
-        kernel_share=sum(sample.side == "kernel" for sample in samples) / len(samples),
+        kernel_share=share,
         symbols=[
             NativeFunction(
-                symbol=symbol[:SYMBOL_CHARACTERS],
-                binary=binary,
-                side=side,
-                rule=rule_of(symbol, paths[symbol, binary]),
-                share=count / len(samples),
+                symbol=place.symbol[:SYMBOL_CHARACTERS],
+                binary=os.path.basename(place.binary),
+                side=place.side,
+                rule=rule_of(place.symbol, place.binary),
+                share=count / len(places),
             )
-            for (symbol, binary, side), count in counts.most_common(SYMBOLS_SHOWN)
+            for place, count in Counter(places).most_common(SYMBOLS_SHOWN)
         ],
+        sides=sides,
     )
 
 

@@ -11,6 +11,7 @@ from service.anatomy.operators.finding import DispatchShare, OperatorsFinding
 from service.anatomy.operators.show_compiled import show_compiled
 from service.anatomy.operators.show_kernels import show_kernels
 from service.anatomy.operators.show_lowering import show_lowering
+from service.protocol.splits import SIDES
 
 MICRO = 1e6
 
@@ -76,18 +77,12 @@ def _step_label(finding: OperatorsFinding) -> str:
 
 
 def _dispatch(found: DispatchShare) -> str:
-    """Both parts, and which is a lower and which an upper estimate."""
+    """Both parts, and where they are from."""
     seconds, kernel = (f"{value * MICRO:.1f} µs" for value in (found.seconds, found.kernel_seconds))
     if found.low is not None and found.high is not None:
         seconds += f" ({found.low * MICRO:.1f} to {found.high * MICRO:.1f})"
-    if found.source == "calibrated":
-        busy = (
-            "; NOTHING IS LEFT: other work disturbed this, measure again" if not found.kernel_seconds else ""
-        )
-        return (
-            f"{seconds}, {found.share:.0%} of the step (calibrated, a lower estimate); kernel {kernel} "
-            f"(the rest, an upper one){busy}"
-        )
+    if found.source == "sampled":
+        return f"{seconds}, {found.share:.0%} of the step (sampled); kernel {kernel}, the rest"
     return f"{seconds}, {found.share:.0%} of dispatch + kernel (measured; they overlap); kernel {kernel}"
 
 
@@ -145,7 +140,8 @@ def _native(finding: OperatorsFinding, console: Console) -> None:
     if native.kernel_share is None:
         console.print(f"native functions: not sampled, because {native.reason}")
         return
-    title = f"native functions: {native.samples} samples, {native.kernel_share:.0%} kernel"
+    sides = ", ".join(f"{getattr(native.sides, side)} {side}" for side in SIDES)
+    title = f"native functions: {native.samples} samples ({sides}), kernel share {native.kernel_share:.0%}"
     table = Table(title=title, title_justify="left")
     for heading in ("share", "class", "function", "of", "by"):
         table.add_column(heading, justify="right" if heading == "share" else "left")

@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from models.served import NoTwin
 from service.anatomy.errors import StudyError
 from service.anatomy.median_seconds import MedianSeconds
 from service.anatomy.operators.calls import OperatorCall, record
@@ -19,23 +18,15 @@ from service.anatomy.operators.finding import DispatchShare, OperatorsArguments,
 from service.anatomy.operators.graph_breaks import trace
 from service.anatomy.operators.kernels import NO_KERNELS, kernels_of
 from service.anatomy.operators.lowering import read_lowering
-from service.anatomy.operators.native import (
-    NativeSamples,
-    late,
-    left_out,
-    note_of_cut,
-    sample_native,
-    sampling_seconds,
-)
+from service.anatomy.operators.native import NativeSamples, sample_native
 from service.anatomy.operators.records import OperatorRecord, OperatorRecorder
 from service.anatomy.operators.rows import Sync, agreeing, copies, operator_rows, syncs
 from service.anatomy.operators.times import OperatorTimes, time_before_profiling, time_operators
 from service.anatomy.profiler_note import attached_note
 from service.anatomy.progress import Report
 from service.anatomy.resolve import resolve_bucket, resolve_case, resolve_modes
-from service.anatomy.timeline.tax import OF_DECODE
 from service.measure.cases import Bench, Case
-from service.measure.floors import floors, measured_split, prepare_floors, split_by_floor
+from service.measure.split import measured_split, sampled_split
 from service.protocol.modes import MODES
 from service.statistics.intervals import Interval
 
@@ -67,47 +58,20 @@ def list_operators(bench: Bench, arguments: OperatorsArguments, report: Report) 
     if compiled:
         report("tracing for graph breaks")
         trace(bench, case)
-    no_floor = _prepare_floor(bench, case, report)
     prepared = perf_counter() - began
     compiler = read_compiled(bench, case, report) if compiled else None
     attached = attached_note()
     listed = _list(bench, case, report)
-    taken = perf_counter() - began - prepared
-    sampled = sampling_seconds(taken)
-    native = _native(bench, case, arguments, taken, report)
+    native = sample_native(bench, case, report)
     lowering = None
     if arguments.lowering:
         lowering = read_lowering(bench, case, compiled, arguments.operator, report)
-    notes = [*attached, *_notes(bench, case, listed, no_floor)]
-    if native is not None and native.samples and (cut := note_of_cut(sampled)):
-        notes.append(cut)
+    notes = [*attached, *_notes(bench, listed, native)]
     kernels = kernels_of(bench, case, report)
     if kernels is None and bench.device.type == "cuda":
         notes.append(NO_KERNELS)
-    report("calibrating dispatch")
     found = _finding(bench, case, arguments, listed, compiler, native, prepared, notes)
     return msgspec.structs.replace(found, kernel_table=kernels, lowering=lowering)
-
-
-def _native(
-    bench: Bench, case: Case, arguments: OperatorsArguments, taken: float, report: Report
-) -> NativeSamples | None:
-    """Native functions of the step, unless switched off or too slow for ANSWER_SECONDS."""
-    if arguments.native is False:
-        return None
-    if arguments.native is None and late(taken):
-        return left_out()
-    return sample_native(bench, case, report, sampling_seconds(taken))
-
-
-def _prepare_floor(bench: Bench, case: Case, report: Report) -> str | None:
-    """Build the hollow twin on a CPU; returns the reason where the model has none."""
-    if bench.device.type == "cpu":
-        try:
-            prepare_floors(bench, case.mode, [case.buffers.bucket], report)
-        except NoTwin as missing:
-            return str(missing)
-    return None
 
 
 def _list(bench: Bench, case: Case, report: Report) -> _OperatorList:
@@ -128,7 +92,7 @@ def _finding(
     arguments: OperatorsArguments,
     listed: _OperatorList,
     compiler: CompilerReport | None,
-    native: NativeSamples | None,
+    native: NativeSamples,
     prepared: float,
     notes: list[str],
 ) -> OperatorsFinding:
@@ -153,27 +117,26 @@ def _finding(
         operators_share=spent / times.plain.value,
         tail_seconds=times.tail_seconds,
         accounted_share=times.accounted_seconds / times.plain.value,
-        dispatch=_dispatch(bench, case, listed.step, work),
+        dispatch=_dispatch(listed.step, native, work),
         operators=operators,
         copies=copies(listed.calls, operators),
         syncs=syncs(operators, listed.records) + waits,
         kernels=work.step.kernels if work else None,
         launches=work.step.launches if work else None,
         no_device=work.step.unknown if work else NO_DEVICE,
-        native=native,
+        native=native if arguments.native else None,
         prepare_seconds=prepared,
         notes=notes,
         **_compiled_fields(compiler),
     )
 
 
-def _dispatch(bench: Bench, case: Case, step: Interval, work: DeviceWork | None) -> DispatchShare | None:
+def _dispatch(step: Interval, native: NativeSamples, work: DeviceWork | None) -> DispatchShare | None:
     if work is not None:
         kernels = work.kernel_seconds
         return None if kernels is None else DispatchShare.of(measured_split(step, kernels))
-    bucket = case.buffers.bucket
-    found = floors(bench, case.mode, [bucket]).get(bucket)
-    return None if found is None else DispatchShare.of(split_by_floor(found, step))
+    split = sampled_split(native.sides, step)
+    return None if split is None else DispatchShare.of(split)
 
 
 def _compiled_fields(compiler: CompilerReport | None) -> dict[str, Any]:
@@ -191,14 +154,13 @@ def _compiled_fields(compiler: CompilerReport | None) -> dict[str, Any]:
     }
 
 
-def _notes(bench: Bench, case: Case, listed: _OperatorList, no_floor: str | None) -> list[str]:
-    notes = [f"dispatch is unknown: {no_floor}"] if no_floor else []
+def _notes(bench: Bench, listed: _OperatorList, native: NativeSamples) -> list[str]:
+    unknown = bench.device.type == "cpu" and native.kernel_share is None
+    notes = [f"dispatch is unknown: {native.reason}"] if unknown else []
     if listed.records is None:
         notes.append(
             "keys, views and lines are unknown: a dispatch mode and the profiler recorded different calls"
         )
     if bench.device.type == "cpu":
-        if case.phase == "prefill" and no_floor is None:
-            notes.append(OF_DECODE)
         notes.append("on a CPU an operator's host time contains its kernel, and a sync point does not wait")
     return notes

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import msgspec
 
-from models.served import NoTwin
 from service.anatomy.errors import StudyError
 from service.anatomy.profiler_note import attached_note
 from service.anatomy.progress import Report
@@ -14,10 +13,9 @@ from service.anatomy.resolve import resolve_bucket, resolve_case, resolve_modes
 from service.anatomy.timeline.blocks import record_step
 from service.anatomy.timeline.files import write
 from service.anatomy.timeline.page import check_page
-from service.anatomy.timeline.tax import Timed, tax_by_floor, tax_by_kernels, time_steps
+from service.anatomy.timeline.tax import Timed, tax_by_kernels, tax_by_samples, time_steps
 from service.anatomy.timeline.tracks import TimelineFinding, Track
-from service.measure.cases import Bench, Case
-from service.measure.floors import prepare_floors
+from service.measure.cases import Bench
 from service.measure.rounds import paired_median_ratio
 from service.protocol.messages import Phase
 from service.protocol.modes import MODES
@@ -46,12 +44,11 @@ def draw_timeline(bench: Bench, arguments: TimelineArguments, report: Report) ->
             raise StudyError("invalid_request", "against: name another mode than mode", "against")
         modes += resolve_modes(bench, arguments.against, "against")
     cases = [resolve_case(bench, mode, bucket, arguments.phase, report) for mode in modes]
-    missing = _prepare_floors(bench, cases, report)
     notes = attached_note()
     report("timing steps without a profiler")
     timed = time_steps(bench, cases, report)
     report("recording steps with the profiler")
-    tracks = [_track(bench, one, missing) for one in timed]
+    tracks = [_track(bench, one) for one in timed]
     finding = TimelineFinding(
         device=bench.device.type,
         batch_bucket=bucket,
@@ -70,36 +67,21 @@ def _speedup(first: Timed, second: Timed | None = None) -> Interval | None:
     return None if second is None else paired_median_ratio(first.rounds, second.rounds)
 
 
-def _prepare_floors(bench: Bench, cases: list[Case], report: Report) -> str | None:
-    """Build the hollow twins on a CPU; returns the reason where the model has none."""
-    if bench.device.type == "cuda":
-        return None
-    try:
-        for case in cases:
-            prepare_floors(bench, case.mode, [case.buffers.bucket], report)
-    except NoTwin as missing:
-        return str(missing)
-    return None
-
-
-def _track(bench: Bench, timed: Timed, missing: str | None) -> Track:
+def _track(bench: Bench, timed: Timed) -> Track:
     case = timed.case
     wall = median_interval(timed.seconds)
     effect = MODES[case.mode].effect(bench.device.type)
     recorded = record_step(bench, case)
     counted = recorded.counted
-    tax = None
-    if counted.kernel_seconds is not None:
-        tax = tax_by_kernels(counted.kernel_seconds, wall)
-    elif timed.floor is not None:
-        tax = tax_by_floor(timed.floor, wall, case.phase)
+    kernels = counted.kernel_seconds
+    tax = tax_by_samples(timed.samples) if kernels is None else tax_by_kernels(kernels, wall)
     return Track(
         mode=case.mode,
         effective=effect.name,
         reason=effect.reason,
         wall=wall,
         tax=tax,
-        no_tax=missing or counted.unknown,
+        no_tax=None if tax else timed.no_samples or counted.unknown,
         profiled_seconds=recorded.profiled_seconds,
         stretch=recorded.profiled_seconds / wall.value,
         operators=counted.operators,

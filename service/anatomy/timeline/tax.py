@@ -12,10 +12,12 @@ import msgspec
 
 from service.anatomy.progress import Report, counted
 from service.measure.cases import Bench, Case
-from service.measure.floors import floors
+from service.measure.cpu_sampler import SamplerError
 from service.measure.rounds import in_rounds
-from service.protocol.messages import Phase
+from service.measure.split import SAMPLED_SECONDS, sample_case
+from service.protocol.splits import SampleCounts
 from service.statistics.intervals import Interval
+from service.statistics.sampled_share import dispatch_share
 from service.step.untimed import LEAD_STEPS
 
 PARTS = 3
@@ -24,10 +26,9 @@ ROUNDS = 4
 TIMED_STEPS = 5
 
 HOW_ON_CPU = (
-    "dispatch floor of the hollow twin over the step's wall time, both without a profiler; a lower estimate. "
-    "The profiler's own nesting is not used: it adds to every operator that it records"
+    "the share of samples of the step's thread that were in the host's code and in no kernel, without a "
+    "profiler. The profiler's own nesting is not used: it adds to every operator that it records"
 )
-OF_DECODE = "This step is a prefill, and the floor is nevertheless that of a decode step"
 HOW_ON_CUDA = (
     "1 − the time in which a kernel ran, by the device's clock, over the step's wall time without a profiler"
 )
@@ -36,18 +37,18 @@ HOW_ON_CUDA = (
 class Tax(msgspec.Struct, frozen=True, kw_only=True):
     """Share of a step's wall time in which no kernel ran.
 
-    `floor`: a lower estimate, from a decode step's dispatch floor. `kernels`: from the time in which any ran.
-    `how` explains that in a sentence.
+    `sampled`: by samples of the thread, on a CPU. `measured`: from the time in which any kernel ran. `how`
+    explains that in a sentence.
     """
 
     fraction: Interval
-    source: Literal["floor", "kernels"]
+    source: Literal["sampled", "measured"]
     how: str
 
 
 @dataclass(slots=True)
 class Timed:
-    """A case, the wall seconds of its steps, and on a CPU its floor; None without a hollow twin.
+    """A case, the wall seconds of its steps, and on a CPU its samples, or why there are none.
 
     `rounds` are the medians of each round's steps, which pair with another case's.
     """
@@ -55,13 +56,14 @@ class Timed:
     case: Case
     seconds: list[float] = field(default_factory=list)
     rounds: list[float] = field(default_factory=list)
-    floor: Interval | None = None
+    samples: SampleCounts = field(default_factory=SampleCounts)
+    no_samples: str | None = None
 
 
 def time_steps(bench: Bench, cases: list[Case], report: Report) -> list[Timed]:
     """Time whole steps without a profiler, in interleaved rounds.
 
-    Floors are sampled between parts of them, so that both see a machine that is slow for a while.
+    Samples are taken between parts of them, so that both see a machine that is slow for a while.
     """
     timed = {case.mode: Timed(case) for case in cases}
     arms = {case.mode: partial(_steps, bench, case) for case in cases}
@@ -72,9 +74,20 @@ def time_steps(bench: Bench, cases: list[Case], report: Report) -> list[Timed]:
             one.seconds.extend(seconds for block in blocks[mode] for seconds in block)
             one.rounds.extend(map(median, blocks[mode]))
             if bench.device.type == "cpu":
-                bucket = one.case.buffers.bucket
-                one.floor = floors(bench, mode, [bucket]).get(bucket)
+                _sample(bench, one)
     return list(timed.values())
+
+
+def _sample(bench: Bench, timed: Timed) -> None:
+    try:
+        found = sample_case(bench, timed.case, SAMPLED_SECONDS / PARTS)
+    except SamplerError as error:
+        timed.no_samples = str(error)
+        return
+    if found is None:
+        timed.no_samples = "no sample was in a kernel or in the host's code"
+    else:
+        timed.samples += found
 
 
 def _steps(bench: Bench, case: Case) -> list[float]:
@@ -94,30 +107,19 @@ def _whole_seconds(bench: Bench, case: Case) -> float:
     return (perf_counter_ns() - began) / 1e9
 
 
-def tax_by_floor(floor: Interval, wall: Interval, phase: Phase) -> Tax:
-    """On a CPU, where host and kernels share one timeline. Each bound combines the worse ends of both.
-
-    `phase` is that of the step; the floor is always a decode step's, which `how` adds for a prefill.
-    """
-    fraction = Interval(
-        _share(floor.value, wall.value),
-        _share(floor.low, wall.high),
-        _share(floor.high, wall.low) if wall.low > 0 else 1.0,
-        min(floor.samples, wall.samples),
-    )
-    how = HOW_ON_CPU if phase == "decode" else f"{HOW_ON_CPU}. {OF_DECODE}"
-    return Tax(fraction=fraction, source="floor", how=how)
+def tax_by_samples(counts: SampleCounts) -> Tax | None:
+    """On a CPU, where host and kernels share one timeline; None without a sample of either."""
+    share = dispatch_share(counts.kernel, counts.host, counts.unclassified)
+    if share is None:
+        return None
+    return Tax(fraction=Interval(*share, counts.kernel + counts.host), source="sampled", how=HOW_ON_CPU)
 
 
 def tax_by_kernels(kernel_seconds: float, wall: Interval) -> Tax:
     """On CUDA, where the device has its own clock. The bounds are those of the wall time, within 0 and 1."""
 
     def idle(whole: float) -> float:
-        return 1.0 - _share(kernel_seconds, whole) if whole > 0 else 0.0
+        return 1.0 - min(max(kernel_seconds / whole, 0.0), 1.0) if whole > 0 else 0.0
 
     fraction = Interval(idle(wall.value), idle(wall.low), idle(wall.high), wall.samples)
-    return Tax(fraction=fraction, source="kernels", how=HOW_ON_CUDA)
-
-
-def _share(part: float, whole: float) -> float:
-    return min(max(part / whole, 0.0), 1.0)
+    return Tax(fraction=fraction, source="measured", how=HOW_ON_CUDA)

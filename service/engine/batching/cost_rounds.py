@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from service.engine.batching.queue import Queue
 from service.engine.batching.step_costs import StepCosts
 from service.engine.configured_mode import ConfiguredMode
 from service.engine.prefill import Place
@@ -15,7 +14,7 @@ from service.step.meters import Meter
 
 
 class CostRounds:
-    """Measures `costs` of the modes that `ready` gives, in their `places`; a job in `queue` goes first."""
+    """Measures `costs` of the modes that `ready` gives, in their `places`."""
 
     def __init__(
         self,
@@ -23,13 +22,11 @@ class CostRounds:
         ready: Callable[[], Mapping[str, ConfiguredMode]],
         places: Mapping[int, Place],
         meter: Meter,
-        queue: Queue,
     ) -> None:
         self._costs = costs
         self._ready = ready
         self._places = places
         self._meter = meter
-        self._queue = queue
 
     def measure(self) -> Iterator[None]:
         """Measure all modes for the first time; yields so that they serve meanwhile."""

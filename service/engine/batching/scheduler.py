@@ -58,7 +58,7 @@ class Scheduler:
         costs = costs or StepCosts()
         self._joins = Joining(queue, list(generator.places), costs)
         decided_by_costs = warmup.ready if self._continuous else dict
-        self.cost_rounds = CostRounds(costs, decided_by_costs, generator.places, meter, queue)
+        self.cost_rounds = CostRounds(costs, decided_by_costs, generator.places, meter)
         self._generator = generator
         self._meter = meter
         self._runner = runner

@@ -111,6 +111,7 @@ def _total(
     return msgspec.structs.replace(
         parts[0],
         **sums,
+        samples_of=parts[0].samples_of if all(part.samples_of for part in parts) else None,
         minor_faults=minor_faults,
         steps=sum(part.steps for part in parts),
         dispatch_steps_seconds=[],

@@ -7,8 +7,7 @@ its weights are not in the caches any more.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from statistics import median
 from time import perf_counter_ns
 
@@ -37,7 +36,6 @@ class StepCosts:
 
     def __init__(self, known: Mapping[Key, int] | None = None) -> None:
         self._known = dict(known or {})
-        self._rounds: dict[str, deque[dict[Key, float]]] = {}
 
     def of(self, mode: str, phase: Phase, bucket: int) -> int | None:
         """None: not known."""
@@ -46,44 +44,31 @@ class StepCosts:
     def measure(
         self, mode: str, steps: Steps, places: Mapping[int, Place], meter: Meter
     ) -> Generator[None, None, None]:
-        """Run all buckets of `mode` in turn; yields between turns, so that requests are served meanwhile."""
-        ends = perf_counter_ns() + ENOUGH_SECONDS * 1e9
-        for number in range(ROUNDS):
-            if number >= LEAST_ROUNDS and perf_counter_ns() > ends:
-                break
-            yield from self.one_round(mode, steps, places, meter)
+        """Run all buckets of `mode` in turn; yields between turns, so that requests are served meanwhile.
 
-    def one_round(
-        self,
-        mode: str,
-        steps: Steps,
-        places: Mapping[int, Place],
-        meter: Meter,
-        interrupted: Callable[[], bool] = lambda: False,
-    ) -> Generator[None, None, None]:
-        """One more round of `mode`, in the place of the oldest; yields after each turn.
-
-        A prefill is of the middle one of its lengths, decode steps are the ones behind it, on average. A turn
-        in which `interrupted` becomes true is given up, and run again after the next yield.
+        A prefill is of the middle one of its lengths, decode steps are the ones behind it, on average.
         """
-        taken: dict[Key, float] = {}
-        for bucket, place in places.items():
-            while (turn := _turn(bucket, place, steps, meter, interrupted)) is None:
+        ends = perf_counter_ns() + ENOUGH_SECONDS * 1e9
+        rounds: list[dict[Key, float]] = []
+        while len(rounds) < ROUNDS and (len(rounds) < LEAST_ROUNDS or perf_counter_ns() <= ends):
+            taken: dict[Key, float] = {}
+            for bucket, place in places.items():
+                turn = _turn(bucket, place, steps, meter)
+                taken[mode, "prefill", bucket], taken[mode, "decode", bucket] = turn
                 yield
-            taken[mode, "prefill", bucket], taken[mode, "decode", bucket] = turn
-            yield
-        rounds = self._rounds.setdefault(mode, deque(maxlen=ROUNDS))
-        rounds.append(taken)
+            rounds.append(taken)
+            self._know(rounds)
+
+    def _know(self, rounds: Sequence[Mapping[Key, float]]) -> None:
+        """Of the keys of `rounds`, all of one mode."""
         sums = [sum(one.values()) for one in rounds]
         usual = median(sums)
-        for key in taken:
+        for key in rounds[0]:
             shares = [one[key] / whole for one, whole in zip(rounds, sums, strict=True)]
             self._known[key] = round(usual * median(shares))
 
 
-def _turn(
-    bucket: int, place: Place, steps: Steps, meter: Meter, interrupted: Callable[[], bool]
-) -> tuple[float, float] | None:
+def _turn(bucket: int, place: Place, steps: Steps, meter: Meter) -> tuple[float, float]:
     """Nanoseconds of one prefill, and the mean of the decode steps behind it."""
     lengths = list(place.buffers.chunks)
     length = lengths[len(lengths) // 2]
@@ -96,8 +81,6 @@ def _turn(
     positions = range(length, min(length + STEPS_EACH, max(place.buffers.caches)))
     arguments = place.buffers.arguments("decode", reach=place.buffers.reach(positions.stop))
     for position in positions:
-        if interrupted():
-            return None
         place.feed.put_rows([0] * bucket, [position] * bucket, readings)
         _, greedy = meter.run(steps["decode", bucket], arguments, readings)
         meter.fetch(greedy, readings)

@@ -58,7 +58,7 @@ class Statuses:
             self._series.write("device_bound_index", 1 - split.dispatch_share, mode, str(split.batch))
 
     def _device_times(self, status: ModeStatus) -> None:
-        """What a GPU's own witnesses found; an upper bound is no measurement, and stays out."""
+        """What was measured of a GPU's steps; an upper bound is no measurement, and stays out."""
         write, name = self._series.write, status.mode
         for device in (entry for entry in status.device_times if not entry.upper_bound):
             write("step_device_seconds", device.seconds, name, device.phase, str(device.batch))

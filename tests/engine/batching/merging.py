@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import perf_counter_ns
 from typing import cast
 
@@ -21,7 +22,7 @@ from service.engine.generation import Generator
 from service.engine.job_result import JobResult
 from service.engine.job_runner import JobRunner
 from service.engine.outcome import build_outcome
-from service.engine.request_samples import RequestSamples
+from service.engine.step_shares import StepShares
 from service.engine.timings import StepEstimates, timings
 from service.engine.warmup import Warmup
 from service.protocol.messages import Begun, EngineSettings, Job, Outcome, Phase, Token
@@ -34,6 +35,7 @@ from service.step.meters import HostMeter, Meter, Readings
 MODE_NAMES = ("eager", "inference_mode")
 SETTINGS = EngineSettings(address="", modes=[], batch_sizes=[], cache_folder="")
 ESTIMATES = StepEstimates(False, {"prefill": None, "decode": None}, {}, "sampled")
+UNSAMPLED = StepShares(Path(), missing="nothing is sampled here")
 
 
 @dataclass
@@ -208,7 +210,7 @@ class TinyEngine:
         meter = meter or HostMeter()
         generator = Generator(self._tokenizer, self._buffers, self._context, queue)
         warmup = cast(Warmup, Modes(self.modes))
-        runner = JobRunner(generator, None, RequestSamples(None), meter, warmup, lambda _: None)
+        runner = JobRunner(generator, None, UNSAMPLED, meter, warmup, lambda _: None)
         settings = msgspec.structs.replace(SETTINGS, batching=batching, batch_window_ms=window_ms)
         answers = Answers(self.modes, lambda _mode, _bucket: ESTIMATES, queue.send, lambda: None)
 

@@ -109,32 +109,6 @@ def test_buckets_take_turns(generator: Generator, monkeypatch: pytest.MonkeyPatc
     assert costs.of("eager", "decode", 1) == pytest.approx(TRUE[1])
 
 
-def test_a_machine_that_changed_for_good_is_followed(
-    generator: Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where the caches are somebody else's, the smallest bucket loses most."""
-    machine = Machine(lambda _: 1.0)
-    costs, work = measured(machine, generator, monkeypatch)
-    list(work)
-    assert ratio(costs, "decode", 4) == pytest.approx(2.6)
-    monkeypatch.setitem(TRUE, 1, 2 * TRUE[1])
-    for _ in range(ROUNDS):
-        list(costs.one_round("eager", STEPS, generator.places, machine))
-    assert ratio(costs, "decode", 4) == pytest.approx(1.3)
-
-
-def test_a_turn_in_which_somebody_comes_is_run_again(
-    generator: Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    machine = Machine(lambda _: 1.0)
-    costs, _ = measured(machine, generator, monkeypatch)
-    asked = iter([False] * 5 + [True] + [False] * 1000)
-    round_of_one = costs.one_round("eager", STEPS, generator.places, machine, lambda: next(asked))
-    assert len(list(round_of_one)) == len(TRUE) + 1
-    assert machine.ran[:7] == [("prefill", 1), *[("decode", 1)] * 5, ("prefill", 1)]
-    assert costs.of("eager", "decode", 1) == TRUE[1]
-
-
 def test_a_large_model_takes_the_least_number_of_rounds(
     generator: Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

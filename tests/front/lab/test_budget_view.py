@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 
 from service.anatomy.budget.gains import speedup_with
-from service.statistics.boundedness import bounds_within
-from service.statistics.intervals import Interval
 from tests.front.lab.study_pages import Kept, data, near, real, row
 from tests.support.browser import Tab
 
@@ -22,21 +20,15 @@ def test_a_budget_starts_at_the_measured_values_and_says_what_the_study_says(lab
     identity, finding = budget
     lab.open(f"/lab/budget?finding={identity}", ".whatif")
     own = finding["budget"]
-    assert lab.value('[aria-label="Verdict"]', "data-bound") == own["bound"]
-    assert float(lab.value('[aria-label="Verdict"]', "data-index")) == pytest.approx(
+    assert float(lab.value('[aria-label="Verdict"]', "data-share")) == pytest.approx(
         own["device_bound_index"]
     )
     point = finding["points"][0]
-    index = Interval(
-        own["device_bound_index"],
-        *(
-            point["kernel_seconds"][end] / (point["kernel_seconds"][end] + point["dispatch_seconds"][other])
-            for end, other in (("low", "high"), ("high", "low"))
-        ),
-        samples=1,
+    low, high = (
+        point["kernel_seconds"][end] / (point["kernel_seconds"][end] + point["dispatch_seconds"][other])
+        for end, other in (("low", "high"), ("high", "low"))
     )
-    words = bounds_within(index)
-    said = own["bound"] if len(words) == 1 else f"undecided: {' or '.join(words)}"
+    said = f"kernel share {own['device_bound_index']:.0%} ({low:.0%} to {high:.0%})".replace("%", " %")
     assert lab.text('[aria-label="Verdict"] .figure') == said
     speedups = lab.page.locator("[data-speedup]")
     bought = [float(one) for one in speedups.evaluate_all("all => all.map((each) => each.dataset.speedup)")]
@@ -66,12 +58,12 @@ def test_a_slider_of_the_budget_moves_by_keys_and_the_address_keeps_it(lab: Tab,
     doubled = 2 * own["ops_per_step"]["value"]
     assert slider.get_attribute("aria-valuetext") == str(doubled)
     dispatch, kernel = 2 * own["dispatch_microseconds"], own["kernel_microseconds"]["value"]
-    index = float(lab.value('[aria-label="Verdict"]', "data-index"))
-    assert index == pytest.approx(kernel / (kernel + dispatch))
+    share = float(lab.value('[aria-label="Verdict"]', "data-share"))
+    assert share == pytest.approx(kernel / (kernel + dispatch))
     assert "operators=4" in lab.page.url
     lab.open(lab.page.url.removeprefix(lab.url), ".whatif")
-    assert float(lab.value('[aria-label="Verdict"]', "data-index")) == pytest.approx(index)
+    assert float(lab.value('[aria-label="Verdict"]', "data-share")) == pytest.approx(share)
     lab.page.get_by_role("button", name="Back to this machine's values").click()
-    assert float(lab.value('[aria-label="Verdict"]', "data-index")) == pytest.approx(
+    assert float(lab.value('[aria-label="Verdict"]', "data-share")) == pytest.approx(
         own["device_bound_index"]
     )

@@ -52,7 +52,13 @@ def test_one_round_has_no_interval(lab: Tab) -> None:
 
 
 def test_a_text_that_differs_is_named(browser: Browser, front: Front) -> None:
-    result = {"median_seconds": 0.2, "dispatch_seconds": None, "kernel_seconds": 0.1, "speedup": None}
+    result = {
+        "median_seconds": 0.2,
+        "dispatch_seconds": None,
+        "kernel_seconds": 0.1,
+        "samples": None,
+        "speedup": None,
+    }
     modes = [{**result, "mode": "eager", "effective": "eager", "text_equal": True},
              {**result, "mode": "no_grad", "effective": "other", "text_equal": False}]  # fmt: skip
     with tab(browser, front.url, NARROW) as opened:

@@ -38,8 +38,8 @@ def test_the_figures_are_the_metrics(lab: Tab, http: httpx.Client) -> None:
     assert lab.text("[data-figure='waiting'] .figure") == "0"
     for mode in ("eager", "inference_mode"):
         assert cell(lab, mode, "state") == "ready"
-    index = sum_of(http, "device_bound_index", mode="eager", batch="1")
-    assert f"1: {index:.2f}" in cell(lab, "eager", "index")
+    share = sum_of(http, "device_bound_index", mode="eager", batch="1")
+    until(lambda: f"1: {share:.0%}".replace("%", " %") in cell(lab, "eager", "share"), "the newest share")
     for column in ("p50", "p95"):
         # Which bucket of the service's histogram the quantile lies in is the arithmetic of test_parts.
         assert cell(lab, "eager", f"{column}_seconds").endswith("ms")
@@ -51,7 +51,7 @@ def test_a_mode_without_requests_has_no_quantile_and_none_is_0(browser: Browser,
     with tab(browser, front.url) as opened:
         opened.open("/lab/live", "table tbody tr")
         assert cell(opened, "compiled", "p50_seconds") == "–"
-        assert cell(opened, "compiled", "index") == "–"
+        assert cell(opened, "compiled", "share").startswith("1: 40 %, headroom 2.50× · ")
         assert "No request has ended while this page looked" in opened.text("main")
 
 

@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from loadtests.report import formatting
+from tests.front.lab.test_play import duration
 from tests.support.browser import Tab, tab
 from tests.support.serving import Front
 
@@ -118,7 +119,7 @@ def runs(*steps: tuple[int, float, float], interval: float | None = 0.0) -> list
             "wall_seconds": dispatch + kernel,
             "dispatch_low_seconds": None if interval is None else dispatch - interval,
             "dispatch_high_seconds": None if interval is None else dispatch + interval,
-            "sources": {"dispatch": "calibrated", "kernel": "residual"},
+            "sources": {"dispatch": "sampled", "kernel": "sampled"},
         }
         for batch, dispatch, kernel in steps
     ]
@@ -151,7 +152,7 @@ def test_a_crossover_is_named_only_where_measured_values_show_it(page: Tab, give
     assert run(page, "crossing", "return it.crossing(it.summary(given), 'eager')", given) == said
 
 
-def test_runs_of_one_batch_are_averaged_and_a_residual_has_the_interval_turned_round(page: Tab) -> None:
+def test_runs_of_one_batch_are_averaged_and_kernel_has_the_interval_turned_round(page: Tab) -> None:
     given = runs((4, 2.0, 1.0), (4, 4.0, 3.0), (1, 1.0, 1.0), interval=0.5)
     first, second = run(page, "crossing", "return it.summary(given)", given)
     assert (first["batch"], first["runs"], second["batch"], second["runs"]) == (1, 1, 4, 2)
@@ -178,3 +179,23 @@ def test_the_parts_of_a_gpu_have_the_wait_in_place_of_kernels(page: Tab, front: 
     assert [part["name"] for part in parts] == ["queue", "dispatch", "sync wait", "other"]
     assert parts[2]["seconds"] == 0.25
     assert "until a request is profiled" in parts[2]["note"]
+
+
+@pytest.mark.parametrize(
+    ("sampled", "whose"), [(True, "its own steps"), (False, "the newest steps like its own")]
+)
+def test_a_split_says_its_interval_and_the_samples_of_each_phase(
+    page: Tab, front: Front, sampled: bool, whose: str
+) -> None:
+    timings = front.generate(sample=sampled).json()["timings"]
+    note, texts = run(page, "timebar", "return [it.partsOf(given)[1].note, it.samplesOf(given)]", timings)
+    phases = timings["prefill"], timings["decode"]
+    low, high = (sum(phase[f"dispatch_{end}_seconds"] for phase in phases) for end in ("low", "high"))
+    assert note == f"sampled, {duration(low)} to {duration(high)}"
+    counts = "40 kernel, 60 host, 3 system, 2 unclassified"
+    assert texts == [f"Samples of {name}: {counts}; in {whose}." for name in ("prefill", "decode")]
+
+
+def test_what_has_no_samples_names_none(page: Tab) -> None:
+    phase = {"samples_of": None}
+    assert run(page, "timebar", "return it.samplesOf(given)", {"prefill": phase, "decode": phase}) == []

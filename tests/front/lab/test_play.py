@@ -66,6 +66,7 @@ def test_text_and_numbers_are_the_services(lab: Tab) -> None:
         assert float(lab.value(f"[data-part={part}]", "data-seconds")) == timings[f"{part}_seconds"]
         assert duration(timings[f"{part}_seconds"]) in lab.text(f"[data-part={part}]")
     assert timings["sources"]["dispatch"] in lab.text("[data-part=dispatch]")
+    assert f"Samples of decode: {timings['decode']['kernel_samples']} kernel" in lab.text("[aria-label=Time]")
     assert f"{duration(timings['time_to_first_token_seconds'])} to the first token" in lab.text("main")
     assert lab.value("[data-effective]", "data-effective") == answer["mode"]["effective"]
     assert lab.violations() == []
@@ -133,7 +134,7 @@ def test_a_mode_that_is_not_ready_cannot_be_chosen(browser: Browser) -> None:
 
 
 def test_what_is_not_measured_is_said_to_be_absent(browser: Browser) -> None:
-    with running(no_twin="a reason") as front, tab(browser, front.url) as opened:
+    with running(no_samples="a reason") as front, tab(browser, front.url) as opened:
         front.await_ready()
         opened.open("/lab/play?mode=eager&tokens=4", "form textarea")
         answer = generated(opened)
@@ -141,6 +142,7 @@ def test_what_is_not_measured_is_said_to_be_absent(browser: Browser) -> None:
         assert "not measured here" in opened.text("[data-part=dispatch]")
         assert opened.value("[data-part=dispatch]", "data-seconds") == ""
         assert "dispatch and kernel in it" in opened.text("[data-part=other]")
+        assert "cannot be told apart: a reason." in opened.text("[aria-label=Time]")
 
 
 def test_during_a_sweep_nothing_runs_and_the_page_says_why(browser: Browser) -> None:

@@ -8,7 +8,7 @@ import { crossing, summary } from "./crossing.js";
 import { DataLink } from "./data.js";
 import { batchSizes, modeOptions, readyModes } from "./input.js";
 import { Interval } from "./interval.js";
-import { significant } from "./numbers.js";
+import { percent } from "./numbers.js";
 import { Empty, Failed, Loading } from "./states.js";
 import { Table } from "./table.js";
 import { useWork } from "./work.js";
@@ -73,21 +73,21 @@ function Curve({ points, mode, batches }) {
       xTitle="batch" yTitle="ms per step" xTicks=${batches} xScale="log" />
     <${Table} caption=${`A decode step of ${mode}: means of the runs on this page`} columns=${COLUMNS} rows=${points}
       identify=${({ batch }) => batch} />
-    <p class="note">Bars and brackets are the interval of the estimate where dispatch is one (docs/method.md), means
-      over the runs; a kernel time that is the residual of the step has the same interval, turned round.</p>`;
+    <p class="note">Bars and brackets are the interval of a sampled dispatch (docs/method.md), means over the runs;
+      kernel, the rest of the step, has the same interval, turned round.</p>`;
 }
 
 const scaled = (seconds) => (seconds === null ? null : seconds * 1e3);
 
-const ABSENT = { value: null, why: "this device has not told it: profile a request" };
+const ABSENT = { value: null, why: "the step has no samples, or on a GPU no request was profiled" };
 const COLUMNS = [
   { key: "batch", title: "batch", numeric: true },
   { key: "dispatch", title: "dispatch", show: ({ dispatch }) => html`<${Interval} ...${dispatch ?? ABSENT} />` },
   { key: "kernel", title: "kernel", show: ({ kernel }) => html`<${Interval} ...${kernel ?? ABSENT} />` },
-  { key: "index", title: "kernel / (kernel + dispatch)", numeric: true, show: indexOf },
+  { key: "share", title: "kernel share", numeric: true, show: shareOf },
   { key: "runs", title: "runs", numeric: true },
 ];
 
-function indexOf({ dispatch, kernel }) {
-  return dispatch && kernel ? significant(kernel.value / (kernel.value + dispatch.value)) : null;
+function shareOf({ dispatch, kernel }) {
+  return dispatch && kernel ? percent(kernel.value / (kernel.value + dispatch.value)) : null;
 }

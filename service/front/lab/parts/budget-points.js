@@ -3,7 +3,7 @@
 import { html } from "../vendor/htm-preact.js";
 import { LineChart } from "./chart.js";
 import { Interval } from "./interval.js";
-import { significant } from "./numbers.js";
+import { percent, significant } from "./numbers.js";
 import { Table } from "./table.js";
 
 const interval = (found) => html`<${Interval} ...${found} />`;
@@ -14,16 +14,17 @@ const COLUMNS = [
   { key: "step", title: "step", numeric: true, show: ({ step }) => interval(step) },
   { key: "dispatch", title: "dispatch", numeric: true, show: (point) => interval(point.dispatch_seconds) },
   { key: "kernel", title: "kernel", numeric: true, show: (point) => interval(point.kernel_seconds) },
-  { key: "bound", title: "bound", show: (point) => `${point.bound}, index ${significant(point.device_bound_index)}` },
-  { key: "without", title: "without dispatch", numeric: true, show: withoutDispatchOf },
+  { key: "share", title: "kernel share", show: shareOf },
+  { key: "without", title: "without dispatch", numeric: true, show: (point) => `${significant(point.without_dispatch_speedup)}×` },
 ];
 
 function batchOf({ batch_size, disturbed }) {
   return `${batch_size}${disturbed ? " (disturbed)" : ""}`;
 }
 
-function withoutDispatchOf({ source, without_dispatch_speedup: speedup }) {
-  return `${source === "calibrated" ? "≥ " : ""}${significant(speedup)}×`;
+/** The class too where both parts are measured: on a GPU. */
+function shareOf({ device_bound_index: share, source, bound }) {
+  return `${percent(share)}${source === "measured" ? `, ${bound}` : ""}`;
 }
 
 /** `finding`: of the study `budget`, with points. */

@@ -16,30 +16,35 @@ export function speedupWith(dispatchRatio, kernelRatio, dispatch, kernel, device
   return left > 0 ? stepOf(dispatch, kernel, device) / left : null;
 }
 
-/** `{dispatch, index, bound}` of a step with `operators` calls of `each`, and kernels of `kernel`. */
+/** `{dispatch, share, bound}` of a step with `operators` calls of `each`, and kernels of `kernel`. */
 export function budgetOf(operators, each, kernel) {
   const dispatch = operators * each;
-  const index = kernel / (kernel + dispatch);
-  return { dispatch, index, bound: boundOf(index) };
+  const share = kernel / (kernel + dispatch);
+  return { dispatch, share, bound: boundOf(share) };
 }
 
-/** The class of a device-bound index. */
-export function boundOf(index) {
-  if (index < LAUNCH_BOUND_BELOW) return "launch-bound";
-  return index >= KERNEL_BOUND_FROM ? "kernel-bound" : "balanced";
+/** The class of a kernel share on a GPU. */
+export function boundOf(share) {
+  if (share < LAUNCH_BOUND_BELOW) return "launch-bound";
+  return share >= KERNEL_BOUND_FROM ? "kernel-bound" : "balanced";
 }
 
 const CLASSES = ["launch-bound", "balanced", "kernel-bound"];
 
-/** The classes that a step's index touches, within the intervals {low, high} of its dispatch and kernel; null: no end. */
+/** The ends of a step's kernel share, within the intervals {low, high} of its dispatch and kernel; null: no end. */
+export function shareWithin(dispatch, kernel) {
+  const share = (part, other) => (part === 0 ? 0 : part / (part + other));
+  const high = kernel.high === null ? 1 : share(kernel.high, dispatch.low ?? 0);
+  return { low: share(kernel.low ?? 0, dispatch.high ?? Infinity), high };
+}
+
+/** The classes that such a share touches. */
 export function boundsWithin(dispatch, kernel) {
-  const index = (part, other) => (part === 0 ? 0 : part / (part + other));
-  const low = index(kernel.low ?? 0, dispatch.high ?? Infinity);
-  const high = kernel.high === null ? 1 : index(kernel.high, dispatch.low ?? 0);
+  const { low, high } = shareWithin(dispatch, kernel);
   return CLASSES.slice(CLASSES.indexOf(boundOf(low)), CLASSES.indexOf(boundOf(high)) + 1);
 }
 
-/** The answer to "will compile help?", by class. */
+/** The answer to "will compile help?" on a GPU, by class. */
 export const HELP = {
   "launch-bound": "yes",
   balanced: "some",

@@ -11,15 +11,15 @@ export function summary(runs) {
   return batches.map((batch) => {
     const own = runs.filter((run) => run.batch === batch);
     const of = (name) => (own.some((run) => run[name] === null) ? null : mean(own.map((run) => run[name])));
-    return { batch, runs: own.length, ...parts(of, own.every(({ sources }) => sources.kernel === "residual")) };
+    return { batch, runs: own.length, ...parts(of, own.every(({ sources }) => sources.kernel === "sampled")) };
   });
 }
 
-function parts(of, residual) {
+function parts(of, sampled) {
   const [dispatch, kernel] = [of("dispatch_seconds"), of("kernel_seconds")];
   const [low, high] = [of("dispatch_low_seconds"), of("dispatch_high_seconds")];
   const known = low !== null && high !== null && high > 0;
-  const turned = (end) => (known && residual ? left(dispatch + kernel, end) : null);
+  const turned = (end) => (known && sampled ? left(dispatch + kernel, end) : null);
   return {
     dispatch: dispatch === null ? null : { value: dispatch, low: known ? low : null, high: known ? high : null },
     kernel: kernel === null ? null : { value: kernel, low: turned(high), high: turned(low) },

@@ -36,7 +36,7 @@ export function rowsOf(scrapes, modes) {
   const [from, to] = ends(scrapes);
   return modes.map(({ mode, state }) => {
     const of = (q) => quantile(q, from.samples, to.samples, "request_duration_seconds", { mode });
-    const index = select(to.samples, "device_bound_index", { mode }).map(({ labels, value }) => [labels.batch, value]);
+    const shares = select(to.samples, "device_bound_index", { mode }).map(({ labels, value }) => [labels.batch, value]);
     return {
       mode,
       state: total(to.samples, "mode_ready", { mode }) === 1 ? "ready" : state === "ready" ? "not ready" : state,
@@ -45,7 +45,7 @@ export function rowsOf(scrapes, modes) {
       p95_seconds: of(0.95),
       in_progress: total(to.samples, "requests_in_progress", { mode }),
       requests: total(to.samples, "requests_total", { mode }),
-      index: Object.fromEntries(index),
+      kernel_share: Object.fromEntries(shares),
     };
   });
 }

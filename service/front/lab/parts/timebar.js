@@ -2,7 +2,7 @@
 
 import { html } from "../vendor/htm-preact.js";
 import { partColour } from "./colours.js";
-import { duration, percent } from "./numbers.js";
+import { duration, percent, whole } from "./numbers.js";
 
 const LABELLED = 0.2; // the share of the width from which a name fits into its segment
 
@@ -49,14 +49,14 @@ function Part({ name, seconds, note, total, colour = partColour(name) }) {
 
 /**
  * The parts that add up to the total of an answer's `timings`. On a CPU kernels are a part of their own; on CUDA they
- * run beside the host, which waits for them. `sampled`: token sampling ran, which counts as dispatch.
+ * run beside the host, which waits for them.
  */
-export function partsOf(timings, sampled = false) {
+export function partsOf(timings) {
   const onHost = timings.sync_wait_seconds === null;
   const beside = onHost
-    ? { name: "kernel", seconds: timings.kernel_seconds, note: kernelNote(timings.sources) }
+    ? { name: "kernel", seconds: timings.kernel_seconds, note: timings.sources.kernel }
     : { name: "sync wait", seconds: timings.sync_wait_seconds, note: besideNote(timings) };
-  const dispatch = { name: "dispatch", seconds: timings.dispatch_seconds, note: dispatchNote(timings, sampled) };
+  const dispatch = { name: "dispatch", seconds: timings.dispatch_seconds, note: dispatchNote(timings) };
   const unknown = [dispatch, beside].filter(({ seconds }) => seconds === null).map(({ name }) => name);
   const note = unknown.length ? `${unknown.join(" and ")} in it: not measured here` : "";
   const other = { name: "other", seconds: timings.other_seconds, note };
@@ -65,21 +65,23 @@ export function partsOf(timings, sampled = false) {
   return [{ name: "queue", seconds: timings.queue_seconds }, dispatch, beside, ...stalls, other];
 }
 
-function dispatchNote(timings, sampled) {
-  const source = timings.sources.dispatch;
-  const tokens = sampled ? ", token sampling and its kernels included" : "";
-  if (source === "calibrated") return `calibrated${tokens || ", a lower estimate"}`;
-  if (source !== "sampled") return source ?? "";
-  const [low, high] = ["low", "high"].map((end) =>
-    ["prefill", "decode"].reduce((sum, phase) => sum + (timings[phase][`dispatch_${end}_seconds`] ?? 0), 0),
-  );
-  const where = timings.sampled ? "by samples of its own steps" : "by stacks sampled at rest";
-  return `${where}, ${duration(low)} to ${duration(high)}${tokens}`;
+function dispatchNote({ sources, prefill, decode }) {
+  if (sources.dispatch !== "sampled") return sources.dispatch;
+  const sum = (end) => [prefill, decode].reduce((seconds, phase) => seconds + (phase[`dispatch_${end}_seconds`] ?? 0), 0);
+  return `sampled, ${duration(sum("low"))} to ${duration(sum("high"))}`;
 }
 
-function kernelNote({ dispatch, kernel }) {
-  if (kernel !== "residual") return kernel ?? "";
-  return dispatch === "calibrated" ? "residual, an upper estimate" : "residual";
+const SIDES = ["kernel", "host", "system", "unclassified"];
+const WHOSE = { request: "its own steps", traffic: "the newest steps like its own" };
+
+/** What the split of an answer's `timings` rests on, by phase; nothing where it has no samples. */
+export function samplesOf(timings) {
+  const sampled = ["prefill", "decode"].filter((phase) => timings[phase].samples_of);
+  return sampled.map((name) => {
+    const phase = timings[name];
+    const counts = SIDES.map((side) => `${whole(phase[`${side}_samples`])} ${side}`);
+    return `Samples of ${name}: ${counts.join(", ")}; in ${WHOSE[phase.samples_of]}.`;
+  });
 }
 
 function besideNote({ kernel_seconds, sources }) {

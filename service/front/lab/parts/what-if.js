@@ -53,8 +53,5 @@ const range = ({ value, low, high }) => `${percent(value)} (${end(low)} to ${end
 function aboutGraphs(device, left) {
   const issued = `All the host still issues is one empty operator (${duration(left)}).`;
   if (device !== "cpu") return `${issued} That is what a replayed graph buys, with the same kernels.`;
-  return (
-    `${issued} A CPU has no graphs that do it. Dispatch is a lower estimate here and kernel an upper one, so this is the` +
-    " least that would be gained, with the same kernels."
-  );
+  return `${issued} A CPU has no graphs that do it.`;
 }

@@ -1,7 +1,7 @@
 // Budget: operators per step, microseconds per operator and kernels, as sliders that start at this machine's values.
 
 import { html } from "../vendor/htm-preact.js";
-import { HELP, boundsWithin, budgetOf } from "../parts/budget.js";
+import { HELP, boundsWithin, budgetOf, shareWithin } from "../parts/budget.js";
 import { ByBatch, Points } from "../parts/budget-points.js";
 import { Sliders, asMeasured, quantities } from "../parts/budget-sliders.js";
 import { QueryChoice, chosen } from "../parts/choices.js";
@@ -15,8 +15,8 @@ import { WhatIf } from "../parts/what-if.js";
 export const name = "budget";
 export const title = "Budget";
 export const sentence =
-  "Operators per step times microseconds per operator, against kernels, from this machine's own values: what binds the" +
-  " step, and what compiling or a graph would buy.";
+  "Operators per step times microseconds per operator, against kernels, from this machine's own values: the kernel" +
+  " share of the step, and what compiling or a graph would buy.";
 
 const MODES = [{ value: "all", label: "all that are ready" }, { value: "one", label: "this mode alone" }];
 const BATCHES = [{ value: "one", label: "this batch alone" }, { value: "all", label: "all" }];
@@ -63,31 +63,43 @@ export function View({ lab }) {
     ${study.kept && html`<${Found} finding=${study.kept.finding} />`}`;
 }
 
-/** The classes that the measurement leaves open; with a slider moved it is not the measured step any more. */
-function classesOf(lab, { budget, points }, bound) {
-  const point = points.find(({ mode, batch_size }) => mode === budget.mode && batch_size === budget.batch_size);
-  return point && asMeasured(lab) ? boundsWithin(point.dispatch_seconds, point.kernel_seconds) : [bound];
+/** The measured step of the budget; undefined with a slider moved, as that is another step. */
+function measuredPoint(lab, { budget, points }) {
+  const own = ({ mode, batch_size }) => mode === budget.mode && batch_size === budget.batch_size;
+  return asMeasured(lab) ? points.find(own) : undefined;
 }
 
 const UNDECIDED = "not decided by this measurement: its intervals touch more than one class; measure again on a quiet machine";
 
 function Verdict({ lab, finding }) {
   const { operators, each, kernel } = quantities(lab, finding.budget);
-  const { dispatch, index, bound } = budgetOf(operators, each, kernel);
-  const share = finding.device === "cpu" ? "of the step is dispatch" : "of dispatch + kernel, which overlap, is dispatch";
-  const classes = classesOf(lab, finding, bound);
-  const decided = classes.length === 1;
-  return html`<section class="card" aria-label="Verdict" data-bound=${bound} data-index=${index}>
-      <p class="figure bound ${decided ? bound : ""}">${decided ? bound : `undecided: ${classes.join(" or ")}`}</p>
-      <p>
-        Device-bound index ${significant(index)}: ${percent(1 - index)} ${share}. Will compile help?
-        ${" "}<b>${decided ? HELP[bound] : UNDECIDED}</b>.
-      </p>
+  const { dispatch, share, bound } = budgetOf(operators, each, kernel);
+  const found = { share, bound, point: measuredPoint(lab, finding) };
+  return html`<section class="card" aria-label="Verdict" data-share=${share}>
+      ${finding.device === "cpu" ? html`<${Headroom} ...${found} />` : html`<${Bound} ...${found} />`}
       <p class="soft">
         ${operators} × ${duration(each)} = ${duration(dispatch)} of dispatch, against ${duration(kernel)} of kernels.
       </p>
     </section>
     <${WhatIf} budget=${{ dispatch, kernel }} finding=${finding} />`;
+}
+
+function Headroom({ share, point }) {
+  const ends = point && shareWithin(point.dispatch_seconds, point.kernel_seconds);
+  const without = share > 0 ? `be ${significant(1 / share)} times as fast` : "take no time";
+  return html`<p class="figure">kernel share ${percent(share)}${ends && ` (${percent(ends.low)} to ${percent(ends.high)})`}</p>
+    <p>${percent(1 - share)} of the step is dispatch: without it the step would ${without}, with the same kernels.</p>`;
+}
+
+/** The class of a GPU's step, where the measurement leaves one alone open. */
+function Bound({ share, bound, point }) {
+  const classes = point ? boundsWithin(point.dispatch_seconds, point.kernel_seconds) : [bound];
+  const decided = classes.length === 1;
+  return html`<p class="figure bound ${decided ? bound : ""}">${decided ? bound : `undecided: ${classes.join(" or ")}`}</p>
+    <p>
+      Kernel share ${percent(share)}: the rest of dispatch + kernel, which overlap, is dispatch. Will compile help?
+      ${" "}<b>${decided ? HELP[bound] : UNDECIDED}</b>.
+    </p>`;
 }
 
 function Found({ finding }) {
@@ -105,7 +117,10 @@ const Formulas = () => html`<details>
   <summary>The formulas</summary>
   <ul>
     <li>dispatch = operators × dispatch per operator</li>
-    <li>index = kernel ÷ (kernel + dispatch); below 0.2 launch-bound, from 0.5 kernel-bound, balanced between</li>
+    <li>
+      kernel share = kernel ÷ (kernel + dispatch); on a GPU below 20 % launch-bound, from 50 % kernel-bound, balanced
+      between
+    </li>
     <li>step = dispatch + kernel on a CPU, where both share one timeline; on CUDA, where they overlap, the longer one</li>
     <li>without dispatch: step ÷ (kernel + one empty operator)</li>
     <li>

@@ -5,7 +5,7 @@ import { LineChart } from "../parts/chart.js";
 import { DataLink } from "../parts/data.js";
 import { colourIn } from "../parts/input.js";
 import { CURVE_SECONDS, now, ratesOf, rowsOf, WINDOW_SECONDS } from "../parts/live-figures.js";
-import { duration, significant, whole } from "../parts/numbers.js";
+import { duration, percent, significant, whole } from "../parts/numbers.js";
 import { parseMetrics } from "../parts/prometheus.js";
 import { Failed, Loading } from "../parts/states.js";
 import { Table } from "../parts/table.js";
@@ -26,7 +26,8 @@ export function View({ lab }) {
     <${Table} caption=${`By mode; rates and quantiles over the last ${WINDOW_SECONDS} s`} columns=${columnsFor(lab)} rows=${rows}
       identify=${({ mode }) => mode} />
     <p class="note">Quantiles are those of the histogram's buckets, linear within a bucket, as PromQL's
-      histogram_quantile; a dash is what was not measured in this time. The page reads nothing while it is hidden. The
+      histogram_quantile; a dash is what was not measured in this time. The kernel share is that of a decode step's
+      newest samples, on a GPU of the newest request; headroom: how much faster the step would be without its dispatch. The page reads nothing while it is hidden. The
       lab's own requests are counted too.</p>
     <${DataLink} data=${{ window_seconds: WINDOW_SECONDS, now: now(scrapes), modes: rows }} name="live" />`;
 }
@@ -100,7 +101,7 @@ const columnsFor = (lab) => [
   { key: "p95_seconds", title: "p95", numeric: true, show: (row) => duration(row.p95_seconds) },
   { key: "in_progress", title: "in progress", numeric: true, show: (row) => countText(row.in_progress) },
   { key: "requests", title: "requests", numeric: true, show: (row) => countText(row.requests) },
-  { key: "index", title: "device-bound index, by batch", show: ({ index }) => indexText(index) },
+  { key: "share", title: "kernel share, by batch", show: ({ kernel_share }) => sharesText(kernel_share, lab.engine) },
 ];
 
 const Swatch = ({ colour }) => html`<span class="swatch" style=${{ background: colour }}></span>`;
@@ -108,7 +109,8 @@ const Swatch = ({ colour }) => html`<span class="swatch" style=${{ background: c
 const rateText = (value) => (value === null ? null : significant(value));
 const countText = (value) => (value === null ? null : whole(value));
 
-function indexText(index) {
-  const known = Object.entries(index);
-  return known.length === 0 ? null : known.map(([batch, value]) => `${batch}: ${value.toFixed(2)}`).join(" · ");
+function sharesText(shares, engine) {
+  const headroom = (share) => (engine?.device === "cpu" && share > 0 ? `, headroom ${significant(1 / share)}×` : "");
+  const texts = Object.entries(shares).map(([batch, share]) => `${batch}: ${percent(share)}${headroom(share)}`);
+  return texts.length === 0 ? null : texts.join(" · ");
 }

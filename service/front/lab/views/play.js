@@ -6,7 +6,7 @@ import { DataLink } from "../parts/data.js";
 import { batchSizes, colourIn, lengths, modeOptions, PROMPT, readyModes } from "../parts/input.js";
 import { duration, significant } from "../parts/numbers.js";
 import { Empty, Failed, Loading } from "../parts/states.js";
-import { partsOf, TimeBar } from "../parts/timebar.js";
+import { partsOf, samplesOf, TimeBar } from "../parts/timebar.js";
 import { useWork } from "../parts/work.js";
 
 export const name = "play";
@@ -32,7 +32,7 @@ export function View({ lab }) {
       ${!shown && !work.running && !work.problem && html`<${Empty}>
         Nothing has run yet: choose a mode and press Generate.
       <//>`}
-      ${shown && html`<${Completion} ...${streamed} running=${work.running} colour=${colourIn(lab.modes, streamed.mode)} />`}
+      ${shown && html`<${Completion} ...${streamed} lab=${lab} running=${work.running} />`}
       <${DataLink} data=${streamed?.result} name="play" />
     </div>
   </div>`;
@@ -79,15 +79,15 @@ async function stream(lab, { mode, batch, tokens, prompt, signal, show }) {
   return lab.events(`/v1/modes/${encodeURIComponent(mode)}/generate`, body, { signal, on });
 }
 
-function Completion({ prompt, text, batch, result, running, colour, ...progress }) {
+function Completion({ lab, mode, prompt, text, batch, result, running, ...progress }) {
   return html`<section class="card" aria-label="Completion">
-      <pre class="completion" style=${{ borderColor: colour }} tabindex="0" role="region" aria-label="Text">
+      <pre class="completion" style=${{ borderColor: colourIn(lab.modes, mode) }} tabindex="0" role="region" aria-label="Text">
         <span class="soft">${prompt}</span>${text}
       </pre>
       ${batch > 1 && html`<p class="note">The first of ${batch} rows; the others have the same prompt.</p>`}
     </section>
     <section class="card" aria-label="Time">
-      ${result ? html`<${Measured} ...${result} />` : html`<${SoFar} ...${progress} running=${running} />`}
+      ${result ? html`<${Measured} ...${result} engine=${lab.engine} />` : html`<${SoFar} ...${progress} running=${running} />`}
     </section>`;
 }
 
@@ -106,13 +106,16 @@ function SoFar({ asked, count, firstSeconds, lastSeconds, running }) {
     <p class="note">By this page's clock; the service's own numbers come with the last token.</p>`;
 }
 
-function Measured({ mode, device, model, timings, usage, batch_size, batch_bucket }) {
+function Measured({ mode, device, model, timings, usage, batch_size, batch_bucket, engine }) {
   const rate = usage.completion_tokens / timings.total_seconds;
+  const unsplit = timings.dispatch_seconds === null && engine?.no_samples;
   const padded = batch_bucket > batch_size ? `, run as a batch of ${batch_bucket}` : "";
   return html`<h2 class="figure" data-total=${timings.total_seconds}>${duration(timings.total_seconds)}</h2>
     <${TimeBar} label="Where the time went" parts=${partsOf(timings)} total=${timings.total_seconds} />
     <p>${duration(timings.time_to_first_token_seconds)} to the first token; ${usage.completion_tokens} tokens,${" "}
       ${significant(rate)} per second; ${usage.prompt_tokens} prompt tokens${padded}.</p>
+    ${samplesOf(timings).map((text) => html`<p class="note" key=${text}>${text}</p>`)}
+    ${unsplit && html`<p class="note">Dispatch and kernel cannot be told apart: ${unsplit}.</p>`}
     <p data-effective=${mode.effective}>${model} ran in <b>${mode.effective}</b> on ${device}, ${whyOf(mode)}.</p>`;
 }
 

@@ -79,8 +79,7 @@ function Trace({ lab, address }) {
 
 function answer({ mode, tax, wall }) {
   if (tax === null) return null;
-  const least = tax.source === "floor" ? "At least " : "";
   const left = html`<${Interval} value=${tax.fraction.value * wall.value} why="a product of two measured values" />`;
-  return html`${least}${left}: the tax of ${percent(tax.fraction.value)} on ${mode}'s step of <${Interval} ...${wall} />.
+  return html`${left}: the tax of ${percent(tax.fraction.value)} on ${mode}'s step of <${Interval} ...${wall} />.
     That time is Python, binding, dispatcher and launches.`;
 }

@@ -1,0 +1,51 @@
+"""What the documentation points to is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from service.selftest.checks import ALL_CHECKS
+
+ROOT = Path(__file__).parents[2]
+DECISIONS = ROOT / "docs" / "decisions"
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
+FENCE = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
+ONLY = re.compile(r"selftest --only ([a-z,-]+)")
+SOURCE = re.compile(r"`((?:service|loadtests|models|tests|dashboards|deploy)/[\w/.]+\.(?:py|cpp|js|toml))`")
+
+
+def named(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def anchors(page: Path) -> set[str]:
+    """As GitHub makes them of headings."""
+    headings = re.findall(r"^#+ +(.+)$", FENCE.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+    for path, anchor in LINK.findall(FENCE.sub("", page.read_text())):
+        target = (page.parent / path) if path else page
+        assert target.exists(), path
+        assert not anchor or anchor in anchors(target), f"{path}#{anchor}"
+
+
+def test_the_list_of_decisions_has_each_of_them_once_in_their_order() -> None:
+    listed = re.findall(r"^\| \[\d{4}\]\(([^)]+)\)", (DECISIONS / "README.md").read_text(), re.MULTILINE)
+    assert listed == sorted(page.name for page in DECISIONS.glob("[0-9]*.md"))
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.name not in ("CHANGELOG.md", "LOG.md")], ids=named
+)
+def test_every_check_and_file_of_the_program_that_a_page_names_exists(page: Path) -> None:
+    text = page.read_text()
+    assert {name for found in ONLY.findall(text) for name in found.split(",")} <= set(ALL_CHECKS)
+    assert not [path for path in SOURCE.findall(text) if not (ROOT / path).exists()]

@@ -1,0 +1,517 @@
+"""Samples of the engine's thread: which step they count for, what its split rests on, and whose a job's are."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import Tensor
+
+from models.checkpoint import build
+from service.engine import loop, step_shares
+from service.engine.configured_mode import ConfiguredMode
+from service.engine.generation import Generator
+from service.engine.job_result import JobResult
+from service.engine.job_runner import JobRunner, lead_of
+from service.engine.local_inbox import LocalInbox, local_job
+from service.engine.loop import Engine
+from service.engine.request_profiler import RequestProfiler
+from service.engine.step_shares import BACKGROUND_PER_SECOND, NEWEST, StepShares
+from service.engine.warmup import Warmup
+from service.measure.cpu_sampler import SAMPLES_PER_SECOND, Place, SamplerError
+from service.protocol.messages import Job, Outcome, Phase, ToFront
+from service.protocol.modes import MODES
+from service.protocol.splits import SampleCounts, Side, StepSplit
+from service.protocol.status import EngineStatus, ModeStatus
+from service.step import meters
+from service.step.buffers import allocate
+from service.step.callables import Step
+from service.step.meters import HostMeter, Meter, Readings
+from tests.engine.serving import PROMPT, serve, settings
+
+ARGUMENTS: Any = (None, None, None, ())
+PHASES: tuple[Phase, ...] = ("prefill", "decode")
+
+
+class FakeSampler:
+    """As CpuSampler, on a thread that is seen where a test says, and by signals that come when it says so."""
+
+    def __init__(self) -> None:
+        self.label = ctypes.c_int64()
+        self.lost = False
+        self.rates: list[float] = []
+        self.running = False
+        self._samples: list[tuple[int, Place]] = []
+
+    def start(self, samples_per_second: float) -> None:
+        self.rates.append(samples_per_second)
+        self.running = True
+
+    def stop(self) -> None:
+        self.running = False
+
+    def take(self) -> list[tuple[int, Place]]:
+        taken, self._samples = self._samples, []
+        return taken
+
+    def see(self, side: Side, times: int = 1) -> None:
+        """Signals come; they leave samples where the sampler is started, and the thread in a step."""
+        if self.running and self.label.value:
+            self._samples += [(self.label.value, Place(side, "function", "library"))] * times
+
+
+@pytest.fixture
+def sampler(monkeypatch: pytest.MonkeyPatch) -> FakeSampler:
+    fake = FakeSampler()
+    monkeypatch.setattr(step_shares, "CpuSampler", lambda *_: fake)
+    return fake
+
+
+@pytest.fixture
+def shares(sampler: FakeSampler) -> StepShares:
+    return StepShares(Path())
+
+
+def seen_in(sampler: FakeSampler, **sides: int) -> Step:
+    """A step in which the thread is seen so often on each side."""
+
+    def step(*_: object) -> tuple[Tensor, Tensor]:
+        for side, times in sides.items():
+            sampler.see(cast(Side, side), times)
+        return torch.zeros(1), torch.zeros(1, dtype=torch.int64)
+
+    return step
+
+
+def one_step(shares: StepShares, step: Step) -> Callable[[], object]:
+    """Have `step` be the decode of batch 1 in eager; what is returned calls it, as for a request."""
+    shares.add("eager", {("decode", 1): step})
+    meter = HostMeter(shares.labels)
+    return lambda: meter.run(step, ARGUMENTS, Readings())
+
+
+def only_split(shares: StepShares) -> StepSplit:
+    (split,) = shares.splits("eager")
+    return split
+
+
+def test_samples_count_for_the_mode_phase_and_bucket_whose_step_ran(
+    shares: StepShares, sampler: FakeSampler
+) -> None:
+    keys = [(mode, phase, bucket) for mode in ("eager", "no_grad") for phase in PHASES for bucket in (1, 4)]
+    expected = {key: SampleCounts(kernel=n + 1, host=2 * n + 1, system=n) for n, key in enumerate(keys)}
+    steps = {
+        key: seen_in(sampler, kernel=counts.kernel, host=counts.host, system=counts.system)
+        for key, counts in expected.items()
+    }
+    for name in ("eager", "no_grad"):
+        shares.add(name, {(phase, bucket): steps[name, phase, bucket] for _, phase, bucket in keys[:4]})
+    meter = HostMeter(shares.labels)
+    with shares.sampling() as found:
+        for key in reversed(keys):
+            meter.run(steps[key], ARGUMENTS, Readings())
+    assert found == expected
+    assert {key: shares.newest(*key) for key in keys} == expected
+    for name in ("eager", "no_grad"):
+        splits = {(name, split.phase, split.batch): split.all for split in shares.splits(name)}
+        assert splits == {key: counts for key, counts in expected.items() if key[0] == name}
+
+
+def test_between_steps_and_between_jobs_nothing_is_sampled(shares: StepShares, sampler: FakeSampler) -> None:
+    run = one_step(shares, seen_in(sampler, kernel=1, host=1))
+    run()
+    assert not sampler.running
+    with shares.sampling():
+        sampler.see("host")
+        run()
+        sampler.see("host")
+    assert not sampler.running
+    run()
+    assert shares.collect() == {}
+    assert only_split(shares).all == SampleCounts(kernel=1, host=1)
+
+
+def test_steps_that_were_not_added_leave_no_samples(shares: StepShares, sampler: FakeSampler) -> None:
+    with shares.sampling() as found:
+        HostMeter(shares.labels).run(seen_in(sampler, kernel=5), ARGUMENTS, Readings())
+    assert found == {}
+
+
+def test_a_step_that_raises_is_left_and_its_samples_count(shares: StepShares, sampler: FakeSampler) -> None:
+    def failing(*_: object) -> tuple[Tensor, Tensor]:
+        sampler.see("host", 3)
+        raise ValueError("of the step")
+
+    run = one_step(shares, failing)
+    with pytest.raises(ValueError, match="of the step"), shares.sampling():
+        run()
+    with pytest.raises(ValueError, match="of the step"), shares.labels.within(failing):
+        failing()
+    assert sampler.label.value == 0
+    assert not sampler.running
+    assert shares.newest("eager", "decode", 1) == SampleCounts(host=3)
+
+
+@pytest.mark.parametrize("block", [1, 30, 130, 5000])
+def test_the_split_follows_the_newest_samples_and_all_are_kept_in_number(
+    sampler: FakeSampler, shares: StepShares, block: int
+) -> None:
+    sides: list[Side] = ["kernel"]
+
+    def step(*_: object) -> tuple[Tensor, Tensor]:
+        sampler.see(sides[0], block)
+        return torch.zeros(1), torch.zeros(1)
+
+    run = one_step(shares, step)
+    total = 0
+    for side, share in (("kernel", 0.0), ("host", 1.0)):
+        sides[0] = cast(Side, side)
+        for _ in range(2 * NEWEST // block + 2):
+            with shares.sampling():
+                run()
+            total += block
+            split = only_split(shares)
+            assert split.all.total == total
+            assert min(total, NEWEST) <= split.newest.total < NEWEST + NEWEST // 20 + 2 * block
+        assert split.dispatch_share == share
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The instant that the meters read."""
+    now = [0]
+    monkeypatch.setattr(meters, "perf_counter_ns", lambda: now[0])
+    return now
+
+
+def lasting(sampler: FakeSampler, clock: list[int], nanoseconds: Sequence[int]) -> Step:
+    """A step that takes so long, one time after another."""
+    left = iter(nanoseconds)
+
+    def step(*_: object) -> tuple[Tensor, Tensor]:
+        sampler.see("kernel")
+        clock[0] += next(left)
+        return torch.zeros(1), torch.zeros(1)
+
+    return step
+
+
+def test_the_time_of_a_step_is_the_mean_of_what_ran_while_it_was_sampled(
+    shares: StepShares, sampler: FakeSampler, clock: list[int]
+) -> None:
+    run = one_step(shares, lasting(sampler, clock, [9000, 100, 300, 9000]))
+    run()  # as under the profiler
+    with shares.sampling():
+        run()
+        run()
+    run()
+    shares.collect()
+    assert only_split(shares).step_seconds == pytest.approx(200e-9)
+
+
+def test_faster_sampling_gives_a_step_its_time_only_where_no_other_has(
+    shares: StepShares, sampler: FakeSampler, clock: list[int]
+) -> None:
+    run = one_step(shares, lasting(sampler, clock, [400, 200, 800]))
+    found = []
+    for rate in (SAMPLES_PER_SECOND, BACKGROUND_PER_SECOND, SAMPLES_PER_SECOND):
+        with shares.sampling(rate):
+            run()
+        found.append(only_split(shares).step_seconds)
+    assert found == pytest.approx([400e-9, 200e-9, 200e-9])
+    assert sampler.rates == [SAMPLES_PER_SECOND, BACKGROUND_PER_SECOND, SAMPLES_PER_SECOND]
+
+
+def test_what_a_long_batch_has_so_far_is_taken_in_while_it_runs(
+    shares: StepShares, sampler: FakeSampler
+) -> None:
+    run = one_step(shares, seen_in(sampler, kernel=2, host=1))
+    with shares.sampling():
+        run()
+        shares.collect()
+        assert only_split(shares).all == SampleCounts(kernel=2, host=1)
+        assert sampler.running
+        run()
+    assert only_split(shares).all == SampleCounts(kernel=4, host=2)
+
+
+def test_where_some_were_lost_those_that_are_left_count_for_the_step_and_not_for_the_job(
+    shares: StepShares, sampler: FakeSampler
+) -> None:
+    run = one_step(shares, seen_in(sampler, kernel=2, host=1))
+    sampler.lost = True
+    with shares.sampling() as found:
+        run()
+    assert found == {}
+    assert only_split(shares).newest == SampleCounts(kernel=2, host=1)
+
+
+def test_a_step_without_a_sample_of_kernel_or_host_has_no_split(
+    shares: StepShares, sampler: FakeSampler
+) -> None:
+    run = one_step(shares, seen_in(sampler, system=7, unclassified=3))
+    with shares.sampling():
+        run()
+    assert shares.splits("eager") == []
+    assert shares.newest("eager", "decode", 1) is None
+    assert shares.newest("no_grad", "decode", 1) is None
+
+
+def modes_of(steps: dict[tuple[Phase, int], Step]) -> dict[str, ConfiguredMode]:
+    status = ModeStatus(mode="eager", removes="", state="ready", effective="eager")
+    return {"eager": ConfiguredMode(MODES["eager"], status, steps)}
+
+
+def test_a_burst_samples_each_step_fast_and_lets_others_run_between_two(
+    shares: StepShares, sampler: FakeSampler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_shares, "BURST_SECONDS", 1e-3)
+    buffers = allocate(build("tiny", max_batch=2), [1, 2], prefill_chunk=64)
+    keys: list[tuple[Phase, int]] = [(phase, bucket) for phase in PHASES for bucket in (1, 2)]
+    modes = modes_of({key: seen_in(sampler, kernel=3, host=1) for key in keys})
+    shares.add("eager", modes["eager"].steps)
+    for number, _ in enumerate(shares.burst(modes, buffers), 1):
+        assert not sampler.running
+        assert [(split.phase, split.batch) for split in shares.splits("eager")] == keys[:number]
+    assert {split.dispatch_share for split in shares.splits("eager")} == {0.25}
+    assert sampler.rates == [SAMPLES_PER_SECOND] * len(keys)
+
+
+def test_without_a_sampler_nothing_is_sampled_and_the_reason_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> FakeSampler:
+        raise SamplerError("no timer today")
+
+    monkeypatch.setattr(step_shares, "CpuSampler", refused)
+    for shares, reason in (
+        (StepShares(Path()), "no timer today"),
+        (StepShares(Path(), "not here"), "not here"),
+    ):
+        run = one_step(shares, lambda *_: (torch.zeros(1), torch.zeros(1)))
+        with shares.sampling() as found:
+            run()
+        assert list(shares.burst(modes_of({}), {})) == []
+        assert (found, shares.collect(), shares.splits("eager")) == ({}, {}, [])
+        assert shares.missing == reason
+
+
+class MadeGenerator:
+    """Runs the prefill and two decode steps of a job, then raises `error`, if there is one."""
+
+    def __init__(self, sampler: FakeSampler, error: Exception | None = None) -> None:
+        self._sampler = sampler
+        self._error = error
+        self.ran: list[tuple[Job, bool]] = []
+
+    def run(self, job: Job, steps: dict[tuple[Phase, int], Step], result: JobResult, meter: Meter) -> None:
+        self.ran.append((job, self._sampler.running))
+        result.bucket = 1
+        meter.run(steps["prefill", 1], ARGUMENTS, result.prefill)
+        for _ in range(2):
+            meter.run(steps["decode", 1], ARGUMENTS, result.decode)
+        if self._error is not None and not job.stream:
+            raise self._error
+
+
+class NoProfiler:
+    def is_due(self, job: Job) -> bool:
+        return False
+
+
+def ran(shares: StepShares, sampler: FakeSampler, generator: MadeGenerator, **options: object) -> JobResult:
+    """A job in eager, whose prefill is seen in kernels and whose decode is seen in the host."""
+    modes = modes_of({("prefill", 1): seen_in(sampler, kernel=5), ("decode", 1): seen_in(sampler, host=4)})
+    shares.add("eager", modes["eager"].steps)
+    runner = JobRunner(
+        cast(Generator, generator),
+        cast(RequestProfiler, NoProfiler()),
+        shares,
+        HostMeter(shares.labels),
+        cast(Warmup, None),
+        lambda _: None,
+    )
+    result = JobResult()
+    runner.run(local_job("a", "eager", ["x"], 4, **options), modes["eager"], result)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("options", "rate"), [({}, BACKGROUND_PER_SECOND), ({"sample": True}, SAMPLES_PER_SECOND)]
+)
+def test_a_job_has_the_samples_of_its_own_steps_by_phase(
+    shares: StepShares, sampler: FakeSampler, options: dict[str, bool], rate: float
+) -> None:
+    result = ran(shares, sampler, MadeGenerator(sampler), **options)
+    assert sampler.rates == [rate]
+    assert not sampler.running
+    assert result.sampled == bool(options)
+    assert result.prefill.samples == SampleCounts(kernel=5)
+    assert result.decode.samples == SampleCounts(host=8)
+
+
+def test_what_leads_a_job_that_asks_for_samples_is_not_sampled_and_its_time_is_queue(
+    shares: StepShares, sampler: FakeSampler
+) -> None:
+    generator = MadeGenerator(sampler)
+    result = ran(shares, sampler, generator, sample=True)
+    (lead, lead_sampled), (_, sampled) = generator.ran
+    assert (lead.max_new_tokens, lead_sampled, sampled) == (1, False, True)
+    assert result.queue_ns > 0
+    assert result.taken_ns > 0
+
+
+def test_what_leads_a_sampled_job_is_its_prefill_and_nothing_that_a_client_sees() -> None:
+    job = local_job("a", "eager", ["x"], 40, sample=True, stream=True, stop=["y"], min_tokens=3)
+    lead = lead_of(job)
+    assert (lead.prompts, lead.mode, lead.max_new_tokens) == (job.prompts, job.mode, 1)
+    assert not lead.stream
+
+
+def test_a_job_of_which_some_samples_were_lost_has_none_of_its_own(
+    shares: StepShares, sampler: FakeSampler
+) -> None:
+    sampler.lost = True
+    result = ran(shares, sampler, MadeGenerator(sampler), sample=True)
+    assert result.kind == "ok"
+    assert result.sampled
+    assert result.prefill.samples is result.decode.samples is None
+    assert shares.newest("eager", "decode", 1) == SampleCounts(host=8)
+
+
+def test_a_job_that_fails_keeps_its_samples_and_ends_the_sampling(
+    shares: StepShares, sampler: FakeSampler
+) -> None:
+    result = ran(shares, sampler, MadeGenerator(sampler, ValueError("of the step")))
+    assert result.kind == "error"
+    assert result.decode.samples == SampleCounts(host=8)
+    assert not sampler.running
+
+
+def test_a_job_that_asks_for_samples_where_there_are_none_runs_like_any_other(sampler: FakeSampler) -> None:
+    generator = MadeGenerator(sampler)
+    result = ran(StepShares(Path(), missing="not here"), sampler, generator, sample=True)
+    assert len(generator.ran) == 1
+    assert not result.sampled
+    assert result.decode.samples is None
+
+
+def spin(*_: object) -> tuple[Tensor, Tensor]:
+    ends = perf_counter() + 0.005
+    while perf_counter() < ends:
+        pass
+    return torch.zeros(1), torch.zeros(1)
+
+
+def multiply(*_: object) -> tuple[Tensor, Tensor]:
+    values = torch.ones(200, 200)
+    for _ in range(20):
+        values @ values
+    return values, values
+
+
+def test_a_thread_is_seen_in_kernels_in_the_step_that_multiplies_and_in_the_host_in_the_one_that_does_not(
+    common_cache: Path,
+) -> None:
+    shares = StepShares(common_cache)
+    shares.add("eager", {("prefill", 1): multiply, ("decode", 1): spin})
+    meter = HostMeter(shares.labels)
+    with shares.sampling(SAMPLES_PER_SECOND):
+        for phase, step in (("prefill", multiply), ("decode", spin)):
+            while (shares.newest("eager", cast(Phase, phase), 1) or SampleCounts()).total < 50:
+                meter.run(step, ARGUMENTS, Readings())
+                shares.collect()
+    product, python = shares.splits("eager")
+    assert product.dispatch_share < 0.3
+    assert python.dispatch_share > 0.9
+
+
+@pytest.fixture
+def one_is_enough(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("service.engine.timings.ENOUGH", 1)
+    yield
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("restored_globals", "one_is_enough")
+def test_a_request_that_asks_for_samples_is_split_by_its_own_and_answered_as_without(tmp_path: Path) -> None:
+    plain, sampled = serve(
+        tmp_path,
+        [
+            local_job(name, "inference_mode", [PROMPT], 200, ignore_eos=True, sample=name == "sampled")
+            for name in ("plain", "sampled")
+        ],
+        modes=["inference_mode"],
+        batch_sizes=[1],
+    ).outcomes
+    assert (plain.sampled, sampled.sampled) == (False, True)
+    assert plain.outputs == sampled.outputs
+    assert sampled.timings is not None
+    assert sampled.timings.dispatch_source == sampled.timings.kernel_source == "sampled"
+    decode = sampled.timings.decode
+    assert decode.samples_of == "request"
+    assert decode.kernel_samples is not None
+    assert decode.host_samples is not None
+    assert decode.dispatch_seconds == pytest.approx(
+        decode.wall_seconds * decode.host_samples / (decode.host_samples + decode.kernel_samples)  # type: ignore[operator]
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("restored_globals")
+def test_a_short_request_is_split_by_the_samples_of_the_traffic(tmp_path: Path) -> None:
+    inbox = serve(tmp_path, [local_job("a", "inference_mode", [PROMPT], 4)], modes=["inference_mode"])
+    timings = inbox.outcomes[0].timings
+    assert timings is not None
+    for phase in (timings.prefill, timings.decode):
+        assert phase.samples_of == "traffic"
+        assert phase.dispatch_low_seconds is not None
+        assert phase.dispatch_low_seconds <= phase.dispatch_seconds <= phase.dispatch_high_seconds  # type: ignore[operator]
+
+
+def refused(*_: object) -> FakeSampler:
+    raise SamplerError("no timer today")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("restored_globals")
+@pytest.mark.parametrize(
+    ("instrumentation", "reason"),
+    [("off", "without LAUNCHBOUND_INSTRUMENTATION"), ("full", "no timer today")],
+)
+def test_an_engine_that_samples_nothing_serves_says_why_and_claims_no_split(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, instrumentation: str, reason: str
+) -> None:
+    monkeypatch.setattr(step_shares, "CpuSampler", refused)
+    sent: list[ToFront] = []
+    job = local_job("a", "inference_mode", [PROMPT], 4, sample=True)
+    inbox = LocalInbox([job], sent.append)
+    chosen = settings(tmp_path, batch_sizes=[1], modes=["inference_mode"], instrumentation=instrumentation)
+    Engine(chosen, inbox).run()
+    assert all(reason in (one.no_samples or "") for one in sent if isinstance(one, EngineStatus))
+    assert inbox.modes["inference_mode"].splits == []
+    (outcome,) = inbox.outcomes
+    assert (outcome.kind, outcome.sampled) == ("ok", False)
+    assert outcome.timings is not None
+    assert outcome.timings.decode.dispatch_seconds is outcome.timings.dispatch_source is None
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("restored_globals")
+@pytest.mark.parametrize(("seconds", "times"), [(0.0, 2), (3600.0, 0)])
+def test_what_requests_change_of_the_splits_is_sent_no_more_often_than_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, times: int
+) -> None:
+    monkeypatch.setattr(loop, "NEWS_SECONDS", seconds)
+    sent: list[ToFront] = []
+    jobs = [local_job(str(n), "inference_mode", [PROMPT], 4, ignore_eos=True) for n in range(2)]
+    chosen = settings(tmp_path, batch_sizes=[1], modes=["inference_mode"])
+    Engine(chosen, LocalInbox(jobs, sent.append)).run()
+    first = next(number for number, message in enumerate(sent) if isinstance(message, Outcome))
+    news = [message for message in sent[first:] if isinstance(message, ModeStatus)]
+    assert len(news) == times
+    for status in news:
+        assert len({(split.phase, split.batch) for split in status.splits}) == len(status.splits) == 2
