@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from loadtests.report.frame import PhaseName
-from loadtests.report.sampled_split import pooled_columns
-from service.protocol.splits import SIDES, SampleCounts
+from service.protocol.splits import SampleCounts
 from service.statistics.boundedness import bound_in_words, device_bound_index
 from service.statistics.estimates import Split, index_interval
 from service.statistics.intervals import Interval
@@ -73,14 +72,19 @@ class Phase:
         return self.wall_seconds / self.steps if self.wall_seconds is not None and self.steps else None
 
 
-def phase_of(rows: pl.DataFrame, name: PhaseName, estimated: bool, misclassed: float = MISCLASSED) -> Phase:
+def phase_of(
+    rows: pl.DataFrame,
+    name: PhaseName,
+    samples: SampleCounts | None,
+    estimated: bool,
+    misclassed: float = MISCLASSED,
+) -> Phase:
     """The phase `name` of the measured `rows` of one cell.
 
-    By samples `misclassed` of either part may be the other; `estimated` as in Phase.
+    By `samples` of the cell, if any, `misclassed` of either part may be the other; `estimated` as in Phase.
     """
     averages = rows.select(pl.col(f"{name}_{field}").mean() for field in _MEANS).row(0)
     means = dict(zip(_MEANS, averages, strict=True))
-    samples = _samples(rows, name)
     if samples is None:
         interval = index_interval(_splits_by_round(rows, name))
     else:
@@ -96,14 +100,6 @@ def phase_of(rows: pl.DataFrame, name: PhaseName, estimated: bool, misclassed: f
         index=device_bound_index(means["kernel_seconds"], means["dispatch_seconds"]),
         interval=interval,
     )
-
-
-def _samples(rows: pl.DataFrame, name: PhaseName) -> SampleCounts | None:
-    """Those of the cell; None where a row is split without them."""
-    columns = pooled_columns(name)
-    if rows[columns[0]].null_count():
-        return None
-    return SampleCounts(**dict(zip(SIDES, rows.select(columns).row(0), strict=True)))
 
 
 def _kernel_share(samples: SampleCounts, misclassed: float) -> Interval:

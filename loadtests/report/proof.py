@@ -100,11 +100,12 @@ def _rests_on(findings: Findings) -> Iterator[str]:
         return
     total = sum(phase.samples.kernel + phase.samples.host for _, phase in sampled if phase.samples)
     case, worst = max(sampled, key=lambda one: _unclassified(one[1]))
-    kernels = kernels_of(findings.results.run)
+    unclassified = "None of a step's were"
+    if share := _unclassified(worst):
+        unclassified = f"At most {_points(share)} % of a step's ({case}), counted at either end, were"
     yield (
-        f"Dispatch and kernel rest on {total:,} samples of the engine's thread ({kernels}). At most "
-        f"{_points(_unclassified(worst))} % of a step's ({case}) were in code of no class: its interval "
-        "allows all of them on either side."
+        f"Dispatch and kernel rest on {total:,} samples of the engine's thread "
+        f"({kernels_of(findings.results.run)}). {unclassified} in code of no class."
     )
     case, worst = max(sampled, key=lambda one: _counting(one[1]))
     beyond = findings.misclassed - MISCLASSED

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import polars as pl
 
-from loadtests.report.frame import PARTS, PHASES, frame_of, measured
-from loadtests.report.sampled_split import with_sampled_split
+from loadtests.report.frame import PARTS, PHASES, PhaseName, frame_of, measured
+from loadtests.report.sampled_split import CellSamples, pooled_samples, with_sampled_split
 from loadtests.run.history import recover
 from loadtests.run.rows import RowsError, each_row
 from loadtests.run.run_file import SweepRun, read_run
@@ -42,13 +43,14 @@ class ResultsError(RowsError):
 class Results:
     """A sweep read back: its run, its gates, and its rows.
 
-    One per request, as in `requests.jsonl`, but for dispatch and kernel of cells that were sampled.
+    One per request, as in `requests.jsonl`, but for dispatch and kernel of cells that have `samples`.
     """
 
     folder: Path
     run: SweepRun
     gates: tuple[Gate, ...]
     rows: pl.DataFrame
+    samples: Mapping[PhaseName, CellSamples]
 
     @property
     def failed_gates(self) -> list[Gate]:
@@ -147,9 +149,12 @@ def read_results(folder: Path | str) -> Results:
     folder = Path(folder)
     run = read_run(folder)
     rows = CheckedRows()
-    table = with_sampled_split(frame_of(rows.passing(each_row(folder))))
+    table = frame_of(rows.passing(each_row(folder)))
+    samples = pooled_samples(table)
     recover(folder, run, rows.finished)
-    results = Results(folder, run, tuple(rows.gates_of(folder, run)), table)
+    results = Results(
+        folder, run, tuple(rows.gates_of(folder, run)), with_sampled_split(table, samples), samples
+    )
     if not results.measured.select(pl.len()).collect().item():
         raise ResultsError(f"{folder} holds no measured request that succeeded: run the sweep again")
     return results

@@ -6,70 +6,64 @@ latency. The samples of all requests of a cell are pooled, because their number 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import polars as pl
 
 from loadtests.report.frame import PHASES, PhaseName
-from service.protocol.splits import SIDES
+from service.protocol.splits import SIDES, SampleCounts
+
+CellSamples = Mapping[str, SampleCounts]
+"""The pooled samples of one phase, by cell."""
 
 
-def with_sampled_split(rows: pl.DataFrame) -> pl.DataFrame:
-    """`rows` with dispatch and kernel by the samples of their cell, where it has any.
+def pooled_samples(rows: pl.DataFrame) -> dict[PhaseName, CellSamples]:
+    """By phase the samples of each cell that has any, without those whose requests were merged with others.
 
-    New columns of each phase are `…_{side}_pooled`: how many samples of the cell were on that side. Null for
-    requests that were merged with others, which ran in other steps.
+    Such requests ran in other steps than the sampled one.
     """
-    split = rows.lazy()
-    for phase in PHASES:
-        split = split.join(_of_cells(rows.lazy(), phase), on="cell", how="left", maintain_order="left")
-        split = split.with_columns(_unmerged(phase)).with_columns(_parts(phase))
-    return split.with_columns(_totals()).collect()
+    merged = rows.lazy().filter("merged").select("cell").unique()
+    alone = rows.lazy().join(merged, on="cell", how="anti")
+    return {phase: _of_cells(alone, phase) for phase in PHASES}
 
 
-def _of_cells(rows: pl.LazyFrame, phase: PhaseName) -> pl.LazyFrame:
-    """The samples of requests that had enough in their own steps; of a cell without such the traffic's.
+def _of_cells(rows: pl.LazyFrame, phase: PhaseName) -> CellSamples:
+    """Those of requests that had enough in their own steps; of a cell without such the traffic's.
 
     The latter overlap from request to request, so that the newest has all that count.
     """
-    columns = pooled_columns(phase)
-    found = [pl.col(f"{phase}_{side}_samples").fill_null(0) for side in SIDES]
-    sampled = rows.filter(
-        pl.col("stage").is_in(("sample", "measure"))
-        & pl.col("ok")
-        & ~pl.col("merged")
-        & (found[0] + found[1] > 0)
-    ).select("cell", f"{phase}_samples_of", **dict(zip(columns, found, strict=True)))
+    kernel, host, *_ = found = [pl.col(f"{phase}_{side}_samples").fill_null(0).alias(side) for side in SIDES]
+    sampled = rows.filter(pl.col("stage").is_in(("sample", "measure")) & pl.col("ok") & (kernel + host > 0))
     of_traffic = (pl.col(f"{phase}_samples_of") == "traffic").fill_null(value=False)
-    counts = pl.col(columns)
-    own = sampled.filter(~of_traffic).group_by("cell").agg(counts.sum())
-    traffic = sampled.filter(of_traffic).group_by("cell", maintain_order=True).agg(counts.last())
-    return pl.concat([own, traffic.join(own, on="cell", how="anti")])
+    traffic = sampled.filter(of_traffic).group_by("cell", maintain_order=True).agg(e.last() for e in found)
+    own = sampled.filter(~of_traffic).group_by("cell").agg(each.sum() for each in found)
+    counts = pl.concat([traffic, own]).collect().rows()
+    return {str(cell): SampleCounts(**dict(zip(SIDES, each, strict=True))) for cell, *each in counts}
 
 
-def pooled_columns(phase: PhaseName) -> list[str]:
-    """The new columns of `phase`, in the order of the sides."""
-    return [f"{phase}_{side}_pooled" for side in SIDES]
+def with_sampled_split(rows: pl.DataFrame, samples: Mapping[PhaseName, CellSamples]) -> pl.DataFrame:
+    """`rows` with dispatch and kernel by the samples of their cell, where it has any."""
+    cell = pl.col("cell").cast(pl.String)
+    split = rows.lazy()
+    for phase in PHASES:
+        shares = {name: found.host / (found.kernel + found.host) for name, found in samples[phase].items()}
+        share = cell.replace_strict(shares, default=None, return_dtype=pl.Float64)
+        split = split.with_columns(_parts(phase, share))
+    sampled = samples["prefill"].keys() | samples["decode"].keys()
+    return split.with_columns(_totals(cell.is_in(sorted(sampled)))).collect()
 
 
-def _unmerged(phase: PhaseName) -> list[pl.Expr]:
-    return [pl.when(~pl.col("merged")).then(name).alias(name) for name in pooled_columns(phase)]
-
-
-def _parts(phase: PhaseName) -> list[pl.Expr]:
+def _parts(phase: PhaseName, share: pl.Expr) -> list[pl.Expr]:
     """Dispatch and kernel of the phase, whose sum stays what it was: the wall time."""
-    kernel, host, *_ = map(pl.col, pooled_columns(phase))
     wall = pl.col(f"{phase}_wall_seconds")
     return [
-        pl.when(host.is_null())
-        .then(pl.col(f"{phase}_{part}_seconds"))
-        .otherwise(wall * found / (kernel + host))
-        .alias(f"{phase}_{part}_seconds")
-        for part, found in (("dispatch", host), ("kernel", kernel))
+        pl.coalesce(wall * of_wall, f"{phase}_{part}_seconds").alias(f"{phase}_{part}_seconds")
+        for part, of_wall in (("dispatch", share), ("kernel", 1 - share))
     ]
 
 
-def _totals() -> list[pl.Expr]:
+def _totals(anew: pl.Expr) -> list[pl.Expr]:
     """The request's own dispatch and kernel, where one of its phases was split anew."""
-    anew = pl.any_horizontal(pl.col(pooled_columns(phase)[0]).is_not_null() for phase in PHASES)
     known = pl.all_horizontal(
         (pl.col(f"{phase}_steps") == 0) | pl.col(f"{phase}_kernel_seconds").is_not_null() for phase in PHASES
     )

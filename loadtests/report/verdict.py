@@ -108,7 +108,10 @@ class Findings:
         means = self.results.cells.row(by_predicate=pl.col("cell") == cell.name, named=True)
         group = cell.group
         estimated = means["estimated"]
-        prefill, decode = (phase_of(rows, phase, estimated, self.misclassed) for phase in PHASES)
+        samples = {phase: self.results.samples[phase].get(cell.name) for phase in PHASES}
+        prefill, decode = (
+            phase_of(rows, phase, samples[phase], estimated, self.misclassed) for phase in PHASES
+        )
         first_tokens = self.results.medians(cell.name, "time_to_first_token_seconds")
         return Summary(
             cell=cell,

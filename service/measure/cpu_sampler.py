@@ -43,6 +43,7 @@ MOST_ADDRESSES = 200_000
 """Remembered at a time: more than the code has that steps run, but for code that is written at run time."""
 
 _SOURCE = Path(__file__).with_suffix(".cpp")
+_loaded: list[ctypes.PyDLL] = []
 _SAMPLE = np.dtype([("address", "<u8"), ("label", "<i8")])
 _LEAD: dict[Phase, int] = {"decode": LEAD_STEPS, "prefill": LEAD_STEPS_OF_PREFILL}
 _TIMED: dict[Phase, int] = {"decode": TIMED_STEPS, "prefill": 1}
@@ -97,14 +98,7 @@ class CpuSampler:
 
     def __init__(self, folder: Path, samples_per_second: float = SAMPLES_PER_SECOND) -> None:
         self.samples_per_second = samples_per_second
-        try:
-            path = compiled_library(folder, "cpu_sampler", _SOURCE.read_text())
-            library = ctypes.PyDLL(str(path), use_errno=True)
-        except (BuildError, OSError) as error:
-            raise SamplerError(f"the sampler could not be built: {error}") from error
-        library.sampler_new.restype = ctypes.c_void_p
-        library.sampler_label.restype = ctypes.c_void_p
-        library.sampler_take.restype = library.sampler_lost.restype = ctypes.c_uint64
+        library = _library(folder)
         own = library.sampler_new(ctypes.c_uint64(CAPACITY), ctypes.c_uint64(perf_counter_ns()))
         if not own:
             raise SamplerError(_refused(ctypes.get_errno()))
@@ -271,6 +265,20 @@ def _paused(sampler: CpuSampler, beside: Callable[[], object]) -> Callable[[], N
             beside()
 
     return run
+
+
+def _library(folder: Path) -> ctypes.PyDLL:
+    """The one of this process, from the first folder: two would each take the signal for somebody else's."""
+    if not _loaded:
+        try:
+            path = compiled_library(folder, "cpu_sampler", _SOURCE.read_text())
+            library = ctypes.PyDLL(str(path), use_errno=True)
+        except (BuildError, OSError) as error:
+            raise SamplerError(f"the sampler could not be built: {error}") from error
+        library.sampler_new.restype = library.sampler_label.restype = ctypes.c_void_p
+        library.sampler_take.restype = library.sampler_lost.restype = ctypes.c_uint64
+        _loaded.append(library)
+    return _loaded[0]
 
 
 def _refused(code: int) -> str:

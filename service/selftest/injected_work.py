@@ -31,9 +31,9 @@ from service.selftest.sampled_steps import sampled, sampler_of
 from service.statistics.intervals import median_interval
 from service.statistics.sampled_share import CLASSES
 
-ROUNDS = 16
-SAMPLED_SECONDS = 0.16
-"""Per round and arm. All rounds together have some 2,500 samples, by which a part is known within 4 %."""
+ROUNDS = 12
+SAMPLED_SECONDS = 0.2
+"""Per round and arm. All rounds together have some 2,400 samples, by which a part is known within 4 %."""
 
 INTO = ("eager", "compiled")
 SHORT, LONG = 1, 8

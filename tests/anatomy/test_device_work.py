@@ -22,7 +22,7 @@ from service.step.buffers import Arguments
 from service.step.callables import Step
 from service.step.trace import ProfiledStep
 from service.step.untimed import PREFILL_TOKENS
-from tests.support.anatomy_bench import quiet, small_bench
+from tests.support.anatomy_bench import small_bench
 
 NOTICE = (
     "Synchronization debug mode is a prototype feature and does not yet detect all synchronizing operations"
@@ -130,8 +130,8 @@ def test_the_kernel_time_of_several_steps_has_an_interval_which_a_budget_keeps(
     assert work.kernel_seconds == Interval(4e-3, 1e-3, 7e-3, 7)
     assert work.step.kernel_seconds == 4e-3
     key = "inference_mode", 1
-    timed = Steps(walls={key: [1e-2] * 6}, hosts={key: [1e-3] * 6}, switches_per_step={key: 0.0})
-    assert split_steps(cuda_bench, {key: case}, timed, quiet)[key].kernel == work.kernel_seconds
+    timed = Steps(walls={key: [1e-2] * 6}, hosts={key: [1e-3] * 6}, switches_per_step={key: 0.0}, samples={})
+    assert split_steps(cuda_bench, {key: case}, timed)[key].kernel == work.kernel_seconds
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
-"""Samples of the engine's thread: which step they count for, what its split rests on, and whose a job's are."""
+"""Samples of the engine's thread: which step they count for, what its split rests on, and which a job has."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any, cast
@@ -430,9 +430,8 @@ def test_a_thread_is_seen_in_kernels_in_the_step_that_multiplies_and_in_the_host
 
 
 @pytest.fixture
-def one_is_enough(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def one_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.engine.timings.ENOUGH", 1)
-    yield
 
 
 @pytest.mark.slow

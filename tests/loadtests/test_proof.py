@@ -12,6 +12,7 @@ from loadtests.report.machine_selftest import BOUNDS
 from loadtests.report.proof import NOT_PROVED, SPLIT_ROWS, proof
 from loadtests.report.results import read_results
 from loadtests.report.verdict import Findings
+from service.selftest.served_samples import judge_served
 from service.selftest.worker import CHECKS
 from tests.selftest.samples import HONEST
 from tests.support.made_evidence import Row, edit_run, with_intervals, with_samples
@@ -68,7 +69,9 @@ def test_what_the_split_rests_on_and_what_would_narrow_it_is_told(folder: Path) 
     assert "rest on 24,000 samples of the engine's thread (torch 2.13.0, 1 thread, linear weights aten)" in (
         rests_on
     )
-    assert "At most 20 % of a step's (compiled-cpp, prefill, batch 4) were in code of no class" in rests_on
+    assert (
+        "At most 20 % of a step's (compiled-cpp, prefill, batch 4), counted at either end, were" in rests_on
+    )
     assert (
         "adds up classes 10, the sampler's rate 3.0 (in % of either part) and counting, at most 3.4"
         in adds_up
@@ -140,6 +143,7 @@ def test_undecided_rows_of_other_things_are_named_and_the_split_stays_proved(fol
 
 def test_rows_about_the_split_are_called_as_the_selftest_calls_them() -> None:
     names = {row.name for name, check in CHECKS.items() for row in check.judge(HONEST[name])}
+    names |= {row.name for row in judge_served(HONEST["served-samples"])}
     assert all(any(name.startswith(start) for name in names) for start in SPLIT_ROWS)
 
 

@@ -341,7 +341,7 @@ def test_everything_that_a_run_recorded_is_in_page_and_markdown(complete: Path) 
             "first token",
             "round 3 (memory read at 5.0 GB/s",
             "round 8 (steal time 5.0%",
-            "headroom",
+            "without it the step would be",
             "kernel share",
             "samples of the engine",
             "mean less typical",

@@ -63,7 +63,7 @@ def test_page_and_text_say_that_it_is_an_estimate_on_a_cpu(tmp_path: Path) -> No
     for file in ("report.md", "report.html"):
         text = html.unescape((folder / file).read_text())
         assert "Roofline of decode" in text
-        assert "An estimate on a CPU" in text
+        assert "On a CPU kernel time is an estimate by samples" in text
         assert "10.0 GB/s, read by the engine's threads over a buffer of 11.4 MiB" in text
         assert "where they fit in caches, so does it" in text
         assert line.share in text

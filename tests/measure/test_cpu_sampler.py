@@ -93,6 +93,15 @@ def test_work_shorter_than_the_distance_of_samples_is_sampled_all_the_same(sampl
     assert len(sampler.take()) > 5
 
 
+def test_samplers_of_several_folders_live_side_by_side(sampler: CpuSampler, tmp_path: Path) -> None:
+    other = CpuSampler(tmp_path)
+    for one in (sampler, other):
+        with one.recording() as recorded:
+            spin()
+        assert recorded.counts.host > 0
+    other.close()
+
+
 def test_a_full_ring_says_that_samples_were_lost(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_sampler, "CAPACITY", 4)
     small = CpuSampler(folder)
@@ -134,6 +143,7 @@ def test_a_signal_that_somebody_else_handles_is_left_to_him(folder: Path) -> Non
 def test_without_a_compiler_the_reason_names_the_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(cpu_sampler, "_loaded", [])
     monkeypatch.setenv("CXX", str(tmp_path / "none"))
     with pytest.raises(SamplerError, match=r"install g\+\+"):
         CpuSampler(tmp_path)

@@ -43,10 +43,10 @@ def test_passed_is_said_only_of_a_complete_selftest_without_failed_and_undecided
 
 
 def test_every_row_that_did_not_pass_and_every_check_that_was_not_run_is_named_beside_the_count() -> None:
-    found = tally([GOOD, OPEN, BAD, GPU], set(ALL_CHECKS) - {"twice", "stacks"})
+    found = tally([GOOD, OPEN, BAD, GPU], set(ALL_CHECKS) - {"twice", "scrape"})
     assert found.counts() == {"passed": 1, "failed": 1, "undecided": 1, "not_measurable": 1, "not_run": 2}
     assert found.sentence() == (
-        "1 of 3 rows passed; failed: bad; undecided: open; not measurable here: gpu; not run: stacks, twice"
+        "1 of 3 rows passed; failed: bad; undecided: open; not measurable here: gpu; not run: scrape, twice"
     )
     assert tally([GOOD], ALL_CHECKS).sentence() == "1 of 1 rows passed"
 
@@ -59,7 +59,7 @@ def test_all_checks_at_the_defaults_of_a_clean_commit_are_a_complete_selftest() 
 @pytest.mark.parametrize(
     ("settings", "facts", "git", "not_run", "reason"),
     [
-        ({}, {}, {}, ["twice", "stacks"], "2 of 23 checks were not run"),
+        ({}, {}, {}, ["twice", "scrape"], "2 of 19 checks were not run"),
         ({}, {}, {"dirty": True}, [], "uncommitted changes"),
         ({}, {}, {"commit": None}, [], "the commit is unknown"),
         ({}, {"dtype": "bfloat16"}, {}, [], "dtype is bfloat16"),

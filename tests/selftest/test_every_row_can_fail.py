@@ -7,11 +7,22 @@ from pathlib import Path
 import pytest
 
 from service.front.settings import Settings
+from service.measure.symbols import RULES, side_of
 from service.selftest import worker
 from service.selftest.check import AnyCheck
 from service.selftest.checks import ALL_CHECKS
 from service.selftest.run import service_checks
-from tests.selftest.samples import FAILURES, HONEST, Failure
+from tests.measure.test_symbols import HOST_SAMPLES, KERNEL_SAMPLES
+from tests.selftest.samples import (
+    CODE,
+    FAILURES,
+    HONEST,
+    Code,
+    Failure,
+    injected,
+    unclassified,
+    without,
+)
 
 CHECKS: dict[str, AnyCheck] = {**worker.CHECKS, **service_checks(Settings(), Path("engine.log"))}
 CASES = [(name, failure) for name, failures in FAILURES.items() for failure in failures]
@@ -55,3 +66,24 @@ def test_the_rows_of_a_machine_that_cannot_measure_are_rows_that_one_that_can_ha
     names = [row.name for row in CHECKS[name].judge(HONEST[name])]
     generic = [row for row, _ in CHECKS[name].rows]
     assert all(any(row.startswith(start) for row in names) for start in generic)
+
+
+SYSTEM = ("clear_page_erms", "[kernel.kallsyms]")
+KIND = {"kernel": "sgemm", "host": "Python"}
+
+
+@pytest.mark.parametrize("removed", [rule.name for rule in RULES])
+def test_without_any_one_rule_some_row_about_the_classes_fails(removed: str) -> None:
+    """Where a kind of injected work, and a tenth of each step, are in code that this rule alone knows."""
+    sides = {code: side_of(*code) for code in (*KERNEL_SAMPLES, *HOST_SAMPLES, SYSTEM)}
+    with without(removed):
+        code = next(code for code, side in sides.items() if side_of(*code) != side)
+        assert rows_that_fail(code, sides[code])
+    assert not rows_that_fail(code, sides[code])
+
+
+def rows_that_fail(code: Code, side: str) -> list[str]:
+    injected_there = CODE if side == "system" else CODE | {KIND[side]: code}
+    rows = CHECKS["injected"].judge(injected(code=injected_there))
+    rows += CHECKS["unclassified"].judge(unclassified(code))
+    return [row.name for row in rows if row.verdict == "fail"]

@@ -11,11 +11,11 @@ from typing import NamedTuple
 import pytest
 import torch
 
+from service.measure.cpu_sampler import Place
+from service.measure.single_step import Instructions, SingleStepError
 from service.selftest import instructions
 from service.selftest.check import NotMeasurableError, run_check
 from service.selftest.instructions import GROWTH, INSTRUCTIONS, Counted, Step, measure_instructions
-from service.measure.single_step import Instructions, SingleStepError
-from service.step.native.stacks import Sample
 from tests.selftest.made_variants import MadeUpVariants
 from tests.selftest.samples import LADDER
 
@@ -37,7 +37,7 @@ class MadeUpCounter:
 
     def count_settled(self, run: Callable[[], str]) -> Instructions:
         host = int(LADDER[run()] * 1e9)
-        return Instructions(Counter({Sample("host", "f", "p"): host, Sample("kernel", "k", "t"): 1000}))
+        return Instructions(Counter({Place("host", "f", "p"): host, Place("kernel", "k", "t"): 1000}))
 
 
 class Refusing:
@@ -49,8 +49,7 @@ class Variants(MadeUpVariants):
     """With shallow steps."""
 
     def __init__(self, batch_sizes: Sequence[int] = (4, 1, 16)) -> None:
-        super().__init__()
-        self.settings = SimpleNamespace(cache_folder="cache", batch_sizes=list(batch_sizes))
+        super().__init__(batch_sizes=batch_sizes)
         self.built: list[tuple[str, int, int]] = []
         self.served_bench = SimpleNamespace(shallow_case=self.shallow_case)
 

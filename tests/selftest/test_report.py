@@ -81,10 +81,10 @@ def test_the_table_ends_with_the_outcome_and_every_row_that_did_not_pass() -> No
 
 
 def test_a_partial_selftest_says_so_and_why() -> None:
-    text = printed(made([GOOD], {"ladder"}))
+    text = printed(made([GOOD], {"injected"}))
     assert "PARTIAL" in text
-    assert "does not count as the machine's selftest. 1 of 1 rows passed; not run: widths, " in text
-    assert "partial, because: 22 of 23 checks were not run" in text
+    assert "does not count as the machine's selftest. 1 of 1 rows passed; not run: sampling-rate, " in text
+    assert "partial, because: 18 of 19 checks were not run" in text
 
 
 def test_a_duration_is_shown_in_its_unit_and_a_missing_value_as_a_dash() -> None:
@@ -104,7 +104,7 @@ def test_the_exit_code_is_1_for_a_failed_row_and_the_last_line_names_what_did_no
     def in_worker(selftest: run._Selftest, names: list[str]) -> None:
         selftest._take(MachineFacts(FACTS))
         for name in names:
-            selftest._take(CheckFinished(name, rows if name == "ladder" else []))
+            selftest._take(CheckFinished(name, rows if name == "injected" else []))
 
     monkeypatch.setattr(run._Selftest, "in_worker", in_worker)
     only = list(ENGINE_CHECKS)
@@ -126,7 +126,7 @@ def test_a_report_can_be_made_of_what_git_says_of_this_code(monkeypatch: pytest.
 
 def test_rows_are_on_disk_before_the_report_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def in_worker(selftest: run._Selftest, names: list[str]) -> None:
-        selftest._take(CheckFinished("ladder", [GOOD, BAD]))
+        selftest._take(CheckFinished("injected", [GOOD, BAD]))
 
     def breaks(*_: object) -> Report:
         raise RuntimeError("no report")
@@ -134,6 +134,6 @@ def test_rows_are_on_disk_before_the_report_is_made(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(run._Selftest, "in_worker", in_worker)
     monkeypatch.setattr(run, "new_report", breaks)
     with pytest.raises(RuntimeError, match="no report"):
-        run.main(Settings(), ["ladder"], tmp_path)
+        run.main(Settings(), ["injected"], tmp_path)
     kept = [json.loads(line)["name"] for line in (tmp_path / run.ROWS_FILE).read_text().splitlines()]
     assert kept == [GOOD.name, BAD.name]

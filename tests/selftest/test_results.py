@@ -8,6 +8,7 @@ import pytest
 
 from service.selftest.results import (
     count_result,
+    difference_of_shares,
     exact_result,
     interval_result,
     not_measurable,
@@ -60,6 +61,12 @@ def test_the_interval_of_a_share_is_that_of_clopper_and_pearson() -> None:
     assert (share.low, share.high) == pytest.approx((0.4439, 0.9748), abs=1e-4)
     assert share_interval(0, 10).low == 0.0
     assert share_interval(10, 10).high == 1.0
+
+
+def test_the_difference_of_two_shares_is_as_unsure_as_both() -> None:
+    difference = difference_of_shares(600, 1000, 500, 1000)
+    assert difference.value == pytest.approx(0.1)
+    assert (difference.low, difference.high) == pytest.approx((0.056, 0.144), abs=2e-3)
 
 
 def test_a_row_carries_the_value_and_the_interval_that_it_was_made_from() -> None:

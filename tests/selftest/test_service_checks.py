@@ -9,14 +9,23 @@ from typing import Any
 import httpx
 import pytest
 
+from service.front.settings import Settings
 from service.measure.rounds import Log
-from service.selftest import aa_test, added_latency, load, saturation
+from service.protocol.splits import SampleCounts
+from service.selftest import aa_test, added_latency, load, served_samples
 from service.selftest.aa_test import differences, judge_twice, measure_itself, measure_twice
 from service.selftest.added_latency import measure_added
 from service.selftest.bare_route import bare_route
-from service.selftest.load import CONCURRENCY, judge_scrape, measure_concurrency, measure_scrape
+from service.selftest.check import run_check
+from service.selftest.load import (
+    CONCURRENCY,
+    judge_scrape,
+    measure_concurrency,
+    measure_saturation,
+    measure_scrape,
+)
 from service.selftest.running_service import Connection
-from service.selftest.saturation import measure_saturation
+from service.selftest.served_samples import served_samples_check
 
 MODES = ["eager", "compiled"]
 
@@ -78,9 +87,9 @@ def test_what_the_service_adds_is_its_latency_less_its_steps_beside_a_real_route
 def test_saturation_relates_the_steps_of_all_requests_to_the_time_of_the_burst(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(saturation, "ROUNDS", 2)
+    monkeypatch.setattr(load, "BURSTS", 2)
     found = measure_saturation(MadeUpService(), quiet)  # type: ignore[arg-type]
-    requests = saturation.USERS * saturation.REQUESTS
+    requests = load.SATURATING_USERS * load.REQUESTS
     assert found["steps"] == pytest.approx([requests * 35e-3] * 2)
     assert all(0 < elapsed < requests * 35e-3 for elapsed in found["elapsed"])  # made-up answers take no time
 
@@ -140,3 +149,68 @@ def test_without_eager_there_is_no_ratio_to_compare() -> None:
     service.modes = ["compiled"]
     with pytest.raises(RuntimeError, match="every ratio is to 'eager': serve it"):
         measure_twice(service, quiet)  # type: ignore[arg-type]
+
+
+class Sampling(MadeUpService):
+    """Answers in which three quarters of a decode are kernel; prefill's samples are always of the traffic."""
+
+    cpus = (1,)
+
+    def __init__(self, samples_of: str = "request", no_samples: str | None = None) -> None:
+        super().__init__()
+        self._samples_of, self._no_samples = samples_of, no_samples
+        self.asked: list[tuple[str, int, bool]] = []
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        return 200, json.dumps({"engine": {"no_samples": self._no_samples}}).encode()
+
+    def generate(self, mode: str, new_tokens: int = 32, sample: bool = False) -> dict[str, Any]:
+        self.asked.append((mode, new_tokens, sample))
+        own = self._samples_of if sample and new_tokens > 1 else "traffic"
+        counts = {"kernel_samples": 1500, "host_samples": 500, "samples_of": own}
+        phase = {"wall_seconds": 4.0, "kernel_seconds": 3.0, **counts}
+        return {"prefill": {**phase, "samples_of": "traffic"}, "decode": phase}
+
+
+class InProcess:
+    """In place of `SampledRequests`: `kernel` of 100 samples per request."""
+
+    kernel = 75
+
+    def __init__(self, *_: object) -> None:
+        """No step is built."""
+
+    def run(self, mode: str, new_tokens: int, requests: int) -> dict[str, SampleCounts]:
+        counts = SampleCounts(kernel=self.kernel * requests, host=(100 - self.kernel) * requests)
+        return {"prefill": counts, "decode": counts}
+
+
+@pytest.mark.parametrize(("kernel", "verdict"), [(75, "pass"), (60, "fail")])
+def test_what_a_service_answers_is_compared_with_what_is_sampled_here(
+    kernel: int, verdict: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.selftest.sampled_requests.SampledRequests", InProcess)
+    monkeypatch.setattr(InProcess, "kernel", kernel)
+    service = Sampling()
+    rows = run_check("x", served_samples_check(Settings()), service, quiet)
+    assert {row.verdict for row in rows} == {verdict}
+    assert [row.name.partition(": ")[2] for row in rows] == [
+        f"{kind.name}, {mode}, {kind.phase}, batch 1" for kind in served_samples.KINDS for mode in MODES
+    ]
+    assert {asked[1:] for asked in service.asked} == {(32, False), (1, True), (384, True)}
+
+
+@pytest.mark.parametrize(
+    ("service", "why"),
+    [
+        (Sampling(no_samples="no compiler here"), "no compiler here"),
+        (Sampling(samples_of="traffic"), "a request of 384 tokens in eager has too few samples"),
+    ],
+)
+def test_where_a_service_has_no_samples_of_its_own_the_row_says_why(
+    service: Sampling, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.selftest.sampled_requests.SampledRequests", InProcess)
+    monkeypatch.setattr(served_samples, "MODES", ("eager",))
+    (row,) = run_check("x", served_samples_check(Settings()), service, quiet)
+    assert (row.verdict, row.note) == ("not measurable here", why)

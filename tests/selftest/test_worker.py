@@ -24,15 +24,15 @@ def test_every_event_arrives_as_it_was_written() -> None:
     row = interval_result("a", "≤ 1", Interval(0.5, 0.4, 0.6, 9), most=1)
     events: list[WorkerEvent] = [
         MachineFacts({"cpu": "A CPU", "threads": 1}),
-        CheckFinished("ladder", [row]),
+        CheckFinished("injected", [row]),
     ]
     stream = io.BytesIO()
     writer = worker.EventWriter(stream)
-    writer.log_of("ladder")("round 1 of 2")
+    writer.log_of("injected")("round 1 of 2")
     for event in events:
         writer.write(event)
     arrived = [msgspec.json.decode(line, type=WorkerEvent) for line in stream.getvalue().splitlines()]
-    assert arrived == [CheckProgress("ladder", "round 1 of 2"), *events]
+    assert arrived == [CheckProgress("injected", "round 1 of 2"), *events]
 
 
 def test_settings_cross_to_the_worker_and_to_the_service_as_they_are() -> None:

@@ -17,6 +17,7 @@ MOST_SERIES_PER_MODE = 800
 STILL = {
     "requests_in_progress": "back at 0 when the load is over",
     "queue_depth": "back at 0 when the load is over",
+    "device_bound_index": "a share of samples, which can stay as it is",
     "graph_breaks": "a fault",
     "recompiles": "a fault",
     "fallbacks": "a fault",

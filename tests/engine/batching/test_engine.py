@@ -43,3 +43,4 @@ def test_merged_requests_are_answered_as_they_are_alone(
             assert 0 < phase.dispatch_seconds <= phase.wall_seconds
             assert phase.dispatch_seconds + phase.kernel_seconds == pytest.approx(phase.wall_seconds)
         assert outcome.timings.dispatch_source == "sampled"
+        assert outcome.timings.prefill.samples_of == "traffic"

@@ -6,9 +6,12 @@ import pytest
 
 from service.engine.batching import step_log
 from service.engine.local_inbox import local_job
+from service.engine.timings import StepEstimates
 from service.protocol.messages import Outcome
+from service.protocol.splits import SampleCounts
 from service.protocol.timings import SharedWork, Timings
 from service.step.meters import NullMeter
+from tests.engine.batching import merging
 from tests.engine.batching.merging import Served, TinyEngine
 
 LONG = "import os\n" * 40
@@ -127,6 +130,32 @@ def test_without_instrumentation_steps_are_counted_and_nothing_is_claimed_of_the
         assert timings_of(outcome).dispatch_source is None
         counted += sum(group.timings.steps for group in shared(outcome).counted)
     assert counted == len(served.shapes) == 4
+
+
+@pytest.mark.parametrize("known", [(1, 2, 4), (1, 2)])
+def test_a_request_that_ran_in_several_buckets_has_a_split_where_the_traffic_of_all_has_samples(
+    monkeypatch: pytest.MonkeyPatch, known: tuple[int, ...]
+) -> None:
+    samples = {
+        bucket: SampleCounts(kernel=2 * bucket, host=bucket, system=5, unclassified=1) for bucket in known
+    }
+
+    def estimates(_: str, bucket: int) -> StepEstimates:
+        return StepEstimates(False, dict.fromkeys(("prefill", "decode"), samples.get(bucket)), {}, "sampled")
+
+    monkeypatch.setattr(merging, "estimates", estimates)
+    jobs = [local_job(str(n), "eager", ["x"], 12 - n, ignore_eos=True) for n in range(3)]
+    served = TinyEngine().merged({0: jobs[:1], 2: jobs[1:2], 5: jobs[2:]})
+    decode = timings_of(served.outcomes["0"]).decode
+    counts = decode.kernel_samples, decode.host_samples, decode.system_samples, decode.unclassified_samples
+    if known == (1, 2):
+        assert counts == (None, None, None, None)
+        assert decode.samples_of is decode.dispatch_seconds is None
+        return
+    assert counts == (14, 7, 15, 3)
+    assert decode.samples_of == "traffic"
+    assert decode.wall_seconds is not None
+    assert decode.dispatch_seconds == pytest.approx(decode.wall_seconds / 3)
 
 
 def test_steps_that_nobody_asks_for_any_more_are_dropped_and_the_rest_keep_their_numbers(

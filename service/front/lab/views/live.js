@@ -27,8 +27,8 @@ export function View({ lab }) {
       identify=${({ mode }) => mode} />
     <p class="note">Quantiles are those of the histogram's buckets, linear within a bucket, as PromQL's
       histogram_quantile; a dash is what was not measured in this time. The kernel share is that of a decode step's
-      newest samples, on a GPU of the newest request; headroom: how much faster the step would be without its dispatch. The page reads nothing while it is hidden. The
-      lab's own requests are counted too.</p>
+      newest samples, on a GPU of the newest request; headroom: how much faster the step would be without its dispatch.
+      The page reads nothing while it is hidden. The lab's own requests are counted too.</p>
     <${DataLink} data=${{ window_seconds: WINDOW_SECONDS, now: now(scrapes), modes: rows }} name="live" />`;
 }
 
