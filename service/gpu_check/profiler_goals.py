@@ -26,7 +26,7 @@ def sessions(rows: BySection) -> Iterable[Goal]:
     within = f"within {APART:.0%}"
     yield alike("kernels by window, sessions over the first", windows[:1], windows, within)
     unprofiled = rows_of(rows, "profiler", "unprofiled")[:1]
-    # Where the host could not queue ahead, the device idled in between: no witness of what a step takes.
+    # Where the host could not queue ahead, the device idled in between: that is not what a step takes.
     queued = [None if row["upper_bound"] else row["queued_seconds"] for row in unprofiled]
     yield _at_most("a step's kernels by window over queued replays", windows, queued)
     yield _at_most("queued replays over a step's span by window", queued, spans)

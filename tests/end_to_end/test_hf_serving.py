@@ -13,18 +13,15 @@ from torch._dynamo import graph_break
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.models.llama.modeling_llama import LlamaMLP
 
-from models.hf.adapter import HuggingFaceModel
-from models.served import NoTwin
 from service.engine.local_inbox import LocalInbox, local_job
 from service.engine.loop import Engine
 from service.front.settings import Settings
-from service.protocol.messages import EngineSettings, Job, ToFront
+from service.protocol.messages import EngineSettings, Job
 from service.protocol.modes import MODES, default_modes
-from service.protocol.status import EngineStatus
 from tests.support.hf_folders import write_model
 
 KINDS = ("llama", "gpt2", "qwen3")
-WITH_TWIN, IN_ALL_MODES = "llama", "gpt2"
+IN_ALL_MODES, OF_SEVERAL_LAYERS = "gpt2", "qwen3"
 NEW = 8
 PROMPTS = [
     "import o",
@@ -47,25 +44,15 @@ PLAIN = ["eager", "no_grad", "inference_mode"]
 class Served:
     """What an engine life left behind."""
 
-    kind: str
     modes: list[str]
     folder: Path
     inbox: LocalInbox
     expected: list[list[int]] = field(default_factory=list)
-    statuses: list[EngineStatus] = field(default_factory=list)
 
 
-def serve(
-    folder: Path, kind: str, jobs: list[Job], modes: list[str], cache: Path, batch_sizes: list[int]
-) -> Served:
+def serve(folder: Path, jobs: list[Job], modes: list[str], cache: Path, batch_sizes: list[int]) -> Served:
     """Run `jobs` in an engine of this process, which is afterwards as it was."""
-    statuses: list[EngineStatus] = []
-
-    def watch(message: ToFront) -> None:
-        if isinstance(message, EngineStatus):
-            statuses.append(message)
-
-    inbox, threads = LocalInbox(jobs, watch), torch.get_num_threads()
+    inbox, threads = LocalInbox(jobs), torch.get_num_threads()
     settings = EngineSettings(
         address="",
         model=f"hf:{folder}",
@@ -81,7 +68,7 @@ def serve(
     finally:
         torch.compiler.set_stance("default")
         torch.set_num_threads(threads)
-    return Served(kind, modes, folder, inbox, statuses=statuses)
+    return Served(modes, folder, inbox)
 
 
 def generated(folder: Path, prompt: str, **options: object) -> list[int]:
@@ -98,12 +85,8 @@ def generated(folder: Path, prompt: str, **options: object) -> list[int]:
 def served(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, common_cache: Path
 ) -> Served:
-    """One architecture: a batch of two and a single prompt in each mode.
-
-    Only one compiles twins too, and another one the same graphs once more for `reduce-overhead`: both of one
-    layer, and the third of two.
-    """
-    layers = {"num_hidden_layers": 1} if request.param in (WITH_TWIN, IN_ALL_MODES) else {}
+    """One architecture: a batch of two and a single prompt in each mode."""
+    layers = {} if request.param == OF_SEVERAL_LAYERS else {"num_hidden_layers": 1}
     folder = write_model(tmp_path_factory.mktemp(request.param), request.param, **layers)
     modes = [name for name in default_modes() if request.param == IN_ALL_MODES or name != "reduce-overhead"]
     jobs = [
@@ -111,16 +94,9 @@ def served(
         for mode in modes
         for prompts in (PROMPTS, PROMPTS[:1])
     ]
-    with pytest.MonkeyPatch.context() as patch:
-        if request.param != WITH_TWIN:
-            patch.setattr(HuggingFaceModel, "twin", twinless)
-        life = serve(folder, request.param, jobs, modes, common_cache, ONE_BATCH)
+    life = serve(folder, jobs, modes, common_cache, ONE_BATCH)
     life.expected = [generated(folder, prompt, min_new_tokens=NEW) for prompt in PROMPTS]
     return life
-
-
-def twinless(model: HuggingFaceModel) -> HuggingFaceModel:
-    raise NoTwin("of a reason")
 
 
 def test_tokens_equal_generate_in_every_mode_served(served: Served) -> None:
@@ -142,18 +118,14 @@ def test_every_mode_is_ready_in_parity_and_runs_as_what_it_says(served: Served) 
     ]
 
 
-def test_dispatch_is_there_with_a_twin_and_absent_without_one(served: Served) -> None:
-    floors = [status.floors for status in served.inbox.modes.values()]
-    timings = [outcome.timings for outcome in served.inbox.outcomes]
-    there = served.kind == WITH_TWIN
-    assert [bool(known) for known in floors] == [there] * len(served.modes)
-    assert {status.no_twin for status in served.statuses} == {None if there else "of a reason"}
-    for timing in timings:
-        assert timing is not None
-        assert timing.decode.wall_seconds is not None
-        assert (timing.decode.dispatch_seconds is not None) == there
-        assert (timing.decode.kernel_seconds is not None) == there
-        assert (timing.dispatch_source in ("sampled", "calibrated")) == there
+def test_the_steps_of_every_mode_have_a_split(served: Served) -> None:
+    for status in served.inbox.modes.values():
+        assert {split.phase for split in status.splits} == {"prefill", "decode"}
+    for outcome in served.inbox.outcomes:
+        assert outcome.timings is not None
+        assert outcome.timings.decode.dispatch_seconds is not None
+        assert outcome.timings.decode.kernel_seconds is not None
+        assert outcome.timings.dispatch_source == "sampled"
 
 
 @pytest.mark.parametrize("kind", ["gemma2", "mistral"])
@@ -161,9 +133,7 @@ def test_tokens_beyond_a_sliding_window_equal_generate(tmp_path: Path, common_ca
     folder = write_model(tmp_path / "model", kind)
     modes = ["eager", "compiled"] if kind == "gemma2" else PLAIN
     jobs = [local_job(mode, mode, PROMPTS, NEW, ignore_eos=True) for mode in modes]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(HuggingFaceModel, "twin", twinless)
-        inbox = serve(folder, kind, jobs, modes, common_cache, ONE_BATCH).inbox
+    inbox = serve(folder, jobs, modes, common_cache, ONE_BATCH).inbox
     expected = [generated(folder, prompt, min_new_tokens=NEW) for prompt in PROMPTS]
     for outcome in inbox.outcomes:
         assert outcome.kind == "ok", outcome.problem
@@ -179,7 +149,6 @@ def test_a_row_ends_where_generate_ends_it(tmp_path: Path) -> None:
     expected = generated(folder, PROMPTS[0])
     outcome = serve(
         folder,
-        "llama",
         [local_job("a", "no_grad", PROMPTS[:1], NEW)],
         ["no_grad"],
         tmp_path,
@@ -203,7 +172,7 @@ def test_where_no_one_graph_can_be_compiled_the_other_modes_serve_and_are_named(
     monkeypatch.setattr(LlamaMLP, "forward", broken)
     folder = write_model(tmp_path / "model", "llama")
     jobs = [local_job(mode, mode, PROMPTS[:1], 2) for mode in ("eager", "compiled")]
-    inbox = serve(folder, "llama", jobs, [*PLAIN, "compiled"], common_cache, ONE_BATCH).inbox
+    inbox = serve(folder, jobs, [*PLAIN, "compiled"], common_cache, ONE_BATCH).inbox
     failed = inbox.modes["compiled"]
     assert failed.state == "failed"
     assert "cannot be compiled as one graph; what remains: eager, no_grad, inference_mode." in str(

@@ -140,12 +140,7 @@ def test_the_verb_shows_the_text_and_its_times_as_a_bar(url: str) -> None:
     assert shown.exit_code == 0, shown.output
     assert shown.stdout.startswith(PROMPT + generated(url)["outputs"][0]["text"])
     assert "tiny in eager on cpu" in shown.stdout
-    for words in (
-        "queue",
-        "residual",
-        "other",
-        "12 tokens",
-    ):
+    for words in ("queue", "sampled", "other", "12 tokens"):
         assert words in shown.stdout
 
 

@@ -102,7 +102,7 @@ def test_what_is_served_before_steps_are_sampled_has_no_split_and_names_no_sourc
     for phase in (early.prefill, early.decode):
         assert phase.wall_seconds is not None
         assert phase.dispatch_seconds is phase.kernel_seconds is phase.dispatch_low_seconds is None
-        assert phase.samples_of is phase.kernel_samples is None
+        assert phase.kernel_samples is phase.host_samples is None
     assert early.dispatch_source is early.kernel_source is None
 
 

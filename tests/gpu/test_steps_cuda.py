@@ -1,4 +1,4 @@
-"""What a step costs on a real device: both witnesses of its device time, its period, the profiler's cost."""
+"""What a step costs on a real device: its device time by both ways, its period, the profiler's cost."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> LocalInbox:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_warm_up_has_learnt_both_witnesses_of_every_step(served: LocalInbox, mode: str) -> None:
+def test_warm_up_has_learnt_the_device_time_of_every_step_by_both_ways(served: LocalInbox, mode: str) -> None:
     status = served.modes[mode]
     steps = {(phase, batch) for phase in ("decode", "prefill") for batch in (1, 4)}
     assert {(one.phase, one.batch) for one in status.device_times} == steps

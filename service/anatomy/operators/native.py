@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
-from time import perf_counter_ns
+from time import thread_time_ns
 
 import msgspec
 
@@ -46,7 +46,7 @@ class NativeSamples(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sample_native(bench: Bench, case: Case, report: Report) -> NativeSamples:
-    """Sample steps for SAMPLED_SECONDS, at least one. Where that is impossible, `reason` is set."""
+    """Sample steps for SAMPLED_SECONDS of CPU time, at least one. Where that is impossible, `reason` is set."""
     if bench.device.type != "cpu":
         return _nothing("on CUDA kernels run on the device, where no sample of the host's thread reaches")
     report("sampling native functions")
@@ -55,8 +55,8 @@ def sample_native(bench: Bench, case: Case, report: Report) -> NativeSamples:
         for _ in range(LEAD_STEPS if case.phase == "decode" else LEAD_STEPS_OF_PREFILL):
             case.call()
         with bench.sampler.recording() as seen:
-            began = perf_counter_ns()
-            while perf_counter_ns() - began < SAMPLED_SECONDS * 1e9:
+            began = thread_time_ns()
+            while thread_time_ns() - began < SAMPLED_SECONDS * 1e9:
                 case.call()
                 steps += 1
     except SamplerError as error:
