@@ -138,7 +138,7 @@ def test_a_pause_during_a_start_halts_it_until_the_pause_ends(tmp_path: Path) ->
     class Pausing(EarlyInbox):
         waits = 0
 
-        def take(self) -> None:  # type: ignore[override]
+        def take(self) -> None:
             self.paused = not self.waits and any(map(is_ready(FIRST), self.sent))
 
         def receive(self, timeout_milliseconds: int = 0) -> None:

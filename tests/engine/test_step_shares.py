@@ -408,7 +408,7 @@ def spin(*_: object) -> tuple[Tensor, Tensor]:
 
 def multiply(*_: object) -> tuple[Tensor, Tensor]:
     values = torch.ones(200, 200)
-    for _ in range(20):
+    for _time in range(20):
         values @ values
     return values, values
 

@@ -115,7 +115,7 @@ def injected(change: Change = honest, code: Mapping[str, Code] = CODE) -> Found:
         for mode in INTO:
             for arm, inside in (("short", 0.3e-3), ("long", 2.4e-3)):
                 seconds: dict[Code, float] = {SGEMM: 5e-3, PYTHON: 0.5e-3}
-                seconds[code[kind.name]] += inside
+                seconds[code[kind.name]] = seconds.get(code[kind.name], 0) + inside
                 counts = change(counted(seconds))
                 found[kind.name, mode, arm] = [Injected(counts, 5.5e-3 + inside, inside)] * 12
     return found
