@@ -46,7 +46,7 @@ class NativeSamples(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sample_native(bench: Bench, case: Case, report: Report) -> NativeSamples:
-    """Sample steps for SAMPLED_SECONDS of CPU time, at least one. Where that is impossible, `reason` is set."""
+    """Sample steps for SAMPLED_SECONDS of CPU time, at least one. Without samples, `reason` is set."""
     if bench.device.type != "cpu":
         return _nothing("on CUDA kernels run on the device, where no sample of the host's thread reaches")
     report("sampling native functions")
