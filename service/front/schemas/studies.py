@@ -76,7 +76,7 @@ class StudyBody(BaseModel):
 
 
 class OperatorsBody(StudyBody):
-    """Which step to list, operator by operator. `native`: sample native functions too, however long.
+    """Which step to list, operator by operator. `native`: list the native functions that its samples were in.
 
     `lowering`: also graphs, the step in core ATen, and the dispatch table of `operator`.
     """
