@@ -123,7 +123,7 @@ def headroom(verdict: Verdict) -> str | None:
         f"step would be {significant(room.value)} ({span(room)}) times as fast"
     )
     before, own = plain.decode.step_wall_seconds, shipped.decode.step_wall_seconds if shipped else None
-    if before and own and shipped is not plain and shipped is not None:
+    if before and own and own < before and shipped is not None:
         told += f"; {shipped.cell.mode} gets {significant(before / own)}"
     return f"{told}."
 

@@ -37,7 +37,6 @@ CONNECTION_SECONDS = dict.fromkeys(("HEAD", "BODY", "UNREAD"), "2")
 
 SETTINGS = {
     "LAUNCHBOUND_MAX_QUEUE": str(QUEUE),
-    "LAUNCHBOUND_LINEARS": "aten",
     "LAUNCHBOUND_MAX_CONNECTIONS": str(CONNECTIONS),
     **{f"LAUNCHBOUND_{what}_TIMEOUT_SECONDS": seconds for what, seconds in CONNECTION_SECONDS.items()},
 }

@@ -29,7 +29,6 @@ def settings(folder: Path, **changes: object) -> EngineSettings:
         cache_folder=str(folder),
         cpus=None,
         threads=1,
-        linears="aten",
     )
     return msgspec.structs.replace(base, **changes)
 

@@ -214,7 +214,7 @@ def test_a_proof_that_fails_fails_its_mode_and_not_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail_proof(monkeypatch)
-    mine = settings(tmp_path, linears="aten", batch_sizes=[1])
+    mine = settings(tmp_path, batch_sizes=[1])
     code = with_code(code_in(tmp_path, mine)) / "ab"
     inbox = LocalInbox([])
     assert life.live(mine, inbox) == 0
@@ -230,7 +230,7 @@ def test_an_engine_that_nobody_starts_again_fails_the_mode_and_leaves_cache_and_
     """As in `launchbound parity`, the selftest and the sections of the GPU check."""
     fail_capture(monkeypatch)
     folder = with_code(code_in(tmp_path, settings(tmp_path)))
-    inbox = serve(tmp_path, [], linears="aten", batch_sizes=[1])
+    inbox = serve(tmp_path, [], batch_sizes=[1])
     assert (inbox.modes["eager"].state, inbox.modes[BROKEN].state) == ("ready", "failed")
     assert list((folder / "ab").iterdir())
     assert not list(tmp_path.rglob("*-failed.json"))
@@ -242,7 +242,7 @@ def test_an_engine_empties_the_cache_once_and_then_fails_the_mode(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail_capture(monkeypatch)
-    mine = settings(tmp_path, linears="aten", batch_sizes=[1])
+    mine = settings(tmp_path, batch_sizes=[1])
     code = with_code(code_in(tmp_path, mine))
     assert life.live(mine, LocalInbox([])) == EXIT_CACHE_DISCARDED
     assert list(code.iterdir()) == []
@@ -259,7 +259,7 @@ def test_a_mode_out_of_parity_on_code_from_before_is_tried_without_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail_parity(monkeypatch)
-    mine = settings(tmp_path, linears="aten", batch_sizes=[1])
+    mine = settings(tmp_path, batch_sizes=[1])
     code = with_code(code_in(tmp_path, mine))
     assert life.live(mine, LocalInbox([])) == EXIT_CACHE_DISCARDED
     assert list(code.iterdir()) == []
@@ -275,7 +275,7 @@ def test_a_compiler_that_finds_no_room_fails_the_mode_and_the_others_serve(
 
     monkeypatch.setattr(warmup, "load_compiler", no_room)
     inbox = LocalInbox([])
-    assert life.live(settings(tmp_path, linears="aten", batch_sizes=[1]), inbox) == 0
+    assert life.live(settings(tmp_path, batch_sizes=[1]), inbox) == 0
     assert (inbox.modes["eager"].state, inbox.modes[BROKEN].state) == ("ready", "failed")
     assert "No space left on device" in str(inbox.modes[BROKEN].detail)
 

@@ -96,7 +96,7 @@ def test_a_model_whose_eager_step_fails_is_refused_with_its_architecture_and_the
 
     monkeypatch.setattr(Transformer, "forward", fail)
     monkeypatch.setattr(life, "prepare_process", lambda *_: None)
-    assert life.live(settings(tmp_path, linears="aten"), LocalInbox([])) == EXIT_BAD_SETTINGS
+    assert life.live(settings(tmp_path), LocalInbox([])) == EXIT_BAD_SETTINGS
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert "Transformer cannot be served: its eager step failed" in line
     assert "IndexError: index 64" in line
@@ -111,7 +111,7 @@ def test_a_model_that_does_not_fit_in_memory_is_refused_with_the_remedy(
 
     monkeypatch.setattr(Transformer, "forward", fail)
     monkeypatch.setattr(life, "prepare_process", lambda *_: None)
-    assert life.live(settings(tmp_path, linears="aten"), LocalInbox([])) == EXIT_BAD_SETTINGS
+    assert life.live(settings(tmp_path), LocalInbox([])) == EXIT_BAD_SETTINGS
     assert "set LAUNCHBOUND_BATCH_SIZES or LAUNCHBOUND_CONTEXT to less" in capsys.readouterr().err
 
 

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("restored_globals")]
 
 
 def test_what_is_measured_of_the_machine_is_there_once_the_engine_is_warm(tmp_path: Path) -> None:
-    parts = build_parts(settings(tmp_path, linears="aten"), lambda status: None)
+    parts = build_parts(settings(tmp_path), lambda status: None)
     cold, warm = parts.status(), parts.status(parts.measure())
     assert (cold.memory_bandwidth, cold.null_kernel_seconds) == (None, None)
     assert warm.memory_bandwidth is not None
@@ -26,7 +26,7 @@ def test_what_is_measured_of_the_machine_is_there_once_the_engine_is_warm(tmp_pa
 
 def test_a_context_without_room_behind_a_chunk_is_refused_with_the_remedy(tmp_path: Path) -> None:
     """As a model with a window of one chunk has it."""
-    short = settings(tmp_path, linears="aten", context=64, prefill_chunk=64)
+    short = settings(tmp_path, context=64, prefill_chunk=64)
     with pytest.raises(ValueError, match="set LAUNCHBOUND_PREFILL_CHUNK to 32"):
         build_parts(short, lambda status: None)
-    build_parts(settings(tmp_path, linears="aten", context=64, prefill_chunk=32), lambda status: None)
+    build_parts(settings(tmp_path, context=64, prefill_chunk=32), lambda status: None)

@@ -227,6 +227,20 @@ def test_faster_sampling_gives_a_step_its_time_only_where_no_other_has(
     assert sampler.rates == [SAMPLES_PER_SECOND, BACKGROUND_PER_SECOND, SAMPLES_PER_SECOND]
 
 
+def test_the_time_of_a_step_moves_towards_that_of_the_newest_jobs(
+    shares: StepShares, sampler: FakeSampler, clock: list[int]
+) -> None:
+    run = one_step(shares, lasting(sampler, clock, [200, *[600] * 30]))
+    found = []
+    for _ in range(31):
+        with shares.sampling():
+            run()
+        found.append(only_split(shares).step_seconds)
+    assert found == sorted(set(found))
+    assert found[1] < 300e-9
+    assert found[-1] == pytest.approx(600e-9, rel=0.01)
+
+
 def test_what_a_long_batch_has_so_far_is_taken_in_while_it_runs(
     shares: StepShares, sampler: FakeSampler
 ) -> None:
@@ -413,17 +427,21 @@ def multiply(*_: object) -> tuple[Tensor, Tensor]:
     return values, values
 
 
+@pytest.mark.usefixtures("restored_globals")
 def test_a_thread_is_seen_in_kernels_in_the_step_that_multiplies_and_in_the_host_in_the_one_that_does_not(
     common_cache: Path,
 ) -> None:
+    torch.set_num_threads(1)
     shares = StepShares(common_cache)
     shares.add("eager", {("prefill", 1): multiply, ("decode", 1): spin})
     meter = HostMeter(shares.labels)
     with shares.sampling(SAMPLES_PER_SECOND):
         for phase, step in (("prefill", multiply), ("decode", spin)):
-            while (shares.newest("eager", cast(Phase, phase), 1) or SampleCounts()).total < 50:
+            counts = SampleCounts()
+            while counts.kernel + counts.host < 50:
                 meter.run(step, ARGUMENTS, Readings())
                 shares.collect()
+                counts = shares.newest("eager", cast(Phase, phase), 1) or counts
     product, python = shares.splits("eager")
     assert product.dispatch_share < 0.3
     assert python.dispatch_share > 0.9
