@@ -10,16 +10,19 @@ more, by its own clock, within the steps that are sampled.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from statistics import fmean
 from time import thread_time_ns
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from service.measure.cases import Case
+from models.config import Config
+from service.measure.cases import FEW_WORDS, Case
 from service.measure.cpu_sampler import CpuSampler
 from service.measure.rounds import Log, in_rounds
 from service.measure.variants import Variants
@@ -40,35 +43,32 @@ SHORT, LONG = 1, 8
 """Units of work, each some 0.3 ms: what either arm has inside."""
 
 Work = Callable[[], object]
+Function = Callable[..., Any]
 
 
-def _matrix_product(units: int, fuse: Callable[..., Any]) -> Work:
+def _matrix_product(units: int, fuse: Function) -> Work:
     left, right, out = torch.rand(128 * units, 256), torch.rand(256, 256), torch.empty(128 * units, 256)
     return lambda: torch.mm(left, right, out=out)
 
 
-def _matrix_by_vector(units: int, fuse: Callable[..., Any]) -> Work:
+def _matrix_by_vector(units: int, fuse: Function) -> Work:
     matrix, vector, out = torch.rand(512 * units, 1024), torch.rand(1024), torch.empty(512 * units)
     return lambda: torch.mv(matrix, vector, out=out)
 
 
-def _attention(units: int, fuse: Callable[..., Any]) -> Work:
+def _attention(units: int, fuse: Function) -> Work:
     query, key, value = (torch.rand(2 * units, 4, 64, 64) for _ in range(3))
     return lambda: F.scaled_dot_product_attention(query, key, value)
 
 
-def _layer_norm(units: int, fuse: Callable[..., Any]) -> Work:
-    rows = torch.rand(256 * units, 256)
+def _layer_norm(units: int, fuse: Function) -> Work:
+    """One call: the more of the caches it takes, the longer would the host be with a second one."""
+    rows = torch.rand(1024 * units, 256)
     norm = fuse(lambda x: F.layer_norm(x, (256,)))
-
-    def norms() -> None:
-        for _ in range(4):
-            norm(rows)
-
-    return norms
+    return lambda: norm(rows)
 
 
-def _elements(units: int, fuse: Callable[..., Any]) -> Work:
+def _elements(units: int, fuse: Function) -> Work:
     def chain(x: Tensor, y: Tensor) -> Tensor:
         return torch.tanh(F.silu(x) * y) + torch.exp(-y) * x
 
@@ -77,7 +77,7 @@ def _elements(units: int, fuse: Callable[..., Any]) -> Work:
     return lambda: fused(x, y)
 
 
-def _dispatcher(units: int, fuse: Callable[..., Any]) -> Work:
+def _dispatcher(units: int, fuse: Function) -> Work:
     """Hardly any kernel: two views, and a sum of one element."""
     one, out = torch.ones(1), torch.empty(1)
 
@@ -88,7 +88,7 @@ def _dispatcher(units: int, fuse: Callable[..., Any]) -> Work:
     return calls
 
 
-def _python(units: int, fuse: Callable[..., Any]) -> Work:
+def _python(units: int, fuse: Function) -> Work:
     def loop() -> None:
         for _ in range(10_000 * units):
             pass
@@ -96,7 +96,7 @@ def _python(units: int, fuse: Callable[..., Any]) -> Work:
     return loop
 
 
-def _allocator(units: int, fuse: Callable[..., Any]) -> Work:
+def _allocator(units: int, fuse: Function) -> Work:
     def allocations() -> None:
         for _ in range(100 * units):
             torch.empty(1000)
@@ -109,7 +109,7 @@ class Kind(NamedTuple):
 
     name: str
     side: Side
-    work: Callable[[int, Callable[..., Any]], Work]
+    work: Callable[[int, Function], Work]
     """Makes so many units of it. The second argument compiles what the mode that it runs in would compile."""
 
 
@@ -164,13 +164,13 @@ Arm = tuple[str, str, str]
 
 
 def measure_injected(variants: Variants, log: Log) -> dict[Arm, list[Injected]]:
-    """Decode steps at batch 1 with work inside, by round. Raises NotMeasurableError as `sampler_of`."""
+    """Decode steps of one layer at batch 1, with work inside, by round. Raises NotMeasurableError as `sampler_of`."""
     sampler = sampler_of(variants)
     found: dict[Arm, list[Injected]] = {}
     for mode in (mode for mode in INTO if mode in variants.modes):
         log(f"{mode}, building")
         slot = Slot()
-        case = variants.case(mode, injected=slot)
+        case = variants.case(mode, shallow(variants.config), slot)
         compiles = MODES[mode].effect(variants.device.type).compiles
         for kind in KINDS:
             arms = _arms(kind, compiles, partial(step_sample, sampler, case, slot))
@@ -180,14 +180,28 @@ def measure_injected(variants: Variants, log: Log) -> dict[Arm, list[Injected]]:
     return found
 
 
+def shallow(config: Config) -> Config:
+    """A model whose step is no longer than the work that is added to it, else that is known badly."""
+    return replace(config, layers=1, vocabulary=min(FEW_WORDS, config.vocabulary))
+
+
 def _arms(
     kind: Kind, compiles: bool, sample: Callable[[Work, Work | None], Injected]
 ) -> dict[str, Callable[[], Injected]]:
-    def fuse(function: Callable[..., Any]) -> Callable[..., Any]:
-        return torch.compile(function, fullgraph=True, dynamic=False) if compiles else function
-
+    fuse = _compiled if compiles else _as_it_is
     short, rest, long = (kind.work(units, fuse) for units in (SHORT, LONG - SHORT, LONG))
     return {"short": partial(sample, short, rest), "long": partial(sample, long, None)}
+
+
+def _as_it_is(function: Function) -> Function:
+    return function
+
+
+def _compiled(function: Function) -> Function:
+    """With a code object of its own: entries of one are searched in turn, and sizes would differ in that."""
+    code = function.__code__.replace()
+    own = FunctionType(code, function.__globals__, function.__name__, None, function.__closure__)
+    return torch.compile(own, fullgraph=True, dynamic=False)
 
 
 def _named(log: Log, what: str) -> Log:

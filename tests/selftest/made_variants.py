@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import torch
 
+from models.config import CONFIGS
 from service.measure.cpu_sampler import SamplerError
 from service.measure.isolation import OffCpuTime
 from service.protocol.messages import Phase
@@ -39,6 +40,7 @@ class MadeUpVariants:
         refused: str | None = None,
     ) -> None:
         self.modes = list(modes)
+        self.config = CONFIGS["tiny"]
         self.device = torch.device(device)
         self.settings = SimpleNamespace(cache_folder="cache", batch_sizes=list(batch_sizes))
         self.off_cpu = OffCpuTime()
