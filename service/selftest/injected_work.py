@@ -164,7 +164,7 @@ Arm = tuple[str, str, str]
 
 
 def measure_injected(variants: Variants, log: Log) -> dict[Arm, list[Injected]]:
-    """Decode steps of one layer at batch 1, with work inside, by round. Raises NotMeasurableError as `sampler_of`."""
+    """Decode steps of one layer, by round. Raises NotMeasurableError as `sampler_of`."""
     sampler = sampler_of(variants)
     found: dict[Arm, list[Injected]] = {}
     for mode in (mode for mode in INTO if mode in variants.modes):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from time import perf_counter
+
 import torch
 from torch import Tensor
 
@@ -33,12 +35,17 @@ class SampledRequests:
             self._loops = {mode: MinimalLoop(bench, mode, self._labelled) for mode in modes}
 
     @torch.no_grad()
-    def run(self, mode: str, new_tokens: int, requests: int) -> dict[Phase, SampleCounts]:
-        """The samples of both phases of `requests` requests in a row, after one that is not sampled."""
+    def run(self, mode: str, new_tokens: int, seconds: float) -> dict[Phase, SampleCounts]:
+        """The samples of both phases of requests in a row for so long, at least of one.
+
+        A request before them is not sampled.
+        """
         with isolated(self._cpus):
             self._loops[mode].run(1)
+            until = perf_counter() + seconds
             self._sampler.start()
-            for _ in range(requests):
+            self._loops[mode].run(new_tokens)
+            while perf_counter() < until:
                 self._loops[mode].run(new_tokens)
             self._sampler.stop()
         taken = self._sampler.take()

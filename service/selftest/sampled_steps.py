@@ -20,8 +20,8 @@ from service.selftest.check import NotMeasurableError
 
 PHASES: tuple[Phase, ...] = ("prefill", "decode")
 
-TIMED_SECONDS = 0.03
-"""Of steps that are timed before others are sampled: a median needs no more."""
+TIMED_SHARE = 0.25
+"""Seconds of steps that are timed, per second of those that are sampled: a median needs fewer."""
 
 
 class ServedStep(NamedTuple):
@@ -59,7 +59,7 @@ def sampled(
     run = partial(case.step, *case.arguments)
     sampler.samples_per_second = samples_per_second
     try:
-        found = sample_steps(sampler, run, case.phase, TIMED_SECONDS, seconds, beside)
+        found = sample_steps(sampler, run, case.phase, TIMED_SHARE * seconds, seconds, beside)
     finally:
         sampler.samples_per_second = SAMPLES_PER_SECOND
     if found is None:

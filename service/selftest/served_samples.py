@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from functools import partial
+from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -21,10 +22,10 @@ from service.protocol.splits import SampleCounts
 from service.selftest.check import Check, NotMeasurableError
 from service.selftest.checks import NEW_TOKENS
 from service.selftest.results import CheckResult, difference_of_shares, interval_result
-from service.selftest.running_service import Connection, RunningService
+from service.selftest.running_service import RunningService
 
 BUCKET = 1
-ROUNDS = 16
+ROUNDS = 8
 MODES = ("eager", "compiled")
 APART = 0.05
 NAME = "kernel share that a service answers with less that in process"
@@ -32,19 +33,19 @@ BOUND = f"± {APART}"
 
 
 class Kind(NamedTuple):
-    """Requests whose answer has the share of `phase`, and how many of them a round has."""
+    """Requests whose answer has the share of `phase`, and for how long a round has them, one at least."""
 
     name: str
     phase: Phase
     new_tokens: int
     sample: bool
-    requests: int
+    seconds: float
 
 
 KINDS = (
-    Kind("traffic", "decode", NEW_TOKENS, False, 40),
-    Kind("traffic", "prefill", 1, True, 40),
-    Kind("sampled request", "decode", 384, True, 1),
+    Kind("traffic", "decode", NEW_TOKENS, False, 2.0),
+    Kind("traffic", "prefill", 1, True, 1.0),
+    Kind("sampled request", "decode", 384, True, 0.0),
 )
 """In this order: what is sampled faster is in the newest samples of the traffic that follows."""
 
@@ -59,8 +60,8 @@ class Share(NamedTuple):
 class Requests(Protocol):
     """Requests in this process, such as `service.selftest.sampled_requests.SampledRequests`."""
 
-    def run(self, mode: str, new_tokens: int, requests: int) -> dict[Phase, SampleCounts]:
-        """The samples of both phases of `requests` requests in a row."""
+    def run(self, mode: str, new_tokens: int, seconds: float) -> dict[Phase, SampleCounts]:
+        """The samples of both phases of requests in a row for so long, at least of one."""
 
 
 Arm = tuple[Kind, str, str]
@@ -79,19 +80,19 @@ def served_samples_check(settings: Settings) -> Check[RunningService, Arm, Share
         with service.connection() as connection:
             if why := json.loads(connection.get("/v1/modes")[1])["engine"]["no_samples"]:
                 raise NotMeasurableError(why)
-            # Only now: the other checks over HTTP send their requests from a process without torch.
-            from service.selftest.sampled_requests import SampledRequests
+        # Only now: the other checks over HTTP send their requests from a process without torch.
+        from service.selftest.sampled_requests import SampledRequests
 
-            log("building steps in this process")
-            alone = msgspec.structs.replace(settings.engine_settings(""), batch_sizes=[BUCKET])
-            requests = SampledRequests(alone, service.cpus, modes)
-            found: dict[Arm, list[Share]] = {}
-            for kind in KINDS:
-                arms: dict[Arm, Callable[[], Share]] = {}
-                for mode in modes:
-                    arms[kind, mode, "service"] = partial(answered, connection, kind, mode)
-                    arms[kind, mode, "process"] = partial(here, requests, kind, mode)
-                found |= in_rounds(arms, ROUNDS, f"served/{kind.name}/{kind.phase}", log)
+        log("building steps in this process")
+        alone = msgspec.structs.replace(settings.engine_settings(""), batch_sizes=[BUCKET])
+        requests = SampledRequests(alone, service.cpus, modes)
+        found: dict[Arm, list[Share]] = {}
+        for kind in KINDS:
+            arms: dict[Arm, Callable[[], Share]] = {}
+            for mode in modes:
+                arms[kind, mode, "service"] = partial(answered, service, kind, mode)
+                arms[kind, mode, "process"] = partial(here, requests, kind, mode)
+            found |= in_rounds(arms, ROUNDS, f"served/{kind.name}/{kind.phase}", log)
         return {
             arm: shares[-1:] if (arm[0].name, arm[2]) == ("traffic", "service") else shares
             for arm, shares in found.items()
@@ -100,12 +101,16 @@ def served_samples_check(settings: Settings) -> Check[RunningService, Arm, Share
     return Check(measure, judge_served, ((NAME, BOUND),))
 
 
-def answered(connection: Connection, kind: Kind, mode: str) -> Share:
+def answered(service: RunningService, kind: Kind, mode: str) -> Share:
     """What the last of the requests of a round answers. Raises NotMeasurableError where it has no samples of
     its own although it should.
     """
-    for _ in range(kind.requests):
+    # A connection of their own: the service closes one that idles while this process runs steps.
+    with service.connection() as connection:
+        until = perf_counter() + kind.seconds
         timings = connection.generate(mode, kind.new_tokens, sample=kind.sample)
+        while perf_counter() < until:
+            timings = connection.generate(mode, kind.new_tokens, sample=kind.sample)
     phase: Mapping[str, Any] = timings[kind.phase]
     of = "traffic" if kind.name == "traffic" else "request"
     if phase["samples_of"] != of:
@@ -115,8 +120,8 @@ def answered(connection: Connection, kind: Kind, mode: str) -> Share:
 
 
 def here(requests: Requests, kind: Kind, mode: str) -> Share:
-    """Of as many requests in this process as a round has."""
-    counts = requests.run(mode, kind.new_tokens, kind.requests)[kind.phase]
+    """Of requests in this process, which are sampled more often, and so for less time."""
+    counts = requests.run(mode, kind.new_tokens, kind.seconds / 2)[kind.phase]
     samples = counts.kernel + counts.host
     return Share(counts.kernel / max(samples, 1), samples)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -11,13 +12,14 @@ import torch
 
 from service.measure.cases import Bench
 from service.protocol.messages import EngineSettings
+from service.selftest import sampled_requests
 from service.selftest.checks import NEW_TOKENS
 from service.selftest.minimal_loop import MinimalLoop
 from service.selftest.request_path import RequestPath
 from service.selftest.sampled_requests import SampledRequests
 
 MODE = "inference_mode"
-REQUESTS = 8
+REQUESTS = 20
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +90,7 @@ def test_requests_in_a_minimal_loop_have_samples_of_both_phases_and_of_nothing_b
 
     monkeypatch.setattr(MinimalLoop, "run", noted)
     requests = SampledRequests(settings, [0], [MODE])
+    monkeypatch.setattr(sampled_requests, "perf_counter", count().__next__)
     found = requests.run(MODE, NEW_TOKENS, REQUESTS)
     assert all(counts.kernel + counts.host > 0 for counts in found.values())
     assert labels == [0] * (REQUESTS + 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -173,15 +174,15 @@ class Sampling(MadeUpService):
 
 
 class InProcess:
-    """In place of `SampledRequests`: `kernel` of 100 samples per request."""
+    """In place of `SampledRequests`: `kernel` of 100 samples."""
 
     kernel = 75
 
     def __init__(self, *_: object) -> None:
         """No step is built."""
 
-    def run(self, mode: str, new_tokens: int, requests: int) -> dict[str, SampleCounts]:
-        counts = SampleCounts(kernel=self.kernel * requests, host=(100 - self.kernel) * requests)
+    def run(self, mode: str, new_tokens: int, seconds: float) -> dict[str, SampleCounts]:
+        counts = SampleCounts(kernel=self.kernel, host=100 - self.kernel)
         return {"prefill": counts, "decode": counts}
 
 
@@ -191,6 +192,7 @@ def test_what_a_service_answers_is_compared_with_what_is_sampled_here(
 ) -> None:
     monkeypatch.setattr("service.selftest.sampled_requests.SampledRequests", InProcess)
     monkeypatch.setattr(InProcess, "kernel", kernel)
+    monkeypatch.setattr(served_samples, "perf_counter", count().__next__)
     service = Sampling()
     rows = run_check("x", served_samples_check(Settings()), service, quiet)
     assert {row.verdict for row in rows} == {verdict}
@@ -212,5 +214,6 @@ def test_where_a_service_has_no_samples_of_its_own_the_row_says_why(
 ) -> None:
     monkeypatch.setattr("service.selftest.sampled_requests.SampledRequests", InProcess)
     monkeypatch.setattr(served_samples, "MODES", ("eager",))
+    monkeypatch.setattr(served_samples, "perf_counter", count().__next__)
     (row,) = run_check("x", served_samples_check(Settings()), service, quiet)
     assert (row.verdict, row.note) == ("not measurable here", why)
