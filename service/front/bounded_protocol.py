@@ -7,6 +7,9 @@ The server has none of these with its fast parser: see docs/decisions/0039.
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import termios
+from array import array
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -88,9 +91,13 @@ class BoundedProtocol(JoinedWritesProtocol):
         self._pieces = self._discarded = 0
 
     @property
-    def head_complete(self) -> bool:
-        """Whether the head of the first request is there."""
-        return self.cycle is not None
+    def silent(self) -> bool:
+        """Whether the first request has no whole head, and none of it waits in the socket's buffer.
+
+        The event loop accepts many connections in one go before it reads from any of them.
+        """
+        head_complete = self.cycle is not None
+        return not (head_complete or _bytes_to_read(self.transport))
 
     def crowd_out(self) -> None:
         """Give up the place, which is needed for another connection."""
@@ -280,3 +287,10 @@ class BoundedProtocol(JoinedWritesProtocol):
             self._refused(refusal.rejection)
         self.transport.write(raw_answer(refusal, self.server_state.default_headers))
         self.transport.close()
+
+
+def _bytes_to_read(transport: asyncio.Transport) -> int:
+    """Bytes that have arrived and that the event loop has not read."""
+    arrived = array("i", [0])
+    fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.FIONREAD, arrived)
+    return arrived[0]

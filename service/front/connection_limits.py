@@ -45,8 +45,8 @@ class Placed(Protocol):
     """A connection, as `Places` sees it."""
 
     @property
-    def head_complete(self) -> bool:
-        """Whether the head of its first request is there."""
+    def silent(self) -> bool:
+        """Whether it has no whole head, and nothing that it sent waits to be read."""
 
     def crowd_out(self) -> None:
         """Answer that there are too many connections, and close."""
@@ -55,9 +55,9 @@ class Placed(Protocol):
 class Places:
     """The places of open connections: `most` for any request, and RESERVED beside them.
 
-    One that finds all of both taken gets the place of the reserved one that has been without a whole head for
-    longest: silent clients cannot keep a probe out, however many they are. `counted` gets the number of all,
-    and `most`.
+    One that finds all of both taken gets the place of the reserved one that has been silent for longest:
+    silent clients cannot keep a probe out, however many they are. `counted` gets the number of all, and
+    `most`.
     """
 
     def __init__(self, most: int, counted: Callable[[int, int], None]) -> None:
@@ -75,8 +75,8 @@ class Places:
         else:
             self._warn()
             if len(self._reserved) >= RESERVED:
-                headless = (held for held in self._reserved if not held.head_complete)
-                crowded_out = next(headless, next(iter(self._reserved)))
+                silent = (held for held in self._reserved if held.silent)
+                crowded_out = next(silent, next(iter(self._reserved)))
                 del self._reserved[crowded_out]
                 crowded_out.crowd_out()
             self._reserved[connection] = None

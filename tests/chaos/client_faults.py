@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
+from service.front.connection_limits import RESERVED
 from tests.chaos.crowd import Crowd, silent
 from tests.chaos.fault import Happened, seconds_until
 from tests.chaos.honest import ask, ask_while
@@ -90,7 +91,7 @@ def beside_silent(service: Victim, count: int, seconds: float) -> Happened:
     slowest = 0.0
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(crowd.run)
-        until(lambda: service.series()[refused] > before[refused], "the cap", PATIENCE_SECONDS)
+        until(lambda: service.series()[refused] >= before[refused] + RESERVED, "the cap", PATIENCE_SECONDS)
         while not running.done():
             for path in ("/health/live", "/health/ready", "/metrics"):
                 asked = monotonic()

@@ -1,9 +1,11 @@
-"""One connection, without a socket: it always has a timer, and each byte of a head counts once."""
+"""One connection: it always has a timer, each byte of a head counts once, a head that was sent is read."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from typing import Any, cast
 
 import pytest
@@ -11,7 +13,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from service.front.bounded_protocol import BoundedProtocol
-from service.front.connection_limits import ConnectionLimits, Places
+from service.front.connection_limits import RESERVED, ConnectionLimits, Places
 from service.front.head_size import MAX_HEAD_BYTES
 
 LIMITS = ConnectionLimits(head_seconds=10, body_seconds=20, unread_seconds=30)
@@ -56,14 +58,16 @@ async def answer_at_once(_scope: object, _receive: object, send: Callable[[Any],
 
 def connected(app: Callable[..., Awaitable[None]] = answer_at_once) -> tuple[BoundedProtocol, Transport]:
     """A new connection to `app`; there is a running loop."""
+    protocol, transport = new(app, Places(8, lambda _count, _most: None)), Transport()
+    protocol.connection_made(cast(asyncio.Transport, transport))
+    return protocol, transport
+
+
+def new(app: Callable[..., Awaitable[None]], places: Places) -> BoundedProtocol:
     config = uvicorn.Config(app, log_config=None, lifespan="off", access_log=False)
     config.load()
     refused = cast(Callable[[object], None], lambda _: None)
-    places = Places(8, lambda _count, _most: None)
-    protocol = BoundedProtocol(config, ServerState(), {}, limits=LIMITS, places=places, refused=refused)
-    transport = Transport()
-    protocol.connection_made(cast(asyncio.Transport, transport))
-    return protocol, transport
+    return BoundedProtocol(config, ServerState(), {}, limits=LIMITS, places=places, refused=refused)
 
 
 async def turns() -> None:
@@ -179,3 +183,34 @@ def test_a_long_body_in_chunks_whose_sizes_come_alone_is_no_head() -> None:
         assert not transport.is_closing()
 
     asyncio.run(run())
+
+
+def test_silent_clients_accepted_in_one_go_do_not_crowd_out_a_head_that_was_sent() -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener, ExitStack() as clients:
+
+        def client() -> socket.socket:
+            return clients.enter_context(socket.create_connection(listener.getsockname()))
+
+        client(), client()
+        probe = client()
+        probe.sendall(GET.replace(b"/ ", b"/health/live "))
+        probe.setblocking(False)
+        for _ in range(2 * RESERVED):
+            client()
+        assert asyncio.run(answer_to(probe, listener, clients)).endswith(b"ok")
+
+
+async def answer_to(probe: socket.socket, listener: socket.socket, clients: ExitStack) -> bytes:
+    """What `probe`, one of the `clients` that wait to be accepted, gets from a server with one place."""
+    loop, open_now = asyncio.get_running_loop(), [0]
+
+    def counted(count: int, _most: int) -> None:
+        open_now[0] = count
+
+    places = Places(1, counted)
+    async with await loop.create_server(lambda: new(answer_at_once, places), sock=listener):
+        answer = await asyncio.wait_for(loop.sock_recv(probe, 4096), 60)
+        clients.close()
+        while open_now[0]:
+            await asyncio.sleep(0)
+    return answer

@@ -75,7 +75,7 @@ def stack(
 
 
 def _await_scrape(prometheus: Prometheus, targets: int) -> float:
-    """Wait until each of so many targets has been scraped, and the rules evaluated, after this moment.
+    """Wait until each of so many targets has been scraped after this moment.
 
     Returns the time of the last of these scrapes: at that time each target's newest scrape had succeeded. On
     a busy machine the next one may fail, and its series then end.
